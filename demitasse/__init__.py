@@ -1,0 +1,80 @@
+"""Demitasse: Caffe's nets, solvers, files and Python interface on the Python array API.
+
+Public names are loaded when first used (PEP 562), so importing the package costs little and loads
+neither a CUDA driver nor a database nor an image library.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from demitasse import testing
+    from demitasse.blob import Blob
+    from demitasse.config import settings
+    from demitasse.device import Device, current_device, set_device, use_device
+    from demitasse.errors import (
+        ConfigError,
+        DataError,
+        DemitasseError,
+        DeviceError,
+        NetError,
+        PrototxtError,
+        ShapeError,
+        SnapshotError,
+        WeightsError,
+    )
+    from demitasse.layers.base import Layer, register
+    from demitasse.net import Net
+    from demitasse.solvers import Solver
+
+__version__ = "0.1.0.dev0"
+
+__all__ = [
+    "Blob",
+    "ConfigError",
+    "DataError",
+    "DemitasseError",
+    "Device",
+    "DeviceError",
+    "Layer",
+    "Net",
+    "NetError",
+    "PrototxtError",
+    "ShapeError",
+    "SnapshotError",
+    "Solver",
+    "WeightsError",
+    "current_device",
+    "register",
+    "set_device",
+    "settings",
+    "testing",
+    "use_device",
+]
+
+_ROOMS = {
+    "demitasse.blob": ["Blob"],
+    "demitasse.config": ["settings"],
+    "demitasse.device": ["Device", "current_device", "set_device", "use_device"],
+    "demitasse.errors": [name for name in __all__ if name.endswith("Error")],
+    "demitasse.layers.base": ["Layer", "register"],
+    "demitasse.net": ["Net"],
+    "demitasse.solvers": ["Solver"],
+}
+_HOME = {name: room for room, names in _ROOMS.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from the room it lives in, and keep it."""
+    if name == "testing":
+        return import_module("demitasse.testing")
+    if name not in _HOME:
+        message = f"module 'demitasse' has no attribute {name!r}"
+        raise AttributeError(message)
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
