@@ -8,7 +8,8 @@ from hypothesis import settings
 
 BACKENDS = ("numpy", "readonly", "strict:device1", "cpu", "cuda:0")
 
-# Every run of the suite tries the same examples, so a failure is a change in the code; `nox -s fuzz` looks for new ones.
+# Every run of the suite tries the same examples, so a failure means that the code changed;
+# `nox -s fuzz` looks for new ones.
 settings.register_profile(
     "default", max_examples=25, deadline=None, derandomize=True, database=None
 )
@@ -21,8 +22,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--backends",
         metavar="DEVICE[,DEVICE]",
         default=os.environ.get("DEMITASSE_TEST_BACKENDS", ",".join(BACKENDS)),
-        help="devices for tests that ask for `backend` (default: DEMITASSE_TEST_BACKENDS, else all of "
-        f"{', '.join(BACKENDS)})",
+        help="devices for tests that ask for `backend`; default: DEMITASSE_TEST_BACKENDS if set, "
+        f"else {','.join(BACKENDS)}",
     )
 
 
@@ -34,7 +35,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def backend(request: pytest.FixtureRequest) -> str:
-    """A device, as a string; the test runs once on each. A missing GPU skips, or fails if one is required."""
+    """A device, as a string; the test runs once on each.
+
+    Without a GPU the ``cuda:0`` case skips, or fails under DEMITASSE_REQUIRE_GPU=1.
+    """
     device: str = request.param
     if device.startswith(("cuda", "gpu")):
         _need_gpu(device)
@@ -55,15 +59,13 @@ def _need_gpu(device: str) -> None:
 
 @pytest.fixture(scope="session")
 def reference_data() -> Path:
-    """The folder of models, data sets and outputs recorded from Caffe, which the project does not ship.
+    """The folder of models, data sets and outputs recorded from Caffe, not part of the project.
 
-    Skips where DEMITASSE_REFERENCE_DATA is not set; fails where it is set to a folder that is not there.
+    Skips where DEMITASSE_REFERENCE_DATA is not set; fails where it names no folder.
     """
     value = os.environ.get("DEMITASSE_REFERENCE_DATA")
     if not value:
-        pytest.skip(
-            "DEMITASSE_REFERENCE_DATA is not set: the recorded models and data sets are not here"
-        )
+        pytest.skip("DEMITASSE_REFERENCE_DATA is not set, so there are no recorded models and data")
     folder = Path(value)
     if not folder.is_dir():
         pytest.fail(f"DEMITASSE_REFERENCE_DATA is set, but {folder} is not a folder")

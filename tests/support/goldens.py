@@ -1,4 +1,4 @@
-"""The recorded cases in ``tests/goldens``, each able to run itself through the engine and to judge the result.
+"""The recorded cases in ``tests/goldens``: each runs through the engine and judges the result.
 
 A test asks for the cases and reads as a sentence::
 
@@ -10,14 +10,14 @@ A test asks for the cases and reads as a sentence::
 
         case.check(net, rtol=1e-4, atol=1e-5)
 
-Differences are taken relative to the scale of the recorded array, not element by element: cancellation leaves
-noise in small elements that says nothing about the code.
+Differences are taken relative to the scale of the recorded array, not element by element:
+cancellation leaves noise in small elements that says nothing about the code.
 """
 
 import json
 import re
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -48,10 +48,10 @@ def error(got: Any, want: Any) -> float:
 
 
 def expect_close(got: Mapping[str, Any], want: Mapping[str, Any], rtol: float, atol: float) -> None:
-    """Fail with one line for every array of ``want`` that ``got`` misses, differs from, or shapes otherwise.
+    """Fail with one line for every array of ``want`` that ``got`` lacks or differs from.
 
-    An array passes when its largest difference is within ``atol + rtol * scale``, where scale is the
-    largest recorded value.
+    An array passes when its shape is right and its largest difference is within
+    ``atol + rtol * scale``, where scale is the largest recorded value.
     """
     wrong = [line for key in want for line in _judge(key, got.get(key), want[key], rtol, atol)]
     assert not wrong, "differs from the recording:\n  " + "\n  ".join(wrong)
@@ -66,8 +66,9 @@ def _judge(key: str, got: Any, want: Any, rtol: float, atol: float) -> Iterator[
         return
     scale = float(np.max(np.abs(want), initial=0.0))
     worst = error(got, want) * max(SMALLEST_SCALE, scale)
-    if not worst <= atol + rtol * scale:
-        yield f"{key}: off by {worst:.3g}, allowed {atol + rtol * scale:.3g} (largest value {scale:.3g})"
+    allowed = atol + rtol * scale
+    if not worst <= allowed:
+        yield f"{key}: off by {worst:.3g}, allowed {allowed:.3g} (largest value {scale:.3g})"
 
 
 def _part(arrays: Mapping[str, np.ndarray], head: str) -> Arrays:
@@ -128,7 +129,7 @@ class LayerCase:
         return Net(self.path, self.phase, **options)
 
     def run(self, net: Any) -> Arrays:
-        """Run what was recorded: set parameters, every forward, backward; return all results by recorded key."""
+        """Set the parameters, run every forward, then backward; return all results by key."""
         got: Arrays = {}
         _set_params(net, _part(self.arrays, "param"))
         for i in range(self.forwards):
@@ -231,7 +232,7 @@ def describe(net: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class SolverCase:
-    """Twelve iterations of one solver on one fixed batch, from recorded weights or from Caffe's own snapshot."""
+    """Twelve iterations on one fixed batch, from recorded weights or from Caffe's snapshot."""
 
     path: Path
     restored: bool
@@ -254,7 +255,7 @@ class SolverCase:
             return {key: file[key] for key in file.files}
 
     def solver(self, folder: Path, **options: Any) -> Any:
-        """The solver, made in ``folder`` (snapshots land there) and brought to the recorded start."""
+        """The solver, made in ``folder``, where its snapshots land, and brought to the start."""
         from demitasse import Solver
 
         for file in self.path.parent.glob(self.name + "[._]*"):
@@ -270,7 +271,7 @@ class SolverCase:
         return solver
 
     def run(self, solver: Any) -> Arrays:
-        """Step to iteration 12; return the weights after each step and the loss of each, by recorded key."""
+        """Step to iteration 12; return each step's weights and loss, by recorded key."""
         got: Arrays = {}
         for k in range(self.first, 13):
             solver.step(1)
@@ -292,14 +293,10 @@ class SolverCase:
 
 
 @cache
-def golden_layers(types: Collection[str] | None = None) -> list[LayerCase]:
-    """The single-layer and small-net cases; with ``types``, those holding at least one of these layer types.
-
-    Args:
-        types: a tuple or frozenset of layer types such as ``("ReLU", "PReLU")``.
-    """
+def golden_layers(*types: str) -> list[LayerCase]:
+    """The single-layer and small-net cases; given layer types, those that hold one of them."""
     cases = [_layer_case(path) for path in sorted((GOLDENS / "layers").glob("*.prototxt"))]
-    return [case for case in cases if types is None or set(types) & set(case.types)]
+    return [case for case in cases if not types or set(types) & set(case.types)]
 
 
 def _layer_case(path: Path) -> LayerCase:
