@@ -1,0 +1,186 @@
+"""Operation descriptors: the vocabulary in which a backend is asked for a faster way.
+
+A layer that does something a backend might know sets ``self.op`` in ``reshape``. A descriptor is
+frozen data: geometry with the output shape, mode, dtype, no arrays. Two equal descriptors are the
+same operation, so that a prepared Step can be kept and found again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = [
+    "LRN",
+    "Activation",
+    "BatchNorm",
+    "Concat",
+    "Conv",
+    "Deconv",
+    "Dropout",
+    "Eltwise",
+    "InnerProduct",
+    "Op",
+    "Pool",
+    "Scale",
+    "Softmax",
+    "SoftmaxLoss",
+    "Split",
+]
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Op:
+    """What all operations share: the dtype they compute in."""
+
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Conv(Op):
+    """Convolution over the axes behind ``axis``; groups and dilation as Caffe's.
+
+    Shapes: bottom (*lead, C, *spatial) -> top (*lead, M, *out); weight (M, C/group, *kernel).
+    """
+
+    bottom: Shape
+    top: Shape
+    axis: int
+    kernel: Shape
+    stride: Shape
+    pad: Shape
+    dilation: Shape
+    group: int
+    bias: bool
+
+
+@dataclass(frozen=True)
+class Deconv(Conv):
+    """Transposed convolution: the gradient of the Conv that maps top to bottom.
+
+    Shapes: weight (C, M/group, *kernel).
+    """
+
+
+@dataclass(frozen=True)
+class Pool(Op):
+    """Pooling over windows of the spatial axes, Caffe's rounding and clipping in ``top``."""
+
+    method: Literal["MAX", "AVE", "STOCHASTIC"]
+    bottom: Shape
+    top: Shape
+    kernel: Shape
+    stride: Shape
+    pad: Shape
+    tops: int
+    train: bool
+
+
+@dataclass(frozen=True)
+class InnerProduct(Op):
+    """y = x W^T + b on rows of x.
+
+    Shapes: x (rows, k), weight (m, k), or (k, m) with ``transpose``; y (rows, m).
+    """
+
+    rows: int
+    k: int
+    m: int
+    transpose: bool
+    bias: bool
+
+
+@dataclass(frozen=True)
+class LRN(Op):
+    """Local response normalisation."""
+
+    region: Literal["ACROSS_CHANNELS", "WITHIN_CHANNEL"]
+    bottom: Shape
+    size: int
+    alpha: float
+    beta: float
+    k: float
+
+
+@dataclass(frozen=True)
+class Softmax(Op):
+    """Softmax along ``axis``."""
+
+    bottom: Shape
+    axis: int
+
+
+@dataclass(frozen=True)
+class SoftmaxLoss(Op):
+    """Softmax and multinomial logistic loss; ``normalization`` as Caffe's enum names."""
+
+    bottom: Shape
+    axis: int
+    ignore_label: int | None
+    normalization: str
+    tops: int
+
+
+@dataclass(frozen=True)
+class BatchNorm(Op):
+    """Normalisation by batch statistics, or by the stored ones."""
+
+    bottom: Shape
+    eps: float
+    fraction: float
+    use_global_stats: bool
+
+
+@dataclass(frozen=True)
+class Scale(Op):
+    """y = x * w (+ b), the weight broadcast over (outer, dim, inner)."""
+
+    outer: int
+    dim: int
+    inner: int
+    bias: bool
+
+
+@dataclass(frozen=True)
+class Eltwise(Op):
+    """Elementwise PROD, SUM with coefficients, or MAX of equal shapes."""
+
+    operation: Literal["PROD", "SUM", "MAX"]
+    shape: Shape
+    coefficients: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Concat(Op):
+    """Bottoms joined along ``axis``."""
+
+    bottoms: tuple[Shape, ...]
+    axis: int
+
+
+@dataclass(frozen=True)
+class Split(Op):
+    """One blob seen by several readers; backward sums their gradients."""
+
+    shape: Shape
+    tops: int
+
+
+@dataclass(frozen=True)
+class Activation(Op):
+    """An elementwise function; ``parameters`` are its constants, in the layer's order."""
+
+    function: str
+    count: int
+    parameters: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Dropout(Op):
+    """Zero a share ``ratio`` of the elements in TRAIN and scale the rest; identity in TEST."""
+
+    count: int
+    ratio: float
+    train: bool

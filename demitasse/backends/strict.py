@@ -1,0 +1,66 @@
+"""The array API standard and nothing else, on a mock device: a stand-in GPU for tests.
+
+``array_api_strict`` refuses everything the standard does not promise, and its ``device1`` refuses
+to be mixed with host arrays, so a layer that works here works on any conforming library.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from demitasse.backends.base import Array, Backend, Lowering
+from demitasse.backends.ops import Op
+from demitasse.errors import DeviceError
+
+__all__ = ["StrictBackend"]
+
+
+class StrictBackend(Backend):
+    """``array_api_strict`` with real copies on every transfer."""
+
+    name = "strict"
+    lowerings: ClassVar[dict[type[Op], Lowering]] = {}
+
+    def __init__(self, index: str = "") -> None:
+        super().__init__(index or "device1")
+        try:
+            import array_api_strict  # noqa: PLC0415 - an optional library
+        except ImportError:
+            raise DeviceError(self.missing()) from None
+        self.xp: Any = array_api_strict
+        known = [str(d) for d in array_api_strict.__array_namespace_info__().devices()]
+        if not any(self.index in name for name in known):
+            message = f"array_api_strict has no device {self.index!r}; it has {', '.join(known)}"
+            raise DeviceError(message)
+        self.array_device = array_api_strict.Device(self.index)
+        self._host = array_api_strict.Device("CPU_DEVICE")
+
+    @classmethod
+    def devices(cls) -> list[str]:
+        try:
+            import array_api_strict  # noqa: F401, PLC0415 - an optional library
+        except ImportError:
+            return []
+        return ["strict:device1"]
+
+    @classmethod
+    def missing(cls) -> str:
+        return "the strict backend needs array-api-strict: pip install array-api-strict"
+
+    def zeros(self, size: int, dtype: str) -> Array:
+        return self.xp.zeros(size, dtype=self.dtype(dtype), device=self.array_device)
+
+    def upload(self, host: np.ndarray, device: Array) -> None:
+        device[...] = self.asarray(host)
+
+    def download(self, device: Array, host: np.ndarray) -> None:
+        host[...] = self.to_host(device)
+
+    def asarray(self, host: np.ndarray) -> Array:
+        # without copy=True the array would be a view of the host's memory
+        return self.xp.asarray(host, device=self.array_device, copy=True)
+
+    def to_host(self, array: Array) -> np.ndarray:
+        return np.array(array.to_device(self._host))

@@ -1,0 +1,170 @@
+"""Settings, and where each value came from.
+
+A value is looked for in this order: set by the program, ``DEMITASSE_<NAME>`` in the environment,
+``demitasse.toml`` or ``[tool.demitasse]`` in ``pyproject.toml`` (in the working directory or the
+nearest folder above it that has one), the default.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from demitasse.errors import ConfigError
+
+__all__ = ["Setting", "Settings", "Value", "settings"]
+
+
+def _flag(value: object) -> bool:
+    text = str(value).strip().lower()
+    if text in {"1", "true", "yes", "on"}:
+        return True
+    if text in {"0", "false", "no", "off", ""}:
+        return False
+    message = f"{value!r} is neither true nor false; write 1 or 0"
+    raise ValueError(message)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One thing that can be set."""
+
+    name: str
+    read: Callable[[Any], object]
+    default: object
+    meaning: str
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return f"DEMITASSE_{self.name.upper()}"
+
+
+@dataclass(frozen=True)
+class Value:
+    """A setting's value and where it came from."""
+
+    value: Any
+    where: str
+
+
+TABLE = {
+    setting.name: setting
+    for setting in (
+        Setting("device", str, "cpu", "where nets run when nobody says otherwise"),
+        Setting("plan", _flag, True, "run lowered operations; off: every layer's portable code"),
+        Setting("seed", int, -1, "seed of fillers, dropout and augmentation; -1: a fresh one"),
+        Setting("poison", _flag, False, "fill the stale side of every memory with NaN (debugging)"),
+        Setting("python_layers", _flag, True, "whether a net may import modules for Python layers"),
+        Setting("log_level", str, "info", "debug, info, warning or error"),
+        Setting("threads", int, 0, "threads of the CPU kernels; 0: as many as the machine has"),
+    )
+}
+
+
+class Settings:
+    """The settings of this process."""
+
+    def __init__(self) -> None:
+        self._set: dict[str, object] = {}
+
+    def find(self, name: str) -> Value:
+        """Return the value of ``name`` and where it came from.
+
+        Raises:
+            ConfigError: There is no such setting, or its value cannot be read.
+        """
+        setting = self._setting(name)
+        if name in self._set:
+            return Value(self._set[name], "set by the program")
+        if setting.variable in os.environ:
+            return self._read(setting, os.environ[setting.variable], setting.variable)
+        for path, table in _files(Path.cwd()):
+            if name in table:
+                return self._read(setting, table[name], str(path))
+        return Value(setting.default, "default")
+
+    def get(self, name: str) -> Any:
+        """Return the value of ``name``."""
+        return self.find(name).value
+
+    def where(self, name: str) -> str:
+        """Say where the value of ``name`` comes from."""
+        return self.find(name).where
+
+    def set(self, name: str, value: object) -> None:
+        """Set ``name`` for the rest of the process; None takes the program's value back."""
+        setting = self._setting(name)
+        if value is None:
+            self._set.pop(name, None)
+        else:
+            self._set[name] = self._read(setting, value, "the program").value
+
+    @contextmanager
+    def override(self, **values: object) -> Iterator[None]:
+        """Set some values until the end of the ``with`` block."""
+        before = dict(self._set)
+        try:
+            for name, value in values.items():
+                self.set(name, value)
+            yield
+        finally:
+            self._set = before
+
+    def names(self) -> list[str]:
+        """Names of all settings, in the order of the documentation."""
+        return list(TABLE)
+
+    @staticmethod
+    def _setting(name: str) -> Setting:
+        try:
+            return TABLE[name]
+        except KeyError:
+            message = f"there is no setting {name!r}; known are {', '.join(TABLE)}"
+            raise ConfigError(message) from None
+
+    @staticmethod
+    def _read(setting: Setting, raw: object, where: str) -> Value:
+        try:
+            return Value(setting.read(raw), where)
+        except (TypeError, ValueError) as error:
+            message = f"{where} sets {setting.name} to {raw!r}: {error}"
+            raise ConfigError(message) from None
+
+
+def _files(folder: Path) -> Iterator[tuple[Path, dict[str, object]]]:
+    """Yield the settings table of the nearest folder that has one."""
+    for place in (folder, *folder.parents):
+        found = False
+        for name, keys in (("demitasse.toml", ()), ("pyproject.toml", ("tool", "demitasse"))):
+            path = place / name
+            if path.is_file():
+                table = _table(path, keys)
+                if table is not None:
+                    found = True
+                    yield path, table
+        if found:
+            return
+
+
+def _table(path: Path, keys: tuple[str, ...]) -> dict[str, object] | None:
+    try:
+        table: Any = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        if keys:  # somebody else's pyproject.toml is not ours to complain about
+            return None
+        message = f"{path} cannot be read: {error}"
+        raise ConfigError(message) from None
+    for key in keys:
+        table = table.get(key)
+        if not isinstance(table, dict):
+            return None
+    return table
+
+
+settings = Settings()

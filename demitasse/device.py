@@ -1,0 +1,151 @@
+"""Devices: which backend a net runs on, and which of its units.
+
+A device stands where ``Caffe::set_mode`` and ``SetDevice`` stood. Which one is used is
+configuration; strongest first: an argument, ``with use_device(...)``, ``set_device(...)``,
+``DEMITASSE_DEVICE``, the solver file (``train`` only), a settings file, ``cpu``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+
+from demitasse.backends import backend_class, backend_names
+from demitasse.backends.base import Backend
+from demitasse.config import settings
+from demitasse.errors import DeviceError
+
+__all__ = [
+    "Device",
+    "available_devices",
+    "choose_device",
+    "current_device",
+    "set_device",
+    "use_device",
+]
+
+ALIASES = {"gpu": "cuda"}
+
+
+class Device:
+    """A backend and an index: ``cpu``, ``cuda:1``, ``numpy``, ``strict:device1``.
+
+    Two devices of one name are the same object.
+
+    Raises:
+        DeviceError: The name is unknown, or the device is not there; says what is.
+    """
+
+    _known: dict[str, Device] = {}  # noqa: RUF012 - one table for the class
+
+    name: str
+    kind: str
+    index: str
+    backend: Backend
+
+    def __new__(cls, name: str | Device = "cpu") -> Device:
+        if isinstance(name, Device):
+            return name
+        kind, _, index = str(name).strip().partition(":")
+        kind = ALIASES.get(kind, kind)
+        if kind == "cuda" and not index:
+            index = "0"
+        full = f"{kind}:{index}" if index else kind
+        if full in cls._known:
+            return cls._known[full]
+        if kind not in backend_names():
+            message = f"unknown device {name!r}; known are {', '.join(backend_names())}, gpu"
+            raise DeviceError(message)
+        return cls._known.setdefault(full, cls._make(full, kind, index))
+
+    @classmethod
+    def _make(cls, name: str, kind: str, index: str) -> Device:
+        chosen = backend_class(kind)
+        there = chosen.devices()
+        if not there:
+            message = f"device {name!r} is not here: {chosen.missing()}. Here are: {_here()}"
+            raise DeviceError(message)
+        if index and name not in there and kind != "strict":
+            message = f"device {name!r} is not here; {kind} has {', '.join(there)}"
+            raise DeviceError(message)
+        device = object.__new__(cls)
+        device.name, device.kind, device.index = name, kind, index
+        device.backend = chosen(index)
+        return device
+
+    @property
+    def shares_host(self) -> bool:
+        """Whether its arrays are host arrays."""
+        return self.backend.shares_host
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"Device({self.name!r})"
+
+    def __reduce__(self) -> tuple[type[Device], tuple[str]]:
+        return Device, (self.name,)
+
+
+def _here() -> str:
+    return ", ".join(available_devices())
+
+
+@cache
+def available_devices() -> tuple[str, ...]:
+    """Return the names of all devices that can be used on this machine."""
+    found = ["cpu"]
+    for name in backend_names():
+        if name != "cpu":
+            found += backend_class(name).devices()
+    return tuple(found)
+
+
+_context: ContextVar[Device | None] = ContextVar("demitasse_device", default=None)
+_default: list[Device] = []
+
+
+def choose_device(
+    argument: str | Device | None = None, solver_file: str | None = None
+) -> tuple[Device, str]:
+    """Return the device to use and where that choice comes from.
+
+    Args:
+        argument: What the caller named, or None.
+        solver_file: What a solver file names, for the ``train`` command alone.
+    """
+    if argument is not None:
+        return Device(argument), "argument"
+    within = _context.get()
+    if within is not None:
+        return within, "use_device"
+    if _default:
+        return _default[0], "set_device"
+    found = settings.find("device")
+    if solver_file is not None and not found.where.startswith("DEMITASSE_"):
+        return Device(solver_file), "solver file"
+    return Device(found.value), found.where
+
+
+def current_device() -> Device:
+    """Return the device that a net made here and now would run on."""
+    return choose_device()[0]
+
+
+@contextmanager
+def use_device(device: str | Device) -> Iterator[Device]:
+    """Make nets inside the ``with`` block, in this thread or task, use ``device``."""
+    chosen = Device(device)
+    token = _context.set(chosen)
+    try:
+        yield chosen
+    finally:
+        _context.reset(token)
+
+
+def set_device(device: str | Device | None) -> None:
+    """Set the device of the whole process; None goes back to the settings."""
+    _default[:] = [] if device is None else [Device(device)]

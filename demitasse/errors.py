@@ -1,0 +1,123 @@
+"""Every exception Demitasse raises on purpose.
+
+::
+
+    DemitasseError
+     |-- ConfigError      a setting or a layer field has a value it cannot have
+     |-- PrototxtError    a text message cannot be read (file:line:column)
+     |-- NetError         layers do not fit together
+     |-- ShapeError       a blob has a shape its reader cannot take
+     |-- WeightsError     weights cannot be read or do not fit the net
+     |-- DataError        a record, picture or database cannot be read (source, key)
+     |-- DeviceError      a device is unknown, absent or out of memory
+     `-- SnapshotError    a training state cannot be written, read or resumed
+
+The code that finds a fault says *what* is wrong; whoever called it adds *where* with ``at``.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+__all__ = [
+    "ConfigError",
+    "DataError",
+    "DemitasseError",
+    "DeviceError",
+    "NetError",
+    "PrototxtError",
+    "ShapeError",
+    "SnapshotError",
+    "WeightsError",
+]
+
+
+class DemitasseError(Exception):
+    """Base of all exceptions raised by Demitasse.
+
+    Attributes:
+        message: What is wrong and what to do about it.
+        place: Where it happened, outermost first, or an empty string.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.place = ""
+        self.origin = ""
+
+    def at(self, place: str) -> Self:
+        """Put ``place`` in front of what is already known of where this happened."""
+        self.place = f"{place}: {self.place}" if self.place else place
+        return self
+
+    def from_line(self, origin: str) -> Self:
+        """Name the ``file:line`` the fault was written on; the innermost one is kept."""
+        self.origin = self.origin or origin
+        return self
+
+    def __str__(self) -> str:
+        text = f"{self.place}: {self.message}" if self.place else self.message
+        return f"{text}  [{self.origin}]" if self.origin else text
+
+
+class ConfigError(DemitasseError):
+    """A setting, an argument or a field of a layer has a value it cannot have."""
+
+
+class PrototxtError(DemitasseError):
+    """A text message cannot be read.
+
+    Attributes:
+        source: The file, or None for a string.
+        line: Line of the fault, from 1, or None.
+        column: Column of the fault, from 1, or None.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        source: str | None = None,
+        line: int | None = None,
+        column: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.source, self.line, self.column = source, line, column
+        spot = [str(part) for part in (source, line, column) if part is not None]
+        if spot:
+            self.at(":".join(spot))
+
+
+class NetError(DemitasseError):
+    """Layers, blobs or parameters of a net do not fit together."""
+
+
+class ShapeError(DemitasseError):
+    """A blob has a shape that its reader cannot take."""
+
+
+class WeightsError(DemitasseError):
+    """Weights cannot be read, or do not fit the net they are loaded into."""
+
+
+class DataError(DemitasseError):
+    """A record, picture or database cannot be read.
+
+    Attributes:
+        source: The database, list or file, or None.
+        key: The record inside it, or None.
+    """
+
+    def __init__(self, message: str, source: str | None = None, key: str | None = None) -> None:
+        super().__init__(message)
+        self.source, self.key = source, key
+        if source is not None:
+            self.at(source if key is None else f"{source}, record {key!r}")
+
+
+class DeviceError(DemitasseError):
+    """A device is unknown, is not there, or has run out of memory."""
+
+
+class SnapshotError(DemitasseError):
+    """A training state cannot be written, read or continued from."""

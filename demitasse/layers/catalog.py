@@ -1,0 +1,51 @@
+"""Which module defines each layer type, so that a type is imported when a net first uses it."""
+
+from __future__ import annotations
+
+__all__ = ["CATALOG", "FOREIGN"]
+
+_MODULES = {
+    "accuracy": ("Accuracy",),
+    "batch_norm": ("BatchNorm",),
+    "concat": ("Concat",),
+    "contrastive_loss": ("ContrastiveLoss",),
+    "convolution": ("Convolution",),
+    "data": ("Data",),
+    "dropout": ("Dropout",),
+    "dummy_data": ("DummyData",),
+    "euclidean_loss": ("EuclideanLoss",),
+    "flatten": ("Flatten",),
+    "inner_product": ("InnerProduct",),
+    "input": ("Input",),
+    "lrn": ("LRN",),
+    "pooling": ("Pooling",),
+    "python": ("Python",),
+    "relu": ("ReLU",),
+    "sigmoid": ("Sigmoid",),
+    "sigmoid_cross_entropy_loss": ("SigmoidCrossEntropyLoss",),
+    "slice": ("Slice",),
+    "softmax": ("Softmax",),
+    "softmax_loss": ("SoftmaxWithLoss",),
+    "split": ("Split",),
+}
+
+CATALOG = {name: f"demitasse.layers.{module}" for module, names in _MODULES.items() for name in names}
+
+FOREIGN: dict[str, str] = {
+    name: fork
+    for fork, names in {
+        "the SSD fork of Caffe": (
+            "AnnotatedData", "VideoData", "PriorBox", "MultiBoxLoss", "DetectionOutput",
+            "DetectionEvaluate", "Permute", "Normalize", "SmoothL1Loss",
+        ),
+        "NVCaffe": ("Axpy", "L1Loss", "DetectNetTransformation"),
+        "Intel Caffe": ("ROIPooling", "PSROIPooling", "SpatialDropout", "Reorg", "RegionLoss"),
+        "caffe-windows": ("CenterLoss", "FocalLoss", "TripletLoss", "Proposal", "Resize"),
+        "DeepLab": ("Interp", "DenseCRF", "ImageSegData", "SegAccuracy"),
+        "SegNet and PSPNet": ("BN", "Upsample"),
+        "ShuffleNet and MobileNet forks": (
+            "ShuffleChannel", "ConvolutionDepthwise", "DepthwiseConvolution", "ReLU6",
+        ),
+    }.items()
+    for name in names
+}  # fmt: skip

@@ -1,0 +1,80 @@
+"""What loss layers share: a scalar top with weight 1, made up when the net names none.
+
+Source: Caffe, ``src/caffe/layers/loss_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+from demitasse.backends.base import Array
+from demitasse.errors import NetError, ShapeError
+from demitasse.layers.base import Between, Blobs, Exactly, Layer
+from demitasse.proto import LossParameter
+
+__all__ = ["LossLayer", "normalization_of"]
+
+# names by number, so that a descriptor can carry the name
+NORMALIZATIONS = dict(
+    zip(
+        LossParameter.NormalizationMode.values(),
+        LossParameter.NormalizationMode.keys(),
+        strict=True,
+    )
+)
+
+
+class LossLayer(Layer):
+    """Compares a prediction with a target and gives one number.
+
+    Shapes: bottoms (N, ...), (N, ...) -> top ().
+    """
+
+    bottoms = Exactly(2)
+    tops = Between(0, 1)
+    auto_tops = True
+    tops_wanted = 1
+    """How many tops are made up when fewer are named."""
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del bottom
+        if not self.param.loss_weight:  # a loss counts unless told otherwise
+            self.param.loss_weight.append(1.0)
+            self.param.loss_weight.extend([0.0] * (len(top) - 1))
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        if bottom[0].num_axes and bottom[1].num_axes and bottom[0].shape[0] != bottom[1].shape[0]:
+            message = (
+                f"the prediction {bottom[0].shape} and the target {bottom[1].shape} "
+                "have different batch sizes"
+            )
+            raise ShapeError(message)
+        top[0].reshape(())
+
+    def allow_force_backward(self, bottom_index: int) -> bool:
+        return bottom_index != 1
+
+    def refuse_target_gradient(self, propagate_down: tuple[bool, ...] | list[bool]) -> None:
+        """Raise when the gradient of the target is asked for."""
+        if len(propagate_down) > 1 and propagate_down[1]:
+            message = f"{self.type} has no gradient for its target (bottom 1)"
+            raise NetError(message)
+
+
+def normalization_of(param: LossParameter, default: str) -> str:
+    """Return the name of the normalisation a message asks for.
+
+    Args:
+        param: ``normalization`` wins; else ``normalize`` (deprecated): true is VALID, false
+            BATCH_SIZE.
+        default: What holds when the message says nothing.
+    """
+    if param.HasField("normalization"):
+        return NORMALIZATIONS[param.normalization]
+    if param.HasField("normalize"):
+        return "VALID" if param.normalize else "BATCH_SIZE"
+    return default
+
+
+def at_least_one(layer: Layer, value: Array) -> Array:
+    """Return a 0-d ``value``, or 1 where it is smaller, so that nothing is divided by 0."""
+    one = layer.full((), 1.0)
+    return layer.xp.where(value < one, one, value)

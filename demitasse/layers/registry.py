@@ -1,0 +1,94 @@
+"""Layer types by name: ours, users' and those of installed packages."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, TypeVar
+
+from demitasse.errors import NetError
+from demitasse.layers.catalog import CATALOG, FOREIGN
+
+if TYPE_CHECKING:
+    from demitasse.layers.base import Layer, LayerContext
+    from demitasse.proto import LayerParameter
+
+__all__ = ["create_layer", "layer_class", "layer_types", "register", "unregister"]
+
+Creator = Callable[["LayerParameter", str, "LayerContext"], "Layer"]
+T = TypeVar("T", bound=Creator)
+
+_creators: dict[str, Creator] = {}
+GROUP = "demitasse.layers"
+
+
+def register(*names: str) -> Callable[[T], T]:
+    """Make a class, or a function that chooses one by its message, creatable by type name.
+
+    Raises:
+        NetError: A name is taken.
+    """
+
+    def note(creator: T) -> T:
+        for name in names:
+            taken = _creators.get(name)
+            if taken is not None or (name in CATALOG and CATALOG[name] != creator.__module__):
+                message = f"layer type {name!r} is already registered; choose another name"
+                raise NetError(message)
+            _creators[name] = creator
+        if isinstance(creator, type):
+            creator.type = names[0]  # type: ignore[attr-defined]
+        return creator
+
+    return note
+
+
+def unregister(name: str) -> None:
+    """Forget a type that was registered by a user or a test."""
+    _creators.pop(name, None)
+
+
+def layer_types() -> list[str]:
+    """Return all known type names, sorted."""
+    return sorted({*CATALOG, *_creators, *(point.name for point in _points())})
+
+
+def layer_class(name: str) -> Creator:
+    """Return what creates layers of a type.
+
+    Raises:
+        NetError: The type is unknown; names the nearest, and the fork it comes from if known.
+    """
+    if name not in _creators and name in CATALOG:
+        import_module(CATALOG[name])
+    if name not in _creators:
+        for point in _points():
+            if point.name == name:
+                loaded = point.load()
+                _creators.setdefault(name, loaded)
+    if name not in _creators:
+        raise NetError(_unknown(name))
+    return _creators[name]
+
+
+def create_layer(param: LayerParameter, phase: str, context: LayerContext) -> Layer:
+    """Make the layer that a message describes."""
+    return layer_class(param.type)(param, phase, context)
+
+
+def _points() -> list:  # type: ignore[type-arg]
+    return list(entry_points(group=GROUP))
+
+
+def _unknown(name: str) -> str:
+    known = layer_types()
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+    parts = [f"unknown layer type {name!r}"]
+    if name in FOREIGN:
+        parts.append(f"it comes from {FOREIGN[name]} and is not implemented here")
+    if near:
+        parts.append(f"did you mean {' or '.join(near)}?")
+    parts.append(f"known types: {', '.join(known)}")
+    return "; ".join(parts)

@@ -1,0 +1,46 @@
+"""Split: several readers of one blob; their gradients are summed.
+
+Source: Caffe, ``src/caffe/layers/split_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+from demitasse.backends import ops
+from demitasse.errors import NetError
+from demitasse.layers.base import AtLeast, Blobs, Exactly, Flags, Layer, register
+
+__all__ = ["Split"]
+
+
+@register("Split")
+class Split(Layer):
+    """Give each reader its own gradient; the data is shared, not copied.
+
+    Shapes: bottom any -> every top the same.
+
+    Raises:
+        NetError: A top is the bottom.
+    """
+
+    bottoms = Exactly(1)
+    tops = AtLeast(1)
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        for blob in top:
+            if blob is bottom[0]:
+                message = "Split cannot run in place"
+                raise NetError(message)
+            blob.reshape_like(bottom[0])
+            blob.share_data(bottom[0])
+        self.op = ops.Split(dtype=self.dtype, shape=bottom[0].shape, tops=len(top))
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        for blob in top:
+            blob.share_data(bottom[0])
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if propagate_down[0]:
+            total = top[0].read_diff()
+            for blob in top[1:]:
+                total = total + blob.read_diff()
+            bottom[0].write_diff(total)

@@ -1,0 +1,388 @@
+"""SyncedMemory: one piece of data with a host side and a device side, copied only when needed.
+
+A *head* says which side is newest. Whoever reads the stale side pays for one copy. Nothing else in
+the engine moves data between host and device, so counting here counts everything.
+
+Source: Caffe, ``src/caffe/syncedmem.cpp``; live views and versions are ours.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from demitasse.backends.base import Array, Event
+from demitasse.config import settings
+from demitasse.device import Device
+from demitasse.errors import DeviceError, ShapeError
+
+__all__ = ["Head", "SyncedMemory", "Transfers", "leases_alive", "transfers"]
+
+
+class Head(Enum):
+    """Which side of a memory is newest."""
+
+    UNINITIALIZED = 0
+    HEAD_AT_CPU = 1
+    HEAD_AT_GPU = 2
+    SYNCED = 3
+
+
+class Transfers:
+    """Counts of copies between host and device, for tests and reports.
+
+    Attributes:
+        to_device: Copies from host to device.
+        to_host: Copies from device to host.
+        reorders: Changes of layout on one device.
+        bytes_to_device: Bytes of the first.
+        bytes_to_host: Bytes of the second.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.reset()
+
+    def reset(self) -> None:
+        """Count from zero again."""
+        self.to_device = self.to_host = self.reorders = 0
+        self.bytes_to_device = self.bytes_to_host = 0
+
+    def note(self, *, up: int = 0, down: int = 0) -> None:
+        """Count one copy of ``up`` bytes to the device or ``down`` bytes to the host."""
+        with self._lock:
+            if up:
+                self.to_device += 1
+                self.bytes_to_device += up
+            if down:
+                self.to_host += 1
+                self.bytes_to_host += down
+
+
+transfers = Transfers()
+
+
+class Lease:
+    """The owner of a live view: while it lives, somebody may read or write the host side.
+
+    A numpy array made from a Lease, and every slice or view of that array, keeps it alive.
+    """
+
+    __slots__ = ("__array_interface__", "__weakref__", "host")
+
+    def __init__(self, host: np.ndarray) -> None:
+        self.host = host
+        self.__array_interface__ = host.__array_interface__
+        _leases.add(self)
+
+
+_leases: weakref.WeakSet[Lease] = weakref.WeakSet()
+
+
+def leases_alive() -> bool:
+    """Whether any live view of any memory is held; False makes a pass cheaper."""
+    return bool(_leases)
+
+
+class SyncedMemory:
+    """``size`` elements that exist on the host, on a device, or on both.
+
+    Allocated when first touched, and zero then.
+
+    Args:
+        size: How many elements.
+        dtype: "float32", "float64", "int32", ...
+        device: Where the device side lives.
+
+    Attributes:
+        version: Grows with every write; what is derived from the contents is keyed by it.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_at",
+        "_device_side",
+        "_head",
+        "_host",
+        "_in_flight",
+        "_lease",
+        "_owns_device",
+        "_owns_host",
+        "_poison",
+        "device",
+        "dtype",
+        "size",
+        "version",
+    )
+
+    def __init__(self, size: int, dtype: str, device: Device) -> None:
+        self.size, self.dtype, self.device = size, dtype, device
+        self.version = 0
+        self._head = Head.UNINITIALIZED
+        self._host: np.ndarray | None = None
+        self._device_side: Array = None
+        self._at: Device = device  # the device that _device_side is on
+        self._owns_host = self._owns_device = True
+        self._in_flight: Event | None = None
+        self._lease: weakref.ref[Lease] | None = None
+        self._poison = bool(settings.get("poison")) and dtype.startswith("float")
+
+    # -- what it is ----------------------------------------------------------------------------
+
+    @property
+    def head(self) -> Head:
+        """Which side is newest."""
+        return self._head
+
+    @property
+    def nbytes(self) -> int:
+        """Size of one side, in bytes."""
+        return self.size * np.dtype(self.dtype).itemsize
+
+    @property
+    def owns_host(self) -> bool:
+        """Whether the host side is ours, not adopted from a caller."""
+        return self._owns_host
+
+    @property
+    def owns_device(self) -> bool:
+        """Whether the device side is ours, not adopted from a caller."""
+        return self._owns_device
+
+    @property
+    def allocated(self) -> int:
+        """Bytes allocated so far on host and device together."""
+        sides = int(self._host is not None) + int(self._device_side is not None)
+        return sides * self.nbytes
+
+    @property
+    def leased(self) -> bool:
+        """Whether a live view of the host side is held by somebody."""
+        return self._lease is not None and self._lease() is not None
+
+    # -- reading and writing -------------------------------------------------------------------
+
+    def cpu_data(self) -> np.ndarray:
+        """Return the host side, up to date, for reading. Shape: (size,)."""
+        return self._to_cpu()
+
+    def mutable_cpu_data(self, *, discard: bool = False) -> np.ndarray:
+        """Return the host side for writing; the device side becomes stale.
+
+        Args:
+            discard: Everything will be overwritten, so the old contents need not be copied.
+        """
+        host = self._to_cpu(discard=discard)
+        self._wait()
+        if self._head is not Head.HEAD_AT_CPU:
+            self._head = Head.HEAD_AT_CPU
+            self._spoil(self._device_side)
+        self.version += 1
+        return host
+
+    def gpu_data(self) -> Array:
+        """Return the device side, up to date, for reading. Shape: (size,)."""
+        if self.device.shares_host:
+            return self._to_cpu()
+        return self._to_gpu()
+
+    def mutable_gpu_data(self, *, discard: bool = False) -> Array:
+        """Return the device side for writing; the host side becomes stale.
+
+        Args:
+            discard: Everything will be overwritten, so the old contents need not be copied.
+        """
+        if self.device.shares_host:
+            return self.mutable_cpu_data(discard=discard)
+        side = self._to_gpu(discard=discard)
+        if self._head is not Head.HEAD_AT_GPU:
+            self._head = Head.HEAD_AT_GPU
+            self._spoil(self._host)
+        self.version += 1
+        return side
+
+    def clear(self) -> None:
+        """Forget the contents: reads as zeros again, without writing them now."""
+        self._head = Head.UNINITIALIZED
+        self.version += 1
+        lease = self._lease() if self._lease is not None else None
+        if lease is not None:  # somebody is looking at the host side
+            self._wait()
+            lease.host[...] = 0
+            self._head = Head.HEAD_AT_CPU
+
+    # -- adopting ------------------------------------------------------------------------------
+
+    def set_cpu_data(self, array: np.ndarray) -> None:
+        """Make ``array`` the host side, without copying; the head moves there.
+
+        Raises:
+            ShapeError: It is not one-dimensional, contiguous, of our size and dtype.
+        """
+        if array.shape != (self.size,) or array.dtype != self.dtype or not array.flags.c_contiguous:
+            message = (
+                f"cannot adopt a {array.dtype} array of shape {array.shape} as {self.size} "
+                f"contiguous {self.dtype} elements"
+            )
+            raise ShapeError(message)
+        self._wait()
+        self._host, self._owns_host, self._lease = array, False, None
+        self._head = Head.HEAD_AT_CPU
+        self._spoil(self._device_side)
+        self.version += 1
+
+    def set_gpu_data(self, array: Array) -> None:
+        """Make a one-dimensional device ``array`` of our size the device side; the head moves there.
+
+        Raises:
+            ShapeError: It has another size.
+        """
+        if tuple(array.shape) != (self.size,):
+            message = f"cannot adopt an array of shape {tuple(array.shape)} as {self.size} elements"
+            raise ShapeError(message)
+        if self.device.shares_host:
+            self.set_cpu_data(array)
+            return
+        self._device_side, self._at, self._owns_device = array, self.device, False
+        self._head = Head.HEAD_AT_GPU
+        self._spoil(self._host)
+        self.version += 1
+
+    def async_push(self) -> None:
+        """Start copying the host side to the device, so that it is there when it is needed.
+
+        Raises:
+            DeviceError: The head is not at the host.
+        """
+        if self.device.shares_host:
+            return
+        if self._head is not Head.HEAD_AT_CPU:
+            message = f"only data whose head is at the host can be pushed; it is {self._head.name}"
+            raise DeviceError(message)
+        self._to_gpu()
+
+    # -- moving and sharing --------------------------------------------------------------------
+
+    def to(self, device: Device) -> None:
+        """Belong to another device from now on; the data follows when somebody asks for it."""
+        self.device = device
+        if self._at is not device and self._head is not Head.HEAD_AT_GPU:
+            self._drop_device_side()
+
+    # -- live views ----------------------------------------------------------------------------
+
+    def lease(self) -> np.ndarray:
+        """Return a live, writable view of the host side. Shape: (size,).
+
+        While the view, or any slice of it, is held, the host side is authoritative between
+        passes: what is written into it counts, and what a pass computes appears in it.
+        """
+        host = self.mutable_cpu_data()
+        lease = self._lease() if self._lease is not None else None
+        if lease is None or lease.host is not host:
+            lease = Lease(host)
+            self._lease = weakref.ref(lease)
+        return np.asarray(lease)
+
+    def before_pass(self) -> None:
+        """Take what may have been written through a live view as the newest data."""
+        if self.leased and self._head is not Head.UNINITIALIZED:
+            self.mutable_cpu_data()
+
+    def after_pass(self) -> None:
+        """Show in a live view what a pass has computed."""
+        if self.leased and self._head is Head.HEAD_AT_GPU:
+            self._to_cpu()
+
+    # -- the four states -----------------------------------------------------------------------
+
+    def _to_cpu(self, *, discard: bool = False) -> np.ndarray:
+        match self._head:
+            case Head.UNINITIALIZED:
+                fresh = self._host is None  # and so zero already
+                host = self._host_side()
+                if not (discard or fresh):
+                    self._wait()
+                    host[...] = 0
+                self._head = Head.HEAD_AT_CPU
+            case Head.HEAD_AT_GPU:
+                host = self._host_side()
+                if not discard:
+                    self._wait()
+                    self._at.backend.download(self._device_side, host)
+                    transfers.note(down=self.nbytes)
+                self._head = Head.SYNCED
+                if self._at is not self.device:
+                    self._drop_device_side()
+            case _:
+                host = self._host_side()
+        return host
+
+    def _to_gpu(self, *, discard: bool = False) -> Array:
+        if self._at is not self.device:
+            self._leave_old_device(discard=discard)
+        match self._head:
+            case Head.UNINITIALIZED:
+                if self._device_side is None:
+                    self._device_side = self._new_device_side()
+                elif not discard:
+                    self._device_side[...] = 0
+                self._head = Head.HEAD_AT_GPU
+            case Head.HEAD_AT_CPU:
+                if self._device_side is None:
+                    self._device_side = self._new_device_side()
+                if not discard:
+                    self._wait()
+                    self._in_flight = self.device.backend.upload(
+                        self._host_side(), self._device_side
+                    )
+                    transfers.note(up=self.nbytes)
+                self._head = Head.SYNCED
+            case _:
+                pass
+        return self._device_side
+
+    def _leave_old_device(self, *, discard: bool) -> None:
+        """Bring what is only on the old device home, and let go of that side."""
+        if self._head is Head.HEAD_AT_GPU and not discard:
+            self._to_cpu()
+        self._drop_device_side()
+
+    def _drop_device_side(self) -> None:
+        self._wait()
+        self._device_side, self._owns_device = None, True
+        if self._head is Head.SYNCED:
+            self._head = Head.HEAD_AT_CPU
+        elif self._head is Head.HEAD_AT_GPU:
+            self._head = Head.UNINITIALIZED
+        self._at = self.device
+
+    def _host_side(self) -> np.ndarray:
+        if self._host is None:
+            self._host = self.device.backend.empty_host(self.size, self.dtype)
+        return self._host
+
+    def _new_device_side(self) -> Array:
+        self._owns_device = True
+        return self.device.backend.zeros(self.size, self.dtype)
+
+    def _wait(self) -> None:
+        """Wait for a copy out of the host side that is still under way."""
+        if self._in_flight is not None:
+            self._in_flight.synchronize()
+            self._in_flight = None
+
+    def _spoil(self, side: Any) -> None:
+        """Debugging: make a read of the stale side show."""
+        if self._poison and side is not None and self._head is not Head.SYNCED:
+            if side is self._host and self.leased:
+                return
+            self._wait()
+            side[...] = float("nan")
+
+    def __repr__(self) -> str:
+        return f"SyncedMemory({self.size} {self.dtype} on {self.device}, {self._head.name})"
