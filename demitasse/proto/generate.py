@@ -6,11 +6,13 @@ of the classes it makes. Both are committed. Needs grpcio-tools, a development t
 
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 from google.protobuf.descriptor_pb2 import DescriptorProto as Descriptor
 from google.protobuf.descriptor_pb2 import EnumDescriptorProto as EnumDescriptor
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
+from google.protobuf.descriptor_pb2 import FileDescriptorProto as FileDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 __all__ = ["compile_proto", "main", "stub"]
@@ -54,8 +56,7 @@ def main(arguments: list[str]) -> int:
 
 def compile_proto(source: Path, compiled: Path) -> bool:
     """Run protoc on ``source``; whether it succeeded (it reports faults itself)."""
-    from grpc_tools import protoc
-
+    protoc = import_module("grpc_tools.protoc")
     flags = [f"-I{source.parent}", f"--descriptor_set_out={compiled}", source.name]
     return bool(protoc.main(["protoc", *flags]) == 0)
 
@@ -63,12 +64,18 @@ def compile_proto(source: Path, compiled: Path) -> bool:
 def stub(compiled: FileDescriptorSet) -> str:
     """The ``.pyi`` text for a compiled file."""
     (file,) = compiled.file
-    lines = [HEAD]
+    lines = [HEAD, "__all__ = [", *(f'    "{name}",' for name in _public(file)), "]", ""]
     for enum in file.enum_type:
         lines += [*_enum(enum, "EnumTypeWrapper"), ""]
     for message in file.message_type:
         lines += [*_message(message), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _public(file: FileDescriptor) -> list[str]:
+    enums = {enum.name for enum in file.enum_type}
+    values = {value.name for enum in file.enum_type for value in enum.value}
+    return sorted(enums | values | {message.name for message in file.message_type})
 
 
 def _enum(enum: EnumDescriptor, wrapper: str) -> Iterator[str]:

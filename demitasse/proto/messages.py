@@ -28,13 +28,13 @@ def load(module: str) -> dict[str, object]:
         The module's contents by name, ``DESCRIPTOR`` (the file's descriptor) among them.
     """
     file = _descriptors()
-    names: dict[str, object] = {"DESCRIPTOR": file}
+    names: dict[str, object] = {}
     for name, enum in file.enum_types_by_name.items():
         names[name] = EnumTypeWrapper(enum)
         names.update(_values(enum))
     for name, descriptor in file.message_types_by_name.items():
         names[name] = _placed(GetMessageClass(descriptor), module)
-    return names
+    return {**names, "DESCRIPTOR": file, "__all__": sorted(names)}
 
 
 def _descriptors() -> FileDescriptor:
