@@ -30,7 +30,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "backend" in metafunc.fixturenames:
         devices = metafunc.config.getoption("--backends").split(",")
-        metafunc.parametrize("backend", devices, indirect=True)
+        cases = [pytest.param(device, marks=pytest.mark.backend) for device in devices]
+        metafunc.parametrize("backend", cases, indirect=True)
 
 
 @pytest.fixture

@@ -1,0 +1,108 @@
+"""Sessions for working on Demitasse: `nox` runs the usual ones, `nox -l` lists them all."""
+
+import os
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2"
+nox.options.sessions = ["lint", "types", "imports", "tests", "docs", "build"]
+nox.options.reuse_existing_virtualenvs = True
+
+ROOT = Path(__file__).parent
+PROJECT = nox.project.load_toml("pyproject.toml")
+REFERENCE_DATA = ROOT.parent / "shared" / "data"
+BACKENDS = ["numpy", "readonly", "strict:device1", "cpu"]
+
+
+def install(session: nox.Session, *groups: str, extras: str = "all") -> None:
+    """Install the package, editable, with extras and dependency groups."""
+    for group in groups:
+        session.install(*nox.project.dependency_groups(PROJECT, group))
+    session.install("-e", f".[{extras}]" if extras else ".")
+
+
+def pytest(session: nox.Session, *args: str, **env: str) -> None:
+    """Run pytest with the recorded data where it lies beside the checkout."""
+    if REFERENCE_DATA.is_dir():
+        env.setdefault("DEMITASSE_REFERENCE_DATA", str(REFERENCE_DATA))
+    # Left in the environment, these choose a slower BLAS kernel than the processor has.
+    unset = {"OPENBLAS_CORETYPE": None, "OPENBLAS_L2_SIZE": None}
+    session.run("pytest", *args, *session.posargs, env={**env, **unset})
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style and formatting with ruff."""
+    session.install(*nox.project.dependency_groups(PROJECT, "lint"))
+    session.run("ruff", "check")
+    session.run("ruff", "format", "--check")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Check types with mypy, strictly."""
+    install(session, "types")
+    session.run("mypy")
+
+
+@nox.session
+def imports(session: nox.Session) -> None:
+    """Check that the rooms import one way, and array libraries only where allowed."""
+    install(session, "imports", extras="")
+    session.run("lint-imports")
+
+
+@nox.session
+@nox.parametrize("backend", BACKENDS, ids=BACKENDS)
+def tests(session: nox.Session, backend: str) -> None:
+    """Run the tests on one backend; `tests(cpu)` also runs those that ask for no backend."""
+    install(session, "test")
+    chosen = [] if backend == "cpu" else ["-m", "backend and not slow"]
+    pytest(session, *chosen, f"--backends={backend}")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation into site/, warnings being errors."""
+    install(session, "docs")
+    session.run("mkdocs", "build", "--strict")
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Build wheel and sdist, check what is in them, and try the wheel in a fresh environment."""
+    install(session, "test", "build")
+    pytest(session, "tests/project/test_wheel.py", "-m", "slow")
+
+
+@nox.session
+def tests_gpu(session: nox.Session) -> None:
+    """Run the tests on a GPU, which must be there (DEMITASSE_CUDA_EXTRA=cuda12 for CUDA 12)."""
+    install(session, "test", extras=f"all,{os.environ.get('DEMITASSE_CUDA_EXTRA', 'cuda13')}")
+    pytest(session, "--backends=cpu,cuda:0", DEMITASSE_REQUIRE_GPU="1")
+
+
+@nox.session
+def fuzz(session: nox.Session) -> None:
+    """Run the property tests with thousands of new examples."""
+    install(session, "test")
+    pytest(session, "-m", "hypothesis", "--hypothesis-profile=fuzz")
+
+
+@nox.session
+def proto(session: nox.Session) -> None:
+    """Compile caffe.proto again and fail if the committed files are not what comes out."""
+    install(session, "proto", extras="")
+    made = Path(session.create_tmp())
+    session.run("python", "-m", "demitasse.proto.generate", str(made))
+    for file in sorted(made.iterdir()):
+        if file.read_bytes() != (ROOT / "demitasse/proto" / file.name).read_bytes():
+            session.error(f"{file.name} differs: run python -m demitasse.proto.generate and commit")
+
+
+@nox.session
+def train_mnist(session: nox.Session) -> None:
+    """Train LeNet on all of MNIST (minutes; needs the recorded data) and check its accuracy."""
+    install(session, "test")
+    pytest(session, "tests/project/test_train_mnist.py", "-m", "slow")

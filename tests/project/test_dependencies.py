@@ -1,0 +1,55 @@
+"""Every library that the package imports is declared, and no declared one is unused."""
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterable
+from itertools import chain
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+# The module that a distribution installs, where its name is another.
+MODULES = {
+    "cupy-cuda12x": "cupy",
+    "cupy-cuda13x": "cupy",
+    "grpcio-tools": "grpc_tools",
+    "pillow": "PIL",
+    "protobuf": "google",
+    "scikit-learn": "sklearn",
+}
+# Installed with a declared library.
+BROUGHT_ALONG = {"cupyx"}
+
+
+def modules(requirements: Iterable[object]) -> set[str]:
+    names = [re.match(r"[\w.-]+", r)[0] for r in requirements if isinstance(r, str)]
+    return {MODULES.get(name, name).replace("-", "_") for name in names} - {"demitasse"}
+
+
+def imported() -> set[str]:
+    """Top-level names of all libraries imported anywhere in the package, by statement."""
+    found = set()
+    for path in (ROOT / "demitasse").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                found.add(str(node.module).partition(".")[0])
+    return found - sys.stdlib_module_names - {"demitasse"}
+
+
+def test_every_imported_library_is_declared():
+    declared = modules(PROJECT["project"]["dependencies"])
+    declared |= modules(chain(*PROJECT["project"]["optional-dependencies"].values()))
+    declared |= modules(chain(*PROJECT["dependency-groups"].values()))
+
+    assert imported() - declared - BROUGHT_ALONG == set()
+
+
+def test_every_required_library_is_imported():
+    required = modules(PROJECT["project"]["dependencies"])
+
+    assert required - imported() == set()

@@ -1,0 +1,51 @@
+"""What ``import demitasse`` promises: its names, its version, and that it costs nothing."""
+
+import json
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+
+import demitasse
+from demitasse import errors
+
+HEAVY = ["PIL", "cupy", "google.protobuf", "h5py", "lmdb", "numpy", "rich", "sklearn"]
+
+
+def loaded_after(statement: str) -> set[str]:
+    """The modules of a fresh interpreter after one statement."""
+    code = f"{statement}\nimport json, sys\nprint(json.dumps(list(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout))
+
+
+def test_import_loads_no_library():
+    loaded = loaded_after("import demitasse")
+
+    assert not loaded & set(HEAVY)
+
+
+def test_a_device_on_the_cpu_loads_no_optional_library():
+    loaded = loaded_after("import demitasse; demitasse.Device('numpy')")
+
+    assert not loaded & {"PIL", "cupy", "h5py", "lmdb", "sklearn"}
+
+
+@pytest.mark.parametrize("name", demitasse.__all__)
+def test_public_name_resolves(name):
+    assert getattr(demitasse, name) is not None
+    assert name in dir(demitasse)
+
+
+def test_every_error_is_public():
+    assert set(errors.__all__) <= set(demitasse.__all__)
+
+
+def test_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'Nett'"):
+        _ = demitasse.Nett
+
+
+def test_version_is_the_installed_one():
+    assert demitasse.__version__ == version("demitasse")
