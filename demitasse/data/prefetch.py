@@ -1,0 +1,129 @@
+"""Batches made ahead of time, in a thread of their own.
+
+Source: Caffe, ``src/caffe/layers/base_data_layer.cpp`` (``BasePrefetchingDataLayer``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from demitasse.data.blocking_queue import BlockingQueue
+from demitasse.data.internal_thread import InternalThread
+
+__all__ = ["Batch", "BatchSource", "Prefetcher"]
+
+HostMemory = Callable[[int, str], np.ndarray]
+"""``empty_host`` of a backend: one-dimensional host memory by size and dtype."""
+
+
+class Batch:
+    """Host memory for one batch, used again and again.
+
+    Args:
+        memory: Where memory comes from.
+        dtype: Of all its arrays.
+
+    Attributes:
+        arrays: What goes to each top.
+        position: Records that have been used once this batch has been.
+    """
+
+    def __init__(self, memory: HostMemory, dtype: str) -> None:
+        self.arrays: list[np.ndarray] = []
+        self.position = 0
+        self._memory, self._dtype = memory, dtype
+        self._flat: list[np.ndarray] = []
+
+    def array(self, index: int, shape: tuple[int, ...]) -> np.ndarray:
+        """Return the array for top ``index``, to be overwritten completely."""
+        size = math.prod(shape)
+        while len(self.arrays) <= index:
+            self._flat.append(self._memory(0, self._dtype))
+            self.arrays.append(self._flat[-1])
+        if self._flat[index].size < size:
+            self._flat[index] = self._memory(size, self._dtype)
+        self.arrays[index] = self._flat[index][:size].reshape(shape)
+        return self.arrays[index]
+
+
+class BatchSource(Protocol):
+    """What fills batches."""
+
+    def fill(self, batch: Batch) -> None:
+        """Make the next batch."""
+
+    def close(self) -> None:
+        """Let go of files."""
+
+
+class Prefetcher:
+    """Fills batches in a thread, some ahead of their use.
+
+    Args:
+        source: What fills them; used by the thread alone once it is started, and closed with it.
+        batches: The batches to go round.
+        name: What the thread is called.
+        log_on_wait: What to log when there is no full batch and somebody wants one.
+        seed: Seed of the thread.
+        rank: Which of the ranks this is.
+        ranks: How many there are.
+    """
+
+    def __init__(
+        self,
+        source: BatchSource,
+        batches: list[Batch],
+        *,
+        name: str = "prefetch",
+        log_on_wait: str = "",
+        seed: int = 0,
+        rank: int = 0,
+        ranks: int = 1,
+    ) -> None:
+        self._source, self._log_on_wait = source, log_on_wait
+        self._free: BlockingQueue[Batch] = BlockingQueue(f"queue of free batches of {name}")
+        self._full: BlockingQueue[Batch] = BlockingQueue(f"queue of full batches of {name}")
+        for batch in batches:
+            self._free.push(batch)
+        queues = (self._free, self._full)
+        self._thread = InternalThread(
+            self._work, queues, name=name, seed=seed, rank=rank, ranks=ranks
+        )
+        self._current: Batch | None = None
+
+    @property
+    def waited(self) -> float:
+        """Time spent waiting for full batches so far, in seconds."""
+        return self._full.waited
+
+    def start(self) -> None:
+        """Start filling batches."""
+        self._thread.start()
+
+    def next(self) -> Batch:
+        """Return the next full batch; it is the caller's until ``recycle``.
+
+        Raises:
+            DataError: The source cannot fill it.
+        """
+        return self._full.pop(self._log_on_wait)
+
+    def recycle(self, batch: Batch) -> None:
+        """Give a batch back, to be filled again."""
+        if not self._free.closed:
+            self._free.push(batch)
+
+    def close(self) -> None:
+        """Stop the thread and close the source; may be called twice."""
+        self._thread.stop()
+        self._source.close()
+
+    def _work(self, thread: InternalThread) -> None:
+        while not thread.must_stop():
+            batch = self._free.pop()
+            self._source.fill(batch)
+            self._full.push(batch)

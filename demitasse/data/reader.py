@@ -1,0 +1,79 @@
+"""RecordReader: the records of a database, round and round, as one rank of several sees them.
+
+Source: Caffe, ``src/caffe/layers/data_layer.cpp`` (``Next``, ``Skip``).
+"""
+
+from __future__ import annotations
+
+from demitasse.data.db import Database, Raw, printable
+from demitasse.errors import DataError
+
+__all__ = ["RecordReader"]
+
+
+class RecordReader:
+    """Reads records number ``position + rank``, ``position + rank + ranks``, ...
+
+    Record numbers count up for ever; after the last record of the database comes its first.
+
+    Args:
+        database: Where the records are.
+        position: Records that all ranks together have read before.
+        rank: Which of the ranks this is, from 0.
+        ranks: How many there are.
+
+    Raises:
+        DataError: The database holds no records.
+    """
+
+    def __init__(
+        self, database: Database, position: int = 0, rank: int = 0, ranks: int = 1
+    ) -> None:
+        self._database, self._step = database, ranks
+        self._cursor = database.new_cursor()
+        self._size: int | None = None  # records in the database, once we came to its end
+        self._at = 0  # record in the database
+        self.number = position + rank
+        if not self._cursor.valid():
+            message = "the database holds no records"
+            raise DataError(message, str(database.path))
+        self._advance(self.number)
+
+    def peek(self) -> Raw:
+        """Return the record that ``take`` would begin with."""
+        return self._cursor.value()
+
+    def take(self, count: int) -> list[Raw]:
+        """Return the next ``count`` records; they are valid until ``close``."""
+        taken = []
+        for _ in range(count):
+            taken.append(self._cursor.value())
+            self._advance(self._step)
+        self.number += count * self._step
+        return taken
+
+    def key_of(self, number: int) -> str:
+        """Return the key of a record that was taken, for messages."""
+        reader = RecordReader(self._database, number)
+        try:
+            return printable(reader._cursor.key())
+        finally:
+            reader.close()
+
+    def close(self) -> None:
+        """Let go of the database; what was taken is dead now."""
+        self._cursor.close()
+
+    def _advance(self, steps: int) -> None:
+        """Go on, from the end to the beginning where need be."""
+        cursor = self._cursor
+        while steps:
+            if self._size is not None and steps >= self._size:
+                steps %= self._size  # whole rounds lead back to here
+                continue
+            steps -= 1
+            cursor.next()
+            self._at += 1
+            if not cursor.valid():
+                self._size, self._at = self._at, 0
+                cursor.seek_to_first()

@@ -1,0 +1,133 @@
+"""Turns the records of a batch into pixels and labels.
+
+Nearly every database holds records of one size, written by one program: they begin with the same
+bytes, and a batch of them is taken apart without parsing each message.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from demitasse.data.datum import datum_to_array
+from demitasse.data.db import Raw
+from demitasse.data.image import Color
+from demitasse.errors import DataError, DemitasseError
+from demitasse.proto import Datum
+
+__all__ = ["RecordError", "Stacker"]
+
+DATA_TAG = Datum.DATA_FIELD_NUMBER << 3 | 2
+MOST_TAILS = 1 << 16
+"""How many different ends of records are remembered."""
+
+
+class RecordError(DataError):
+    """A record of a batch cannot be used.
+
+    Attributes:
+        index: Its place in the batch.
+    """
+
+    def __init__(self, message: str, index: int) -> None:
+        super().__init__(message)
+        self.index = index
+
+
+class Stacker:
+    """Parses records a batch at a time.
+
+    Args:
+        color: The channels that encoded pictures are decoded to.
+    """
+
+    def __init__(self, color: Color = "native") -> None:
+        self._color = color
+        self._shape: tuple[int, ...] = (0, 0, 0)
+        self._head = b""  # what records of that shape begin with, up to their pixels
+        self._labels: dict[bytes, int | None] = {}  # what may follow the pixels
+
+    def stack(self, records: Sequence[Raw]) -> tuple[np.ndarray | list[np.ndarray], list[int]]:
+        """Return the pixels and labels of some records.
+
+        Returns:
+            One uint8 array (N, C, H, W) where all records are plain bytes of one size, otherwise N
+            arrays (C, H, W); and N labels, 0 where there is none.
+
+        Raises:
+            RecordError: A record is damaged; says which.
+        """
+        plain = self._plain(records)
+        if plain is not None:
+            return plain
+        arrays, labels = [], []
+        for index, record in enumerate(records):
+            array, label = self._parse(record, index)
+            arrays.append(array)
+            labels.append(label)
+        if arrays[0].dtype == np.uint8:
+            self._expect(arrays[0].shape)
+        return arrays, labels
+
+    def _parse(self, record: Raw, index: int) -> tuple[np.ndarray, int]:
+        try:
+            datum = Datum.FromString(bytes(record))
+            return datum_to_array(datum, self._color), datum.label
+        except DecodeError:
+            message = "the record is damaged: it does not hold a Datum"
+            raise RecordError(message, index) from None
+        except DemitasseError as error:
+            raise RecordError(error.message, index) from error
+
+    def _expect(self, shape: tuple[int, ...]) -> None:
+        """Prepare for records of this shape."""
+        if shape != self._shape:
+            C, H, W = self._shape = shape
+            size = math.prod(shape)
+            head = Datum(channels=C, height=H, width=W).SerializeToString()
+            self._head = head + bytes([DATA_TAG, *_varint(size)])
+
+    def _plain(self, records: Sequence[Raw]) -> tuple[np.ndarray, list[int]] | None:
+        """Take the batch apart by cutting, or return None when some record is of another kind."""
+        head, size = self._head, math.prod(self._shape)
+        if not size:
+            return None
+        begin, end = len(head), len(head) + size
+        pixels, labels = [], []
+        for record in records:
+            if record[:begin] != head or len(record) < end:
+                return None
+            label = self._label(bytes(record[end:]))
+            if label is None:
+                return None
+            pixels.append(record[begin:end])
+            labels.append(label)
+        stacked = np.frombuffer(b"".join(pixels), np.uint8)
+        return stacked.reshape(len(records), *self._shape), labels
+
+    def _label(self, tail: bytes) -> int | None:
+        """Return the label in what follows the pixels, or None if there is more than a label."""
+        if tail not in self._labels:
+            if len(self._labels) == MOST_TAILS:
+                self._labels.clear()
+            self._labels[tail] = _parse_tail(tail)
+        return self._labels[tail]
+
+
+def _parse_tail(tail: bytes) -> int | None:
+    try:
+        datum = Datum.FromString(tail)
+    except DecodeError:
+        return None
+    others = {field.name for field, _ in datum.ListFields()} - {"label", "encoded"}
+    return None if others or datum.encoded else datum.label
+
+
+def _varint(value: int) -> Iterator[int]:
+    while value > 0x7F:
+        yield value & 0x7F | 0x80
+        value >>= 7
+    yield value
