@@ -3,17 +3,16 @@
 import pytest
 
 from demitasse.data.db import open_db, records
-from demitasse.examples import digits
 from demitasse.proto import Datum
 
-pytest.importorskip("sklearn", reason="the example's digits come from scikit-learn")
 
+@pytest.fixture
+def prepared(tmp_path):
+    pytest.importorskip("sklearn", reason="the example's digits come from scikit-learn")
+    from demitasse.examples import digits
 
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("example") / "digits"
-    digits.prepare(folder)
-    return folder
+    digits.prepare(tmp_path)
+    return tmp_path
 
 
 def read(folder):
@@ -39,18 +38,22 @@ def test_every_digit_has_its_share_in_the_test_set(prepared):
 
 
 def test_what_is_there_is_kept(prepared):
+    from demitasse.examples import digits
+
     solver = prepared / "solver.prototxt"
-    before = solver.read_text()
-    solver.write_text(before + "# mine\n")
+    solver.write_text(solver.read_text() + "# mine\n")
 
     digits.prepare(prepared)
 
     assert solver.read_text().endswith("# mine\n")
 
 
-def test_a_run_reaches_the_promised_accuracy_and_leaves_weights(tmp_path, capsys):
-    result = digits.run(tmp_path / "digits", device="cpu")
+def test_a_run_recognises_unseen_digits(digits_run):
+    assert digits_run.accuracy > 0.97
+    assert f"{digits_run.accuracy:.2%}" in digits_run.printed
 
-    assert result.accuracy > 0.97
-    assert result.caffemodel.stat().st_size > 0
-    assert f"{result.accuracy:.2%}" in capsys.readouterr().out
+
+def test_a_run_leaves_weights_and_names_them(digits_run):
+    assert digits_run.caffemodel.parent == digits_run.folder
+    assert digits_run.caffemodel.stat().st_size > 0
+    assert str(digits_run.caffemodel) in digits_run.printed

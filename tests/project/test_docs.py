@@ -1,0 +1,64 @@
+"""The Python in the documentation runs, and its tables are complete."""
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from demitasse.config import TABLE
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def python_blocks(name: str) -> str:
+    """All Python blocks of a text, one after the other, at their lines."""
+    lines, inside = [], False
+    for line in (ROOT / name).read_text(encoding="utf-8").splitlines():
+        fence = line.startswith("```")
+        inside = line == "```python" if fence else inside
+        lines.append("" if fence or not inside else line)
+    return "\n".join(lines)
+
+
+def run(code: str, name: str, **names: object) -> dict[str, object]:
+    exec(compile(code, name, "exec"), names)
+    return names
+
+
+@pytest.fixture
+def beside_digits(digits_run, tmp_path, monkeypatch):
+    """Work in a folder that holds the finished example as ``digits``."""
+    shutil.copytree(digits_run.folder, tmp_path / "digits")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_getting_started_runs(beside_digits):
+    names = run(python_blocks("docs/index.md"), "docs/index.md")
+
+    assert names["probabilities"].shape == (5, 10)
+    assert names["features"].shape == (5, 128)
+    assert (beside_digits / "digits/mine_iter_100.caffemodel").exists()
+
+
+def test_readme_tour_runs(beside_digits):
+    for file in (beside_digits / "digits").iterdir():
+        file.rename(beside_digits / file.name)
+    Path("deploy.prototxt").rename("lenet.prototxt")
+    Path("digits_iter_600.caffemodel").rename("lenet.caffemodel")
+    code = python_blocks("README.md").replace("cuda:0", "strict:device1")
+
+    names = run(code, "README.md", images=np.zeros((3, 1, 16, 16), np.float32))
+
+    assert names["probabilities"].shape == (3, 10)
+    assert len(list(beside_digits.glob("lenet_iter_100.*"))) == 2
+
+
+def test_every_setting_is_documented():
+    text = (ROOT / "docs/devices.md").read_text(encoding="utf-8")
+
+    documented = re.findall(r"^\| `(\w+)` \| [^|]+ \| [^|]+ \|$", text, re.MULTILINE)
+
+    assert [name for name in documented if name in TABLE] == list(TABLE)
