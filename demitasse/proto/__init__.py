@@ -3,6 +3,32 @@
 from demitasse.proto import caffe_pb2
 from demitasse.proto.arrays import floats, set_floats, stored_shape
 from demitasse.proto.caffe_pb2 import *  # noqa: F403
+from demitasse.proto.read import (
+    parse_text,
+    read_net_params,
+    read_net_params_binary,
+    read_solver_params,
+    read_text,
+)
+from demitasse.proto.read_binary import read_binary
+from demitasse.proto.upgrade import upgrade_net, upgrade_solver
+from demitasse.proto.write import text_of, write_binary, write_text
 
-__all__ = ["caffe_pb2", "floats", "set_floats", "stored_shape"]
+__all__ = [
+    "caffe_pb2",
+    "floats",
+    "parse_text",
+    "read_binary",
+    "read_net_params",
+    "read_net_params_binary",
+    "read_solver_params",
+    "read_text",
+    "set_floats",
+    "stored_shape",
+    "text_of",
+    "upgrade_net",
+    "upgrade_solver",
+    "write_binary",
+    "write_text",
+]
 __all__ += caffe_pb2.__all__

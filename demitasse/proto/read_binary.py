@@ -1,0 +1,85 @@
+"""Read binary messages, and say what a file is that is none.
+
+Source: Caffe, ``src/caffe/util/io.cpp`` (ReadProtoFromBinaryFile).
+"""
+
+import os
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from google.protobuf.message import DecodeError, Message
+
+from demitasse.errors import DemitasseError, WeightsError
+
+__all__ = ["read_binary"]
+
+M = TypeVar("M", bound=Message)
+
+LIMIT = 2**31 - 1  # bytes; protobuf reads no more
+# How files begin that often turn up under the name of a caffemodel.
+DISGUISES = {
+    b"\x89HDF\r\n\x1a\n": "it is an HDF5 file: name it .h5 or .caffemodel.h5",
+    b"version https://git-lfs": "it is a Git LFS pointer: fetch the real file with `git lfs pull`",
+    b"<!DOCTYPE": "it is a web page: the download went wrong",
+    b"<html": "it is a web page: the download went wrong",
+    b"PK\x03\x04": "it is a ZIP archive: unpack it",
+    b"\x1f\x8b": "it is a gzip archive: unpack it",
+}
+
+
+def read_binary(
+    path: str | os.PathLike[str], cls: type[M], error: type[DemitasseError] = WeightsError
+) -> M:
+    """Read a message from a file in protobuf's binary encoding.
+
+    No more memory is taken than the file's size calls for, whatever the file claims.
+
+    Args:
+        path: The file.
+        cls: The message class.
+        error: The exception class to raise.
+
+    Raises:
+        DemitasseError: As ``error``: the file is not there, empty, damaged or not such a message.
+    """
+    name = os.fspath(path)
+    try:
+        encoded = _bytes(Path(path))
+    except OSError as fault:
+        raise error(fault.strerror or str(fault)).at(name) from fault
+    except ValueError as fault:
+        raise error(str(fault)).at(name) from None
+    message = cls()
+    try:
+        message.ParseFromString(encoded)
+    except DecodeError as fault:
+        raise error(_why(encoded, cls)).at(name) from fault
+    if not message.IsInitialized():
+        missing = ", ".join(cast(Any, message).FindInitializationErrors())
+        reason = f"required fields are missing: {missing}"
+        raise error(reason).at(name)
+    return message
+
+
+def _bytes(path: Path) -> bytes:
+    size = path.stat().st_size
+    if size > LIMIT:
+        message = f"{size} bytes are more than a protobuf file may have (2 GiB)"
+        raise ValueError(message)
+    encoded = path.read_bytes()
+    if not encoded:
+        message = "the file is empty (0 bytes)"
+        raise ValueError(message)
+    return encoded
+
+
+def _why(encoded: bytes, cls: type[Message]) -> str:
+    for start, meaning in DISGUISES.items():
+        if encoded.lstrip()[: len(start)].lower() == start.lower():
+            return meaning
+    if b"\0" not in encoded[:4096] and b"{" in encoded[:4096]:
+        return "it is text, not binary; are two arguments swapped?"
+    return (
+        f"the {len(encoded)} bytes are not a complete {cls.__name__}: "
+        "the file is cut short, damaged or of another kind"
+    )
