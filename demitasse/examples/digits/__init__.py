@@ -5,15 +5,13 @@ The digits are the test set of the UCI collection "Optical Recognition of Handwr
 """
 
 import shutil
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from demitasse.data.db import open_db
+from demitasse.data.lmdb import write_database
 from demitasse.errors import ConfigError
-from demitasse.proto import Datum
 from demitasse.solvers import Solver
 
 __all__ = ["PROTOTXTS", "Result", "prepare", "run"]
@@ -53,7 +51,8 @@ def prepare(folder: Path) -> None:
     if missing:
         parts = _split(*_load())
         for part in missing:
-            _write(folder / f"{part}_lmdb", *parts[part])
+            images, labels = parts[part]
+            write_database(folder / f"{part}_lmdb", zip(images, labels.tolist(), strict=True))
 
 
 def _load() -> tuple[np.ndarray, np.ndarray]:
@@ -76,23 +75,6 @@ def _split(images: np.ndarray, labels: np.ndarray) -> dict[str, tuple[np.ndarray
         images, labels, test_size=TEST_SIZE, stratify=labels, random_state=0
     )
     return {"train": (train, train_labels), "test": (test, test_labels)}
-
-
-def _write(folder: Path, images: np.ndarray, labels: Iterable[int]) -> None:
-    """Write an LMDB of datums; it gets its name when it is complete."""
-    part = folder.with_suffix(".part")
-    shutil.rmtree(part, ignore_errors=True)
-    database = open_db(part, "LMDB", "new")
-    transaction = database.new_transaction()
-    for i, (image, label) in enumerate(zip(images, labels, strict=True)):
-        channels, height, width = image.shape
-        datum = Datum(
-            channels=channels, height=height, width=width, data=image.tobytes(), label=int(label)
-        )
-        transaction.put(f"{i:08d}".encode(), datum.SerializeToString())
-    transaction.commit()
-    database.close()
-    part.rename(folder)
 
 
 def run(folder: Path, device: str | None = None) -> Result:
