@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends.base import Array
-from demitasse.blob_proto import LEGACY, is_legacy, proto_shape, proto_values, set_proto_values
 from demitasse.device import Device, current_device
 from demitasse.errors import ShapeError
 from demitasse.memory import Head, SyncedMemory
-from demitasse.proto import BlobProto, BlobShape
+from demitasse.proto import BlobProto, BlobShape, floats, set_floats, stored_shape
 
 __all__ = ["MAX_AXES", "Blob", "Epoch", "epoch", "shape_string"]
 
 MAX_AXES = 32
+LEGACY = ("num", "channels", "height", "width")
 
 
 class Epoch:
@@ -478,7 +478,7 @@ class Blob:
 
     def shape_equals(self, proto: BlobProto) -> bool:
         """Whether a message has our shape; legacy dimensions are compared from the end."""
-        if is_legacy(proto):
+        if any(proto.HasField(name) for name in LEGACY):  # type: ignore[arg-type]
             legacy = tuple(getattr(proto, name) for name in LEGACY)
             return self.num_axes <= 4 and legacy == tuple(  # noqa: PLR2004 - four legacy axes
                 self.legacy_shape(i) for i in range(-4, 0)
@@ -493,15 +493,15 @@ class Blob:
                 its values do.
         """
         if reshape:
-            self.reshape(proto_shape(proto))
+            self.reshape(stored_shape(proto))
         elif not self.shape_equals(proto):
             message = (
                 f"{self._called()} is {self.shape_string}, "
-                f"the message is {shape_string(proto_shape(proto))}"
+                f"the message is {shape_string(stored_shape(proto))}"
             )
             raise ShapeError(message)
-        self._fill(self._data, proto_values(proto), "values")
-        diff = proto_values(proto, diff=True)
+        self._fill(self._data, floats(proto), "values")
+        diff = floats(proto, diff=True)
         if diff.size:
             self._fill(self._diff, diff, "gradient values")
 
@@ -509,9 +509,9 @@ class Blob:
         """Return a message with the shape, the data and, if asked, the gradient."""
         proto = BlobProto()
         proto.shape.dim.extend(self._shape)
-        set_proto_values(proto, self.cpu_data().reshape(-1))
+        set_floats(proto, self.cpu_data().reshape(-1))
         if write_diff:
-            set_proto_values(proto, self.cpu_diff().reshape(-1), diff=True)
+            set_floats(proto, self.cpu_diff().reshape(-1), diff=True)
         return proto
 
     def _fill(self, memory: SyncedMemory, values: np.ndarray, what: str) -> None:

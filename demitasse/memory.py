@@ -8,6 +8,7 @@ Source: Caffe, ``src/caffe/syncedmem.cpp``; live views and versions are ours.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import weakref
 from enum import Enum
@@ -64,6 +65,7 @@ class Transfers:
 
 
 transfers = Transfers()
+_serials = itertools.count()
 
 
 class Lease:
@@ -100,6 +102,7 @@ class SyncedMemory:
 
     Attributes:
         version: Grows with every write; what is derived from the contents is keyed by it.
+        serial: Tells this memory from every other of the process, past ones included.
     """
 
     __slots__ = (
@@ -115,6 +118,7 @@ class SyncedMemory:
         "_poison",
         "device",
         "dtype",
+        "serial",
         "size",
         "version",
     )
@@ -122,6 +126,7 @@ class SyncedMemory:
     def __init__(self, size: int, dtype: str, device: Device) -> None:
         self.size, self.dtype, self.device = size, dtype, device
         self.version = 0
+        self.serial = next(_serials)
         self._head = Head.UNINITIALIZED
         self._host: np.ndarray | None = None
         self._device_side: Array = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from demitasse.backends.base import Array
 from demitasse.errors import NetError, ShapeError
-from demitasse.layers.base import Between, Blobs, Exactly, Layer
+from demitasse.layers.base import Blobs, Exactly, Layer
 from demitasse.proto import LossParameter
 
 __all__ = ["LossLayer", "normalization_of"]
@@ -29,10 +29,8 @@ class LossLayer(Layer):
     """
 
     bottoms = Exactly(2)
-    tops = Between(0, 1)
+    tops = Exactly(1)
     auto_tops = True
-    tops_wanted = 1
-    """How many tops are made up when fewer are named."""
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         del bottom

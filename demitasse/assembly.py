@@ -1,0 +1,171 @@
+"""Turn a net message into layers and blobs, in Caffe's order.
+
+Filter, insert splits, create, wire, set up, share parameters, find who needs backward.
+
+Source: Caffe, ``Net::Init`` in ``src/caffe/net.cpp``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from demitasse.blob import Blob
+from demitasse.errors import DemitasseError, NetError
+from demitasse.graph import (
+    Graph,
+    LayerFacts,
+    Needs,
+    ParamTable,
+    append_params,
+    filter_net,
+    insert_splits,
+    who_needs_backward,
+    wire,
+)
+from demitasse.layers import Layer, LayerContext, create_layer
+from demitasse.plan import Place
+from demitasse.proto import LayerParameter, NetParameter, Phase
+
+__all__ = ["Assembly", "assemble", "called"]
+
+
+@dataclass
+class Assembly:
+    """A net's parts.
+
+    Attributes:
+        param: The message as built: filtered, with splits.
+        graph: Who reads and writes which blob.
+        layers: The layers, set up.
+        blobs: One for each entry of ``graph.blobs``.
+        needs: Who takes part in the backward pass.
+        table: Owners, sharers and factors of the parameters.
+        params: The parameter blobs, in the table's order.
+        memory_used: Bytes of all tops, in-place ones counted again, as Caffe's figure does.
+    """
+
+    param: NetParameter
+    graph: Graph
+    layers: list[Layer]
+    blobs: list[Blob]
+    needs: Needs
+    table: ParamTable
+    params: list[Blob]
+    memory_used: int
+
+    def places(self) -> list[Place]:
+        """Return each layer with its blobs and the gradients wanted of it."""
+        return [
+            Place(
+                layer,
+                tuple(self.blobs[b] for b in node.bottoms),
+                tuple(self.blobs[t] for t in node.tops),
+                tuple(self.needs.bottoms[i]),
+                self.needs.layers[i],
+            )
+            for i, (layer, node) in enumerate(zip(self.layers, self.graph.nodes, strict=True))
+        ]
+
+
+def called(layer: Layer | LayerParameter) -> str:
+    """Return a layer as messages name it."""
+    return f"layer {layer.name!r} ({layer.type})"
+
+
+def assemble(
+    message: NetParameter, context: LayerContext, lines: Sequence[int] | None = None, file: str = ""
+) -> Assembly:
+    """Build the parts of a net.
+
+    Args:
+        message: The whole net, with its state filled in.
+        context: What the layers are told.
+        lines: The line of ``file`` on which each layer of ``message`` begins, if known.
+        file: Name of the prototxt, for messages.
+
+    Raises:
+        NetError: Layers do not fit together; everything that can be said before set-up is said
+            at once.
+        DemitasseError: A layer refuses its fields or its bottoms; says which.
+    """
+    filtered, kept = filter_net(message)
+    split, origin = insert_splits(filtered)
+    for param in split.layer:
+        if not param.HasField("phase"):
+            param.phase = message.state.phase
+
+    def line_of(index: int) -> str:
+        if lines is None or origin[index] < 0:
+            return ""
+        line = lines[kept[origin[index]]]
+        return f"{file}:{line}" if line else ""
+
+    layers = _create(split, context, line_of)
+    graph = wire(split, [layer.tops.low if layer.auto_tops else 0 for layer in layers])
+    blobs = [Blob((), context.dtype, context.device, name) for name in graph.blobs]
+    table, params, shapes = ParamTable(), [], list[tuple[int, ...]]()
+    memory_used = 0
+    for index, (layer, node) in enumerate(zip(layers, graph.nodes, strict=True)):
+        bottom = [blobs[b] for b in node.bottoms]
+        top = [blobs[t] for t in node.tops]
+        try:
+            layer.initialize(bottom, top)
+            _mark_frozen(layer, node.param)
+            append_params(table, index, layer.param, [b.shape for b in layer.blobs], shapes)
+        except DemitasseError as error:
+            error.at(called(layer)).from_line(line_of(index))
+            raise
+        params += layer.blobs
+        memory_used += sum(blob.count for blob in top) * _itemsize(context.dtype)
+    needs = who_needs_backward(graph, _facts(layers, graph), message.force_backward)
+    for layer, wanted in zip(layers, needs.params, strict=True):
+        for index, want in enumerate(wanted):
+            layer.set_param_propagate_down(index, want)
+    for blob, owner in zip(params, table.owners, strict=True):
+        if owner >= 0:
+            blob.share_data(params[owner])
+            blob.share_diff(params[owner])
+    return Assembly(split, graph, layers, blobs, needs, table, params, memory_used)
+
+
+def _create(
+    net: NetParameter, context: LayerContext, line_of: Callable[[int], str]
+) -> list[Layer]:
+    """Create all layers; those whose type is unknown are named together."""
+    layers: list[Layer] = []
+    faults: list[DemitasseError] = []
+    for index, param in enumerate(net.layer):
+        own = LayerParameter()
+        own.CopyFrom(param)
+        try:
+            layers.append(create_layer(own, Phase.Name(param.phase), context))
+        except DemitasseError as error:
+            faults.append(error.at(called(param)).from_line(line_of(index)))
+    if len(faults) > 1:
+        raise NetError("\n".join(map(str, faults)))
+    if faults:
+        raise faults[0]
+    return layers
+
+
+def _mark_frozen(layer: Layer, param: LayerParameter) -> None:
+    """Tell a layer which parameters have a learning rate of 0, by the message as it was given."""
+    for index in range(len(layer.blobs)):
+        spec = param.param[index] if index < len(param.param) else None
+        layer.set_param_propagate_down(index, spec is None or spec.lr_mult != 0)
+
+
+def _facts(layers: Sequence[Layer], graph: Graph) -> list[LayerFacts]:
+    return [
+        LayerFacts(
+            params=tuple(layer.param_propagate_down(i) for i in range(len(layer.blobs))),
+            losses=tuple(bool(layer.loss(i)) for i in range(len(node.tops))),
+            allow_force=tuple(layer.allow_force_backward(i) for i in range(len(node.bottoms))),
+        )
+        for layer, node in zip(layers, graph.nodes, strict=True)
+    ]
+
+
+def _itemsize(dtype: str) -> int:
+    return {"float32": 4, "float64": 8}[dtype]

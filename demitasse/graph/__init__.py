@@ -1,0 +1,23 @@
+"""Pure functions on messages: what a net is before there are arrays."""
+
+from __future__ import annotations
+
+from demitasse.graph.filter import filter_net, state_meets_rule
+from demitasse.graph.needs import LayerFacts, Needs, who_needs_backward
+from demitasse.graph.params import ParamTable, append_params
+from demitasse.graph.splits import insert_splits
+from demitasse.graph.wire import Graph, Node, wire
+
+__all__ = [
+    "Graph",
+    "LayerFacts",
+    "Needs",
+    "Node",
+    "ParamTable",
+    "append_params",
+    "filter_net",
+    "insert_splits",
+    "state_meets_rule",
+    "who_needs_backward",
+    "wire",
+]

@@ -1,0 +1,112 @@
+"""Give a blob that several layers read one copy for each of them.
+
+Each reader then has its own gradient, and a Split layer sums them.
+
+Source: Caffe, ``src/caffe/util/insert_splits.cpp``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+from demitasse.errors import NetError
+from demitasse.proto import LayerParameter, NetParameter
+
+__all__ = ["insert_splits", "split_blob_name", "split_layer_name"]
+
+Top = tuple[int, int]  # (layer, top) that produced a version of a blob
+
+
+def split_layer_name(layer: str, blob: str, top: int) -> str:
+    """Return the name of the Split layer behind a top."""
+    return f"{blob}_{layer}_{top}_split"
+
+
+def split_blob_name(layer: str, blob: str, top: int, copy: int) -> str:
+    """Return the name of one copy of a top."""
+    return f"{split_layer_name(layer, blob, top)}_{copy}"
+
+
+def insert_splits(net: NetParameter) -> tuple[NetParameter, list[int]]:
+    """Return a copy of ``net`` with Split layers where a top has more than one use.
+
+    A top used in place is a new version of its blob and counts for itself. A loss weight counts
+    as a use and moves to the first copy.
+
+    Returns:
+        The copy, and for each of its layers the index of the layer it comes from; -1 for splits.
+
+    Raises:
+        NetError: Some bottoms are produced by nobody; all are named.
+    """
+    sources = _sources(net)
+    uses: Counter[Top] = Counter(sources.values())
+    weights: dict[Top, float] = {}
+    for i, layer in enumerate(net.layer):
+        for j, weight in enumerate(list(layer.loss_weight)[: len(layer.top)]):
+            if weight:
+                weights[i, j] = weight
+                uses[i, j] += 1
+
+    split = NetParameter()
+    split.CopyFrom(net)
+    del split.layer[:]
+    origin: list[int] = []
+    next_copy: dict[Top, int] = defaultdict(int)
+    for i, layer in enumerate(net.layer):
+        copy = split.layer.add()
+        copy.CopyFrom(layer)
+        origin.append(i)
+        for j, blob in enumerate(layer.bottom):
+            top = sources[i, j]
+            if uses[top] > 1:
+                producer = net.layer[top[0]].name
+                copy.bottom[j] = split_blob_name(producer, blob, top[1], next_copy[top])
+                next_copy[top] += 1
+        for j, blob in enumerate(layer.top):
+            count = uses[i, j]
+            if count > 1:
+                weight = weights.get((i, j), 0.0)
+                split.layer.append(_split_layer(layer.name, blob, j, count, weight))
+                origin.append(-1)
+                if weight:
+                    copy.ClearField("loss_weight")
+                    next_copy[i, j] += 1
+    return split, origin
+
+
+def _sources(net: NetParameter) -> dict[tuple[int, int], Top]:
+    """Return, for each (layer, bottom), the (layer, top) that produced what it reads."""
+    latest: dict[str, Top] = {}
+    sources: dict[tuple[int, int], Top] = {}
+    faults: list[str] = []
+    for i, layer in enumerate(net.layer):
+        for j, blob in enumerate(layer.bottom):
+            if blob in latest:
+                sources[i, j] = latest[blob]
+            else:
+                faults.append(
+                    f"unknown bottom blob {blob!r} (layer {layer.name!r}, bottom index {j}): "
+                    f"{_hint(net, blob, i)}"
+                )
+        for j, blob in enumerate(layer.top):
+            latest[blob] = (i, j)
+    if faults:
+        raise NetError("\n".join(faults))
+    return sources
+
+
+def _hint(net: NetParameter, blob: str, reader: int) -> str:
+    for layer in net.layer[reader:]:
+        if blob in layer.top:
+            return f"layer {layer.name!r} produces it only later; move it before its reader"
+    return "no layer that takes part in this phase produces it"
+
+
+def _split_layer(layer: str, blob: str, top: int, count: int, weight: float) -> LayerParameter:
+    split = LayerParameter(name=split_layer_name(layer, blob, top), type="Split", bottom=[blob])
+    for copy in range(count):
+        split.top.append(split_blob_name(layer, blob, top, copy))
+        if weight:
+            split.loss_weight.append(0.0 if copy else weight)
+    return split

@@ -1,0 +1,102 @@
+"""Which blobs a net has, who writes and who reads each.
+
+Source: Caffe, ``Net::AppendTop`` and ``Net::AppendBottom`` in ``src/caffe/net.cpp``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from demitasse.errors import NetError
+from demitasse.proto import LayerParameter, NetParameter
+
+__all__ = ["AUTOMATIC", "Graph", "Node", "wire"]
+
+AUTOMATIC = "(automatic)"
+"""Name of the tops that loss layers make up; nobody can read them."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One layer: its message and the numbers of its blobs."""
+
+    param: LayerParameter
+    bottoms: tuple[int, ...]
+    tops: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Layers and blobs, wired.
+
+    Attributes:
+        nodes: The layers, in order.
+        blobs: Names of the blobs, in order of appearance.
+        inputs: Numbers of the blobs that Input layers produce.
+        outputs: Numbers of the blobs nobody reads, by name in alphabetical order.
+    """
+
+    nodes: tuple[Node, ...]
+    blobs: tuple[str, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+def wire(net: NetParameter, tops_needed: Sequence[int]) -> Graph:
+    """Wire a filtered net whose splits are in place.
+
+    Args:
+        net: The message.
+        tops_needed: For each layer, how many tops it must have; missing ones are made up. 0 for
+            layers that make up none.
+
+    Raises:
+        NetError: Bottoms that nobody produced, tops produced twice, or a wrong number of
+            ``propagate_down``; all are named.
+    """
+    names: list[str] = []
+    index: dict[str, int] = {}
+    unread: set[str] = set()
+    nodes: list[Node] = []
+    inputs: list[int] = []
+    faults: list[str] = []
+
+    for param, needed in zip(net.layer, tops_needed, strict=True):
+        if param.propagate_down and len(param.propagate_down) != len(param.bottom):
+            faults.append(
+                f"layer {param.name!r}: propagate_down is given {len(param.propagate_down)} "
+                f"times for {len(param.bottom)} bottoms; give it once for each or not at all"
+            )
+        bottoms: list[int] = []
+        for i, blob in enumerate(param.bottom):
+            if blob not in unread:
+                faults.append(
+                    f"unknown bottom blob {blob!r} (layer {param.name!r}, bottom index {i})"
+                )
+                continue
+            unread.remove(blob)
+            bottoms.append(index[blob])
+        tops: list[int] = []
+        for i, blob in enumerate(param.top):
+            in_place = i < len(param.bottom) and param.bottom[i] == blob
+            if in_place and blob in index:
+                tops.append(index[blob])
+            elif blob in index:
+                faults.append(f"top blob {blob!r} of layer {param.name!r} is produced twice")
+                continue
+            else:
+                index[blob] = len(names)
+                tops.append(len(names))
+                names.append(blob)
+            unread.add(blob)
+        if param.type == "Input":
+            inputs += tops
+        for _ in range(len(param.top), needed):
+            tops.append(len(names))
+            names.append(AUTOMATIC)
+        nodes.append(Node(param, tuple(bottoms), tuple(tops)))
+    if faults:
+        raise NetError("\n".join(faults))
+    outputs = tuple(index[name] for name in sorted(unread, key=str.encode))
+    return Graph(tuple(nodes), tuple(names), tuple(inputs), outputs)

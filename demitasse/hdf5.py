@@ -1,0 +1,96 @@
+"""Weights in HDF5 files, laid out as Caffe lays them out.
+
+``data/<layer>/<index>`` holds a parameter and ``diff/<layer>/<index>`` its gradient; a shared
+parameter is stored once, with its owner. A ``/`` in a layer name makes nested groups.
+
+Source: Caffe, ``Net::ToHDF5`` and ``CopyTrainedLayersFromHDF5`` in ``src/caffe/net.cpp``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from demitasse.atomic import atomic_write
+from demitasse.errors import WeightsError
+
+if TYPE_CHECKING:
+    from demitasse.net import Net
+
+__all__ = ["is_hdf5", "open_hdf5", "read_hdf5_weights", "write_hdf5_weights"]
+
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+
+
+def is_hdf5(path: Path) -> bool:
+    """Whether a file begins as HDF5 files do; False where there is none."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(SIGNATURE)) == SIGNATURE
+    except OSError:
+        return False
+
+
+def open_hdf5(path: Path | Any, mode: str) -> Any:
+    """Open an HDF5 file.
+
+    Raises:
+        WeightsError: h5py is not installed, or the file cannot be opened.
+    """
+    try:
+        import h5py  # noqa: PLC0415 - an optional library
+    except ImportError:
+        message = f"{path} is an HDF5 file, which needs h5py: pip install demitasse[hdf5]"
+        raise WeightsError(message) from None
+    try:
+        return h5py.File(path, mode)
+    except OSError as error:
+        message = f"{path} cannot be opened: {error}"
+        raise WeightsError(message) from None
+
+
+def read_hdf5_weights(path: Path) -> dict[str, list[np.ndarray]]:
+    """Return the parameters of each layer of an HDF5 weights file, in order.
+
+    Raises:
+        WeightsError: It has no ``data`` group, or a layer's parameters are not 0, 1, 2, ...
+    """
+    with open_hdf5(path, "r") as file:
+        if "data" not in file:
+            message = f"{path} has no group 'data': not a file of Caffe weights"
+            raise WeightsError(message)
+        found: dict[str, dict[str, np.ndarray]] = {}
+
+        def note(name: str, item: Any) -> None:
+            layer, _, index = name.rpartition("/")
+            if hasattr(item, "dtype"):
+                found.setdefault(layer, {})[index] = item[()]
+            elif not len(item):
+                found.setdefault(name, {})
+
+        file["data"].visititems(note)
+    weights: dict[str, list[np.ndarray]] = {}
+    for layer, arrays in found.items():
+        if not all(index.isdigit() for index in arrays):
+            message = f"{path}: parameters of layer {layer!r} are named {', '.join(arrays)}"
+            raise WeightsError(message)
+        weights[layer] = [arrays[index] for index in sorted(arrays, key=int)]
+    return weights
+
+
+def write_hdf5_weights(net: Net, path: Path, write_diff: bool) -> None:
+    """Write the parameters a net owns, atomically."""
+    table = net.param_table
+    with atomic_write(path) as temporary, open_hdf5(temporary, "w") as file:
+        for kind in ("data", "diff") if write_diff else ("data",):
+            group = file.create_group(kind)
+            for layer in net.layers:
+                group.require_group(layer.name)
+            for blob, owner, (layer_index, index) in zip(
+                net.params_list, table.owners, table.layer_indices, strict=True
+            ):
+                if owner < 0:
+                    values = blob.cpu_data() if kind == "data" else blob.cpu_diff()
+                    group[net.layers[layer_index].name].create_dataset(str(index), data=values)

@@ -1,0 +1,204 @@
+"""Weights in and out of nets, and arrays through them.
+
+Source: Caffe, ``Net::CopyTrainedLayersFrom``, ``ToProto``, ``ToHDF5`` in ``src/caffe/net.cpp``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from demitasse.blob import Blob, shape_string
+from demitasse.errors import NetError, ShapeError, WeightsError
+from demitasse.hdf5 import is_hdf5, read_hdf5_weights, write_hdf5_weights
+from demitasse.proto import (
+    NetParameter,
+    floats,
+    read_net_params_binary,
+    stored_shape,
+    upgrade_net,
+    write_binary,
+)
+
+if TYPE_CHECKING:
+    from demitasse.net import Net
+
+__all__ = ["LoadReport", "load_into", "load_weights", "matched", "run_in_batches", "save"]
+
+
+@dataclass
+class LoadReport:
+    """What became of the layers of a weights file.
+
+    Attributes:
+        loaded: Layers whose parameters were taken.
+        ignored: Layers of the file with parameters that the net does not have.
+        missing: Layers of the net with parameters that the file does not have.
+        repeated: Names that occur more than once in the file; the last one's values stand.
+    """
+
+    loaded: list[str] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    repeated: list[str] = field(default_factory=list)
+
+
+def load_weights(path: str | os.PathLike[str]) -> dict[str, list[np.ndarray]]:
+    """Read the parameters of every layer of a caffemodel or HDF5 file; needs no net.
+
+    Returns:
+        For each layer that has parameters, its arrays in Caffe's order (weight, bias, ...).
+
+    Raises:
+        WeightsError: The file is not there, or cannot be read.
+    """
+    if is_hdf5(Path(path)):
+        return read_hdf5_weights(Path(path))
+    return {
+        layer.name: [floats(blob).reshape(stored_shape(blob)) for blob in layer.blobs]
+        for layer in read_net_params_binary(path).layer
+        if layer.blobs
+    }
+
+
+def load_into(net: Net, source: str | os.PathLike[str] | NetParameter) -> LoadReport:
+    """Load parameters into a net, by layer name.
+
+    Everything is checked before anything is changed.
+
+    Raises:
+        WeightsError: The file cannot be read, or a layer has another number of parameters.
+        ShapeError: A parameter has another shape; both are shown.
+    """
+    where = "" if isinstance(source, NetParameter) else os.fspath(source)
+    try:
+        if where and is_hdf5(Path(where)):
+            return _load_arrays(net, read_hdf5_weights(Path(where)))
+        return _load_message(net, source)
+    except (NetError, ShapeError) as error:
+        raise error.at(where) if where else error from None
+
+
+def _load_message(net: Net, source: str | os.PathLike[str] | NetParameter) -> LoadReport:
+    if isinstance(source, NetParameter):
+        message = NetParameter()
+        message.CopyFrom(source)
+        upgrade_net(message)
+    else:
+        message = read_net_params_binary(source)
+    report, pairs = LoadReport(), []
+    for layer in message.layer:
+        mine = _target(net, layer.name, bool(layer.blobs), report)
+        if mine is None:
+            continue
+        _same_number(layer.name, len(mine), len(layer.blobs))
+        for index, (blob, proto) in enumerate(zip(mine, layer.blobs, strict=True)):
+            if not blob.shape_equals(proto):
+                raise _misfit(layer.name, index, blob.shape, stored_shape(proto))
+            if floats(proto).size != blob.count:
+                text = (
+                    f"parameter {index} of layer {layer.name!r} has {floats(proto).size} values "
+                    f"for its shape {shape_string(blob.shape)}"
+                )
+                raise WeightsError(text)
+            pairs.append((blob, proto))
+    for blob, proto in pairs:
+        blob.from_proto(proto, reshape=False)
+    return _finished(net, report)
+
+
+def _load_arrays(net: Net, weights: dict[str, list[np.ndarray]]) -> LoadReport:
+    report, pairs = LoadReport(), []
+    for name, arrays in weights.items():
+        mine = _target(net, name, bool(arrays), report)
+        if mine is None:
+            continue
+        owned = [b for b in mine if not _is_shared(net, b)] if len(arrays) < len(mine) else mine
+        _same_number(name, len(owned), len(arrays))
+        for index, (blob, array) in enumerate(zip(owned, arrays, strict=True)):
+            if blob.shape != array.shape:
+                raise _misfit(name, index, blob.shape, array.shape)
+            pairs.append((blob, array))
+    for blob, array in pairs:
+        blob.mutable_cpu_data()[...] = array
+    return _finished(net, report)
+
+
+def _target(net: Net, name: str, has_blobs: bool, report: LoadReport) -> list[Blob] | None:
+    if not net.has_layer(name):
+        if has_blobs:
+            report.ignored.append(name)
+        return None
+    if has_blobs:
+        (report.repeated if name in report.loaded else report.loaded).append(name)
+    return net.layer_by_name(name).blobs
+
+
+def _is_shared(net: Net, blob: Blob) -> bool:
+    return not any(blob is owner for owner in net.learnable_params)
+
+
+def _finished(net: Net, report: LoadReport) -> LoadReport:
+    report.missing = [name for name in net.params if name not in report.loaded]
+    return report
+
+
+def _same_number(layer: str, have: int, given: int) -> None:
+    if have != given:
+        message = (
+            f"layer {layer!r} has {have} parameters, the source has {given}; "
+            "rename the layer to leave it as it is"
+        )
+        raise WeightsError(message)
+
+
+def _misfit(
+    layer: str, index: int, mine: tuple[int, ...], theirs: tuple[int, ...]
+) -> ShapeError:
+    message = (
+        f"cannot copy parameter {index} of layer {layer!r}: the source has {shape_string(theirs)}, "
+        f"the net {shape_string(mine)}; rename the layer to learn it afresh"
+    )
+    return ShapeError(message)
+
+
+def matched(
+    layer: str, mine: Sequence[Blob], theirs: Sequence[Blob]
+) -> list[tuple[Blob, Blob]]:
+    """Pair the parameters of two layers, which must agree in number and shapes."""
+    if len(mine) != len(theirs):
+        message = f"{layer} has {len(mine)} parameters here and {len(theirs)} in the other net"
+        raise NetError(message)
+    for index, (a, b) in enumerate(zip(mine, theirs, strict=True)):
+        if a.shape != b.shape:
+            raise _misfit(layer, index, a.shape, b.shape)
+    return list(zip(mine, theirs, strict=True))
+
+
+def save(net: Net, path: Path, write_diff: bool) -> None:
+    """Write a net's parameters, atomically: HDF5 by its ending, else a caffemodel."""
+    if path.suffix in {".h5", ".hdf5"}:
+        write_hdf5_weights(net, path, write_diff)
+    else:
+        write_binary(path, net.to_proto(write_diff))
+
+
+def run_in_batches(net: Net, inputs: dict[str, Any], batch: int | None) -> dict[str, np.ndarray]:
+    """Run a net on arrays, at most ``batch`` items at a time, and join its outputs."""
+    arrays = {name: np.asarray(value) for name, value in inputs.items()}
+    total = max((len(a) for a in arrays.values() if a.ndim), default=1)
+    size = total if batch is None else max(1, batch)
+    parts: list[dict[str, np.ndarray]] = []
+    for start in range(0, max(total, 1), max(size, 1)):
+        for name, array in arrays.items():
+            net.set_input(name, array[start : start + size] if array.ndim else array)
+        net.forward()
+        parts.append({name: net.blobs[name].cpu_data().copy() for name in net.outputs})
+    if len(parts) == 1:
+        return parts[0]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -1,0 +1,216 @@
+"""Plan: a net's layers as prepared steps, and the loop that runs them.
+
+A backend is asked once for a faster way to run each operation. As long as no blob changes its
+shape or memory, a pass is a loop over what was prepared; one integer comparison finds that out.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from demitasse.backends.base import Array, Operands, Step
+from demitasse.backends.ops import Op
+from demitasse.blob import Blob, epoch
+from demitasse.errors import DemitasseError
+from demitasse.layers.base import Layer
+
+__all__ = ["Entry", "Plan"]
+
+KEPT_STEPS = 4
+"""How many shapes of one layer stay prepared."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One layer with its blobs and the gradients that are wanted of it."""
+
+    layer: Layer
+    bottom: tuple[Blob, ...]
+    top: tuple[Blob, ...]
+    propagate_down: tuple[bool, ...]
+    backward: bool
+
+    @property
+    def called(self) -> str:
+        """The layer as messages name it."""
+        return f"layer {self.layer.name!r} ({self.layer.type})"
+
+
+class Entry:
+    """One layer of a plan: the Step that runs it, or None for its portable code.
+
+    Attributes:
+        step: What the next forward runs.
+        ran: What the last forward ran; backward follows it.
+        epoch: When its shapes were last looked at.
+    """
+
+    def __init__(self, place: Place, *, lowered: bool) -> None:
+        self.place, self.layer = place, place.layer
+        self.step: Step | None = None
+        self.ran: Step | None = None
+        self.epoch = -1
+        self._lowered = lowered
+        self._steps: OrderedDict[tuple[object, ...], Step | None] = OrderedDict()
+
+    def reshape(self) -> None:
+        """Let the layer give its tops their shapes."""
+        before = [blob.shape for blob in self.place.top]
+        self.layer.reshape(self.place.bottom, self.place.top)
+        if [blob.shape for blob in self.place.top] != before:
+            self.layer.fill_loss_weights(self.place.top)
+
+    def lower(self) -> bool:
+        """Find or prepare the Step for the present shapes; True when it is a new one."""
+        op = self.layer.op
+        if op is None or not self._lowered:
+            self.step = None
+            return False
+        key = self._key(op)
+        if key in self._steps:
+            self._steps.move_to_end(key)
+            self.step = self._steps[key]
+            return False
+        self.step = self.layer.device.backend.lower(op, self._operands())
+        self._keep(key)
+        return self.step is not None
+
+    def lower_backward(self) -> None:
+        """Ask a new Step for its gradient; without one the layer runs its portable code."""
+        if self.step is not None and not self.step.lower_backward(self._operands()):
+            op = self.layer.op
+            self.step = None
+            if op is not None:
+                self._keep(self._key(op))
+
+    def forward(self) -> None:
+        """Compute the tops."""
+        self.ran = self.step
+        if self.step is not None:
+            self.step.forward()
+        else:
+            self.layer.run_forward(self.place.bottom, self.place.top)
+
+    def backward(self) -> None:
+        """Compute the wanted gradients, the way the last forward ran."""
+        if self.ran is not None:
+            self.ran.backward()
+        else:
+            place = self.place
+            self.layer.backward(place.top, place.propagate_down, place.bottom)
+
+    @property
+    def workspace(self) -> int:
+        """Scratch memory of the prepared Steps, in bytes."""
+        return sum(step.workspace for step in self._steps.values() if step is not None)
+
+    def _key(self, op: Op) -> tuple[object, ...]:
+        # a Step may hold on to memories, so a blob with another memory is another operand
+        blobs = (*self.place.bottom, *self.place.top, *self.layer.blobs)
+        return (op, tuple((b.data_memory.serial, b.diff_memory.serial, b.shape) for b in blobs))
+
+    def _keep(self, key: tuple[object, ...]) -> None:
+        self._steps[key] = self.step
+        while len(self._steps) > KEPT_STEPS:
+            self._steps.popitem(last=False)
+
+    def _operands(self) -> Operands:
+        place, layer = self.place, self.layer
+        return Operands(
+            bottom=place.bottom,
+            top=place.top,
+            params=tuple(layer.blobs),
+            saved=layer.saved,
+            propagate_down=place.propagate_down,
+            param_propagate_down=tuple(
+                layer.param_propagate_down(i) for i in range(len(layer.blobs))
+            ),
+            phase=layer.phase,
+            backward=place.backward,
+        )
+
+
+class Plan:
+    """The layers of a net, prepared for its device.
+
+    Args:
+        places: The layers with their blobs.
+        lowered: Whether the backend is asked; False runs every layer's portable code.
+    """
+
+    def __init__(self, places: Sequence[Place], *, lowered: bool) -> None:
+        self.entries = [Entry(place, lowered=lowered) for place in places]
+        self.lowered = lowered
+        self._epoch = -1
+        self._dynamic = [i for i, place in enumerate(places) if place.layer.dynamic_shapes]
+
+    def forward(self, start: int, end: int) -> list[Array]:
+        """Run layers ``start`` to ``end``, both included.
+
+        Returns:
+            Weighted sums of the loss tops on the way, each a 0-d device array.
+        """
+        terms: list[Array] = []
+        for first, last in self._segments(start, end):
+            if self._epoch != epoch.value:
+                self._prepare(first, last)
+            for entry in self.entries[first : last + 1]:
+                try:
+                    entry.forward()
+                except DemitasseError as error:
+                    error.at(entry.place.called)
+                    raise
+                if entry.layer.loss_weights:
+                    terms += entry.layer.loss_terms(entry.place.top)
+        if all(entry.epoch == epoch.value for entry in self.entries):
+            self._epoch = epoch.value
+        return terms
+
+    def backward(self, start: int, end: int) -> None:
+        """Run layers ``start`` down to ``end``, both included, those that take part."""
+        for index in range(start, end - 1, -1):
+            entry = self.entries[index]
+            if entry.place.backward:
+                try:
+                    entry.backward()
+                except DemitasseError as error:
+                    error.at(entry.place.called)
+                    raise
+
+    def reshape(self) -> None:
+        """Let every layer give its tops their shapes."""
+        self._prepare(0, len(self.entries) - 1)
+
+    def steps(self) -> list[Step | None]:
+        """Return what each layer's next forward runs."""
+        return [entry.step for entry in self.entries]
+
+    @property
+    def workspace(self) -> int:
+        """Scratch memory of all prepared Steps, in bytes."""
+        return sum(entry.workspace for entry in self.entries)
+
+    def _segments(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Cut a range behind each layer whose top shapes depend on values."""
+        cuts = [i for i in self._dynamic if start <= i < end]
+        firsts = [start, *(i + 1 for i in cuts)]
+        return list(zip(firsts, [*cuts, end], strict=True))
+
+    def _prepare(self, start: int, end: int) -> None:
+        """Reshape and lower those of a range whose shapes may have changed."""
+        part = self.entries[start : end + 1]
+        if all(entry.epoch == epoch.value for entry in part):
+            return
+        for entry in part:
+            try:
+                entry.reshape()
+            except DemitasseError as error:
+                error.at(entry.place.called)
+                raise
+        fresh = [entry for entry in part if entry.lower()]
+        for entry in reversed(fresh):
+            entry.lower_backward()
+        for entry in part:
+            entry.epoch = epoch.value
