@@ -73,6 +73,8 @@ def normalization_of(param: LossParameter, default: str) -> str:
 
 
 def at_least_one(layer: Layer, value: Array) -> Array:
-    """Return a 0-d ``value``, or 1 where it is smaller, so that nothing is divided by 0."""
-    one = layer.full((), 1.0)
-    return layer.xp.where(value < one, one, value)
+    """Return ``value``, and 1 where it is smaller, so that nothing is divided by 0.
+
+    Shapes: value any -> the same.
+    """
+    return layer.xp.maximum(value, 1.0)

@@ -1,0 +1,68 @@
+"""Accuracy: the share of places whose label is among the ``top_k`` highest scores.
+
+Source: Caffe, ``src/caffe/layers/accuracy_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+from demitasse.errors import ConfigError
+from demitasse.layers.base import Between, Blobs, Exactly, Layer, register
+from demitasse.layers.classes import ClassAxis
+from demitasse.layers.loss import at_least_one
+
+__all__ = ["Accuracy"]
+
+
+@register("Accuracy")
+class Accuracy(Layer):
+    """Count right predictions; a metric, without a gradient.
+
+    Scores that equal the labelled one count as better, so ties count against the prediction. A
+    label that is not a class is wrong.
+
+    Shapes: scores (*outer, C, *inner), labels outer x inner of any shape -> accuracy (), and, with
+    a second top, the accuracy of each class (C,). C is at ``axis``. A class without labels has 0.
+
+    Raises:
+        ConfigError: ``top_k`` is above the number of classes.
+        ShapeError: There is not one label for each place.
+    """
+
+    bottoms = Exactly(2)
+    tops = Between(1, 2)
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del bottom, top
+        p = self.param.accuracy_param
+        self.top_k = p.top_k
+        self.ignore_label = p.ignore_label if p.HasField("ignore_label") else None
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        self.axis = ClassAxis.of(bottom[0], self.param.accuracy_param.axis, bottom[1])
+        if self.top_k > self.axis.classes:
+            message = f"top_k is {self.top_k}, but there are only {self.axis.classes} classes"
+            raise ConfigError(message)
+        top[0].reshape(())
+        if len(top) > 1:
+            top[1].reshape((self.axis.classes,))
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        xp, axis = self.xp, self.axis
+        scores = xp.reshape(bottom[0].read(), (axis.outer, axis.classes, axis.inner))
+        labels = axis.labels(self, bottom[1])
+        own = xp.expand_dims(axis.pick(self, scores, labels), axis=1)
+        better = xp.sum(self.cast(scores >= own, "int64"), axis=1) - 1  # itself is among them
+        counted = axis.known(self, labels)
+        right = self.cast((better < self.top_k) & counted)  # (outer, inner)
+        if self.ignore_label is not None:
+            valid = labels != self.ignore_label
+            counted = counted & valid
+            right = xp.where(valid, right, 0.0)
+            top[0].write(xp.sum(right) / at_least_one(self, xp.sum(self.cast(valid))))
+        else:
+            top[0].write(xp.sum(right) / max(1, axis.places))
+        if len(top) > 1:
+            seen = axis.matches(self, labels) & xp.expand_dims(counted, axis=1)
+            each = self.cast(seen)  # (outer, C, inner)
+            hits = xp.sum(each * xp.expand_dims(right, axis=1), axis=(0, 2))
+            top[1].write(hits / at_least_one(self, xp.sum(each, axis=(0, 2))))

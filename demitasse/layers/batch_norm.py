@@ -1,0 +1,126 @@
+"""BatchNorm: y = (x - mean) / sqrt(variance + eps), channel by channel; no scale, no bias.
+
+The statistics are the batch's, which also feed running averages, or those averages themselves. The
+averages are kept as sums: parameter 2 counts how much has been added to parameters 0 and 1.
+
+Source: Caffe, ``src/caffe/layers/batch_norm_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+from demitasse.backends import ops
+from demitasse.backends.base import Array
+from demitasse.errors import ConfigError, ShapeError
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer, register
+
+__all__ = ["BatchNorm"]
+
+
+@register("BatchNorm")
+class BatchNorm(Layer):
+    """Normalise each channel; may run in place.
+
+    ``use_global_stats`` is true in phase TEST and false in TRAIN unless it is given.
+
+    Shapes: bottom (N, C, ...) -> top the same. Parameters, none of them trained: sum of means (C,),
+    sum of variances (C,), their common factor (1,).
+
+    Raises:
+        ConfigError: A ``param`` asks for the statistics to be trained.
+        ShapeError: The bottom has fewer than two axes, or another number of channels than before.
+    """
+
+    bottoms = tops = Exactly(1)
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del top
+        p = self.param.batch_norm_param
+        self.fraction, self.eps = p.moving_average_fraction, p.eps
+        given = p.HasField("use_global_stats")
+        self.use_global_stats = p.use_global_stats if given else self.phase == "TEST"
+        self.channels = self._channels(bottom)
+        for shape in ((self.channels,), (self.channels,), (1,)):
+            self.add_param(shape)
+        self._freeze()
+
+    def _freeze(self) -> None:
+        """Set the learning rates of the statistics to 0, refusing others."""
+        for index in range(3):
+            if index == len(self.param.param):
+                self.param.param.add(lr_mult=0)
+            elif self.param.param[index].lr_mult:
+                message = (
+                    f"param {index} has lr_mult {self.param.param[index].lr_mult:g}, but the "
+                    "statistics of BatchNorm are not trained; give lr_mult: 0, or no param at all"
+                )
+                raise ConfigError(message)
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        channels = self._channels(bottom)
+        if channels != self.channels:
+            message = (
+                f"bottom {bottom[0].name!r} {bottom[0].shape} has {channels} channels, "
+                f"but the statistics are those of {self.channels}"
+            )
+            raise ShapeError(message)
+        top[0].reshape_like(bottom[0])
+        rest = bottom[0].num_axes - 2
+        self.axes = (0, *range(2, rest + 2))
+        self.spread = (1, channels, *(1,) * rest)
+        self.rows = bottom[0].count // channels if channels else 0  # values in one channel
+        self.op = ops.BatchNorm(
+            dtype=self.dtype,
+            bottom=bottom[0].shape,
+            eps=self.eps,
+            fraction=self.fraction,
+            use_global_stats=self.use_global_stats,
+        )
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        xp, x = self.xp, bottom[0].read()
+        if self.use_global_stats:
+            mean, variance = self._averages()
+            centred = x - xp.reshape(mean, self.spread)
+        else:
+            mean = xp.mean(x, axis=self.axes)
+            centred = x - xp.reshape(mean, self.spread)
+            variance = xp.mean(centred * centred, axis=self.axes)
+            self._add_to_averages(mean, variance)
+        deviation = xp.sqrt(variance + self.eps)
+        y = centred / xp.reshape(deviation, self.spread)
+        self.saved("deviation", (self.channels,)).write(deviation)
+        if not self.use_global_stats:
+            # a copy, since a layer that runs in place may overwrite the top
+            self.saved("normalised", top[0].shape).write(y)
+        top[0].write(y)
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if not propagate_down[0]:
+            return
+        xp, dy = self.xp, top[0].read_diff()
+        deviation = xp.reshape(self.saved("deviation", (self.channels,)).read(), self.spread)
+        if not self.use_global_stats:
+            y = self.saved("normalised", top[0].shape).read()
+            along = xp.mean(dy * y, axis=self.axes, keepdims=True)
+            dy = dy - xp.mean(dy, axis=self.axes, keepdims=True) - along * y
+        bottom[0].write_diff(dy / deviation)
+
+    def _averages(self) -> tuple[Array, Array]:
+        """Return the running averages of mean and variance; 0 while nothing was added to them."""
+        factor = self.blobs[2].read()
+        one = self.full((1,), 1.0)
+        some = factor != 0
+        scale = self.xp.where(some, one / self.xp.where(some, factor, one), factor)
+        return self.blobs[0].read() * scale, self.blobs[1].read() * scale
+
+    def _add_to_averages(self, mean: Array, variance: Array) -> None:
+        """Add the batch's statistics to the running sums, the variance without bias."""
+        correction = self.rows / (self.rows - 1) if self.rows > 1 else 1.0
+        for blob, value in zip(self.blobs, (mean, variance * correction, 1.0), strict=True):
+            blob.write(blob.read() * self.fraction + value)
+
+    def _channels(self, bottom: Blobs) -> int:
+        if bottom[0].num_axes < 2:
+            message = f"BatchNorm needs a bottom (N, C, ...), not {bottom[0].shape}"
+            raise ShapeError(message)
+        return bottom[0].shape[1]

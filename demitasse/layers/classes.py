@@ -1,0 +1,129 @@
+"""What layers that compare class scores with labels share: the class axis and its neighbours.
+
+A blob of scores is seen as (outer, C, inner), its labels as (outer, inner): whatever the shape of
+the label blob, the counts must agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from demitasse.backends.base import Array
+from demitasse.blob import Blob
+from demitasse.errors import ShapeError
+from demitasse.layers.base import Layer
+from demitasse.layers.loss import at_least_one
+
+__all__ = ["ClassAxis", "normalizer"]
+
+
+@dataclass(frozen=True)
+class ClassAxis:
+    """The sizes around the class axis of a blob of scores.
+
+    Attributes:
+        axis: Its index.
+        outer: Product of the axes before it.
+        classes: Its size.
+        inner: Product of the axes behind it.
+    """
+
+    axis: int
+    outer: int
+    classes: int
+    inner: int
+
+    @classmethod
+    def of(cls, scores: Blob, axis: int, labels: Blob) -> ClassAxis:
+        """Return the sizes for scores that ``labels`` belong to.
+
+        Raises:
+            ShapeError: There is no such axis, or not one label for each place.
+        """
+        axis = scores.canonical_axis(axis)
+        outer, inner = scores.count_to(axis), scores.count_from(axis + 1)
+        if labels.count != outer * inner:
+            message = (
+                f"the scores {scores.shape} with their classes on axis {axis} need "
+                f"{outer} x {inner} labels, one for each place, but the labels {labels.shape} "
+                f"are {labels.count}; did you mean another axis, or is this not a blob of labels?"
+            )
+            raise ShapeError(message)
+        return cls(axis, outer, scores.shape[axis], inner)
+
+    @property
+    def places(self) -> int:
+        """How many labels there are."""
+        return self.outer * self.inner
+
+    def labels(self, layer: Layer, blob: Blob) -> Array:
+        """Return the labels as integers, cut towards zero.
+
+        Shapes: blob any -> (outer, inner), int64.
+        """
+        return layer.cast(layer.xp.reshape(blob.read(), (self.outer, self.inner)), "int64")
+
+    def known(self, layer: Layer, labels: Array) -> Array:
+        """Return where a label is one of the classes.
+
+        Shapes: (outer, inner) -> the same, bool.
+        """
+        del layer
+        return (labels >= 0) & (labels < self.classes)
+
+    def pick(self, layer: Layer, scores: Array, labels: Array) -> Array:
+        """Return the score of the labelled class at each place; of the nearest for a wrong label.
+
+        Shapes: scores (outer, C, inner) in any shape, labels (outer, inner) -> (outer, inner).
+        """
+        xp = layer.xp
+        inside = xp.clip(labels, 0, self.classes - 1)
+        index = inside * self.inner + self._starts(layer)
+        flat = xp.reshape(scores, (-1,))
+        return xp.reshape(xp.take(flat, xp.reshape(index, (-1,)), axis=0), labels.shape)
+
+    def matches(self, layer: Layer, labels: Array) -> Array:
+        """Return, for each class and place, whether it is the labelled one.
+
+        Shapes: labels (outer, inner) -> (outer, C, inner), bool.
+        """
+        xp = layer.xp
+        numbers = layer.constant(
+            "classes", self.classes, lambda: xp.reshape(layer.arange(self.classes), (1, -1, 1))
+        )
+        return xp.expand_dims(labels, axis=1) == numbers
+
+    def _starts(self, layer: Layer) -> Array:
+        """Where, in the flattened scores, class 0 of each place is. Shape: (outer, inner)."""
+        xp, step = layer.xp, self.classes * self.inner
+
+        def make() -> Array:
+            rows = xp.reshape(layer.arange(self.outer) * step, (-1, 1))
+            return rows + xp.reshape(layer.arange(self.inner), (1, -1))
+
+        return layer.constant("class_starts", self, make)
+
+
+def normalizer(
+    layer: Layer, mode: str, batch: int, places: int, valid: Array | None
+) -> Array | float:
+    """Return what a summed loss is divided by; at least 1.
+
+    Args:
+        layer: The loss layer.
+        mode: "FULL", "VALID", "BATCH_SIZE" or "NONE".
+        batch: Size of the batch.
+        places: Number of labels.
+        valid: Which of them count, bool; None for all.
+
+    Source: Caffe, ``SoftmaxWithLossLayer::get_normalizer``.
+    """
+    match mode:
+        case "VALID" if valid is not None:
+            return at_least_one(layer, layer.xp.sum(layer.cast(valid)))
+        case "FULL" | "VALID":
+            return max(1.0, float(places))
+        case "BATCH_SIZE":
+            return max(1.0, float(batch))
+        case _:
+            return 1.0

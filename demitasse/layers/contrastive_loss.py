@@ -1,0 +1,89 @@
+"""ContrastiveLoss: sum (y d^2 + (1 - y) max(margin - d, 0)^2) / (2 N), d = |a - b|.
+
+Source: Caffe, ``src/caffe/layers/contrastive_loss_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+from demitasse.backends.base import Array
+from demitasse.errors import ShapeError
+from demitasse.layers.base import Blobs, Exactly, Flags, register
+from demitasse.layers.loss import LossLayer
+
+__all__ = ["ContrastiveLoss"]
+
+EPSILON = 1e-4  # added to the distance that the gradient divides by
+
+
+@register("ContrastiveLoss")
+class ContrastiveLoss(LossLayer):
+    """Pull the features of similar pairs together, push those of others apart up to ``margin``.
+
+    ``legacy_version`` penalises max(margin - d^2, 0) instead, as Caffe once did.
+
+    Shapes: features (N, C), (N, C), similarity (N,), all perhaps with axes of 1 behind; a pair is
+    similar where the whole part of its third value is not 0 -> loss ().
+
+    Raises:
+        ShapeError: The bottoms have other shapes.
+    """
+
+    bottoms = Exactly(3)
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        super().setup(bottom, top)
+        p = self.param.contrastive_loss_param
+        self.margin, self.legacy = p.margin, p.legacy_version
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        super().reshape(bottom, top)
+        a, b, similar = bottom
+        n, c = a.num, a.channels
+        if not a.count == b.count == n * c or b.channels != c or similar.count != n:
+            message = (
+                "features must be (N, C) and (N, C) and the similarity (N,), they are "
+                f"{a.shape}, {b.shape} and {similar.shape}"
+            )
+            raise ShapeError(message)
+
+    def allow_force_backward(self, bottom_index: int) -> bool:
+        return bottom_index != 2
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        xp, margin = self.xp, self.margin
+        similar, diff = self._similar(bottom), self._diff(bottom)
+        square = xp.sum(diff * diff, axis=1, keepdims=True)  # (N, 1)
+        if self.legacy:
+            apart = xp.maximum(margin - square, 0.0)
+        else:
+            apart = xp.maximum(margin - xp.sqrt(square), 0.0) ** 2
+        top[0].write(xp.sum(xp.where(similar, square, apart)) / (2 * diff.shape[0]))
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if propagate_down[2]:
+            self.refuse_target_gradient([False, True])
+        if not any(propagate_down):
+            return
+        xp, diff = self.xp, self._diff(bottom)
+        square = xp.sum(diff * diff, axis=1, keepdims=True)  # (N, 1)
+        if self.legacy:
+            short = self.margin - square
+            push = self.full((), -1.0)
+        else:
+            distance = xp.sqrt(square)
+            short = self.margin - distance
+            push = -short / (distance + EPSILON)
+        factor = xp.where(self._similar(bottom), 1.0, xp.where(short > 0, push, 0.0))
+        gradient = diff * factor * (top[0].read_diff() / diff.shape[0])
+        for blob, sign, wanted in zip(bottom, (1, -1), propagate_down, strict=False):
+            if wanted:
+                blob.write_diff(xp.reshape(sign * gradient, blob.shape))
+
+    def _similar(self, bottom: Blobs) -> Array:
+        """Which pairs are similar. Shape: (N, 1), bool."""
+        return self.cast(self.xp.reshape(bottom[2].read(), (-1, 1)), "int64") != 0
+
+    def _diff(self, bottom: Blobs) -> Array:
+        """Difference of the features. Shape: (N, C)."""
+        xp, shape = self.xp, (bottom[0].num, bottom[0].channels)
+        return xp.reshape(bottom[0].read(), shape) - xp.reshape(bottom[1].read(), shape)

@@ -1,0 +1,75 @@
+"""Dropout: zero a random share of the values in TRAIN, and scale the rest to keep the mean.
+
+Source: Caffe, ``src/caffe/layers/dropout_layer.cpp`` and ``.cu``.
+"""
+
+from __future__ import annotations
+
+from demitasse.backends import ops
+from demitasse.backends.base import Array
+from demitasse.errors import ConfigError
+from demitasse.layers.base import Blobs, Flags, register
+from demitasse.layers.neuron import NeuronLayer
+
+__all__ = ["Dropout"]
+
+LARGEST = 0xFFFFFFFF
+
+
+@register("Dropout")
+class Dropout(NeuronLayer):
+    """y = x * mask / (1 - ratio) in TRAIN, y = x in TEST; may run in place.
+
+    A value is kept where its random 32-bit word is above ``ratio`` of the largest word, so the
+    mask is the same on every device. With several data-parallel ranks a sample has the mask it
+    would have in the joined batch, where rank r of n holds samples r, r + n, ...
+
+    Shapes: bottom any -> top the same.
+
+    Raises:
+        ConfigError: ``dropout_ratio`` is not in [0, 1).
+    """
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del bottom, top
+        self.ratio = self.param.dropout_param.dropout_ratio
+        if not 0 <= self.ratio < 1:
+            message = f"dropout_param.dropout_ratio must be in [0, 1), it is {self.ratio}"
+            raise ConfigError(message)
+        self.drops = self.phase == "TRAIN" and self.ratio > 0
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        super().reshape(bottom, top)
+        self.op = ops.Dropout(
+            dtype=self.dtype, count=bottom[0].count, ratio=self.ratio, train=self.drops
+        )
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        x = bottom[0].read()
+        if not self.drops:
+            if top[0] is not bottom[0]:
+                top[0].write(x)
+            return
+        kept = self._words(x.shape) > int(LARGEST * self.ratio)
+        mask = self.cast(kept) * (1 / (1 - self.ratio))
+        self.saved("mask", x.shape).write(mask)
+        top[0].write(x * mask)
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if propagate_down[0]:
+            dy = top[0].read_diff()
+            if self.drops:
+                bottom[0].write_diff(dy * self.saved("mask", dy.shape).read())
+            elif top[0] is not bottom[0]:
+                bottom[0].write_diff(dy)
+
+    def _words(self, shape: tuple[int, ...]) -> Array:
+        """Return this rank's random words, uint32."""
+        xp, ranks = self.xp, self.context.ranks
+        count = 1
+        for size in shape:
+            count *= size
+        if ranks == 1 or not shape:
+            return xp.reshape(self.random_bits(count), shape)
+        joined = xp.reshape(self.random_bits(count * ranks), (shape[0], ranks, *shape[1:]))
+        return joined[:, self.context.rank, ...]

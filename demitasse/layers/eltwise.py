@@ -1,0 +1,132 @@
+"""Eltwise: bottoms of one shape combined element by element, by product, weighted sum or maximum.
+
+Source: Caffe, ``src/caffe/layers/eltwise_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from demitasse.backends import ops
+from demitasse.backends.base import Array
+from demitasse.errors import ConfigError, ShapeError
+from demitasse.layers.base import AtLeast, Blobs, Exactly, Flags, Layer, register
+from demitasse.proto import EltwiseParameter
+
+__all__ = ["Eltwise"]
+
+OPERATIONS: dict[int, Literal["PROD", "SUM", "MAX"]] = {
+    EltwiseParameter.PROD: "PROD",
+    EltwiseParameter.SUM: "SUM",
+    EltwiseParameter.MAX: "MAX",
+}
+
+
+@register("Eltwise")
+class Eltwise(Layer):
+    """PROD, SUM with ``coeff``, or MAX; may run in place of its first bottom.
+
+    Of equal maxima, the first two bottoms' goes to the second; a later bottom wins only when it is
+    larger. The winner gets the gradient.
+
+    Shapes: bottoms all the same -> top the same.
+
+    Raises:
+        ConfigError: ``coeff`` is given for some of the bottoms only, or for a product.
+        ShapeError: The bottoms have different shapes.
+    """
+
+    bottoms = AtLeast(2)
+    tops = Exactly(1)
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del top
+        p = self.param.eltwise_param
+        self.operation = OPERATIONS[p.operation]
+        given = tuple(p.coeff)
+        if given and len(given) != len(bottom):
+            message = (
+                f"eltwise_param.coeff is given {len(given)} times for {len(bottom)} bottoms; "
+                "give it for every bottom or not at all"
+            )
+            raise ConfigError(message)
+        if given and self.operation == "PROD":
+            message = "eltwise_param.coeff cannot be used with operation PROD"
+            raise ConfigError(message)
+        self.coefficients = given or (1.0,) * len(bottom)
+        self.stable = p.stable_prod_grad
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        for index, blob in enumerate(bottom):
+            if blob.shape != bottom[0].shape:
+                message = (
+                    f"all bottoms need one shape, but bottom 0 is {bottom[0].shape} "
+                    f"and bottom {index} is {blob.shape}"
+                )
+                raise ShapeError(message)
+        top[0].reshape_like(bottom[0])
+        self.op = ops.Eltwise(
+            dtype=self.dtype,
+            operation=self.operation,
+            shape=bottom[0].shape,
+            coefficients=self.coefficients,
+        )
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        if self.operation == "MAX":
+            top[0].write(self._maximum(bottom))
+            return
+        terms = [blob.read() for blob in bottom]
+        if self.operation == "SUM":
+            total = self._weighted(terms[0], self.coefficients[0])
+            for term, coefficient in zip(terms[1:], self.coefficients[1:], strict=True):
+                total = total + self._weighted(term, coefficient)
+        else:
+            if bottom[0] is top[0]:
+                self.saved("first factor", bottom[0].shape).write(terms[0])
+            total = terms[0]
+            for term in terms[1:]:
+                total = total * term
+        top[0].write(total)
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        # backwards, since in place the first bottom's gradient is the top's
+        for index in reversed(range(len(bottom))):
+            if propagate_down[index]:
+                bottom[index].write_diff(self._gradient(top, bottom, index))
+
+    def _gradient(self, top: Blobs, bottom: Blobs, index: int) -> Array:
+        dy = top[0].read_diff()
+        if self.operation == "SUM":
+            return self._weighted(dy, self.coefficients[index])
+        if self.operation == "MAX":
+            winner = self.saved("winner", top[0].shape, "int32").read()
+            return self.xp.where(winner == index, dy, self.zeros(()))
+        if not self.stable:
+            return dy * (top[0].read() / self._factor(top, bottom, index))
+        for other in range(len(bottom)):
+            if other != index:
+                dy = dy * self._factor(top, bottom, other)
+        return dy
+
+    def _factor(self, top: Blobs, bottom: Blobs, index: int) -> Array:
+        if bottom[index] is top[0]:
+            return self.saved("first factor", top[0].shape).read()
+        return bottom[index].read()
+
+    def _maximum(self, bottom: Blobs) -> Array:
+        xp, x = self.xp, bottom[1].read()
+        first = bottom[0].read() > x
+        best = xp.where(first, bottom[0].read(), x)
+        winner = xp.where(first, self.zeros((), "int32"), self.full((), 1, "int32"))
+        for index in range(2, len(bottom)):
+            x = bottom[index].read()
+            larger = x > best
+            best = xp.where(larger, x, best)
+            winner = xp.where(larger, self.full((), index, "int32"), winner)
+        self.saved("winner", bottom[0].shape, "int32").write(winner)
+        return best
+
+    @staticmethod
+    def _weighted(term: Array, coefficient: float) -> Array:
+        return term if coefficient == 1 else term * coefficient

@@ -1,0 +1,66 @@
+"""Embed: each index is replaced by its row of a table, y = W[x] (+ b).
+
+Source: Caffe, ``src/caffe/layers/embed_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+from demitasse.errors import NetError
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer, positive, register
+from demitasse.layers.indices import check_indices
+
+__all__ = ["Embed"]
+
+
+@register("Embed")
+class Embed(Layer):
+    """Look words up: a fully connected layer whose input is one-hot, given as indices.
+
+    Shapes: bottom (...) of indices 0 to K - 1 -> top (..., M). Weight (K, M), bias (M,), where K is
+    ``input_dim`` and M ``num_output``.
+
+    Raises:
+        ConfigError: ``num_output`` or ``input_dim`` is missing or 0.
+        ShapeError: An index is not in the table (looked at where that costs no transfer).
+    """
+
+    bottoms = tops = Exactly(1)
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del bottom, top
+        p = self.param.embed_param
+        self.m = positive(p.num_output, "embed_param.num_output")
+        self.k = positive(p.input_dim, "embed_param.input_dim")
+        self.has_bias = p.bias_term
+        self.add_param((self.k, self.m), p.weight_filler)
+        if self.has_bias:
+            self.add_param((self.m,), p.bias_filler)
+
+    def allow_force_backward(self, bottom_index: int) -> bool:
+        del bottom_index
+        return False
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        top[0].reshape((*bottom[0].shape, self.m))
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        xp = self.xp
+        check_indices(bottom[0], self.k, "rows in the table")
+        words = xp.reshape(self.cast(bottom[0].read(), "int64"), (bottom[0].count,))
+        y = xp.take(self.blobs[0].read(), words, axis=0)  # (count, M)
+        if self.has_bias:
+            y = y + self.blobs[1].read()
+        top[0].write(xp.reshape(y, top[0].shape))
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if propagate_down[0]:
+            message = "Embed has no gradient for its bottom, which holds indices"
+            raise NetError(message)
+        xp, count = self.xp, bottom[0].count
+        dy = xp.reshape(top[0].read_diff(), (count, self.m))
+        if self.param_propagate_down(0):
+            words = xp.reshape(self.cast(bottom[0].read(), "int64"), (1, count))
+            one_hot = xp.reshape(self.arange(self.k), (self.k, 1)) == words  # (K, count)
+            self.blobs[0].add_diff(xp.matmul(self.cast(one_hot), dy))
+        if self.has_bias and self.param_propagate_down(1):
+            self.blobs[1].add_diff(xp.sum(dy, axis=0))

@@ -1,0 +1,105 @@
+"""Filter: the items of a batch whose selector is not 0.
+
+Source: Caffe, ``src/caffe/layers/filter_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+from demitasse.backends.base import Array
+from demitasse.errors import NetError, ShapeError
+from demitasse.layers.base import AtLeast, Blobs, Flags, Layer, register
+
+__all__ = ["Filter"]
+
+
+@register("Filter")
+class Filter(Layer):
+    """Pass on the selected items of every bottom but the last, which selects.
+
+    How many there are is known when a pass comes here; until the first pass the tops have room for
+    all of them.
+
+    Shapes: bottoms (N, ...) ..., selector (N, 1, ...) -> tops (M, ...) ..., M at most N.
+
+    Raises:
+        NetError: There is not one top for every bottom but the last; or the gradient of the
+            selector is asked for.
+        ShapeError: The bottoms have different batch sizes, or the selector has more than one
+            value for an item.
+    """
+
+    bottoms = AtLeast(2)
+    tops = AtLeast(1)
+    dynamic_shapes = True
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        if len(top) != len(bottom) - 1:
+            message = (
+                f"Filter takes one top for every bottom but the selector: {len(bottom) - 1}, "
+                f"it is given {len(top)}"
+            )
+            raise NetError(message)
+        self.first = True
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        selector = bottom[-1]
+        if not selector.num_axes or selector.count != selector.shape[0]:
+            message = (
+                f"the selector {selector.name!r} {selector.shape} must hold one value for each item"
+            )
+            raise ShapeError(message)
+        for blob in bottom[:-1]:
+            if not blob.num_axes or blob.shape[0] != selector.shape[0]:
+                message = (
+                    f"bottom {blob.name!r} {blob.shape} and the selector {selector.shape} "
+                    "have different batch sizes"
+                )
+                raise ShapeError(message)
+        self._choose(bottom, top)
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        self._choose(bottom, top)
+        chosen = self._indices(self.chosen)
+        for blob, source in zip(top, bottom, strict=False):
+            blob.write(self.xp.take(source.read(), chosen, axis=0))
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if propagate_down[-1]:
+            message = "Filter has no gradient for its selector (the last bottom)"
+            raise NetError(message)
+        xp, n = self.xp, bottom[-1].count
+        places = [0] * n  # where in the top an item went
+        for place, item in enumerate(self.chosen):
+            places[item] = place
+        chosen = [False] * n
+        for item in self.chosen:
+            chosen[item] = True
+        for blob, source, wanted in zip(top, bottom, propagate_down, strict=False):
+            if not wanted:
+                continue
+            if not self.chosen:
+                source.set_diff(0)
+                continue
+            dx = xp.take(blob.read_diff(), self._indices(places), axis=0)  # (N, ...)
+            flags = xp.reshape(self._flags(chosen), (n, *(1,) * (source.num_axes - 1)))
+            source.write_diff(xp.where(flags, dx, self.zeros(())))
+
+    def _choose(self, bottom: Blobs, top: Blobs) -> None:
+        """Look at the selector, which only a pass that has come here has filled."""
+        flags = bottom[-1].cpu_data().reshape(-1) != 0
+        self.chosen: list[int] = flags.nonzero()[0].tolist()
+        count = flags.size if self.first else len(self.chosen)
+        self.first, changed = False, False
+        for blob, source in zip(top, bottom, strict=False):
+            changed |= blob.reshape((count, *source.shape[1:]))
+        if changed:
+            self.fill_loss_weights(top)
+
+    def _indices(self, values: list[int]) -> Array:
+        backend = self.device.backend
+        kind = backend.dtype("int64")
+        return self.xp.asarray(values, dtype=kind, device=backend.array_device)
+
+    def _flags(self, values: list[bool]) -> Array:
+        backend = self.device.backend
+        return self.xp.asarray(values, dtype=self.xp.bool, device=backend.array_device)

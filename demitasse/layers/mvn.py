@@ -1,0 +1,56 @@
+"""MVN: each row has its mean taken away and is divided by its deviation; nothing is learned.
+
+Source: Caffe, ``src/caffe/layers/mvn_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer, register
+
+__all__ = ["MVN"]
+
+
+@register("MVN")
+class MVN(Layer):
+    """Normalise each channel of each item or, with ``across_channels``, each item.
+
+    y = (x - mean) / (sqrt(variance) + eps), or x - mean without ``normalize_variance``.
+
+    Shapes: bottom of at most 4 axes -> top (N, C, H, W), absent axes being 1.
+
+    Raises:
+        ShapeError: The bottom has more than 4 axes.
+    """
+
+    bottoms = tops = Exactly(1)
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        p, x = self.param.mvn_param, bottom[0]
+        shape = (x.num, x.channels, x.height, x.width)
+        top[0].reshape(shape)
+        rows = shape[0] if p.across_channels else shape[0] * shape[1]
+        self.view = (rows, x.count // rows if rows else 0)
+        self.divides, self.eps = p.normalize_variance, p.eps
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        xp = self.xp
+        x = xp.reshape(bottom[0].read(), self.view)
+        y = x - xp.mean(x, axis=1, keepdims=True)
+        if self.divides:
+            variance = xp.mean(y * y, axis=1, keepdims=True)
+            deviation = xp.sqrt(variance) + self.eps
+            self.saved("deviation", (self.view[0], 1)).write(deviation)
+            y = y / deviation
+        top[0].write(xp.reshape(y, top[0].shape))
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if not propagate_down[0]:
+            return
+        xp = self.xp
+        dy = xp.reshape(top[0].read_diff(), self.view)
+        dx = dy - xp.mean(dy, axis=1, keepdims=True)
+        if self.divides:
+            y = xp.reshape(top[0].read(), self.view)
+            along = xp.mean(dy * y, axis=1, keepdims=True)
+            dx = (dx - along * y) / self.saved("deviation", (self.view[0], 1)).read()
+        bottom[0].write_diff(xp.reshape(dx, bottom[0].shape))

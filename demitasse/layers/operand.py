@@ -1,0 +1,53 @@
+"""What Scale and Bias share: a second operand, learned or a second bottom, laid along some axes."""
+
+from __future__ import annotations
+
+from demitasse.blob import Blob
+from demitasse.errors import ConfigError, ShapeError
+
+__all__ = ["learned_shape", "place"]
+
+
+def learned_shape(blob: Blob, axis: int, num_axes: int, field: str) -> tuple[int, ...]:
+    """Return the shape of a learned operand: ``num_axes`` axes of ``blob`` from ``axis`` on.
+
+    Args:
+        blob: The first operand.
+        axis: First axis; negative counts from the end.
+        num_axes: How many; 0 for a scalar, -1 for all that follow.
+        field: Name of the message, for errors.
+
+    Raises:
+        ConfigError: ``num_axes`` is below -1.
+        ShapeError: The blob has fewer axes.
+    """
+    start = blob.canonical_axis(axis)
+    if num_axes < -1:
+        message = f"{field}.num_axes must be 0 or more, or -1 for all axes; it is {num_axes}"
+        raise ConfigError(message)
+    if num_axes == -1:
+        return blob.shape[start:]
+    if start + num_axes > blob.num_axes:
+        message = (
+            f"{field} asks for {num_axes} axes from axis {start} on, "
+            f"but bottom {blob.name!r} is {blob.shape}"
+        )
+        raise ShapeError(message)
+    return blob.shape[start : start + num_axes]
+
+
+def place(blob: Blob, operand: Blob, axis: int) -> tuple[int, int, int]:
+    """Return (outer, dim, inner): ``blob`` seen with all axes of ``operand`` as its middle one.
+
+    Raises:
+        ShapeError: The operand's axes are not those of the blob from ``axis`` on.
+    """
+    start = blob.canonical_axis(axis) if operand.num_axes else 0
+    end = start + operand.num_axes
+    if blob.shape[start:end] != operand.shape:
+        message = (
+            f"the second operand is {operand.shape}, which does not match bottom {blob.name!r} "
+            f"{blob.shape} from axis {start} on"
+        )
+        raise ShapeError(message)
+    return blob.count_to(start), operand.count, blob.count_from(end)

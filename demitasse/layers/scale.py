@@ -1,0 +1,86 @@
+"""Scale: y = x * s (+ b), where s and b span some axes of x and repeat over the others.
+
+Source: Caffe, ``src/caffe/layers/scale_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+from demitasse.backends import ops
+from demitasse.backends.base import Array
+from demitasse.blob import Blob
+from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer, register
+from demitasse.layers.operand import learned_shape, place
+from demitasse.proto import FillerParameter
+
+__all__ = ["Scale"]
+
+
+@register("Scale")
+class Scale(Layer):
+    """Multiply by a learned scale, or by a second bottom, and add a learned bias if asked to.
+
+    May run in place.
+
+    Shapes: bottoms x (*outer, *dims, *inner)[, s dims] -> top as x; ``dims`` begin at ``axis``.
+    Parameters s dims, unless it is a bottom, and with ``bias_term`` b dims.
+
+    Raises:
+        ConfigError: ``num_axes`` is below -1.
+        ShapeError: The scale does not fit the first bottom.
+    """
+
+    bottoms = Between(1, 2)
+    tops = Exactly(1)
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del top
+        p = self.param.scale_param
+        self.axis, self.has_bias = p.axis, p.bias_term
+        if len(bottom) == 1:
+            shape = learned_shape(bottom[0], p.axis, p.num_axes, "scale_param")
+            ones = FillerParameter(type="constant", value=1)
+            self.add_param(shape, p.filler if p.HasField("filler") else ones)
+        else:
+            shape = bottom[1].shape
+        if self.has_bias:
+            self.add_param(shape, p.bias_filler)
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        self.view = place(bottom[0], self._scale(bottom), self.axis)
+        top[0].reshape_like(bottom[0])
+        outer, dim, inner = self.view
+        self.op = ops.Scale(dtype=self.dtype, outer=outer, dim=dim, inner=inner, bias=self.has_bias)
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        xp, x = self.xp, bottom[0].read()
+        if top[0] is bottom[0]:
+            self.saved("x", bottom[0].shape).write(x)
+        y = xp.reshape(x, self.view) * self._spread(self._scale(bottom))
+        if self.has_bias:
+            y = y + self._spread(self.blobs[-1])
+        top[0].write(xp.reshape(y, top[0].shape))
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        xp, learned = self.xp, len(bottom) == 1
+        scale = self._scale(bottom)
+        dy = xp.reshape(top[0].read_diff(), self.view)
+        if self.has_bias and self.param_propagate_down(len(self.blobs) - 1):
+            bias = self.blobs[-1]
+            bias.add_diff(xp.reshape(xp.sum(dy, axis=(0, 2)), bias.shape))
+        if self.param_propagate_down(0) if learned else propagate_down[1]:
+            x = self.saved("x", bottom[0].shape) if top[0] is bottom[0] else bottom[0]
+            product = dy * xp.reshape(x.read(), self.view)
+            ds = xp.reshape(xp.sum(product, axis=(0, 2)), scale.shape)
+            if learned:
+                scale.add_diff(ds)
+            else:
+                scale.write_diff(ds)
+        if propagate_down[0]:
+            dx = dy * self._spread(scale)
+            bottom[0].write_diff(xp.reshape(dx, bottom[0].shape))
+
+    def _scale(self, bottom: Blobs) -> Blob:
+        return bottom[1] if len(bottom) > 1 else self.blobs[0]
+
+    def _spread(self, blob: Blob) -> Array:
+        return self.xp.reshape(blob.read(), (1, blob.count, 1))

@@ -1,0 +1,50 @@
+"""Softmax: y_i = exp(x_i) / sum_j exp(x_j), along one axis.
+
+Source: Caffe, ``src/caffe/layers/softmax_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+from demitasse.backends import ops
+from demitasse.backends.base import Array
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer, register
+
+__all__ = ["Softmax"]
+
+
+@register("Softmax")
+class Softmax(Layer):
+    """Turn scores into probabilities along ``axis``; may run in place.
+
+    Shapes: bottom any -> top the same.
+
+    Raises:
+        ShapeError: The bottom has no such axis.
+    """
+
+    bottoms = tops = Exactly(1)
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        self.axis = bottom[0].canonical_axis(self.param.softmax_param.axis)
+        top[0].reshape_like(bottom[0])
+        self.op = ops.Softmax(dtype=self.dtype, bottom=bottom[0].shape, axis=self.axis)
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        top[0].write(softmax(self, bottom[0].read(), self.axis))
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if propagate_down[0]:
+            y, dy = top[0].read(), top[0].read_diff()
+            along = self.xp.sum(dy * y, axis=self.axis, keepdims=True)
+            bottom[0].write_diff((dy - along) * y)
+
+
+def softmax(layer: Layer, x: Array, axis: int) -> Array:
+    """Return the softmax of ``x`` along ``axis``; the largest value is subtracted first.
+
+    Shapes: x any -> the same.
+    """
+    xp = layer.xp
+    y = xp.exp(x - xp.max(x, axis=axis, keepdims=True))
+    y /= xp.sum(y, axis=axis, keepdims=True)
+    return y

@@ -1,0 +1,266 @@
+"""Check a layer's gradients against differences of its outputs.
+
+Source: Caffe, ``include/caffe/test/test_gradient_check_util.hpp``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from demitasse.blob import Blob
+from demitasse.device import Device
+from demitasse.proto import LayerParameter
+from demitasse.testing.single_layer import SingleLayer, make_layer
+
+__all__ = ["GradientError", "check_gradients"]
+
+PARAM_START = 0.5  # parameter gradients start from this, to see that they are added to
+
+
+class GradientError(AssertionError):
+    """A gradient is not what differences of the outputs say, or breaks the layer contract."""
+
+
+def check_gradients(
+    layer: str | LayerParameter | SingleLayer,
+    *bottoms: Any,
+    step: float = 1e-3,
+    threshold: float = 1e-3,
+    kink: float | Sequence[float] = 0.0,
+    kink_range: float = -1.0,
+    check_bottom: int | Sequence[int] | None = None,
+    check_params: bool | Sequence[int] = True,
+    exhaustive: bool = False,
+    phase: str = "TRAIN",
+    device: str | Device | None = None,
+    seed: int = 1,
+) -> float:
+    """Compare the gradients that a layer computes with central differences of its tops.
+
+    Every element of every checked bottom and parameter is moved up and down by ``step``. By
+    default the tops are joined to one objective with random weights, and backward runs once;
+    ``exhaustive`` looks at each top element by itself, with one backward pass for each.
+
+    The layer is also held to the contract: wanted bottom gradients are overwritten, others left
+    alone, and parameter gradients are added to.
+
+    Args:
+        layer: Prototxt or message of the layer, or a layer from :func:`make_layer`, which keeps
+            the values it has unless ``bottoms`` are given.
+        bottoms: Values of the bottoms, of any shape.
+        step: How far an element is moved, in both directions.
+        threshold: Largest allowed difference, relative to the larger of both gradients, or
+            absolute where that is below 1.
+        kink: Where the function is not smooth: a bottom element whose absolute value is within
+            ``kink_range`` of it (of one of them) is not checked.
+        kink_range: Half the width of the neighbourhood; negative checks every element.
+        check_bottom: Index or indices of the bottoms to check; by default all that the layer has
+            a gradient for (``allow_force_backward``).
+        check_params: Whether to check the parameters, or the indices of those to check.
+        exhaustive: Look at each top element by itself.
+        phase: "TRAIN" or "TEST".
+        device: Where the layer runs.
+        seed: Key of the layer's random numbers and of the objective's weights.
+
+    Returns:
+        The largest relative difference found.
+
+    Raises:
+        GradientError: A gradient differs; names the blob, the element and both values.
+        ValueError: There is nothing to check, or the bottoms are not float64.
+
+    Shapes: bottoms as the layer takes them; nothing needs to be flattened.
+
+    Example::
+
+        @register("Square")
+        class Square(NeuronLayer):
+            def forward(self, bottom, top):
+                x = bottom[0].read()
+                top[0].write(x * x)
+
+            def backward(self, top, propagate_down, bottom):
+                if propagate_down[0]:
+                    bottom[0].write_diff(2 * bottom[0].read() * top[0].read_diff())
+
+
+        check_gradients('type: "Square"', np.random.randn(2, 3))
+    """
+    if isinstance(layer, SingleLayer):
+        single, values = layer, list(bottoms) or [np.array(b.cpu_data()) for b in layer.bottom]
+    else:
+        single = make_layer(layer, bottoms, phase=phase, device=device, seed=seed)
+        values = list(bottoms)
+    if single.layer.dtype != "float64":
+        message = f"gradients are checked in float64, the layer computes in {single.layer.dtype}"
+        raise ValueError(message)
+    check = _Check(single, [np.array(v, np.float64) for v in values], step)
+    targets = [
+        *check.params(_chosen(check_params, len(single.params))),
+        *check.bottoms(_wanted(single, check_bottom), np.atleast_1d(kink), kink_range),
+    ]
+    if not targets:
+        message = f"{single.layer.type} has neither a bottom nor a parameter with a gradient"
+        raise ValueError(message)
+    worst = 0.0
+    slopes = [check.slopes(target) for target in targets]  # each (elements, all top elements)
+    for what, weights in _objectives(check.tops(), exhaustive=exhaustive, seed=seed):
+        found = check.gradients(targets, weights)
+        for target, slope, gradient in zip(targets, slopes, found, strict=True):
+            worst = max(worst, _compare(target, slope @ weights, gradient, threshold, what))
+    return worst
+
+
+@dataclass(frozen=True)
+class _Target:
+    """A blob whose gradient is checked, at the elements ``places`` of the flattened blob."""
+
+    name: str
+    blob: Blob
+    places: np.ndarray
+    bottom: int | None = None
+
+
+class _Check:
+    """Runs one layer again and again from the same start."""
+
+    def __init__(self, single: SingleLayer, values: list[np.ndarray], step: float) -> None:
+        self.single, self.values, self.step = single, values, step
+        self.start = [np.array(blob.cpu_data()) for blob in single.params]
+
+    def params(self, indices: Sequence[int]) -> Iterator[_Target]:
+        for i in indices:
+            blob = self.single.params[i]
+            yield _Target(f"parameter {i}", blob, np.arange(blob.count))
+
+    def bottoms(
+        self, wanted: Sequence[int], kinks: np.ndarray, kink_range: float
+    ) -> Iterator[_Target]:
+        for i in wanted:
+            size = np.abs(self.values[i]).reshape(-1)
+            near = (np.abs(size[:, None] - kinks) <= kink_range).any(axis=1)
+            blob = self.single.bottom[i]
+            yield _Target(f"bottom {i} ({blob.name!r})", blob, np.flatnonzero(~near), bottom=i)
+
+    def tops(self) -> list[tuple[str, tuple[int, ...]]]:
+        self._forward()
+        return [(blob.name, blob.shape) for blob in self.single.top]
+
+    def slopes(self, target: _Target) -> np.ndarray:
+        """Return the difference quotients of all top elements; (places, top elements)."""
+        rows = []
+        for place in target.places:
+            up = self._forward(target, place, +self.step)
+            down = self._forward(target, place, -self.step)
+            rows.append((up - down) / (2 * self.step))
+        return np.array(rows).reshape(len(target.places), -1)
+
+    def gradients(self, targets: list[_Target], weights: np.ndarray) -> list[np.ndarray]:
+        """Return what backward computes for each target, flattened, for these top gradients."""
+        self._forward()
+        single = self.single
+        wanted = [t.bottom for t in targets if t.bottom is not None]
+        for blob in single.bottom:
+            blob.mutable_cpu_diff()[...] = np.nan
+        for blob in single.params:
+            blob.mutable_cpu_diff()[...] = PARAM_START
+        ends = np.cumsum([blob.count for blob in single.top])
+        parts = np.split(weights, ends[:-1])
+        single.backward(
+            *(part.reshape(blob.shape) for part, blob in zip(parts, single.top, strict=True)),
+            propagate_down=[i in wanted for i in range(len(single.bottom))],
+        )
+        self._expect_untouched(wanted)
+        return [
+            np.array(target.blob.cpu_diff()).reshape(-1)[target.places]
+            - (PARAM_START if target.bottom is None else 0.0)
+            for target in targets
+        ]
+
+    def _expect_untouched(self, wanted: list[int]) -> None:
+        single = self.single
+        for i, blob in enumerate(single.bottom):
+            in_place = any(blob is top for top in single.top)
+            if i not in wanted and not in_place and not np.isnan(blob.cpu_diff()).all():
+                message = f"bottom {i} ({blob.name!r}) got a gradient that was not asked for"
+                raise GradientError(message)
+
+    def _forward(
+        self, target: _Target | None = None, place: int = 0, change: float = 0.0
+    ) -> np.ndarray:
+        """Run forward with one element moved; return all top elements in a row."""
+        for blob, value in zip(self.single.params, self.start, strict=True):
+            blob.mutable_cpu_data()[...] = value
+        values = self.values
+        if target is not None and target.bottom is None:
+            target.blob.mutable_cpu_data().reshape(-1)[place] += change
+        elif target is not None and target.bottom is not None:
+            values = [v.copy() if i == target.bottom else v for i, v in enumerate(values)]
+            values[target.bottom].reshape(-1)[place] += change
+        return np.concatenate([top.reshape(-1) for top in self.single.forward(*values)])
+
+
+def _objectives(
+    tops: list[tuple[str, tuple[int, ...]]], *, exhaustive: bool, seed: int
+) -> Iterator[tuple[Callable[[], str], np.ndarray]]:
+    """Give what to say of each objective, and its weights of all top elements."""
+    count = sum(int(np.prod(shape)) for _, shape in tops)
+    if not exhaustive:
+        weights = np.random.default_rng(seed).uniform(0.5, 1.5, count)
+        weights[1::2] *= -1
+        yield (lambda: "a weighted sum of the tops"), weights
+        return
+    for i in range(count):
+        yield (lambda i=i: _element(tops, i)), np.eye(1, count, i)[0]  # type: ignore[misc]
+
+
+def _element(tops: list[tuple[str, tuple[int, ...]]], index: int) -> str:
+    for name, shape in tops:
+        count = int(np.prod(shape))
+        if index < count:
+            return f"top {name!r}{_index(index, shape)}"
+        index -= count
+    raise IndexError(index)
+
+
+def _compare(
+    target: _Target,
+    expected: np.ndarray,
+    found: np.ndarray,
+    threshold: float,
+    what: Callable[[], str],
+) -> float:
+    scale = np.maximum(1.0, np.maximum(np.abs(expected), np.abs(found)))
+    error = np.abs(found - expected) / scale
+    wrong = ~(error <= threshold)  # NaN is wrong
+    if wrong.any():
+        first = int(np.argmax(np.where(np.isnan(error), np.inf, error)))
+        place = int(target.places[first])
+        unset = "; it was not written" if np.isnan(found[first]) else ""
+        message = (
+            f"the gradient of {what()} with respect to {target.name} at "
+            f"{_index(place, target.blob.shape)} is {found[first]:.9g}, differences give "
+            f"{expected[first]:.9g}{unset} ({wrong.sum()} of {wrong.size} elements differ)"
+        )
+        raise GradientError(message)
+    return float(error.max(initial=0.0))
+
+
+def _index(place: int, shape: tuple[int, ...]) -> str:
+    return str([int(i) for i in np.unravel_index(place, shape)]) if shape else "[]"
+
+
+def _chosen(check: bool | Sequence[int], count: int) -> Sequence[int]:
+    if isinstance(check, bool):
+        return range(count) if check else ()
+    return check
+
+
+def _wanted(single: SingleLayer, check: int | Sequence[int] | None) -> Sequence[int]:
+    if check is None:
+        return [i for i, can in enumerate(single.differentiable()) if can]
+    return [check] if isinstance(check, int) else check
