@@ -13,7 +13,9 @@ _MODULES = {
     "concat": ("Concat",),
     "contrastive_loss": ("ContrastiveLoss",),
     "convolution": ("Convolution",),
+    "crop": ("Crop",),
     "data": ("Data",),
+    "deconvolution": ("Deconvolution",),
     "dropout": ("Dropout",),
     "dummy_data": ("DummyData",),
     "eltwise": ("Eltwise",),
@@ -21,6 +23,7 @@ _MODULES = {
     "euclidean_loss": ("EuclideanLoss",),
     "filter": ("Filter",),
     "flatten": ("Flatten",),
+    "im2col": ("Im2col",),
     "inner_product": ("InnerProduct",),
     "input": ("Input",),
     "lrn": ("LRN",),
@@ -30,6 +33,7 @@ _MODULES = {
     "python": ("Python",),
     "reduction": ("Reduction",),
     "relu": ("ReLU",),
+    "reshape": ("Reshape",),
     "scale": ("Scale",),
     "sigmoid": ("Sigmoid",),
     "sigmoid_cross_entropy_loss": ("SigmoidCrossEntropyLoss",),
@@ -38,6 +42,8 @@ _MODULES = {
     "softmax": ("Softmax",),
     "softmax_loss": ("SoftmaxWithLoss",),
     "split": ("Split",),
+    "spp": ("SPP",),
+    "tile": ("Tile",),
 }
 
 CATALOG = {name: f"demitasse.layers.{module}" for module, names in _MODULES.items() for name in names}

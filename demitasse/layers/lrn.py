@@ -1,0 +1,97 @@
+"""LRN: divide by the energy of the neighbourhood.
+
+ACROSS_CHANNELS: y = x (k + alpha/n sum x^2)^-beta, over n neighbouring channels.
+WITHIN_CHANNEL: y = x (1 + alpha/n^2 sum x^2)^-beta, over n by n neighbouring pixels.
+
+Source: Caffe, ``src/caffe/layers/lrn_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+from demitasse.backends import ops
+from demitasse.backends.base import Array
+from demitasse.errors import ConfigError, NetError, ShapeError
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer, register
+from demitasse.proto import LRNParameter
+
+__all__ = ["LRN"]
+
+
+@register("LRN")
+class LRN(Layer):
+    """Local response normalisation; beyond the edges there are zeros.
+
+    Shapes: bottom (N, C, H, W) -> top the same.
+
+    Raises:
+        ConfigError: ``local_size`` is even.
+        ShapeError: The bottom does not have 4 axes.
+        NetError: A gradient is wanted in place.
+    """
+
+    bottoms = tops = Exactly(1)
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del bottom, top
+        p = self.param.lrn_param
+        self.size, self.alpha, self.beta = p.local_size, p.alpha, p.beta
+        if self.size % 2 != 1:
+            message = f"lrn_param.local_size must be odd, it is {self.size}"
+            raise ConfigError(message)
+        self.across = p.norm_region == LRNParameter.ACROSS_CHANNELS
+        self.k = p.k if self.across else 1.0
+        self.sides = (1,) if self.across else (2, 3)
+        self.rate = self.alpha / self.size ** len(self.sides)
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        if bottom[0].num_axes != 4:
+            message = f"bottom {bottom[0].name!r} is {bottom[0].shape}; LRN takes (N, C, H, W)"
+            raise ShapeError(message)
+        top[0].reshape_like(bottom[0])
+        self.op = ops.LRN(
+            dtype=self.dtype,
+            region="ACROSS_CHANNELS" if self.across else "WITHIN_CHANNEL",
+            bottom=bottom[0].shape,
+            size=self.size,
+            alpha=self.alpha,
+            beta=self.beta,
+            k=self.k,
+        )
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        x = bottom[0].read()
+        scale = self.k + self.rate * self._neighbours(x * x)
+        self.saved("scale", bottom[0].shape).write(scale)
+        top[0].write(x * scale**-self.beta)
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if not propagate_down[0]:
+            return
+        if top[0] is bottom[0]:
+            message = "LRN cannot run in place when a gradient is wanted; rename the top"
+            raise NetError(message)
+        x, y, dy = bottom[0].read(), top[0].read(), top[0].read_diff()
+        scale = self.saved("scale", bottom[0].shape).read()
+        shared = self._neighbours(dy * y / scale)
+        dx = dy * scale**-self.beta - (2 * self.rate * self.beta) * x * shared
+        bottom[0].write_diff(dx)
+
+    def _neighbours(self, x: Array) -> Array:
+        """Return the sum over each element's neighbourhood. Shapes: (N, C, H, W), both."""
+        for axis in self.sides:
+            x = self._along(x, axis)
+        return x
+
+    def _along(self, x: Array, axis: int) -> Array:
+        count, reach = x.shape[axis], self.size // 2
+        index = [slice(None)] * 4
+        index[axis] = slice(reach, reach + count)
+        shape = list(x.shape)
+        shape[axis] += 2 * reach
+        wide = self.zeros(tuple(shape))
+        wide[tuple(index)] = x
+        total = self.zeros(x.shape)
+        for first in range(self.size):
+            index[axis] = slice(first, first + count)
+            total = total + wide[tuple(index)]
+        return total

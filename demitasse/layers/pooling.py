@@ -1,0 +1,154 @@
+"""Pooling: one value for each window, its largest, its mean, or one drawn by its size.
+
+Source: Caffe, ``src/caffe/layers/pooling_layer.cpp``, ``pooling_layer.cu``.
+"""
+
+from __future__ import annotations
+
+from demitasse.backends import ops
+from demitasse.errors import ConfigError, NetError, ShapeError
+from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer, register
+from demitasse.layers.columns import Canvas
+from demitasse.layers.pooling_methods import METHODS, Method
+from demitasse.layers.window import Shape, Window
+from demitasse.proto import PoolingParameter
+
+__all__ = ["Pooling"]
+
+LEAD = 2
+"""Axes before the spatial ones: images and channels."""
+
+
+@register("Pooling")
+class Pooling(Layer):
+    """Summarise every window of every channel.
+
+    Sizes are rounded up by default; with padding, a window that would start beyond the image and
+    its first pad is dropped. The mean divides by the part of the window that lies on the image or
+    its pads. A window that holds no element gives the lowest float32 (MAX) or no number (AVE).
+
+    Shapes: bottom (N, C, *spatial) -> top (N, C, *places); with MAX, a second top of the same
+    shape takes the index of the largest element within its (flattened) plane, -1 for none.
+    Any number of spatial axes, where Caffe takes two; ``_h`` and ``_w`` fields need two.
+
+    Raises:
+        ConfigError: The window is given twice, not at all, or has padding it cannot have.
+        ShapeError: The bottom has no spatial axis, or the window does not fit.
+        NetError: A second top without MAX, or a gradient is wanted in place.
+    """
+
+    bottoms = Exactly(1)
+    tops = Between(1, 2)
+
+    method: Method
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        p = self.param.pooling_param
+        self.kind = PoolingParameter.PoolMethod.Name(p.pool)
+        if len(top) > 1 and self.kind != "MAX":
+            message = f"a second top, the mask, comes with pool: MAX only, not {self.kind}"
+            raise NetError(message)
+        _check_axes(bottom)
+        self.window_of(bottom[0].shape[LEAD:])
+
+    def window_of(self, spatial: Shape) -> Window:
+        """Return the window for a bottom of this size, all of it with ``global_pooling``."""
+        return pooling_window(self.param.pooling_param, spatial)
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        _check_axes(bottom)
+        shape = bottom[0].shape
+        spatial = shape[LEAD:]
+        window = self.window_of(spatial)
+        ceil = self.param.pooling_param.round_mode == PoolingParameter.CEIL
+        out = window.pooled(spatial, ceil=ceil)
+        for blob in top:
+            blob.reshape((*shape[:LEAD], *out))
+        self.method = METHODS[self.kind](self, Canvas(self, window, spatial, out))
+        self.op = ops.Pool(
+            dtype=self.dtype,
+            method=self.kind,  # type: ignore[arg-type]
+            bottom=shape,
+            top=top[0].shape,
+            kernel=window.kernel,
+            stride=window.stride,
+            pad=window.pad,
+            tops=len(top),
+            train=self.phase == "TRAIN",
+        )
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        self.method.forward(bottom[0], top)
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if propagate_down[0]:
+            if top[0] is bottom[0]:
+                message = "Pooling cannot run in place when a gradient is wanted; rename the top"
+                raise NetError(message)
+            bottom[0].write_diff(self.method.backward(top[0], bottom[0]))
+
+
+def pooling_window(param: PoolingParameter, spatial: Shape) -> Window:
+    """Read the window of a pooling layer over a bottom of this size.
+
+    Raises:
+        ConfigError: See :class:`Pooling`.
+    """
+    axes = len(spatial)
+    if param.global_pooling:
+        if any(map(param.HasField, ("kernel_size", "kernel_h", "kernel_w"))):
+            message = "pooling_param has global_pooling, so it takes no kernel_size; remove one"
+            raise ConfigError(message)
+        kernel = spatial
+    else:
+        kernel = _sides(param, "kernel", "kernel_size", axes)
+    stride = _sides(param, "stride", "stride", axes)
+    pad = _sides(param, "pad", "pad", axes)
+    for name, values in (("kernel_size", kernel), ("stride", stride)):
+        if min(values) <= 0:
+            message = f"pooling_param.{name} must be above 0, it is {values}"
+            raise ConfigError(message)
+    if param.global_pooling and (any(pad) or set(stride) != {1}):
+        message = f"global_pooling takes pad 0 and stride 1, not pad {pad} and stride {stride}"
+        raise ConfigError(message)
+    if any(pad):
+        if param.pool == PoolingParameter.STOCHASTIC:
+            message = f"pool: STOCHASTIC takes no pad, it is given {pad}"
+            raise ConfigError(message)
+        if any(p >= k for p, k in zip(pad, kernel, strict=True)):
+            message = f"pooling_param.pad must be below the kernel; {pad} is not below {kernel}"
+            raise ConfigError(message)
+    return Window(kernel, stride, pad, (1,) * axes)
+
+
+def _sides(param: PoolingParameter, name: str, square: str, axes: int) -> Shape:
+    """Return one value per axis from ``square``, or from ``<name>_h`` and ``<name>_w``."""
+    height, width = f"{name}_h", f"{name}_w"
+    given = [field for field in (height, width) if param.HasField(field)]
+    if name == "kernel":
+        if len(given) < 2 and param.HasField("kernel_size"):
+            given = []  # Caffe lets kernel_size win over one of the two
+        elif not given:
+            message = "pooling_param needs kernel_size, or kernel_h and kernel_w"
+            raise ConfigError(message)
+    if not given:
+        return (getattr(param, square),) * axes
+    if param.HasField(square) or len(given) == 1:
+        message = (
+            f"pooling_param takes {square}, or both {height} and {width}; it is given "
+            f"{' and '.join([square] * param.HasField(square) + given)}"
+        )
+        raise ConfigError(message)
+    if axes != 2:
+        message = f"pooling_param.{height} and {width} are for 2 spatial axes, there are {axes}"
+        raise ConfigError(message)
+    return getattr(param, height), getattr(param, width)
+
+
+def _check_axes(bottom: Blobs) -> None:
+    if bottom[0].num_axes <= LEAD:
+        message = (
+            f"bottom {bottom[0].name!r} is {bottom[0].shape}; pooling needs images, channels and "
+            "at least one spatial axis (N, C, H, W)"
+        )
+        raise ShapeError(message)

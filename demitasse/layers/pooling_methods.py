@@ -1,0 +1,216 @@
+"""The ways of pooling: MAX, AVE and STOCHASTIC, each with its gradient.
+
+Source: Caffe, ``src/caffe/layers/pooling_layer.cpp``, ``pooling_layer.cu``.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+from demitasse.backends.base import Array
+from demitasse.blob import Blob
+from demitasse.layers.base import Blobs, Layer
+from demitasse.layers.columns import Canvas
+from demitasse.layers.window import Shape
+
+__all__ = ["METHODS", "Method"]
+
+LOWEST = -3.4028234663852886e38
+"""The lowest float32: what Caffe starts a maximum with, in double precision too."""
+
+SMALLEST = 1.1754943508222875e-38
+"""The smallest normal float32: what Caffe adds to a divisor against 0 / 0."""
+
+
+class Method(ABC):
+    """One way of pooling, for bottoms of one size.
+
+    Args:
+        layer: The layer that pools; keeps state and makes arrays.
+        canvas: Where the windows lie.
+
+    Shapes: bottom (N, C, *spatial), top (N, C, *places).
+    """
+
+    def __init__(self, layer: Layer, canvas: Canvas) -> None:
+        self.layer, self.canvas = layer, canvas
+
+    @abstractmethod
+    def forward(self, bottom: Blob, top: Blobs) -> None:
+        """Fill the tops."""
+
+    @abstractmethod
+    def backward(self, top: Blob, bottom: Blob) -> Array:
+        """Return the bottom's gradient."""
+
+
+class _Selecting(Method):
+    """Methods whose result is one element of the window, remembered by its index in the plane."""
+
+    def backward(self, top: Blob, bottom: Blob) -> Array:
+        xp, canvas = self.layer.xp, self.canvas
+        dy, index = top.read_diff(), self.layer.saved("index", top.shape, "int32").read()
+        nothing = self.layer.zeros(())
+        total = canvas.blank(*bottom.shape[:2])
+        for tap in canvas.window.taps():
+            total[canvas.at(tap)] += xp.where(index == self.index_of(tap), dy, nothing)
+        return canvas.crop(total)
+
+    def index_of(self, tap: Shape) -> Array:
+        """Return the index, within its plane, of what a tap sees. Shape: (*places), int32."""
+        offset = sum(t * s for t, s in zip(tap, self._plane_strides(), strict=True))
+        return self.layer.constant("index", self._key(), self._first_index) + offset
+
+    def _key(self) -> object:
+        return (self.canvas.window, self.canvas.spatial, self.canvas.out)
+
+    def _plane_strides(self) -> list[int]:
+        spatial = self.canvas.spatial
+        return [math.prod(spatial[axis + 1 :]) for axis in range(len(spatial))]
+
+    def _first_index(self) -> Array:
+        """Return the index of what the first tap sees; padding has indices of neighbours."""
+        layer, window, out = self.layer, self.canvas.window, self.canvas.out
+        total = layer.zeros(out, "int32")
+        for axis, step in enumerate(self._plane_strides()):
+            places = layer.arange(out[axis], "int32") * window.stride[axis] - window.pad[axis]
+            shape = [1] * len(out)
+            shape[axis] = out[axis]
+            total = total + layer.xp.reshape(places * step, tuple(shape))
+        return total
+
+
+class Max(_Selecting):
+    """The largest element; the first of equals. What is not a number is never chosen."""
+
+    def forward(self, bottom: Blob, top: Blobs) -> None:
+        xp, layer = self.layer.xp, self.layer
+        canvas = self.canvas.lay(bottom.read(), LOWEST)
+        best = layer.full(top[0].shape, LOWEST)
+        index = layer.full(top[0].shape, -1, "int32")
+        for tap in self.canvas.window.taps():
+            seen = canvas[self.canvas.at(tap)]
+            better = seen > best
+            best = xp.where(better, seen, best)
+            index = xp.where(better, self.index_of(tap), index)
+        top[0].write(best)
+        layer.saved("index", top[0].shape, "int32").write(index)
+        if len(top) > 1:
+            top[1].write(layer.cast(index))
+
+
+class Average(Method):
+    """The sum divided by the size of the window's part on image and pads."""
+
+    def forward(self, bottom: Blob, top: Blobs) -> None:
+        total = self.canvas.lay(bottom.read())
+        for axis, index in self._sweeps():
+            del axis
+            total = sum((total[i] for i in index[1:]), start=total[index[0]])
+        top[0].write(total / self._divisor())
+
+    def backward(self, top: Blob, bottom: Blob) -> Array:
+        total = top.read_diff() / self._divisor()
+        for axis, index in reversed(self._sweeps()):
+            shape = list(total.shape)
+            shape[axis] = self.canvas.size[axis - 2]
+            wider = self.layer.zeros(tuple(shape))
+            for i in index:
+                wider[i] += total
+            total = wider
+        del bottom
+        return self.canvas.crop(total)
+
+    def _sweeps(self) -> list[tuple[int, list[tuple[slice, ...]]]]:
+        """Return, for each spatial axis, the index of what each tap along it alone sees."""
+        everything = [slice(None)] * (2 + len(self.canvas.out))
+        sweeps = []
+        for axis, taps in enumerate(self.canvas.window.kernel, start=2):
+            index = []
+            for tap in range(taps):
+                one = list(everything)
+                reach = self.canvas.window.reach((tap,) * len(self.canvas.out), self.canvas.out)
+                one[axis] = reach[axis - 2]
+                index.append(tuple(one))
+            sweeps.append((axis, index))
+        return sweeps
+
+    def _divisor(self) -> Array:
+        key = (self.canvas.window, self.canvas.spatial, self.canvas.out)
+        return self.layer.constant("divisor", key, self._make_divisor)
+
+    def _make_divisor(self) -> Array:
+        layer, window = self.layer, self.canvas.window
+        total = layer.full(self.canvas.out, 1)
+        for axis, (n, k, s, p, o) in enumerate(
+            zip(
+                self.canvas.spatial,
+                window.kernel,
+                window.stride,
+                window.pad,
+                self.canvas.out,
+                strict=True,
+            )
+        ):
+            starts = layer.arange(o, "int32") * s - p
+            length = layer.xp.minimum(starts + k, layer.full((), n + p, "int32")) - starts
+            shape = [1] * len(self.canvas.out)
+            shape[axis] = o
+            total = total * layer.xp.reshape(layer.cast(length), tuple(shape))
+        # an empty window is 0 / 0; said with a divisor that is no number, it raises no warning
+        return layer.xp.where(total == 0, layer.full((), math.nan), total)
+
+
+class Stochastic(_Selecting):
+    """TRAIN: one element, drawn with a chance proportional to it. TEST: the expected value."""
+
+    def forward(self, bottom: Blob, top: Blobs) -> None:
+        canvas = self.canvas.lay(bottom.read())
+        if self.layer.phase == "TRAIN":
+            self._draw(canvas, top[0])
+        else:
+            total, squares = self._sums(canvas)
+            top[0].write(squares / total)
+
+    def backward(self, top: Blob, bottom: Blob) -> Array:
+        if self.layer.phase == "TRAIN":
+            return super().backward(top, bottom)
+        canvas = self.canvas.lay(bottom.read())
+        share = top.read_diff() / self._sums(canvas)[0]
+        result = self.canvas.blank(*bottom.shape[:2])
+        for tap in self.canvas.window.taps():
+            at = self.canvas.at(tap)
+            result[at] += share * (2 * canvas[at] - top.read())
+        return self.canvas.crop(result)
+
+    def _sums(self, canvas: Array) -> tuple[Array, Array]:
+        seen = [canvas[self.canvas.at(tap)] for tap in self.canvas.window.taps()]
+        return sum(seen[1:], start=seen[0] + SMALLEST), sum(x * x for x in seen)
+
+    def _draw(self, canvas: Array, top: Blob) -> None:
+        xp, layer = self.layer.xp, self.layer
+        total = self.layer.zeros(top.shape)
+        for tap in self.canvas.window.taps():
+            total = total + canvas[self.canvas.at(tap)]
+        threshold = self._uniform(top) * total
+        running, chosen = self.layer.zeros(top.shape), self.layer.zeros(top.shape)
+        index = layer.full(top.shape, -1, "int32")
+        for tap in self.canvas.window.taps():
+            seen = canvas[self.canvas.at(tap)]
+            running = running + seen
+            hit = (running >= threshold) & (index == -1)
+            chosen = xp.where(hit, seen, chosen)
+            index = xp.where(hit, self.index_of(tap), index)
+        top.write(chosen)
+        layer.saved("index", top.shape, "int32").write(index)
+
+    def _uniform(self, top: Blob) -> Array:
+        """Return a random number in (0, 1] for each window."""
+        layer = self.layer
+        bits = layer.random_bits(top.count, first=layer.context.rank * top.count)
+        unit = (layer.cast(bits) + 1) * 2.0**-32
+        return layer.xp.reshape(unit, top.shape)
+
+
+METHODS: dict[str, type[Method]] = {"MAX": Max, "AVE": Average, "STOCHASTIC": Stochastic}

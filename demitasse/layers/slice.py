@@ -1,0 +1,85 @@
+"""Slice: cut a bottom along one axis.
+
+Source: Caffe, ``src/caffe/layers/slice_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from demitasse.errors import ConfigError, ShapeError
+from demitasse.layers.base import AtLeast, Blobs, Exactly, Flags, Layer, register
+from demitasse.layers.legacy_axis import legacy_axis
+
+__all__ = ["Slice"]
+
+
+@register("Slice")
+class Slice(Layer):
+    """Cut along ``axis`` (once ``slice_dim``), at each ``slice_point`` or into equal parts.
+
+    A single top is shared with the bottom, not copied.
+
+    Shapes: bottom any -> tops equal to it except on the axis, where they add up to it.
+
+    Raises:
+        ConfigError: ``slice_point`` is not given once less than there are tops, or does not grow,
+            or both ``axis`` and ``slice_dim`` are given.
+        ShapeError: There is no such axis, it has too few elements, or equal parts do not come out.
+    """
+
+    bottoms = Exactly(1)
+    tops = AtLeast(1)
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        p = self.param.slice_param
+        self.axis = legacy_axis(p, "slice_dim", bottom[0])
+        size = bottom[0].shape[self.axis]
+        self.ends = self._ends(list(p.slice_point), size, len(top))
+        shape = list(bottom[0].shape)
+        for blob, (first, last) in zip(top, pairwise(self.ends), strict=True):
+            shape[self.axis] = last - first
+            blob.reshape(shape)
+        if len(top) == 1:
+            top[0].share_data(bottom[0])
+            top[0].share_diff(bottom[0])
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        if len(top) == 1:
+            top[0].share_data(bottom[0])
+            return
+        x = bottom[0].read()
+        for blob, index in zip(top, self._parts(len(x.shape)), strict=True):
+            blob.write(x[index])
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if propagate_down[0] and len(top) > 1:  # a single top shares its gradient
+            parts = [blob.read_diff() for blob in top]
+            bottom[0].write_diff(self.xp.concat(parts, axis=self.axis))
+
+    def _parts(self, axes: int) -> list[tuple[slice, ...]]:
+        before, after = (slice(None),) * self.axis, (slice(None),) * (axes - self.axis - 1)
+        return [(*before, slice(a, b), *after) for a, b in pairwise(self.ends)]
+
+    def _ends(self, points: list[int], size: int, tops: int) -> list[int]:
+        """Return where the parts begin and end, 0 and ``size`` included."""
+        if not points:
+            if size % tops:
+                message = f"{size} elements of axis {self.axis} do not divide into {tops} tops"
+                raise ShapeError(message)
+            return [size // tops * i for i in range(tops + 1)]
+        if len(points) != tops - 1:
+            message = (
+                f"slice_point is given {len(points)} times for {tops} tops; it takes {tops - 1}"
+            )
+            raise ConfigError(message)
+        if any(b <= a for a, b in pairwise([0, *points])):
+            message = f"slice_point must grow from above 0, it is {points}"
+            raise ConfigError(message)
+        if points[-1] >= size:
+            message = (
+                f"slice_point {points[-1]} leaves nothing of the {size} elements of axis "
+                f"{self.axis} for the last top"
+            )
+            raise ShapeError(message)
+        return [0, *points, size]
