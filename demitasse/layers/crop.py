@@ -1,0 +1,71 @@
+"""Crop: cut the first bottom to the size of the second.
+
+Source: Caffe, ``src/caffe/layers/crop_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+from demitasse.errors import ConfigError, ShapeError
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer, register
+
+__all__ = ["Crop"]
+
+
+@register("Crop")
+class Crop(Layer):
+    """Keep, from ``axis`` on, as much as the second bottom has, starting at ``offset``.
+
+    Shapes: bottom 0 any, bottom 1 smaller or equal from ``axis`` on -> top (*axes of bottom 0
+    before ``axis``, *axes of bottom 1 from it on). The second bottom's values are not used, and
+    its gradient is zero.
+
+    Raises:
+        ConfigError: ``offset`` is given neither once nor once for each cropped axis.
+        ShapeError: There is no such axis, or the cut reaches beyond the first bottom.
+    """
+
+    bottoms = Exactly(2)
+    tops = Exactly(1)
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del top
+        p = self.param.crop_param
+        cropped = bottom[0].num_axes - bottom[0].canonical_axis(p.axis)
+        if len(p.offset) > 1 and len(p.offset) != cropped:
+            message = (
+                f"crop_param.offset is given {len(p.offset)} times; give it once, or once for "
+                f"each of the {cropped} axes from {p.axis} on"
+            )
+            raise ConfigError(message)
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        p = self.param.crop_param
+        source, wanted = bottom[0].shape, bottom[1].shape
+        axis = bottom[0].canonical_axis(p.axis)
+        cropped = len(source) - axis
+        if len(wanted) < len(source):
+            message = f"the second bottom is {wanted}, it needs the {len(source)} axes of {source}"
+            raise ShapeError(message)
+        offsets = list(p.offset) if len(p.offset) > 1 else list(p.offset or [0]) * cropped
+        index = [slice(None)] * axis
+        for i, offset in enumerate(offsets, start=axis):
+            if source[i] - offset < wanted[i]:
+                message = (
+                    f"the cut of axis {i}, {offset} to {offset + wanted[i]}, reaches beyond the "
+                    f"first bottom {bottom[0].name!r} {source}"
+                )
+                raise ShapeError(message)
+            index.append(slice(offset, offset + wanted[i]))
+        self.index = tuple(index)
+        top[0].reshape((*source[:axis], *wanted[axis : len(source)]))
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        top[0].write(bottom[0].read()[self.index])
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if propagate_down[0]:
+            dx = self.zeros(bottom[0].shape)
+            dx[self.index] = top[0].read_diff()
+            bottom[0].write_diff(dx)
+        if propagate_down[1]:
+            bottom[1].set_diff(0)

@@ -1,0 +1,64 @@
+"""Im2col: what a convolution's window sees, one channel for each tap.
+
+Source: Caffe, ``src/caffe/layers/im2col_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+import math
+
+from demitasse.errors import ShapeError
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer, register
+from demitasse.layers.columns import Canvas
+from demitasse.layers.window import convolution_window
+
+__all__ = ["Im2col"]
+
+
+@register("Im2col")
+class Im2col(Layer):
+    """Lay every tap of the window beside the others; beyond the image there are zeros.
+
+    Shapes: bottom (*lead, C, *spatial) -> top (*lead, C * taps, *places), the taps of one channel
+    next to each other; ``axis`` is that of C.
+
+    Raises:
+        ConfigError: The fields of ``convolution_param`` do not describe a window.
+        ShapeError: There is no spatial axis, or the window does not fit.
+    """
+
+    bottoms = tops = Exactly(1)
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del top
+        p = self.param.convolution_param
+        self.axis = bottom[0].canonical_axis(p.axis)
+        axes = bottom[0].num_axes - self.axis - 1
+        if axes < 1:
+            message = (
+                f"bottom {bottom[0].name!r} {bottom[0].shape} has no spatial axis behind axis "
+                f"{self.axis}"
+            )
+            raise ShapeError(message)
+        self.window = convolution_window(p, axes)
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        shape = bottom[0].shape
+        lead, channels, spatial = shape[: self.axis], shape[self.axis], shape[self.axis + 1 :]
+        if len(spatial) != len(self.window.kernel):
+            message = f"the window {self.window.kernel} does not fit the axes of {shape}"
+            raise ShapeError(message)
+        out = self.window.places(spatial)
+        self.canvas = Canvas(self, self.window, spatial, out)
+        self.image_shape = (math.prod(lead), channels, *spatial)
+        self.column_shape = (math.prod(lead), channels * self.window.size, math.prod(out))
+        top[0].reshape((*lead, channels * self.window.size, *out))
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        image = self.xp.reshape(bottom[0].read(), self.image_shape)
+        top[0].write(self.xp.reshape(self.canvas.columns(image), top[0].shape))
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if propagate_down[0]:
+            columns = self.xp.reshape(top[0].read_diff(), self.column_shape)
+            bottom[0].write_diff(self.xp.reshape(self.canvas.image(columns), bottom[0].shape))

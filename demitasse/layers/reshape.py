@@ -1,0 +1,83 @@
+"""Reshape: other axes over the same elements; nothing is copied.
+
+Source: Caffe, ``src/caffe/layers/reshape_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+import math
+
+from demitasse.blob import Blob
+from demitasse.errors import ConfigError, ShapeError
+from demitasse.layers.base import Blobs, register
+from demitasse.layers.view import ViewLayer
+
+__all__ = ["Reshape"]
+
+
+@register("Reshape")
+class Reshape(ViewLayer):
+    """Replace ``num_axes`` axes from ``axis`` on by ``shape``.
+
+    In ``shape``, 0 keeps the bottom's axis of that place and one -1 is worked out from the rest. A
+    negative ``axis`` counts from the end, where -1 appends.
+
+    Shapes: bottom (*lead, *replaced, *rest) -> top (*lead, *shape, *rest), the same data.
+
+    Raises:
+        ConfigError: ``shape`` has several -1, or a number below it.
+        ShapeError: The axes are not there, or the count of elements would change.
+        NetError: The top is the bottom.
+    """
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del bottom, top
+        self.dims = list(self.param.reshape_param.shape.dim)
+        if self.dims.count(-1) > 1 or min(self.dims, default=0) < -1:
+            message = f"reshape_param.shape takes sizes, 0 and one -1; it is {self.dims}"
+            raise ConfigError(message)
+
+    def top_shape(self, bottom: Blob) -> tuple[int, ...]:
+        start, end = self._replaced(bottom)
+        lead, rest = bottom.shape[:start], bottom.shape[end:]
+        dims = [self._kept(bottom, start + i) if d == 0 else d for i, d in enumerate(self.dims)]
+        known = math.prod(d for d in (*lead, *dims, *rest) if d != -1)
+        if -1 in dims:
+            if known == 0 or bottom.count % known:
+                message = (
+                    f"the -1 in reshape_param.shape cannot be worked out: the {bottom.count} "
+                    f"elements of {bottom.shape} do not divide by the other axes' {known}"
+                )
+                raise ShapeError(message)
+            dims[dims.index(-1)] = bottom.count // known
+        shape = (*lead, *dims, *rest)
+        if math.prod(shape) != bottom.count:
+            message = (
+                f"reshape_param would make {shape} of {math.prod(shape)} elements from "
+                f"{bottom.shape} of {bottom.count}; the count must stay"
+            )
+            raise ShapeError(message)
+        return shape
+
+    def _replaced(self, bottom: Blob) -> tuple[int, int]:
+        """Return the first replaced axis and the one behind the last."""
+        p = self.param.reshape_param
+        axes = bottom.num_axes
+        start = p.axis if p.axis >= 0 else axes + p.axis + 1
+        if not 0 <= start <= axes:
+            message = f"reshape_param.axis {p.axis} is not in [-{axes + 1}, {axes}]"
+            raise ShapeError(message)
+        end = axes if p.num_axes == -1 else start + p.num_axes
+        if p.num_axes < -1 or end > axes:
+            message = (
+                f"reshape_param.num_axes {p.num_axes} from axis {start} does not fit the {axes} "
+                "axes of the bottom; it is 0 or more, or -1 for all"
+            )
+            raise ShapeError(message)
+        return start, end
+
+    def _kept(self, bottom: Blob, axis: int) -> int:
+        if axis >= bottom.num_axes:
+            message = f"a 0 in reshape_param.shape keeps axis {axis}, which {bottom.shape} lacks"
+            raise ShapeError(message)
+        return bottom.shape[axis]

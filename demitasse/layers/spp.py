@@ -1,0 +1,108 @@
+"""SPP: pooling over a pyramid of ever finer grids, whatever the size of the image.
+
+Source: Caffe, ``src/caffe/layers/spp_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+from demitasse.blob import Blob
+from demitasse.device import Device
+from demitasse.errors import ShapeError
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer, positive, register
+from demitasse.layers.pooling import Pooling
+from demitasse.proto import LayerParameter
+
+__all__ = ["SPP"]
+
+
+@register("SPP")
+class SPP(Layer):
+    """Spatial pyramid pooling: level i has 2^i by 2^i bins, and the levels are joined.
+
+    Shapes: bottom (N, C, H, W) -> top (N, sum over levels of C * bins); (N, C, 1, 1) for
+    ``pyramid_height`` 1.
+
+    Raises:
+        ConfigError: ``pyramid_height`` is missing, or a level's bins are so small that their
+            padding would not be below their size.
+        ShapeError: The bottom is not (N, C, H, W) with H and W above 0.
+    """
+
+    bottoms = tops = Exactly(1)
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del top
+        self.levels = positive(self.param.spp_param.pyramid_height, "spp_param.pyramid_height")
+        self.pools: list[Pooling] = []
+        self.pooled: list[Blob] = []
+        self._size: tuple[int, ...] = ()
+        self._build(bottom[0])
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        self._build(bottom[0])
+        for pool, pooled in zip(self.pools, self.pooled, strict=True):
+            pool.reshape(bottom, [pooled])
+        n = bottom[0].shape[0]
+        if self.levels == 1:
+            top[0].reshape_like(self.pooled[0])
+        else:
+            top[0].reshape(n, sum(pooled.count_from(1) for pooled in self.pooled))
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        xp = self.xp
+        parts = []
+        for pool, pooled in zip(self.pools, self.pooled, strict=True):
+            pool.run_forward(bottom, [pooled])
+            parts.append(xp.reshape(pooled.read(), (pooled.shape[0], pooled.count_from(1))))
+        top[0].write(xp.reshape(xp.concat(parts, axis=1), top[0].shape))
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if not propagate_down[0]:
+            return
+        dy = self.xp.reshape(top[0].read_diff(), (top[0].shape[0], top[0].count_from(1)))
+        total = self.zeros(bottom[0].shape)
+        first = 0
+        for pool, pooled in zip(self.pools, self.pooled, strict=True):
+            last = first + pooled.count_from(1)
+            pooled.write_diff(self.xp.reshape(dy[:, first:last], pooled.shape))
+            total = total + pool.method.backward(pooled, bottom[0])
+            first = last
+        bottom[0].write_diff(total)
+
+    def internal_blobs(self) -> list[Blob]:
+        inner = [blob for pool in self.pools for blob in pool.internal_blobs()]
+        return super().internal_blobs() + self.pooled + inner
+
+    def to(self, device: Device) -> None:
+        super().to(device)
+        for pool in self.pools:
+            pool.to(device)
+
+    def _build(self, bottom: Blob) -> None:
+        """Make the pooling layer of each level, anew when the image has another size."""
+        if bottom.num_axes != 4 or 0 in bottom.shape[2:]:
+            message = f"bottom {bottom.name!r} is {bottom.shape}; SPP takes (N, C, H, W), above 0"
+            raise ShapeError(message)
+        if self._size == bottom.shape[2:]:
+            return
+        self._size = bottom.shape[2:]
+        if not self.pooled:
+            self.pooled = [
+                Blob((), self.dtype, self.device, f"{self.name}.level{i}")
+                for i in range(self.levels)
+            ]
+        self.pools = [self._pool(level) for level in range(self.levels)]
+        for pool, pooled in zip(self.pools, self.pooled, strict=True):
+            pool.initialize([bottom], [pooled])
+
+    def _pool(self, level: int) -> Pooling:
+        param = LayerParameter(name=f"{self.name}/level{level}", type="Pooling")
+        p = param.pooling_param
+        p.pool = self.param.spp_param.pool
+        bins = 2**level
+        for side, size in zip("hw", self._size, strict=True):
+            kernel = -(-size // bins)
+            setattr(p, f"kernel_{side}", kernel)
+            setattr(p, f"stride_{side}", kernel)
+            setattr(p, f"pad_{side}", (kernel * bins - size + 1) // 2)
+        return Pooling(param, self.phase, self.context)
