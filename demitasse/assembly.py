@@ -129,9 +129,7 @@ def assemble(
     return Assembly(split, graph, layers, blobs, needs, table, params, memory_used)
 
 
-def _create(
-    net: NetParameter, context: LayerContext, line_of: Callable[[int], str]
-) -> list[Layer]:
+def _create(net: NetParameter, context: LayerContext, line_of: Callable[[int], str]) -> list[Layer]:
     """Create all layers; those whose type is unknown are named together."""
     layers: list[Layer] = []
     faults: list[DemitasseError] = []

@@ -11,16 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from demitasse.axes import LEGACY, Axes, checked_shape, flat_list, shape_string
 from demitasse.backends.base import Array
 from demitasse.device import Device, current_device
 from demitasse.errors import ShapeError
 from demitasse.memory import Head, SyncedMemory
 from demitasse.proto import BlobProto, BlobShape, floats, set_floats, stored_shape
 
-__all__ = ["MAX_AXES", "Blob", "Epoch", "epoch", "shape_string"]
-
-MAX_AXES = 32
-LEGACY = ("num", "channels", "height", "width")
+__all__ = ["Blob", "Epoch", "epoch"]
 
 
 class Epoch:
@@ -36,12 +34,7 @@ class Epoch:
 epoch = Epoch()
 
 
-def shape_string(shape: Sequence[int]) -> str:
-    """Return ``"64 3 227 227 (9893568)"``: the axes and the count."""
-    return "".join(f"{n} " for n in shape) + f"({math.prod(shape)})"
-
-
-class Blob:
+class Blob(Axes):
     """Data and its gradient (``diff``), both of one shape.
 
     Args:
@@ -61,34 +54,13 @@ class Blob:
         device: str | Device | None = None,
         name: str = "",
     ) -> None:
-        self.name, self.dtype = name, dtype
+        self.dtype = dtype
         self.device = current_device() if device is None else Device(device)
-        self._shape: tuple[int, ...] = _checked(shape)
-        self._count = math.prod(self._shape)
+        super().__init__(shape, name)
         self._data = SyncedMemory(self._count, dtype, self.device)
         self._diff = SyncedMemory(self._count, dtype, self.device)
 
     # -- shape ---------------------------------------------------------------------------------
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Sizes of the axes."""
-        return self._shape
-
-    @property
-    def count(self) -> int:
-        """Number of elements: the product of the axes, 1 for a scalar."""
-        return self._count
-
-    @property
-    def num_axes(self) -> int:
-        """Number of axes."""
-        return len(self._shape)
-
-    @property
-    def shape_string(self) -> str:
-        """The shape and the count, as Caffe's log shows them."""
-        return shape_string(self._shape)
 
     def reshape(self, *shape: int | Iterable[int] | BlobShape) -> bool:
         """Change the shape; memory is renewed only when it is too small, and never shrinks.
@@ -102,7 +74,7 @@ class Blob:
         Raises:
             ShapeError: An axis is negative, or there are more than 32.
         """
-        new = _checked(_dims(shape))
+        new = checked_shape(_dims(shape))
         if new == self._shape:
             return False
         self._shape, self._count = new, math.prod(new)
@@ -116,94 +88,6 @@ class Blob:
     def reshape_like(self, other: Blob) -> bool:
         """Take the shape of another blob."""
         return self.reshape(other.shape)
-
-    def canonical_axis(self, axis: int) -> int:
-        """Return ``axis`` counted from the front; -1 is the last.
-
-        Raises:
-            ShapeError: The blob has no such axis.
-        """
-        n = self.num_axes
-        if not -n <= axis < n:
-            message = f"axis {axis} is not in [-{n}, {n}) of {self._called()} {self.shape_string}"
-            raise ShapeError(message)
-        return axis + n if axis < 0 else axis
-
-    def count_between(self, start: int, end: int) -> int:
-        """Return the product of the axes ``start`` to ``end``, the latter excluded.
-
-        Raises:
-            ShapeError: Not 0 <= start <= end <= num_axes.
-        """
-        if not 0 <= start <= end <= self.num_axes:
-            message = f"no axes [{start}, {end}) in {self._called()} {self.shape_string}"
-            raise ShapeError(message)
-        return math.prod(self._shape[start:end])
-
-    def count_from(self, start: int) -> int:
-        """Return the product of the axes from ``start`` on."""
-        return self.count_between(start, self.num_axes)
-
-    def count_to(self, end: int) -> int:
-        """Return the product of the axes before ``end``."""
-        return self.count_between(0, end)
-
-    def legacy_shape(self, index: int) -> int:
-        """Return axis ``index`` of the 4-D view (num, channels, height, width); 1 where absent.
-
-        Raises:
-            ShapeError: The blob has more than 4 axes, or the index is not in [-4, 4).
-        """
-        if self.num_axes > 4 or not -4 <= index < 4:  # noqa: PLR2004 - num, channels, height, width
-            message = (
-                f"legacy axis {index} of {self._called()} {self.shape_string}: "
-                "only blobs of at most 4 axes have legacy axes -4 to 3"
-            )
-            raise ShapeError(message)
-        if index >= self.num_axes or index < -self.num_axes:
-            return 1
-        return self._shape[index]
-
-    @property
-    def num(self) -> int:
-        """Legacy axis 0."""
-        return self.legacy_shape(0)
-
-    @property
-    def channels(self) -> int:
-        """Legacy axis 1."""
-        return self.legacy_shape(1)
-
-    @property
-    def height(self) -> int:
-        """Legacy axis 2."""
-        return self.legacy_shape(2)
-
-    @property
-    def width(self) -> int:
-        """Legacy axis 3."""
-        return self.legacy_shape(3)
-
-    def offset(self, *indices: int | Sequence[int]) -> int:
-        """Return the place of an element in memory; indices may be fewer than axes.
-
-        Raises:
-            ShapeError: Too many indices, or one outside its axis.
-        """
-        given = [int(i) for i in _flat(indices)]
-        if len(given) > self.num_axes:
-            message = f"{len(given)} indices for {self._called()} {self.shape_string}"
-            raise ShapeError(message)
-        place = 0
-        for axis, size in enumerate(self._shape):
-            index = given[axis] if axis < len(given) else 0
-            if not 0 <= index < size:
-                message = (
-                    f"index {index} is outside axis {axis} of {self._called()} {self.shape_string}"
-                )
-                raise ShapeError(message)
-            place = place * size + index
-        return place
 
     def data_at(self, *indices: int | Sequence[int]) -> float:
         """Return one element of the data."""
@@ -478,9 +362,9 @@ class Blob:
 
     def shape_equals(self, proto: BlobProto) -> bool:
         """Whether a message has our shape; legacy dimensions are compared from the end."""
-        if any(proto.HasField(name) for name in LEGACY):  # type: ignore[arg-type]
+        if any(proto.HasField(name) for name in LEGACY):
             legacy = tuple(getattr(proto, name) for name in LEGACY)
-            return self.num_axes <= 4 and legacy == tuple(  # noqa: PLR2004 - four legacy axes
+            return self.num_axes <= 4 and legacy == tuple(
                 self.legacy_shape(i) for i in range(-4, 0)
             )
         return tuple(proto.shape.dim) == self._shape
@@ -527,9 +411,6 @@ class Blob:
     def _view(self, flat: Array) -> Array:
         return self.device.backend.view(flat, self._shape, self._count)
 
-    def _called(self) -> str:
-        return f"blob {self.name!r}" if self.name else "blob"
-
     def _need_shape(self, array: Array) -> None:
         if tuple(array.shape) != self._shape:
             message = f"{self._called()} is {self._shape}, the array written is {array.shape}"
@@ -560,25 +441,7 @@ class Blob:
         return self.__copy__()
 
 
-def _flat(values: Iterable[Any]) -> list[Any]:
-    given = list(values)
-    if len(given) == 1 and isinstance(given[0], Iterable):
-        return list(given[0])
-    return given
-
-
 def _dims(given: tuple[Any, ...]) -> list[int]:
     if len(given) == 1 and isinstance(given[0], BlobShape):
         return list(given[0].dim)
-    return _flat(given)
-
-
-def _checked(shape: Sequence[int]) -> tuple[int, ...]:
-    sizes = tuple(int(n) for n in shape)
-    if len(sizes) > MAX_AXES:
-        message = f"a blob has at most {MAX_AXES} axes, not {len(sizes)}"
-        raise ShapeError(message)
-    if any(n < 0 for n in sizes):
-        message = f"a blob cannot have a negative axis: {sizes}"
-        raise ShapeError(message)
-    return sizes
+    return flat_list(given)

@@ -161,10 +161,8 @@ def _table(path: Path, keys: tuple[str, ...]) -> dict[str, object] | None:
         message = f"{path} cannot be read: {error}"
         raise ConfigError(message) from None
     for key in keys:
-        table = table.get(key)
-        if not isinstance(table, dict):
-            return None
-    return table
+        table = table.get(key, {})
+    return table if isinstance(table, dict) and (table or not keys) else None
 
 
 settings = Settings()

@@ -46,6 +46,7 @@ class Device:
     backend: Backend
 
     def __new__(cls, name: str | Device = "cpu") -> Device:
+        """Return the device of this name, made once."""
         if isinstance(name, Device):
             return name
         kind, _, index = str(name).strip().partition(":")

@@ -97,7 +97,7 @@ def _msra(shape: Shape, filler: FillerParameter, draw: Draw) -> np.ndarray:
 
 def _bilinear(shape: Shape, filler: FillerParameter, draw: Draw) -> np.ndarray:
     del filler, draw
-    if len(shape) != 4 or shape[2] != shape[3]:  # noqa: PLR2004 - (C, 1, k, k)
+    if len(shape) != 4 or shape[2] != shape[3]:
         message = f"a bilinear filler needs a 4-axis shape with a square kernel, not {shape}"
         raise ConfigError(message)
     f = math.ceil(shape[3] / 2.0)
@@ -110,14 +110,12 @@ def _fan(shape: Shape, filler: FillerParameter) -> float:
     count = math.prod(shape)
     fan_in = count / shape[0] if shape else 1.0
     fan_out = count / shape[1] if len(shape) > 1 else float(count)
-    norms = FillerParameter.VarianceNorm
-    match filler.variance_norm:
-        case norms.AVERAGE:
-            fan = (fan_in + fan_out) / 2
-        case norms.FAN_OUT:
-            fan = fan_out
-        case _:
-            fan = fan_in
+    if filler.variance_norm == FillerParameter.AVERAGE:
+        fan = (fan_in + fan_out) / 2
+    elif filler.variance_norm == FillerParameter.FAN_OUT:
+        fan = fan_out
+    else:
+        fan = fan_in
     if fan <= 0:
         message = f"filler {filler.type!r} cannot fill an empty shape {shape}"
         raise ConfigError(message)

@@ -40,7 +40,7 @@ def open_hdf5(path: Path | Any, mode: str) -> Any:
         WeightsError: h5py is not installed, or the file cannot be opened.
     """
     try:
-        import h5py  # noqa: PLC0415 - an optional library
+        import h5py
     except ImportError:
         message = f"{path} is an HDF5 file, which needs h5py: pip install demitasse[hdf5]"
         raise WeightsError(message) from None

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from demitasse.blob import Blob, shape_string
+from demitasse.axes import shape_string
+from demitasse.blob import Blob
 from demitasse.errors import NetError, ShapeError, WeightsError
 from demitasse.hdf5 import is_hdf5, read_hdf5_weights, write_hdf5_weights
 from demitasse.proto import (
@@ -28,7 +29,15 @@ from demitasse.proto import (
 if TYPE_CHECKING:
     from demitasse.net import Net
 
-__all__ = ["LoadReport", "load_into", "load_weights", "matched", "run_in_batches", "save"]
+__all__ = [
+    "LoadReport",
+    "load_into",
+    "load_weights",
+    "matched",
+    "run_in_batches",
+    "save",
+    "save_hdf5",
+]
 
 
 @dataclass
@@ -157,9 +166,7 @@ def _same_number(layer: str, have: int, given: int) -> None:
         raise WeightsError(message)
 
 
-def _misfit(
-    layer: str, index: int, mine: tuple[int, ...], theirs: tuple[int, ...]
-) -> ShapeError:
+def _misfit(layer: str, index: int, mine: tuple[int, ...], theirs: tuple[int, ...]) -> ShapeError:
     message = (
         f"cannot copy parameter {index} of layer {layer!r}: the source has {shape_string(theirs)}, "
         f"the net {shape_string(mine)}; rename the layer to learn it afresh"
@@ -167,9 +174,7 @@ def _misfit(
     return ShapeError(message)
 
 
-def matched(
-    layer: str, mine: Sequence[Blob], theirs: Sequence[Blob]
-) -> list[tuple[Blob, Blob]]:
+def matched(layer: str, mine: Sequence[Blob], theirs: Sequence[Blob]) -> list[tuple[Blob, Blob]]:
     """Pair the parameters of two layers, which must agree in number and shapes."""
     if len(mine) != len(theirs):
         message = f"{layer} has {len(mine)} parameters here and {len(theirs)} in the other net"
@@ -181,11 +186,13 @@ def matched(
 
 
 def save(net: Net, path: Path, write_diff: bool) -> None:
-    """Write a net's parameters, atomically: HDF5 by its ending, else a caffemodel."""
-    if path.suffix in {".h5", ".hdf5"}:
-        write_hdf5_weights(net, path, write_diff)
-    else:
-        write_binary(path, net.to_proto(write_diff))
+    """Write a net's parameters to a caffemodel, atomically."""
+    write_binary(path, net.to_proto(write_diff))
+
+
+def save_hdf5(net: Net, path: Path, write_diff: bool) -> None:
+    """Write a net's parameters to an HDF5 file, atomically."""
+    write_hdf5_weights(net, path, write_diff)
 
 
 def run_in_batches(net: Net, inputs: dict[str, Any], batch: int | None) -> dict[str, np.ndarray]:

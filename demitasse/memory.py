@@ -241,7 +241,7 @@ class SyncedMemory:
         self.version += 1
 
     def set_gpu_data(self, array: Array) -> None:
-        """Make a one-dimensional device ``array`` of our size the device side; the head moves there.
+        """Make a one-dimensional device ``array`` the device side; the head moves there.
 
         Raises:
             ShapeError: It has another size.

@@ -12,18 +12,19 @@ from pathlib import Path
 from typing import Any, Self
 
 from demitasse import io
-from demitasse.assembly import Assembly, assemble, called
+from demitasse.assembly import assemble, called
 from demitasse.backends.base import Array
 from demitasse.blob import Blob, epoch
 from demitasse.config import settings
 from demitasse.debug import NetDebug
 from demitasse.device import Device, choose_device
 from demitasse.errors import ConfigError, NetError, ShapeError
-from demitasse.layers import Layer, LayerContext
+from demitasse.layers import LayerContext
 from demitasse.layers.base import Clock
 from demitasse.memory import SyncedMemory, leases_alive, transfers
 from demitasse.plan import Plan
 from demitasse.proto import NetParameter, Phase, read_net_params, upgrade_net
+from demitasse.structure import NetStructure
 
 __all__ = ["Net"]
 
@@ -31,7 +32,7 @@ Where = int | str | None
 Callback = Callable[[int], None]
 
 
-class Net:
+class Net(NetStructure):
     """Layers, the blobs between them, and the passes over them.
 
     Args:
@@ -50,12 +51,11 @@ class Net:
         ranks: How many of them there are.
 
     Attributes:
-        name: Name in the message.
-        phase: "TRAIN" or "TEST".
-        layers: The layers, splits included, in order.
-        blob_list: The blobs, in order of appearance.
-        params_list: All parameter blobs, in order of layers, shared ones again for each sharer.
-        learnable_params: The parameter blobs that own their memory.
+        device: Where it runs; ``to`` moves it.
+        plan: How its layers run.
+        debug_info: Whether passes write mean absolute values of everything to the log.
+        before_forward, after_forward: Called with a layer's index around its forward.
+        before_backward, after_backward: The same around its backward.
 
     Raises:
         PrototxtError: The file cannot be read.
@@ -95,15 +95,19 @@ class Net:
             device=self.device,
             dtype=dtype,
             seed=self.seed,
-            base_dir=Path(base_dir) if base_dir is not None else Path(file).parent if file else None,
+            base_dir=Path(base_dir)
+            if base_dir is not None
+            else Path(file).parent
+            if file
+            else None,
             rank=rank,
             ranks=ranks,
             python_layers=settings.get("python_layers"),
             clock=Clock(),
         )
         with self.device.backend.enter():
-            self._parts = assemble(param, self._context, None, file)
-        self._index(self._parts)
+            super().__init__(assemble(param, self._context, None, file))
+        self._source = param
         lowered = settings.get("plan") if plan is None else plan
         self.plan = Plan(self._parts.places(), lowered=lowered)
         self._memories: tuple[int, list[SyncedMemory]] = (-1, [])
@@ -114,114 +118,6 @@ class Net:
         self.after_backward: list[Callback] = []
         for one in _several(weights):
             self.load(one)
-
-    def _index(self, parts: Assembly) -> None:
-        self.name = parts.param.name
-        self.phase = Phase.Name(parts.param.state.phase)
-        self.layers: list[Layer] = parts.layers
-        self.blob_list: list[Blob] = parts.blobs
-        self.params_list: list[Blob] = parts.params
-        self.learnable_params = [parts.params[i] for i in parts.table.learnable]
-        self._layer_numbers = {layer.name: i for i, layer in reversed([*enumerate(self.layers)])}
-
-    # -- what it is ----------------------------------------------------------------------------
-
-    @property
-    def layer_names(self) -> list[str]:
-        """Names of the layers, in order."""
-        return [layer.name for layer in self.layers]
-
-    @property
-    def blob_names(self) -> list[str]:
-        """Names of the blobs, in order of appearance."""
-        return list(self._parts.graph.blobs)
-
-    @property
-    def blobs(self) -> dict[str, Blob]:
-        """The blobs by name, in order of appearance."""
-        return dict(zip(self._parts.graph.blobs, self.blob_list, strict=True))
-
-    @property
-    def params(self) -> dict[str, list[Blob]]:
-        """The parameters of each layer that has any."""
-        return {layer.name: layer.blobs for layer in self.layers if layer.blobs}
-
-    @property
-    def inputs(self) -> list[str]:
-        """Names of the blobs the caller fills."""
-        return [self._parts.graph.blobs[i] for i in self._parts.graph.inputs]
-
-    @property
-    def outputs(self) -> list[str]:
-        """Names of the blobs nobody reads, in alphabetical order."""
-        return [self._parts.graph.blobs[i] for i in self._parts.graph.outputs]
-
-    def bottom_ids(self, layer: int) -> list[int]:
-        """Return the numbers of the blobs a layer reads."""
-        return list(self._parts.graph.nodes[layer].bottoms)
-
-    def top_ids(self, layer: int) -> list[int]:
-        """Return the numbers of the blobs a layer writes."""
-        return list(self._parts.graph.nodes[layer].tops)
-
-    @property
-    def blob_loss_weights(self) -> list[float]:
-        """The loss weight of each blob."""
-        weights = [0.0] * len(self.blob_list)
-        for layer, node in zip(self.layers, self._parts.graph.nodes, strict=True):
-            for i, top in enumerate(node.tops):
-                weights[top] = layer.loss(i) or weights[top]
-        return weights
-
-    @property
-    def layer_need_backward(self) -> list[bool]:
-        """For each layer, whether its backward runs."""
-        return list(self._parts.needs.layers)
-
-    @property
-    def bottom_need_backward(self) -> list[list[bool]]:
-        """For each layer and bottom, whether that gradient is computed."""
-        return [list(flags) for flags in self._parts.needs.bottoms]
-
-    @property
-    def memory_used(self) -> int:
-        """Bytes of all tops, those in place counted again, as Caffe's figure does."""
-        return self._parts.memory_used
-
-    @property
-    def param_table(self) -> Any:
-        """Owners, names and learning factors of the parameters (``graph.ParamTable``)."""
-        return self._parts.table
-
-    @property
-    def params_lr(self) -> list[float]:
-        """Learning rate factor of each learnable parameter."""
-        return list(self._parts.table.lr_mult)
-
-    @property
-    def params_weight_decay(self) -> list[float]:
-        """Weight decay factor of each learnable parameter."""
-        return list(self._parts.table.decay_mult)
-
-    @property
-    def param_owners(self) -> list[int]:
-        """For each parameter, whose memory it shares; -1 when it is its own."""
-        return list(self._parts.table.owners)
-
-    @property
-    def param_display_names(self) -> list[str]:
-        """Name of each parameter, or its index in its layer."""
-        return list(self._parts.table.display_names)
-
-    @property
-    def param_layer_indices(self) -> list[tuple[int, int]]:
-        """(layer, index in it) of each parameter."""
-        return list(self._parts.table.layer_indices)
-
-    @property
-    def learnable_param_ids(self) -> list[int]:
-        """For each parameter, which learnable parameter it is."""
-        return list(self._parts.table.learnable_ids)
 
     @property
     def clock(self) -> Clock:
@@ -237,53 +133,6 @@ class Net:
     def base_dir(self) -> Path | None:
         """Folder of the prototxt, where named files are looked for too."""
         return self._context.base_dir
-
-    def has_blob(self, name: str) -> bool:
-        """Whether there is a blob of this name."""
-        return name in self._parts.graph.blobs
-
-    def blob_by_name(self, name: str) -> Blob:
-        """Return the blob of this name.
-
-        Raises:
-            NetError: There is none.
-        """
-        if not self.has_blob(name):
-            message = f"no blob {name!r} in net {self.name!r}; it has {', '.join(self.blob_names)}"
-            raise NetError(message)
-        return self.blobs[name]
-
-    def has_layer(self, name: str) -> bool:
-        """Whether there is a layer of this name."""
-        return name in self._layer_numbers
-
-    def layer_by_name(self, name: str) -> Layer:
-        """Return the first layer of this name.
-
-        Raises:
-            NetError: There is none.
-        """
-        return self.layers[self.layer_number(name)]
-
-    def layer_number(self, layer: int | str) -> int:
-        """Return the index of a layer given by name or index.
-
-        Raises:
-            NetError: There is no such layer.
-        """
-        if isinstance(layer, str):
-            if layer not in self._layer_numbers:
-                message = (
-                    f"no layer {layer!r} in net {self.name!r}; "
-                    f"it has {', '.join(self.layer_names)}"
-                )
-                raise NetError(message)
-            return self._layer_numbers[layer]
-        number = layer + len(self.layers) if layer < 0 else layer
-        if not 0 <= number < len(self.layers):
-            message = f"no layer {layer} in net {self.name!r} of {len(self.layers)} layers"
-            raise NetError(message)
-        return number
 
     # -- passes --------------------------------------------------------------------------------
 
@@ -437,8 +286,12 @@ class Net:
         return proto
 
     def save(self, path: str | os.PathLike[str], write_diff: bool = False) -> None:
-        """Write a caffemodel, atomically; HDF5 where the name ends in ``.h5``."""
+        """Write the parameters to a caffemodel, atomically."""
         io.save(self, Path(path), write_diff)
+
+    def save_hdf5(self, path: str | os.PathLike[str], write_diff: bool = False) -> None:
+        """Write the parameters to an HDF5 file, atomically; shared ones once."""
+        io.save_hdf5(self, Path(path), write_diff)
 
     # -- devices and inputs --------------------------------------------------------------------
 
@@ -452,9 +305,24 @@ class Net:
         self.plan = Plan(self._parts.places(), lowered=self.plan.lowered)
         return self
 
-    def predict(
-        self, inputs: dict[str, Any] | Any, batch: int | None = None
-    ) -> dict[str, Any]:
+    def clone(self, device: str | Device | None = None) -> Net:
+        """Return another net of the same message, parameters and seed, here or elsewhere."""
+        copy = Net(
+            self._source,
+            device=self.device if device is None else device,
+            dtype=self.dtype,
+            plan=self.plan.lowered,
+            seed=self.seed,
+            base_dir=self.base_dir,
+            rank=self._context.rank,
+            ranks=self._context.ranks,
+        )
+        for mine, theirs in zip(self.learnable_params, copy.learnable_params, strict=True):
+            theirs.copy_from(mine)
+        copy.clock.passes = self.clock.passes
+        return copy
+
+    def predict(self, inputs: dict[str, Any] | Any, batch: int | None = None) -> dict[str, Any]:
         """Run the net on arrays; any batch size.
 
         Args:
@@ -517,12 +385,18 @@ def _read(source: str | os.PathLike[str] | NetParameter) -> tuple[NetParameter, 
     return read_net_params(source), os.fspath(source)
 
 
-def _phase_number(phase: str | int) -> Phase:
+def _folder(base_dir: str | os.PathLike[str] | None, file: str) -> Path | None:
+    if base_dir is not None:
+        return Path(base_dir)
+    return Path(file).parent if file else None
+
+
+def _phase_number(phase: str | int) -> Any:
     known = dict(Phase.items())
     if phase in known:
         return known[str(phase)]
     if phase in known.values():
-        return Phase.ValueType(phase) if hasattr(Phase, "ValueType") else phase  # type: ignore
+        return phase
     message = f"phase must be TRAIN or TEST, not {phase!r}"
     raise ConfigError(message)
 

@@ -17,7 +17,7 @@ import numpy as np
 from demitasse.backends import random
 from demitasse.backends.ops import Op
 
-__all__ = ["Array", "Backend", "BlobLike", "Event", "Operands", "Step"]
+__all__ = ["Array", "Backend", "BlobLike", "Event", "Operands", "SavedLike", "Step"]
 
 Array = Any  # an array of some namespace; shapes live in docstrings
 
@@ -25,7 +25,7 @@ Array = Any  # an array of some namespace; shapes live in docstrings
 class Event(Protocol):
     """A point in a device's queue of work."""
 
-    def synchronize(self) -> None:
+    def synchronize(self) -> None:  # noqa: B027 - the host has nothing to wait for
         """Wait until the device has passed this point."""
 
 
@@ -41,6 +41,14 @@ class BlobLike(Protocol):
     def write_diff(self, array: Array) -> None: ...
     def add_diff(self, array: Array) -> None: ...
     def diff_buffer(self) -> Array: ...
+
+
+class SavedLike(Protocol):
+    """State a Step keeps from forward to backward (``demitasse.layers.base.Saved``)."""
+
+    def write(self, array: Array) -> None: ...
+    def buffer(self) -> Array: ...
+    def read(self) -> Array: ...
 
 
 @dataclass(frozen=True)
@@ -61,7 +69,7 @@ class Operands:
     bottom: tuple[BlobLike, ...]
     top: tuple[BlobLike, ...]
     params: tuple[BlobLike, ...]
-    saved: Callable[..., BlobLike]
+    saved: Callable[..., SavedLike]
     propagate_down: tuple[bool, ...]
     param_propagate_down: tuple[bool, ...]
     phase: str
@@ -192,7 +200,7 @@ class Backend(ABC):
 
     # -- work ----------------------------------------------------------------------------------
 
-    def synchronize(self) -> None:
+    def synchronize(self) -> None:  # noqa: B027 - the host has nothing to wait for
         """Wait until the device has done everything it was given."""
 
     def memory_info(self) -> tuple[int, int] | None:

@@ -55,7 +55,7 @@ class NumpyBackend(Backend):
     def random_bits(
         self, seed: int, stream: int, passes: int, count: int, first: int = 0
     ) -> np.ndarray:
-        from demitasse.backends import random  # noqa: PLC0415 - only nets that draw need it
+        from demitasse.backends import random
 
         return random.bits(seed, stream, passes, count, first)
 

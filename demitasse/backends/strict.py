@@ -28,7 +28,7 @@ class StrictBackend(Backend):
     def __init__(self, index: str = "") -> None:
         super().__init__(index or "device1")
         try:
-            import array_api_strict  # noqa: PLC0415 - an optional library
+            import array_api_strict
         except ImportError:
             raise DeviceError(self.missing()) from None
         self.xp: Any = array_api_strict
@@ -42,7 +42,7 @@ class StrictBackend(Backend):
     @classmethod
     def devices(cls) -> list[str]:
         try:
-            import array_api_strict  # noqa: F401, PLC0415 - an optional library
+            import array_api_strict  # noqa: F401 - an optional library
         except ImportError:
             return []
         return ["strict:device1"]

@@ -45,9 +45,7 @@ class Needs:
     params: list[list[bool]]
 
 
-def who_needs_backward(
-    graph: Graph, facts: Sequence[LayerFacts], force: bool = False
-) -> Needs:
+def who_needs_backward(graph: Graph, facts: Sequence[LayerFacts], force: bool = False) -> Needs:
     """Find who takes part in the backward pass.
 
     Forward, a layer does when a bottom or a parameter of it does, and then all its tops do. From

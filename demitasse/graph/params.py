@@ -101,7 +101,7 @@ def _share(table: ParamTable, spec: ParamSpec, owner: int, shape: Shape, all_: l
         ("lr_mult", table.lr_mult, table.has_lr),
         ("decay_mult", table.decay_mult, table.has_decay),
     ):
-        if spec.HasField(name):  # type: ignore[arg-type]
+        if spec.HasField(name):
             value = getattr(spec, name)
             if given[learnable] and value != values[learnable]:
                 message = (

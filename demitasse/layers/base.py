@@ -283,7 +283,7 @@ class Layer:
         if index < self._stored_count:
             blob = self.blobs[index]
             if blob.shape != shape:
-                if blob.count != math.prod(shape) or blob.num_axes != 4:  # noqa: PLR2004 - legacy
+                if blob.count != math.prod(shape) or blob.num_axes != 4:
                     message = (
                         f"stored parameter {index} has shape {blob.shape}, it should be {shape}"
                     )

@@ -46,7 +46,9 @@ _MODULES = {
     "tile": ("Tile",),
 }
 
-CATALOG = {name: f"demitasse.layers.{module}" for module, names in _MODULES.items() for name in names}
+CATALOG = {
+    name: f"demitasse.layers.{module}" for module, names in _MODULES.items() for name in names
+}
 
 FOREIGN: dict[str, str] = {
     name: fork

@@ -1,4 +1,5 @@
-"""For people who write layers and backends: run one layer alone, check its gradients.
+"""For people who write layers and backends: run one layer alone, check its gradients,
+compare devices.
 
 Example::
 
@@ -11,12 +12,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from demitasse.testing.compare import Comparison, Difference, compare
     from demitasse.testing.gradients import GradientError, check_gradients
     from demitasse.testing.single_layer import SingleLayer, make_layer
 
-__all__ = ["GradientError", "SingleLayer", "check_gradients", "make_layer"]
+__all__ = [
+    "Comparison",
+    "Difference",
+    "GradientError",
+    "SingleLayer",
+    "check_gradients",
+    "compare",
+    "make_layer",
+]
 
 _ROOMS = {
+    "demitasse.testing.compare": ["Comparison", "Difference", "compare"],
     "demitasse.testing.gradients": ["GradientError", "check_gradients"],
     "demitasse.testing.single_layer": ["SingleLayer", "make_layer"],
 }

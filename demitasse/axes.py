@@ -1,0 +1,170 @@
+"""The axes of a blob: sizes, counts, legacy names, places of elements.
+
+Source: Caffe, ``include/caffe/blob.hpp``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from demitasse.errors import ShapeError
+
+__all__ = ["LEGACY", "MAX_AXES", "Axes", "checked_shape", "flat_list", "shape_string"]
+
+MAX_AXES = 32
+LEGACY = ("num", "channels", "height", "width")
+
+
+def shape_string(shape: Sequence[int]) -> str:
+    """Return ``"64 3 227 227 (9893568)"``: the axes and the count."""
+    return "".join(f"{n} " for n in shape) + f"({math.prod(shape)})"
+
+
+class Axes:
+    """A shape and the questions Caffe asks of it.
+
+    Args:
+        shape: Sizes of the axes, each at least 0; at most 32 of them.
+        name: What the blob is called in messages.
+
+    Raises:
+        ShapeError: An axis is negative, or there are too many.
+    """
+
+    def __init__(self, shape: Sequence[int] = (), name: str = "") -> None:
+        self.name = name
+        self._shape: tuple[int, ...] = checked_shape(shape)
+        self._count = math.prod(self._shape)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the axes."""
+        return self._shape
+
+    @property
+    def count(self) -> int:
+        """Number of elements: the product of the axes, 1 for a scalar."""
+        return self._count
+
+    @property
+    def num_axes(self) -> int:
+        """Number of axes."""
+        return len(self._shape)
+
+    @property
+    def shape_string(self) -> str:
+        """The shape and the count, as Caffe's log shows them."""
+        return shape_string(self._shape)
+
+    def canonical_axis(self, axis: int) -> int:
+        """Return ``axis`` counted from the front; -1 is the last.
+
+        Raises:
+            ShapeError: The blob has no such axis.
+        """
+        n = self.num_axes
+        if not -n <= axis < n:
+            message = f"axis {axis} is not in [-{n}, {n}) of {self._called()} {self.shape_string}"
+            raise ShapeError(message)
+        return axis + n if axis < 0 else axis
+
+    def count_between(self, start: int, end: int) -> int:
+        """Return the product of the axes ``start`` to ``end``, the latter excluded.
+
+        Raises:
+            ShapeError: Not 0 <= start <= end <= num_axes.
+        """
+        if not 0 <= start <= end <= self.num_axes:
+            message = f"no axes [{start}, {end}) in {self._called()} {self.shape_string}"
+            raise ShapeError(message)
+        return math.prod(self._shape[start:end])
+
+    def count_from(self, start: int) -> int:
+        """Return the product of the axes from ``start`` on."""
+        return self.count_between(start, self.num_axes)
+
+    def count_to(self, end: int) -> int:
+        """Return the product of the axes before ``end``."""
+        return self.count_between(0, end)
+
+    def legacy_shape(self, index: int) -> int:
+        """Return axis ``index`` of the 4-D view (num, channels, height, width); 1 where absent.
+
+        Raises:
+            ShapeError: The blob has more than 4 axes, or the index is not in [-4, 4).
+        """
+        if self.num_axes > 4 or not -4 <= index < 4:
+            message = (
+                f"legacy axis {index} of {self._called()} {self.shape_string}: "
+                "only blobs of at most 4 axes have legacy axes -4 to 3"
+            )
+            raise ShapeError(message)
+        if index >= self.num_axes or index < -self.num_axes:
+            return 1
+        return self._shape[index]
+
+    @property
+    def num(self) -> int:
+        """Legacy axis 0."""
+        return self.legacy_shape(0)
+
+    @property
+    def channels(self) -> int:
+        """Legacy axis 1."""
+        return self.legacy_shape(1)
+
+    @property
+    def height(self) -> int:
+        """Legacy axis 2."""
+        return self.legacy_shape(2)
+
+    @property
+    def width(self) -> int:
+        """Legacy axis 3."""
+        return self.legacy_shape(3)
+
+    def offset(self, *indices: int | Sequence[int]) -> int:
+        """Return the place of an element in memory; indices may be fewer than axes.
+
+        Raises:
+            ShapeError: Too many indices, or one outside its axis.
+        """
+        given = [int(i) for i in flat_list(indices)]
+        if len(given) > self.num_axes:
+            message = f"{len(given)} indices for {self._called()} {self.shape_string}"
+            raise ShapeError(message)
+        place = 0
+        for axis, size in enumerate(self._shape):
+            index = given[axis] if axis < len(given) else 0
+            if not 0 <= index < size:
+                message = (
+                    f"index {index} is outside axis {axis} of {self._called()} {self.shape_string}"
+                )
+                raise ShapeError(message)
+            place = place * size + index
+        return place
+
+    def _called(self) -> str:
+        return f"blob {self.name!r}" if self.name else "blob"
+
+
+def flat_list(values: Iterable[Any]) -> list[Any]:
+    """Return the items, or those of the one list that is given instead."""
+    given = list(values)
+    if len(given) == 1 and isinstance(given[0], Iterable):
+        return list(given[0])
+    return given
+
+
+def checked_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return a shape as a tuple of integers, or refuse it."""
+    sizes = tuple(int(n) for n in shape)
+    if len(sizes) > MAX_AXES:
+        message = f"a blob has at most {MAX_AXES} axes, not {len(sizes)}"
+        raise ShapeError(message)
+    if any(n < 0 for n in sizes):
+        message = f"a blob cannot have a negative axis: {sizes}"
+        raise ShapeError(message)
+    return sizes

@@ -1,0 +1,54 @@
+"""Caffe's Python interface, name for name: ``import demitasse.pycaffe as caffe``.
+
+Scripts written for pycaffe run over the engine unchanged. What they abort on raises here, and
+the device may be anything a net runs on: ``set_mode_gpu`` is ``set_device("cuda:0")``.
+
+Source: Caffe, ``python/caffe/__init__.py`` and ``python/caffe/_caffe.cpp``.
+"""
+
+from __future__ import annotations
+
+from demitasse import __version__
+from demitasse.layers import layer_types
+from demitasse.pycaffe import proto
+from demitasse.pycaffe.layer import Layer
+from demitasse.pycaffe.modes import set_device, set_mode_cpu, set_mode_gpu, set_random_seed
+from demitasse.pycaffe.net import Net
+from demitasse.pycaffe.solver import (
+    AdaDeltaSolver,
+    AdaGradSolver,
+    AdamSolver,
+    NesterovSolver,
+    RMSPropSolver,
+    SGDSolver,
+    get_solver,
+)
+
+__all__ = [
+    "TEST",
+    "TRAIN",
+    "AdaDeltaSolver",
+    "AdaGradSolver",
+    "AdamSolver",
+    "Layer",
+    "NesterovSolver",
+    "Net",
+    "RMSPropSolver",
+    "SGDSolver",
+    "__version__",
+    "get_solver",
+    "layer_type_list",
+    "proto",
+    "set_device",
+    "set_mode_cpu",
+    "set_mode_gpu",
+    "set_random_seed",
+]
+
+TRAIN: int = proto.caffe_pb2.TRAIN
+TEST: int = proto.caffe_pb2.TEST
+
+
+def layer_type_list() -> list[str]:
+    """Return the names of all layer types."""
+    return layer_types()

@@ -1,0 +1,163 @@
+"""``caffe.get_solver`` and the solver classes over the engine's Solver.
+
+Source: Caffe, ``python/caffe/_caffe.cpp``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from demitasse import solvers
+from demitasse.errors import ConfigError
+from demitasse.proto import SolverParameter, read_solver_params
+from demitasse.pycaffe.net import Net
+
+__all__ = [
+    "AdaDeltaSolver",
+    "AdaGradSolver",
+    "AdamSolver",
+    "NesterovSolver",
+    "RMSPropSolver",
+    "SGDSolver",
+    "Solver",
+    "get_solver",
+]
+
+Path = str | os.PathLike[str]
+
+
+class Solver:
+    """A solver of any type, from its file.
+
+    Raises:
+        PrototxtError: The file cannot be read.
+        ConfigError: It asks for something that is not there.
+    """
+
+    type = ""
+
+    def __init__(self, param_file: Path | SolverParameter) -> None:
+        source = param_file
+        if self.type:
+            source = _param(param_file)
+            source.type = self.type
+        self._solver = solvers.Solver(source, **_base(param_file))
+        self.net = Net._over(self._solver.net)
+        self.test_nets = [Net._over(net) for net in self._solver.test_nets]
+
+    @property
+    def iter(self) -> int:
+        """Updates made so far."""
+        return self._solver.iter
+
+    @property
+    def param(self) -> SolverParameter:
+        """The solver's message."""
+        return self._solver.param
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the last update."""
+        return self._solver.lr
+
+    def step(self, iterations: int) -> None:
+        """Make a number of updates."""
+        self._solver.step(iterations)
+
+    def solve(self, resume_file: Path | None = None) -> None:
+        """Train to the end, from a snapshot if one is given."""
+        self._solver.solve(resume_file)
+
+    def snapshot(self) -> None:
+        """Write the weights and the state."""
+        self._solver.snapshot()
+
+    def restore(self, state_file: Path) -> None:
+        """Continue from a snapshot."""
+        self._solver.restore(state_file)
+
+    def apply_update(self) -> None:
+        """Make one update from the gradients as they are."""
+        self._solver.apply_update()
+
+    def share_weights(self, net: Net) -> None:
+        """Hold the same parameters as another net."""
+        self.net.share_with(net)
+
+    def add_callback(
+        self, on_start: Callable[[], Any], on_gradients_ready: Callable[[], Any]
+    ) -> None:
+        """Call functions when an iteration starts and when its gradients are there."""
+        self._solver.on_start.append(on_start)
+        self._solver.on_gradients_ready.append(on_gradients_ready)
+
+
+class SGDSolver(Solver):
+    """Stochastic gradient descent with momentum."""
+
+    type = "SGD"
+
+
+class NesterovSolver(Solver):
+    """Nesterov's accelerated gradient."""
+
+    type = "Nesterov"
+
+
+class AdaGradSolver(Solver):
+    """AdaGrad."""
+
+    type = "AdaGrad"
+
+
+class RMSPropSolver(Solver):
+    """RMSProp."""
+
+    type = "RMSProp"
+
+
+class AdaDeltaSolver(Solver):
+    """AdaDelta."""
+
+    type = "AdaDelta"
+
+
+class AdamSolver(Solver):
+    """Adam."""
+
+    type = "Adam"
+
+
+CLASSES: dict[str, type[Solver]] = {
+    kind.type: kind
+    for kind in (
+        SGDSolver, NesterovSolver, AdaGradSolver, RMSPropSolver, AdaDeltaSolver, AdamSolver,
+    )
+}  # fmt: skip
+
+
+def get_solver(param_file: Path) -> Solver:
+    """Return the solver that a file describes.
+
+    Raises:
+        ConfigError: Its type is unknown.
+    """
+    kind = _param(param_file).type
+    if kind not in {*CLASSES, *solvers.solver_types()}:
+        message = f"unknown solver type {kind!r}; known are {', '.join(solvers.solver_types())}"
+        raise ConfigError(message)
+    return CLASSES.get(kind, Solver)(param_file)
+
+
+def _param(source: Path | SolverParameter) -> SolverParameter:
+    if isinstance(source, SolverParameter):
+        return source
+    return read_solver_params(source)
+
+
+def _base(source: Path | SolverParameter) -> dict[str, Any]:
+    if isinstance(source, SolverParameter):
+        return {}
+    return {"base_dir": os.path.dirname(os.fspath(source)) or "."}  # noqa: PTH120
