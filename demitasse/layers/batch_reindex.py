@@ -28,6 +28,9 @@ class BatchReindex(Layer):
     tops = Exactly(1)
     dynamic_shapes = True  # the indices are looked at on the host
 
+    def allow_force_backward(self, bottom_index: int) -> bool:
+        return bottom_index == 0
+
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         if bottom[1].num_axes != 1 or not bottom[0].num_axes:
             message = (

@@ -39,7 +39,10 @@ class Filter(Layer):
                 f"it is given {len(top)}"
             )
             raise NetError(message)
-        self.first = True
+        self.first, self.filtered = True, len(top)
+
+    def allow_force_backward(self, bottom_index: int) -> bool:
+        return bottom_index < self.filtered
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         selector = bottom[-1]
