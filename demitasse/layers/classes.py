@@ -14,7 +14,9 @@ from demitasse.errors import ShapeError
 from demitasse.layers.base import Layer
 from demitasse.layers.loss import at_least_one
 
-__all__ = ["ClassAxis", "normalizer"]
+__all__ = ["SMALLEST_PROBABILITY", "ClassAxis", "normalizer"]
+
+SMALLEST_PROBABILITY = 1e-20  # whose logarithm is taken, where Caffe says kLOG_THRESHOLD
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,22 @@ class ClassAxis:
             )
             raise ShapeError(message)
         return cls(axis, outer, scores.shape[axis], inner)
+
+    @classmethod
+    def of_samples(cls, scores: Blob, labels: Blob) -> ClassAxis:
+        """Return the sizes for (N, ...) scores that are all of one sample's classes.
+
+        Raises:
+            ShapeError: There is not one label per sample.
+        """
+        n, classes = scores.shape[0], scores.count_from(1)
+        if labels.count != n:
+            message = (
+                f"the scores {scores.shape} are of {n} samples, "
+                f"but the labels {labels.shape} are {labels.count}"
+            )
+            raise ShapeError(message)
+        return cls(1, n, classes, 1)
 
     @property
     def places(self) -> int:

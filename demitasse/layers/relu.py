@@ -5,7 +5,6 @@ Source: Caffe, ``src/caffe/layers/relu_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.backends import ops
 from demitasse.layers.base import Blobs, Flags, register
 from demitasse.layers.neuron import NeuronLayer
 
@@ -22,20 +21,19 @@ class ReLU(NeuronLayer):
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         super().reshape(bottom, top)
         self.slope = self.param.relu_param.negative_slope
-        self.op = ops.Activation(
-            dtype=self.dtype, function="relu", count=bottom[0].count, parameters=(self.slope,)
-        )
+        self.op = self.activation("relu", bottom, self.slope)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
+        if self.slope < 0:  # otherwise the output has the sign of the input
+            self.keep_input(bottom, top)
         xp, x = self.xp, bottom[0].read()
-        y = xp.maximum(x, self.zeros(()))
+        y = xp.maximum(x, 0.0)
         if self.slope:
-            y = y + self.slope * xp.minimum(x, self.zeros(()))
+            y = y + self.slope * xp.minimum(x, 0.0)
         top[0].write(y)
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
-            xp, dy = self.xp, top[0].read_diff()
-            # in place, the bottom holds y, which is positive exactly where x was
-            positive = bottom[0].read() > 0
-            bottom[0].write_diff(xp.where(positive, dy, self.slope * dy))
+            x = self.kept_input(bottom, top) if self.slope < 0 else bottom[0].read()
+            dy = top[0].read_diff()
+            bottom[0].write_diff(self.xp.where(x > 0, dy, self.slope * dy))

@@ -5,7 +5,6 @@ Source: Caffe, ``src/caffe/layers/sigmoid_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.backends import ops
 from demitasse.backends.base import Array
 from demitasse.layers.base import Blobs, Flags, Layer, register
 from demitasse.layers.neuron import NeuronLayer
@@ -22,7 +21,7 @@ class Sigmoid(NeuronLayer):
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         super().reshape(bottom, top)
-        self.op = ops.Activation(dtype=self.dtype, function="sigmoid", count=bottom[0].count)
+        self.op = self.activation("sigmoid", bottom)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         top[0].write(sigmoid(self, bottom[0].read()))

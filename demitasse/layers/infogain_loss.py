@@ -1,0 +1,131 @@
+"""InfogainLoss: -sum_k H[label, k] log(p_k) / normaliser, p the softmax of the scores.
+
+Source: Caffe, ``src/caffe/layers/infogain_loss_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+from demitasse.backends.base import Array
+from demitasse.blob import Blob
+from demitasse.device import Device
+from demitasse.errors import ConfigError, DataError, NetError, ShapeError
+from demitasse.layers.base import Between, Blobs, Flags, register
+from demitasse.layers.classes import SMALLEST_PROBABILITY, ClassAxis, normalizer
+from demitasse.layers.loss import LossLayer, normalization_of
+from demitasse.layers.softmax import softmax
+from demitasse.paths import resolve
+from demitasse.proto import BlobProto, read_binary
+
+__all__ = ["InfogainLoss"]
+
+
+@register("InfogainLoss")
+class InfogainLoss(LossLayer):
+    """Softmax loss that weighs every pair of true and predicted class by a matrix.
+
+    The matrix is the third bottom, or a BlobProto in the file ``source``. A label that is neither
+    a class nor ``ignore_label`` makes the loss NaN.
+
+    Shapes: scores (*outer, C, *inner), labels outer x inner of any shape, matrix of C x C values
+    -> loss (), and, with a second top, the probabilities, shaped like the scores. C is at ``axis``.
+
+    Raises:
+        ConfigError: There is neither a third bottom nor ``source``, or the deprecated
+            ``normalize`` is given.
+        ShapeError: There is not one label for each place, or the matrix is not C x C.
+    """
+
+    bottoms = Between(2, 3)
+    tops = Between(1, 2)
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        super().setup(bottom, top)
+        p, loss = self.param.infogain_loss_param, self.param.loss_param
+        if loss.HasField("normalize"):
+            message = "loss_param.normalize is deprecated and not taken here; use normalization"
+            raise ConfigError(message)
+        self.ignore_label = loss.ignore_label if loss.HasField("ignore_label") else None
+        self.normalization = normalization_of(loss, default="VALID")
+        self.matrix: Blob | None = None
+        if len(bottom) < 3:
+            if not p.HasField("source"):
+                message = "infogain_loss_param.source must name a matrix, or a third bottom be one"
+                raise ConfigError(message)
+            self.matrix = Blob((), self.dtype, self.device, f"{self.name}.matrix")
+            path = resolve(p.source, self.context.base_dir)
+            self.matrix.from_proto(read_binary(path, BlobProto, DataError))
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        super().reshape(bottom, top)
+        self.axis = ClassAxis.of(bottom[0], self.param.infogain_loss_param.axis, bottom[1])
+        matrix = self._matrix_blob(bottom)
+        if matrix.count != self.axis.classes**2:
+            message = (
+                f"the matrix {matrix.shape} must hold {self.axis.classes} x {self.axis.classes} "
+                f"values, one for each pair of classes of the scores {bottom[0].shape}"
+            )
+            raise ShapeError(message)
+        prob = self.saved("prob", bottom[0].shape)
+        if len(top) > 1:
+            top[1].reshape_like(bottom[0])
+            top[1].share_data(prob.blob)
+
+    def allow_force_backward(self, bottom_index: int) -> bool:
+        return bottom_index == 0
+
+    def to(self, device: Device) -> None:
+        super().to(device)
+        if self.matrix is not None:
+            self.matrix.to(device)
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        xp, axis = self.xp, self.axis
+        prob = softmax(self, bottom[0].read(), axis.axis)
+        self.saved("prob", prob.shape).write(prob)
+        labels = axis.labels(self, bottom[1])
+        log = xp.log(xp.maximum(self._spread(prob), SMALLEST_PROBABILITY))
+        loss = -xp.sum(self._rows(bottom, labels) * log, axis=1)  # (outer, inner)
+        loss = xp.where(axis.known(self, labels), loss, float("nan"))
+        valid = self._valid(labels)
+        if valid is not None:
+            loss = xp.where(valid, loss, 0.0)
+        top[0].write(xp.sum(loss) / self._normalizer(valid))
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        self.refuse_target_gradient(list(propagate_down))
+        if any(propagate_down[2:]):
+            message = "InfogainLoss has no gradient for its matrix (bottom 2)"
+            raise NetError(message)
+        if not propagate_down[0]:
+            return
+        xp, shape = self.xp, bottom[0].shape
+        labels = self.axis.labels(self, bottom[1])
+        valid = self._valid(labels)
+        prob = self._spread(self.saved("prob", shape).read())
+        rows = self._rows(bottom, labels)
+        diff = prob * xp.sum(rows, axis=1, keepdims=True) - rows
+        if valid is not None:
+            diff = xp.where(xp.expand_dims(valid, axis=1), diff, 0.0)
+        scale = top[0].read_diff() / self._normalizer(valid)
+        bottom[0].write_diff(xp.reshape(diff * scale, shape))
+
+    def _rows(self, bottom: Blobs, labels: Array) -> Array:
+        """Return the matrix row of each label. Shape: (outer, C, inner)."""
+        xp, axis = self.xp, self.axis
+        matrix = xp.reshape(self._matrix_blob(bottom).read(), (axis.classes, axis.classes))
+        index = xp.reshape(xp.clip(labels, 0, axis.classes - 1), (-1,))
+        rows = xp.take(matrix, index, axis=0)
+        rows = xp.reshape(rows, (axis.outer, axis.inner, axis.classes))
+        return xp.permute_dims(rows, (0, 2, 1))
+
+    def _matrix_blob(self, bottom: Blobs) -> Blob:
+        return bottom[2] if self.matrix is None else self.matrix
+
+    def _spread(self, prob: Array) -> Array:
+        return self.xp.reshape(prob, (self.axis.outer, self.axis.classes, self.axis.inner))
+
+    def _valid(self, labels: Array) -> Array | None:
+        return None if self.ignore_label is None else labels != self.ignore_label
+
+    def _normalizer(self, valid: Array | None) -> Array | float:
+        return normalizer(self, self.normalization, self.axis.outer, self.axis.places, valid)

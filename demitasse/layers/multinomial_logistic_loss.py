@@ -1,0 +1,51 @@
+"""MultinomialLogisticLoss: -sum log(p_label) / N, of probabilities.
+
+Source: Caffe, ``src/caffe/layers/multinomial_logistic_loss_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+from demitasse.backends.base import Array
+from demitasse.layers.base import Blobs, Flags, register
+from demitasse.layers.classes import SMALLEST_PROBABILITY, ClassAxis
+from demitasse.layers.loss import LossLayer
+
+__all__ = ["MultinomialLogisticLoss"]
+
+
+@register("MultinomialLogisticLoss")
+class MultinomialLogisticLoss(LossLayer):
+    """Compare probabilities with class labels; after a Softmax prefer SoftmaxWithLoss.
+
+    A label that is not a class makes the loss NaN.
+
+    Shapes: probabilities (N, ...) with K values per sample, labels (N,) -> loss ().
+
+    Raises:
+        ShapeError: There is not one label per sample.
+    """
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        super().reshape(bottom, top)
+        self.axis = ClassAxis.of_samples(bottom[0], bottom[1])
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        xp, labels = self.xp, self.axis.labels(self, bottom[1])
+        loss = xp.where(
+            self.axis.known(self, labels), -xp.log(self._picked(bottom, labels)), float("nan")
+        )
+        top[0].write(xp.sum(loss) / self.axis.outer)
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        self.refuse_target_gradient(list(propagate_down))
+        if propagate_down[0]:
+            xp, labels = self.xp, self.axis.labels(self, bottom[1])
+            slope = -top[0].read_diff() / self.axis.outer / self._picked(bottom, labels)
+            hit = self.axis.matches(self, labels)  # (N, K, 1)
+            diff = xp.where(hit, xp.expand_dims(slope, axis=1), 0.0)
+            bottom[0].write_diff(xp.reshape(diff, bottom[0].shape))
+
+    def _picked(self, bottom: Blobs, labels: Array) -> Array:
+        """Return the probabilities of the labels, none too small. Shape: (N, 1)."""
+        picked = self.axis.pick(self, bottom[0].read(), labels)
+        return self.xp.maximum(picked, SMALLEST_PROBABILITY)
