@@ -3,6 +3,7 @@
 from demitasse.proto import caffe_pb2
 from demitasse.proto.arrays import floats, set_floats, stored_shape
 from demitasse.proto.caffe_pb2 import *  # noqa: F403
+from demitasse.proto.lines import carry_lines, keep_lines, line_of_layer, origin_of_layer
 from demitasse.proto.read import (
     parse_text,
     read_net_params,
@@ -11,12 +12,18 @@ from demitasse.proto.read import (
     read_text,
 )
 from demitasse.proto.read_binary import read_binary
+from demitasse.proto.text.dialects import fork_of_type
 from demitasse.proto.upgrade import upgrade_net, upgrade_solver
 from demitasse.proto.write import text_of, write_binary, write_text
 
 __all__ = [
     "caffe_pb2",
+    "carry_lines",
     "floats",
+    "fork_of_type",
+    "keep_lines",
+    "line_of_layer",
+    "origin_of_layer",
     "parse_text",
     "read_binary",
     "read_net_params",

@@ -8,13 +8,15 @@ import os
 from pathlib import Path
 from typing import TypeVar
 
-from google.protobuf import text_format
 from google.protobuf.message import Message
 
 from demitasse.errors import PrototxtError
 from demitasse.proto.caffe_pb2 import NetParameter, SolverParameter
+from demitasse.proto.lines import keep_lines
 from demitasse.proto.read_binary import read_binary
+from demitasse.proto.text import Parsed, parse
 from demitasse.proto.upgrade import Problem, upgrade_net, upgrade_solver
+from demitasse.proto.upgrade_notes import Lines
 
 __all__ = [
     "parse_text",
@@ -30,41 +32,46 @@ PathLike = str | os.PathLike[str]
 log = logging.getLogger("demitasse.proto")
 
 
-def parse_text(text: str, cls: type[M], source: str | None = None) -> M:
+def parse_text(text: str, cls: type[M], source: str | None = None, *, lenient: bool = False) -> M:
     """Make a message from prototxt.
 
     Args:
         text: The prototxt; an empty one is an empty message.
         cls: The message class.
         source: Where the text is from, for error messages.
+        lenient: Leave fields that are not known out with a warning, instead of refusing them.
 
     Raises:
-        PrototxtError: The text is not a message of this class.
+        PrototxtError: The text is not a message of this class; all faults are listed.
     """
-    try:
-        return text_format.Parse(text, cls())
-    except text_format.ParseError as error:
-        raise PrototxtError(str(error), source, error.GetLine(), error.GetColumn()) from error
+    return _parsed(text, cls, source, lenient).message
 
 
-def read_text(path: PathLike, cls: type[M]) -> M:
-    """Read a message from a prototxt file.
+def read_text(path: PathLike, cls: type[M], *, lenient: bool = False) -> M:
+    """Read a message from a prototxt file; ``lenient`` as for ``parse_text``.
 
     Raises:
         PrototxtError: The file is not there, is empty, or is not a message of this class.
     """
-    return parse_text(_text(path), cls, os.fspath(path))
+    return parse_text(_text(path), cls, os.fspath(path), lenient=lenient)
 
 
-def read_net_params(path: PathLike) -> NetParameter:
+def read_net_params(path: PathLike, *, lenient: bool = False) -> NetParameter:
     """Read a net from prototxt and bring it to the current format.
+
+    ``line_of_layer`` then knows where each layer is written. ``lenient`` as for ``parse_text``.
 
     Raises:
         PrototxtError: The file is not there, is empty, or is not a net.
     """
-    net = read_text(path, NetParameter)
-    _upgraded(net, path)
-    return net
+    source = os.fspath(path)
+    parsed = _parsed(_text(path), NetParameter, source, lenient)
+    lines: Lines = [*parsed.layer_lines]
+    _upgraded(parsed.message, source, lines)
+    if lines and lines[0] is None:  # the layer made of the net's input fields
+        lines[0] = parsed.input_line
+    keep_lines(parsed.message, source, lines)
+    return parsed.message
 
 
 def read_net_params_binary(path: PathLike) -> NetParameter:
@@ -74,26 +81,26 @@ def read_net_params_binary(path: PathLike) -> NetParameter:
         WeightsError: The file is not there, or is damaged.
     """
     net = read_binary(path, NetParameter)
-    _upgraded(net, path)
+    _upgraded(net, os.fspath(path))
     return net
 
 
-def read_solver_params(path: PathLike) -> SolverParameter:
+def read_solver_params(path: PathLike, *, lenient: bool = False) -> SolverParameter:
     """Read a solver from prototxt and bring it to the current format.
 
     ``snapshot_prefix`` is completed as Caffe does: absent, it is the solver file without its
-    ending; an existing folder gets the stem of the solver file appended.
+    ending; an existing folder gets the stem of the solver file appended. ``lenient`` as for
+    ``parse_text``.
 
     Raises:
         PrototxtError: The file is not there, is empty, or is not a solver.
     """
-    solver = read_text(path, SolverParameter)
+    file, source = Path(path), os.fspath(path)
+    solver = read_text(path, SolverParameter, lenient=lenient)
     try:
-        notes = upgrade_solver(solver)
+        _tell(upgrade_solver(solver), source)
     except PrototxtError as error:
-        raise error.at(os.fspath(path)) from None
-    _tell(notes, path)
-    file = Path(path)
+        raise error.at(source) from None
     if not solver.HasField("snapshot_prefix"):
         solver.snapshot_prefix = os.fspath(file.with_suffix(""))
     elif Path(solver.snapshot_prefix).is_dir():
@@ -101,18 +108,24 @@ def read_solver_params(path: PathLike) -> SolverParameter:
     return solver
 
 
-def _upgraded(net: NetParameter, path: PathLike) -> None:
+def _parsed(text: str, cls: type[M], source: str | None, lenient: bool) -> Parsed[M]:
+    parsed = parse(text, cls, source, lenient)
+    for line, column, message in parsed.warnings:
+        log.warning("%s:%d:%d: %s", source or "text", line, column, message)
+    return parsed
+
+
+def _upgraded(net: NetParameter, source: str, lines: Lines | None = None) -> None:
     try:
-        notes = upgrade_net(net)
+        _tell(upgrade_net(net, lines), source)
     except PrototxtError as error:
-        raise error.at(os.fspath(path)) from None
-    _tell(notes, path)
+        raise error.at(source) from None
 
 
-def _tell(notes: list[str], path: PathLike) -> None:
+def _tell(notes: list[str], source: str) -> None:
     for note in notes:
         level = logging.WARNING if isinstance(note, Problem) else logging.INFO
-        log.log(level, "%s: %s", os.fspath(path), note)
+        log.log(level, "%s: %s", source, note)
 
 
 def _text(path: PathLike) -> str:

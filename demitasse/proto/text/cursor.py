@@ -1,0 +1,106 @@
+"""A place in a run of tokens, and ways to get over a part that cannot be read."""
+
+from demitasse.proto.text.faults import Fault, shown
+from demitasse.proto.text.tokens import END, NAME, STRING, Places, Token, tokens
+
+__all__ = ["Cursor", "Skip"]
+
+OPENERS, CLOSERS = frozenset("{<["), frozenset("}>]")
+
+
+class Skip(Exception):  # noqa: N818 - it never leaves the parser
+    """Give up the current field because of a token.
+
+    Attributes:
+        token: Where the fault is.
+        message: What it is.
+    """
+
+    def __init__(self, token: Token, message: str) -> None:
+        super().__init__(message)
+        self.token, self.message = token, message
+
+
+class Cursor:
+    """The tokens of a text and how far they have been read.
+
+    Attributes:
+        next: The first token not read yet.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._tokens = list(tokens(text))
+        self._places = Places(text)
+        self._at = 0
+        self.next = self._tokens[0]
+
+    def advance(self) -> Token:
+        """Step over the next token and return it; the end is never passed."""
+        token = self.next
+        if token.kind != END:
+            self._at += 1
+            self.next = self._tokens[self._at]
+        return token
+
+    def take(self, symbol: str) -> Token | None:
+        """Step over the next token if it is this symbol."""
+        if self.next.text == symbol:
+            return self.advance()
+        return None
+
+    def begins_field(self) -> bool:
+        """Whether the next token looks like the name of a field rather than a value."""
+        if self.next.kind != NAME:
+            return False
+        return self._tokens[self._at + 1].text in {":", "{", "<"}
+
+    def line(self, token: Token) -> int:
+        """The line of a token, from 1."""
+        return self._places.line(token.offset)
+
+    def shown(self) -> str:
+        """The next token as a message names it."""
+        return shown(self.next.kind, self.next.text)
+
+    def fault(self, token: Token, message: str) -> Fault:
+        """A fault at a token."""
+        return Fault(self.line(token), self._places.column(token.offset), message)
+
+    # -- getting over what cannot be read ------------------------------------------------------
+
+    def skip_value(self, name: Token) -> list[Token]:
+        """Step over the value of an unknown field, and return its tokens."""
+        start = self._at
+        if not self.take(":") and self.next.text not in {"{", "<"}:
+            raise Skip(name, f"expected ':' or '{{' after {name.text!r}, found {self.shown()}")
+        if self.next.text in OPENERS:
+            self.skip_rest_of(self.advance())
+        elif not self.begins_field():
+            self.take("-")
+            if self.advance().kind == STRING:
+                while self.next.kind == STRING:
+                    self.advance()
+        return [token for token in self._tokens[start : self._at] if token.text != ":"]
+
+    def skip_rest_of(self, opener: Token) -> None:
+        """Step over what an opening bracket, just read, encloses, and its closing bracket."""
+        depth = 1
+        while depth:
+            token = self.advance()
+            if token.kind == END:
+                message = f"nothing closes the {opener.text!r} on line {self.line(opener)}"
+                raise Skip(opener, message)
+            depth += (token.text in OPENERS) - (token.text in CLOSERS)
+
+    def recover(self) -> bool:
+        """Step to where a next field seems to begin; whether the message has ended instead."""
+        while not self.begins_field():
+            token = self.advance()
+            if token.kind == END or token.text in {"}", ">"}:
+                return True
+            if token.text in OPENERS:
+                try:
+                    self.skip_rest_of(token)
+                except Skip:
+                    return True
+        return False

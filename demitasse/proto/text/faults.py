@@ -1,0 +1,70 @@
+"""What is wrong with a text, where, and what was probably meant."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import NamedTuple
+
+from demitasse.errors import PrototxtError
+
+__all__ = ["Fault", "error_of", "grouped", "shown", "similar"]
+
+MOST = 20  # different faults that one message lists
+
+
+class Fault(NamedTuple):
+    """One finding.
+
+    Attributes:
+        line: From 1.
+        column: From 1.
+        message: What is wrong and what would be right.
+    """
+
+    line: int
+    column: int
+    message: str
+
+
+def grouped(faults: list[Fault]) -> list[Fault]:
+    """The faults in the order of the text; equal ones become one that names the other lines."""
+    places: dict[str, list[Fault]] = {}
+    for fault in sorted(faults):
+        places.setdefault(fault.message, []).append(fault)
+    return [
+        fault._replace(message=fault.message + _also(again)) for fault, *again in places.values()
+    ]
+
+
+def error_of(faults: list[Fault], source: str | None) -> PrototxtError:
+    """One exception for all faults."""
+    first, *rest = grouped(faults)
+    where = f"{source}:" if source else ""
+    lines = [first.message]
+    lines += [f"{where}{line}:{column}: {message}" for line, column, message in rest[: MOST - 1]]
+    if len(rest) >= MOST:
+        lines.append(f"... and {len(rest) - MOST + 1} more")
+    return PrototxtError("\n".join(lines), source, first.line, first.column)
+
+
+def _also(again: list[Fault]) -> str:
+    if not again:
+        return ""
+    named = ", ".join(str(fault.line) for fault in again[:5])
+    return f" (again on line {named}{' and others' if len(again) > 5 else ''})"
+
+
+def similar(name: str, known: Iterable[str]) -> str:
+    """A question that names the nearest of the known names, or nothing."""
+    names = list(known)
+    for exact in names:
+        if exact.lower() == name.lower():
+            return f"; did you mean {exact!r}?"
+    near = get_close_matches(name, names, 1, 0.7)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def shown(kind: str, text: str) -> str:
+    """A token as a message names it."""
+    if kind == "end":
+        return "the end of the text"
+    return text if len(text) <= 40 else f"{text[:37]}..."

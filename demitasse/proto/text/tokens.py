@@ -1,0 +1,64 @@
+"""Cut prototxt into tokens.
+
+Source: the protobuf text format's language specification.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+__all__ = ["END", "NAME", "NUMBER", "OTHER", "STRING", "SYMBOL", "Places", "Token", "tokens"]
+
+NAME, NUMBER, STRING, SYMBOL, OTHER, END = "name", "number", "string", "symbol", "other", "end"
+
+# A string ends on its line; what begins one and does not end falls to `other`, as do stray marks.
+TOKEN = re.compile(
+    r"""
+    (?P<skip>   (?: [ \t\r\n\f\v]+ | \#[^\n]* )+ )
+  | (?P<name>   [A-Za-z_][A-Za-z_0-9]* )
+  | (?P<number> \.?[0-9] (?: [eE][+-](?=[0-9]) | [0-9A-Za-z_.] )* )
+  | (?P<string> "[^"\\\n]*(?:\\.[^"\\\n]*)*" | '[^'\\\n]*(?:\\.[^'\\\n]*)*' )
+  | (?P<symbol> [{}<>\[\]:;,-] )
+  | (?P<other>  ["'][^\n]* | . )
+    """,
+    re.VERBOSE | re.ASCII,
+)
+
+
+class Token(NamedTuple):
+    """A piece of text.
+
+    Attributes:
+        kind: ``NAME``, ``NUMBER``, ``STRING``, ``SYMBOL``, ``OTHER`` (nothing legal) or ``END``.
+        text: The characters, quotes included.
+        offset: Where it begins, in characters.
+    """
+
+    kind: str
+    text: str
+    offset: int
+
+
+def tokens(text: str) -> Iterator[Token]:
+    """Every token that is neither space nor comment, and an ``END`` last."""
+    for match in TOKEN.finditer(text):
+        kind = match.lastgroup
+        if kind is not None and kind != "skip":
+            yield Token(kind, match[0], match.start())
+    yield Token(END, "", len(text))
+
+
+class Places:
+    """Lines and columns, counted from 1, of offsets into a text."""
+
+    def __init__(self, text: str) -> None:
+        self._starts = [0, *(match.end() for match in re.finditer("\n", text))]
+
+    def line(self, offset: int) -> int:
+        """The line that holds an offset."""
+        return bisect_right(self._starts, offset)
+
+    def column(self, offset: int) -> int:
+        """The column of an offset; a tab counts as one."""
+        return offset - self._starts[self.line(offset) - 1] + 1
