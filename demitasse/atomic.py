@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,7 +29,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         OSError: The folder cannot be written to, or the disk is full.
     """
     target = Path(path).resolve()  # a symbolic link keeps pointing where it does
-    temporary = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}.part")
+    temporary = target.with_name(f".{target.name[:200]}.{os.urandom(4).hex()}.part")
     try:
         with temporary.open("x+b") as file:
             yield file

@@ -1,7 +1,9 @@
 """The file formats of Caffe: messages, reading, writing, and upgrades of old files."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from demitasse.proto import caffe_pb2
-from demitasse.proto.arrays import floats, set_floats, stored_shape
 from demitasse.proto.caffe_pb2 import *  # noqa: F403
 from demitasse.proto.lines import carry_lines, keep_lines, line_of_layer, origin_of_layer
 from demitasse.proto.read import (
@@ -15,6 +17,9 @@ from demitasse.proto.read_binary import read_binary
 from demitasse.proto.text.dialects import fork_of_type
 from demitasse.proto.upgrade import upgrade_net, upgrade_solver
 from demitasse.proto.write import text_of, write_binary, write_text
+
+if TYPE_CHECKING:
+    from demitasse.proto.arrays import floats, set_floats, stored_shape
 
 __all__ = [
     "caffe_pb2",
@@ -39,3 +44,13 @@ __all__ = [
     "write_text",
 ]
 __all__ += caffe_pb2.__all__
+
+
+def __getattr__(name: str) -> Any:
+    """Load what needs numpy when it is first asked for."""
+    if name not in {"floats", "set_floats", "stored_shape"}:
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    value = getattr(import_module("demitasse.proto.arrays"), name)
+    globals()[name] = value
+    return value

@@ -7,10 +7,9 @@ Source: Caffe, ``src/caffe/util/upgrade_proto.cpp`` (UpgradeV0PaddingLayers,
 UpgradeV0LayerParameter).
 """
 
-from difflib import get_close_matches
-
 from demitasse.errors import PrototxtError
 from demitasse.proto.caffe_pb2 import NetParameter, V1LayerParameter
+from demitasse.proto.text.faults import similar
 from demitasse.proto.upgrade_notes import Lines, Problem
 from demitasse.proto.upgrade_v0_fields import COMMON, MOVES, TYPES
 
@@ -97,9 +96,7 @@ def _upgrade_layer(layer: V1LayerParameter) -> list[str]:
 def _type(layer: V1LayerParameter) -> int:
     name = layer.layer.type
     if name not in TYPES:
-        near = get_close_matches(name, TYPES, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        message = f"{_called(layer)}: the old format has no type {name!r}{hint}"
+        message = f"{_called(layer)}: the old format has no type {name!r}{similar(name, TYPES)}"
         raise PrototxtError(message)
     return TYPES[name]
 

@@ -3,7 +3,6 @@
 Source: the protobuf text format's language specification.
 """
 
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from google.protobuf.message import Message
@@ -16,7 +15,6 @@ __all__ = ["Fault", "Parsed", "parse"]
 M = TypeVar("M", bound=Message)
 
 
-@dataclass(frozen=True)
 class Parsed(Generic[M]):
     """What a text holds.
 
@@ -27,10 +25,11 @@ class Parsed(Generic[M]):
         input_line: Of a net, the line of its first ``input``, or None.
     """
 
-    message: M
-    warnings: list[Fault]
-    layer_lines: list[int]
-    input_line: int | None
+    def __init__(self, message: M, parser: Parser) -> None:
+        self.message = message
+        self.warnings = grouped(parser.warnings)
+        self.layer_lines = parser.layer_lines["layers"] or parser.layer_lines["layer"]
+        self.input_line = parser.input_line
 
 
 def parse(text: str, cls: type[M], source: str | None = None, lenient: bool = False) -> Parsed[M]:
@@ -50,5 +49,4 @@ def parse(text: str, cls: type[M], source: str | None = None, lenient: bool = Fa
     parser.parse(message)
     if parser.faults:
         raise error_of(parser.faults, source)
-    lines = parser.layer_lines["layers"] or parser.layer_lines["layer"]
-    return Parsed(message, grouped(parser.warnings), lines, parser.input_line)
+    return Parsed(message, parser)

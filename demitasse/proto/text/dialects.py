@@ -3,7 +3,6 @@
 Source: the ``caffe.proto`` files of those Caffes, and files written for them.
 """
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -74,6 +73,8 @@ def fork_of_v1_type(name: str) -> str:
 
 @cache
 def _table() -> dict[str, Any]:
+    import tomllib  # most files need none of this
+
     return tomllib.loads(TABLE.read_text(encoding="utf-8"))
 
 

@@ -1,7 +1,6 @@
 """What is wrong with a text, where, and what was probably meant."""
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import NamedTuple
 
 from demitasse.errors import PrototxtError
@@ -55,6 +54,8 @@ def _also(again: list[Fault]) -> str:
 
 def similar(name: str, known: Iterable[str]) -> str:
     """A question that names the nearest of the known names, or nothing."""
+    from difflib import get_close_matches  # needed for a faulty file only
+
     names = list(known)
     for exact in names:
         if exact.lower() == name.lower():
