@@ -1,0 +1,86 @@
+"""ArgMax."""
+
+import numpy as np
+import pytest
+
+from demitasse.errors import ConfigError, NetError, ShapeError
+from demitasse.testing import make_layer
+
+X = np.random.default_rng(0).normal(0, 1, (2, 3, 4, 5))
+
+
+def layer(fields, x=X, **options):
+    return make_layer(f'type: "ArgMax" argmax_param {{ {fields} }}', [x], **options)
+
+
+def test_finds_the_largest_of_each_item(backend):
+    [y] = layer("", device=backend).forward()
+
+    assert y.shape == (2, 1, 1, 1)
+    np.testing.assert_array_equal(y.ravel(), X.reshape(2, -1).argmax(axis=1))
+
+
+@pytest.mark.parametrize(
+    ("bottom", "top"),
+    [((2, 7), (2, 1, 3)), ((2, 7, 3), (2, 1, 3)), ((2, 2, 2, 2, 2), (2, 1, 3, 1, 1))],
+)
+def test_the_top_has_at_least_three_axes(bottom, top):
+    x = np.arange(np.prod(bottom), dtype=float).reshape(bottom)
+
+    [y] = layer("top_k: 3", x).forward()
+
+    assert y.shape == top
+    n = x[0].size
+    np.testing.assert_array_equal(y.reshape(2, 3), [[n - 1, n - 2, n - 3]] * 2)
+
+
+def test_gives_the_values_behind_the_indices(backend):
+    [y] = layer("top_k: 4 out_max_val: true", device=backend).forward()
+
+    rows = X.reshape(2, -1)
+    order = np.argsort(-rows, axis=1)[:, :4]
+    assert y.shape == (2, 2, 4, 1)
+    np.testing.assert_array_equal(y[:, 0, :, 0], order)
+    np.testing.assert_array_equal(y[:, 1, :, 0], np.take_along_axis(rows, order, axis=1))
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1])
+def test_along_an_axis_gives_indices_or_values(axis, backend):
+    order = np.take(np.argsort(-X, axis=axis), range(2), axis=axis)
+
+    [indices] = layer(f"top_k: 2 axis: {axis}", device=backend).forward()
+    [values] = layer(f"top_k: 2 axis: {axis} out_max_val: true", device=backend).forward()
+
+    np.testing.assert_array_equal(indices, order)
+    np.testing.assert_array_equal(values, np.take_along_axis(X, order, axis=axis))
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_of_equal_values_the_last_comes_first(k, backend):
+    [y] = layer(f"top_k: {k}", np.array([[3.0, 7, 1, 7, 7]]), device=backend).forward()
+
+    np.testing.assert_array_equal(y.ravel(), [4, 3, 1][:k])
+
+
+def test_has_no_gradient():
+    one = layer("")
+    one.forward()
+
+    with pytest.raises(NetError, match="ArgMax has no gradient"):
+        one.backward(propagate_down=[True])
+
+
+@pytest.mark.parametrize("fields", ["top_k: 61", "top_k: 4 axis: 1"])
+def test_refuses_to_choose_more_than_there_are(fields):
+    with pytest.raises(ConfigError, match=r"there are only (60|3) values"):
+        layer(fields)
+
+
+def test_refuses_to_choose_none():
+    with pytest.raises(ConfigError, match="top_k must be above 0"):
+        layer("top_k: 0")
+
+
+def test_refuses_an_axis_that_is_not_there():
+    with pytest.raises(ShapeError, match="axis 4"):
+        layer("axis: 4")

@@ -1,0 +1,65 @@
+"""Embed."""
+
+import numpy as np
+import pytest
+
+from demitasse.errors import ConfigError, NetError, ShapeError
+from demitasse.testing import check_gradients, make_layer
+
+WORDS = np.array([[3, 0, 4], [3, 3, 1]])
+
+
+def layer(fields="", words=WORDS, **options):
+    text = (
+        'type: "Embed" embed_param { num_output: 2 input_dim: 5 '
+        f'weight_filler {{ type: "gaussian" }} {fields} }}'
+    )
+    return make_layer(text, [words], **options)
+
+
+def test_looks_each_index_up(backend):
+    one = layer("bias_filler { value: 0.5 }", device=backend)
+    table = np.arange(10.0).reshape(5, 2)
+    one.params[0].data = table
+    assert [blob.shape for blob in one.params] == [(5, 2), (2,)]
+
+    [y] = one.forward()
+
+    np.testing.assert_array_equal(y, table[WORDS] + 0.5)
+
+
+def test_cuts_fractions_off(backend):
+    one = layer("bias_term: false", np.array([1.9, 0.0, -0.4]), device=backend)
+
+    [y] = one.forward()
+
+    np.testing.assert_array_equal(y, one.params[0].data[[1, 0, 0]])
+
+
+@pytest.mark.parametrize("fields", ["bias_term: false", "", "bias_filler { value: 1 }"])
+def test_gradients(fields, backend):
+    check_gradients(layer(fields, device=backend))
+
+
+@pytest.mark.parametrize("word", [5, -1, np.nan])
+def test_refuses_an_index_that_is_not_in_the_table(word):
+    one = layer()
+
+    with pytest.raises(ShapeError, match=rf"holds the index {word:g}, but there are 5 rows"):
+        one.forward(np.array([0, word, 2]))
+
+
+def test_has_no_gradient_for_indices():
+    one = layer()
+    one.forward()
+
+    with pytest.raises(NetError, match="no gradient for its bottom"):
+        one.backward(propagate_down=[True])
+
+
+@pytest.mark.parametrize("missing", ["num_output", "input_dim"])
+def test_refuses_a_missing_size(missing):
+    fields = " ".join(f"{name}: 3" for name in ("num_output", "input_dim") if name != missing)
+
+    with pytest.raises(ConfigError, match=rf"embed_param.{missing} must be above 0"):
+        make_layer(f'type: "Embed" embed_param {{ {fields} }}', [WORDS])
