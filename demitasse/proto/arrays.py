@@ -40,7 +40,7 @@ def floats(source: BlobProto | Scalars[float], diff: bool = False) -> Floats:
     for name in (doubles, singles):
         field = getattr(source, name)
         if len(field):
-            return _numbers(field) if hasattr(field, "__array__") else _packed(source, name)
+            return _numbers(field) if has_blocks(field) else _packed(source, name)
     return _raw(source, "raw_diff" if diff else "raw_data")
 
 
@@ -70,8 +70,13 @@ def stored_shape(blob: BlobProto) -> tuple[int, ...]:
     return tuple(blob.shape.dim)
 
 
+def has_blocks(field: Scalars[float]) -> bool:
+    """Whether numpy can copy a field in one block, as from protobuf 7 on."""
+    return hasattr(field, "__array__")
+
+
 def _numbers(field: Scalars[float]) -> Floats:
-    if hasattr(field, "__array__"):  # protobuf 7: one block copy
+    if has_blocks(field):
         return np.asarray(field)
     return np.fromiter(field, np.float32, len(field))
 
