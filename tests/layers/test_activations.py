@@ -1,0 +1,308 @@
+"""Elementwise layers: values, gradients, in place, refusals."""
+
+import numpy as np
+import pytest
+
+from demitasse.errors import ConfigError, NetError, ShapeError
+from demitasse.testing import check_gradients, make_layer
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(0, 1.5, (2, 3, 4))
+POSITIVE = RNG.uniform(0.5, 2, (2, 3, 4))
+
+CASES = [  # name, text, input, the same in numpy, places of kinks
+    ("relu", 'type: "ReLU"', X, lambda x: np.maximum(x, 0), 0),
+    (
+        "relu_leaky",
+        'type: "ReLU" relu_param { negative_slope: 0.25 }',
+        X,
+        lambda x: np.where(x > 0, x, x / 4),
+        0,
+    ),
+    (
+        "relu_mirrored",
+        'type: "ReLU" relu_param { negative_slope: -0.5 }',
+        X,
+        lambda x: np.where(x > 0, x, -x / 2),
+        0,
+    ),
+    ("sigmoid", 'type: "Sigmoid"', X, lambda x: 1 / (1 + np.exp(-x)), None),
+    ("tanh", 'type: "TanH"', X, np.tanh, None),
+    ("bnll", 'type: "BNLL"', X, lambda x: np.log(1 + np.exp(x)), None),
+    (
+        "elu",
+        'type: "ELU" elu_param { alpha: 0.5 }',
+        X,
+        lambda x: np.where(x > 0, x, (np.exp(x) - 1) / 2),
+        0,
+    ),
+    (
+        "elu_negative",
+        'type: "ELU" elu_param { alpha: -0.5 }',
+        X,
+        lambda x: np.where(x > 0, x, -(np.exp(x) - 1) / 2),
+        0,
+    ),
+    ("swish", 'type: "Swish"', X, lambda x: x / (1 + np.exp(-x)), None),
+    (
+        "swish_beta",
+        'type: "Swish" swish_param { beta: 2.5 }',
+        X,
+        lambda x: x / (1 + np.exp(-2.5 * x)),
+        None,
+    ),
+    (
+        "clip",
+        'type: "Clip" clip_param { min: -0.5 max: 1.25 }',
+        X,
+        lambda x: np.clip(x, -0.5, 1.25),
+        (0.5, 1.25),
+    ),
+    ("power", 'type: "Power"', X, lambda x: x, None),
+    (
+        "power_linear",
+        'type: "Power" power_param { scale: 2 shift: -1 }',
+        X,
+        lambda x: 2 * x - 1,
+        None,
+    ),
+    (
+        "power_0",
+        'type: "Power" power_param { power: 0 scale: 2 }',
+        X,
+        np.ones_like,
+        None,
+    ),
+    (
+        "power_scale_0",
+        'type: "Power" power_param { power: 2 scale: 0 shift: 3 }',
+        X,
+        lambda x: np.full_like(x, 9),
+        None,
+    ),
+    ("power_2", 'type: "Power" power_param { power: 2 }', X, lambda x: x**2, None),
+    (
+        "power_3",
+        'type: "Power" power_param { power: 3 scale: -0.5 shift: 1 }',
+        X,
+        lambda x: (1 - x / 2) ** 3,
+        None,
+    ),
+    (
+        "power_fraction",
+        'type: "Power" power_param { power: -1.5 shift: 0.5 }',
+        POSITIVE,
+        lambda x: (0.5 + x) ** -1.5,
+        None,
+    ),
+    ("exp", 'type: "Exp"', X, np.exp, None),
+    (
+        "exp_e_shifted",
+        'type: "Exp" exp_param { scale: 0.5 shift: 2 }',
+        X,
+        lambda x: np.exp(2 + x / 2),
+        None,
+    ),
+    (
+        "exp_base",
+        'type: "Exp" exp_param { base: 2 scale: 0.5 shift: -1 }',
+        X,
+        lambda x: 2 ** (x / 2 - 1),
+        None,
+    ),
+    ("exp_base_1", 'type: "Exp" exp_param { base: 1 }', X, np.ones_like, None),
+    ("log", 'type: "Log"', POSITIVE, np.log, None),
+    (
+        "log_base",
+        'type: "Log" log_param { base: 10 scale: 2 shift: 0.5 }',
+        POSITIVE,
+        lambda x: np.log10(2 * x + 0.5),
+        None,
+    ),
+    ("prelu", 'type: "PReLU"', X, lambda x: np.where(x > 0, x, x / 4), 0),
+    (
+        "prelu_shared",
+        'type: "PReLU" prelu_param { channel_shared: true filler { value: 2 } }',
+        X,
+        lambda x: np.where(x > 0, x, 2 * x),
+        0,
+    ),
+]
+every_case = pytest.mark.parametrize(
+    ("text", "x", "function", "kink"), [c[1:] for c in CASES], ids=[c[0] for c in CASES]
+)
+
+
+def in_place(text):
+    return f'{text} bottom: "x" top: "x"'
+
+
+@every_case
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_values(text, x, function, kink, dtype, backend):
+    one = make_layer(text, [x], dtype=dtype, device=backend)
+
+    [y] = one.forward()
+
+    assert y.dtype == dtype
+    np.testing.assert_allclose(y, function(x), rtol=2e-5, atol=1e-6)
+
+
+@every_case
+def test_in_place_gives_the_same_values_and_gradients(text, x, function, kink, backend):
+    apart = make_layer(text, [x], device=backend)
+    one = make_layer(in_place(text), [x], device=backend)
+    dy = RNG.normal(0, 1, x.shape)
+
+    np.testing.assert_array_equal(one.forward()[0], apart.forward()[0])
+    np.testing.assert_array_equal(one.backward(dy)[0], apart.backward(dy)[0])
+    for mine, other in zip(one.params, apart.params, strict=True):
+        np.testing.assert_array_equal(mine.diff, other.diff)
+
+
+@every_case
+def test_gradients(text, x, function, kink, backend):
+    near = {} if kink is None else {"kink": kink, "kink_range": 5e-3}
+
+    check_gradients(text, x, step=1e-4, threshold=1e-6, device=backend, **near)
+
+
+def test_the_gradient_of_each_element_is_its_own(backend):
+    check_gradients('type: "PReLU"', X, kink_range=5e-3, exhaustive=True, device=backend)
+
+
+def test_absval(backend):
+    one = make_layer('type: "AbsVal"', [[-2.0, 0.0, 3.0]], device=backend)
+
+    np.testing.assert_array_equal(one.forward()[0], [2, 0, 3])
+    np.testing.assert_array_equal(one.backward([1, 1, 1])[0], [-1, 0, 1])
+
+
+def test_absval_cannot_run_in_place():
+    with pytest.raises(NetError, match="AbsVal cannot run in place"):
+        make_layer(in_place('type: "AbsVal"'), [X])
+
+
+def test_threshold_is_strict_and_has_no_gradient(backend):
+    one = make_layer(
+        'type: "Threshold" threshold_param { threshold: 0.5 }', [[0.5, 0.75, -1.0]], device=backend
+    )
+
+    np.testing.assert_array_equal(one.forward()[0], [0, 1, 0])
+    with pytest.raises(NetError, match="Threshold has no gradient"):
+        one.backward([1, 1, 1])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", ["Sigmoid", "TanH", "BNLL", "ELU", "Swish"])
+def test_large_inputs_stay_finite(kind, dtype, backend):
+    x = [-1e4, -100.0, 100.0, 1e4]
+    one = make_layer(f'type: "{kind}"', [x], dtype=dtype, device=backend)
+
+    [y] = one.forward()
+    [dx] = one.backward([1, 1, 1, 1])
+
+    assert np.isfinite(y).all()
+    assert np.isfinite(dx).all()
+
+
+def test_what_overflows_becomes_infinite_and_what_is_undefined_nan(backend):
+    power = make_layer('type: "Power" power_param { power: 0.5 }', [[-1.0, 4.0]], device=backend)
+    exp = make_layer('type: "Exp"', [[1000.0]], device=backend)
+    log = make_layer('type: "Log"', [[0.0, -1.0]], device=backend)
+
+    np.testing.assert_array_equal(power.forward()[0], [np.nan, 2])
+    np.testing.assert_array_equal(exp.forward()[0], [np.inf])
+    np.testing.assert_array_equal(log.forward()[0], [-np.inf, np.nan])
+
+
+def test_the_gradient_of_a_power_is_right_at_0(backend):
+    one = make_layer('type: "Power" power_param { power: 3 }', [[0.0, 2.0]], device=backend)
+    one.forward()
+
+    np.testing.assert_allclose(one.backward([1, 1])[0], [0, 12])
+
+
+def test_clip_passes_the_gradient_at_its_ends(backend):
+    one = make_layer(
+        'type: "Clip" clip_param { min: -1 max: 2 }', [[-1.5, -1, 0, 2, 2.5]], device=backend
+    )
+    one.forward()
+
+    np.testing.assert_array_equal(one.backward([3] * 5)[0], [0, 3, 3, 3, 0])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_layers_without_a_bottom_gradient_leave_it_alone(dtype):
+    for _, text, x, _, _ in CASES:
+        one = make_layer(text, [x], dtype=dtype)
+        one.forward()
+        one.bottom[0].diff[...] = 7
+
+        one.backward(np.ones_like(x), propagate_down=[False])
+
+        assert (one.bottom[0].diff == 7).all()
+
+
+class TestPReLU:
+    def test_one_slope_per_channel_begins_at_a_quarter(self):
+        one = make_layer('type: "PReLU"', [X])
+
+        assert one.params[0].shape == (3,)
+        np.testing.assert_array_equal(one.params[0].data, [0.25] * 3)
+
+    def test_a_shared_slope_is_a_scalar(self):
+        one = make_layer('type: "PReLU" prelu_param { channel_shared: true }', [X])
+
+        assert one.params[0].shape == ()
+
+    def test_slopes_are_applied_to_their_channels(self, backend):
+        one = make_layer('type: "PReLU"', [-np.ones((1, 3, 2))], device=backend)
+        one.params[0].data = [1, 2, 3]
+
+        np.testing.assert_array_equal(one.forward()[0], [[[-1, -1], [-2, -2], [-3, -3]]])
+
+    def test_slope_gradients_add_up(self, backend):
+        one = make_layer('type: "PReLU"', [X], device=backend)
+        one.forward()
+        one.backward(np.ones_like(X))
+        once = np.array(one.params[0].diff)
+
+        one.backward(np.ones_like(X))
+
+        np.testing.assert_allclose(one.params[0].diff, 2 * once)
+        np.testing.assert_allclose(once, np.minimum(X, 0).sum(axis=(0, 2)))
+
+    def test_a_frozen_slope_gets_no_gradient(self):
+        one = make_layer('type: "PReLU"', [X])
+        one.layer.set_param_propagate_down(0, False)
+        one.forward()
+
+        one.backward(np.ones_like(X))
+
+        assert not one.params[0].diff.any()
+
+    def test_one_axis_is_refused(self):
+        with pytest.raises(ShapeError, match=r"at least two axes \(N, C, ...\), not \(3,\)"):
+            make_layer('type: "PReLU"', [[1.0, 2, 3]])
+
+    def test_other_channels_are_refused(self):
+        one = make_layer('type: "PReLU"', [X])
+
+        with pytest.raises(ShapeError, match="has 5 channels, the slope is for 3"):
+            one.forward(np.ones((2, 5)))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('type: "Exp" exp_param { base: 0 }', "exp_param.base must be a positive number"),
+        ('type: "Exp" exp_param { base: -2 }', "exp_param.base must be a positive number"),
+        ('type: "Log" log_param { base: 0 }', "log_param.base must be a positive number"),
+        ('type: "Log" log_param { base: 1 }', "must not be 1"),
+        ('type: "Clip"', "needs both min and max"),
+    ],
+)
+def test_constants_that_cannot_be_are_refused(text, why):
+    with pytest.raises(ConfigError, match=why):
+        make_layer(text, [POSITIVE])
