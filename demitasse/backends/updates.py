@@ -1,0 +1,81 @@
+"""The numbers of one parameter update, and which backends know a fast way to make it.
+
+Solvers write each formula once, in array API terms (``demitasse.solvers.updates``). A backend may
+have a faster body for all of them; a test holds the two equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Protocol
+
+from demitasse.backends.base import Array, Backend
+
+__all__ = ["Piece", "Update", "UpdateKernels", "update_kernels"]
+
+
+@dataclass(frozen=True)
+class Update:
+    """One iteration's numbers for one parameter.
+
+    Attributes:
+        kind: The solver's type: "SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam",
+            "AdamW".
+        rate: Learning rate times ``lr_mult``.
+        decay: ``weight_decay`` times ``decay_mult``.
+        l1: The decay is that of the absolute value, not of the square.
+        scale: What the raw gradient is multiplied with first: clipping and 1 / ``iter_size``. A
+            number, or a 0-d array of the gradient's dtype.
+        momentum: ``momentum``.
+        decay2: ``momentum2`` or ``rms_decay``: how slowly averages of squares move.
+        delta: Keeps denominators away from 0.
+        correction: Makes up for Adam's averages starting at 0.
+    """
+
+    kind: str
+    rate: float
+    decay: float = 0.0
+    l1: bool = False
+    scale: float | Array = 1.0
+    momentum: float = 0.0
+    decay2: float = 0.0
+    delta: float = 0.0
+    correction: float = 1.0
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One parameter and what its update needs. All arrays are one-dimensional, of one length.
+
+    ``history`` is overwritten, ``diff`` becomes the value that is taken from ``data``.
+    """
+
+    update: Update
+    data: Array
+    diff: Array
+    history: Sequence[Array]
+
+
+class UpdateKernels(Protocol):
+    """What a backend's module of fast updates holds."""
+
+    apply: Callable[[Sequence[Piece]], None]
+    """Make all updates of one iteration."""
+
+    sumsq: Callable[[Sequence[Array]], float | Array]
+    """Return the sum of the squares of all elements: a number, or a 0-d array on the device."""
+
+
+MODULES = {
+    "numpy": "demitasse.backends.numpy_updates",
+    "cpu": "demitasse.backends.numpy_updates",
+    "onednn": "demitasse.backends.numpy_updates",
+}
+
+
+def update_kernels(backend: Backend) -> UpdateKernels | None:
+    """Return the fast updates of a backend, or None where the portable ones are to run."""
+    module = MODULES.get(backend.name)
+    return None if module is None else import_module(module)

@@ -1,0 +1,162 @@
+"""The nets of a solver: one to train, any number to test with.
+
+Source: Caffe, ``Solver::InitTrainNet`` and ``InitTestNets`` in ``src/caffe/solver.cpp``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from demitasse.errors import ConfigError, DemitasseError
+from demitasse.log import get_logger
+from demitasse.net import Net
+from demitasse.paths import resolve
+from demitasse.proto import NetParameter, NetState, Phase, SolverParameter, read_text
+
+__all__ = ["load_weights_list", "make_test_nets", "make_train_net"]
+
+TRAIN_FIELDS = ("train_net_param", "train_net", "net_param", "net")
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a solver takes a net from: a field that holds a message or names a file."""
+
+    field: str
+    value: NetParameter | str
+
+    def make(
+        self, phase: str, own: NetState | None, base: Path | None, options: Mapping[str, Any]
+    ) -> Net:
+        """Make the net, in the state: phase < the net's own < what the solver adds.
+
+        Raises:
+            DemitasseError: The net cannot be made; names the solver's field.
+        """
+        own = own if own is not None else NetState()
+        try:
+            if isinstance(self.value, NetParameter):
+                message = NetParameter()
+                message.CopyFrom(self.value)
+                message.state.CopyFrom(_merged(phase, message.state, own))
+                return Net(message, base_dir=base, **options)
+            path = resolve(self.value, base)
+            state = _merged(phase, read_text(path, NetParameter).state, own)
+            return Net(
+                path,
+                Phase.Name(state.phase),
+                level=state.level,
+                stages=own.stage,  # the net appends them to those of the file
+                **options,
+            )
+        except DemitasseError as error:
+            error.at(f"solver's {self.field}")
+            raise
+
+
+def _merged(phase: str, net: NetState, own: NetState) -> NetState:
+    state = NetState(phase=Phase.Value(phase))
+    state.MergeFrom(net)
+    state.MergeFrom(own)
+    return state
+
+
+def make_train_net(param: SolverParameter, base: Path | None, options: Mapping[str, Any]) -> Net:
+    """Make the net to train and load ``weights`` into it.
+
+    Args:
+        param: The solver's fields.
+        base: Folder of the solver's file, where named files are looked for too.
+        options: Further arguments for the net.
+
+    Raises:
+        ConfigError: No net is given, or more than one.
+    """
+    given = [name for name in TRAIN_FIELDS if param.HasField(name)]
+    if len(given) != 1:
+        what = "no net to train" if not given else f"{' and '.join(given)} both"
+        message = f"the solver has {what}; it needs exactly one of {', '.join(TRAIN_FIELDS)}"
+        raise ConfigError(message)
+    log.info("Creating training net from %s.", given[0])
+    source = Source(given[0], getattr(param, given[0]))
+    net = source.make("TRAIN", param.train_state, base, options)
+    load_weights_list(net, param.weights, base)
+    return net
+
+
+def make_test_nets(
+    param: SolverParameter, base: Path | None, options: Mapping[str, Any]
+) -> list[Net]:
+    """Make the nets to test with, in the order of ``test_iter``.
+
+    Those of ``test_net_param`` come first, then those of ``test_net``; every further ``test_iter``
+    is one more net made from ``net_param`` or ``net``.
+
+    Raises:
+        ConfigError: The numbers of nets, ``test_iter`` and ``test_state`` do not fit, or
+            ``test_interval`` is missing.
+    """
+    sources = _test_sources(param)
+    if param.test_state and len(param.test_state) != len(sources):
+        message = (
+            f"test_state is given {len(param.test_state)} times for {len(sources)} test nets; "
+            "give it for every one or not at all"
+        )
+        raise ConfigError(message)
+    if sources and param.test_interval <= 0:
+        message = "there are test nets, so test_interval must be above 0"
+        raise ConfigError(message)
+    for index, iterations in enumerate(param.test_iter):
+        if iterations <= 0:
+            message = (
+                f"test_iter of test net {index} is {iterations}; give the number of batches to "
+                "test with (a whole pass over the data is not found out by itself)"
+            )
+            raise ConfigError(message)
+    nets = []
+    for index, source in enumerate(sources):
+        log.info("Creating test net (#%d) specified by %s", index, source.field)
+        own = param.test_state[index] if param.test_state else None
+        net = source.make("TEST", own, base, options)
+        net.debug_info = param.debug_info
+        load_weights_list(net, param.weights, base)
+        nets.append(net)
+    return nets
+
+
+def _test_sources(param: SolverParameter) -> list[Source]:
+    named = [Source("test_net_param", message) for message in param.test_net_param]
+    named += [Source("test_net", name) for name in param.test_net]
+    generic = [Source(f, getattr(param, f)) for f in ("net_param", "net") if param.HasField(f)]
+    counts = len(param.test_iter)
+    if counts < len(named) or (counts > len(named) and not generic):
+        message = (
+            f"test_iter is given {counts} times for {len(named)} test nets (test_net_param and "
+            "test_net); give it once for each"
+        )
+        raise ConfigError(message)
+    return named + generic * (counts - len(named))
+
+
+def load_weights_list(net: Net, lists: Sequence[str], base: Path | None = None) -> None:
+    """Load parameters from files into a net, one after the other.
+
+    Args:
+        net: The net.
+        lists: Names of files; each may be several with commas between them.
+        base: Folder where they are looked for too.
+    """
+    for name in (part.strip() for one in lists for part in one.split(",")):
+        if not name:
+            continue
+        path = resolve(name, base)
+        report = net.load(path)
+        for layer in report.ignored:
+            log.info("Ignoring source layer %s", layer)
+        log.info("Loaded %d layers from %s", len(report.loaded), os.fspath(path))

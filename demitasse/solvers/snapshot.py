@@ -1,0 +1,170 @@
+"""Snapshots of a training run: the weights, and the state to continue from.
+
+Both files are Caffe's and are written atomically, the weights first, so that a state never names a
+file that is not whole.
+
+Source: Caffe, ``Solver::Snapshot`` and ``Solver::Restore`` in ``src/caffe/solver.cpp``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from demitasse.atomic import atomic_write
+from demitasse.axes import shape_string
+from demitasse.blob import Blob
+from demitasse.errors import ConfigError, DemitasseError, SnapshotError
+from demitasse.log import get_logger
+from demitasse.proto import ResumeState, SolverParameter
+from demitasse.solvers.progress import check_progress
+from demitasse.solvers.state_file import State, read_state, write_state
+
+if TYPE_CHECKING:
+    from demitasse.solvers.solver import Solver
+
+__all__ = ["check_prefix", "read_checked", "write_snapshot"]
+
+log = get_logger(__name__)
+
+
+def check_prefix(param: SolverParameter) -> None:
+    """Find out before training whether snapshots can be written.
+
+    Raises:
+        ConfigError: Snapshots are asked for without a prefix.
+        SnapshotError: The folder is not there, or cannot be written to.
+    """
+    if not param.snapshot:
+        return
+    if not param.HasField("snapshot_prefix"):
+        message = "snapshot is given, but snapshot_prefix is not; say where snapshots are to go"
+        raise ConfigError(message)
+    probe = Path(f"{param.snapshot_prefix}_iter_0.tempfile")
+    try:
+        with atomic_write(probe):
+            pass
+        probe.unlink()
+    except OSError as error:
+        message = (
+            f"cannot write to snapshot_prefix {param.snapshot_prefix!r} ({error.strerror}); make "
+            f"sure that the folder {os.fspath(probe.parent)!r} exists and can be written to"
+        )
+        raise SnapshotError(message) from error
+
+
+def write_snapshot(solver: Solver, prefix: str, resume: ResumeState) -> tuple[Path, Path]:
+    """Write the weights and the state of a solver.
+
+    Args:
+        solver: The solver.
+        prefix: How the names of the files begin.
+        resume: What an exact continuation needs.
+
+    Returns:
+        The weights file and the state file.
+
+    Raises:
+        SnapshotError: A file cannot be written; files of that name that were there are whole.
+    """
+    param = solver.param
+    hdf5 = param.snapshot_format == SolverParameter.HDF5
+    kind, ending = ("HDF5", ".h5") if hdf5 else ("binary proto", "")
+    weights = Path(f"{prefix}_iter_{solver.iter}.caffemodel{ending}")
+    file = Path(f"{prefix}_iter_{solver.iter}.solverstate{ending}")
+    state = State(
+        solver.iter, os.fspath(weights), solver.current_step, solver.history.arrays(), resume
+    )
+    path = weights
+    try:
+        log.info("Snapshotting to %s file %s", kind, weights)
+        solver.net.save(weights, write_diff=param.snapshot_diff)
+        path = file
+        log.info("Snapshotting solver state to %s file %s", kind, file)
+        write_state(file, state, hdf5=hdf5)
+    except OSError as error:
+        message = f"the snapshot {path} cannot be written: {error.strerror or error}"
+        raise SnapshotError(message) from error
+    except DemitasseError as error:
+        message = f"the snapshot {path} cannot be written: {error}"
+        raise SnapshotError(message) from error
+    return weights, file
+
+
+def read_checked(
+    path: Path, params: Sequence[Blob], names: Sequence[str], sorts: int, kind: str
+) -> State:
+    """Read a state that a solver is to continue from, and see that it fits.
+
+    Args:
+        path: The state file.
+        params: The learnable parameters.
+        names: What messages call them.
+        sorts: How many arrays of history each has.
+        kind: The solver's type, for messages.
+
+    Returns:
+        The state, with ``learned_net`` as the path of a file that is there, or empty.
+
+    Raises:
+        SnapshotError: The file cannot be read, or is the state of another solver or net.
+    """
+    state = read_state(path)
+    place = os.fspath(path)
+    if len(state.history) != sorts * len(params):
+        message = (
+            f"the state has {len(state.history)} arrays of history, {kind} with "
+            f"{len(params)} learnable parameters has {sorts * len(params)}; it is the state of "
+            "another net or of another type of solver"
+        )
+        raise SnapshotError(message).at(place)
+    for index, array in enumerate(state.history):
+        blob, name = params[index % len(params)], names[index % len(params)]
+        if _trimmed(array.shape) != _trimmed(blob.shape):
+            message = (
+                f"history {index}, of {name}, has shape {shape_string(array.shape)}; the "
+                f"parameter has {shape_string(blob.shape)}: it is the state of another net"
+            )
+            raise SnapshotError(message).at(place)
+        if not np.issubdtype(array.dtype, np.floating):
+            message = f"history {index}, of {name}, holds {array.dtype}, no floats"
+            raise SnapshotError(message).at(place)
+    if state.iter < 0 or state.current_step < 0:
+        message = f"iteration {state.iter}, step {state.current_step}: the state is damaged"
+        raise SnapshotError(message).at(place)
+    if state.resume is not None:
+        check_progress(state.resume)
+    return State(
+        state.iter,
+        _found(state.learned_net, path),
+        state.current_step,
+        state.history,
+        state.resume,
+    )
+
+
+def _trimmed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a shape without leading ones: old states give every array four axes."""
+    kept = list(shape)
+    while kept and kept[0] == 1:
+        kept.pop(0)
+    return tuple(kept)
+
+
+def _found(learned_net: str, state: Path) -> str:
+    """Return where the weights of a state are: as written, else beside the state."""
+    if not learned_net:
+        return ""
+    beside = state.parent / Path(learned_net.replace("\\", "/")).name
+    for place in (Path(learned_net), beside):
+        if place.is_file():
+            return os.fspath(place)
+    message = (
+        f"its weights are neither at {learned_net!r} nor at {os.fspath(beside)!r}; "
+        "put the file beside the state"
+    )
+    raise SnapshotError(message).at(os.fspath(state))

@@ -1,0 +1,124 @@
+"""From gradients to new weights: clip, divide by ``iter_size``, decay, update.
+
+Source: Caffe, ``src/caffe/solvers/sgd_solver.cpp`` (``ApplyUpdate``).
+"""
+
+from __future__ import annotations
+
+import math
+
+from demitasse.backends.base import Array
+from demitasse.backends.updates import Piece, Update, update_kernels
+from demitasse.log import get_logger, number
+from demitasse.memory import Head, leases_alive
+from demitasse.net import Net
+from demitasse.proto import SolverParameter
+from demitasse.solvers import updates
+from demitasse.solvers.history import History
+
+__all__ = ["Updater"]
+
+log = get_logger(__name__)
+
+
+class Updater:
+    """Changes the learnable parameters of a net by one solver's formula.
+
+    Args:
+        net: The training net.
+        kind: The solver's type, e.g. "Adam".
+
+    Attributes:
+        history: What is remembered between updates.
+    """
+
+    def __init__(self, net: Net, kind: str) -> None:
+        self.net, self.kind = net, kind
+        self.history = History(net.learnable_params, updates.HISTORIES[kind], net.dtype, net.device)
+
+    def apply(self, param: SolverParameter, rate: float, iteration: int) -> None:
+        """Make one update from the gradients that the net holds.
+
+        Clipping looks at the raw gradients, before they are divided by ``iter_size``. Afterwards
+        the gradients of the parameters hold what was subtracted.
+
+        Args:
+            param: The solver's fields.
+            rate: The learning rate.
+            iteration: Number of updates made so far.
+        """
+        net = self.net
+        self.history.to(net.device)
+        memories = [m for b in net.learnable_params for m in (b.data_memory, b.diff_memory)]
+        with net.device.backend.enter():
+            watched = leases_alive()
+            for memory in memories if watched else ():
+                memory.before_pass()
+            pieces = self._pieces(param, rate, iteration)
+            kernels = update_kernels(net.device.backend)
+            if kernels is not None:
+                kernels.apply(pieces)
+            else:
+                for piece in pieces:
+                    updates.apply(net.device.backend.xp, piece)
+            for memory in memories if watched else ():
+                memory.after_pass()
+
+    def _pieces(self, param: SolverParameter, rate: float, iteration: int) -> list[Piece]:
+        net = self.net
+        common = updates.numbers(param, self.kind, rate, iteration)
+        scale = self._clip_scale(param) / param.iter_size
+        known: dict[tuple[float, float], Update] = {}
+        pieces = []
+        factors = zip(net.params_lr, net.params_weight_decay, strict=True)
+        for index, (history, (lr, decay)) in enumerate(
+            zip(self.history.views(), factors, strict=True)
+        ):
+            if not lr and not self._drifts(index):
+                continue
+            self.history.moving[index] = True
+            if (lr, decay) not in known:
+                known[lr, decay] = updates.scaled(common, lr, decay, scale)
+            blob = net.learnable_params[index]
+            pieces.append(
+                Piece(
+                    known[lr, decay],
+                    self._flat(blob.data_memory.mutable_gpu_data(), blob.count),
+                    self._flat(blob.diff_memory.mutable_gpu_data(), blob.count),
+                    history,
+                )
+            )
+        return pieces
+
+    def _drifts(self, index: int) -> bool:
+        """Whether a parameter whose ``lr_mult`` is 0 still moves, by the momentum it has."""
+        return self.kind in {"SGD", "Nesterov"} and self.history.moving[index]
+
+    def _clip_scale(self, param: SolverParameter) -> float | Array:
+        """Return what keeps the L2 norm of all gradients within ``clip_gradients``."""
+        limit = param.clip_gradients
+        if limit < 0:
+            return 1.0
+        backend = self.net.device.backend
+        diffs = [
+            self._flat(blob.diff_memory.gpu_data(), blob.count)
+            for blob in self.net.learnable_params
+            if blob.diff_memory.head is not Head.UNINITIALIZED
+        ]
+        if not diffs:
+            return 1.0
+        kernels = update_kernels(backend)
+        total = updates.sumsq(backend.xp, diffs) if kernels is None else kernels.sumsq(diffs)
+        if not isinstance(total, float):  # stays on the device: nobody waits for it
+            return updates.clip_scale(backend.xp, total, limit)
+        norm = math.sqrt(total)
+        if not norm > limit:
+            return 1.0
+        log.info(
+            "Gradient clipping: scaling down gradients (L2 norm %s > %s) by scale factor %s",
+            number(norm), number(limit), number(limit / norm),
+        )  # fmt: skip
+        return limit / norm
+
+    def _flat(self, array: Array, count: int) -> Array:
+        return array if array.shape[0] == count else array[:count]

@@ -1,0 +1,185 @@
+"""Parameter updates: what each solver subtracts from the weights, in array API terms.
+
+Written once for every backend. In the formulas w is the weight, g its gradient (clipped, divided by
+``iter_size``, with the decay added), r the learning rate times ``lr_mult``, h and k the history.
+
+Source: Caffe, ``src/caffe/solvers/*_solver.cpp``; AdamW is Loshchilov and Hutter's, "Decoupled
+weight decay regularization".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from demitasse.backends.base import Array
+from demitasse.backends.updates import Piece, Update
+from demitasse.errors import ConfigError
+from demitasse.proto import SolverParameter
+
+__all__ = [
+    "FORMULAS",
+    "HISTORIES",
+    "apply",
+    "check_update",
+    "clip_scale",
+    "numbers",
+    "scaled",
+    "sumsq",
+]
+
+Formula = Callable[[Any, Update, Array, Sequence[Array]], tuple[Array, ...]]
+
+
+def _sgd(xp: Any, u: Update, g: Array, history: Sequence[Array]) -> tuple[Array, ...]:
+    """Return h = r g + momentum h, subtract h: the learning rate is inside the momentum."""
+    del xp
+    h = u.momentum * history[0] + u.rate * g
+    return h, h
+
+
+def _nesterov(xp: Any, u: Update, g: Array, history: Sequence[Array]) -> tuple[Array, ...]:
+    """Return h as SGD's, subtract (1 + momentum) h - momentum h_before."""
+    del xp
+    before = u.momentum * history[0]
+    h = before + u.rate * g
+    return (1 + u.momentum) * h - before, h
+
+
+def _adagrad(xp: Any, u: Update, g: Array, history: Sequence[Array]) -> tuple[Array, ...]:
+    """Return h = h + g^2, subtract r g / (sqrt(h) + delta)."""
+    h = history[0] + g * g
+    return u.rate * (g / (xp.sqrt(h) + u.delta)), h
+
+
+def _rmsprop(xp: Any, u: Update, g: Array, history: Sequence[Array]) -> tuple[Array, ...]:
+    """Return h = rms_decay h + (1 - rms_decay) g^2, subtract r g / (sqrt(h) + delta)."""
+    h = u.decay2 * history[0] + (1 - u.decay2) * (g * g)
+    return u.rate * (g / (xp.sqrt(h) + u.delta)), h
+
+
+def _adadelta(xp: Any, u: Update, g: Array, history: Sequence[Array]) -> tuple[Array, ...]:
+    """Subtract r v with v = g sqrt((k + delta) / (h + delta)); h averages g^2, k averages v^2."""
+    h = u.momentum * history[0] + (1 - u.momentum) * (g * g)
+    v = g * xp.sqrt((history[1] + u.delta) / (h + u.delta))
+    k = u.momentum * history[1] + (1 - u.momentum) * (v * v)
+    return u.rate * v, h, k
+
+
+def _adam(xp: Any, u: Update, g: Array, history: Sequence[Array]) -> tuple[Array, ...]:
+    """Subtract r correction h / (sqrt(k) + delta); h averages g, k averages g^2."""
+    h = u.momentum * history[0] + (1 - u.momentum) * g
+    k = u.decay2 * history[1] + (1 - u.decay2) * (g * g)
+    return (u.rate * u.correction) * (h / (xp.sqrt(k) + u.delta)), h, k
+
+
+FORMULAS: dict[str, Formula] = {
+    "SGD": _sgd,
+    "Nesterov": _nesterov,
+    "AdaGrad": _adagrad,
+    "RMSProp": _rmsprop,
+    "AdaDelta": _adadelta,
+    "Adam": _adam,
+    "AdamW": _adam,  # its decay goes around the averages, see `apply`
+}
+
+HISTORIES = {kind: 2 if kind in {"AdaDelta", "Adam", "AdamW"} else 1 for kind in FORMULAS}
+"""How many arrays of history each parameter has, in the order of Caffe's solver states."""
+
+
+def apply(xp: Any, piece: Piece) -> None:
+    """Make one update: overwrite the history, the gradient and the weights.
+
+    Shapes: all of ``piece`` (n,).
+    """
+    u, w = piece.update, piece.data
+    g = piece.diff * u.scale
+    decoupled = u.kind == "AdamW"
+    if u.decay and not decoupled:
+        g = g + u.decay * (xp.sign(w) if u.l1 else w)
+    value, *history = FORMULAS[u.kind](xp, u, g, piece.history)
+    if u.decay and decoupled:
+        value = value + (u.rate * u.decay) * w
+    for kept, new in zip(piece.history, history, strict=True):
+        kept[...] = new
+    piece.diff[...] = value
+    w[...] = w - value
+
+
+def sumsq(xp: Any, diffs: Sequence[Array]) -> Array:
+    """Return the sum of the squares of all elements as a 0-d array.
+
+    Shapes: each (n,) -> ().
+    """
+    total = xp.sum(diffs[0] * diffs[0])
+    for diff in diffs[1:]:
+        total = total + xp.sum(diff * diff)
+    return total
+
+
+def clip_scale(xp: Any, total: Array, limit: float) -> Array:
+    """Return what a gradient is multiplied with so that its L2 norm is at most ``limit``.
+
+    Shapes: ``total``, the sum of its squares, () -> ().
+    """
+    norm = xp.sqrt(total)
+    one = xp.ones_like(norm)
+    above = norm > limit  # False for NaN
+    return xp.where(above, limit / xp.where(above, norm, one), one)
+
+
+def scaled(update: Update, lr_mult: float, decay_mult: float, scale: float | Array) -> Update:
+    """Return the numbers of a parameter from those of one with multipliers of 1."""
+    rate, decay = update.rate * lr_mult, update.decay * decay_mult
+    return replace(update, rate=rate, decay=decay, scale=scale)
+
+
+def numbers(param: SolverParameter, kind: str, rate: float, iteration: int) -> Update:
+    """Return what an iteration's updates have in common, for a parameter with multipliers of 1.
+
+    Args:
+        param: The solver's fields.
+        kind: The solver's type.
+        rate: The learning rate.
+        iteration: Number of updates made so far.
+    """
+    beta1, beta2 = param.momentum, param.momentum2
+    adam = kind in {"Adam", "AdamW"}
+    time = iteration + 1
+    return Update(
+        kind,
+        rate=rate,
+        decay=param.weight_decay,
+        l1=param.regularization_type == "L1",
+        momentum=beta1,
+        decay2=param.rms_decay if kind == "RMSProp" else beta2,
+        delta=param.delta,
+        correction=math.sqrt(1 - beta2**time) / (1 - beta1**time) if adam else 1.0,
+    )
+
+
+def check_update(param: SolverParameter, kind: str) -> None:
+    """Refuse fields that a solver's formula cannot work with.
+
+    Raises:
+        ConfigError: Says which field, and what it may be.
+    """
+    if kind in {"AdaGrad", "RMSProp"} and param.momentum:
+        message = f"momentum cannot be used with {kind}; remove it"
+        raise ConfigError(message)
+    averages = {"RMSProp": ["rms_decay"], "AdaDelta": ["momentum"]}
+    averages |= {adam: ["momentum", "momentum2"] for adam in ("Adam", "AdamW")}
+    for name in averages.get(kind, []):
+        value: float = getattr(param, name)
+        if not 0 <= value < 1:
+            message = f"{name} of {kind} must be at least 0 and below 1, it is {value:g}"
+            raise ConfigError(message)
+    known = ["L2"] if kind == "AdamW" else ["L2", "L1"]
+    if param.weight_decay and param.regularization_type not in known:
+        message = (
+            f"regularization_type of {kind} must be {' or '.join(known)}, "
+            f"it is {param.regularization_type!r}"
+        )
+        raise ConfigError(message)
