@@ -130,7 +130,7 @@ def normalizer(
     Args:
         layer: The loss layer.
         mode: "FULL", "VALID", "BATCH_SIZE" or "NONE".
-        batch: Size of the batch.
+        batch: Size of the batch: everything before the class axis.
         places: Number of labels.
         valid: Which of them count, bool; None for all.
 

@@ -1,0 +1,98 @@
+"""Dropout."""
+
+import numpy as np
+import pytest
+
+from demitasse.errors import ConfigError
+from demitasse.testing import check_gradients, make_layer
+
+X = np.random.default_rng(0).normal(0, 1, (20, 500)) + 10
+
+
+def text(ratio=0.5, more=""):
+    return f'type: "Dropout" dropout_param {{ dropout_ratio: {ratio} }} {more}'
+
+
+def mask(ratio=0.5, rows=20, device="numpy", **changes):
+    """Which values are kept, after changing the layer's context."""
+    one = make_layer(text(ratio), [X[:rows]], device=device)
+    for name, value in changes.items():
+        if name == "passes":
+            one.layer.context.clock.passes = value
+        else:
+            setattr(one.layer.context, name, value)
+    return one.forward()[0] != 0
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.5, 0.75])
+def test_train_drops_about_the_ratio_and_scales_the_rest(ratio, backend):
+    one = make_layer(text(ratio), [X], device=backend)
+
+    [y] = one.forward()
+
+    kept = y != 0
+    assert kept.mean() == pytest.approx(1 - ratio, abs=0.02)
+    np.testing.assert_allclose(y[kept], X[kept] / (1 - ratio), rtol=1e-6)
+
+
+def test_the_gradient_passes_where_the_value_did(backend):
+    one = make_layer(text(0.25), [X], device=backend)
+    [y] = one.forward()
+
+    [dx] = one.backward(np.ones_like(X))
+
+    np.testing.assert_allclose(dx, (y != 0) / 0.75, rtol=1e-6)
+
+
+@pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
+@pytest.mark.parametrize("names", ["", 'bottom: "x" top: "x"'])
+def test_gradients(phase, names, backend):
+    check_gradients(text(0.3, names), X[:3, :5], phase=phase, device=backend)
+
+
+@pytest.mark.parametrize("names", ["", 'bottom: "x" top: "x"'])
+def test_test_passes_everything(names, backend):
+    one = make_layer(text(0.5, names), [X], phase="TEST", device=backend)
+
+    np.testing.assert_array_equal(one.forward()[0], X)
+    np.testing.assert_array_equal(one.backward(X + 1)[0], X + 1)
+
+
+def test_in_place_gives_the_same(backend):
+    apart = make_layer(text(), [X], device=backend)
+    one = make_layer(text(0.5, 'bottom: "x" top: "x"'), [X], device=backend)
+
+    np.testing.assert_array_equal(one.forward()[0], apart.forward()[0])
+    np.testing.assert_array_equal(one.backward(X)[0], apart.backward(X)[0])
+
+
+def test_the_mask_is_the_same_on_every_device(backend):
+    np.testing.assert_array_equal(mask(device=backend), mask())
+
+
+def test_each_pass_and_each_seed_has_its_own_mask():
+    assert (mask() == mask()).all()
+    assert (mask(passes=1) != mask()).any()
+    assert (mask(seed=2) != mask()).any()
+
+
+def test_a_sample_of_a_rank_has_the_mask_it_has_in_the_joined_batch():
+    joined = mask(rows=20)
+
+    parts = [mask(rows=5, rank=rank, ranks=4) for rank in range(4)]
+
+    for rank, part in enumerate(parts):
+        np.testing.assert_array_equal(part, joined[rank::4])
+
+
+def test_ratio_0_drops_nothing(backend):
+    one = make_layer(text(0), [X], device=backend)
+
+    np.testing.assert_array_equal(one.forward()[0], X)
+    np.testing.assert_array_equal(one.backward(X)[0], X)
+
+
+@pytest.mark.parametrize("ratio", [1, 1.5, -0.1])
+def test_a_ratio_outside_0_to_1_is_refused(ratio):
+    with pytest.raises(ConfigError, match=r"dropout_ratio must be in \[0, 1\)"):
+        make_layer(text(ratio), [X])
