@@ -52,7 +52,7 @@ class Accuracy(Layer):
         labels = axis.labels(self, bottom[1])
         own = xp.expand_dims(axis.pick(self, scores, labels), axis=1)
         better = xp.sum(self.cast(scores >= own, "int64"), axis=1) - 1  # itself is among them
-        counted = axis.known(self, labels)
+        counted = axis.known(labels)
         right = self.cast((better < self.top_k) & counted)  # (outer, inner)
         if self.ignore_label is not None:
             valid = labels != self.ignore_label

@@ -81,12 +81,11 @@ class ClassAxis:
         """
         return layer.cast(layer.xp.reshape(blob.read(), (self.outer, self.inner)), "int64")
 
-    def known(self, layer: Layer, labels: Array) -> Array:
+    def known(self, labels: Array) -> Array:
         """Return where a label is one of the classes.
 
         Shapes: (outer, inner) -> the same, bool.
         """
-        del layer
         return (labels >= 0) & (labels < self.classes)
 
     def pick(self, layer: Layer, scores: Array, labels: Array) -> Array:

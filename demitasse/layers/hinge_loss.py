@@ -39,7 +39,7 @@ class HingeLoss(LossLayer):
         labels = axis.labels(self, bottom[1])
         short = self._short(bottom, labels)
         loss = short * short if self.squared else short
-        loss = xp.where(xp.expand_dims(axis.known(self, labels), axis=1), loss, float("nan"))
+        loss = xp.where(xp.expand_dims(axis.known(labels), axis=1), loss, float("nan"))
         top[0].write(xp.sum(loss) / axis.outer)
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:

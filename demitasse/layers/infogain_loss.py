@@ -85,7 +85,7 @@ class InfogainLoss(LossLayer):
         labels = axis.labels(self, bottom[1])
         log = xp.log(xp.maximum(self._spread(prob), SMALLEST_PROBABILITY))
         loss = -xp.sum(self._rows(bottom, labels) * log, axis=1)  # (outer, inner)
-        loss = xp.where(axis.known(self, labels), loss, float("nan"))
+        loss = xp.where(axis.known(labels), loss, float("nan"))
         valid = self._valid(labels)
         if valid is not None:
             loss = xp.where(valid, loss, 0.0)

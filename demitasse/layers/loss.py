@@ -39,7 +39,9 @@ class LossLayer(Layer):
             self.param.loss_weight.extend([0.0] * (len(top) - 1))
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        if bottom[0].num_axes and bottom[1].num_axes and bottom[0].shape[0] != bottom[1].shape[0]:
+        for blob in bottom[:2]:
+            blob.canonical_axis(0)  # there is a batch
+        if bottom[0].shape[0] != bottom[1].shape[0]:
             message = (
                 f"the prediction {bottom[0].shape} and the target {bottom[1].shape} "
                 "have different batch sizes"

@@ -32,7 +32,7 @@ class MultinomialLogisticLoss(LossLayer):
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp, labels = self.xp, self.axis.labels(self, bottom[1])
         loss = xp.where(
-            self.axis.known(self, labels), -xp.log(self._picked(bottom, labels)), float("nan")
+            self.axis.known(labels), -xp.log(self._picked(bottom, labels)), float("nan")
         )
         top[0].write(xp.sum(loss) / self.axis.outer)
 

@@ -60,7 +60,7 @@ class SoftmaxWithLoss(LossLayer):
         self.saved("prob", prob.shape).write(prob)
         labels = axis.labels(self, bottom[1])
         loss = -xp.log(xp.maximum(axis.pick(self, prob, labels), SMALLEST))
-        loss = xp.where(axis.known(self, labels), loss, float("nan"))
+        loss = xp.where(axis.known(labels), loss, float("nan"))
         valid = self._valid(labels)
         if valid is not None:
             loss = xp.where(valid, loss, 0.0)

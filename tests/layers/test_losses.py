@@ -359,3 +359,11 @@ def test_the_loss_weight_scales_the_gradient(text, bottoms, backend):
     half.forward()
 
     np.testing.assert_allclose(half.backward()[0], once.backward()[0] / 2)
+
+
+@pytest.mark.parametrize(
+    "kind", ["EuclideanLoss", "SigmoidCrossEntropyLoss", "HingeLoss", "MultinomialLogisticLoss"]
+)
+def test_a_loss_needs_a_batch(kind):
+    with pytest.raises(ShapeError, match="axis 0"):
+        make_layer(f'type: "{kind}"', [1.0, 1.0])
