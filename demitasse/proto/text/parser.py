@@ -199,7 +199,7 @@ class Parser:
         if entry:
             text = f"{name.text} is not known to Caffe, but to {entry.forks}"
         else:
-            text += similar(name.text, shape.fields) or placed_elsewhere(name.text, shape)
+            text += placed_elsewhere(name.text, shape) or similar(name.text, shape.fields)
         if self.lenient:
             self._warn(name, f"{text}; it was left out")
         else:
