@@ -43,5 +43,6 @@ class Clip(NeuronLayer):
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
-            x, dy = self.kept_input(bottom, top), top[0].read_diff()
-            bottom[0].write_diff(self.xp.where((x >= self.min) & (x <= self.max), dy, 0.0))
+            x = self.kept_input(bottom, top)
+            inside = self.cast((x >= self.min) & (x <= self.max))
+            bottom[0].write_diff(top[0].read_diff() * inside)

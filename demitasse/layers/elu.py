@@ -33,5 +33,6 @@ class ELU(NeuronLayer):
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
             x = self.kept_input(bottom, top) if self.alpha < 0 else bottom[0].read()
-            y, dy = top[0].read(), top[0].read_diff()
-            bottom[0].write_diff(dy * self.xp.where(x > 0, 1.0, y + self.alpha))
+            above = self.cast(x > 0)
+            slope = above + (1 - above) * (top[0].read() + self.alpha)
+            bottom[0].write_diff(top[0].read_diff() * slope)

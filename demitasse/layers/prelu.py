@@ -54,7 +54,8 @@ class PReLU(NeuronLayer):
             slope_diff = xp.sum(dy * xp.minimum(x, 0.0), axis=tuple(axes))
             self.blobs[0].add_diff(xp.reshape(slope_diff, self.blobs[0].shape))
         if propagate_down[0]:
-            bottom[0].write_diff(xp.where(x > 0, dy, dy * self._slope(bottom)))
+            above = self.cast(x > 0)
+            bottom[0].write_diff(dy * (above + (1 - above) * self._slope(bottom)))
 
     def _slope(self, bottom: Blobs) -> Array:
         """The slope, to be multiplied with a blob. Shape: () or (C, 1, ...)."""
