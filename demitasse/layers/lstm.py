@@ -1,0 +1,61 @@
+"""LSTM: long short-term memory; see LSTMUnit for one step.
+
+The gate inputs of step t are W_x x + b (+ W_s static) + W_h (cont * h_before), in the order input,
+forget, output, new value.
+
+Source: Caffe, ``src/caffe/layers/lstm_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+from demitasse.backends.base import Array
+from demitasse.layers.base import register
+from demitasse.layers.lstm_unit import step, step_back
+from demitasse.layers.recurrent import RecurrentLayer
+
+__all__ = ["LSTM"]
+
+
+@register("LSTM")
+class LSTM(RecurrentLayer):
+    """Sequences through memory cells; a state is h and c.
+
+    Shapes: bottoms x (T, N, ...), cont (T, N)[, static (N, ...)][, h (1, N, H), c (1, N, H)] ->
+    tops h (T, N, H)[, last h (1, N, H), last c (1, N, H)]. Parameters W_x (4H, D), b (4H,)[, W_s
+    (4H, S)], W_h (4H, H).
+    """
+
+    gates, states = 4, 2
+
+    def unroll(self, z: Array, cont: Array, states: list[Array]) -> tuple[Array, list[Array]]:
+        xp, weight = self.xp, self.blobs[self.recurrent_index].read().T
+        h, c = states
+        before, cells_before, gates, cells, hidden = [], [], [], [], []
+        for t in range(self.t):
+            before.append(cont[t, ...] * h)
+            cells_before.append(c)
+            inputs = z[t, ...] + xp.matmul(before[t], weight)
+            opened, c, h = step(xp, inputs, c, cont[t, ...])
+            gates.append(opened)
+            cells.append(c)
+            hidden.append(h)
+        self.steps("before").write(xp.stack(before))
+        self.steps("cells before").write(xp.stack(cells_before))
+        self.steps("cells").write(xp.stack(cells))
+        self.steps("gates", 4).write(xp.stack(gates))
+        return xp.stack(hidden), [h, c]
+
+    def unroll_back(self, dy: Array, cont: Array) -> Array:
+        xp, weight = self.xp, self.blobs[self.recurrent_index].read()
+        before, cells = self.steps("cells before").read(), self.steps("cells").read()
+        gates = self.steps("gates", 4).read()
+        dh = dc = self.zeros((self.n, self.h))
+        gradients = []
+        for t in reversed(range(self.t)):
+            gate = cont[t, ...]
+            dz, dc = step_back(
+                xp, gates[t, ...], cells[t, ...], before[t, ...], gate, dc, dy[t, ...] + dh
+            )
+            dh = gate * xp.matmul(dz, weight)
+            gradients.append(dz)
+        return xp.stack(gradients[::-1])
