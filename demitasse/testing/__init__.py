@@ -1,5 +1,4 @@
-"""For people who write layers and backends: run one layer alone, check its gradients,
-compare devices.
+"""For people who write layers and backends: one layer alone, its gradients, devices compared.
 
 Example::
 
