@@ -1,0 +1,161 @@
+"""The device side on an NVIDIA GPU: cupy arrays, pinned host memory, asynchronous uploads.
+
+Everything is queued on the stream that is current in the calling thread, which is CUDA's default
+stream unless somebody made another one current; whatever uses one net must use one stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
+from importlib import import_module
+from typing import Any, ClassVar
+
+import numpy as np
+
+from demitasse.backends.base import Array, Backend, Event, Lowering, Operands, Step
+from demitasse.backends.cupy.detect import advice, look
+from demitasse.backends.cupy.engine import Engine
+from demitasse.backends.cupy.failures import failures
+from demitasse.backends.cupy.flight import Flights
+from demitasse.backends.cupy.pools import Pools
+from demitasse.backends.ops import Op
+from demitasse.errors import DeviceError
+
+__all__ = ["LOWERINGS", "CupyBackend", "load_lowerings"]
+
+LOWERINGS = ("activation", "conv", "inner_product", "lrn", "pool", "softmax")
+"""Modules of this package that lower operations, imported when a net first asks."""
+
+
+def load_lowerings() -> None:
+    """Import what lowers operations; importing registers it."""
+    for module in LOWERINGS:
+        import_module(f"demitasse.backends.cupy.{module}")
+
+
+class CupyBackend(Backend):
+    """One NVIDIA GPU through cupy.
+
+    Args:
+        index: Number of the GPU among those CUDA shows to this process.
+
+    Raises:
+        DeviceError: cupy, the driver or the GPU is missing.
+    """
+
+    name = "cupy"
+    lowerings: ClassVar[dict[type[Op], Lowering]] = {}
+
+    def __init__(self, index: str = "") -> None:
+        super().__init__(index or "0")
+        try:
+            self._cupy: Any = import_module("cupy")
+            self.xp = import_module("array_api_compat.cupy")
+            self.array_device = self._cupy.cuda.Device(int(self.index))
+        except Exception as error:  # whatever a missing driver or library raises
+            raise DeviceError(self.missing()) from error
+        self._flights = Flights()
+
+    @classmethod
+    def devices(cls) -> list[str]:
+        return [f"cuda:{i}" for i in range(look().devices)]
+
+    @classmethod
+    def missing(cls) -> str:
+        return advice(look())
+
+    @contextmanager
+    def enter(self) -> Iterator[None]:
+        """Make the GPU current; its failures leave the block as DeviceError."""
+        with self.array_device, self._failures():
+            yield
+
+    # -- arrays --------------------------------------------------------------------------------
+
+    def empty_host(self, size: int, dtype: str) -> np.ndarray:
+        """Return zeros in pinned memory, or in ordinary memory where none can be had."""
+        if size == 0:
+            return np.zeros(size, dtype)
+        nbytes = size * np.dtype(dtype).itemsize
+        try:
+            with self.array_device:
+                pinned = self._cupy.cuda.alloc_pinned_memory(nbytes)
+        except (self._cupy.cuda.runtime.CUDARuntimeError, MemoryError):
+            return np.zeros(size, dtype)
+        host = np.frombuffer(pinned, dtype, size)
+        host[...] = 0
+        return host
+
+    def zeros(self, size: int, dtype: str) -> Array:
+        with self.array_device, self._failures(size * np.dtype(dtype).itemsize):
+            return self._cupy.zeros(size, dtype)
+
+    def upload(self, host: np.ndarray, device: Array) -> Event | None:
+        """Queue a copy; the host side, when pinned, is read while this already has returned."""
+        if not host.size:
+            return None
+        with self.array_device, self._failures():
+            stream = self._cupy.cuda.get_current_stream()
+            device.set(host, stream=stream)
+            event: Event = self._cupy.cuda.Event(disable_timing=True)
+            event.record(stream)  # type: ignore[attr-defined]
+        self._flights.add(event, host)
+        return event
+
+    def download(self, device: Array, host: np.ndarray) -> None:
+        if not host.size:
+            return
+        with self.array_device, self._failures():
+            device.get(stream=self._cupy.cuda.get_current_stream(), out=host)
+
+    def asarray(self, host: np.ndarray) -> Array:
+        with self.array_device, self._failures(host.nbytes):
+            return self._cupy.array(host)
+
+    def to_host(self, array: Array) -> np.ndarray:
+        with self.array_device, self._failures():
+            host: np.ndarray = self._cupy.asnumpy(array)
+        return host
+
+    def view(self, flat: Array, shape: tuple[int, ...], count: int) -> Array:
+        part = flat if flat.size == count else flat[:count]
+        return part.reshape(shape)
+
+    # -- work ----------------------------------------------------------------------------------
+
+    def synchronize(self) -> None:
+        """Wait until everything queued on any stream of the GPU is done."""
+        with self.array_device, self._failures():
+            self.array_device.synchronize()
+        self._flights.settle()
+
+    def memory_info(self) -> tuple[int, int]:
+        """Return free and total device memory in bytes; what cupy's pool keeps idle is free."""
+        with self.array_device, self._failures():
+            return self.pools.free, self.pools.total
+
+    def random_bits(self, seed: int, stream: int, passes: int, count: int, first: int = 0) -> Array:
+        with self.array_device, self._failures(4 * count):
+            return self.engine.random_bits(seed, stream, passes, count, first)
+
+    def lower(self, op: Op, operands: Operands) -> Step | None:
+        load_lowerings()
+        with self.array_device, self._failures():
+            return super().lower(op, operands)
+
+    @cached_property
+    def engine(self) -> Engine:
+        """Kernels, matrix products and scratch memory of this GPU."""
+        from demitasse.backends.cupy.gpu import GpuEngine
+
+        return GpuEngine(self._cupy, self.array_device)
+
+    @cached_property
+    def pools(self) -> Pools:
+        """What is known of the GPU and of cupy's memory pools."""
+        return Pools(self._cupy, self.array_device)
+
+    def _failures(self, asked: int = 0) -> AbstractContextManager[None]:
+        return failures(self._cupy, self.pools, asked)

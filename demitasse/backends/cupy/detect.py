@@ -1,0 +1,110 @@
+"""What of cupy, the driver and GPUs is on this machine, and what to do about what is not.
+
+Nothing here raises: a machine without a GPU is an ordinary machine.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+__all__ = ["Found", "advice", "look"]
+
+INSTALL = (
+    'pip install "demitasse[cuda13]" (needs an NVIDIA driver of version 580 or newer) '
+    'or pip install "demitasse[cuda12]" (525 or newer)'
+)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was found.
+
+    Attributes:
+        cupy: Version of cupy, or None where it is not installed.
+        built_for: CUDA version cupy was built for, e.g. ``"13.2"``, or None.
+        driver: Newest CUDA version the driver can run, or None where there is no driver.
+        devices: How many GPUs can be used.
+        error: Why cupy could not be imported or asked, or an empty string.
+    """
+
+    cupy: str | None = None
+    built_for: str | None = None
+    driver: str | None = None
+    devices: int = 0
+    error: str = ""
+
+
+def look() -> Found:
+    """Look for cupy, a driver and GPUs."""
+    try:
+        cupy = import_module("cupy")
+    except ModuleNotFoundError as error:
+        if error.name == "cupy":
+            return Found()
+        return Found(error=_text(error))
+    except Exception as error:  # a broken installation can raise anything
+        return Found(error=_text(error))
+    version = str(getattr(cupy, "__version__", "of unknown version"))
+    try:
+        runtime = cupy.cuda.runtime
+        built_for = _cuda_version(runtime.runtimeGetVersion())
+        driver = _cuda_version(runtime.driverGetVersion())
+        devices, problem = _count(runtime)
+    except Exception as error:
+        return Found(cupy=version, error=_text(error))
+    return Found(version, built_for, driver, devices, problem)
+
+
+def advice(found: Found) -> str:
+    """Say why there is no GPU to use and what to do."""
+    if found.cupy is None:
+        if found.error:
+            return f"cupy is installed but cannot be imported ({found.error}); {INSTALL}"
+        return f"cupy is not installed; {INSTALL}"
+    has = f"cupy {found.cupy}"
+    if found.built_for:
+        has += f", built for CUDA {found.built_for}, is installed"
+    if found.driver is None:
+        return f"{has}, but no NVIDIA driver was found" + _because(found.error)
+    if _number(found.driver) < _number(found.built_for or "0.0"):
+        return (
+            f"{has}, but the NVIDIA driver runs CUDA {found.driver} at most; "
+            f"update the driver, or install the cupy that fits it: {INSTALL}"
+        )
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if hidden is not None and not found.devices:
+        return f"{has}, but CUDA_VISIBLE_DEVICES is {hidden!r}, which hides every GPU"
+    return f"{has}, and the driver runs CUDA {found.driver}, but no GPU was found" + _because(
+        found.error
+    )
+
+
+def _count(runtime: Any) -> tuple[int, str]:
+    """Return how many GPUs there are, and the error that stands for none."""
+    try:
+        return int(runtime.getDeviceCount()), ""
+    except Exception as error:  # no driver, no GPU, no permission, ...
+        return 0, _text(error)
+
+
+def _cuda_version(number: int) -> str | None:
+    """Write ``13020`` as ``"13.2"``; 0 means that there is none."""
+    return f"{number // 1000}.{number % 1000 // 10}" if number else None
+
+
+def _number(version: str) -> tuple[int, ...]:
+    """Return the major version alone: drivers run every minor version of theirs."""
+    return (int(version.partition(".")[0]),)
+
+
+def _because(error: str) -> str:
+    return f" ({error})" if error else ""
+
+
+def _text(error: Exception) -> str:
+    """Return the first line of an error, with its type."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

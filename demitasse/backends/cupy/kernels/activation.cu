@@ -1,0 +1,29 @@
+// Functions of every element. Source and destination may be one array.
+
+KERNEL relu(const Real* x, Real* y, Index count, Real slope) {
+  EACH(i, count) {
+    const Real value = x[i];
+    y[i] = value < 0 ? (slope == 0 ? (Real)0 : slope * value) : value;
+  }
+}
+
+// x, or y where the layer ran in place: both are above 0 at the same places.
+KERNEL relu_gradient(const Real* x, const Real* dy, Real* dx, Index count, Real slope) {
+  EACH(i, count) dx[i] = x[i] > 0 ? dy[i] : (slope == 0 ? (Real)0 : slope * dy[i]);
+}
+
+KERNEL sigmoid(const Real* x, Real* y, Index count) {
+  EACH(i, count) y[i] = (Real)0.5 * tanh((Real)0.5 * x[i]) + (Real)0.5;
+}
+
+KERNEL sigmoid_gradient(const Real* y, const Real* dy, Real* dx, Index count) {
+  EACH(i, count) dx[i] = dy[i] * y[i] * (1 - y[i]);
+}
+
+KERNEL hyperbolic_tangent(const Real* x, Real* y, Index count) {
+  EACH(i, count) y[i] = tanh(x[i]);
+}
+
+KERNEL hyperbolic_tangent_gradient(const Real* y, const Real* dy, Real* dx, Index count) {
+  EACH(i, count) dx[i] = dy[i] * (1 - y[i] * y[i]);
+}

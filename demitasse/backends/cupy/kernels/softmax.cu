@@ -1,0 +1,109 @@
+// Softmax along the middle axis of (outer, classes, inner), its gradient, and the loss on top.
+// Kernels named _rows are for inner = 1, one block for a row; the others have a thread for a place.
+//
+// Source: Caffe, src/caffe/layers/softmax_layer.cpp and softmax_loss_layer.cpp.
+
+KERNEL softmax_rows(const Real* x, Real* y, Index outer, Index classes) {
+  __shared__ Real shared[MOST_THREADS];
+  EACH_ROW(row, outer) {
+    const Real* source = x + row * classes;
+    Real* target = y + row * classes;
+    Real largest = source[0];
+    EACH_IN_ROW(k, classes) largest = source[k] > largest ? source[k] : largest;
+    largest = block_max(largest, shared);
+    Real total = 0;
+    EACH_IN_ROW(k, classes) {
+      const Real value = exp(source[k] - largest);
+      target[k] = value;
+      total += value;
+    }
+    total = block_sum(total, shared);
+    EACH_IN_ROW(k, classes) target[k] /= total;
+  }
+}
+
+// count = outer * inner.
+KERNEL softmax_places(const Real* x, Real* y, Index count, Index classes, Index inner) {
+  EACH(i, count) {
+    const Index start = i / inner * classes * inner + i % inner;
+    Real largest = x[start];
+    for (Index k = 1; k < classes; ++k) {
+      const Real value = x[start + k * inner];
+      largest = value > largest ? value : largest;
+    }
+    Real total = 0;
+    for (Index k = 0; k < classes; ++k) {
+      const Real value = exp(x[start + k * inner] - largest);
+      y[start + k * inner] = value;
+      total += value;
+    }
+    for (Index k = 0; k < classes; ++k) y[start + k * inner] /= total;
+  }
+}
+
+// dx = (dy - sum of dy * y) * y. dx may be dy.
+KERNEL softmax_rows_gradient(const Real* y, const Real* dy, Real* dx, Index outer, Index classes) {
+  __shared__ Real shared[MOST_THREADS];
+  EACH_ROW(row, outer) {
+    const Index start = row * classes;
+    Real total = 0;
+    EACH_IN_ROW(k, classes) total += dy[start + k] * y[start + k];
+    total = block_sum(total, shared);
+    EACH_IN_ROW(k, classes) dx[start + k] = (dy[start + k] - total) * y[start + k];
+  }
+}
+
+KERNEL softmax_places_gradient(const Real* y, const Real* dy, Real* dx, Index count, Index classes,
+                               Index inner) {
+  EACH(i, count) {
+    const Index start = i / inner * classes * inner + i % inner;
+    Real total = 0;
+    for (Index k = 0; k < classes; ++k) total += dy[start + k * inner] * y[start + k * inner];
+    for (Index k = 0; k < classes; ++k) {
+      const Index at = start + k * inner;
+      dx[at] = (dy[at] - total) * y[at];
+    }
+  }
+}
+
+// loss = sum of -log(probability of the label) / divisor, over places whose label counts.
+// divisor: `fixed`, or where that is 0 the number of such places, at least 1. NaN for a label that
+// is no class. One block. Shapes: probabilities (outer, classes, inner), labels (places,).
+KERNEL softmax_loss(const Real* __restrict__ probabilities, const Real* __restrict__ labels,
+                    Real* __restrict__ loss, Real* __restrict__ divisor, Index places,
+                    Index classes, Index inner, Index has_ignored, Index ignored, Real fixed) {
+  __shared__ Real shared[MOST_THREADS];
+  Real total = 0, counted = 0;
+  EACH_IN_ROW(i, places) {
+    const long long label = (long long)labels[i];
+    if (has_ignored && label == (long long)ignored) continue;
+    const bool known = label >= 0 && label < (long long)classes;
+    const Index at = (i / inner * classes + (known ? (Index)label : 0)) * inner + i % inner;
+    const Real smallest = (Real)1.1754943508222875e-38;
+    const Real p = probabilities[at];
+    total -= known ? log(p < smallest ? smallest : p) : log((Real)-1);
+    counted += 1;
+  }
+  total = block_sum(total, shared);
+  counted = block_sum(counted, shared);
+  if (threadIdx.x == 0) {
+    const Real by = fixed > 0 ? fixed : (counted > 1 ? counted : (Real)1);
+    divisor[0] = by;
+    loss[0] = total / by;
+  }
+}
+
+// dx = (probabilities - 1 at the label) * weight / divisor, 0 where the label is ignored.
+// count: size of dx.
+KERNEL softmax_loss_gradient(const Real* __restrict__ probabilities,
+                             const Real* __restrict__ labels, const Real* __restrict__ weight,
+                             const Real* __restrict__ divisor, Real* __restrict__ dx, Index count,
+                             Index classes, Index inner, Index has_ignored, Index ignored) {
+  const Real scale = weight[0] / divisor[0];
+  EACH(i, count) {
+    const Index k = i / inner % classes;
+    const long long label = (long long)labels[i / (inner * classes) * inner + i % inner];
+    const Real value = label == (long long)k ? probabilities[i] - 1 : probabilities[i];
+    dx[i] = has_ignored && label == (long long)ignored ? (Real)0 : value * scale;
+  }
+}

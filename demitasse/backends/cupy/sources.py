@@ -1,0 +1,33 @@
+"""The kernels' source text, and the compiler options it is written for."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+__all__ = ["FAMILIES", "MOST_THREADS", "options", "source"]
+
+FAMILIES = ("activation", "conv", "lrn", "pool", "random", "softmax")
+
+MOST_THREADS = 512
+"""Most threads in a block that adds up or compares; ``common.cuh`` has the same number."""
+
+REAL = {"float32": "float", "float64": "double"}
+
+
+@cache
+def source(family: str) -> str:
+    """Return the text of one family of kernels, what they share in front of it."""
+    folder = files("demitasse.backends.cupy") / "kernels"
+    common = (folder / "common.cuh").read_text(encoding="utf-8")
+    return common + (folder / f"{family}.cu").read_text(encoding="utf-8")
+
+
+def options(dtype: str, *, wide: bool) -> tuple[str, ...]:
+    """Return the options that choose the types ``Real`` and ``Index`` of the sources.
+
+    Args:
+        dtype: "float32" or "float64".
+        wide: Whether an array has so many elements that 32 bits cannot count them.
+    """
+    return ("-std=c++17", f"-DReal={REAL[dtype]}", f"-DWIDE={int(wide)}")
