@@ -51,6 +51,8 @@ def _values(enum: EnumDescriptor) -> dict[str, int]:
 def _placed(message: type[Message], module: str, prefix: str = "") -> type[Message]:
     message.__module__ = module
     message.__qualname__ = prefix + message.__name__
-    for name in message.DESCRIPTOR.nested_types_by_name:
+    for name, nested in message.DESCRIPTOR.nested_types_by_name.items():
+        if not hasattr(message, name):  # protobuf without its C extension leaves this to us
+            setattr(message, name, GetMessageClass(nested))
         _placed(getattr(message, name), module, f"{message.__qualname__}.")
     return message

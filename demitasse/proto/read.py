@@ -103,7 +103,7 @@ def read_solver_params(path: PathLike, *, lenient: bool = False) -> SolverParame
         raise error.at(source) from None
     if not solver.HasField("snapshot_prefix"):
         solver.snapshot_prefix = os.fspath(file.with_suffix(""))
-    elif Path(solver.snapshot_prefix).is_dir():
+    elif solver.snapshot_prefix and Path(solver.snapshot_prefix).is_dir():
         solver.snapshot_prefix = os.fspath(Path(solver.snapshot_prefix) / file.stem)
     return solver
 

@@ -35,13 +35,12 @@ def write_binary(path: str | os.PathLike[str], message: Message) -> None:
         OSError: The file cannot be written; an old one is kept.
         WeightsError: The message is larger than 2 GiB or lacks a required field.
     """
-    size = message.ByteSize()
-    if size > LIMIT:
-        reason = f"{size} bytes do not fit a protobuf file (2 GiB); write HDF5 instead"
-        raise WeightsError(reason).at(os.fspath(path))
     try:
         encoded = message.SerializeToString()
     except EncodeError as error:
         raise WeightsError(str(error)).at(os.fspath(path)) from error
+    if len(encoded) > LIMIT:
+        reason = f"{len(encoded)} bytes do not fit a protobuf file (2 GiB); write HDF5 instead"
+        raise WeightsError(reason).at(os.fspath(path))
     with atomic_write(path) as file:
         file.write(encoded)
