@@ -68,11 +68,15 @@ class InternalThread:
         )
         self._thread.start()
 
-    def stop(self) -> None:
-        """Ask the thread to stop, wake it if it waits at a queue, and wait until it has ended."""
+    def ask_to_stop(self) -> None:
+        """Ask the thread to stop, and wake it if it waits at a queue."""
         self._stop.set()
         for queue in self._queues:
             queue.close()
+
+    def stop(self) -> None:
+        """Ask the thread to stop, wake it if it waits at a queue, and wait until it has ended."""
+        self.ask_to_stop()
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
             thread.join()

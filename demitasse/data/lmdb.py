@@ -9,21 +9,34 @@ Source: Caffe, ``src/caffe/util/db_lmdb.cpp``.
 from __future__ import annotations
 
 import os
-import threading
+import shutil
 import weakref
+from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import numpy as np
+
+from demitasse.data._lmdb_environment import acquire, let_go
+from demitasse.data.datum import array_to_datum
 from demitasse.data.db import Mode, printable
 from demitasse.errors import ConfigError, DataError
+from demitasse.proto import Datum
 
-if TYPE_CHECKING:
-    import lmdb
-
-__all__ = ["LmdbCursor", "LmdbDatabase", "LmdbTransaction", "open_database"]
+__all__ = [
+    "LmdbCursor",
+    "LmdbDatabase",
+    "LmdbTransaction",
+    "open_database",
+    "write_database",
+    "write_lmdb",
+]
 
 FIRST_MAP_SIZE = 1 << 24
 """Room a database that is written starts with, in bytes; it is doubled as often as needed."""
+
+COMMIT_EVERY = 1000
+"""Records that are written together."""
 
 
 class LmdbDatabase:
@@ -40,8 +53,8 @@ class LmdbDatabase:
 
     def __init__(self, path: Path, mode: Mode = "read", map_size: int = FIRST_MAP_SIZE) -> None:
         self.path, self.mode = path, mode
-        self.shared = _acquire(path, mode, map_size)
-        self._release = weakref.finalize(self, _let_go, self.shared)
+        self.shared = acquire(path, mode, map_size)
+        self._release = weakref.finalize(self, let_go, self.shared)
 
     def __len__(self) -> int:
         return int(self.shared.env.stat()["entries"])
@@ -166,92 +179,80 @@ def open_database(path: Path, mode: Mode) -> LmdbDatabase:
     return LmdbDatabase(path, mode)
 
 
-# -- one environment per file and process ------------------------------------------------------
+def write_database(
+    path: str | Path, records: Iterable[tuple[np.ndarray, int]], *, overwrite: bool = False
+) -> int:
+    """Write arrays and their labels as an LMDB, with the keys 00000000, 00000001, ...
+
+    Args:
+        path: The folder to make.
+        records: Arrays (C, H, W), uint8 or float32, and labels.
+        overwrite: Whether to replace what is there.
+
+    Returns:
+        How many records were written.
+
+    Raises:
+        DataError: There is something at ``path``, or it cannot be written.
+    """
+    numbered = (
+        (b"%08d" % number, array_to_datum(array, label))
+        for number, (array, label) in enumerate(records)
+    )
+    return write_lmdb(path, numbered, overwrite=overwrite)
 
 
-class _Shared:
-    """An LMDB environment and how many use it: the library refuses to open a file twice."""
+def write_lmdb(
+    path: str | Path, records: Iterable[tuple[bytes, Datum]], *, overwrite: bool = False
+) -> int:
+    """Write records as an LMDB; it appears at ``path`` only when it is complete.
 
-    def __init__(self, env: lmdb.Environment, key: tuple[int, Path]) -> None:
-        self.env, self.key, self.users = env, key, 1
+    Args:
+        path: The folder to make.
+        records: Keys and records.
+        overwrite: Whether to replace what is there.
 
+    Returns:
+        How many records were written.
 
-_lock = threading.Lock()
-_open: dict[tuple[int, Path], _Shared] = {}
-
-
-def _acquire(path: Path, mode: Mode, map_size: int) -> _Shared:
-    key = (os.getpid(), path.resolve())  # a forked child must not use its parent's
-    with _lock:
-        shared = _open.get(key)
-        if shared is None:
-            env = (
-                _open_for_reading(path)
-                if mode == "read"
-                else _open_for_writing(path, mode, map_size)
-            )
-            shared = _open[key] = _Shared(env, key)
-        elif mode == "read":
-            shared.users += 1
-        else:
-            message = "is open in this process already; close it before writing to it"
-            raise DataError(message, str(path))
-        return shared
-
-
-def _let_go(shared: _Shared) -> None:
-    with _lock:
-        shared.users -= 1
-        if not shared.users:
-            del _open[shared.key]
-            shared.env.close()
-
-
-def _open_for_reading(path: Path) -> lmdb.Environment:
-    import lmdb
-
-    file = path / "data.mdb" if path.is_dir() else path
-    if not file.exists():
-        raise DataError(_what_is_there(path), str(path))
+    Raises:
+        DataError: There is something at ``path``, or it cannot be written.
+    """
+    path = Path(path)
+    _need_room(path, overwrite=overwrite)
+    partial, old = (path.with_name(f".{path.name}.{os.getpid()}.{end}") for end in ("new", "old"))
+    shutil.rmtree(partial, ignore_errors=True)
     try:
-        env = lmdb.open(str(path), subdir=path.is_dir(), readonly=True, lock=False, create=False)
-    except (lmdb.Error, OSError) as error:
-        message = f"cannot be opened as an LMDB: {error}"
-        raise DataError(message, str(path)) from error
-    # Reading beyond the end of a mapped file would kill the process.
-    needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
-    found = file.stat().st_size
-    if found < needed:
-        env.close()
-        message = f"the LMDB is cut short: it says it has {needed} bytes, the file has {found}"
-        raise DataError(message, str(path))
-    return env
+        count = _write(partial, records)
+        if path.exists():
+            path.rename(old)
+        partial.rename(path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
+    return count
 
 
-def _what_is_there(path: Path) -> str:
+def _need_room(path: Path, *, overwrite: bool) -> None:
+    """Refuse to write where something is that may not be, or should not be, replaced."""
     if not path.exists():
-        return f"there is no such database (looked for in {Path.cwd()})"
-    if (path / "CURRENT").exists():
-        return "this is a LevelDB, not an LMDB; write 'backend: LEVELDB'"
-    return "there is no LMDB in this folder: it has no data.mdb"
-
-
-def _open_for_writing(path: Path, mode: Mode, map_size: int) -> lmdb.Environment:
-    import lmdb
-
-    if mode == "new" and path.exists():
-        message = "exists already; remove it first or write somewhere else"
+        return
+    if not overwrite:
+        message = "exists already; remove it first, allow it to be overwritten or write elsewhere"
         raise DataError(message, str(path))
-    if mode == "write" and not path.exists():
-        raise DataError(_what_is_there(path), str(path))
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        return lmdb.open(str(path), map_size=max(map_size, _size_of(path)))
-    except (lmdb.Error, OSError) as error:
-        message = f"cannot be opened for writing: {error}"
-        raise DataError(message, str(path)) from error
+    if not path.is_dir() or {file.name for file in path.iterdir()} - {"data.mdb", "lock.mdb"}:
+        message = "is not a folder with nothing but an LMDB in it, so it is not overwritten"
+        raise DataError(message, str(path))
 
 
-def _size_of(folder: Path) -> int:
-    file = folder / "data.mdb"
-    return file.stat().st_size if file.exists() else 0
+def _write(path: Path, records: Iterable[tuple[bytes, Datum]]) -> int:
+    count = 0
+    with closing(LmdbDatabase(path, "new")) as database:
+        transaction = database.new_transaction()
+        for key, datum in records:
+            transaction.put(key, datum.SerializeToString())
+            count += 1
+            if count % COMMIT_EVERY == 0:
+                transaction.commit()
+        transaction.commit()
+    return count

@@ -5,8 +5,11 @@ Source: Caffe, ``src/caffe/layers/base_data_layer.cpp`` (``BasePrefetchingDataLa
 
 from __future__ import annotations
 
+import atexit
 import math
+import weakref
 from collections.abc import Callable
+from contextlib import closing
 from typing import Protocol
 
 import numpy as np
@@ -64,7 +67,7 @@ class Prefetcher:
     """Fills batches in a thread, some ahead of their use.
 
     Args:
-        source: What fills them; used by the thread alone once it is started, and closed with it.
+        source: What fills them; belongs to the thread once it is started, and is closed by it.
         batches: The batches to go round.
         name: What the thread is called.
         log_on_wait: What to log when there is no full batch and somebody wants one.
@@ -93,7 +96,7 @@ class Prefetcher:
         self._thread = InternalThread(
             self._work, queues, name=name, seed=seed, rank=rank, ranks=ranks
         )
-        self._current: Batch | None = None
+        self._started = False
 
     @property
     def waited(self) -> float:
@@ -102,6 +105,8 @@ class Prefetcher:
 
     def start(self) -> None:
         """Start filling batches."""
+        self._started = True
+        _running.add(self)
         self._thread.start()
 
     def next(self) -> Batch:
@@ -118,12 +123,31 @@ class Prefetcher:
             self._free.push(batch)
 
     def close(self) -> None:
-        """Stop the thread and close the source; may be called twice."""
+        """Stop the thread, wait for its end and close the source; may be called twice."""
         self._thread.stop()
-        self._source.close()
+        if not self._started:
+            self._source.close()
+
+    def abandon(self) -> None:
+        """Ask the thread to stop and close the source, without waiting for it.
+
+        This is what a garbage collection may do, in whatever thread it happens to run.
+        """
+        self._thread.ask_to_stop()
 
     def _work(self, thread: InternalThread) -> None:
-        while not thread.must_stop():
-            batch = self._free.pop()
-            self._source.fill(batch)
-            self._full.push(batch)
+        with closing(self._source):  # here, so that it is never closed while it is used
+            while not thread.must_stop():
+                batch = self._free.pop()
+                self._source.fill(batch)
+                self._full.push(batch)
+
+
+_running: weakref.WeakSet[Prefetcher] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Let no thread outlive the interpreter."""
+    for prefetcher in list(_running):
+        prefetcher.close()

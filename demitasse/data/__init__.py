@@ -1,0 +1,1 @@
+"""The data path: databases, records, transformation, and batches made ahead of time."""

@@ -1,0 +1,122 @@
+"""What data layers share: the transformer, and batches that are made ahead of time.
+
+Source: Caffe, ``src/caffe/layers/base_data_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+import weakref
+
+from demitasse.data.prefetch import Batch, BatchSource, Prefetcher
+from demitasse.data.random import RecordRandom
+from demitasse.data.transformer import DataTransformer
+from demitasse.layers.base import Between, Blobs, Exactly, Layer, positive
+from demitasse.proto import TransformationParameter
+
+__all__ = ["BaseDataLayer", "PrefetchingDataLayer"]
+
+POSITION = "position"
+"""Name of the records used so far, in a snapshot."""
+
+
+class BaseDataLayer(Layer):
+    """A layer that brings data into the net, and labels when it has a second top."""
+
+    bottoms = Exactly(0)
+    tops = Between(1, 2)
+    dynamic_shapes = True
+
+    def make_transformer(self, param: TransformationParameter) -> DataTransformer:
+        """Return what a ``transform_param`` asks for.
+
+        Raises:
+            ConfigError: Fields contradict each other.
+            DataError: The mean file cannot be read.
+        """
+        return DataTransformer(
+            param,
+            self.phase,
+            self.context.base_dir,
+            RecordRandom(self.context.seed, self.name),
+            dtype=self.dtype,
+        )
+
+
+class PrefetchingDataLayer(BaseDataLayer):
+    """A data layer whose batches are made in a thread, ahead of their use.
+
+    As in Caffe, ``prefetch`` batches go round, the one in use included. The thread is started by
+    the first forward pass and stopped by ``close``, or when the layer is gone. A batch is handed
+    to the tops without being copied; it is valid until the next forward.
+    """
+
+    _prefetcher: Prefetcher | None = None
+    _abandon: weakref.finalize[..., PrefetchingDataLayer] | None = None
+    _current: Batch | None = None
+    _position = 0
+
+    def open_source(self, position: int) -> BatchSource:
+        """Return what fills batches, after ``position`` records have been used.
+
+        It must not refer to the layer: it lives as long as the thread, and the thread ends when
+        the layer does.
+        """
+        raise NotImplementedError(type(self).__name__)
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        """Do nothing: ``setup`` and ``forward`` give the tops their shapes."""
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        prefetcher = self._prefetcher or self._start()
+        batch, used = prefetcher.next(), self._current
+        moved = False
+        for blob, array in zip(top, batch.arrays, strict=False):
+            moved |= blob.reshape(array.shape)
+            blob.set_cpu_data(array)  # waits for a copy of the last batch still under way
+            blob.data_memory.async_push()
+        if moved:  # the memory that would have waited may be gone
+            self.device.backend.synchronize()
+        self._current, self._position = batch, batch.position
+        if used is not None:
+            prefetcher.recycle(used)
+
+    @property
+    def waited(self) -> float:
+        """Time forward passes have spent waiting for batches, in seconds, since the last start."""
+        return self._prefetcher.waited if self._prefetcher else 0.0
+
+    def state(self) -> dict[str, int]:
+        """Return how many records the net has used, those of all ranks counted."""
+        return {POSITION: self._position}
+
+    def set_state(self, state: dict[str, int]) -> None:
+        """Go on after so many records; at the first one where the state does not say."""
+        self.close()
+        self._position = state.get(POSITION, 0)
+
+    def close(self) -> None:
+        """Stop the thread and close files; a later forward pass opens them again."""
+        if self._abandon is not None:
+            self._abandon.detach()
+        if self._prefetcher is not None:
+            self._prefetcher.close()
+        self._prefetcher = self._abandon = self._current = None
+
+    def _start(self) -> Prefetcher:
+        context = self.context
+        memory = self.device.backend.empty_host
+        # At least two: one is in use while the next is made.
+        batches = max(2, positive(self.param.data_param.prefetch, "prefetch"))
+        self._prefetcher = Prefetcher(
+            self.open_source(self._position),
+            [Batch(memory, self.dtype) for _ in range(batches)],
+            name=f"prefetch of {self.name}",
+            log_on_wait=f"layer {self.name!r} waits for data",
+            seed=context.seed,
+            rank=context.rank,
+            ranks=context.ranks,
+        )
+        self._abandon = weakref.finalize(self, self._prefetcher.abandon)
+        self._abandon.atexit = False  # running threads are stopped at exit anyway
+        self._prefetcher.start()
+        return self._prefetcher

@@ -1,0 +1,77 @@
+"""Data: batches of records from an LMDB or a LevelDB.
+
+Source: Caffe, ``src/caffe/layers/data_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from demitasse.backends.random import bits, stream_of
+from demitasse.data.database_batches import DatabaseBatches
+from demitasse.errors import ConfigError
+from demitasse.layers._data_base import PrefetchingDataLayer
+from demitasse.layers.base import Blobs, positive, register
+from demitasse.paths import resolve
+from demitasse.proto import DataParameter, TransformationParameter
+
+logger = logging.getLogger(__name__)
+
+
+@register("Data")
+class Data(PrefetchingDataLayer):
+    """Reads the records of a database in order, and begins again after the last.
+
+    In phase TRAIN rank r of n reads records r, r + n, ...; in phase TEST every rank reads all.
+
+    Shapes: top[0] (N, C, H, W), taken from the first record of each batch; top[1] (N,), labels.
+
+    Raises:
+        ConfigError: ``source`` or ``batch_size`` is missing.
+        DataError: The database or a record cannot be read; names it.
+    """
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        p = self.param.data_param
+        self.batch_size = positive(p.batch_size, "batch_size")
+        positive(p.prefetch, "prefetch")
+        if not p.source:
+            message = "data_param has no source; name the folder of a database"
+            raise ConfigError(message)
+        self.source = resolve(p.source, self.context.base_dir)
+        transform = TransformationParameter()
+        transform.CopyFrom(self.param.transform_param)
+        transform.force_color |= p.force_encoded_color and not transform.force_gray
+        self.transformer = self.make_transformer(transform)
+        self.labels = len(top) > 1
+        self._position = self._skipped(p.rand_skip)
+        source = self.open_source(self._position)
+        try:
+            shape = source.first_shape()
+        finally:
+            source.close()
+        top[0].reshape(shape)
+        if self.labels:
+            top[1].reshape(shape[:1])
+
+    def open_source(self, position: int) -> DatabaseBatches:
+        p, context = self.param.data_param, self.context
+        sharded = self.phase == "TRAIN"
+        return DatabaseBatches(
+            self.source,
+            DataParameter.DB.Name(p.backend),
+            self.transformer,
+            self.batch_size,
+            labels=self.labels,
+            position=position,
+            rank=context.rank if sharded else 0,
+            ranks=context.ranks if sharded else 1,
+        )
+
+    def _skipped(self, most: int) -> int:
+        """Return how many records ``rand_skip`` leaves out, fewer than ``most``."""
+        if not most:
+            return 0
+        skipped = int(bits(self.context.seed, stream_of(f"{self.name}/rand_skip"), 0, 1)[0]) % most
+        logger.warning("rand_skip is deprecated; the first %d records are left out", skipped)
+        return skipped

@@ -1,0 +1,296 @@
+"""LMDB: read-only reading, growing while written, and what cannot be opened."""
+
+import threading
+
+import lmdb
+import numpy as np
+import pytest
+
+from demitasse.data.db import open_db, records
+from demitasse.data.lmdb import LmdbDatabase, write_database, write_lmdb
+from demitasse.errors import ConfigError, DataError
+from demitasse.proto import Datum
+
+
+def pictures(n, shape=(1, 4, 5)):
+    random = np.random.default_rng(1)
+    return [(random.integers(0, 256, shape, np.uint8), label) for label in range(n)]
+
+
+@pytest.fixture
+def database(tmp_path):
+    path = tmp_path / "some_lmdb"
+    write_database(path, pictures(7))
+    return path
+
+
+def contents(path, backend="LMDB"):
+    db = open_db(path, backend)
+    cursor = db.new_cursor()
+    found = [(key, bytes(value)) for key, value in records(cursor)]
+    cursor.close()
+    db.close()
+    return found
+
+
+def test_what_is_written_is_read(database):
+    found = contents(database)
+
+    assert [key for key, _ in found] == [b"%08d" % n for n in range(7)]
+    for (_, value), (pixels, label) in zip(found, pictures(7), strict=True):
+        datum = Datum.FromString(value)
+        assert (datum.channels, datum.height, datum.width) == (1, 4, 5)
+        assert datum.data == pixels.tobytes()
+        assert datum.label == label
+
+
+def test_a_cursor_goes_through_the_records_and_back_to_the_first(database):
+    db = open_db(database)
+    cursor = db.new_cursor()
+
+    keys = []
+    while cursor.valid():
+        keys.append(cursor.key())
+        cursor.next()
+    cursor.seek_to_first()
+
+    assert len(keys) == len(db) == 7
+    assert cursor.valid()
+    assert cursor.key() == keys[0]
+    cursor.close()
+    db.close()
+
+
+def test_records_are_memory_of_the_database(database):
+    db = open_db(database)
+    cursor = db.new_cursor()
+
+    assert isinstance(cursor.value(), memoryview)
+    cursor.close()
+    db.close()
+
+
+def test_a_database_on_read_only_media_can_be_read(database):
+    (database / "lock.mdb").unlink()
+    database.chmod(0o555)
+
+    found = contents(database)
+
+    assert len(found) == 7
+    assert [file.name for file in database.iterdir()] == ["data.mdb"]  # nothing was left behind
+    database.chmod(0o755)
+
+
+def test_the_single_file_of_a_database_can_be_named(database):
+    assert len(contents(database / "data.mdb")) == 7
+
+
+def test_one_database_can_be_open_several_times(database):
+    first, second = open_db(database), open_db(database.parent / "." / database.name)
+    cursor = second.new_cursor()
+
+    first.close()
+    first.close()  # once more does no harm
+
+    assert len(list(records(cursor))) == 7
+    cursor.close()
+    second.close()
+    with lmdb.open(str(database), readonly=True, lock=False):  # ours is closed, or this raises
+        pass
+
+
+def test_a_forgotten_database_is_closed(database):
+    db = open_db(database)
+
+    del db
+
+    with lmdb.open(str(database), readonly=True, lock=False):
+        pass
+
+
+def test_a_cursor_keeps_its_database_open(database):
+    cursor = open_db(database).new_cursor()
+
+    assert len(list(records(cursor))) == 7
+
+
+def test_two_threads_read_one_database(database):
+    found = {}
+
+    def read(name):
+        found[name] = contents(database)
+
+    threads = [threading.Thread(target=read, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert found["a"] == found["b"]
+    assert len(found["a"]) == 7
+
+
+def test_a_writer_is_given_more_room_when_the_database_is_full(tmp_path):
+    db = LmdbDatabase(tmp_path / "growing_lmdb", "new", map_size=1 << 16)
+    before = db.map_size
+    transaction = db.new_transaction()
+
+    for number in range(50):
+        transaction.put(b"%08d" % number, bytes(20_000))
+        if number % 10 == 9:
+            transaction.commit()
+
+    assert db.map_size > before
+    assert len(db) == 50
+    db.close()
+    assert len(contents(tmp_path / "growing_lmdb")) == 50
+
+
+def test_records_can_be_added(database):
+    db = open_db(database, mode="write")
+    transaction = db.new_transaction()
+    transaction.put(b"00000007", b"the eighth")
+    transaction.put(b"00000000", b"another first")
+
+    transaction.commit()
+
+    db.close()
+    found = contents(database)
+    assert len(found) == 8
+    assert found[7] == (b"00000007", b"the eighth")
+    assert found[0] == (b"00000000", b"another first")
+
+
+def test_a_database_opened_for_reading_takes_no_records(database):
+    db = open_db(database)
+
+    with pytest.raises(ConfigError, match="opened for reading"):
+        db.new_transaction()
+    db.close()
+
+
+def test_a_database_that_is_read_is_not_opened_for_writing(database):
+    db = open_db(database)
+
+    with pytest.raises(DataError, match="open in this process already"):
+        open_db(database, mode="write")
+    db.close()
+
+
+@pytest.mark.parametrize("key", [b"", b"k" * 512])
+def test_keys_that_lmdb_cannot_hold_are_refused(tmp_path, key):
+    with pytest.raises(DataError, match=f"1 to 511 bytes; this one has {len(key)}"):
+        write_lmdb(tmp_path / "some_lmdb", [(key, Datum())])
+
+    assert not (tmp_path / "some_lmdb").exists()
+
+
+# -- what cannot be opened ---------------------------------------------------------------------
+
+
+def refusal(path, **options):
+    with pytest.raises(DataError) as caught:
+        open_db(path, **options)
+    assert caught.value.source == str(path)
+    return str(caught.value)
+
+
+def test_a_missing_database_is_reported_with_where_it_was_looked_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    message = refusal("mnist_train_lmdb")
+
+    assert message == f"mnist_train_lmdb: there is no such database (looked for in {tmp_path})"
+
+
+def test_an_empty_folder_is_no_database(tmp_path):
+    assert "it has no data.mdb" in refusal(tmp_path)
+
+
+def test_a_leveldb_is_recognised(tmp_path):
+    (tmp_path / "CURRENT").write_text("MANIFEST-000002\n")
+
+    assert "this is a LevelDB, not an LMDB; write 'backend: LEVELDB'" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"no database " * 1000])
+def test_a_file_of_something_else_is_no_database(tmp_path, content):
+    (tmp_path / "data.mdb").write_bytes(content)
+
+    assert "cannot be opened as an LMDB" in refusal(tmp_path)
+
+
+def test_a_database_that_is_cut_short_is_refused(tmp_path):
+    path = tmp_path / "some_lmdb"
+    write_database(path, pictures(20, (3, 50, 50)))
+    whole = (path / "data.mdb").read_bytes()
+    (path / "data.mdb").write_bytes(whole[: len(whole) // 2])
+
+    message = refusal(path)
+
+    assert f"it says it has {len(whole)} bytes, the file has {len(whole) // 2}" in message
+
+
+def test_an_unknown_backend_lists_the_known_ones(tmp_path):
+    with pytest.raises(
+        ConfigError, match="unknown database backend 'ROCKSDB'; known are LMDB, LEV"
+    ):
+        open_db(tmp_path, "ROCKSDB")
+
+
+# -- writing a whole database ------------------------------------------------------------------
+
+
+def test_writing_refuses_to_replace_what_is_there(database):
+    before = contents(database)
+
+    with pytest.raises(DataError, match="exists already"):
+        write_database(database, pictures(1))
+
+    assert contents(database) == before
+
+
+def test_writing_replaces_a_database_when_told(database):
+    assert write_database(database, pictures(2), overwrite=True) == 2
+
+    assert len(contents(database)) == 2
+    assert [path.name for path in database.parent.iterdir()] == [database.name]
+
+
+def test_writing_never_replaces_a_folder_with_other_things_in_it(database):
+    (database / "thesis.tex").write_text("years of work")
+
+    with pytest.raises(DataError, match="nothing but an LMDB in it"):
+        write_database(database, pictures(2), overwrite=True)
+
+    assert len(contents(database)) == 7
+
+
+def test_a_database_that_cannot_be_finished_leaves_nothing_behind(tmp_path):
+    def broken():
+        yield from pictures(3)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write_database(tmp_path / "some_lmdb", broken())
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_database_that_cannot_be_replaced_keeps_its_records(database):
+    def broken():
+        yield from pictures(3)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write_database(database, broken(), overwrite=True)
+
+    assert len(contents(database)) == 7
+
+
+def test_records_beyond_one_commit_are_all_there(tmp_path):
+    path = tmp_path / "some_lmdb"
+
+    assert write_database(path, pictures(2001, (1, 1, 1))) == 2001
+
+    assert len(contents(path)) == 2001
