@@ -5,6 +5,7 @@ descriptors live in a pool of their own: an installed Caffe's ``caffe_pb2`` cann
 """
 
 from pathlib import Path
+from typing import Any
 
 from google.protobuf.descriptor import EnumDescriptor, FileDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
@@ -51,7 +52,8 @@ def _values(enum: EnumDescriptor) -> dict[str, int]:
 def _placed(message: type[Message], module: str, prefix: str = "") -> type[Message]:
     message.__module__ = module
     message.__qualname__ = prefix + message.__name__
-    for name, nested in message.DESCRIPTOR.nested_types_by_name.items():
+    descriptor: Any = message.DESCRIPTOR
+    for name, nested in descriptor.nested_types_by_name.items():
         if not hasattr(message, name):  # protobuf without its C extension leaves this to us
             setattr(message, name, GetMessageClass(nested))
         _placed(getattr(message, name), module, f"{message.__qualname__}.")
