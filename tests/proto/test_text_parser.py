@@ -167,6 +167,8 @@ def test_a_list_for_a_single_field_is_refused():
         ("[caffe.ext]: 1", (1, 1), "expected a field name, found ["),
         ("// comment", (1, 1), "expected a field name, found /"),
         ("name: ", (1, 7), "name has no value; it is a string in quotes"),
+        ("layer { foo: }", (1, 14), "foo has no value"),
+        ("foo: name: 'a'", (1, 6), "foo has no value"),
     ],
 )
 def test_broken_grammar_is_named(text, place, message):

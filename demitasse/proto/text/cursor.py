@@ -1,7 +1,7 @@
 """A place in a run of tokens, and ways to get over a part that cannot be read."""
 
 from demitasse.proto.text.faults import Fault, shown
-from demitasse.proto.text.tokens import END, NAME, STRING, Places, Token, tokens
+from demitasse.proto.text.tokens import END, NAME, NUMBER, STRING, Places, Token, tokens
 
 __all__ = ["Cursor", "Skip"]
 
@@ -75,8 +75,10 @@ class Cursor:
             raise Skip(name, f"expected ':' or '{{' after {name.text!r}, found {self.shown()}")
         if self.next.text in OPENERS:
             self.skip_rest_of(self.advance())
-        elif not self.begins_field():
+        else:
             self.take("-")
+            if self.begins_field() or self.next.kind not in {NAME, NUMBER, STRING}:
+                raise Skip(self.next, f"{name.text} has no value")
             if self.advance().kind == STRING:
                 while self.next.kind == STRING:
                     self.advance()
