@@ -193,6 +193,7 @@ def _distance(actual: np.ndarray, expected: np.ndarray) -> tuple[float, float]:
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     if not np.isfinite(a[~same]).all() or not np.isfinite(b[~same]).all():
         return float("inf"), float("inf")
-    absolute = float(np.max(np.abs(np.where(same, 0.0, a - b))))
+    gap = np.subtract(a, b, where=~same, out=np.zeros_like(a))
+    absolute = float(np.max(np.abs(gap)))
     scale = float(np.max(np.abs(b[np.isfinite(b)]), initial=0.0))
     return absolute, absolute / max(scale, FLOOR)

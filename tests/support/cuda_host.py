@@ -87,8 +87,9 @@ class HostEngine(Engine):
         launched: Names of the kernels that ran.
     """
 
-    def __init__(self, grid: Grid = Grid(1, 1)) -> None:
-        self.grid, self.launched = grid, []
+    def __init__(self, grid: Grid | None = None) -> None:
+        self.grid = Grid(1, 1) if grid is None else grid
+        self.launched: list[str] = []
         self._scratch = np.empty(0, np.uint8)
 
     def function(
@@ -197,10 +198,11 @@ class HostCudaBackend(Backend):
         return super().lower(op, operands)
 
 
-def host_cuda() -> Device:
+def host_cuda(blocks: int = 1, threads: int = 1) -> Device:
     """Return a new device that runs the GPU's kernels on the host."""
     need_compiler()
     device = object.__new__(Device)
     device.name = device.kind = "host-cuda"
     device.index, device.backend = "", HostCudaBackend()
+    device.backend.engine.grid = Grid(blocks, threads)
     return device

@@ -1,0 +1,391 @@
+"""Steps of the cupy backend, run on the host with the GPU's kernel sources.
+
+Whatever a net computes with them, it computes on numpy.
+"""
+
+import math
+
+import numpy as np
+import pytest
+from cuda_host import HostCudaBackend, HostEngine, host_cuda
+from goldens import golden_layers
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from demitasse import Net
+from demitasse.backends.cupy.engine import Grid
+from demitasse.errors import DemitasseError
+from demitasse.memory import transfers
+from demitasse.proto import NetParameter, parse_text
+from demitasse.testing import compare
+
+RNG = np.random.default_rng(0)
+
+
+def net_of(layer: str, *shapes: tuple[int, ...], dtype: str = "float64", phase: str = "TRAIN"):
+    """A net of one layer from inputs x0, x1, ... to y, gradients wanted everywhere."""
+    inputs = "".join(
+        f'layer {{ name: "x{i}" type: "Input" top: "x{i}" input_param {{ shape {{'
+        + "".join(f" dim: {n}" for n in shape)
+        + " } } }\n"
+        for i, shape in enumerate(shapes)
+    )
+    bottoms = "".join(f' bottom: "x{i}"' for i in range(len(shapes)))
+    tops = "" if "top:" in layer else ' top: "y"'
+    text = f'{inputs} force_backward: true layer {{ name: "l" {layer} {bottoms}{tops} }}'
+    net = Net(parse_text(text, NetParameter), phase, dtype=dtype, device="readonly", seed=1)
+    for blob in net.blob_list:
+        blob.data[...] = RNG.normal(size=blob.shape)
+        blob.diff[...] = RNG.normal(size=blob.shape)
+    for blob in net.learnable_params:
+        blob.data[...] = RNG.normal(size=blob.shape)
+    return net
+
+
+def steps(net: Net) -> list[str]:
+    """Names of the Steps that ran."""
+    return [type(step).__name__ for step in net.plan.steps() if step is not None]
+
+
+def check(net: Net, *expected: str, device=None, rtol: float = 1e-10) -> None:
+    """Hold a net on the GPU's kernels against the same net on numpy."""
+    device = device or host_cuda()
+    clone = net.clone(device)
+    clone.forward()
+
+    compare(net, ["readonly", device], backward=True).raise_if(rtol)
+
+    assert steps(clone) == list(expected)
+
+
+@pytest.mark.parametrize("case", golden_layers(), ids=str)
+def test_recorded_cases(case):
+    net = case.net(device=host_cuda())
+
+    case.run(net)
+
+    case.check(net, rtol=1e-4, atol=1e-6)
+
+
+@st.composite
+def windows(draw, most_pad: int = 2, dilation: int = 3):
+    """Kernel, stride, pad, dilation and size of two axes."""
+    axes = []
+    for _ in range(2):
+        kernel = draw(st.integers(1, 4))
+        pad = draw(st.integers(0, min(most_pad, kernel - 1)))
+        spread = draw(st.integers(1, dilation))
+        smallest = max(1, spread * (kernel - 1) + 1 - 2 * pad)
+        size = draw(st.integers(smallest, smallest + 6))
+        axes.append((kernel, draw(st.integers(1, 4)), pad, spread, size))
+    return axes
+
+
+def fields(axes, *names: str) -> str:
+    values = {
+        f"{name}_{side}": axis[i]
+        for axis, side in zip(axes, "hw", strict=True)
+        for i, name in enumerate(("kernel", "stride", "pad"))
+        if name in names
+    }
+    return " ".join(f"{key}: {value}" for key, value in values.items())
+
+
+class TestPooling:
+    @pytest.mark.parametrize("method", ["MAX", "AVE"])
+    @given(axes=windows(dilation=1), ceil=st.booleans())
+    def test_any_window(self, method, axes, ceil):
+        shape = (2, 3, axes[0][4], axes[1][4])
+        mode = "CEIL" if ceil else "FLOOR"
+        window = fields(axes, "kernel", "stride", "pad")
+        layer = f'type: "Pooling" pooling_param {{ pool: {method} {window} round_mode: {mode} }}'
+        try:
+            net = net_of(layer, shape)
+        except DemitasseError:
+            assume(False)
+
+        check(net, {"MAX": "MaxPoolStep", "AVE": "AveragePoolStep"}[method])
+
+    def test_equal_maxima_and_the_mask(self):
+        layer = 'type: "Pooling" top: "y" top: "mask" pooling_param { kernel_size: 3 stride: 2 }'
+        net = net_of(layer, (2, 2, 7, 6))
+        net.blobs["x0"].data[...] = RNG.integers(0, 3, (2, 2, 7, 6))
+
+        check(net, "MaxPoolStep")
+
+    def test_what_is_not_a_number_is_never_the_largest(self):
+        net = net_of('type: "Pooling" pooling_param { kernel_size: 2 }', (1, 1, 2, 4))
+        net.blobs["x0"].data[...] = [
+            [[[math.nan, 1, math.nan, math.nan], [0, 2, math.nan, math.nan]]]
+        ]
+
+        check(net, "MaxPoolStep")
+
+    @pytest.mark.parametrize(
+        ("fields", "shape"),
+        [
+            ("pool: STOCHASTIC kernel_size: 2", (1, 1, 4, 4)),
+            ("pool: MAX kernel_size: 2", (1, 1, 4, 4, 4)),
+        ],
+    )
+    def test_the_layer_runs_what_has_no_kernel(self, fields, shape):
+        net = net_of(f'type: "Pooling" pooling_param {{ {fields} }}', shape)
+        net.blobs["x0"].data[...] = abs(net.blobs["x0"].data)
+
+        check(net)
+
+
+class TestConvolution:
+    @pytest.mark.parametrize("kind", ["Convolution", "Deconvolution"])
+    @given(
+        axes=windows(),
+        group=st.integers(1, 3),
+        samples=st.integers(0, 3),
+        bias=st.booleans(),
+        sizes=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+        chunk=st.sampled_from([1, 3000, 1 << 29]),
+    )
+    def test_any_window(self, kind, axes, group, samples, bias, sizes, chunk):
+        axes = [(kernel, stride, pad, axes[0][3], size) for kernel, stride, pad, _, size in axes]
+        shape = (samples, group * sizes[0], axes[0][4], axes[1][4])
+        layer = (
+            f'type: "{kind}" convolution_param {{ num_output: {group * sizes[1]} group: {group} '
+            f"{fields(axes, 'kernel', 'stride', 'pad')} dilation: {axes[0][3]} "
+            f"bias_term: {str(bias).lower()} }}"
+        )
+        try:
+            net = net_of(layer, shape)
+        except DemitasseError:
+            assume(False)
+        device = host_cuda()
+        device.backend.engine.column_budget = chunk
+
+        check(net, {"Convolution": "ConvStep", "Deconvolution": "DeconvStep"}[kind], device=device)
+
+    @pytest.mark.parametrize("kind", ["Convolution", "Deconvolution"])
+    @pytest.mark.parametrize(
+        ("fields", "shape"),
+        [
+            ("kernel_size: 3 pad: 1 stride: 2", (2, 3, 9)),
+            ("kernel_size: 3 kernel_size: 2 kernel_size: 1 stride: 2 pad: 1", (2, 2, 5, 6, 4)),
+            ("kernel_size: 2 dilation: 2 group: 2", (2, 2, 5, 4, 3, 6)),
+            ("kernel_size: 2 axis: 2", (2, 3, 2, 5, 5)),
+            ("kernel_size: 1 axis: 0", (2, 3)),
+            ("kernel_size: 1", (3, 4, 5, 5)),
+            ("kernel_size: 1 group: 2", (3, 4, 5, 5)),
+            ("kernel_size: 1 group: 2", (1, 4, 5, 5)),
+            ("kernel_size: 1 axis: 1", (3, 4)),
+        ],
+        ids=str,
+    )
+    @pytest.mark.parametrize("chunk", [1, 1 << 29])
+    def test_other_axes(self, kind, fields, shape, chunk):
+        net = net_of(f'type: "{kind}" convolution_param {{ num_output: 4 {fields} }}', shape)
+        device = host_cuda()
+        device.backend.engine.column_budget = chunk
+
+        check(net, "ConvStep" if kind == "Convolution" else "DeconvStep", device=device)
+
+    def test_several_bottoms_share_the_weight(self):
+        layer = (
+            'type: "Convolution" top: "y0" top: "y1" convolution_param { num_output: 3 '
+            "kernel_size: 2 }"
+        )
+        net = net_of(layer, (2, 2, 4, 4), (2, 2, 4, 4))
+
+        check(net, "ConvStep")
+
+    def test_a_pointwise_convolution_lays_nothing_out(self):
+        net = net_of(
+            'type: "Convolution" convolution_param { num_output: 3 kernel_size: 1 }', (2, 2, 4, 4)
+        ).clone(host_cuda())
+
+        net.forward()
+
+        assert net.device.backend.engine.launched == ["add_bias"]
+
+    def test_gradients_are_added_up_over_passes(self):
+        net = net_of(
+            'type: "Convolution" convolution_param { num_output: 3 kernel_size: 2 }', (2, 2, 4, 4)
+        )
+        results = []
+        for device in ("readonly", host_cuda()):
+            clone = net.clone(device)
+            for name in ("x0", "y"):
+                clone.blobs[name].data[...] = net.blobs[name].data
+                clone.blobs[name].diff[...] = net.blobs[name].diff
+            clone.clear_param_diffs()
+            for _ in range(2):
+                clone.forward()
+                clone.backward()
+            results.append([blob.diff.copy() for blob in clone.learnable_params])
+
+        for a, b in zip(*results, strict=True):
+            np.testing.assert_allclose(b, a, rtol=1e-10)
+
+    def test_more_elements_than_32_bits_count(self, monkeypatch):
+        monkeypatch.setattr("demitasse.backends.cupy.engine.WIDE", 4)
+        convolution = (
+            'type: "Convolution" convolution_param { num_output: 2 kernel_size: 2 pad: 1 }'
+        )
+        pooling = 'type: "Pooling" pooling_param { kernel_size: 2 stride: 2 }'
+
+        check(net_of(convolution, (2, 2, 4, 4)), "ConvStep")
+        check(net_of(convolution, (2, 2, 4, 4, 3)), "ConvStep")
+        check(net_of(pooling, (2, 2, 4, 4)), "MaxPoolStep")
+
+
+@pytest.mark.parametrize("transpose", ["true", "false"])
+@pytest.mark.parametrize("bias", ["true", "false"])
+@pytest.mark.parametrize(
+    ("axis", "shape"), [(1, (3, 2, 4)), (2, (2, 3, 5)), (0, (3, 4)), (1, (0, 3))]
+)
+def test_inner_product(transpose, bias, axis, shape):
+    fields = f"num_output: 5 transpose: {transpose} bias_term: {bias} axis: {axis}"
+    net = net_of(f'type: "InnerProduct" inner_product_param {{ {fields} }}', shape)
+
+    check(net, "InnerProductStep")
+
+
+@pytest.mark.parametrize("size", [1, 3, 5, 9])
+@pytest.mark.parametrize("k", [1, 2.5])
+def test_lrn_across_channels(size, k):
+    fields = f"local_size: {size} alpha: 0.7 beta: 0.6 k: {k}"
+    net = net_of(f'type: "LRN" lrn_param {{ {fields} }}', (2, 6, 3, 2))
+
+    check(net, "LRNStep")
+
+
+@pytest.mark.parametrize("layer", ["ReLU", "Sigmoid", "TanH"])
+@pytest.mark.parametrize("top", ["y", "x0"])
+def test_activations_apart_and_in_place(layer, top):
+    check(net_of(f'type: "{layer}" top: "{top}"', (3, 4)), "ActivationStep")
+
+
+def test_leaky_rectifier():
+    check(net_of('type: "ReLU" relu_param { negative_slope: 0.1 }', (3, 4)), "ActivationStep")
+
+
+def test_rectifier_of_what_is_not_finite():
+    net = net_of('type: "ReLU"', (1, 4))
+    net.blobs["x0"].data[...] = [[math.nan, math.inf, -math.inf, -0.0]]
+
+    check(net, "ActivationStep")
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1])
+@pytest.mark.parametrize("top", ["y", "x0"])
+@pytest.mark.parametrize("grid", [(1, 1), (2, 4)])
+def test_softmax(axis, top, grid):
+    net = net_of(f'type: "Softmax" top: "{top}" softmax_param {{ axis: {axis} }}', (2, 5, 3))
+
+    check(net, "SoftmaxStep", device=host_cuda(*grid))
+
+
+class TestSoftmaxLoss:
+    @pytest.mark.parametrize("normalization", ["FULL", "VALID", "BATCH_SIZE", "NONE"])
+    @pytest.mark.parametrize("ignore", ["", "ignore_label: 2", "ignore_label: -1"])
+    @pytest.mark.parametrize(("shape", "axis"), [((6, 4), 1), ((2, 4, 3, 2), 1), ((2, 3, 4), -1)])
+    @pytest.mark.parametrize("grid", [(1, 1), (1, 4)])
+    def test_loss_and_gradient(self, normalization, ignore, shape, axis, grid):
+        net = self.net(shape, axis, f"normalization: {normalization} {ignore}")
+
+        self.check(net, grid)
+
+    def test_every_label_ignored(self):
+        net = self.net((3, 4), 1, "ignore_label: 1")
+        net.blobs["x1"].data[...] = 1
+
+        self.check(net)
+
+    def test_a_label_that_is_no_class(self):
+        net = self.net((3, 4), 1, "")
+        net.blobs["x1"].data[...] = [0, 4, -1]
+
+        self.check(net)
+
+    @staticmethod
+    def net(shape, axis, fields):
+        places = tuple(n for i, n in enumerate(shape) if i != axis % len(shape))
+        loss = (
+            f'type: "SoftmaxWithLoss" top: "loss" top: "prob" loss_weight: 0.5 loss_weight: 0 '
+            f"softmax_param {{ axis: {axis} }} loss_param {{ {fields} }} propagate_down: true "
+            f"propagate_down: false"
+        )
+        net = net_of(loss, shape, places)
+        net.blobs["x1"].data[...] = RNG.integers(0, 4, places)
+        return net
+
+    @staticmethod
+    def check(net, grid=(1, 1)):
+        values = []
+        for device in ("readonly", host_cuda(*grid)):
+            clone = net.clone(device)
+            for name in ("x0", "x1"):
+                clone.blobs[name].data[...] = net.blobs[name].data
+            clone.forward()
+            clone.backward()
+            values.append(
+                [clone.blobs[n].data.copy() for n in ("loss", "prob")] + [clone.blobs["x0"].diff]
+            )
+        assert steps(clone) == ["SoftmaxLossStep"]
+        for a, b in zip(*values, strict=True):
+            np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-15)
+
+
+LENET = """
+layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 1 dim: 8 dim: 8 } } }
+layer { name: "t" type: "Input" top: "t" input_param { shape { dim: 2 } } }
+layer { name: "conv" type: "Convolution" bottom: "x" top: "conv"
+  convolution_param { num_output: 3 kernel_size: 3 weight_filler { type: "xavier" } } }
+layer { name: "pool" type: "Pooling" bottom: "conv" top: "pool"
+  pooling_param { kernel_size: 2 stride: 2 } }
+layer { name: "norm" type: "LRN" bottom: "pool" top: "norm" lrn_param { local_size: 3 } }
+layer { name: "relu" type: "ReLU" bottom: "norm" top: "norm" }
+layer { name: "ip" type: "InnerProduct" bottom: "norm" top: "ip"
+  inner_product_param { num_output: 4 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "t" top: "loss" }
+"""
+
+
+class TestNet:
+    @pytest.fixture
+    def net(self):
+        net = Net(parse_text(LENET, NetParameter), "TRAIN", device=host_cuda(), seed=3)
+        net.blobs["x"].mutable_cpu_data()[...] = RNG.normal(size=(2, 1, 8, 8))
+        net.blobs["t"].mutable_cpu_data()[...] = [1, 3]
+        return net
+
+    def test_many_threads_compute_what_one_does(self, net):
+        compare(net, [host_cuda(), host_cuda(2, 4)]).raise_if(2e-6)
+
+    def test_nothing_but_inputs_and_loss_is_moved(self, net):
+        net.forward()
+        net.backward()
+        transfers.reset()
+
+        net.blobs["x"].mutable_cpu_data()[...] += 1
+        net.forward()
+        net.backward()
+
+        assert (transfers.to_device, transfers.to_host) == (1, 1)
+
+    def test_stale_sides_are_not_read(self, net):
+        from demitasse.config import settings
+
+        with settings.override(poison=True):
+            poisoned = net.clone()
+            for name in ("x", "t"):
+                poisoned.blobs[name].mutable_cpu_data()[...] = net.blobs[name].cpu_data()
+            poisoned.forward()
+            poisoned.backward()
+        net.forward()
+        net.backward()
+
+        for a, b in zip(net.learnable_params, poisoned.learnable_params, strict=True):
+            np.testing.assert_array_equal(a.cpu_diff(), b.cpu_diff())
+
+
+def test_the_stand_in_is_not_one_of_the_backends():
+    assert HostCudaBackend.lowerings
+    assert HostEngine(Grid(1, 1)).most_blocks > 1
