@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from demitasse.data.db import Mode
+from demitasse.data.db import Mode, what_is_there
 from demitasse.errors import DataError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _open_for_reading(path: Path) -> lmdb.Environment:
 
     file = path / "data.mdb" if path.is_dir() else path
     if not file.exists():
-        raise DataError(_what_is_there(path), str(path))
+        raise DataError(what_is_there(path, "LMDB"), str(path))
     try:
         env = lmdb.open(str(path), subdir=path.is_dir(), readonly=True, lock=False, create=False)
     except (lmdb.Error, OSError) as error:
@@ -82,14 +82,6 @@ def _open_for_reading(path: Path) -> lmdb.Environment:
     return env
 
 
-def _what_is_there(path: Path) -> str:
-    if not path.exists():
-        return f"there is no such database (looked for in {Path.cwd()})"
-    if (path / "CURRENT").exists():
-        return "this is a LevelDB, not an LMDB; write 'backend: LEVELDB'"
-    return "there is no LMDB in this folder: it has no data.mdb"
-
-
 def _open_for_writing(path: Path, mode: Mode, map_size: int) -> lmdb.Environment:
     import lmdb
 
@@ -97,7 +89,7 @@ def _open_for_writing(path: Path, mode: Mode, map_size: int) -> lmdb.Environment
         message = "exists already; remove it first or write somewhere else"
         raise DataError(message, str(path))
     if mode == "write" and not path.exists():
-        raise DataError(_what_is_there(path), str(path))
+        raise DataError(what_is_there(path, "LMDB"), str(path))
     try:
         path.mkdir(parents=True, exist_ok=True)
         return lmdb.open(str(path), map_size=max(map_size, _size_of(path)))

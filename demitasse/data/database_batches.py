@@ -82,7 +82,8 @@ class DatabaseBatches:
         batch.position = self._position
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Let go of the database and of threads."""
+        self._stacker.close()
         self._reader.close()
         self._database.close()
 

@@ -22,6 +22,7 @@ __all__ = [
     "open_db",
     "printable",
     "records",
+    "what_is_there",
 ]
 
 Raw = bytes | memoryview
@@ -102,6 +103,18 @@ def open_db(source: str | Path, backend: str = "LMDB", mode: Mode = "read") -> D
         raise ConfigError(message)
     database: Database = import_module(BACKENDS[backend]).open_database(Path(source), mode)
     return database
+
+
+def what_is_there(path: Path, wanted: str) -> str:
+    """Say why ``path`` cannot be opened as a database of the backend ``wanted``."""
+    if not path.exists():
+        return f"there is no such database (looked for in {Path.cwd()})"
+    marks = {"data.mdb": "LMDB", "CURRENT": "LEVELDB"}
+    for mark, backend in marks.items():
+        if backend != wanted and (path / mark).exists():
+            return f"this is not {wanted} but {backend}; write 'backend: {backend}' in data_param"
+    mark = next(file for file, backend in marks.items() if backend == wanted)
+    return f"there is no {wanted} database here: the folder has no {mark}"
 
 
 def records(cursor: Cursor) -> Iterator[tuple[bytes, Raw]]:

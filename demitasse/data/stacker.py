@@ -1,13 +1,16 @@
 """Turns the records of a batch into pixels and labels.
 
 Nearly every database holds records of one size, written by one program: they begin with the same
-bytes, and a batch of them is taken apart without parsing each message.
+bytes, and a batch of them is taken apart without parsing each message. Encoded pictures, which take
+far longer, are decoded by several threads.
 """
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -21,6 +24,9 @@ from demitasse.proto import Datum
 __all__ = ["RecordError", "Stacker"]
 
 DATA_TAG = Datum.DATA_FIELD_NUMBER << 3 | 2
+THREADS = min(8, os.cpu_count() or 1)
+"""Threads that decode pictures."""
+
 MOST_TAILS = 1 << 16
 """How many different ends of records are remembered."""
 
@@ -46,6 +52,8 @@ class Stacker:
 
     def __init__(self, color: Color = "native") -> None:
         self._color = color
+        self._encoded = False  # whether the last record that was parsed was a picture file
+        self._pool: ThreadPoolExecutor | None = None
         self._shape: tuple[int, ...] = (0, 0, 0)
         self._head = b""  # what records of that shape begin with, up to their pixels
         self._labels: dict[bytes, int | None] = {}  # what may follow the pixels
@@ -63,18 +71,26 @@ class Stacker:
         plain = self._plain(records)
         if plain is not None:
             return plain
-        arrays, labels = [], []
-        for index, record in enumerate(records):
-            array, label = self._parse(record, index)
-            arrays.append(array)
-            labels.append(label)
-        if arrays[0].dtype == np.uint8:
-            self._expect(arrays[0].shape)
-        return arrays, labels
+        parsed = [self._parse(records[0], 0)]
+        rest = (records[1:], range(1, len(records)))
+        if self._encoded:
+            self._pool = self._pool or ThreadPoolExecutor(THREADS, "decode")
+            parsed.extend(self._pool.map(self._parse, *rest))
+        else:
+            parsed.extend(map(self._parse, *rest))
+            self._expect(parsed[0][0])
+        return [array for array, _ in parsed], [label for _, label in parsed]
+
+    def close(self) -> None:
+        """Let go of threads."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
 
     def _parse(self, record: Raw, index: int) -> tuple[np.ndarray, int]:
         try:
             datum = Datum.FromString(bytes(record))
+            self._encoded = datum.encoded
             return datum_to_array(datum, self._color), datum.label
         except DecodeError:
             message = "the record is damaged: it does not hold a Datum"
@@ -82,11 +98,11 @@ class Stacker:
         except DemitasseError as error:
             raise RecordError(error.message, index) from error
 
-    def _expect(self, shape: tuple[int, ...]) -> None:
-        """Prepare for records of this shape."""
-        if shape != self._shape:
-            C, H, W = self._shape = shape
-            size = math.prod(shape)
+    def _expect(self, array: np.ndarray) -> None:
+        """Prepare for records of bytes like this one."""
+        if array.dtype == np.uint8 and array.shape != self._shape:
+            C, H, W = self._shape = array.shape
+            size = array.size
             head = Datum(channels=C, height=H, width=W).SerializeToString()
             self._head = head + bytes([DATA_TAG, *_varint(size)])
 

@@ -204,13 +204,13 @@ def test_a_missing_database_is_reported_with_where_it_was_looked_for(tmp_path, m
 
 
 def test_an_empty_folder_is_no_database(tmp_path):
-    assert "it has no data.mdb" in refusal(tmp_path)
+    assert "no LMDB database here: the folder has no data.mdb" in refusal(tmp_path)
 
 
 def test_a_leveldb_is_recognised(tmp_path):
     (tmp_path / "CURRENT").write_text("MANIFEST-000002\n")
 
-    assert "this is a LevelDB, not an LMDB; write 'backend: LEVELDB'" in refusal(tmp_path)
+    assert "this is not LMDB but LEVELDB; write 'backend: LEVELDB'" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"no database " * 1000])

@@ -8,6 +8,7 @@ import pytest
 from google.protobuf import text_format
 
 from demitasse.data.database_batches import DatabaseBatches
+from demitasse.data.datum import datum_to_array
 from demitasse.data.db import open_db, records
 from demitasse.data.lmdb import write_database
 from demitasse.data.mean import compute_mean, read_mean
@@ -19,8 +20,8 @@ from demitasse.proto import DataParameter, Datum, NetParameter
 BATCHES = 3
 
 
-def contents(path):
-    db = open_db(path)
+def contents(path, backend="LMDB"):
+    db = open_db(path, backend)
     cursor = db.new_cursor()
     found = [(key, bytes(value)) for key, value in records(cursor)]
     cursor.close()
@@ -71,9 +72,23 @@ def test_records_are_read_in_caffes_order(mnist_test):
     assert Datum.FromString(found[0][1]).label == 7
 
 
+def test_a_leveldb_written_by_others_is_read(reference_data):
+    recorded = np.load(reference_data / "caffe_made" / "siamese_leveldb_first100.npz")
+
+    found = contents(reference_data / "data" / "mnist_siamese_test_leveldb", "LEVELDB")
+
+    assert len(found) == 10_000
+    for i, (key, value) in enumerate(found[:100]):
+        datum = Datum.FromString(value)
+        assert key == b"%08d" % i
+        np.testing.assert_array_equal(datum_to_array(datum), recorded["data"][i])
+        assert datum.label == recorded["label"][i]
+
+
 @pytest.mark.parametrize(
     "case",
     [
+        "leveldb_gray",
         "lmdb_deprecated_fields",
         "lmdb_encoded_crop",
         "lmdb_encoded_gray",

@@ -96,11 +96,18 @@ def test_encoded_pictures_are_decoded():
     image.fromarray(np.full((5, 6, 3), 9, np.uint8)).save(file, "PNG")
     datum = Datum(data=file.getvalue(), encoded=True, label=2)
 
-    for _ in range(2):  # also once a size is expected
-        images, labels = Stacker("gray").stack(raw([datum, datum]))
+    stacker = Stacker("gray")
 
-        assert [i.shape for i in images] == [(1, 5, 6)] * 2
-        assert labels == [2, 2]
+    for _ in range(2):
+        images, labels = stacker.stack(raw([datum] * 20))
+
+        assert [i.shape for i in images] == [(1, 5, 6)] * 20
+        assert labels == [2] * 20
+    with pytest.raises(RecordError, match="cannot be decoded") as caught:
+        stacker.stack(raw([datum, datum, Datum(data=b"?", encoded=True), datum]))
+    assert caught.value.index == 2
+    expect([plain(1)], stacker.stack(raw([plain(1)])))  # and other records again
+    stacker.close()
 
 
 @pytest.mark.parametrize(
