@@ -20,8 +20,8 @@ MODULES = {
     "protobuf": "google",
     "scikit-learn": "sklearn",
 }
-# Installed with a declared library.
-BROUGHT_ALONG = {"cupyx"}
+# Installed with CuPy: parts of it, and the finder of CUDA libraries.
+BROUGHT_ALONG = {"cuda", "cupyx"}
 
 
 def modules(requirements: Iterable[object]) -> set[str]:
@@ -29,8 +29,12 @@ def modules(requirements: Iterable[object]) -> set[str]:
     return {MODULES.get(name, name).replace("-", "_") for name in names} - {"demitasse"}
 
 
+def constants(call: ast.Call) -> list[ast.Constant]:
+    return [argument for argument in call.args if isinstance(argument, ast.Constant)]
+
+
 def imported() -> set[str]:
-    """Top-level names of all libraries imported anywhere in the package, by statement."""
+    """Top-level names of all libraries that the package imports anywhere, by whatever means."""
     found = set()
     for path in (ROOT / "demitasse").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -38,6 +42,8 @@ def imported() -> set[str]:
                 found |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 found.add(str(node.module).partition(".")[0])
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "import_module":
+                found |= {str(name.value).partition(".")[0] for name in constants(node)}
     return found - sys.stdlib_module_names - {"demitasse"}
 
 

@@ -4,7 +4,6 @@ The digits are the test set of the UCI collection "Optical Recognition of Handwr
 8x8 pixels, grey values 0 to 16. They are written here as 16x16 pixels, grey values 0 to 255.
 """
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +17,7 @@ __all__ = ["PROTOTXTS", "Result", "prepare", "run"]
 
 HERE = Path(__file__).parent
 PROTOTXTS = ("train_test.prototxt", "deploy.prototxt", "solver.prototxt")
+PREFIX = "digits/digits"
 TEST_SIZE = 297
 
 
@@ -46,7 +46,9 @@ def prepare(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in PROTOTXTS:
         if not (folder / name).exists():
-            shutil.copyfile(HERE / name, folder / name)
+            text = (HERE / name).read_text(encoding="utf-8")
+            text = text.replace(PREFIX, (folder / "digits").as_posix())
+            (folder / name).write_text(text, encoding="utf-8")
     missing = [p for p in ("train", "test") if not (folder / f"{p}_lmdb").exists()]
     if missing:
         parts = _split(*_load())
@@ -86,10 +88,9 @@ def run(folder: Path, device: str | None = None) -> Result:
     """
     prepare(folder)
     solver = Solver(folder / "solver.prototxt", device=device)
-    solver.param.snapshot_prefix = str(folder / "digits")
     solver.solve()
     accuracy = float(solver.test(0)["accuracy"])
-    caffemodel = folder / f"digits_iter_{solver.iter}.caffemodel"
+    caffemodel = Path(f"{solver.param.snapshot_prefix}_iter_{solver.iter}.caffemodel")
     _report(folder, accuracy, caffemodel)
     return Result(accuracy, caffemodel)
 
