@@ -60,6 +60,10 @@ def _pool(workers: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(workers, "demitasse-update")
 
 
+if hasattr(os, "register_at_fork"):  # a forked process does not have its parent's threads
+    os.register_at_fork(after_in_child=_pool.cache_clear)
+
+
 def _ranges(pieces: Sequence[Piece], longest: int) -> Iterator[Work]:
     """Yield all pieces, cut where they are longer than ``longest``."""
     for piece in pieces:

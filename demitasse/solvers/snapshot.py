@@ -9,7 +9,6 @@ Source: Caffe, ``Solver::Snapshot`` and ``Solver::Restore`` in ``src/caffe/solve
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,9 +16,9 @@ import numpy as np
 
 from demitasse.atomic import atomic_write
 from demitasse.axes import shape_string
-from demitasse.blob import Blob
 from demitasse.errors import ConfigError, DemitasseError, SnapshotError
 from demitasse.log import get_logger
+from demitasse.net import Net
 from demitasse.proto import ResumeState, SolverParameter
 from demitasse.solvers.progress import check_progress
 from demitasse.solvers.state_file import State, read_state, write_state
@@ -95,16 +94,13 @@ def write_snapshot(solver: Solver, prefix: str, resume: ResumeState) -> tuple[Pa
     return weights, file
 
 
-def read_checked(
-    path: Path, params: Sequence[Blob], names: Sequence[str], sorts: int, kind: str
-) -> State:
+def read_checked(path: Path, net: Net, sorts: int, kind: str) -> State:
     """Read a state that a solver is to continue from, and see that it fits.
 
     Args:
         path: The state file.
-        params: The learnable parameters.
-        names: What messages call them.
-        sorts: How many arrays of history each has.
+        net: The training net.
+        sorts: How many arrays of history each learnable parameter has.
         kind: The solver's type, for messages.
 
     Returns:
@@ -115,6 +111,7 @@ def read_checked(
     """
     state = read_state(path)
     place = os.fspath(path)
+    params, names = net.learnable_params, _param_names(net)
     if len(state.history) != sorts * len(params):
         message = (
             f"the state has {len(state.history)} arrays of history, {kind} with "
@@ -145,6 +142,15 @@ def read_checked(
         state.history,
         state.resume,
     )
+
+
+def _param_names(net: Net) -> list[str]:
+    """Return what messages call each learnable parameter: by its owner."""
+    names: dict[int, str] = {}
+    places = zip(net.learnable_param_ids, net.param_layer_indices, strict=True)
+    for learnable, (layer, index) in places:
+        names.setdefault(learnable, f"parameter {index} of layer {net.layer_names[layer]!r}")
+    return [names[i] for i in range(len(names))]
 
 
 def _trimmed(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -10,7 +10,6 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from time import perf_counter
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -18,17 +17,16 @@ import numpy as np
 from demitasse.device import Device
 from demitasse.errors import ConfigError, NetError
 from demitasse.log import get_logger, number
-from demitasse.net import Net
-from demitasse.proto import ResumeState, SolverParameter, read_solver_params, upgrade_solver
+from demitasse.proto import ResumeState, SolverParameter
 from demitasse.solvers.evaluate import mean_outputs
+from demitasse.solvers.fields import check_fields, read_fields
 from demitasse.solvers.history import History
 from demitasse.solvers.nets import make_test_nets, make_train_net
-from demitasse.solvers.policies import check_policy, learning_rate
+from demitasse.solvers.policies import learning_rate
 from demitasse.solvers.progress import progress_of, set_progress
-from demitasse.solvers.report import first_nonfinite, tell_outputs
+from demitasse.solvers.report import TrainReport, first_nonfinite, tell_test
 from demitasse.solvers.snapshot import check_prefix, read_checked, write_snapshot
 from demitasse.solvers.updater import Updater
-from demitasse.solvers.updates import check_update
 
 __all__ = ["Solver"]
 
@@ -51,7 +49,8 @@ class Solver:
             default that of ``source``.
         on_nonfinite: What to do when the loss is NaN or infinite: "warn" once, or "stop" with an
             error before the weights are changed.
-        rank: Which of ``ranks`` data-parallel workers this is.
+        rank: Which of ``ranks`` data-parallel workers this is; only the first tests and writes
+            snapshots.
         ranks: How many of them there are.
 
     Attributes:
@@ -81,7 +80,7 @@ class Solver:
         del options
         if cls.kind:
             return super().__new__(cls)
-        given = _read(source)
+        given = read_fields(source)
         solver = super().__new__(_class_of(given[0].type))
         solver._given = given
         return solver  # type: ignore[return-value]
@@ -99,12 +98,15 @@ class Solver:
         rank: int = 0,
         ranks: int = 1,
     ) -> None:
-        self.param, folder = self._given or _read(source)
+        self.param, folder = self._given or read_fields(source)
         self._given = None
-        base = folder if base_dir is None else Path(base_dir)
-        _check(self.param, self.kind)
+        check_fields(self.param, self.kind)
+        self._is_root = rank == 0
+        if self._is_root:
+            check_prefix(self.param)
         if seed is None and self.param.random_seed >= 0:
             seed = self.param.random_seed
+        base = folder if base_dir is None else Path(base_dir)
         options: dict[str, Any] = {
             "device": device, "dtype": dtype, "plan": plan, "rank": rank, "ranks": ranks,
         }  # fmt: skip
@@ -113,17 +115,15 @@ class Solver:
         self.test_nets = make_test_nets(self.param, base, options)
         for net in self.test_nets:
             net.share_trained_layers_with(self.net)
-        self._updater = Updater(self.net, self.kind)
         self.iter = self.current_step = 0
         self.lr = math.nan
         self.stopped = False
         self.on_start: list[Callback] = []
         self.on_gradients_ready: list[Callback] = []
-        self._on_nonfinite = on_nonfinite
-        self._warned = False
-        self._losses: deque[float] = deque(maxlen=self.param.average_loss)
+        self._updater = Updater(self.net, self.kind)
+        self._report = TrainReport(self.param.average_loss)
+        self._on_nonfinite, self._warned = on_nonfinite, False
         self._requests: deque[Request] = deque()
-        self._shown = (perf_counter(), 0)
         self._untouched = self._progress()
         self._before_test: ResumeState | None = None
         log.info("Solver scaffolding done.")
@@ -134,7 +134,7 @@ class Solver:
         """Make so many updates, testing, displaying and writing snapshots when they are due."""
         last = self.iter + iterations
         self.stopped = False
-        self._shown = (perf_counter(), self.iter)
+        self._report.start(self.iter)
         while self.iter < last:
             self.net.clear_param_diffs()
             if self._test_is_due():
@@ -143,8 +143,7 @@ class Solver:
                     break
             self._iterate()
             request = self._next_request()
-            due = self.param.snapshot and self.iter % self.param.snapshot == 0
-            if due or request == "snapshot":
+            if self._snapshot_is_due() or request == "snapshot":
                 self.snapshot()
             if request == "stop":
                 self.stopped = True
@@ -168,17 +167,14 @@ class Solver:
             log.info("Restoring previous solver status from %s", os.fspath(resume))
             self.restore(resume)
         self.step(self.param.max_iter - self.iter)
-        saved = self.param.snapshot and self.iter % self.param.snapshot == 0
-        if self.param.snapshot_after_train and not saved:
+        if self.param.snapshot_after_train and self._is_root and not self._snapshot_is_due():
             self.snapshot()
         if self.stopped:
             log.info("Optimization stopped early.")
             return
         if self._display_is_due():
-            self._losses.append(self.net.forward())
-            loss = self.smoothed_loss
-            metrics = {"phase": "train", "iter": self.iter, "loss": loss}
-            log.info("Iteration %d, loss = %s", self.iter, number(loss), extra={"metrics": metrics})
+            self._report.losses.append(self.net.forward())
+            self._report.last(self.iter)
         if self.param.test_interval and self.iter % self.param.test_interval == 0:
             self.test_all()
         log.info("Optimization Done.")
@@ -190,10 +186,7 @@ class Solver:
         if self.param.lr_policy == "multistep" and self.current_step != before:
             log.info("MultiStep Status: Iteration %d, step = %d", self.iter, self.current_step)
         if self._display_is_due():
-            metrics = {"phase": "train", "iter": self.iter, "lr": self.lr}
-            log.info(
-                "Iteration %d, lr = %s", self.iter, number(self.lr), extra={"metrics": metrics}
-            )
+            self._report.rate(self.iter, self.lr)
         self._updater.apply(self.param, self.lr, self.iter)
         self.iter += 1
 
@@ -203,52 +196,38 @@ class Solver:
         self.net.debug_info = display and self.param.debug_info
         loss = sum(self.net.forward_backward() for _ in range(self.param.iter_size))
         loss /= self.param.iter_size
-        self._losses.append(loss)
+        self._report.losses.append(loss)
         if not math.isfinite(loss):
             self._tell_nonfinite(loss)
         if display:
-            self._display()
+            self._report.display(self.net, self.iter, self.param.display)
         _call(self.on_gradients_ready)
         self.apply_update()
 
     @property
     def smoothed_loss(self) -> float:
-        """Mean loss of the last ``average_loss`` iterations; NaN before the first."""
-        return math.fsum(self._losses) / len(self._losses) if self._losses else math.nan
+        """Mean loss of the last ``average_loss`` iterations, of earlier runs too; NaN before."""
+        return self._report.smoothed_loss
 
     @property
     def history(self) -> History:
         """What the solver remembers of each parameter."""
         return self._updater.history
 
-    def _test_is_due(self) -> bool:
-        interval = self.param.test_interval
-        due = bool(interval) and self.iter % interval == 0
-        return due and (self.iter > 0 or self.param.test_initialization)
-
     def _display_is_due(self) -> bool:
         return bool(self.param.display) and self.iter % self.param.display == 0
 
-    def _display(self) -> None:
-        now = perf_counter()
-        since, first = self._shown
-        seconds, loss = now - since, self.smoothed_loss
-        speed = (self.iter - first) / (seconds or 1)
-        outputs = {name: self.net.blob_by_name(name).cpu_data() for name in self.net.outputs}
-        metrics = {
-            "phase": "train",
-            "iter": self.iter,
-            "loss": loss,
-            "iterations_per_second": speed,
-            "outputs": {name: value.tolist() for name, value in outputs.items()},
-        }
-        log.info(
-            "Iteration %d (%s iter/s, %ss/%d iters), loss = %s",
-            self.iter, number(speed), number(seconds), self.param.display, number(loss),
-            extra={"metrics": metrics},
-        )  # fmt: skip
-        self._shown = (now, self.iter)
-        tell_outputs(log, "Train", self.net, outputs)
+    def _snapshot_is_due(self) -> bool:
+        every = self.param.snapshot
+        return self._is_root and bool(every) and self.iter % every == 0
+
+    def _test_is_due(self) -> bool:
+        every = self.param.test_interval
+        return (
+            bool(every)
+            and self.iter % every == 0
+            and (self.iter > 0 or self.param.test_initialization)
+        )
 
     def _tell_nonfinite(self, loss: float) -> None:
         message = (
@@ -265,17 +244,21 @@ class Solver:
     # -- testing -------------------------------------------------------------------------------
 
     def test_all(self) -> list[dict[str, np.ndarray]]:
-        """Test with every test net.
+        """Test with every test net, on the first of several ranks.
 
         Returns:
             For each net tested to the end, the mean of every output.
         """
-        self._before_test = self._progress()  # a snapshot on the way repeats this test
+        if not self._is_root:
+            return []
         results = []
-        for index in range(len(self.test_nets)):
-            if not self.stopped:
-                results.append(self.test(index))
-        self._before_test = None
+        self._before_test = self._progress()  # a snapshot on the way is to repeat the whole test
+        try:
+            for index in range(len(self.test_nets)):
+                if not self.stopped:
+                    results.append(self.test(index))
+        finally:
+            self._before_test = None
         return results
 
     def test(self, index: int = 0) -> dict[str, np.ndarray]:
@@ -287,17 +270,11 @@ class Solver:
         log.info("Iteration %d, Testing net (#%d)", self.iter, index)
         net = self.test_nets[index]
         net.share_trained_layers_with(self.net)
-        batches = self.param.test_iter[index]
-        means, loss = mean_outputs(net, batches, self._may_go_on)
+        means, loss = mean_outputs(net, self.param.test_iter[index], self._may_go_on)
         if self.stopped:
             log.info("Test interrupted.")
             return {}
-        metrics: dict[str, Any] = {"phase": "test", "net": index, "iter": self.iter}
-        metrics["outputs"] = {name: value.tolist() for name, value in means.items()}
-        if self.param.test_compute_loss:
-            log.info("Test loss: %s", number(loss), extra={"metrics": metrics | {"loss": loss}})
-        tell_outputs(log, "Test", net, means)
-        log.debug("Test net (#%d) done.", index, extra={"metrics": metrics})
+        tell_test(net, index, self.iter, means, loss if self.param.test_compute_loss else None)
         return means
 
     def _may_go_on(self) -> bool:
@@ -311,7 +288,7 @@ class Solver:
     # -- requests ------------------------------------------------------------------------------
 
     def request(self, action: Request | None) -> None:
-        """Ask a running solver to stop or to write a snapshot when it can; safe in signal handlers.
+        """Ask a running solver for something as soon as it can; safe in signal handlers.
 
         Args:
             action: "stop", "snapshot", or None to take back what has not been done yet.
@@ -321,7 +298,7 @@ class Solver:
         elif action in {"stop", "snapshot"}:
             self._requests.append(action)
         else:
-            message = f'a solver can be asked to "stop" or to "snapshot", not {action!r}'
+            message = f"a solver can be asked to 'stop' or to 'snapshot', not {action!r}"
             raise ConfigError(message)
 
     def _next_request(self) -> Request | None:
@@ -355,21 +332,18 @@ class Solver:
             WeightsError: Its weights cannot be read; nothing has changed.
             ShapeError: Its weights do not fit; nothing has changed.
         """
-        sorts = len(self.history.memories)
-        params, names = self.net.learnable_params, _param_names(self.net)
-        state = read_checked(Path(path), params, names, sorts, self.kind)
+        state = read_checked(Path(path), self.net, len(self.history.memories), self.kind)
         if state.learned_net:
             self.net.load(state.learned_net)
         self.history.load(state.history)
         self.iter, self.current_step = state.iter, state.current_step
         resume = state.resume if state.resume is not None else self._untouched
         set_progress(resume, self.net, self.test_nets)
-        self._losses.clear()
-        self._losses.extend(resume.losses)
+        self._report.set_losses(resume.losses)
         self.lr, self._warned = math.nan, False
 
     def _progress(self) -> ResumeState:
-        return progress_of(self.net, self.test_nets, getattr(self, "_losses", ()))
+        return progress_of(self.net, self.test_nets, self._report.losses)
 
     # -- the end -------------------------------------------------------------------------------
 
@@ -388,15 +362,6 @@ class Solver:
         return f"{type(self).__name__}({self.net!r}, iteration {self.iter})"
 
 
-def _read(source: str | os.PathLike[str] | SolverParameter) -> tuple[SolverParameter, Path | None]:
-    if isinstance(source, SolverParameter):
-        param = SolverParameter()
-        param.CopyFrom(source)
-        upgrade_solver(param)
-        return param, None
-    return read_solver_params(source), Path(source).parent
-
-
 def _class_of(name: str) -> type[Solver]:
     from demitasse.solvers import SOLVERS
 
@@ -404,34 +369,6 @@ def _class_of(name: str) -> type[Solver]:
         message = f"unknown solver type {name!r}; known are {', '.join(SOLVERS)}"
         raise ConfigError(message)
     return SOLVERS[name]
-
-
-def _check(param: SolverParameter, kind: str) -> None:
-    """Refuse fields before any net is made."""
-    check_update(param, kind)
-    if param.HasField("lr_policy"):
-        check_policy(param)
-    for name in ("average_loss", "iter_size"):
-        value: int = getattr(param, name)
-        if value < 1:
-            message = f"{name} must be at least 1, it is {value}"
-            raise ConfigError(message)
-    for name in ("display", "snapshot", "test_interval", "max_iter"):
-        value = getattr(param, name)
-        if value < 0:
-            message = f"{name} must not be negative, it is {value}"
-            raise ConfigError(message)
-    check_prefix(param)
-
-
-def _param_names(net: Net) -> list[str]:
-    """Return what messages call each learnable parameter."""
-    names: dict[int, str] = {}
-    for number_, (layer, index) in zip(
-        net.learnable_param_ids, net.param_layer_indices, strict=True
-    ):
-        names.setdefault(number_, f"parameter {index} of layer {net.layer_names[layer]!r}")
-    return [names[i] for i in range(len(names))]
 
 
 def _call(callbacks: Sequence[Callback]) -> None:

@@ -1,0 +1,49 @@
+"""Reading a solver's fields, and refusing what it cannot work with before any net is made."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from demitasse.errors import ConfigError
+from demitasse.proto import SolverParameter, read_solver_params, upgrade_solver
+from demitasse.solvers.policies import check_policy
+from demitasse.solvers.updates import check_update
+
+__all__ = ["check_fields", "read_fields"]
+
+
+def read_fields(
+    source: str | os.PathLike[str] | SolverParameter,
+) -> tuple[SolverParameter, Path | None]:
+    """Return the fields of a solver and the folder of its file, if it is one."""
+    if isinstance(source, SolverParameter):
+        param = SolverParameter()
+        param.CopyFrom(source)
+        upgrade_solver(param)
+        return param, None
+    return read_solver_params(source), Path(source).parent
+
+
+def check_fields(param: SolverParameter, kind: str) -> None:
+    """Refuse values that fields cannot have.
+
+    A missing ``lr_policy`` is refused when the first update needs it, as in Caffe: a solver may be
+    made for its nets alone.
+
+    Raises:
+        ConfigError: Says which field, and what it may be.
+    """
+    check_update(param, kind)
+    if param.HasField("lr_policy"):
+        check_policy(param)
+    for name in ("average_loss", "iter_size"):
+        _at_least(1, name, getattr(param, name))
+    for name in ("display", "snapshot", "test_interval", "max_iter"):
+        _at_least(0, name, getattr(param, name))
+
+
+def _at_least(least: int, name: str, value: int) -> None:
+    if value < least:
+        message = f"{name} must be at least {least}, it is {value}"
+        raise ConfigError(message)

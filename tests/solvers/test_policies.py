@@ -1,0 +1,129 @@
+"""Learning rates by their formulas, and what is refused."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from demitasse.errors import ConfigError
+from demitasse.proto import SolverParameter, parse_text
+from demitasse.solvers.policies import POLICIES, check_policy, learning_rate
+
+
+def param(text: str) -> SolverParameter:
+    return parse_text(f"base_lr: 0.5 {text}", SolverParameter)
+
+
+def rates(text: str, iterations: list[int]) -> list[float]:
+    return [learning_rate(param(text), i)[0] for i in iterations]
+
+
+def test_fixed_stays():
+    assert rates('lr_policy: "fixed"', [0, 7, 10**6]) == [0.5, 0.5, 0.5]
+
+
+def test_step_falls_every_stepsize_iterations():
+    got = rates('lr_policy: "step" gamma: 0.5 stepsize: 10', [0, 9, 10, 19, 20])
+
+    assert got == [0.5, 0.5, 0.25, 0.25, 0.125]
+
+
+def test_step_says_which_step_it_is_in():
+    assert learning_rate(param('lr_policy: "step" gamma: 0.5 stepsize: 10'), 35) == (0.0625, 3)
+
+
+def test_exp_falls_every_iteration():
+    assert rates('lr_policy: "exp" gamma: 0.5', [0, 1, 3]) == [0.5, 0.25, 0.0625]
+
+
+def test_inv_is_lenets_policy():
+    got = rates('lr_policy: "inv" gamma: 0.0001 power: 0.75', [0, 100, 5000])
+
+    assert got == pytest.approx([0.5, 0.5 * 1.01**-0.75, 0.5 * 1.5**-0.75], rel=1e-6)
+
+
+def test_poly_reaches_zero_at_max_iter():
+    got = rates('lr_policy: "poly" power: 2 max_iter: 10', [0, 5, 10])
+
+    assert got == pytest.approx([0.5, 0.125, 0.0])
+
+
+def test_sigmoid_is_half_at_stepsize():
+    got = rates('lr_policy: "sigmoid" gamma: 0.1 stepsize: 50', [0, 50, 1000])
+
+    assert got == pytest.approx([0.5 / (1 + math.exp(5)), 0.25, 0.5], rel=1e-6)
+
+
+def test_sigmoid_far_before_stepsize_is_as_good_as_zero():
+    [rate] = rates('lr_policy: "sigmoid" gamma: 10 stepsize: 1000000', [0])
+
+    assert 0 <= rate < 1e-100
+
+
+def test_multistep_goes_up_when_a_stepvalue_is_reached():
+    fields = param('lr_policy: "multistep" gamma: 0.5 stepvalue: 2 stepvalue: 5')
+    step, got = 0, []
+    for iteration in range(7):
+        rate, step = learning_rate(fields, iteration, step)
+        got.append(rate)
+
+    assert got == [0.5, 0.5, 0.25, 0.25, 0.25, 0.125, 0.125]
+
+
+def test_multistep_takes_one_step_at_a_time_when_it_begins_late():
+    fields = param('lr_policy: "multistep" gamma: 0.5 stepvalue: 2 stepvalue: 5')
+
+    first, step = learning_rate(fields, 100, 0)
+    second, _ = learning_rate(fields, 101, step)
+
+    assert (first, second) == (0.25, 0.125)
+
+
+@given(st.sampled_from(["fixed", "step", "exp", "inv", "sigmoid", "poly"]), st.integers(0, 999))
+def test_the_rate_depends_on_the_iteration_alone(policy, iteration):
+    fields = param(f'lr_policy: "{policy}" gamma: 0.9 power: 0.5 stepsize: 100 max_iter: 1000')
+
+    assert learning_rate(fields, iteration, 0)[0] == learning_rate(fields, iteration, 5)[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("", "lr_policy is missing; known are fixed, step"),
+        ('lr_policy: "plateau"', "unknown lr_policy 'plateau'; known are fixed"),
+        ('lr_policy: "step" gamma: 0.1', "needs stepsize > 0, it is missing"),
+        ('lr_policy: "step" gamma: 0.1 stepsize: -5', "needs stepsize > 0, it is -5"),
+        ('lr_policy: "sigmoid" gamma: 0.1', "needs stepsize > 0"),
+        ('lr_policy: "step" gamma: -1 stepsize: 5', "needs gamma >= 0, it is -1"),
+        ('lr_policy: "exp" gamma: -1', "needs gamma >= 0"),
+        ('lr_policy: "inv" gamma: -1', "needs gamma >= 0"),
+        ('lr_policy: "multistep" gamma: -1', "needs gamma >= 0"),
+        ('lr_policy: "sigmoid" gamma: -1 stepsize: 5', "needs gamma >= 0"),
+        ('lr_policy: "exp" gamma: nan', "needs gamma >= 0, it is nan"),
+        ('lr_policy: "poly" power: 1', "give max_iter"),
+    ],
+)
+def test_refusal_names_the_field(text, what):
+    with pytest.raises(ConfigError, match=what.replace("(", r"\(")):
+        check_policy(param(text))
+
+
+def test_base_lr_is_needed():
+    with pytest.raises(ConfigError, match="base_lr is missing"):
+        check_policy(parse_text('lr_policy: "fixed"', SolverParameter))
+
+
+def test_poly_ends_at_max_iter():
+    with pytest.raises(ConfigError, match=r"ends at max_iter \(10\).*iteration 11"):
+        learning_rate(param('lr_policy: "poly" power: 0.5 max_iter: 10'), 11)
+
+
+@pytest.mark.parametrize("text", ["exp' gamma: 10", "poly' power: -1 max_iter: 400"])
+def test_a_rate_that_is_not_finite_is_refused(text):
+    with pytest.raises(ConfigError, match="no finite learning rate at iteration=400"):
+        learning_rate(param(f"lr_policy: '{text}"), 400)
+
+
+def test_every_policy_has_a_formula_in_its_docstring():
+    assert all("``base_lr" in str(policy.__doc__) for policy in POLICIES.values())
