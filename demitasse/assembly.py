@@ -73,16 +73,13 @@ def called(layer: Layer | LayerParameter) -> str:
     return f"layer {layer.name!r} ({layer.type})"
 
 
-def assemble(
-    message: NetParameter, context: LayerContext, lines: Sequence[int] | None = None, file: str = ""
-) -> Assembly:
+def assemble(message: NetParameter, context: LayerContext, origins: Sequence[str] = ()) -> Assembly:
     """Build the parts of a net.
 
     Args:
         message: The whole net, with its state filled in.
         context: What the layers are told.
-        lines: The line of ``file`` on which each layer of ``message`` begins, if known.
-        file: Name of the prototxt, for messages.
+        origins: ``file:line`` of each layer of ``message``, where known.
 
     Raises:
         NetError: Layers do not fit together; everything that can be said before set-up is said
@@ -90,18 +87,15 @@ def assemble(
         DemitasseError: A layer refuses its fields or its bottoms; says which.
     """
     filtered, kept = filter_net(message)
-    split, origin = insert_splits(filtered)
+    split, source = insert_splits(filtered)
     for param in split.layer:
         if not param.HasField("phase"):
             param.phase = message.state.phase
 
-    def line_of(index: int) -> str:
-        if lines is None or origin[index] < 0:
-            return ""
-        line = lines[kept[origin[index]]]
-        return f"{file}:{line}" if line else ""
+    def origin_of(index: int) -> str:
+        return origins[kept[source[index]]] if origins and source[index] >= 0 else ""
 
-    layers = _create(split, context, line_of)
+    layers = _create(split, context, origin_of)
     graph = wire(split, [layer.tops.low if layer.auto_tops else 0 for layer in layers])
     blobs = [Blob((), context.dtype, context.device, name) for name in graph.blobs]
     table, params, shapes = ParamTable(), [], list[tuple[int, ...]]()
@@ -114,7 +108,7 @@ def assemble(
             _mark_frozen(layer, node.param)
             append_params(table, index, layer.param, [b.shape for b in layer.blobs], shapes)
         except DemitasseError as error:
-            error.at(called(layer)).from_line(line_of(index))
+            error.at(called(layer)).from_line(origin_of(index))
             raise
         params += layer.blobs
         memory_used += sum(blob.count for blob in top) * _itemsize(context.dtype)
@@ -129,7 +123,9 @@ def assemble(
     return Assembly(split, graph, layers, blobs, needs, table, params, memory_used)
 
 
-def _create(net: NetParameter, context: LayerContext, line_of: Callable[[int], str]) -> list[Layer]:
+def _create(
+    net: NetParameter, context: LayerContext, origin_of: Callable[[int], str]
+) -> list[Layer]:
     """Create all layers; those whose type is unknown are named together."""
     layers: list[Layer] = []
     faults: list[DemitasseError] = []
@@ -139,7 +135,7 @@ def _create(net: NetParameter, context: LayerContext, line_of: Callable[[int], s
         try:
             layers.append(create_layer(own, Phase.Name(param.phase), context))
         except DemitasseError as error:
-            faults.append(error.at(called(param)).from_line(line_of(index)))
+            faults.append(error.at(called(param)).from_line(origin_of(index)))
     if len(faults) > 1:
         raise NetError("\n".join(map(str, faults)))
     if faults:

@@ -23,7 +23,7 @@ from demitasse.layers import LayerContext
 from demitasse.layers.base import Clock
 from demitasse.memory import SyncedMemory, leases_alive, transfers
 from demitasse.plan import Plan
-from demitasse.proto import NetParameter, Phase, read_net_params, upgrade_net
+from demitasse.proto import NetParameter, Phase, origin_of_layer, read_net_params, upgrade_net
 from demitasse.structure import NetStructure
 
 __all__ = ["Net"]
@@ -105,8 +105,9 @@ class Net(NetStructure):
             python_layers=settings.get("python_layers"),
             clock=Clock(),
         )
+        origins = [origin_of_layer(param, i) for i in range(len(param.layer))]
         with self.device.backend.enter():
-            super().__init__(assemble(param, self._context, None, file))
+            super().__init__(assemble(param, self._context, origins))
         self._source = param
         lowered = settings.get("plan") if plan is None else plan
         self.plan = Plan(self._parts.places(), lowered=lowered)

@@ -1,0 +1,118 @@
+"""The counter-based generator and the fillers that draw from it."""
+
+import numpy as np
+import pytest
+
+from demitasse.backends import random
+from demitasse.device import Device
+from demitasse.errors import ConfigError
+from demitasse.fillers import FILLERS, fill
+from demitasse.proto import FillerParameter
+
+
+def test_the_generator_gives_the_published_words():
+    zero = np.zeros(1, np.uint64)
+    ones = np.full(1, 0xFFFFFFFF, np.uint64)
+
+    low = [int(w[0]) for w in random.block((zero,) * 4, (0, 0))]
+    high = [int(w[0]) for w in random.block((ones,) * 4, (0xFFFFFFFF, 0xFFFFFFFF))]
+
+    assert low == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+    assert high == [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]
+
+
+def test_words_are_the_same_on_every_device_and_from_any_start(backend):
+    whole = random.bits(3, 5, 7, 40)
+    device = Device(backend).backend
+
+    there = device.to_host(device.random_bits(3, 5, 7, 13, 6))
+
+    np.testing.assert_array_equal(there, whole[6:19])
+
+
+@pytest.mark.parametrize("other", [(4, 5, 7), (3, 6, 7), (3, 5, 8)])
+def test_seed_stream_and_pass_all_count(other):
+    same = random.bits(3, 5, 7, 1000) == random.bits(*other, 1000)
+
+    assert same.mean() < 0.01
+
+
+def test_uniforms_fill_their_interval():
+    drawn = random.uniform(1, 2, 3, 100_000)
+
+    assert 0 <= drawn.min() < 1e-3
+    assert 1 - 1e-3 < drawn.max() < 1
+    assert abs(drawn.mean() - 0.5) < 5e-3
+    assert abs(drawn.var() - 1 / 12) < 2e-3
+
+
+def filled(shape, **fields):
+    return fill(shape, FillerParameter(**fields), seed=1, stream=2)
+
+
+def test_constant():
+    np.testing.assert_array_equal(filled((2, 3), value=7), np.full((2, 3), 7))
+
+
+def test_uniform_and_gaussian_have_their_moments():
+    even = filled((100, 1000), type="uniform", min=-2, max=6)
+    normal = filled((100, 1000), type="gaussian", mean=3, std=0.5)
+
+    assert -2 <= even.min() < -1.99 < 5.99 < even.max() <= 6
+    assert abs(even.mean() - 2) < 0.02
+    assert abs(normal.mean() - 3) < 0.01
+    assert abs(normal.std() - 0.5) < 0.005
+
+
+def test_sparse_gaussian_keeps_a_few_inputs_of_each_output():
+    values = filled((50, 2000), type="gaussian", std=1, sparse=5)
+
+    assert abs((values != 0).sum(axis=0).mean() - 5) < 0.3
+
+
+def test_positive_unitball_rows_sum_to_one():
+    values = filled((4, 3, 2), type="positive_unitball")
+
+    assert (values > 0).all()
+    np.testing.assert_allclose(values.sum(axis=(1, 2)), np.ones(4))
+
+
+@pytest.mark.parametrize(("norm", "expected"), [(0, 300), (1, 600), (2, 450)])
+def test_xavier_and_msra_scale_with_their_fan(norm, expected):
+    shape = (200, 100, 3)  # fan in: all but axis 0; fan out: all but axis 1
+
+    xavier = filled(shape, type="xavier", variance_norm=norm)
+    msra = filled(shape, type="msra", variance_norm=norm)
+
+    assert abs(xavier.max() - np.sqrt(3 / expected)) < 1e-3 * xavier.max()
+    assert abs(msra.std() - np.sqrt(2 / expected)) < 0.02 * msra.std()
+
+
+def test_bilinear_interpolates():
+    values = filled((2, 1, 4, 4), type="bilinear")
+
+    np.testing.assert_allclose(values[0, 0, 0], np.array([0.25, 0.75, 0.75, 0.25]) * 0.25)
+    np.testing.assert_array_equal(values[0], values[1])
+
+
+@pytest.mark.parametrize(
+    ("fields", "shape", "says"),
+    [
+        ({"type": "xaver"}, (2,), "unknown filler type 'xaver'"),
+        ({"type": "uniform", "min": 2, "max": 1}, (2,), "min 2.0 is above max 1.0"),
+        ({"type": "bilinear"}, (2, 2), "square kernel"),
+        ({"type": "bilinear"}, (1, 1, 2, 3), "square kernel"),
+        ({"type": "xavier", "sparse": 3}, (2, 2), "no 'sparse'"),
+    ],
+)
+def test_fillers_refuse(fields, shape, says):
+    with pytest.raises(ConfigError, match=says):
+        filled(shape, **fields)
+
+
+def test_a_seed_gives_the_same_weights_everywhere():
+    for kind in FILLERS:
+        fields = {"type": kind, "max": 1}
+        np.testing.assert_array_equal(
+            filled((2, 1, 3, 3), **fields), filled((2, 1, 3, 3), **fields)
+        )

@@ -1,0 +1,326 @@
+"""Filtering, splitting and wiring, on messages alone."""
+
+import pytest
+
+from demitasse.errors import NetError
+from demitasse.graph import (
+    LayerFacts,
+    ParamTable,
+    append_params,
+    filter_net,
+    insert_splits,
+    state_meets_rule,
+    who_needs_backward,
+    wire,
+)
+from demitasse.proto import LayerParameter, NetParameter, NetState, NetStateRule, parse_text
+
+
+def net(text: str) -> NetParameter:
+    return parse_text(text, NetParameter)
+
+
+def chain(*layers: str) -> NetParameter:
+    """Layers written as ``name: bottom, bottom -> top, top``; the type is the name."""
+    made = NetParameter()
+    for layer in layers:
+        name, _, ends = layer.partition(": ")
+        bottoms, _, tops = ends.partition("->")
+        made.layer.append(
+            LayerParameter(
+                name=name,
+                type=name,
+                bottom=[b.strip() for b in bottoms.split(",") if b.strip()],
+                top=[t.strip() for t in tops.split(",") if t.strip()],
+            )
+        )
+    return made
+
+
+# -- filter ------------------------------------------------------------------------------------
+
+STATE = NetState(phase=0, level=2, stage=["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("rule", "met"),
+    [
+        ({}, True),
+        ({"phase": 0}, True),
+        ({"phase": 1}, False),
+        ({"min_level": 2}, True),
+        ({"min_level": 3}, False),
+        ({"max_level": 2}, True),
+        ({"max_level": 1}, False),
+        ({"min_level": 1, "max_level": 3}, True),
+        ({"stage": ["a"]}, True),
+        ({"stage": ["a", "b"]}, True),
+        ({"stage": ["a", "c"]}, False),
+        ({"not_stage": ["c"]}, True),
+        ({"not_stage": ["c", "b"]}, False),
+        ({"phase": 0, "stage": ["a"], "not_stage": ["c"], "min_level": 0}, True),
+    ],
+)
+def test_a_rule_is_met_when_all_it_says_holds(rule, met):
+    assert state_meets_rule(STATE, NetStateRule(**rule)) is met
+
+
+def test_include_needs_one_rule_and_exclude_must_miss_all():
+    message = net("""
+        state { phase: TEST }
+        layer { name: "always" }
+        layer { name: "in" include { phase: TRAIN } include { phase: TEST } }
+        layer { name: "not in" include { phase: TRAIN } }
+        layer { name: "not out" exclude { phase: TRAIN } }
+        layer { name: "out" exclude { stage: "x" } exclude { phase: TEST } }
+    """)
+
+    filtered, kept = filter_net(message)
+
+    assert [layer.name for layer in filtered.layer] == ["always", "in", "not out"]
+    assert kept == [0, 1, 3]
+    assert len(message.layer) == 5
+
+
+def test_layers_with_both_kinds_of_rules_are_all_named():
+    message = net("""
+        layer { name: "p" include { phase: TRAIN } exclude { phase: TEST } }
+        layer { name: "q" include { phase: TRAIN } exclude { phase: TEST } }
+    """)
+
+    with pytest.raises(NetError, match=r"(?s)'p' has both.*'q' has both"):
+        filter_net(message)
+
+
+# -- splits ------------------------------------------------------------------------------------
+
+
+def shown(message: NetParameter) -> list[str]:
+    return [f"{x.name}: {', '.join(x.bottom)} -> {', '.join(x.top)}" for x in message.layer]
+
+
+def test_a_blob_with_one_reader_is_left_alone():
+    message = chain("d: -> x", "f: x -> y")
+
+    split, origin = insert_splits(message)
+
+    assert split == message
+    assert origin == [0, 1]
+
+
+def test_each_reader_gets_a_copy_in_order_of_use():
+    split, origin = insert_splits(chain("d: -> x, z", "f: z, x -> y", "g: x -> w"))
+
+    assert shown(split) == [
+        "d:  -> x, z",
+        "x_d_0_split: x -> x_d_0_split_0, x_d_0_split_1",
+        "f: z, x_d_0_split_0 -> y",
+        "g: x_d_0_split_1 -> w",
+    ]
+    assert origin == [0, -1, 1, 2]
+
+
+def test_versions_of_a_name_used_in_place_count_for_themselves():
+    split, _ = insert_splits(
+        chain("d: -> x", "relu: x -> x", "f: x -> y", "g: x -> z", "again: z -> z")
+    )
+
+    assert shown(split) == [
+        "d:  -> x",
+        "relu: x -> x",
+        "x_relu_0_split: x -> x_relu_0_split_0, x_relu_0_split_1",
+        "f: x_relu_0_split_0 -> y",
+        "g: x_relu_0_split_1 -> z",
+        "again: z -> z",
+    ]
+
+
+def test_a_loss_weight_is_a_use_and_moves_to_the_first_copy():
+    message = chain("d: -> x", "f: x -> y", "g: y -> z")
+    message.layer[1].loss_weight.append(0.5)
+
+    split, _ = insert_splits(message)
+
+    assert shown(split)[2:] == [
+        "y_f_0_split: y -> y_f_0_split_0, y_f_0_split_1",
+        "g: y_f_0_split_1 -> z",
+    ]
+    assert list(split.layer[1].loss_weight) == []
+    assert list(split.layer[2].loss_weight) == [0.5, 0]
+
+
+def test_unknown_bottoms_are_all_named_with_what_to_do():
+    message = chain("f: a, b -> c", "g: -> b")
+
+    with pytest.raises(NetError) as caught:
+        insert_splits(message)
+
+    assert "unknown bottom blob 'a' (layer 'f', bottom index 0): no layer" in str(caught.value)
+    assert "unknown bottom blob 'b' (layer 'f', bottom index 1): layer 'g'" in str(caught.value)
+
+
+# -- wire --------------------------------------------------------------------------------------
+
+
+def wired(message: NetParameter, needed: list[int] | None = None):
+    return wire(message, needed or [0] * len(message.layer))
+
+
+def test_blobs_are_numbered_as_they_appear_and_outputs_sorted_by_name():
+    graph = wired(chain("d: -> z, b", "relu: z -> z", "f: z -> y", "g: -> B"))
+
+    assert graph.blobs == ("z", "b", "y", "B")
+    assert [node.tops for node in graph.nodes] == [(0, 1), (0,), (2,), (3,)]
+    assert [graph.blobs[i] for i in graph.outputs] == ["B", "b", "y"]
+
+
+def test_made_up_tops_can_be_read_by_nobody():
+    graph = wired(chain("d: -> x", "loss: x ->"), [0, 1])
+
+    assert graph.blobs == ("x", "(automatic)")
+    assert graph.nodes[1].tops == (1,)
+    assert graph.outputs == ()
+
+
+def test_tops_of_input_layers_are_net_inputs():
+    message = chain("Input: -> x, y", "f: x, y -> z")
+
+    graph = wired(message)
+
+    assert [graph.blobs[i] for i in graph.inputs] == ["x", "y"]
+
+
+def test_wiring_faults_are_named_together():
+    message = chain("d: -> x", "e: -> x", "f: x, x -> y")
+    message.layer[2].propagate_down.append(True)
+
+    with pytest.raises(NetError) as caught:
+        wired(message)
+
+    text = str(caught.value)
+    assert "'x' of layer 'e' is produced twice" in text
+    assert "propagate_down is given 1 times for 2 bottoms" in text
+    assert "unknown bottom blob 'x' (layer 'f', bottom index 1)" in text
+
+
+# -- who needs backward ------------------------------------------------------------------------
+
+PARAM = LayerFacts(params=(True,))
+PLAIN = LayerFacts()
+LOSS = LayerFacts(losses=(True,))
+
+
+def needs(message: NetParameter, facts: list[LayerFacts], *, force: bool = False):
+    return who_needs_backward(wired(message), facts, force)
+
+
+def test_layers_between_a_parameter_and_a_loss_take_part():
+    message = chain("d: -> x", "f: x -> y", "g: y -> z", "loss: z -> l")
+
+    found = needs(message, [PLAIN, PARAM, PLAIN, LOSS])
+
+    assert found.layers == [False, True, True, True]
+    assert found.bottoms == [[], [False], [True], [True]]
+    assert found.blobs == [False, True, True, True]
+
+
+def test_a_branch_without_a_loss_drops_out():
+    message = chain("d: -> x, u", "f: x -> y", "side: u -> v", "loss: y -> l")
+
+    found = needs(message, [PLAIN, PARAM, PARAM, LOSS])
+
+    assert found.layers == [False, True, False, True]
+
+
+def test_propagate_down_decides_for_the_blob_not_for_the_layer():
+    message = chain("d: -> x", "f: x -> y", "g: y -> z", "loss: z -> l")
+    message.layer[2].propagate_down.append(False)
+
+    found = needs(message, [PLAIN, PARAM, PARAM, LOSS])
+
+    assert found.layers == [False, False, True, True]
+    assert found.bottoms[2] == [False]
+
+
+def test_a_frozen_layer_lets_gradients_through():
+    message = chain("d: -> x", "f: x -> y", "g: y -> z", "loss: z -> l")
+
+    found = needs(message, [PLAIN, PARAM, LayerFacts(params=(False, False)), LOSS])
+
+    assert found.layers == [False, True, True, True]
+    assert found.params[2] == [False, False]
+
+
+def test_force_brings_everything_back():
+    message = chain("d: -> x, t", "f: x -> y", "loss: y, t -> l")
+    facts = [
+        PLAIN,
+        LayerFacts(params=(False,), allow_force=(True,)),
+        LayerFacts(losses=(True,), allow_force=(True, False)),
+    ]
+
+    found = needs(message, facts, force=True)
+
+    assert found.layers == [True, True, True]
+    assert found.bottoms == [[], [True], [True, False]]
+    assert found.params[1] == [True]
+
+
+# -- parameters --------------------------------------------------------------------------------
+
+
+def table(*layers: tuple[str, list[tuple[int, ...]]]) -> ParamTable:
+    """Each layer as the text of its ``param`` fields and the shapes of its parameters."""
+    made, shapes = ParamTable(), []
+    for index, (text, own) in enumerate(layers):
+        append_params(made, index, parse_text(text or "name: ''", LayerParameter), own, shapes)
+    return made
+
+
+def test_anonymous_parameters_are_their_own():
+    made = table(("", [(2, 3), (2,)]), ("param { lr_mult: 2 } ", [(4,)]))
+
+    assert made.owners == [-1, -1, -1]
+    assert made.display_names == ["0", "1", "0"]
+    assert made.layer_indices == [(0, 0), (0, 1), (1, 0)]
+    assert made.lr_mult == [1, 1, 2]
+    assert made.has_lr == [False, False, True]
+
+
+def test_a_name_seen_before_is_shared_and_may_set_what_the_owner_did_not():
+    made = table(
+        ('param { name: "w" decay_mult: 3 }', [(2, 3)]),
+        ('param { name: "w" lr_mult: 5 }', [(2, 3)]),
+    )
+
+    assert made.owners == [-1, 0]
+    assert made.learnable_ids == [0, 0]
+    assert (made.lr_mult, made.decay_mult) == ([5], [3])
+
+
+def test_permissive_sharing_compares_counts():
+    made = table(
+        ('param { name: "w" }', [(2, 3)]),
+        ('param { name: "w" share_mode: PERMISSIVE }', [(6,)]),
+    )
+
+    assert made.owners == [-1, 0]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "shape", "says"),
+    [
+        ('name: "w"', 'name: "w"', (3, 2), "PERMISSIVE compares counts only"),
+        ('name: "w"', 'name: "w" share_mode: PERMISSIVE', (5,), "has count"),
+        ('name: "w" lr_mult: 1', 'name: "w" lr_mult: 2', (2, 3), "has lr_mult 2"),
+        ('name: "w" decay_mult: 1', 'name: "w" decay_mult: 0', (2, 3), "has decay_mult 0"),
+    ],
+)
+def test_sharers_that_do_not_fit_are_refused(first, second, shape, says):
+    with pytest.raises(NetError, match=says):
+        table((f"param {{ {first} }}", [(2, 3)]), (f"param {{ {second} }}", [shape]))
+
+
+def test_more_specs_than_parameters_are_refused():
+    with pytest.raises(NetError, match="2 param specs are given for 1 parameters"):
+        table(("param { } param { }", [(2,)]))
