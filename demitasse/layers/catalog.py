@@ -28,8 +28,11 @@ _MODULES = {
     "exp": ("Exp",),
     "filter": ("Filter",),
     "flatten": ("Flatten",),
+    "hdf5_data": ("HDF5Data",),
+    "hdf5_output": ("HDF5Output",),
     "hinge_loss": ("HingeLoss",),
     "im2col": ("Im2col",),
+    "image_data": ("ImageData",),
     "infogain_loss": ("InfogainLoss",),
     "inner_product": ("InnerProduct",),
     "input": ("Input",),
@@ -37,6 +40,7 @@ _MODULES = {
     "lrn": ("LRN",),
     "lstm": ("LSTM",),
     "lstm_unit": ("LSTMUnit",),
+    "memory_data": ("MemoryData",),
     "multinomial_logistic_loss": ("MultinomialLogisticLoss",),
     "mvn": ("MVN",),
     "parameter": ("Parameter",),
@@ -61,6 +65,7 @@ _MODULES = {
     "tanh": ("TanH",),
     "threshold": ("Threshold",),
     "tile": ("Tile",),
+    "window_data": ("WindowData",),
 }
 
 CATALOG = {

@@ -1,0 +1,172 @@
+"""HDF5 files: rows of the data sets of one, and a place to put rows.
+
+h5py is imported when the first file is opened.
+
+Source: Caffe, ``src/caffe/util/hdf5.cpp``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from demitasse.errors import DataError
+
+__all__ = ["Hdf5File", "Hdf5Writer", "open_file", "read_list"]
+
+BLOCK = 64 << 20
+"""How much of a file that is read in order is held at once, in bytes."""
+
+
+def read_list(source: Path) -> list[str]:
+    """Return the file names in a list, separated by white space.
+
+    Raises:
+        DataError: It cannot be read, or names no file.
+    """
+    try:
+        names = source.read_text(encoding="utf-8", errors="surrogateescape").split()
+    except OSError as error:
+        message = f"the list of HDF5 files cannot be read: {error.strerror}"
+        raise DataError(message, str(source)) from error
+    except ValueError as error:
+        raise DataError(str(error), str(source)) from error
+    if not names:
+        message = "the list names no HDF5 file; it needs the path of one in every line"
+        raise DataError(message, str(source))
+    return names
+
+
+def open_file(path: Path, mode: str = "r") -> Any:
+    """Open an HDF5 file.
+
+    Raises:
+        DataError: h5py is not installed, or this is no HDF5 file.
+    """
+    try:
+        import h5py
+    except ImportError:
+        message = "HDF5 files need h5py; run: pip install demitasse[hdf5]"
+        raise DataError(message, str(path)) from None
+    try:
+        return h5py.File(path, mode)
+    except OSError as error:
+        message = f"cannot be opened as an HDF5 file: {error}"
+        raise DataError(message, str(path)) from error
+
+
+class Hdf5File:
+    """The rows of the data sets of one file.
+
+    Args:
+        path: The file.
+        names: Data sets wanted, one for each top.
+        whole: Whether to read them completely, for visits in any order.
+
+    Attributes:
+        rows: How many there are.
+
+    Raises:
+        DataError: A data set is missing, is no array of rows, or has not as many as the first.
+    """
+
+    def __init__(self, path: Path, names: Sequence[str], *, whole: bool = False) -> None:
+        self.path, self._file = path, open_file(path)
+        try:
+            self._sets = [self._numbers(name) for name in names]
+            self.rows = int(self._sets[0].shape[0])
+            for name, one in zip(names, self._sets, strict=True):
+                if one.shape[0] != self.rows:
+                    message = f"{name!r} has {one.shape[0]} rows, {names[0]!r} has {self.rows}"
+                    raise DataError(message, str(path))
+            if not self.rows:
+                message = f"{names[0]!r} has no rows"
+                raise DataError(message, str(path))
+            self.shapes = [one.shape[1:] for one in self._sets]
+            row = sum(one.dtype.itemsize * int(np.prod(one.shape[1:])) for one in self._sets)
+            self._block = self.rows if whole else max(1, BLOCK // max(1, row))
+            self._begin, self._held = 0, list[np.ndarray]()
+        except BaseException:
+            self.close()
+            raise
+
+    def row(self, index: int) -> list[np.ndarray]:
+        """Return one row of every data set.
+
+        Raises:
+            DataError: The file is damaged there.
+        """
+        place = index - self._begin
+        if not self._held or not 0 <= place < len(self._held[0]):
+            self._begin = index - index % self._block
+            part = slice(self._begin, self._begin + self._block)
+            try:
+                self._held = [one[part] for one in self._sets]
+            except OSError as error:
+                message = f"cannot be read: {error}"
+                raise DataError(message, str(self.path)) from error
+            place = index - self._begin
+        return [array[place] for array in self._held]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._held = []
+        self._file.close()
+
+    def _numbers(self, name: str) -> Any:
+        one = self._file.get(name)
+        if one is None or not hasattr(one, "dtype"):
+            message = f"there is no data set {name!r}; there are {', '.join(self._file) or 'none'}"
+            raise DataError(message, str(self.path))
+        if one.dtype.kind not in "fiub" or not one.shape:
+            message = f"data set {name!r} {one.shape} of {one.dtype} is not made of rows of numbers"
+            raise DataError(message, str(self.path))
+        return one
+
+
+class Hdf5Writer:
+    """Appends batches to the data sets ``data`` and ``label`` of a new file.
+
+    Args:
+        path: The file; one that is there is replaced.
+
+    Raises:
+        DataError: It cannot be made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._file = path, open_file(path, "w")
+
+    def append(self, **batches: np.ndarray) -> None:
+        """Append rows to data sets, and make sure that they are in the file.
+
+        Raises:
+            DataError: Rows have another shape than those before, or the disk is full.
+        """
+        try:
+            for name, batch in batches.items():
+                self._append(name, batch)
+            self._file.flush()
+        except (OSError, RuntimeError) as error:
+            message = f"cannot be written: {error}"
+            raise DataError(message, str(self.path)) from error
+
+    def _append(self, name: str, batch: np.ndarray) -> None:
+        if name not in self._file:
+            room = (None, *batch.shape[1:])
+            self._file.create_dataset(name, data=batch, maxshape=room, chunks=True)
+            return
+        stored = self._file[name]
+        if stored.shape[1:] != batch.shape[1:]:
+            message = f"rows of {name!r} are {stored.shape[1:]}, these are {batch.shape[1:]}"
+            raise DataError(message, str(self.path))
+        begin = stored.shape[0]
+        stored.resize(begin + batch.shape[0], axis=0)
+        stored[begin:] = batch
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

@@ -1,0 +1,191 @@
+"""Lists of picture files with labels, and batches of what is in them.
+
+Source: Caffe, ``src/caffe/layers/image_data_layer.cpp``; several labels for a picture, and labels
+that are not whole numbers, are ours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from demitasse.data.image import Color, read_image
+from demitasse.data.order import Order
+from demitasse.data.prefetch import Batch
+from demitasse.data.resize import resize_image
+from demitasse.data.transformer import DataTransformer
+from demitasse.errors import DataError, DemitasseError
+
+__all__ = ["Entry", "ImageListBatches", "read_image_list"]
+
+Find = Callable[[str], Path]
+"""Where a picture of that name is."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a list: the name of a picture as written, and its labels."""
+
+    name: str
+    labels: tuple[float, ...]
+
+
+def read_image_list(source: Path, find: Find) -> list[Entry]:
+    """Read lines ``name label``, or ``name label label ...``; names may hold spaces.
+
+    The first line says how many labels there are: as many numbers at its end as leave the name of a
+    file that is there, one if in doubt.
+
+    Args:
+        source: The list.
+        find: Where a picture is.
+
+    Raises:
+        DataError: The list cannot be read or is empty, or a line has too few labels.
+    """
+    try:
+        text = source.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        message = f"the list of pictures cannot be read: {error.strerror}"
+        raise DataError(message, str(source)) from error
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    if not lines:
+        message = "the list of pictures is empty; it needs lines 'path label'"
+        raise DataError(message, str(source))
+    count = _count_labels(lines[0], find)
+    entries = []
+    for line in lines:
+        name, *labels = line.rsplit(maxsplit=count)
+        if len(labels) < count:
+            if count > 1:
+                message = f"this line has fewer than {count} labels, the first one has {count}"
+                raise DataError(message, str(source), line)
+            name, labels = line, [line]
+        entries.append(Entry(name, tuple(_number(label) for label in labels)))
+    return entries
+
+
+def _count_labels(line: str, find: Find) -> int:
+    words = line.split()
+    numbers = 0
+    while numbers < len(words) - 1 and _is_number(words[-1 - numbers]):
+        numbers += 1
+    for count in range(1, numbers + 1):
+        if find(line.rsplit(maxsplit=count)[0]).is_file():
+            return count
+    return 1
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _number(text: str) -> float:
+    """Return a label: 0 where there is no number, as C's ``atoi`` has it."""
+    if _is_number(text):
+        return float(text)
+    found = re.match(r"[+-]?\d+", text)
+    return float(found[0]) if found else 0.0
+
+
+class ImageListBatches:
+    """Fills batches with the pictures of a list, round and round.
+
+    Args:
+        source: The list, for messages.
+        entries: Its lines.
+        find: Where a picture is.
+        transformer: What is done to each picture.
+        batch_size: Pictures in a batch.
+        order: In which order they come.
+        color: Channels to decode to.
+        size: (height, width) in pixels that pictures are resized to, or None.
+        position: Pictures that all ranks together have used before.
+        rank: Which of the ranks this is, from 0.
+        ranks: How many there are.
+    """
+
+    def __init__(
+        self,
+        source: Path,
+        entries: list[Entry],
+        find: Find,
+        transformer: DataTransformer,
+        batch_size: int,
+        order: Order,
+        *,
+        color: Color = "color",
+        size: tuple[int, int] | None = None,
+        position: int = 0,
+        rank: int = 0,
+        ranks: int = 1,
+    ) -> None:
+        self._source, self._entries, self._find = source, entries, find
+        self._transformer, self._batch_size, self._order = transformer, batch_size, order
+        self._color, self._size = color, size
+        self._position, self._rank, self._ranks = position, rank, ranks
+
+    def first_shape(self) -> tuple[int, ...]:
+        """Return the shape of the first batch: (N, C, h, w).
+
+        Raises:
+            DataError: The first picture cannot be read; names it.
+        """
+        entry = self._entry(0)
+        try:
+            shape = self._transformer.infer_shape(self._read(entry).shape)
+        except DemitasseError as error:
+            raise self._placed(error, entry) from error
+        return (self._batch_size, *shape)
+
+    def fill(self, batch: Batch) -> None:
+        """Make the next batch: data (N, C, h, w) and labels (N,), or (N, labels).
+
+        Raises:
+            DataError: A picture cannot be read, or becomes another size than the first; names it.
+        """
+        labels = batch.array(1, self.label_shape)
+        for index in range(self._batch_size):
+            entry = self._entry(index)
+            labels[index] = entry.labels if labels.ndim > 1 else entry.labels[0]
+            try:
+                image = self._read(entry)
+                if not index:
+                    shape = self._transformer.infer_shape(image.shape)
+                    data = batch.array(0, (self._batch_size, *shape))
+                number = self._number(index)
+                self._transformer.transform(image, data[index], first=number)
+            except DemitasseError as error:
+                raise self._placed(error, entry) from error
+        self._position += self._batch_size * self._ranks
+        batch.position = self._position
+
+    @property
+    def label_shape(self) -> tuple[int, ...]:
+        """Shape of the labels of a batch."""
+        count = len(self._entries[0].labels)
+        return (self._batch_size,) if count == 1 else (self._batch_size, count)
+
+    def close(self) -> None:
+        """Do nothing: no file is kept open."""
+
+    def _number(self, index: int) -> int:
+        return self._position + self._rank + index * self._ranks
+
+    def _entry(self, index: int) -> Entry:
+        return self._entries[self._order[self._number(index)]]
+
+    def _read(self, entry: Entry) -> np.ndarray:
+        image = read_image(self._find(entry.name), self._color)
+        return image if self._size is None else resize_image(image, *self._size)
+
+    def _placed(self, error: DemitasseError, entry: Entry) -> DataError:
+        return DataError(error.message, str(self._source), entry.name)

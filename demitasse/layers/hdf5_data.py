@@ -1,0 +1,70 @@
+"""HDF5Data: batches of rows of HDF5 files.
+
+Source: Caffe, ``src/caffe/layers/hdf5_data_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+from demitasse.data.hdf5 import read_list
+from demitasse.data.hdf5_batches import Hdf5Batches
+from demitasse.errors import ConfigError
+from demitasse.layers._data_base import PrefetchingDataLayer
+from demitasse.layers.base import AtLeast, Blobs, positive, register
+from demitasse.paths import resolve
+
+__all__ = ["HDF5Data"]
+
+
+@register("HDF5Data")
+class HDF5Data(PrefetchingDataLayer):
+    """Reads the data sets that its tops are named after, round and round.
+
+    ``source`` lists the files, one in a line; each is looked for in the working directory and
+    beside the prototxt. With ``shuffle`` every round has its own order of files, and of the rows in
+    each. Files read in order are never in memory as a whole.
+
+    In phase TRAIN rank r of n reads rows r, r + n, ...; in phase TEST every rank reads all.
+
+    Shapes: tops (N, ...), rows as in the files, which must agree.
+
+    Raises:
+        ConfigError: ``source`` or ``batch_size`` is missing; ``transform_param`` is given.
+        DataError: The list or a file cannot be read, or lacks a data set; names it.
+    """
+
+    tops = AtLeast(1)
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del bottom
+        p = self.param.hdf5_data_param
+        self.batch_size = positive(p.batch_size, "hdf5_data_param.batch_size")
+        if not p.source:
+            message = "hdf5_data_param has no source; name a text file that lists HDF5 files"
+            raise ConfigError(message)
+        if self.param.HasField("transform_param"):
+            message = "HDF5Data does not transform data; leave transform_param out"
+            raise ConfigError(message)
+        base_dir = self.context.base_dir
+        self.names = [blob.name for blob in top]
+        self.paths = [resolve(name, base_dir) for name in read_list(resolve(p.source, base_dir))]
+        source = self.open_source(0)
+        try:
+            for blob, shape in zip(top, source.shapes(), strict=True):
+                blob.reshape(shape)
+        finally:
+            source.close()
+
+    def open_source(self, position: int) -> Hdf5Batches:
+        context = self.context
+        sharded = self.phase == "TRAIN"
+        return Hdf5Batches(
+            self.paths,
+            self.names,
+            self.batch_size,
+            shuffle=self.param.hdf5_data_param.shuffle,
+            seed=context.seed,
+            name=self.name,
+            position=position,
+            rank=context.rank if sharded else 0,
+            ranks=context.ranks if sharded else 1,
+        )

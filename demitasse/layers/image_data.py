@@ -1,0 +1,100 @@
+"""ImageData: batches of picture files that a list names.
+
+Source: Caffe, ``src/caffe/layers/image_data_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from demitasse.backends.random import bits, stream_of
+from demitasse.data.image_list import ImageListBatches, read_image_list
+from demitasse.data.order import Order
+from demitasse.errors import ConfigError
+from demitasse.layers._data_base import PrefetchingDataLayer
+from demitasse.layers.base import Blobs, Exactly, positive, register
+from demitasse.paths import resolve
+
+__all__ = ["ImageData", "find_image"]
+
+
+@register("ImageData")
+class ImageData(PrefetchingDataLayer):
+    """Reads the pictures of a list in order, or shuffled anew in every round.
+
+    Lines of the list are ``path label``; with several labels, ``path label label ...``. Labels may
+    be any numbers. A path is looked for in ``root_folder``, and that beside the prototxt, too.
+
+    In phase TRAIN rank r of n reads pictures r, r + n, ...; in phase TEST every rank reads all.
+
+    Shapes: top[0] (N, C, H, W), from the first picture of each batch; top[1] labels (N,), or (N, n)
+    for n labels.
+
+    Raises:
+        ConfigError: ``source`` or ``batch_size`` is missing; one of ``new_height`` and
+            ``new_width`` is given without the other; ``rand_skip`` may skip everything.
+        DataError: The list or a picture cannot be read; names it.
+    """
+
+    tops = Exactly(2)
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del bottom
+        p = self.param.image_data_param
+        self.batch_size = positive(p.batch_size, "image_data_param.batch_size")
+        if not p.source:
+            message = "image_data_param has no source; name a list of pictures"
+            raise ConfigError(message)
+        if bool(p.new_height) != bool(p.new_width):
+            message = (
+                "image_data_param.new_height and new_width must be given together, they are "
+                f"{p.new_height} and {p.new_width}"
+            )
+            raise ConfigError(message)
+        self.size = (p.new_height, p.new_width) if p.new_height else None
+        self.source = resolve(p.source, self.context.base_dir)
+        self.find = partial(find_image, p.root_folder, self.context.base_dir)
+        self.entries = read_image_list(self.source, self.find)
+        self.transformer = self.make_transformer(self.param.transform_param)
+        self._position = self._skipped(p.rand_skip)
+        source = self.open_source(self._position)
+        top[0].reshape(source.first_shape())
+        top[1].reshape(source.label_shape)
+
+    def open_source(self, position: int) -> ImageListBatches:
+        p, context = self.param.image_data_param, self.context
+        sharded = self.phase == "TRAIN"
+        return ImageListBatches(
+            self.source,
+            self.entries,
+            self.find,
+            self.transformer,
+            self.batch_size,
+            Order(len(self.entries), context.seed, self.name, shuffle=p.shuffle),
+            color="color" if p.is_color else "gray",
+            size=self.size,
+            position=position,
+            rank=context.rank if sharded else 0,
+            ranks=context.ranks if sharded else 1,
+        )
+
+    def _skipped(self, most: int) -> int:
+        """Return how many pictures ``rand_skip`` leaves out, fewer than ``most``."""
+        if not most:
+            return 0
+        drawn = bits(self.context.seed, stream_of(f"{self.name}/rand_skip"), 0, 1)
+        skipped = int(drawn[0]) % most
+        if skipped >= len(self.entries):
+            message = (
+                f"image_data_param.rand_skip left out {skipped} pictures, "
+                f"but the list has only {len(self.entries)}"
+            )
+            raise ConfigError(message)
+        return skipped
+
+
+def find_image(root: str, base_dir: Path | None, name: str) -> Path:
+    """Return where the picture ``name`` of a list with ``root_folder`` is."""
+    # joined as text, since that is what Caffe does: "folder/prefix_" is a root, too
+    return resolve(root + name, base_dir)

@@ -1,0 +1,91 @@
+"""WindowData: windows of pictures, some around objects and some not, drawn at random.
+
+Source: Caffe, ``src/caffe/layers/window_data_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from demitasse.data.random import RecordRandom
+from demitasse.data.window_cut import Cut
+from demitasse.data.window_file import read_window_file
+from demitasse.data.windows import WindowBatches, window_mean
+from demitasse.errors import ConfigError
+from demitasse.layers._data_base import PrefetchingDataLayer
+from demitasse.layers.base import Blobs, Exactly, positive, register
+from demitasse.layers.image_data import find_image
+from demitasse.paths import resolve
+
+__all__ = ["WindowData"]
+
+MODES = {"warp": False, "square": True}
+
+
+@register("WindowData")
+class WindowData(PrefetchingDataLayer):
+    """Draws ``fg_fraction`` of a batch from foreground windows and the rest from background ones.
+
+    A window is resized to ``crop_size`` in both directions; with ``context_pad`` it brings its
+    surroundings along, with ``crop_mode: "square"`` it is widened to a square first. What lies
+    outside of the picture is 0. Both ``scale`` fields count.
+
+    Shapes: top[0] (N, C, crop_size, crop_size), top[1] (N,) classes, 0 for background.
+
+    Raises:
+        ConfigError: ``source``, ``batch_size`` or ``crop_size`` is missing; ``crop_mode`` is
+            unknown; ``context_pad`` leaves no room; or the mean is given twice.
+        DataError: The window file, the mean or a picture cannot be read; names it.
+        ShapeError: The mean does not fit.
+    """
+
+    tops = Exactly(2)
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del bottom
+        p, transform = self.param.window_data_param, self.param.transform_param
+        self.batch_size = positive(p.batch_size, "window_data_param.batch_size")
+        size = positive(transform.crop_size or p.crop_size, "transform_param.crop_size")
+        if not p.source:
+            message = "window_data_param has no source; name a window file"
+            raise ConfigError(message)
+        if p.crop_mode not in MODES:
+            message = f"window_data_param.crop_mode is {p.crop_mode!r}; known are warp and square"
+            raise ConfigError(message)
+        if 2 * p.context_pad >= size:
+            message = f"context_pad {p.context_pad} on both sides leaves nothing of {size} pixels"
+            raise ConfigError(message)
+        self.cut = Cut(size, p.context_pad, MODES[p.crop_mode])
+        self.source = resolve(p.source, self.context.base_dir)
+        self.windows = read_window_file(self.source, p.fg_threshold, p.bg_threshold)
+        file = transform.mean_file or p.mean_file
+        self.mean = window_mean(
+            resolve(file, self.context.base_dir) if file else None,
+            transform.mean_value,
+            self.windows.channels,
+            size,
+        )
+        self.open_source(0)
+        top[0].reshape((self.batch_size, self.windows.channels, size, size))
+        top[1].reshape((self.batch_size,))
+
+    def open_source(self, position: int) -> WindowBatches:
+        p, transform = self.param.window_data_param, self.param.transform_param
+        context = self.context
+        sharded = self.phase == "TRAIN"
+        return WindowBatches(
+            self.source,
+            self.windows,
+            partial(find_image, p.root_folder, context.base_dir),
+            self.cut,
+            self.batch_size,
+            p.fg_fraction,
+            mirror=transform.mirror or p.mirror,
+            mean=self.mean,
+            scale=transform.scale * p.scale,
+            random=RecordRandom(context.seed, self.name),
+            cache=p.cache_images,
+            position=position,
+            rank=context.rank if sharded else 0,
+            ranks=context.ranks if sharded else 1,
+        )
