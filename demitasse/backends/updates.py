@@ -76,6 +76,12 @@ MODULES = {
 
 
 def update_kernels(backend: Backend) -> UpdateKernels | None:
-    """Return the fast updates of a backend, or None where the portable ones are to run."""
+    """Return the fast updates of a backend, or None where the portable ones are to run.
+
+    A backend whose updates must know the device has them as its attribute ``updates``.
+    """
+    own: UpdateKernels | None = getattr(backend, "updates", None)
+    if own is not None:
+        return own
     module = MODULES.get(backend.name)
     return None if module is None else import_module(module)

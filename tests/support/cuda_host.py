@@ -27,6 +27,7 @@ from demitasse.backends.cupy.cublas import Cublas, Handle
 from demitasse.backends.cupy.engine import Engine, Grid, Launch
 from demitasse.backends.cupy.gemm import Product
 from demitasse.backends.cupy.sources import source
+from demitasse.backends.cupy.updates import Updates
 from demitasse.backends.ops import Op
 from demitasse.device import Device
 
@@ -102,6 +103,7 @@ class HostEngine(Engine):
         fixed = [C_TYPES[np.asarray(n).dtype](n.item()) for n in numbers]
 
         def launch(*arrays: np.ndarray) -> None:
+            arrays = tuple(map(np.asarray, arrays))  # numpy's sums are scalars, cupy's are arrays
             assert all(a.flags.c_contiguous for a in arrays)
             self.launched.append(name)
             arguments = [*map(pointer, arrays), *fixed]
@@ -142,6 +144,9 @@ class HostEngine(Engine):
 
     def asarray(self, host: np.ndarray) -> np.ndarray:
         return np.array(host)
+
+    def address(self, array: np.ndarray) -> int:
+        return int(array.ctypes.data)
 
     def multiply(self, product: Product, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
         assert all(x.flags.c_contiguous and x.dtype == product.dtype for x in (a, b, out))
@@ -189,6 +194,10 @@ class HostCudaBackend(Backend):
         view = array.view()
         view.flags.writeable = False
         return view
+
+    @property
+    def updates(self) -> Updates:
+        return Updates(self.engine)
 
     def random_bits(self, *args: int) -> np.ndarray:
         return self.engine.random_bits(*args)

@@ -50,4 +50,5 @@ extern "C" void shim_stand(unsigned int thread, unsigned int threads, unsigned i
 using std::exp;
 using std::log;
 using std::pow;
+using std::sqrt;
 using std::tanh;

@@ -20,6 +20,7 @@ from demitasse.backends.cupy.engine import Engine
 from demitasse.backends.cupy.failures import failures
 from demitasse.backends.cupy.flight import Flights
 from demitasse.backends.cupy.pools import Pools
+from demitasse.backends.cupy.updates import Updates
 from demitasse.backends.ops import Op
 from demitasse.errors import DeviceError
 
@@ -151,6 +152,11 @@ class CupyBackend(Backend):
         from demitasse.backends.cupy.gpu import GpuEngine
 
         return GpuEngine(self._cupy, self.array_device)
+
+    @cached_property
+    def updates(self) -> Updates:
+        """Updates of a net's parameters, for solvers."""
+        return Updates(self.engine)
 
     @cached_property
     def pools(self) -> Pools:

@@ -125,6 +125,10 @@ class Engine(ABC):
     def asarray(self, host: np.ndarray) -> Array:
         """Return a copy of a host array on the device."""
 
+    @abstractmethod
+    def address(self, array: Array) -> int:
+        """Return where an array begins in the device's memory."""
+
     # -- matrix products -----------------------------------------------------------------------
 
     @abstractmethod

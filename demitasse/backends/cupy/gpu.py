@@ -90,8 +90,11 @@ class GpuEngine(Engine):
     def asarray(self, host: np.ndarray) -> Array:
         return self._cupy.array(host)
 
+    def address(self, array: Array) -> int:
+        return int(array.data.ptr)
+
     def multiply(self, product: Product, a: Array, b: Array, out: Array) -> None:
-        self._handle().multiply(product, a.data.ptr, b.data.ptr, out.data.ptr)
+        self._handle().multiply(product, *map(self.address, (a, b, out)))
 
     def _handle(self) -> Handle:
         mine, stream = self._local.handles, self._stream()

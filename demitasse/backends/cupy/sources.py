@@ -7,7 +7,7 @@ from importlib.resources import files
 
 __all__ = ["FAMILIES", "MOST_THREADS", "options", "source"]
 
-FAMILIES = ("activation", "conv", "lrn", "pool", "random", "softmax")
+FAMILIES = ("activation", "conv", "lrn", "pool", "random", "softmax", "update")
 
 MOST_THREADS = 512
 """Most threads in a block that adds up or compares; ``common.cuh`` has the same number."""

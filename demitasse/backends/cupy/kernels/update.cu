@@ -1,0 +1,91 @@
+// Parameter updates: one launch for all parameters of a net. A table cuts the parameters into
+// units, one block's work each.
+//
+// units (count, 6), for each: addresses of its first weight, gradient and two histories (the second
+// is 0 where there is one), number of elements, index of its parameter.
+// numbers: momentum, 1 - momentum, 1 + momentum, decay2, 1 - decay2, delta, l1, scale, and then rate
+// and decay of each parameter. scale: what gradients are multiplied with first.
+//
+// Source: demitasse/solvers/updates.py, whose formulas these are.
+
+struct Element {
+  Real w, g, h, k;
+};
+
+// Run the statements on every element, named e, with the numbers of its parameter; they leave the
+// value that is taken from the weight in e.g.
+#define UPDATE(name, ...)                                                                          \
+  KERNEL name(const long long* __restrict__ units, const Real* __restrict__ numbers,               \
+              const Real* __restrict__ scale, Index count) {                                       \
+    const Real momentum = numbers[0], momentum_rest = numbers[1], momentum_more = numbers[2];      \
+    const Real decay2 = numbers[3], decay2_rest = numbers[4], delta = numbers[5];                  \
+    const bool l1 = numbers[6] != 0;                                                               \
+    (void)momentum, (void)momentum_rest, (void)momentum_more;                                      \
+    (void)decay2, (void)decay2_rest, (void)delta, (void)l1;                                        \
+    EACH_ROW(row, count) {                                                                         \
+      const long long* unit = units + 6 * row;                                                     \
+      Real *data = (Real*)unit[0], *diff = (Real*)unit[1];                                         \
+      Real *one = (Real*)unit[2], *two = (Real*)unit[3];                                           \
+      const Real rate = numbers[8 + 2 * unit[5]], decay = numbers[9 + 2 * unit[5]];                \
+      EACH_IN_ROW(i, (Index)unit[4]) {                                                             \
+        Element e = {data[i], diff[i] * scale[0], one[i], two ? two[i] : (Real)0};                 \
+        __VA_ARGS__                                                                                \
+        one[i] = e.h;                                                                              \
+        if (two) two[i] = e.k;                                                                     \
+        diff[i] = e.g;                                                                             \
+        data[i] = e.w - e.g;                                                                       \
+      }                                                                                            \
+    }                                                                                              \
+  }
+
+// Add the decay to the gradient.
+#define DECAY \
+  if (decay != 0) e.g += decay * (l1 ? (Real)((e.w > 0) - (e.w < 0)) : e.w);
+
+UPDATE(sgd, DECAY e.h = momentum * e.h + rate * e.g; e.g = e.h;)
+
+UPDATE(nesterov, DECAY const Real before = momentum * e.h; e.h = before + rate * e.g;
+       e.g = momentum_more * e.h - before;)
+
+UPDATE(adagrad, DECAY e.h = e.h + e.g * e.g; e.g = rate * (e.g / (sqrt(e.h) + delta));)
+
+UPDATE(rmsprop, DECAY e.h = decay2 * e.h + decay2_rest * (e.g * e.g);
+       e.g = rate * (e.g / (sqrt(e.h) + delta));)
+
+UPDATE(adadelta, DECAY e.h = momentum * e.h + momentum_rest * (e.g * e.g);
+       const Real v = e.g * sqrt((e.k + delta) / (e.h + delta));
+       e.k = momentum * e.k + momentum_rest * (v * v); e.g = rate * v;)
+
+// rate is that times Adam's correction.
+#define ADAM                                             \
+  e.h = momentum * e.h + momentum_rest * e.g;            \
+  e.k = decay2 * e.k + decay2_rest * (e.g * e.g);        \
+  e.g = rate * (e.h / (sqrt(e.k) + delta));
+
+UPDATE(adam, DECAY ADAM)
+
+// decay is that times the rate.
+UPDATE(adamw, ADAM if (decay != 0) e.g += decay * e.w;)
+
+// partial (count,): the sums of squares of the units' gradients.
+KERNEL sums_of_squares(const long long* __restrict__ units, Real* __restrict__ partial,
+                       Index count) {
+  __shared__ Real shared[MOST_THREADS];
+  EACH_ROW(row, count) {
+    const long long* unit = units + 6 * row;
+    const Real* diff = (const Real*)unit[1];
+    Real total = 0;
+    EACH_IN_ROW(i, (Index)unit[4]) total += diff[i] * diff[i];
+    total = block_sum(total, shared);
+    if (threadIdx.x == 0) partial[row] = total;
+  }
+}
+
+// total (): the sum of all values. One block.
+KERNEL sum_of(const Real* __restrict__ values, Real* __restrict__ total, Index count) {
+  __shared__ Real shared[MOST_THREADS];
+  Real sum = 0;
+  EACH_IN_ROW(i, count) sum += values[i];
+  sum = block_sum(sum, shared);
+  if (threadIdx.x == 0) total[0] = sum;
+}

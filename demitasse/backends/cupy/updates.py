@@ -1,0 +1,129 @@
+"""Parameter updates on the GPU: one kernel launch for all parameters of a net.
+
+The formulas are those of ``demitasse.solvers.updates``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from demitasse.backends.base import Array
+from demitasse.backends.cupy.engine import Engine
+from demitasse.backends.updates import Piece, Update
+
+__all__ = ["UNIT", "Updates"]
+
+UNIT = 4096
+"""Elements that a block works on at a time."""
+
+FIXED = 8
+"""How many numbers all parameters have in common; the scale is the last of them."""
+
+FIELDS = 6
+"""Columns of the table of units."""
+
+KEPT = 4
+"""How many tables are kept: a net has one for its updates and one for its norm."""
+
+
+class Updates:
+    """Updates and norms of all parameters.
+
+    Args:
+        engine: Runs the kernels.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._known: dict[tuple[tuple[int, ...], ...], Array] = {}
+
+    def apply(self, pieces: Sequence[Piece]) -> None:
+        """Make all updates of one iteration."""
+        pieces = [piece for piece in pieces if piece.data.size]
+        if not pieces:
+            return
+        common, dtype = pieces[0].update, str(pieces[0].data.dtype)
+        parts = [(p.data, p.diff, *p.history, *(None,) * (2 - len(p.history))) for p in pieces]
+        units = self._units(parts, dtype)
+        numbers = self._engine.asarray(np.array(_numbers([p.update for p in pieces]), dtype))
+        scale = common.scale
+        if isinstance(scale, (int, float)):  # it is among the numbers
+            scale = numbers[FIXED - 1 : FIXED]
+        count = units.shape[0]
+        kernel = self._engine.rows("update", common.kind.lower(), dtype, count, UNIT, count)
+        kernel(units, numbers, scale)
+
+    def sumsq(self, diffs: Sequence[Array]) -> Array:
+        """Return the sum of the squares of all elements.
+
+        Shapes: each (n,) -> ().
+        """
+        dtype, engine = str(diffs[0].dtype), self._engine
+        total = engine.empty(1, dtype)
+        units = self._units([(None, diff, None, None) for diff in diffs if diff.size], dtype)
+        count = units.shape[0]
+        partial = engine.empty(count, dtype)
+        engine.rows("update", "sums_of_squares", dtype, count, UNIT, count)(units, partial)
+        engine.rows("update", "sum_of", dtype, 1, count, count)(partial, total)
+        return total.reshape(())
+
+    def _units(self, parts: Sequence[Sequence[Array | None]], dtype: str) -> Array:
+        """Return the table of units on the device; kept, since addresses seldom change.
+
+        Args:
+            parts: For each parameter its weights, gradient and two histories, or None.
+            dtype: Of all of them.
+
+        Shapes: (units, 6), int64.
+        """
+        address = self._engine.address
+        key = tuple(
+            (*(0 if array is None else address(array) for array in part), _size(part))
+            for part in parts
+        )
+        if key not in self._known:
+            if len(self._known) >= KEPT:
+                self._known.pop(next(iter(self._known)))
+            table = _table(key, np.dtype(dtype).itemsize)
+            self._known[key] = self._engine.asarray(table)
+        return self._known[key]
+
+
+def _size(part: Sequence[Array | None]) -> int:
+    return next(int(array.size) for array in part if array is not None)
+
+
+def _table(parts: Sequence[tuple[int, ...]], width: int) -> np.ndarray:
+    """Cut parameters into units.
+
+    Args:
+        parts: For each parameter four addresses, 0 for none, and the number of elements.
+        width: Bytes of an element.
+
+    Shapes: (units, 6), int64.
+    """
+    rows = []
+    for index, (*addresses, count) in enumerate(parts):
+        starts = np.arange(0, count, UNIT, dtype=np.int64)
+        table = np.empty((len(starts), FIELDS), np.int64)
+        for column, address in enumerate(addresses):
+            table[:, column] = address + starts * width if address else 0
+        table[:, 4] = np.minimum(UNIT, count - starts)
+        table[:, 5] = index
+        rows.append(table)
+    return np.concatenate(rows) if rows else np.empty((0, FIELDS), np.int64)
+
+
+def _numbers(updates: Sequence[Update]) -> list[float]:
+    """Return what the kernels read of an iteration's numbers, computed in double precision."""
+    u = updates[0]
+    scale = float(u.scale) if isinstance(u.scale, (int, float)) else 1.0
+    numbers = [u.momentum, 1 - u.momentum, 1 + u.momentum, u.decay2, 1 - u.decay2, u.delta]
+    numbers += [float(u.l1), scale]
+    for one in updates:
+        rate = one.rate * one.correction if one.kind in {"Adam", "AdamW"} else one.rate
+        decay = one.rate * one.decay if one.kind == "AdamW" else one.decay
+        numbers += [rate, decay]
+    return numbers

@@ -1,0 +1,98 @@
+"""Parameter updates by the GPU's kernel, run on the host, against the portable formulas."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cuda_host import HostEngine, host_cuda
+from goldens import golden_solvers
+
+from demitasse.backends.cupy.engine import Grid
+from demitasse.backends.cupy.updates import UNIT, Updates
+from demitasse.backends.updates import Piece, Update
+from demitasse.solvers import updates
+from demitasse.solvers.updates import FORMULAS, HISTORIES
+
+RNG = np.random.default_rng(0)
+GRIDS = [Grid(1, 1), Grid(2, 4)]
+
+
+def piece(update: Update, size: int, dtype: str) -> Piece:
+    data, diff = RNG.normal(size=(2, size)).astype(dtype)
+    history = [abs(RNG.normal(size=size)).astype(dtype) for _ in range(HISTORIES[update.kind])]
+    return Piece(update, data, diff, history)
+
+
+def copy_of(one: Piece) -> Piece:
+    return Piece(one.update, one.data.copy(), one.diff.copy(), [h.copy() for h in one.history])
+
+
+@pytest.mark.parametrize("kind", FORMULAS)
+@pytest.mark.parametrize("scale", [1.0, 0.25, np.array(0.5)], ids=str)
+@pytest.mark.parametrize("l1", [False, True])
+@pytest.mark.parametrize("decay", [0.0, 0.02])
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+def test_all_parameters_in_one_launch(kind, scale, l1, decay, grid):
+    engine = HostEngine(grid)
+    first = Update(
+        kind, rate=0.05, decay=decay, l1=l1, scale=scale, momentum=0.9, decay2=0.95, delta=1e-3,
+        correction=0.8,
+    )  # fmt: skip
+    second = replace(first, rate=0.1, decay=2 * decay)
+    pieces = [
+        piece(first, 3, "float64"),
+        piece(second, 0, "float64"),
+        piece(second, UNIT + 5, "float64"),
+    ]
+    expected = [copy_of(p) for p in pieces]
+
+    Updates(engine).apply(pieces)
+
+    assert engine.launched == [kind.lower()]
+    for got, want in zip(pieces, expected, strict=True):
+        updates.apply(np, want)
+        for a, b in zip(
+            (got.data, got.diff, *got.history), (want.data, want.diff, *want.history), strict=True
+        ):
+            np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-15)
+
+
+def test_single_precision():
+    update = Update("SGD", rate=0.1, decay=0.01, momentum=0.9)
+    got = piece(update, 100, "float32")
+    want = copy_of(got)
+
+    Updates(HostEngine()).apply([got])
+    updates.apply(np, want)
+
+    np.testing.assert_allclose(got.data, want.data, rtol=1e-6)
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+@pytest.mark.parametrize("sizes", [[5], [3, 0, 2 * UNIT + 1], [0]], ids=str)
+def test_sum_of_squares(grid, sizes):
+    diffs = [RNG.normal(size=n) for n in sizes]
+
+    total = Updates(HostEngine(grid)).sumsq(diffs)
+
+    assert total.shape == ()
+    np.testing.assert_allclose(total, updates.sumsq(np, diffs))
+
+
+def test_a_table_of_addresses_is_made_once():
+    kernels, update = Updates(HostEngine()), Update("SGD", rate=0.1)
+    one, other = piece(update, 4, "float64"), piece(update, 4, "float64")
+
+    for _ in range(2):
+        kernels.apply([one, other])
+
+    assert len(kernels._known) == 1
+
+
+@pytest.mark.parametrize("case", golden_solvers(), ids=str)
+def test_recorded_solvers(case, tmp_path):
+    solver = case.solver(tmp_path, device=host_cuda())
+
+    got = case.run(solver)
+
+    case.check(got)
