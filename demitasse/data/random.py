@@ -6,6 +6,8 @@ the number of ranks and a resumed run change nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from demitasse.backends.random import bits, stream_of
@@ -20,15 +22,16 @@ class RecordRandom:
     """The random words of the records that one layer reads.
 
     Args:
-        seed: Key of all random numbers of the net.
+        seed: Key of all random numbers of the net, or what to ask for it.
         name: The layer's name.
     """
 
-    def __init__(self, seed: int, name: str) -> None:
+    def __init__(self, seed: int | Callable[[], int], name: str) -> None:
         self._seed, self._stream = seed, stream_of(f"{name}/records")
 
     def __call__(self, first: int, count: int, step: int = 1) -> np.ndarray:
         """Return the words of records first, first + step, ... Shape: (count, 4), uint32."""
+        seed = self._seed() if callable(self._seed) else self._seed
         span = step * (count - 1) + 1
-        words = bits(self._seed, self._stream, 0, WORDS * span, WORDS * first)
+        words = bits(seed, self._stream, 0, WORDS * span, WORDS * first)
         return words.reshape(span, WORDS)[::step]

@@ -33,11 +33,12 @@ class BaseDataLayer(Layer):
             ConfigError: Fields contradict each other.
             DataError: The mean file cannot be read.
         """
+        context = self.context
         return DataTransformer(
             param,
             self.phase,
-            self.context.base_dir,
-            RecordRandom(self.context.seed, self.name),
+            context.base_dir,
+            RecordRandom(lambda: context.seed, self.name),  # a snapshot may bring another seed
             dtype=self.dtype,
         )
 
@@ -69,6 +70,7 @@ class PrefetchingDataLayer(BaseDataLayer):
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         prefetcher = self._prefetcher or self._start()
         batch, used = prefetcher.next(), self._current
+        self._current, self._position = batch, batch.position
         moved = False
         for blob, array in zip(top, batch.arrays, strict=False):
             moved |= blob.reshape(array.shape)
@@ -76,7 +78,6 @@ class PrefetchingDataLayer(BaseDataLayer):
             blob.data_memory.async_push()
         if moved:  # the memory that would have waited may be gone
             self.device.backend.synchronize()
-        self._current, self._position = batch, batch.position
         if used is not None:
             prefetcher.recycle(used)
 

@@ -60,6 +60,16 @@ def test_the_mean_is_the_one_caffe_computes(caffe_made):
     assert mean.SerializeToString() == recorded.read_bytes()
 
 
+def test_the_mean_of_mnist_is_the_one_caffe_computes(reference_data, tmp_path):
+    images, labels = read_mnist(reference_data / "data" / "mnist", "train")
+    write_database(tmp_path / "train_lmdb", zip(images[:, None], labels.tolist(), strict=True))
+
+    mean = compute_mean(tmp_path / "train_lmdb")
+
+    recorded = reference_data / "caffe_made" / "mnist_train_mean.binaryproto"
+    assert mean.SerializeToString() == recorded.read_bytes()
+
+
 def test_mean_files_are_read(reference_data):
     assert read_mean(reference_data / "data" / "mnist_mean.binaryproto").shape == (1, 28, 28)
 
