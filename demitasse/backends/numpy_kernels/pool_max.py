@@ -65,8 +65,7 @@ class MaxStep(PoolStep):
         dy = self.at.top[0].read_diff().reshape(self.y_shape)
         dx = self.at.bottom[0].diff_buffer().reshape(self.x_shape)
         dx.fill(0)
-        if winner.size and not winner.min():  # some window had nothing to give
-            dy = np.where(winner == 0, np.zeros((), dy.dtype), dy)
+        every = winner.min() > 0
         plane = math.prod(self.spatial)
         home = np.arange(self.block).reshape(-1, *(1,) * len(self.places)) * plane + self.firsts
         for first in range(0, self.count, self.block):
@@ -74,11 +73,11 @@ class MaxStep(PoolStep):
             places = scratch("places", winner[part].shape, "intp")
             np.take(self.offset_of, winner[part], out=places, mode="clip")
             places += home[: part.stop - part.start]
-            np.maximum(places, 0, out=places)  # of windows without a winner
-            self._send(dx[part].reshape(-1), places.reshape(-1), dy[part].reshape(-1))
+            won = ... if every else winner[part] > 0
+            self._send(dx[part].reshape(-1), places[won].reshape(-1), dy[part][won].reshape(-1))
 
     def _send(self, dx: np.ndarray, places: np.ndarray, dy: np.ndarray) -> None:
-        if self.disjoint and len(self.taps) > 1:
+        if self.disjoint:
             dx[places] = dy
         else:
             np.add.at(dx, places, dy)
