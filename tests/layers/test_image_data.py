@@ -1,0 +1,238 @@
+"""ImageData: the pictures of a list."""
+
+import numpy as np
+import PIL.Image
+import pytest
+
+from demitasse import Net
+from demitasse.errors import ConfigError, DataError
+from demitasse.testing import make_layer
+
+COUNT = 5
+
+
+def picture(number, size=(6, 8)):
+    """A picture that is flat in each channel: blue, green, red are number, 100, 200."""
+    pixels = np.empty((*size, 3), np.uint8)
+    pixels[...] = (200, 100, number)
+    return PIL.Image.fromarray(pixels)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Holds p0.png to p4.png; the blue channel of picture k is k, its label 10 k."""
+    for k in range(COUNT):
+        picture(k).save(tmp_path / f"p{k}.png")
+    (tmp_path / "list.txt").write_text("".join(f"p{k}.png {10 * k}\n" for k in range(COUNT)))
+    return tmp_path
+
+
+@pytest.fixture
+def open_layer(folder):
+    opened = []
+
+    def open_layer(fields="", transform="", context=(), **options):
+        text = (
+            f'type: "ImageData" transform_param {{ {transform} }} '
+            f'image_data_param {{ source: "list.txt" root_folder: "{folder}/" {fields} }}'
+        )
+        one = make_layer(text, base_dir=folder, dtype="float32", **options)
+        for name, value in dict(context).items():
+            setattr(one.layer.context, name, value)
+        opened.append(one)
+        return one
+
+    yield open_layer
+    for one in opened:
+        one.layer.close()
+
+
+def labels(one, times=1):
+    return [one.forward()[1].tolist() for _ in range(times)]
+
+
+def test_batches_come_in_order_and_begin_again(open_layer, backend):
+    one = open_layer("batch_size: 2", device=backend)
+    assert [blob.shape for blob in one.top] == [(2, 3, 6, 8), (2,)]
+
+    for k in ([0, 1], [2, 3], [4, 0], [1, 2]):
+        data, label = one.forward()
+
+        np.testing.assert_array_equal(label, 10 * np.array(k))
+        for picture_, number in zip(data, k, strict=True):
+            np.testing.assert_array_equal(picture_[:, 0, 0], [number, 100, 200])
+
+
+def test_the_batch_size_is_1_by_default(open_layer):
+    assert open_layer().top[0].shape == (1, 3, 6, 8)
+
+
+def test_pictures_can_be_gray_resized_and_transformed(open_layer):
+    one = open_layer(
+        "batch_size: 2 is_color: false new_height: 10 new_width: 12",
+        "crop_size: 9 mean_value: 100 scale: 0.5",
+        phase="TEST",
+    )
+
+    [data, _] = one.forward()
+
+    gray = np.array(picture(0).convert("L"))[0, 0]
+    assert data.shape == (2, 1, 9, 9)
+    np.testing.assert_allclose(data[0], (int(gray) - 100) / 2)
+
+
+def test_a_list_in_the_folder_of_the_prototxt_is_found(folder):
+    (folder / "net.prototxt").write_text(
+        'layer { name: "d" type: "ImageData" top: "data" top: "label" '
+        'image_data_param { source: "list.txt" batch_size: 5 } }'
+    )
+    net = Net(folder / "net.prototxt", "TEST")
+
+    net.forward()
+
+    np.testing.assert_array_equal(net.blobs["label"].data, [0, 10, 20, 30, 40])
+    net.close()
+
+
+def test_names_may_hold_spaces(open_layer, folder):
+    picture(7).save(folder / "a picture 3.png")
+    (folder / "list.txt").write_text("a picture 3.png 6\n")
+
+    [data, label] = open_layer().forward()
+
+    assert data[0, 0, 0, 0] == 7
+    assert label == [6]
+
+
+def test_several_labels_make_rows(open_layer, folder):
+    (folder / "list.txt").write_text("p0.png 1 0 2.5\np1.png 0 -1 0\n\n")
+
+    [_, label] = open_layer("batch_size: 2").forward()
+
+    np.testing.assert_array_equal(label, [[1, 0, 2.5], [0, -1, 0]])
+
+
+@pytest.mark.parametrize(("text", "want"), [("0.75", 0.75), ("3x", 3), ("-2", -2), ("x", 0)])
+def test_a_label_is_a_number_or_begins_with_one(text, want, open_layer, folder):
+    (folder / "list.txt").write_text(f"p0.png {text}\n")
+
+    assert labels(open_layer()) == [[want]]
+
+
+def test_a_picture_without_a_label_has_label_0(open_layer, folder):
+    (folder / "list.txt").write_text("p0.png\n")
+
+    assert labels(open_layer()) == [[0]]
+
+
+def test_shuffled_every_round_shows_all_in_another_order(open_layer):
+    one = open_layer(f"batch_size: {COUNT} shuffle: true")
+
+    rounds = [tuple(batch) for batch in labels(one, 6)]
+
+    assert all(sorted(batch) == [0, 10, 20, 30, 40] for batch in rounds)
+    assert len(set(rounds)) > 1
+
+
+@pytest.mark.parametrize("shuffle", ["false", "true"])
+def test_reading_goes_on_where_a_snapshot_was_taken(open_layer, shuffle):
+    fields = f"batch_size: 2 shuffle: {shuffle} rand_skip: 3"
+    one, other = open_layer(fields), open_layer(fields)
+    labels(one, 4)
+
+    other.layer.set_state(one.layer.state())
+
+    assert labels(other, 5) == labels(one, 5)
+
+
+def test_rand_skip_leaves_out_the_first_in_the_first_round_only(open_layer):
+    for seed in range(20):
+        one = open_layer("batch_size: 1 rand_skip: 3", seed=seed)
+        first = labels(one, 1 + COUNT)
+        skipped = int(first[0][0]) // 10
+
+        assert skipped < 3
+        assert first == [[10 * ((skipped + k) % COUNT)] for k in range(1 + COUNT)]
+
+
+def test_ranks_share_the_pictures_in_train_and_not_in_test(open_layer):
+    for phase, want in (("TRAIN", [[10, 30], [0, 20]]), ("TEST", [[0, 10], [20, 30]])):
+        one = open_layer("batch_size: 2", phase=phase, context={"rank": 1, "ranks": 2})
+
+        assert labels(one, 2) == want
+
+
+# -- what is refused -------------------------------------------------------------------------------
+
+
+def test_refuses_one_of_height_and_width(open_layer):
+    with pytest.raises(ConfigError, match="must be given together, they are 10 and 0"):
+        open_layer("new_height: 10")
+
+
+def test_refuses_a_batch_size_of_0(open_layer):
+    with pytest.raises(ConfigError, match=r"image_data_param.batch_size must be above 0"):
+        open_layer("batch_size: 0")
+
+
+def test_refuses_a_missing_source():
+    with pytest.raises(ConfigError, match="no source"):
+        make_layer('type: "ImageData"')
+
+
+def test_refuses_a_list_that_is_not_there(tmp_path):
+    with pytest.raises(DataError, match=r"nowhere.txt: the list of pictures cannot be read"):
+        make_layer(
+            'type: "ImageData" image_data_param { source: "nowhere.txt" }', base_dir=tmp_path
+        )
+
+
+def test_refuses_an_empty_list(open_layer, folder):
+    (folder / "list.txt").write_text("\n\n")
+
+    with pytest.raises(DataError, match="list of pictures is empty"):
+        open_layer()
+
+
+def test_refuses_lines_with_fewer_labels(open_layer, folder):
+    (folder / "list.txt").write_text("p0.png 1 2 3\np1.png 1\n")
+
+    with pytest.raises(DataError, match=r"record 'p1.png 1': this line has fewer than 3 labels"):
+        open_layer()
+
+
+def test_refuses_to_skip_more_than_there_is(open_layer):
+    with pytest.raises(ConfigError, match=r"left out \d+ pictures, but the list has only 5"):
+        open_layer("rand_skip: 1000000")
+
+
+def test_names_a_picture_that_is_not_there(open_layer, folder):
+    (folder / "list.txt").write_text("p0.png 0\nlost.png 1\n")
+    one = open_layer("batch_size: 2")
+
+    with pytest.raises(DataError, match=r"list.txt, record 'lost.png': No such file"):
+        one.forward()
+
+
+def test_names_a_first_picture_that_is_not_one(open_layer, folder):
+    (folder / "list.txt").write_text("list.txt 0\n")
+
+    with pytest.raises(DataError, match=r"record 'list.txt': cannot be decoded as a picture"):
+        open_layer()
+
+
+def test_names_a_picture_of_another_size_than_the_first_of_its_batch(open_layer, folder):
+    picture(0, (9, 9)).save(folder / "p1.png")
+    one = open_layer("batch_size: 2")
+
+    with pytest.raises(DataError, match=r"record 'p1.png': .*3, 9, 9.* room for .*3, 6, 8"):
+        one.forward()
+
+
+def test_a_batch_may_have_another_size_than_the_one_before(open_layer, folder):
+    picture(0, (9, 9)).save(folder / "p1.png")
+    one = open_layer("batch_size: 1")
+
+    shapes = [one.forward()[0].shape for _ in range(3)]
+
+    assert shapes == [(1, 3, 6, 8), (1, 3, 9, 9), (1, 3, 6, 8)]
