@@ -4,6 +4,7 @@ Public names are loaded when first used (PEP 562), so importing the package cost
 neither a CUDA driver nor a database nor an image library.
 """
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +63,10 @@ _ROOMS = {
     "demitasse.solvers": ["Solver"],
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
+
+
+# Quiet until a program asks: without any handler Python would print warnings by itself.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:

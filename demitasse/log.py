@@ -32,8 +32,6 @@ LETTERS = {"DEBUG": "D", "INFO": "I", "WARNING": "W", "ERROR": "E", "CRITICAL": 
 GLOG_LEVELS = (logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 FORMATS = ("glog", "text", "json")
 
-logging.getLogger(ROOT).addHandler(logging.NullHandler())
-
 
 def get_logger(name: str) -> logging.Logger:
     """Return the logger of a module, given its ``__name__``."""

@@ -29,7 +29,7 @@ def shown():
 
 def test_nothing_is_shown_until_somebody_asks():
     code = (
-        "from demitasse.log import get_logger; log = get_logger('demitasse.x'); "
+        "import demitasse, logging; log = logging.getLogger('demitasse.x'); "
         "log.info('a'); log.warning('b'); log.error('c')"
     )
 
