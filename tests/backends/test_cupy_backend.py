@@ -1,0 +1,291 @@
+"""The cupy backend's transfers over a cupy made of numpy arrays, which notes what it is asked.
+
+What cupy itself does is tested on a GPU; this holds what we ask of it.
+"""
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from demitasse.backends.cupy import CupyBackend
+from demitasse.backends.cupy.pools import readable
+from demitasse.device import Device
+from demitasse.errors import DeviceError
+from demitasse.memory import Head, SyncedMemory
+
+
+class OutOfMemoryError(MemoryError):
+    pass
+
+
+class CUDARuntimeError(RuntimeError):
+    pass
+
+
+class CUDADriverError(RuntimeError):
+    pass
+
+
+class CompileException(Exception):  # noqa: N818 - cupy's name
+    pass
+
+
+class DynamicLibNotFoundError(RuntimeError):
+    pass
+
+
+class Array(np.ndarray):
+    """A device array: moves by ``set`` and ``get`` alone."""
+
+    def set(self, host, stream):
+        assert type(host) is np.ndarray
+        assert (host.dtype, host.shape) == (self.dtype, self.shape)
+        stream.queue.append("up")
+        self[...] = host
+
+    def get(self, stream, out):
+        assert not isinstance(out, Array)
+        stream.queue.append("down")
+        out[...] = self
+
+
+class Event:
+    """Not done until somebody waits for it, or for everything."""
+
+    events: ClassVar[list["Event"]] = []
+
+    def __init__(self, disable_timing):
+        assert disable_timing
+        self.done = False
+        Event.events.append(self)
+
+    def record(self, stream):
+        stream.queue.append("event")
+
+    def synchronize(self):
+        self.done = True
+
+
+class FakeCupy(ModuleType):
+    """As much of cupy as the backend asks for."""
+
+    def __init__(self) -> None:
+        super().__init__("cupy")
+        self.stream = SimpleNamespace(queue=[], ptr=0)
+        self.current: list[int] = []
+        self.pinned = 0
+        self.fail: Exception | None = None
+        pool = SimpleNamespace(
+            used_bytes=lambda: 3 << 30, free_bytes=lambda: 1 << 30, get_limit=lambda: 0,
+            free_all_blocks=lambda: None, n_free_blocks=lambda: 7,
+        )  # fmt: skip
+        self.get_default_memory_pool = self.get_default_pinned_memory_pool = lambda: pool
+        self.cuda = SimpleNamespace(
+            Device=lambda index: FakeDevice(self, index),
+            Event=Event,
+            alloc_pinned_memory=self.alloc_pinned_memory,
+            compiler=SimpleNamespace(CompileException=CompileException),
+            driver=SimpleNamespace(CUDADriverError=CUDADriverError),
+            get_current_stream=lambda: self.stream,
+            memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
+            runtime=SimpleNamespace(
+                CUDARuntimeError=CUDARuntimeError,
+                getDeviceCount=lambda: 2,
+                getDeviceProperties=lambda index: {"name": b"NVIDIA Test"},
+                runtimeGetVersion=lambda: 13020,
+                driverGetVersion=lambda: 13020,
+            ),
+        )
+
+    def alloc_pinned_memory(self, nbytes):
+        self.broken()
+        assert self.current
+        self.pinned += 1
+        return bytearray(b"\xff" * (-(-nbytes // 512) * 512))
+
+    def zeros(self, size, dtype):
+        self.broken()
+        return np.zeros(size, dtype).view(Array)
+
+    def array(self, host):
+        self.broken()
+        return np.array(host).view(Array)
+
+    def asnumpy(self, array):
+        return np.array(array)
+
+    def broken(self):
+        if self.fail is not None:
+            raise self.fail
+
+
+class FakeDevice:
+    def __init__(self, cupy, index):
+        self.cupy, self.id, self.waited = cupy, index, 0
+        self.mem_info = (10 << 30, 80 << 30)
+
+    def __enter__(self):
+        self.cupy.current.append(self.id)
+
+    def __exit__(self, *exception):
+        self.cupy.current.pop()
+
+    def synchronize(self):
+        self.waited += 1
+        for event in Event.events:
+            event.done = True
+
+
+@pytest.fixture
+def cupy(monkeypatch):
+    made = FakeCupy()
+    monkeypatch.setitem(sys.modules, "cupy", made)
+    monkeypatch.setitem(sys.modules, "array_api_compat.cupy", np)
+    monkeypatch.setattr(Device, "_known", {})
+    Event.events.clear()
+    return made
+
+
+@pytest.fixture
+def gpu(cupy):
+    return CupyBackend("1")
+
+
+class TestHostMemory:
+    def test_it_is_pinned_and_zero(self, cupy, gpu):
+        host = gpu.empty_host(3, "float64")
+
+        assert cupy.pinned == 1
+        np.testing.assert_array_equal(host, np.zeros(3))
+        host[:] = 1  # and can be written
+
+    @pytest.mark.parametrize("error", [CUDARuntimeError("no"), MemoryError()])
+    def test_it_is_ordinary_where_none_can_be_pinned(self, cupy, gpu, error):
+        cupy.fail = error
+
+        host = gpu.empty_host(3, "float32")
+
+        np.testing.assert_array_equal(host, np.zeros(3, "float32"))
+
+    def test_none_is_pinned_for_nothing(self, cupy, gpu):
+        assert gpu.empty_host(0, "float32").shape == (0,)
+        assert cupy.pinned == 0
+
+
+class TestTransfers:
+    def test_an_upload_is_queued_with_an_event_behind_it(self, cupy, gpu):
+        host, device = np.arange(4.0), gpu.zeros(4, "float64")
+
+        event = gpu.upload(host, device)
+
+        assert cupy.stream.queue == ["up", "event"]
+        assert event is Event.events[0]
+        assert not event.done
+        np.testing.assert_array_equal(np.asarray(device), host)
+
+    def test_memory_under_way_is_held(self, gpu):
+        gpu.upload(np.arange(4.0), gpu.zeros(4, "float64"))
+        gpu.upload(np.arange(4.0), gpu.zeros(4, "float64"))
+        assert len(gpu._flights) == 2
+
+        Event.events[0].done = True
+        gpu.upload(np.arange(4.0), gpu.zeros(4, "float64"))
+        assert len(gpu._flights) == 2
+
+        gpu.synchronize()
+        assert len(gpu._flights) == 0
+
+    def test_a_download_fills_the_host_side(self, cupy, gpu):
+        device = gpu.asarray(np.arange(3.0))
+        host = np.zeros(3)
+
+        gpu.download(device, host)
+
+        np.testing.assert_array_equal(host, [0, 1, 2])
+        assert cupy.stream.queue == ["down"]
+
+    def test_nothing_is_not_moved(self, cupy, gpu):
+        assert gpu.upload(np.zeros(0), gpu.zeros(0, "float64")) is None
+        gpu.download(gpu.zeros(0, "float64"), np.zeros(0))
+
+        assert cupy.stream.queue == []
+
+    def test_views_share_memory(self, gpu):
+        flat = gpu.zeros(6, "float32")
+
+        gpu.view(flat, (2, 2), 4)[...] = 1
+
+        np.testing.assert_array_equal(np.asarray(flat), [1, 1, 1, 1, 0, 0])
+
+    def test_the_host_side_is_not_overwritten_while_it_is_read(self, cupy):
+        memory = SyncedMemory(4, "float32", Device("cuda:1"))
+        memory.mutable_cpu_data()[...] = 1
+        memory.gpu_data()
+        event = Event.events[0]
+
+        memory.cpu_data()
+        assert not event.done
+        memory.mutable_cpu_data()
+
+        assert event.done
+        assert memory.head is Head.HEAD_AT_CPU
+
+
+class TestFailures:
+    def test_no_room(self, cupy, gpu):
+        cupy.fail = OutOfMemoryError("Out of memory allocating 4 bytes")
+
+        with pytest.raises(DeviceError) as caught:
+            gpu.zeros(1 << 28, "float32")
+
+        assert str(caught.value) == (
+            "cuda:1 has no room for 1.0 GiB: of 80.0 GiB on NVIDIA Test, 11.0 GiB are free and "
+            "this process uses 3.0 GiB. Make the batch smaller, end what else uses the GPU, or "
+            "take a GPU with more memory (Out of memory allocating 4 bytes)"
+        )
+
+    @pytest.mark.parametrize(
+        ("error", "said"),
+        [
+            (OutOfMemoryError("x"), "cuda:1 has no room: of 80.0 GiB"),
+            (CUDARuntimeError("cudaErrorIllegalAddress"), "cuda:1 failed: cudaErrorIllegalAddress"),
+            (CUDADriverError("CUDA_ERROR_UNKNOWN"), "cuda:1 failed: CUDA_ERROR_UNKNOWN"),
+            (CompileException("no cuda_fp16.h"), "could not be compiled"),
+            (DynamicLibNotFoundError("libnvrtc.so.13"), "a library of CUDA is missing"),
+        ],
+    )
+    def test_what_fails_in_a_pass(self, gpu, error, said):
+        with pytest.raises(DeviceError, match=said), gpu.enter():
+            raise error
+
+    def test_other_errors_pass(self, gpu):
+        with pytest.raises(RuntimeError, match="mine"), gpu.enter():
+            raise RuntimeError("mine")
+
+    def test_a_pass_runs_on_its_gpu(self, cupy, gpu):
+        with gpu.enter():
+            assert cupy.current == [1]
+        assert cupy.current == []
+
+
+def test_what_is_free_includes_what_the_pool_keeps(gpu):
+    assert gpu.memory_info() == (11 << 30, 80 << 30)
+
+
+def test_facts_for_reports(gpu):
+    assert gpu.pools.facts() == {
+        "gpu": "NVIDIA Test", "total": 80 << 30, "free": 11 << 30, "used": 3 << 30,
+        "idle": 1 << 30, "limit": 0, "idle_pinned_blocks": 7,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"), (5 << 20, "5.0 MiB"),
+     (1 << 40, "1024.0 GiB")],
+)  # fmt: skip
+def test_sizes_are_readable(nbytes, text):
+    assert readable(nbytes) == text
