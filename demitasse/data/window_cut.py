@@ -15,6 +15,8 @@ from demitasse.errors import DataError
 
 __all__ = ["Cut", "cut_window"]
 
+FLOAT = np.float32  # what Caffe computes in, which decides where pixels lie between two places
+
 
 @dataclass(frozen=True)
 class Cut:
@@ -59,10 +61,11 @@ def cut_window(
         left, right = max(0, -x1), max(0, x2 - W + 1)
         over, under = max(0, -y1), max(0, y2 - H + 1)
         x1, x2, y1, y2 = x1 + left, x2 - right, y1 + over, y2 - under
-        scale_x, scale_y = cut.size / full[0], cut.size / full[1]
-        width, height = _round((x2 - x1 + 1) * scale_x), _round((y2 - y1 + 1) * scale_y)
-        above = _round(over * scale_y)
-        beside = _round((right if mirror else left) * scale_x)
+        scale_x, scale_y = FLOAT(cut.size) / FLOAT(full[0]), FLOAT(cut.size) / FLOAT(full[1])
+        width = _round(FLOAT(x2 - x1 + 1) * scale_x)
+        height = _round(FLOAT(y2 - y1 + 1) * scale_y)
+        above = _round(FLOAT(over) * scale_y)
+        beside = _round(FLOAT(right if mirror else left) * scale_x)
         height, width = min(height, cut.size - above), min(width, cut.size - beside)
     inside = 0 <= x1 <= x2 < W and 0 <= y1 <= y2 < H
     if not inside or min(height, width) < 1:
@@ -76,9 +79,9 @@ def cut_window(
 def _widened(box: tuple[int, int, int, int], cut: Cut) -> tuple[int, int, int, int]:
     """Return the window with its surroundings, which may lie outside of the picture."""
     x1, y1, x2, y2 = box
-    scale = cut.size / (cut.size - 2 * cut.context_pad)
-    half_h, half_w = (y2 - y1 + 1) / 2, (x2 - x1 + 1) / 2
-    x, y = x1 + half_w, y1 + half_h
+    scale = FLOAT(cut.size) / FLOAT(cut.size - 2 * cut.context_pad)
+    half_h, half_w = FLOAT(y2 - y1 + 1) / FLOAT(2), FLOAT(x2 - x1 + 1) / FLOAT(2)
+    x, y = FLOAT(x1) + half_w, FLOAT(y1) + half_h
     if cut.square:
         half_h = half_w = max(half_h, half_w)
     return (
@@ -89,6 +92,6 @@ def _widened(box: tuple[int, int, int, int], cut: Cut) -> tuple[int, int, int, i
     )
 
 
-def _round(value: float) -> int:
+def _round(value: np.float32) -> int:
     """Round to the nearest whole number, halves away from 0, as C's ``round`` does."""
-    return int(math.copysign(math.floor(abs(value) + 0.5), value))
+    return int(math.copysign(math.floor(abs(float(value)) + 0.5), value))

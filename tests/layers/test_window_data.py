@@ -1,0 +1,294 @@
+"""WindowData: windows of pictures, drawn at random."""
+
+import numpy as np
+import PIL.Image
+import pytest
+
+from demitasse.data.resize import resize_image
+from demitasse.data.window_cut import Cut, cut_window
+from demitasse.data.window_file import read_window_file
+from demitasse.errors import ConfigError, DataError, ShapeError
+from demitasse.proto import BlobProto, set_floats
+from demitasse.testing import make_layer
+
+PICTURE = np.random.default_rng(0).integers(0, 256, (3, 20, 30), dtype=np.uint8)  # blue, green, red
+
+FILE = """
+# 0
+one.png
+3 20 30
+3
+7 0.9 2 3 11 14
+7 0.55 0 0 29 19
+7 0.1 5 5 9 9
+# 1
+one.png
+3
+20
+30
+2
+9 0.5 12 2 21 11
+4 0.49 3 3 4 4
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    PIL.Image.fromarray(PICTURE[::-1].transpose(1, 2, 0)).save(tmp_path / "one.png")
+    (tmp_path / "windows.txt").write_text(FILE)
+    return tmp_path
+
+
+@pytest.fixture
+def open_layer(folder):
+    opened = []
+
+    def open_layer(
+        fields="", transform="crop_size: 10", size=8, source="windows.txt", context=(), **options
+    ):
+        text = (
+            f'type: "WindowData" transform_param {{ {transform} }} window_data_param {{ '
+            f'source: "{source}" root_folder: "{folder}/" batch_size: {size} {fields} }}'
+        )
+        one = make_layer(text, base_dir=folder, dtype="float32", **options)
+        for name, value in dict(context).items():
+            setattr(one.layer.context, name, value)
+        opened.append(one)
+        return one
+
+    yield open_layer
+    for one in opened:
+        one.layer.close()
+
+
+# -- window files ----------------------------------------------------------------------------------
+
+
+def test_windows_are_foreground_background_or_neither(folder):
+    found = read_window_file(folder / "windows.txt", 0.55, 0.5)
+
+    assert found.channels == 3
+    assert [(w.image, w.label, w.box) for w in found.foreground] == [
+        ("one.png", 7, (2, 3, 11, 14)),
+        ("one.png", 7, (0, 0, 29, 19)),
+    ]
+    assert [(w.label, w.box) for w in found.background] == [(0, (5, 5, 9, 9)), (0, (3, 3, 4, 4))]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "the window file is empty"),
+        ("1 a.png 3 2 2 0", "a picture begins with '# index'"),
+        ("# 4 a.png 3 2 2 1 7 0.9 1 1", "record '4': the window file breaks off"),
+        ("# 4 a.png 3 2", "record '4': the window file breaks off"),
+        ("# 4 a.png x 2 2 0", "record '4': the window file breaks off or holds something else"),
+        ("# 4 a.png 3 2 2 1 0 0.9 0 0 1 1", "record '4': a foreground window .* has class 0"),
+    ],
+)
+def test_refuses_files_of_another_form(text, message, tmp_path):
+    (tmp_path / "w.txt").write_text(text)
+
+    with pytest.raises(DataError, match=message):
+        read_window_file(tmp_path / "w.txt", 0.5, 0.5)
+
+
+def test_refuses_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(DataError, match=r"w.txt: the window file cannot be read"):
+        read_window_file(tmp_path / "w.txt", 0.5, 0.5)
+
+
+# -- cutting ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mirror", [False, True])
+def test_a_window_is_warped_to_the_size(mirror):
+    part, above, beside = cut_window(PICTURE, (2, 3, 11, 14), Cut(10), mirror=mirror)
+
+    want = resize_image(PICTURE[:, 3:15, 2:12], 10, 10)
+    np.testing.assert_array_equal(part, want[:, :, ::-1] if mirror else want)
+    assert (above, beside) == (0, 0)
+
+
+def test_a_square_is_as_wide_as_the_longer_side():
+    part, *_ = cut_window(PICTURE, (10, 4, 13, 13), Cut(11, square=True), mirror=False)
+
+    np.testing.assert_array_equal(part, PICTURE[:, 4:15, 7:18])
+
+
+def test_context_comes_along_and_the_window_keeps_its_size():
+    part, *_ = cut_window(PICTURE, (10, 6, 15, 11), Cut(11, context_pad=2), mirror=False)
+
+    # 6 pixels become 7 and 2 more on each side: 6 * 11 / 7 = 9.4 pixels around (13, 9)
+    want = resize_image(PICTURE[:, 4:15, 8:19], 11, 11)
+    np.testing.assert_array_equal(part, want)
+
+
+@pytest.mark.parametrize(("mirror", "beside"), [(False, 3), (True, 0)])
+def test_what_lies_outside_of_the_picture_is_left_out(mirror, beside):
+    part, above, left = cut_window(PICTURE, (0, 0, 7, 7), Cut(14, context_pad=3), mirror=mirror)
+
+    assert above == 3
+    assert left == beside
+    assert part.shape == (3, 11, 11)
+
+
+@pytest.mark.parametrize("box", [(25, 0, 30, 5), (-1, 0, 5, 5), (5, 5, 4, 9), (0, 15, 3, 20)])
+def test_refuses_a_window_outside_of_its_picture(box):
+    with pytest.raises(DataError, match=r"does not lie in its picture of 30 x 20 pixels"):
+        cut_window(PICTURE, box, Cut(10), mirror=False)
+
+
+def test_refuses_a_window_whose_context_misses_the_picture():
+    with pytest.raises(DataError, match="does not lie in its picture"):
+        cut_window(PICTURE, (100, 100, 110, 110), Cut(10, context_pad=2), mirror=False)
+
+
+# -- the layer -------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_background_then_foreground(open_layer, backend):
+    one = open_layer("fg_fraction: 0.25", device=backend)
+    assert [blob.shape for blob in one.top] == [(8, 3, 10, 10), (8,)]
+
+    labels = [one.forward()[1].tolist() for _ in range(8)]
+
+    assert all(batch[:6] == [0] * 6 for batch in labels)
+    assert {label for batch in labels for label in batch[6:]} == {7, 9}
+
+
+def test_the_number_of_foreground_windows_is_rounded_as_caffe_does(open_layer):
+    [_, label] = open_layer("fg_fraction: 0.7", size=10).forward()
+
+    assert (label > 0).sum() == 7
+
+
+def test_pixels_are_those_of_the_window(open_layer):
+    one = open_layer("fg_fraction: 1 fg_threshold: 0.8", size=2)
+
+    [data, label] = one.forward()
+
+    want = resize_image(PICTURE[:, 3:15, 2:12], 10, 10)
+    np.testing.assert_array_equal(label, [7, 7])
+    for window in data:
+        np.testing.assert_array_equal(window, want)
+
+
+def test_around_the_picture_is_0_whatever_the_mean(open_layer, folder):
+    (folder / "windows.txt").write_text("# 0 one.png 3 20 30 1 7 0.9 0 0 7 7")
+    one = open_layer(
+        "fg_fraction: 1 context_pad: 3 crop_mode: 'square'",
+        "crop_size: 14 mean_value: 20 scale: 0.5",
+        size=1,
+    )
+
+    [data, _] = one.forward()
+
+    part, above, left = cut_window(PICTURE, (0, 0, 7, 7), Cut(14, 3, square=True), mirror=False)
+    assert (data[0, :, :above] == 0).all()
+    assert (data[0, :, :, :left] == 0).all()
+    np.testing.assert_array_equal(data[0, :, above:, left:], (part - 20.0) / 2)
+
+
+def test_the_middle_of_a_mean_file_is_subtracted(open_layer, folder):
+    mean = np.arange(3 * 12 * 12, dtype="float32").reshape(3, 12, 12)
+    proto = BlobProto(num=1, channels=3, height=12, width=12)
+    set_floats(proto, mean.ravel())
+    (folder / "mean.binaryproto").write_bytes(proto.SerializeToString())
+    one = open_layer(
+        "fg_fraction: 1 fg_threshold: 0.8",
+        'crop_size: 10 mean_file: "mean.binaryproto"',
+        size=1,
+    )
+
+    [data, _] = one.forward()
+
+    want = resize_image(PICTURE[:, 3:15, 2:12], 10, 10) - mean[:, 1:11, 1:11]
+    np.testing.assert_array_equal(data[0], want)
+
+
+def test_about_half_of_the_windows_are_mirrored(open_layer):
+    one = open_layer(
+        "fg_fraction: 1 fg_threshold: 0.8 cache_images: true",
+        "crop_size: 10 mirror: true",
+        size=40,
+    )
+    want = resize_image(PICTURE[:, 3:15, 2:12], 10, 10).astype("float32")
+
+    [data, _] = one.forward()
+
+    mirrored = [np.array_equal(window, want[:, :, ::-1]) for window in data]
+    plain = [np.array_equal(window, want) for window in data]
+    assert sum(mirrored) + sum(plain) == 40
+    assert 5 < sum(mirrored) < 35
+
+
+def test_reading_goes_on_where_a_snapshot_was_taken(open_layer):
+    one, other = open_layer(), open_layer()
+    for _ in range(3):
+        one.forward()
+
+    other.layer.set_state(one.layer.state())
+
+    for got, want in zip(other.forward(), one.forward(), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_ranks_draw_other_windows_in_train(open_layer):
+    first, second = (
+        open_layer("fg_fraction: 1", size=20, context={"rank": rank, "ranks": 2}).forward()[1]
+        for rank in range(2)
+    )
+
+    assert (first != second).any()
+
+
+@pytest.mark.parametrize(
+    ("fields", "transform", "error", "message"),
+    [
+        ("", "", ConfigError, "transform_param.crop_size must be above 0"),
+        ("crop_mode: 'round'", "crop_size: 10", ConfigError, "crop_mode is 'round'; known are"),
+        ("context_pad: 5", "crop_size: 10", ConfigError, "leaves nothing of 10 pixels"),
+        ("fg_threshold: 2 bg_threshold: 0.2", "crop_size: 10", DataError, "2 foreground windows"),
+        ("bg_threshold: 0", "crop_size: 10", DataError, "6 background windows, but .* has none"),
+        ("", "crop_size: 10 mean_value: 1 mean_value: 2", ShapeError, "2 times for 3 channels"),
+        ("", "crop_size: 10 mean_value: 1 mean_file: 'm'", ConfigError, "both given"),
+    ],
+)
+def test_refuses_what_cannot_be(fields, transform, error, message, open_layer):
+    with pytest.raises(error, match=message):
+        open_layer(fields, transform)
+
+
+def test_refuses_a_missing_source_or_batch_size(open_layer):
+    with pytest.raises(ConfigError, match="batch_size must be above 0"):
+        open_layer(size=0)
+    with pytest.raises(ConfigError, match="no source"):
+        open_layer(source="")
+    with pytest.raises(DataError, match="lost: the window file cannot be read"):
+        open_layer(source="lost")
+
+
+def test_refuses_a_mean_that_is_smaller_than_a_window(open_layer, folder):
+    proto = BlobProto(num=1, channels=3, height=8, width=8)
+    set_floats(proto, np.zeros(3 * 8 * 8, "float32"))
+    (folder / "mean.binaryproto").write_bytes(proto.SerializeToString())
+
+    with pytest.raises(ShapeError, match=r"the mean \(3, 8, 8\) has no middle of \(3, 10, 10\)"):
+        open_layer("", 'crop_size: 10 mean_file: "mean.binaryproto"')
+
+
+def test_names_a_picture_that_cannot_be_read(open_layer, folder):
+    (folder / "windows.txt").write_text(FILE.replace("one.png", "lost.png"))
+    one = open_layer()
+
+    with pytest.raises(DataError, match=r"windows.txt, record 'lost.png': No such file"):
+        one.forward()
+
+
+def test_names_a_picture_of_another_number_of_channels(open_layer, folder):
+    (folder / "windows.txt").write_text("# 0 one.png 1 20 30 1 7 0.9 0 0 7 7")
+    one = open_layer("fg_fraction: 1")
+
+    with pytest.raises(DataError, match=r"'one.png': the picture has 3 channels, the file says 1"):
+        one.forward()
