@@ -20,9 +20,9 @@ __all__ = ["LSTM"]
 class LSTM(RecurrentLayer):
     """Sequences through memory cells; a state is h and c.
 
-    Shapes: bottoms x (T, N, ...), cont (T, N)[, static (N, ...)][, h (1, N, H), c (1, N, H)] ->
-    tops h (T, N, H)[, last h (1, N, H), last c (1, N, H)]. Parameters W_x (4H, D), b (4H,)[, W_s
-    (4H, S)], W_h (4H, H).
+    Shapes: bottoms x (T, N, ...), cont (T, N), optionally static (N, ...), optionally h (1, N, H)
+    and c (1, N, H) -> tops h (T, N, H), optionally last h (1, N, H) and last c (1, N, H).
+    Parameters W_x (4H, D), b (4H,), W_s (4H, S) where there is a static bottom, W_h (4H, H).
     """
 
     gates, states = 4, 2

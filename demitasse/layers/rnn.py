@@ -16,9 +16,9 @@ __all__ = ["RNN"]
 class RNN(RecurrentLayer):
     """Sequences through a plain recurrent layer and an output layer; the state is h.
 
-    Shapes: bottoms x (T, N, ...), cont (T, N)[, static (N, ...)][, h (1, N, H)] -> tops o
-    (T, N, H)[, last h (1, N, H)]. Parameters W_x (H, D), b_h (H,)[, W_s (H, S)], W_h (H, H),
-    W_o (H, H), b_o (H,).
+    Shapes: bottoms x (T, N, ...), cont (T, N), optionally static (N, ...), optionally h (1, N, H)
+    -> tops o (T, N, H), optionally last h (1, N, H). Parameters W_x (H, D), b_h (H,), W_s (H, S)
+    where there is a static bottom, W_h (H, H), W_o (H, H), b_o (H,).
     """
 
     gates, states = 1, 1
