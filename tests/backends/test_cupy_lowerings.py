@@ -1,25 +1,27 @@
-"""Steps of the cupy backend, run on the host with the GPU's kernel sources.
+"""Steps of the cupy backend, on a GPU where there is one and, with the same sources, on the host.
 
-Whatever a net computes with them, it computes on numpy.
+Whatever a net computes with them, it computes with the layers' own code.
 """
 
 import math
 
 import numpy as np
 import pytest
-from cuda_host import HostCudaBackend, HostEngine, host_cuda
+from cuda_host import cuda_at, host_cuda
 from goldens import golden_layers
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from demitasse import Net
-from demitasse.backends.cupy.engine import Grid
+from demitasse.device import Device
 from demitasse.errors import DemitasseError
 from demitasse.memory import transfers
 from demitasse.proto import NetParameter, parse_text
 from demitasse.testing import compare
 
 RNG = np.random.default_rng(0)
+
+on_each = pytest.mark.parametrize("place", ["host", "cuda:0"])
 
 
 def net_of(layer: str, *shapes: tuple[int, ...], dtype: str = "float64", phase: str = "TRAIN"):
@@ -47,9 +49,9 @@ def steps(net: Net) -> list[str]:
     return [type(step).__name__ for step in net.plan.steps() if step is not None]
 
 
-def check(net: Net, *expected: str, device=None, rtol: float = 1e-10) -> None:
-    """Hold a net on the GPU's kernels against the same net on numpy."""
-    device = device or host_cuda()
+def check(net: Net, *expected: str, on: str | Device, rtol: float = 1e-10) -> None:
+    """Hold a net on the GPU's kernels against the same net in portable code."""
+    device = cuda_at(on) if isinstance(on, str) else on
     clone = net.clone(device)
     clone.forward()
 
@@ -92,9 +94,10 @@ def fields(axes, *names: str) -> str:
 
 
 class TestPooling:
+    @on_each
     @pytest.mark.parametrize("method", ["MAX", "AVE"])
     @given(axes=windows(dilation=1), ceil=st.booleans())
-    def test_any_window(self, method, axes, ceil):
+    def test_any_window(self, place, method, axes, ceil):
         shape = (2, 3, axes[0][4], axes[1][4])
         mode = "CEIL" if ceil else "FLOOR"
         window = fields(axes, "kernel", "stride", "pad")
@@ -104,22 +107,24 @@ class TestPooling:
         except DemitasseError:
             assume(False)
 
-        check(net, {"MAX": "MaxPoolStep", "AVE": "AveragePoolStep"}[method])
+        check(net, {"MAX": "MaxPoolStep", "AVE": "AveragePoolStep"}[method], on=place)
 
-    def test_equal_maxima_and_the_mask(self):
+    @on_each
+    def test_equal_maxima_and_the_mask(self, place):
         layer = 'type: "Pooling" top: "y" top: "mask" pooling_param { kernel_size: 3 stride: 2 }'
         net = net_of(layer, (2, 2, 7, 6))
         net.blobs["x0"].data[...] = RNG.integers(0, 3, (2, 2, 7, 6))
 
-        check(net, "MaxPoolStep")
+        check(net, "MaxPoolStep", on=place)
 
-    def test_what_is_not_a_number_is_never_the_largest(self):
+    @on_each
+    def test_what_is_not_a_number_is_never_the_largest(self, place):
         net = net_of('type: "Pooling" pooling_param { kernel_size: 2 }', (1, 1, 2, 4))
         net.blobs["x0"].data[...] = [
             [[[math.nan, 1, math.nan, math.nan], [0, 2, math.nan, math.nan]]]
         ]
 
-        check(net, "MaxPoolStep")
+        check(net, "MaxPoolStep", on=place)
 
     @pytest.mark.parametrize(
         ("fields", "shape"),
@@ -132,10 +137,14 @@ class TestPooling:
         net = net_of(f'type: "Pooling" pooling_param {{ {fields} }}', shape)
         net.blobs["x0"].data[...] = abs(net.blobs["x0"].data)
 
-        check(net)
+        check(net, on="host")
+
+
+STEPS = {"Convolution": "ConvStep", "Deconvolution": "DeconvStep"}
 
 
 class TestConvolution:
+    @on_each
     @pytest.mark.parametrize("kind", ["Convolution", "Deconvolution"])
     @given(
         axes=windows(),
@@ -145,7 +154,7 @@ class TestConvolution:
         sizes=st.tuples(st.integers(1, 3), st.integers(1, 3)),
         chunk=st.sampled_from([1, 3000, 1 << 29]),
     )
-    def test_any_window(self, kind, axes, group, samples, bias, sizes, chunk):
+    def test_any_window(self, place, kind, axes, group, samples, bias, sizes, chunk):
         axes = [(kernel, stride, pad, axes[0][3], size) for kernel, stride, pad, _, size in axes]
         shape = (samples, group * sizes[0], axes[0][4], axes[1][4])
         layer = (
@@ -157,11 +166,13 @@ class TestConvolution:
             net = net_of(layer, shape)
         except DemitasseError:
             assume(False)
-        device = host_cuda()
-        device.backend.engine.column_budget = chunk
+        device = cuda_at(place)
 
-        check(net, {"Convolution": "ConvStep", "Deconvolution": "DeconvStep"}[kind], device=device)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(device.backend.engine, "column_budget", chunk)
+            check(net, STEPS[kind], on=device)
 
+    @on_each
     @pytest.mark.parametrize("kind", ["Convolution", "Deconvolution"])
     @pytest.mark.parametrize(
         ("fields", "shape"),
@@ -179,21 +190,22 @@ class TestConvolution:
         ids=str,
     )
     @pytest.mark.parametrize("chunk", [1, 1 << 29])
-    def test_other_axes(self, kind, fields, shape, chunk):
+    def test_other_axes(self, place, kind, fields, shape, chunk, monkeypatch):
         net = net_of(f'type: "{kind}" convolution_param {{ num_output: 4 {fields} }}', shape)
-        device = host_cuda()
-        device.backend.engine.column_budget = chunk
+        device = cuda_at(place)
+        monkeypatch.setattr(device.backend.engine, "column_budget", chunk)
 
-        check(net, "ConvStep" if kind == "Convolution" else "DeconvStep", device=device)
+        check(net, STEPS[kind], on=device)
 
-    def test_several_bottoms_share_the_weight(self):
+    @on_each
+    def test_several_bottoms_share_the_weight(self, place):
         layer = (
             'type: "Convolution" top: "y0" top: "y1" convolution_param { num_output: 3 '
             "kernel_size: 2 }"
         )
         net = net_of(layer, (2, 2, 4, 4), (2, 2, 4, 4))
 
-        check(net, "ConvStep")
+        check(net, "ConvStep", on=place)
 
     def test_a_pointwise_convolution_lays_nothing_out(self):
         net = net_of(
@@ -204,12 +216,13 @@ class TestConvolution:
 
         assert net.device.backend.engine.launched == ["add_bias"]
 
-    def test_gradients_are_added_up_over_passes(self):
+    @on_each
+    def test_gradients_are_added_up_over_passes(self, place):
         net = net_of(
             'type: "Convolution" convolution_param { num_output: 3 kernel_size: 2 }', (2, 2, 4, 4)
         )
         results = []
-        for device in ("readonly", host_cuda()):
+        for device in ("readonly", cuda_at(place)):
             clone = net.clone(device)
             for name in ("x0", "y"):
                 clone.blobs[name].data[...] = net.blobs[name].data
@@ -223,86 +236,98 @@ class TestConvolution:
         for a, b in zip(*results, strict=True):
             np.testing.assert_allclose(b, a, rtol=1e-10)
 
-    def test_more_elements_than_32_bits_count(self, monkeypatch):
+    @on_each
+    def test_more_elements_than_32_bits_count(self, place, monkeypatch):
         monkeypatch.setattr("demitasse.backends.cupy.engine.WIDE", 4)
         convolution = (
             'type: "Convolution" convolution_param { num_output: 2 kernel_size: 2 pad: 1 }'
         )
         pooling = 'type: "Pooling" pooling_param { kernel_size: 2 stride: 2 }'
 
-        check(net_of(convolution, (2, 2, 4, 4)), "ConvStep")
-        check(net_of(convolution, (2, 2, 4, 4, 3)), "ConvStep")
-        check(net_of(pooling, (2, 2, 4, 4)), "MaxPoolStep")
+        check(net_of(convolution, (2, 2, 4, 4)), "ConvStep", on=place)
+        check(net_of(convolution, (2, 2, 4, 4, 3)), "ConvStep", on=place)
+        check(net_of(pooling, (2, 2, 4, 4)), "MaxPoolStep", on=place)
 
 
+@on_each
 @pytest.mark.parametrize("transpose", ["true", "false"])
 @pytest.mark.parametrize("bias", ["true", "false"])
 @pytest.mark.parametrize(
     ("axis", "shape"), [(1, (3, 2, 4)), (2, (2, 3, 5)), (0, (3, 4)), (1, (0, 3))]
 )
-def test_inner_product(transpose, bias, axis, shape):
+def test_inner_product(place, transpose, bias, axis, shape):
     fields = f"num_output: 5 transpose: {transpose} bias_term: {bias} axis: {axis}"
     net = net_of(f'type: "InnerProduct" inner_product_param {{ {fields} }}', shape)
 
-    check(net, "InnerProductStep")
+    check(net, "InnerProductStep", on=place)
 
 
+@on_each
 @pytest.mark.parametrize("size", [1, 3, 5, 9])
 @pytest.mark.parametrize("k", [1, 2.5])
-def test_lrn_across_channels(size, k):
+def test_lrn_across_channels(place, size, k):
     fields = f"local_size: {size} alpha: 0.7 beta: 0.6 k: {k}"
     net = net_of(f'type: "LRN" lrn_param {{ {fields} }}', (2, 6, 3, 2))
 
-    check(net, "LRNStep")
+    check(net, "LRNStep", on=place)
 
 
+@on_each
 @pytest.mark.parametrize("layer", ["ReLU", "Sigmoid", "TanH"])
 @pytest.mark.parametrize("top", ["y", "x0"])
-def test_activations_apart_and_in_place(layer, top):
-    check(net_of(f'type: "{layer}" top: "{top}"', (3, 4)), "ActivationStep")
+def test_activations_apart_and_in_place(place, layer, top):
+    check(net_of(f'type: "{layer}" top: "{top}"', (3, 4)), "ActivationStep", on=place)
 
 
-def test_leaky_rectifier():
-    check(net_of('type: "ReLU" relu_param { negative_slope: 0.1 }', (3, 4)), "ActivationStep")
+@on_each
+def test_leaky_rectifier(place):
+    check(
+        net_of('type: "ReLU" relu_param { negative_slope: 0.1 }', (3, 4)),
+        "ActivationStep",
+        on=place,
+    )
 
 
-def test_rectifier_of_what_is_not_finite():
+@on_each
+def test_rectifier_of_what_is_not_finite(place):
     net = net_of('type: "ReLU"', (1, 4))
     net.blobs["x0"].data[...] = [[math.nan, math.inf, -math.inf, -0.0]]
 
-    check(net, "ActivationStep")
+    check(net, "ActivationStep", on=place)
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2, -1])
 @pytest.mark.parametrize("top", ["y", "x0"])
-@pytest.mark.parametrize("grid", [(1, 1), (2, 4)])
-def test_softmax(axis, top, grid):
+@pytest.mark.parametrize("place", ["host", "cuda:0", (2, 4)], ids=str)
+def test_softmax(place, axis, top):
     net = net_of(f'type: "Softmax" top: "{top}" softmax_param {{ axis: {axis} }}', (2, 5, 3))
 
-    check(net, "SoftmaxStep", device=host_cuda(*grid))
+    check(net, "SoftmaxStep", on=cuda_at(place))
 
 
 class TestSoftmaxLoss:
     @pytest.mark.parametrize("normalization", ["FULL", "VALID", "BATCH_SIZE", "NONE"])
     @pytest.mark.parametrize("ignore", ["", "ignore_label: 2", "ignore_label: -1"])
     @pytest.mark.parametrize(("shape", "axis"), [((6, 4), 1), ((2, 4, 3, 2), 1), ((2, 3, 4), -1)])
-    @pytest.mark.parametrize("grid", [(1, 1), (1, 4)])
-    def test_loss_and_gradient(self, normalization, ignore, shape, axis, grid):
+    @pytest.mark.parametrize("place", ["host", "cuda:0", (1, 4)], ids=str)
+    def test_loss_and_gradient(self, place, normalization, ignore, shape, axis):
         net = self.net(shape, axis, f"normalization: {normalization} {ignore}")
 
-        self.check(net, grid)
+        self.check(net, place)
 
-    def test_every_label_ignored(self):
+    @on_each
+    def test_every_label_ignored(self, place):
         net = self.net((3, 4), 1, "ignore_label: 1")
         net.blobs["x1"].data[...] = 1
 
-        self.check(net)
+        self.check(net, place)
 
-    def test_a_label_that_is_no_class(self):
+    @on_each
+    def test_a_label_that_is_no_class(self, place):
         net = self.net((3, 4), 1, "")
         net.blobs["x1"].data[...] = [0, 4, -1]
 
-        self.check(net)
+        self.check(net, place)
 
     @staticmethod
     def net(shape, axis, fields):
@@ -317,9 +342,9 @@ class TestSoftmaxLoss:
         return net
 
     @staticmethod
-    def check(net, grid=(1, 1)):
+    def check(net, place):
         values = []
-        for device in ("readonly", host_cuda(*grid)):
+        for device in ("readonly", cuda_at(place)):
             clone = net.clone(device)
             for name in ("x0", "x1"):
                 clone.blobs[name].data[...] = net.blobs[name].data
@@ -349,15 +374,16 @@ layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "t" top: "loss
 
 
 class TestNet:
-    @pytest.fixture
-    def net(self):
-        net = Net(parse_text(LENET, NetParameter), "TRAIN", device=host_cuda(), seed=3)
+    @pytest.fixture(params=["host", "cuda:0"])
+    def net(self, request):
+        device = cuda_at(request.param)
+        net = Net(parse_text(LENET, NetParameter), "TRAIN", device=device, seed=3)
         net.blobs["x"].mutable_cpu_data()[...] = RNG.normal(size=(2, 1, 8, 8))
         net.blobs["t"].mutable_cpu_data()[...] = [1, 3]
         return net
 
     def test_many_threads_compute_what_one_does(self, net):
-        compare(net, [host_cuda(), host_cuda(2, 4)]).raise_if(2e-6)
+        compare(net, [host_cuda(), host_cuda(2, 4), net.device]).raise_if(2e-6)
 
     def test_nothing_but_inputs_and_loss_is_moved(self, net):
         net.forward()
@@ -384,8 +410,3 @@ class TestNet:
 
         for a, b in zip(net.learnable_params, poisoned.learnable_params, strict=True):
             np.testing.assert_array_equal(a.cpu_diff(), b.cpu_diff())
-
-
-def test_the_stand_in_is_not_one_of_the_backends():
-    assert HostCudaBackend.lowerings
-    assert HostEngine(Grid(1, 1)).most_blocks > 1

@@ -5,10 +5,13 @@ launch and of every matrix product. Only the launcher, the memory and the librar
 products are others. ``host_cuda()`` is a device like any other, so nets can be made on it::
 
     net = Net("lenet.prototxt", device=host_cuda())
+
+Tests that ask for a ``place`` run there and, on a machine that has one, on a GPU.
 """
 
 import ctypes
 import hashlib
+import os
 import shutil
 import subprocess
 import tempfile
@@ -30,6 +33,7 @@ from demitasse.backends.cupy.sources import source
 from demitasse.backends.cupy.updates import Updates
 from demitasse.backends.ops import Op
 from demitasse.device import Device
+from demitasse.errors import DeviceError
 
 SUPPORT = Path(__file__).resolve().parent
 C_TYPES = {
@@ -205,6 +209,22 @@ class HostCudaBackend(Backend):
     def lower(self, op: Op, operands: Operands) -> Step | None:
         load_lowerings()
         return super().lower(op, operands)
+
+
+def cuda_at(place: str | tuple[int, int]) -> Device:
+    """Return a GPU, or the stand-in for "host" or a grid; skips or fails where there is none."""
+    if place == "host":
+        return host_cuda()
+    if isinstance(place, tuple):
+        return host_cuda(*place)
+    try:
+        device = Device(place)
+        device.backend.synchronize()
+    except DeviceError as error:
+        if os.environ.get("DEMITASSE_REQUIRE_GPU") == "1":
+            pytest.fail(f"DEMITASSE_REQUIRE_GPU=1, but: {error}")
+        pytest.skip(f"no GPU: {error}")
+    return device
 
 
 def host_cuda(blocks: int = 1, threads: int = 1) -> Device:
