@@ -41,7 +41,8 @@ def mean_outputs(
             for name in net.outputs:
                 sums[name] = _added(sums.get(name), net.blob_by_name(name).read(), name)
     to_host = net.device.backend.to_host
-    return {name: to_host(total) / batches for name, total in sums.items()}, loss / batches
+    means = {name: np.asarray(to_host(total) / batches) for name, total in sums.items()}
+    return means, loss / batches
 
 
 def _added(total: Array | None, value: Array, name: str) -> Array:
