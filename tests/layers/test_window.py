@@ -1,0 +1,158 @@
+"""Geometry of windows, held against a count of the places themselves."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from demitasse.errors import ConfigError, ShapeError
+from demitasse.layers.window import Window, convolution_window
+from demitasse.proto import ConvolutionParameter, parse_text
+
+
+def window(kernel, stride=1, pad=0, dilation=1):
+    return Window((kernel,), (stride,), (pad,), (dilation,))
+
+
+@given(*[st.integers(1, 9)] * 3, st.integers(0, 3), st.integers(1, 3))
+def test_a_convolution_has_every_place_where_its_window_fits(size, kernel, stride, pad, dilation):
+    one = window(kernel, stride, pad, dilation)
+    starts = range(-pad, size + pad - one.extent[0] + 1, stride)
+
+    if starts:
+        assert one.places((size,)) == (len(starts),)
+
+
+@given(*[st.integers(1, 9)] * 3, st.integers(0, 3), st.integers(1, 3))
+def test_a_transposed_convolution_covers_what_a_convolution_came_from(
+    places, kernel, stride, pad, dilation
+):
+    one = window(kernel, stride, pad, dilation)
+
+    try:
+        covered = one.covered((places,))
+    except ShapeError:
+        return
+
+    assert one.places(covered) == (places,)
+
+
+@given(*[st.integers(1, 12)] * 3, st.integers(0, 3))
+def test_pooling_covers_the_image_and_no_window_starts_behind_it(size, kernel, stride, pad):
+    pad = min(pad, kernel - 1)
+    one = window(kernel, stride, pad)
+    starts = range(-pad, size + pad, stride)
+
+    try:
+        [count] = one.pooled((size,), ceil=True)
+    except ShapeError:
+        return
+
+    last = starts[count - 1] if count <= len(starts) else None
+    if pad:
+        assert last is not None
+        assert last < size
+    if kernel >= stride and pad == 0:
+        assert last + kernel >= size
+
+
+# size, kernel, stride, pad, ceil -> places; as Caffe computes them
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "pad", "ceil", "floor"),
+    [
+        (55, 3, 2, 0, 27, 27),
+        (27, 3, 2, 0, 13, 13),
+        (112, 3, 2, 0, 56, 55),
+        (56, 3, 2, 0, 28, 27),
+        (112, 3, 2, 1, 57, 56),
+        (28, 3, 1, 1, 28, 28),
+        (6, 2, 4, 1, 2, 2),
+        (3, 2, 2, 1, 2, 2),
+        (5, 1, 3, 0, 3, 2),
+        (2, 3, 2, 0, 1, None),
+        (2, 5, 3, 0, 0, None),
+    ],
+)
+def test_pooling_rounds_up_or_down(size, kernel, stride, pad, ceil, floor):
+    one = window(kernel, stride, pad)
+
+    for up, want in ((True, ceil), (False, floor)):
+        if want:
+            assert one.pooled((size,), ceil=up) == (want,)
+        else:
+            with pytest.raises(ShapeError):
+                one.pooled((size,), ceil=up)
+
+
+def test_pads_on_one_axis_clip_the_other_too():
+    one = Window((1, 3), (3, 1), (0, 1), (1, 1))
+
+    assert one.pooled((5, 4), ceil=True) == (2, 4)
+
+
+def test_a_window_that_sticks_out_by_less_than_a_stride_has_one_place():
+    assert window(4, stride=2).places((3,)) == (1,)
+
+
+@pytest.mark.parametrize("kernel", [4, 5])
+def test_a_window_larger_than_the_image_is_refused(kernel):
+    with pytest.raises(ShapeError, match="use a larger input"):
+        window(kernel).places((3,))
+
+
+def test_a_transposed_convolution_that_is_all_pad_is_refused():
+    with pytest.raises(ShapeError, match="must be above 0"):
+        window(1, pad=2).covered((3,))
+
+
+def read(fields, axes=2):
+    return convolution_window(parse_text(fields, ConvolutionParameter), axes)
+
+
+@pytest.mark.parametrize(
+    ("fields", "axes", "want"),
+    [
+        ("kernel_size: 3", 2, Window((3, 3), (1, 1), (0, 0), (1, 1))),
+        (
+            "kernel_size: 3 stride: 2 pad: 1 dilation: 4",
+            3,
+            Window((3,) * 3, (2,) * 3, (1,) * 3, (4,) * 3),
+        ),
+        (
+            "kernel_size: 3 kernel_size: 5 stride: 1 stride: 2 pad: 0 pad: 1 dilation: 1",
+            2,
+            Window((3, 5), (1, 2), (0, 1), (1, 1)),
+        ),
+        (
+            "kernel_h: 3 kernel_w: 5 stride_h: 1 stride_w: 2 pad_w: 1",
+            2,
+            Window((3, 5), (1, 2), (0, 1), (1, 1)),
+        ),
+        ("kernel_size: 3", 0, Window((), (), (), ())),
+    ],
+)
+def test_fields_are_read_in_every_form(fields, axes, want):
+    assert read(fields, axes) == want
+
+
+@pytest.mark.parametrize(
+    ("fields", "axes", "message"),
+    [
+        ("", 2, "kernel_size is given 0 times"),
+        ("kernel_size: 3 kernel_size: 3", 3, "kernel_size is given 2 times"),
+        ("kernel_size: 0", 2, "kernel_size must be above 0"),
+        ("kernel_h: 3", 2, "kernel_size must be above 0"),
+        ("kernel_h: 3 kernel_w: 3", 3, "2 spatial axes, the bottom has 3"),
+        ("kernel_h: 3 kernel_w: 3", 1, "2 spatial axes, the bottom has 1"),
+        ("kernel_size: 3 kernel_h: 3 kernel_w: 3", 2, "both kernel_size and kernel_h"),
+        ("kernel_size: 3 stride: 0", 2, "stride must be above 0"),
+        ("kernel_size: 3 stride_h: 2", 2, "stride must be above 0"),
+        ("kernel_size: 3 stride: 1 stride_h: 2 stride_w: 2", 2, "both stride and stride_h"),
+        ("kernel_size: 3 stride: 1 stride: 1 stride: 1", 2, "stride is given 3 times"),
+        ("kernel_size: 3 pad: 1 pad_h: 2", 2, "both pad and pad_h"),
+        ("kernel_size: 3 pad_h: 2", 3, "pad_h and pad_w are for 2 spatial axes"),
+        ("kernel_size: 3 dilation: 1 dilation: 1", 3, "dilation is given 2 times"),
+    ],
+)
+def test_fields_that_do_not_fit_are_refused(fields, axes, message):
+    with pytest.raises(ConfigError, match=message):
+        read(fields, axes)
