@@ -94,7 +94,8 @@ class ClassAxis:
         Shapes: scores (outer, C, inner) in any shape, labels (outer, inner) -> (outer, inner).
         """
         xp = layer.xp
-        inside = xp.clip(labels, 0, self.classes - 1)
+        # on cupy, clip would wait for the device
+        inside = xp.minimum(xp.maximum(labels, 0), self.classes - 1)
         index = inside * self.inner + self._starts(layer)
         flat = xp.reshape(scores, (-1,))
         return xp.reshape(xp.take(flat, xp.reshape(index, (-1,)), axis=0), labels.shape)

@@ -113,8 +113,8 @@ class InfogainLoss(LossLayer):
         """Return the matrix row of each label. Shape: (outer, C, inner)."""
         xp, axis = self.xp, self.axis
         matrix = xp.reshape(self._matrix_blob(bottom).read(), (axis.classes, axis.classes))
-        index = xp.reshape(xp.clip(labels, 0, axis.classes - 1), (-1,))
-        rows = xp.take(matrix, index, axis=0)
+        inside = xp.minimum(xp.maximum(labels, 0), axis.classes - 1)
+        rows = xp.take(matrix, xp.reshape(inside, (-1,)), axis=0)
         rows = xp.reshape(rows, (axis.outer, axis.inner, axis.classes))
         return xp.permute_dims(rows, (0, 2, 1))
 
