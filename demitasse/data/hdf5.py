@@ -128,7 +128,7 @@ class Hdf5File:
 
 
 class Hdf5Writer:
-    """Appends batches to the data sets ``data`` and ``label`` of a new file.
+    """Appends rows to the data sets of a new file; goes on after ``close`` where it was.
 
     Args:
         path: The file; one that is there is replaced.
@@ -146,6 +146,8 @@ class Hdf5Writer:
         Raises:
             DataError: Rows have another shape than those before, or the disk is full.
         """
+        if not self._file:  # closed
+            self._file = open_file(self.path, "a")
         try:
             for name, batch in batches.items():
                 self._append(name, batch)

@@ -258,6 +258,18 @@ def test_later_batches_are_appended(writer, tmp_path):
         np.testing.assert_array_equal(np.squeeze(file["label"]), [1, 2, 3])
 
 
+def test_storing_goes_on_after_the_net_was_closed(writer, tmp_path):
+    one = writer(np.ones((2, 3)), [1.0, 2.0])
+    one.forward()
+    one.layer.close()
+
+    one.forward()
+    one.layer.close()
+
+    with h5py.File(tmp_path / "out.h5") as file:
+        np.testing.assert_array_equal(np.squeeze(file["label"]), [1, 2, 1, 2])
+
+
 def test_what_was_stored_can_be_read_back(writer, open_layer, folder):
     one = writer(np.arange(10.0).reshape(5, 2), np.arange(5.0))
     one.forward()
