@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.backends.base import Array, Event
+from demitasse.backends.base import Array, Event, PrivateLayout
 from demitasse.config import settings
 from demitasse.device import Device
 from demitasse.errors import DeviceError, ShapeError
@@ -31,6 +31,10 @@ class Head(Enum):
     HEAD_AT_CPU = 1
     HEAD_AT_GPU = 2
     SYNCED = 3
+
+
+PRIVATE_HEADS = (Head.HEAD_AT_GPU, Head.SYNCED)
+"""Heads at which the device side is up to date."""
 
 
 class Transfers:
@@ -53,9 +57,16 @@ class Transfers:
         self.to_device = self.to_host = self.reorders = 0
         self.bytes_to_device = self.bytes_to_host = 0
 
-    def note(self, *, up: int = 0, down: int = 0) -> None:
-        """Count one copy of ``up`` bytes to the device or ``down`` bytes to the host."""
+    def note(self, *, up: int = 0, down: int = 0, reorders: int = 0) -> None:
+        """Count one copy of ``up`` bytes to the device or ``down`` bytes to the host.
+
+        Args:
+            up: Bytes copied to the device.
+            down: Bytes copied to the host.
+            reorders: How many times the layout of something was changed.
+        """
         with self._lock:
+            self.reorders += reorders
             if up:
                 self.to_device += 1
                 self.bytes_to_device += up
@@ -93,7 +104,9 @@ def leases_alive() -> bool:
 class SyncedMemory:
     """``size`` elements that exist on the host, on a device, or on both.
 
-    Allocated when first touched, and zero then.
+    Allocated when first touched, and zero then. Where the device works on the host's arrays, a Step
+    may still keep the elements in a layout of its own: that *private* side is then the device side,
+    and everybody else reads the host side, which is brought up to date by a reorder.
 
     Args:
         size: How many elements.
@@ -112,6 +125,7 @@ class SyncedMemory:
         "_head",
         "_host",
         "_in_flight",
+        "_layout",
         "_lease",
         "_owns_device",
         "_owns_host",
@@ -130,6 +144,7 @@ class SyncedMemory:
         self._head = Head.UNINITIALIZED
         self._host: np.ndarray | None = None
         self._device_side: Array = None
+        self._layout: PrivateLayout | None = None  # of _device_side, when it is a private one
         self._at: Device = device  # the device that _device_side is on
         self._owns_host = self._owns_device = True
         self._in_flight: Event | None = None
@@ -161,8 +176,10 @@ class SyncedMemory:
     @property
     def allocated(self) -> int:
         """Bytes allocated so far on host and device together."""
-        sides = int(self._host is not None) + int(self._device_side is not None)
-        return sides * self.nbytes
+        host = self.nbytes if self._host is not None else 0
+        if self._device_side is None:
+            return host
+        return host + (self.nbytes if self._layout is None else self._device_side.nbytes)
 
     @property
     def leased(self) -> bool:
@@ -209,6 +226,49 @@ class SyncedMemory:
             self._spoil(self._host)
         self.version += 1
         return side
+
+    # -- the private side ----------------------------------------------------------------------
+
+    @property
+    def layout(self) -> PrivateLayout | None:
+        """The layout of the private side, when that side is up to date; otherwise None."""
+        return self._layout if self._head in PRIVATE_HEADS else None
+
+    def private_data(self, layout: PrivateLayout) -> Array | None:
+        """Return the private side in ``layout``, up to date, for reading. Shape: (layout.size,).
+
+        Returns:
+            None when the private side is up to date in another layout: whoever wrote it chose that
+            one, and a reader converts it into memory of his own.
+        """
+        if self._head in PRIVATE_HEADS and self._at is self.device and self._layout is not None:
+            return self._device_side if self._layout is layout else None
+        host = self._to_cpu()
+        side = self._private_side(layout)
+        self.device.backend.pack(host, layout, side)
+        transfers.note(reorders=1)
+        self._head = Head.SYNCED
+        return side
+
+    def mutable_private_data(self, layout: PrivateLayout) -> Array:
+        """Return the private side in ``layout``, to be overwritten; the host side becomes stale.
+
+        What it holds is kept where it is up to date in this layout, and anything otherwise.
+        """
+        if self._at is not self.device:
+            self._leave_old_device(discard=True)
+        side = self._private_side(layout)
+        if self._head is not Head.HEAD_AT_GPU:
+            self._head = Head.HEAD_AT_GPU
+            self._spoil(self._host)
+        self.version += 1
+        return side
+
+    def _private_side(self, layout: PrivateLayout) -> Array:
+        if self._layout is not layout:
+            self._device_side, self._layout = self.device.backend.empty_private(layout), layout
+            self._at, self._owns_device = self.device, True
+        return self._device_side
 
     def clear(self) -> None:
         """Forget the contents: reads as zeros again, without writing them now."""
@@ -318,8 +378,12 @@ class SyncedMemory:
                 host = self._host_side()
                 if not discard:
                     self._wait()
-                    self._at.backend.download(self._device_side, host)
-                    transfers.note(down=self.nbytes)
+                    if self._layout is not None:
+                        self._at.backend.unpack(self._device_side, self._layout, host)
+                        transfers.note(reorders=1)
+                    else:
+                        self._at.backend.download(self._device_side, host)
+                        transfers.note(down=self.nbytes)
                 self._head = Head.SYNCED
                 if self._at is not self.device:
                     self._drop_device_side()
@@ -359,7 +423,7 @@ class SyncedMemory:
 
     def _drop_device_side(self) -> None:
         self._wait()
-        self._device_side, self._owns_device = None, True
+        self._device_side, self._layout, self._owns_device = None, None, True
         if self._head is Head.SYNCED:
             self._head = Head.HEAD_AT_CPU
         elif self._head is Head.HEAD_AT_GPU:

@@ -17,7 +17,16 @@ import numpy as np
 from demitasse.backends import random
 from demitasse.backends.ops import Op
 
-__all__ = ["Array", "Backend", "BlobLike", "Event", "Operands", "SavedLike", "Step"]
+__all__ = [
+    "Array",
+    "Backend",
+    "BlobLike",
+    "Event",
+    "Operands",
+    "PrivateLayout",
+    "SavedLike",
+    "Step",
+]
 
 Array = Any  # an array of some namespace; shapes live in docstrings
 
@@ -27,6 +36,18 @@ class Event(Protocol):
 
     def synchronize(self) -> None:  # noqa: B027 - the host has nothing to wait for
         """Wait until the device has passed this point."""
+
+
+class PrivateLayout(Protocol):
+    """An order of a shape's elements that only a backend's Steps understand.
+
+    Equal layouts are the same object.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def size(self) -> int: ...
 
 
 class BlobLike(Protocol):
@@ -180,6 +201,21 @@ class Backend(ABC):
     @abstractmethod
     def download(self, device: Array, host: np.ndarray) -> None:
         """Copy ``device`` into ``host`` and wait until it is there."""
+
+    def empty_private(self, layout: PrivateLayout) -> Array:
+        """Return memory for a private side; what it holds does not matter. Shape: (size,)."""
+        raise NotImplementedError(layout)
+
+    def pack(self, host: np.ndarray, layout: PrivateLayout, private: Array) -> None:
+        """Write the elements of the layout's shape, in C order in ``host``, into ``private``.
+
+        Padding becomes 0.
+        """
+        raise NotImplementedError(layout)
+
+    def unpack(self, private: Array, layout: PrivateLayout, host: np.ndarray) -> None:
+        """Write the elements in ``private`` in C order to the beginning of ``host``."""
+        raise NotImplementedError(layout)
 
     @abstractmethod
     def asarray(self, host: np.ndarray) -> Array:
