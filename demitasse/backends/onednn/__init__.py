@@ -1,0 +1,23 @@
+"""oneDNN on the CPU: prepared primitives over the layouts they choose themselves.
+
+``Device("cpu")`` uses this backend where the library is found, and plain numpy where it is not;
+:func:`status` says which and why. Importing this loads nothing; asking for the device does.
+"""
+
+from __future__ import annotations
+
+from demitasse.backends.base import Backend
+from demitasse.backends.onednn.library import Status, load, status
+
+__all__ = ["Status", "cpu_backend", "status"]
+
+
+def cpu_backend() -> type[Backend]:
+    """Return the backend of ``Device("cpu")``."""
+    if load() is None:
+        from demitasse.backends.numpy import NumpyBackend
+
+        return NumpyBackend
+    from demitasse.backends.onednn.backend import OnednnBackend
+
+    return OnednnBackend

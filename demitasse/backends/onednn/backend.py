@@ -1,0 +1,75 @@
+"""The backend: numpy on the host, with what oneDNN does faster lowered to it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from demitasse.backends.base import Lowering, Operands, PrivateLayout, Step
+from demitasse.backends.numpy import NumpyBackend
+from demitasse.backends.onednn.engine import engine
+from demitasse.backends.onednn.layout import Layout, aligned
+from demitasse.backends.onednn.threads import only_ours
+from demitasse.backends.ops import Op
+
+if TYPE_CHECKING:
+    from demitasse.memory import SyncedMemory
+
+__all__ = ["OnednnBackend"]
+
+
+class OnednnBackend(NumpyBackend):
+    """numpy arrays and portable layers; Steps keep what they compute in private layouts."""
+
+    name = "onednn"
+    lowerings: ClassVar[dict[type[Op], Lowering]] = {}
+
+    def __init__(self, index: str = "") -> None:
+        super().__init__(index)
+        self.engine = engine()
+        self._promised: weakref.WeakKeyDictionary[SyncedMemory, Layout] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    @classmethod
+    def devices(cls) -> list[str]:
+        return ["cpu"]
+
+    @contextmanager
+    def enter(self) -> Iterator[None]:
+        with only_ours(), super().enter():
+            yield
+
+    def empty_host(self, size: int, dtype: str) -> np.ndarray:
+        return aligned(size) if dtype == "float32" else np.zeros(size, dtype)
+
+    def empty_private(self, layout: PrivateLayout) -> np.ndarray:
+        return aligned(layout.size)
+
+    def pack(self, host: np.ndarray, layout: Any, private: np.ndarray) -> None:
+        self.engine.reorder(host, self.engine.plain(layout.shape), private, layout)
+
+    def unpack(self, private: np.ndarray, layout: Any, host: np.ndarray) -> None:
+        self.engine.reorder(private, layout, host, self.engine.plain(layout.shape))
+
+    # -- layouts that Steps agree on -----------------------------------------------------------
+
+    def promise(self, memory: SyncedMemory, layout: Layout) -> None:
+        """Note the layout in which a prepared Step will write a memory."""
+        self._promised[memory] = layout
+
+    def expected(self, memory: SyncedMemory, shape: tuple[int, ...]) -> Layout:
+        """Return the layout in which a memory will probably be found; C order if nobody knows."""
+        promised = self._promised.get(memory)
+        if promised is not None and promised.shape == shape:
+            return promised
+        return self.engine.plain(shape)
+
+    def lower(self, op: Op, operands: Operands | object) -> Step | None:
+        import_module("demitasse.backends.onednn.steps")
+        return super().lower(op, operands)

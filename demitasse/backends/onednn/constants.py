@@ -1,0 +1,108 @@
+"""Numbers of oneDNN's C interface, version 3.
+
+They are part of its binary interface and have not changed since 3.0.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+__all__ = ["Algorithm", "Arg", "Normalization", "Pass", "Query"]
+
+
+class Pass(IntEnum):
+    """What a forward primitive prepares for."""
+
+    TRAINING = 64
+    INFERENCE = 96
+    BACKWARD = 128
+    BACKWARD_DATA = 160
+
+
+class Algorithm(IntEnum):
+    """Ways to compute, one number space for all primitives."""
+
+    CONVOLUTION = 1
+    DECONVOLUTION = 10
+    RELU = 0x20
+    TANH = 0x21
+    ELU = 0x22
+    ABS = 0x24
+    LINEAR = 0x26
+    LOGISTIC = 0x29
+    TANH_FROM_DST = 0x101
+    LOGISTIC_FROM_DST = 0x104
+    POOL_MAX = 0x1FF
+    POOL_AVERAGE_PADDED = 0x2FF
+    POOL_AVERAGE = 0x3FF
+    LRN_ACROSS = 0xAFF
+    LRN_WITHIN = 0xBFF
+    SOFTMAX = 0x30000
+
+
+class Arg(IntEnum):
+    """Which role a memory plays when a primitive runs."""
+
+    SRC = 1
+    DST = 17
+    WEIGHTS = 33
+    BIAS = 41
+    MEAN = 49
+    VARIANCE = 50
+    SCALE = 51
+    SHIFT = 52
+    WORKSPACE = 64
+    SCRATCHPAD = 80
+    DIFF_SRC = 129
+    DIFF_DST = 145
+    DIFF_WEIGHTS = 161
+    DIFF_BIAS = 169
+    DIFF_SCALE = 255
+    DIFF_SHIFT = 256
+    MULTIPLE_SRC = 1024
+
+
+class Query(IntEnum):
+    """What can be asked of a descriptor."""
+
+    IMPLEMENTATION = 8
+    STRIDES = 14
+    SRC = 129
+    DIFF_SRC = 130
+    WEIGHTS = 131
+    DIFF_WEIGHTS = 132
+    DST = 133
+    DIFF_DST = 134
+    WORKSPACE = 135
+    SCRATCHPAD = 136
+    NDIMS = 256
+    DIMS = 257
+    PADDED_DIMS = 260
+    PADDED_OFFSETS = 261
+    FORMAT_KIND = 262
+    INNER_COUNT = 263
+    INNER_BLOCKS = 264
+    INNER_AXES = 265
+
+
+class Normalization(IntEnum):
+    """Flags of batch normalisation."""
+
+    NONE = 0
+    GLOBAL_STATISTICS = 1
+    SCALE = 2
+    SHIFT = 4
+
+
+FLOAT32 = 3
+"""The data type of every memory here."""
+
+BLOCKED = 2
+"""The format kind of layouts that strides and blocks describe."""
+
+ANY = 1
+"""The format tag that leaves the layout to the primitive."""
+
+CPU_ENGINE = 1
+DEFAULT_STREAM = 1
+USER_SCRATCHPAD = 1

@@ -1,0 +1,190 @@
+"""Ports: how a primitive's arguments meet the memories of blobs.
+
+Before a primitive runs, every port makes sure that its memory is there in the layout the primitive
+was made for, and binds it. Reading what is in another layout costs a reorder, which is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from demitasse.backends.onednn.engine import Description, Engine, Primitive
+from demitasse.backends.onednn.layout import Layout, aligned
+
+if TYPE_CHECKING:
+    from demitasse.memory import SyncedMemory
+
+__all__ = ["Call", "Gradient", "Reader", "Writer"]
+
+
+class Port:
+    """An argument of a primitive that is a memory.
+
+    Args:
+        role: Which argument.
+        memory: The memory.
+        layout: The layout the primitive was made for.
+    """
+
+    __slots__ = ("layout", "memory", "place", "plain", "primitive", "role")
+
+    def __init__(self, role: int, memory: SyncedMemory, layout: Layout) -> None:
+        self.role, self.memory, self.layout = role, memory, layout
+        self.plain = layout.plain
+
+    def attach(self, primitive: Primitive, engine: Engine) -> None:
+        """Belong to this primitive."""
+        del engine
+        self.primitive, self.place = primitive, primitive.place(self.role)
+
+    def ready(self) -> None:
+        """Bind the memory, before the primitive runs."""
+        raise NotImplementedError
+
+    def done(self) -> None:
+        """Clean up, after the primitive ran."""
+
+
+class Reader(Port):
+    """An argument that is read."""
+
+    __slots__ = ("engine", "scratch", "version")
+
+    def __init__(self, role: int, memory: SyncedMemory, layout: Layout) -> None:
+        super().__init__(role, memory, layout)
+        self.scratch: np.ndarray | None = None
+        self.version = -1
+
+    def attach(self, primitive: Primitive, engine: Engine) -> None:
+        super().attach(primitive, engine)
+        self.engine = engine
+
+    def ready(self) -> None:
+        memory = self.memory
+        if self.plain:
+            self.primitive.bind(self.place, memory.cpu_data())
+            return
+        side = memory.private_data(self.layout)
+        self.primitive.bind(self.place, self._converted() if side is None else side)
+
+    def _converted(self) -> np.ndarray:
+        """Return a copy in our layout of what is up to date in another; kept while it is true."""
+        if self.scratch is None:
+            self.scratch = aligned(self.layout.size)
+        memory = self.memory
+        if self.version != memory.version:
+            copy_between(self.engine, memory, self.scratch, self.layout)
+            self.version = memory.version
+        return self.scratch
+
+
+class Writer(Port):
+    """An argument that is overwritten."""
+
+    __slots__ = ()
+
+    def ready(self) -> None:
+        if self.plain:
+            self.primitive.bind(self.place, self.memory.mutable_cpu_data(discard=True))
+        else:
+            self.primitive.bind(self.place, self.memory.mutable_private_data(self.layout))
+
+
+class Gradient(Port):
+    """A parameter's gradient: overwritten where it was cleared, added to otherwise."""
+
+    __slots__ = ("adds", "engine", "scratch")
+
+    def __init__(self, role: int, memory: SyncedMemory, layout: Layout) -> None:
+        super().__init__(role, memory, layout)
+        self.scratch: np.ndarray | None = None
+        self.adds = False
+
+    def attach(self, primitive: Primitive, engine: Engine) -> None:
+        super().attach(primitive, engine)
+        self.engine = engine
+
+    def ready(self) -> None:
+        memory = self.memory
+        self.adds = memory.head.value != 0
+        if self.adds:
+            if self.scratch is None:
+                self.scratch = aligned(self.layout.size)
+            self.primitive.bind(self.place, self.scratch)
+        elif self.plain:
+            self.primitive.bind(self.place, memory.mutable_cpu_data(discard=True))
+        else:
+            self.primitive.bind(self.place, memory.mutable_private_data(self.layout))
+
+    def done(self) -> None:
+        if not self.adds or self.scratch is None:
+            return
+        memory, layout = self.memory, self.layout
+        if memory.layout is layout:
+            total = memory.mutable_private_data(layout)
+            total += self.scratch
+            return
+        part = self.scratch
+        if not self.plain:
+            part = aligned(int(np.prod(layout.shape)))
+            self.engine.reorder(self.scratch, layout, part, self.engine.plain(layout.shape))
+        total = memory.mutable_cpu_data()[: part.shape[0]]
+        total += part
+
+
+def copy_between(engine: Engine, memory: SyncedMemory, target: np.ndarray, layout: Layout) -> None:
+    """Copy a memory into ``target``, which has ``layout``."""
+    from demitasse.memory import transfers
+
+    here: Any = memory.layout
+    side = memory.private_data(here) if here is not None and here.shape == layout.shape else None
+    if side is not None:
+        engine.reorder(side, here, target, layout)
+    else:
+        engine.reorder(memory.cpu_data(), engine.plain(layout.shape), target, layout)
+    transfers.note(reorders=1)
+
+
+class Call:
+    """A primitive with its ports: what a Step runs.
+
+    Args:
+        engine: The engine.
+        description: The primitive to make.
+        ports: Arguments that are memories; those that are read come first.
+        fixed: Arguments that are buffers of our own, by role, with their descriptors.
+    """
+
+    __slots__ = ("ports", "primitive")
+
+    def __init__(
+        self,
+        engine: Engine,
+        description: Description,
+        ports: Sequence[Port],
+        fixed: Sequence[tuple[int, int, np.ndarray]] = (),
+    ) -> None:
+        uses = [(port.role, port.layout.handle) for port in ports]
+        uses += [(role, descriptor) for role, descriptor, _ in fixed]
+        self.primitive = Primitive(engine, description, uses)
+        self.ports = tuple(ports)
+        for port in ports:
+            port.attach(self.primitive, engine)
+        for role, _, buffer in fixed:
+            self.primitive.bind(self.primitive.place(role), buffer)
+
+    def __call__(self) -> None:
+        for port in self.ports:
+            port.ready()
+        self.primitive.run()
+        for port in self.ports:
+            port.done()
+
+    @property
+    def workspace(self) -> int:
+        """Bytes of converted copies it holds."""
+        scratch = (getattr(port, "scratch", None) for port in self.ports)
+        return sum(array.nbytes for array in scratch if array is not None)
