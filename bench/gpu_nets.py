@@ -94,8 +94,8 @@ def windows(batch: int, scale: int = 1) -> str:
     text.conv("dilated", 8, 3, "pad: 2 dilation: 2 group: 2").layer("Sigmoid", "sigmoid")
     text.pool("mean", 3, 2, "AVE").conv("pointwise", 12, 1).layer("TanH", "tanh")
     deconvolution = (
-        "convolution_param { num_output: 9 kernel_size: 3 stride: 2 pad: 1 group: 3 bias_term: false "
-        'weight_filler { type: "xavier" } }'
+        "convolution_param { num_output: 9 kernel_size: 3 stride: 2 pad: 1 group: 3 "
+        'bias_term: false weight_filler { type: "xavier" } }'
     )
     text.layer("Deconvolution", "deconv", deconvolution)
     text.layer("LRN", "norm", "lrn_param { local_size: 3 alpha: 0.1 }").pool("pool", 3, 2)
