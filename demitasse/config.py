@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,13 @@ def _files(folder: Path) -> Iterator[tuple[Path, dict[str, object]]]:
 
 
 def _table(path: Path, keys: tuple[str, ...]) -> dict[str, object] | None:
+    return _read_table(path, keys, path.stat().st_mtime_ns)
+
+
+@cache
+def _read_table(path: Path, keys: tuple[str, ...], changed: int) -> dict[str, object] | None:
+    """Read a settings file once for each time it changed."""
+    del changed
     try:
         table: Any = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

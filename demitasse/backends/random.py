@@ -1,8 +1,8 @@
-"""Counter-based random numbers: Philox4x32-10.
+"""Counter-based random numbers: Philox4x64-10.
 
 There is no state to carry: word ``i`` of a pass is a function of (seed, stream, pass, i) alone.
 That makes the same numbers on every device, whatever the number of threads, and lets a resumed run
-continue exactly.
+continue exactly. numpy carries the generator in C; ``block`` says what it computes.
 
 Source: J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 """
@@ -13,13 +13,13 @@ import zlib
 
 import numpy as np
 
-__all__ = ["ROUNDS", "bits", "stream_of", "uniform"]
+__all__ = ["MASK", "WORDS_PER_BLOCK", "bits", "block", "stream_of", "uniform"]
 
+WORDS_PER_BLOCK = 8  # of 32 bits: four of 64, the low half of each first
 ROUNDS = 10
-_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
-_WEYL = (0x9E3779B9, 0xBB67AE85)
-_LOW = np.uint64(0xFFFFFFFF)
-_SHIFT = np.uint64(32)
+MULTIPLIERS = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
+WEYL = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
+MASK = (1 << 64) - 1
 
 
 def stream_of(name: str) -> int:
@@ -27,43 +27,44 @@ def stream_of(name: str) -> int:
     return zlib.crc32(name.encode())
 
 
-def block(counter: tuple[np.ndarray, ...], key: tuple[int, int]) -> tuple[np.ndarray, ...]:
-    """Encrypt counters: four arrays of 32-bit words in, four out (held as uint64)."""
+def block(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:
+    """Encrypt one counter of four 64-bit words; for tests and for whoever ports it."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(ROUNDS):
-        a, b = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
-        c0 = (b >> _SHIFT) ^ c1 ^ np.uint64(k0)
-        c2 = (a >> _SHIFT) ^ c3 ^ np.uint64(k1)
-        c1, c3 = b & _LOW, a & _LOW
-        k0, k1 = (k0 + _WEYL[0]) & 0xFFFFFFFF, (k1 + _WEYL[1]) & 0xFFFFFFFF
+        a, b = c0 * MULTIPLIERS[0], c2 * MULTIPLIERS[1]
+        c0, c1, c2, c3 = (b >> 64) ^ c1 ^ k0, b & MASK, (a >> 64) ^ c3 ^ k1, a & MASK
+        k0, k1 = (k0 + WEYL[0]) & MASK, (k1 + WEYL[1]) & MASK
     return c0, c1, c2, c3
 
 
 def bits(seed: int, stream: int, passes: int, count: int, first: int = 0) -> np.ndarray:
     """Return words ``first`` to ``first + count`` of a pass.
 
-    The counter is (word / 4, stream, pass low, pass high) and the key is the seed.
+    The counter is (word / 8, stream, pass, 0) and the key is (seed, 0).
 
     Shapes: (count,), uint32.
     """
-    begin, end = first // 4, -(-(first + count) // 4)
-    index = np.arange(begin, end, dtype=np.uint64)
-    high = index >> _SHIFT
-    counter = (
-        index & _LOW,
-        np.full_like(index, stream & 0xFFFFFFFF) ^ high,
-        np.full_like(index, passes & 0xFFFFFFFF),
-        np.full_like(index, (passes >> 32) & 0xFFFFFFFF),
-    )
-    words = np.stack(block(counter, (seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF)), axis=1)
-    flat: np.ndarray = words.astype(np.uint32).reshape(-1)
-    return flat[first - 4 * begin : first - 4 * begin + count]
+    begin, end = first // WORDS_PER_BLOCK, -(-(first + count) // WORDS_PER_BLOCK)
+    raw = _raw(seed, (begin, stream, passes, 0), 4 * (end - begin))
+    words: np.ndarray = raw.astype("<u8", copy=False).view("<u4").astype(np.uint32, copy=False)
+    skipped = first - WORDS_PER_BLOCK * begin
+    return words[skipped : skipped + count]
 
 
 def uniform(seed: int, stream: int, passes: int, count: int) -> np.ndarray:
-    """Return ``count`` doubles spread evenly over [0, 1), made of 53 random bits each."""
-    words = bits(seed, stream, passes, 2 * count).astype(np.uint64)
-    mantissa = (words[0::2] << np.uint64(21)) | (words[1::2] >> np.uint64(11))
-    value: np.ndarray = mantissa.astype(np.float64) * 2.0**-53
-    return value
+    """Return ``count`` doubles spread evenly over [0, 1), made of 53 random bits each.
+
+    The counter is (number / 4, stream, pass, 1): apart from the words of ``bits``.
+    """
+    raw = _raw(seed, (0, stream, passes, 1), -(-count // 4) * 4)[:count]
+    return (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _raw(seed: int, counter: tuple[int, int, int, int], count: int) -> np.ndarray:
+    """Return 64-bit words from a counter on."""
+    start = sum((word & MASK) << (64 * i) for i, word in enumerate(counter))
+    # numpy counts up before it draws
+    generator = np.random.Philox(counter=(start - 1) % (1 << 256), key=seed & MASK)
+    raw: np.ndarray = generator.random_raw(count)
+    return raw

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["CATALOG", "FOREIGN"]
+__all__ = ["CATALOG"]
 
 _MODULES = {
     "absval": ("AbsVal",),
@@ -71,22 +71,3 @@ _MODULES = {
 CATALOG = {
     name: f"demitasse.layers.{module}" for module, names in _MODULES.items() for name in names
 }
-
-FOREIGN: dict[str, str] = {
-    name: fork
-    for fork, names in {
-        "the SSD fork of Caffe": (
-            "AnnotatedData", "VideoData", "PriorBox", "MultiBoxLoss", "DetectionOutput",
-            "DetectionEvaluate", "Permute", "Normalize", "SmoothL1Loss",
-        ),
-        "NVCaffe": ("Axpy", "L1Loss", "DetectNetTransformation"),
-        "Intel Caffe": ("ROIPooling", "PSROIPooling", "SpatialDropout", "Reorg", "RegionLoss"),
-        "caffe-windows": ("CenterLoss", "FocalLoss", "TripletLoss", "Proposal", "Resize"),
-        "DeepLab": ("Interp", "DenseCRF", "ImageSegData", "SegAccuracy"),
-        "SegNet and PSPNet": ("BN", "Upsample"),
-        "ShuffleNet and MobileNet forks": (
-            "ShuffleChannel", "ConvolutionDepthwise", "DepthwiseConvolution", "ReLU6",
-        ),
-    }.items()
-    for name in names
-}  # fmt: skip

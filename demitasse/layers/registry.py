@@ -9,7 +9,8 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, TypeVar
 
 from demitasse.errors import NetError
-from demitasse.layers.catalog import CATALOG, FOREIGN
+from demitasse.layers.catalog import CATALOG
+from demitasse.proto import fork_of_type
 
 if TYPE_CHECKING:
     from demitasse.layers.base import Layer, LayerContext
@@ -84,10 +85,14 @@ def _points() -> list:  # type: ignore[type-arg]
 
 def _unknown(name: str) -> str:
     known = layer_types()
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+    folded = {known_name.casefold(): known_name for known_name in known}
+    near = [
+        folded[match] for match in difflib.get_close_matches(name.casefold(), folded, cutoff=0.75)
+    ]
     parts = [f"unknown layer type {name!r}"]
-    if name in FOREIGN:
-        parts.append(f"it comes from {FOREIGN[name]} and is not implemented here")
+    forks = fork_of_type(name)
+    if forks:
+        parts.append(f"it comes from {forks} and is not implemented here")
     if near:
         parts.append(f"did you mean {' or '.join(near)}?")
     parts.append(f"known types: {', '.join(known)}")

@@ -11,14 +11,28 @@ from demitasse.proto import FillerParameter
 
 
 def test_the_generator_gives_the_published_words():
-    zero = np.zeros(1, np.uint64)
-    ones = np.full(1, 0xFFFFFFFF, np.uint64)
+    low = random.block((0, 0, 0, 0), (0, 0))
+    high = random.block((random.MASK,) * 4, (random.MASK,) * 2)
 
-    low = [int(w[0]) for w in random.block((zero,) * 4, (0, 0))]
-    high = [int(w[0]) for w in random.block((ones,) * 4, (0xFFFFFFFF, 0xFFFFFFFF))]
+    assert low == (
+        0x16554D9ECA36314C,
+        0xDB20FE9D672D0FDC,
+        0xD7E772CEE186176B,
+        0x7E68B68AEC7BA23B,
+    )
+    assert high == (
+        0x87B092C3013FE90B,
+        0x438C3C67BE8D0224,
+        0x9CC7D7C69CD777B6,
+        0xA09CAEBF594F0BA0,
+    )
 
-    assert low == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
-    assert high == [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]
+
+def test_words_are_the_halves_of_the_generators():
+    blocks = [random.block((i, 5, 7, 0), (3, 0)) for i in range(3)]
+    halves = [half for b in blocks for word in b for half in (word & 0xFFFFFFFF, word >> 32)]
+
+    np.testing.assert_array_equal(random.bits(3, 5, 7, 18, 4), halves[4:22])
 
 
 def test_words_are_the_same_on_every_device_and_from_any_start(backend):

@@ -40,6 +40,7 @@ C_TYPES = {
     np.dtype("int32"): ctypes.c_int32,
     np.dtype("int64"): ctypes.c_int64,
     np.dtype("uint32"): ctypes.c_uint32,
+    np.dtype("uint64"): ctypes.c_uint64,
     np.dtype("float32"): ctypes.c_float,
     np.dtype("float64"): ctypes.c_double,
 }

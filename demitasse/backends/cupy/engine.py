@@ -16,6 +16,7 @@ import numpy as np
 from demitasse.backends.base import Array
 from demitasse.backends.cupy.gemm import Product
 from demitasse.backends.cupy.sources import MOST_THREADS, options
+from demitasse.backends.random import MASK, WORDS_PER_BLOCK
 
 __all__ = ["Engine", "Grid", "Launch", "engine_of"]
 
@@ -145,11 +146,10 @@ class Engine(ABC):
         out = self.empty(count, "uint32")
         if not count:
             return out
-        blocks = -(-(first + count) // 4) - first // 4
-        words = (seed, seed >> 32, stream, passes, passes >> 32)
+        blocks = -(-(first + count) // WORDS_PER_BLOCK) - first // WORDS_PER_BLOCK
         numbers = (
             *(np.int64(n) for n in (blocks, first, count)),
-            *(np.uint32(word & 0xFFFFFFFF) for word in words),
+            *(np.uint64(word & MASK) for word in (seed, stream, passes)),
         )
         grid = Grid(min(-(-blocks // THREADS), self.most_blocks), THREADS)
         self.function("random", "philox", options("float32", wide=False), grid, numbers)(out)

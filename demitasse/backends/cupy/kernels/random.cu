@@ -1,32 +1,39 @@
-// Philox4x32-10, word for word what demitasse/backends/random.py computes.
+// Philox4x64-10, word for word what demitasse/backends/random.py computes.
 //
 // Source: J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 
+typedef unsigned long long word64;
+
+// Return the upper half of a product of two 64-bit words, from products of their halves.
+__device__ inline word64 upper_half(word64 x, word64 y) {
+  const word64 x0 = x & 0xFFFFFFFFull, x1 = x >> 32, y0 = y & 0xFFFFFFFFull, y1 = y >> 32;
+  const word64 low = x0 * y0, left = x1 * y0, right = x0 * y1;
+  const word64 middle = (low >> 32) + (left & 0xFFFFFFFFull) + (right & 0xFFFFFFFFull);
+  return x1 * y1 + (left >> 32) + (right >> 32) + (middle >> 32);
+}
+
 // Write words [first, first + count) of a pass. Shape: out (count,), 32-bit words.
-KERNEL philox(unsigned int* out, long long blocks, long long first, long long count,
-              unsigned int key_low, unsigned int key_high, unsigned int stream,
-              unsigned int pass_low, unsigned int pass_high) {
+KERNEL philox(unsigned int* out, long long blocks, long long first, long long count, word64 key,
+              word64 stream, word64 pass) {
   const long long step = (long long)gridDim.x * blockDim.x;
   for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < blocks; i += step) {
-    const unsigned long long block = (unsigned long long)(first / 4 + i);
-    unsigned int c0 = (unsigned int)block;
-    unsigned int c1 = stream ^ (unsigned int)(block >> 32);
-    unsigned int c2 = pass_low, c3 = pass_high;
-    unsigned int k0 = key_low, k1 = key_high;
+    const word64 block = (word64)(first / 8 + i);
+    word64 c0 = block, c1 = stream, c2 = pass, c3 = 0, k0 = key, k1 = 0;
     for (int round = 0; round < 10; ++round) {
-      const unsigned long long a = (unsigned long long)c0 * 0xD2511F53u;
-      const unsigned long long b = (unsigned long long)c2 * 0xCD9E8D57u;
-      c0 = (unsigned int)(b >> 32) ^ c1 ^ k0;
-      c2 = (unsigned int)(a >> 32) ^ c3 ^ k1;
-      c1 = (unsigned int)b;
-      c3 = (unsigned int)a;
-      k0 += 0x9E3779B9u;
-      k1 += 0xBB67AE85u;
+      const word64 a = c0 * 0xD2E7470EE14C6C93ull, b = c2 * 0xCA5A826395121157ull;
+      const word64 a_high = upper_half(c0, 0xD2E7470EE14C6C93ull);
+      const word64 b_high = upper_half(c2, 0xCA5A826395121157ull);
+      c0 = b_high ^ c1 ^ k0;
+      c2 = a_high ^ c3 ^ k1;
+      c1 = b;
+      c3 = a;
+      k0 += 0x9E3779B97F4A7C15ull;
+      k1 += 0xBB67AE8584CAA73Bull;
     }
-    const unsigned int words[4] = {c0, c1, c2, c3};
-    for (int j = 0; j < 4; ++j) {
-      const long long place = (long long)(block * 4) + j - first;
-      if (place >= 0 && place < count) out[place] = words[j];
+    const word64 words[4] = {c0, c1, c2, c3};
+    for (int j = 0; j < 8; ++j) {
+      const long long place = (long long)(block * 8) + j - first;
+      if (place >= 0 && place < count) out[place] = (unsigned int)(words[j / 2] >> (j % 2 * 32));
     }
   }
 }

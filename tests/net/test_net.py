@@ -1,0 +1,443 @@
+"""Net: construction, passes, live blobs, weights in and out, devices."""
+
+import gc
+
+import numpy as np
+import pytest
+
+from demitasse import Net, settings
+from demitasse.errors import ConfigError, DemitasseError, NetError, ShapeError, WeightsError
+from demitasse.layers import Layer, register, unregister
+from demitasse.layers.base import Exactly
+from demitasse.memory import transfers
+from demitasse.proto import NetParameter, parse_text
+
+SMALL = """
+name: "small"
+layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 4 dim: 6 } } }
+layer { name: "t" type: "Input" top: "t" input_param { shape { dim: 4 } } }
+layer { name: "ip1" type: "InnerProduct" bottom: "x" top: "h"
+        inner_product_param { num_output: 5 weight_filler { type: "xavier" } } }
+layer { name: "relu" type: "ReLU" bottom: "h" top: "h" }
+layer { name: "drop" type: "Dropout" bottom: "h" top: "h" }
+layer { name: "ip2" type: "InnerProduct" bottom: "h" top: "y"
+        inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
+layer { name: "prob" type: "Softmax" bottom: "y" top: "prob" }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "y" bottom: "t" top: "loss" }
+"""
+
+
+def small(phase="TRAIN", text=SMALL, **options) -> Net:
+    options = {"device": "numpy", "seed": 3} | options
+    net = Net(parse_text(text, NetParameter), phase, **options)
+    rng = np.random.default_rng(0)
+    net.blobs["x"].data[...] = rng.standard_normal((4, 6))
+    net.blobs["t"].data[...] = [0, 1, 2, 1]
+    return net
+
+
+def gradients(net: Net) -> dict[str, np.ndarray]:
+    return {
+        f"{k}{i}": b.diff.copy() for k, blobs in net.params.items() for i, b in enumerate(blobs)
+    }
+
+
+# -- construction ------------------------------------------------------------------------------
+
+
+def test_a_net_knows_its_parts():
+    net = small()
+
+    assert net.inputs == ["x", "t"]
+    assert net.outputs == ["loss", "prob"]
+    assert net.layer_names[:3] == ["x", "t", "ip1"]
+    assert [p.shape for p in net.params["ip1"]] == [(5, 6), (5,)]
+    assert net.layer_by_name("relu").type == "ReLU"
+    assert net.layer_number(-1) == len(net.layers) - 1
+    assert net.has_blob("prob")
+    assert not net.has_layer("prob2")
+    assert net.blob_loss_weights[net.blob_names.index("loss")] == 1
+    assert net.learnable_param_ids == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("call", ["blob_by_name", "layer_by_name"])
+def test_a_name_that_is_not_there_lists_those_that_are(call):
+    with pytest.raises(NetError, match="it has x, t"):
+        getattr(small(), call)("nobody")
+
+
+def test_the_phase_given_wins_over_the_file_and_stages_add_up():
+    text = 'state { phase: TEST stage: "a" }' + SMALL.replace(
+        'type: "Dropout"', 'type: "Dropout" include { stage: "a" stage: "b" phase: TRAIN }'
+    )
+
+    from_file = Net(parse_text(text, NetParameter), device="numpy")
+    given = small("TRAIN", text, stages=["b"])
+
+    assert (from_file.phase, given.phase) == ("TEST", "TRAIN")
+    assert not from_file.has_layer("drop")
+    assert given.has_layer("drop")
+
+
+def test_unknown_types_are_all_named_with_what_is_near():
+    text = SMALL.replace('"ReLU"', '"Relu"').replace('"Dropout"', '"Dropuot"')
+
+    with pytest.raises(NetError) as caught:
+        small(text=text)
+
+    assert "did you mean ReLU" in str(caught.value)
+    assert "did you mean Dropout" in str(caught.value)
+
+
+def test_an_error_names_layer_and_line(tmp_path):
+    file = tmp_path / "wrong.prototxt"
+    file.write_text(SMALL.replace("num_output: 5", "num_output: 0"))
+
+    with pytest.raises(ConfigError) as caught:
+        Net(file, "TEST", device="numpy")
+
+    assert str(caught.value) == (
+        "layer 'ip1' (InnerProduct): inner_product_param.num_output must be above 0, "
+        f"it is missing  [{file}:5]"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [({"phase": "PREDICT"}, "TRAIN or TEST"), ({"dtype": "float16"}, "float32 or float64")],
+)
+def test_arguments_are_checked(options, says):
+    with pytest.raises(ConfigError, match=says):
+        small(**options)
+
+
+# -- passes ------------------------------------------------------------------------------------
+
+
+def test_backward_agrees_with_differences_of_the_loss(backend):
+    net = small(device=backend, dtype="float64")
+    net.forward()
+    net.backward()
+    analytic = gradients(net)["ip10"]
+    weight, step = net.params["ip1"][0], 1e-5
+
+    numeric = np.zeros_like(analytic)
+    for index in np.ndindex(*weight.shape):
+        for sign in (1, -1):
+            weight.data[index] += sign * step
+            net.clock.passes = 0  # the same dropout mask again
+            numeric[index] += sign * net.forward() / (2 * step)
+            weight.data[index] -= sign * step
+
+    np.testing.assert_allclose(analytic, numeric, rtol=1e-6, atol=1e-8)
+
+
+def test_parameter_gradients_add_up_until_they_are_cleared(backend):
+    net = small("TEST", device=backend)
+    net.forward_backward()
+    once = gradients(net)
+    net.forward_backward()
+    twice = gradients(net)
+    net.clear_param_diffs()
+    none = gradients(net)
+
+    for name, gradient in once.items():
+        np.testing.assert_allclose(twice[name], 2 * gradient, rtol=1e-6)
+        assert not none[name].any()
+
+
+def test_a_pass_in_parts_equals_a_pass_in_one(backend):
+    whole, parts = small("TEST", device=backend), small("TEST", device=backend)
+
+    loss = whole.forward()
+    parts.forward(end="relu")
+    rest = parts.forward(start="drop")
+    whole.backward()
+    parts.backward(end="ip2")
+    parts.backward(start=parts.layer_number("ip2") - 1)
+
+    assert rest == loss
+    for name, gradient in gradients(whole).items():
+        np.testing.assert_array_equal(gradients(parts)[name], gradient)
+
+
+def test_writing_into_a_blob_and_going_on_from_there_takes_effect(backend):
+    net = small("TEST", device=backend)
+    net.forward()
+
+    net.blobs["y"].data[...] = [[9, 0, 0]] * 4  # a Split and two readers come after it
+    net.forward(start="ip2")
+    from_ip2 = net.blobs["prob"].data.copy()
+    net.blobs["y"].data[...] = [[9, 0, 0]] * 4
+    net.forward(start=net.layer_number("ip2") + 1)
+
+    assert (net.blobs["prob"].data.argmax(axis=1) == 0).all()
+    assert not np.array_equal(from_ip2, net.blobs["prob"].data)
+
+
+def test_held_views_and_slices_stay_live(backend):
+    net = small("TEST", device=backend)
+    prob, weight = net.blobs["prob"].data[1:], net.params["ip2"][0].data[0]
+    net.forward()
+    before = prob.copy()
+
+    weight[...] += 1.0
+    net.forward()
+
+    assert not np.array_equal(before, prob)
+    np.testing.assert_array_equal(prob, net.blobs["prob"].cpu_data()[1:])
+
+
+def test_a_blob_reshaped_by_its_user_is_honoured(backend):
+    net = small("TEST", device=backend)
+    net.forward()
+
+    net.blobs["x"].reshape(7, 6)
+    net.blobs["t"].reshape(7)
+    net.blobs["x"].data[...] = 1
+    net.blobs["t"].data[...] = 0
+    net.forward()
+
+    assert net.blobs["prob"].shape == (7, 3)
+
+
+def test_predict_takes_any_batch_and_gives_numpy(backend):
+    text = SMALL[: SMALL.index('layer { name: "loss"')].replace(
+        'layer { name: "t" type: "Input" top: "t" input_param { shape { dim: 4 } } }', ""
+    )
+    net = Net(parse_text(text, NetParameter), "TEST", device=backend, seed=1)
+    items = np.random.default_rng(1).standard_normal((11, 6)).astype(np.float32)
+
+    whole = net.predict({"x": items})["prob"]
+    parts = net.predict(items, batch=4)["prob"]
+
+    assert whole.shape == (11, 3)
+    np.testing.assert_allclose(parts, whole, rtol=1e-6)
+    with pytest.raises(NetError, match="inputs of net 'small' are"):
+        net.predict({"z": items})
+
+
+def test_no_array_moves_between_input_and_loss():
+    net = small(device="strict:device1")
+    net.forward_backward()
+    net.clear_param_diffs()
+    transfers.reset()
+
+    for name in ("x", "t"):
+        net.blobs[name].mutable_cpu_data()
+    net.forward()
+    net.backward()
+
+    assert transfers.to_device == 2  # the inputs
+    assert transfers.to_host == 1  # the loss
+    assert transfers.bytes_to_host == 4
+
+
+def test_results_do_not_depend_on_what_lies_on_stale_sides(backend):
+    with settings.override(poison=True):
+        poisoned = small(device=backend)
+    clean = small(device=backend)
+
+    for net in (poisoned, clean):
+        net.forward_backward()
+        net.to("numpy" if backend != "numpy" else "strict:device1").forward_backward()
+
+    for name, gradient in gradients(clean).items():
+        np.testing.assert_allclose(gradients(poisoned)[name], gradient, rtol=1e-6)
+
+
+def test_callbacks_see_every_layer_in_order():
+    net, seen = small(), []
+    net.before_forward.append(lambda i: seen.append(("before", i)))
+    net.after_forward.append(lambda i: seen.append(("after", i)))
+    net.after_backward.append(lambda i: seen.append(("back", i)))
+
+    net.forward_backward()
+
+    count = len(net.layers)
+    forward = [(word, i) for i in range(count) for word in ("before", "after")]
+    assert seen == forward + [("back", i) for i in reversed(range(count))]
+
+
+def test_random_layers_draw_anew_in_every_training_pass_and_alike_on_every_device(backend):
+    here, there = small(device=backend), small(device="numpy")
+    masks = []
+
+    for _ in range(2):
+        here.forward()
+        there.forward()
+        masks.append(here.blobs["h"].data.copy())
+        np.testing.assert_array_equal(masks[-1] != 0, there.blobs["h"].data != 0)
+
+    assert here.passes == 2
+    assert not np.array_equal(masks[0] != 0, masks[1] != 0)
+
+
+# -- devices -----------------------------------------------------------------------------------
+
+
+def test_a_net_moves_and_its_blobs_follow(backend):
+    net = small("TEST", device="numpy")
+    net.forward_backward()
+    expected, before = net.blobs["prob"].data.copy(), gradients(net)
+
+    net.to(backend)
+    held = net.blobs["prob"].data.copy()
+    net.forward_backward()
+
+    assert str(net.device) == backend
+    np.testing.assert_array_equal(held, expected)
+    np.testing.assert_allclose(net.blobs["prob"].data, expected, rtol=1e-5)
+    np.testing.assert_allclose(gradients(net)["ip10"], 2 * before["ip10"], rtol=1e-4, atol=1e-6)
+
+
+def test_plan_and_portable_code_agree(backend):
+    fast, portable = small(device=backend), small(device=backend, plan=False)
+
+    losses = [(fast.forward_backward(), portable.forward_backward()) for _ in range(3)]
+
+    assert all(step is None for step in portable.plan.steps())
+    np.testing.assert_allclose(*zip(*losses, strict=True), rtol=1e-5)
+    for name, gradient in gradients(portable).items():
+        np.testing.assert_allclose(gradients(fast)[name], gradient, rtol=1e-4, atol=1e-6)
+
+
+# -- weights -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("save", ["save", "save_hdf5"])
+def test_weights_come_back_from_a_file(tmp_path, backend, save):
+    if save == "save_hdf5":
+        pytest.importorskip("h5py", reason="HDF5 files need h5py")
+    source, target = small(device=backend), small(device=backend, seed=9)
+    file = tmp_path / "weights"
+
+    getattr(source, save)(file)
+    report = target.load(file)
+
+    assert (sorted(report.loaded), report.ignored, report.missing) == (["ip1", "ip2"], [], [])
+    for layer, blobs in source.params.items():
+        for mine, theirs in zip(target.params[layer], blobs, strict=True):
+            np.testing.assert_array_equal(mine.data, theirs.data)
+
+
+def test_the_report_says_what_did_not_meet():
+    source = small(text=SMALL.replace('"ip2"', '"ip3"')).to_proto()
+
+    report = small().load(source)
+
+    assert (report.loaded, report.ignored, report.missing) == (["ip1"], ["ip3"], ["ip2"])
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "says"),
+    [
+        (SMALL.replace("num_output: 3", "num_output: 4"), ShapeError, r"4 5 \(20\).*3 5 \(15\)"),
+        (
+            SMALL.replace("num_output: 3", "num_output: 3 bias_term: false"),
+            WeightsError,
+            "has 2 parameters, the source has 1",
+        ),
+    ],
+)
+def test_weights_that_do_not_fit_change_nothing(text, error, says):
+    net = small()
+    before = [b.data.copy() for b in net.params_list]
+
+    with pytest.raises(error, match=says):
+        net.load(small(text=text, seed=8).to_proto())
+
+    for blob, values in zip(net.params_list, before, strict=True):
+        np.testing.assert_array_equal(blob.data, values)
+
+
+def test_a_file_that_is_no_caffemodel_is_refused(tmp_path):
+    file = tmp_path / "weights"
+    file.write_bytes(b"\x0a\xff\xff\xff\xff\x0fnot a caffemodel")
+
+    with pytest.raises(WeightsError, match="weights"):
+        small().load(file)
+    with pytest.raises(DemitasseError):
+        small().load(tmp_path / "nothing")
+
+
+def test_nets_can_share_their_weights():
+    one, two = small(), small("TEST", seed=8)
+
+    two.share_trained_layers_with(one)
+    one.params["ip1"][0].data[...] = 5
+
+    assert (two.params["ip1"][0].data == 5).all()
+
+
+def test_parameters_of_one_name_are_one(backend):
+    text = """
+    layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 4 } } }
+    layer { name: "a" type: "InnerProduct" bottom: "x" top: "a" param { name: "w" }
+            inner_product_param { num_output: 4 bias_term: false
+                                  weight_filler { type: "xavier" } } }
+    layer { name: "b" type: "InnerProduct" bottom: "a" top: "b" param { name: "w" }
+            inner_product_param { num_output: 4 bias_term: false } }
+    force_backward: true
+    """
+    net = Net(parse_text(text, NetParameter), "TRAIN", device=backend, seed=2)
+    weight = net.params["a"][0]
+    net.blobs["x"].data[...] = 1
+    net.forward()
+    net.blobs["b"].diff[...] = 1
+    net.backward()
+    own = weight.diff.copy()
+
+    net.update()
+
+    assert len(net.learnable_params) == 1
+    assert net.params["b"][0].data_memory is weight.data_memory
+    assert own.any()
+    np.testing.assert_array_equal(net.params["b"][0].diff, own)
+
+
+# -- lowered steps and errors inside a pass ----------------------------------------------------
+
+
+def test_what_one_pass_saved_is_refused_by_another():
+    net = small()
+    layer = net.layer_by_name("drop")
+    net.forward()
+    layer.stamp += 1  # as if another path had run the forward
+
+    with pytest.raises(NetError, match=r"layer 'drop' \(Dropout\): backward needs 'mask'"):
+        net.backward()
+
+
+def test_an_error_inside_a_pass_names_the_layer():
+    @register("Complains")
+    class Complains(Layer):
+        bottoms = tops = Exactly(1)
+
+        def reshape(self, bottom, top):
+            top[0].reshape_like(bottom[0])
+
+        def forward(self, bottom, top):
+            raise ShapeError("too long")
+
+    try:
+        net = small(text=SMALL.replace('"ReLU"', '"Complains"'))
+        with pytest.raises(ShapeError, match=r"layer 'relu' \(Complains\): too long"):
+            net.forward()
+        with pytest.raises(NetError, match="already registered"):
+            register("Complains")(Complains)
+    finally:
+        unregister("Complains")
+
+
+def test_a_dropped_net_frees_its_memory():
+    import weakref
+
+    net = small()
+    net.forward_backward()
+    memory = weakref.ref(net.params_list[0].data_memory)
+
+    del net
+    gc.collect()
+
+    assert memory() is None

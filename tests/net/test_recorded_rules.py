@@ -1,0 +1,61 @@
+"""Net construction as Caffe recorded it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from goldens import describe, golden_rules
+
+from demitasse import Net
+from demitasse.errors import DemitasseError
+
+# Caffe's own nets whose recording holds a refusal, and why ours may differ.
+RECORDED_REFUSALS = {
+    # its two data layers were replaced by one-channel stand-ins, which cannot be sliced in two
+    "examples__siamese__mnist_siamese_train_test",
+    # the recorder could not import the user's module `pyloss`; neither can we
+    "examples__pycaffe__linreg",
+    # none of its data layers is in phase TEST without the stage `test-on-train` or `test-on-test`
+    "examples__mnist__mnist_autoencoder",
+}
+
+
+@pytest.mark.parametrize("case", golden_rules(), ids=str)
+def test_rules_of_construction(case, backend):
+    if case.refused:
+        with pytest.raises(DemitasseError):
+            case.net(device=backend)
+        return
+
+    net = case.net(device=backend)
+
+    case.check(net)
+
+
+def test_caffes_own_nets(reference_data, backend):
+    faults, seen = [], 0
+    for recording in sorted((reference_data / "goldens_nets").glob("*.json")):
+        if recording.name.startswith(("examples__", "models__")):
+            for phase, want in json.loads(recording.read_text()).items():
+                if phase in {"TRAIN", "TEST"}:
+                    seen += 1
+                    faults += compare(recording, phase, want, backend)
+
+    assert seen == 58
+    assert not faults, "\n".join(faults)
+
+
+def compare(recording: Path, phase: str, want: dict, backend: str) -> list[str]:
+    prototxt = recording.with_suffix("")
+    name = f"{prototxt.stem} {phase}"
+    try:
+        got = json.loads(json.dumps(describe(Net(prototxt, phase, device=backend))))
+    except DemitasseError as error:
+        refused = "error" in want and prototxt.stem in RECORDED_REFUSALS
+        return [] if refused else [f"{name}: {error}"]
+    if "error" in want:
+        return [f"{name}: accepted, Caffe refused: {want['error']}"]
+    if "force_backward: true" in prototxt.read_text():
+        # recorded before Caffe applies force_backward to its flags
+        want["needs_backward"] = [layer["name"] for layer in want["layers"]]
+    return [f"{name}: {key} differs" for key in got if key in want and got[key] != want[key]]
