@@ -1,0 +1,150 @@
+"""What ``doctor`` finds out: versions, devices, the BLAS in use, settings, and what is amiss."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from demitasse import __version__
+from demitasse.config import settings
+
+__all__ = ["blas", "devices", "examine", "libraries", "problems", "settings_table"]
+
+LIBRARIES = {
+    "numpy": ["numpy"],
+    "array-api-compat": ["array-api-compat"],
+    "protobuf": ["protobuf"],
+    "lmdb": ["lmdb"],
+    "click": ["click"],
+    "rich": ["rich"],
+    "h5py": ["h5py"],
+    "Pillow": ["pillow"],
+    "scikit-learn": ["scikit-learn"],
+    "cupy": ["cupy-cuda13x", "cupy-cuda12x", "cupy"],
+    "cuDNN": ["nvidia-cudnn-cu13", "nvidia-cudnn-cu12"],
+    "cuDNN frontend": ["nvidia-cudnn-frontend"],
+}
+"""Library -> distributions that may bring it."""
+
+EXTRAS = {"h5py": "hdf5", "Pillow": "image", "scikit-learn": "examples", "cupy": "cuda13"}
+"""Optional library -> the extra of demitasse that installs it."""
+
+BLAS_VARIABLES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
+"""Variables that make OpenBLAS take other kernels than it would choose for the processor."""
+
+
+def examine() -> dict[str, Any]:
+    """Return all of it, ready for JSON."""
+    found = {
+        "demitasse": __version__,
+        "installed_at": str(Path(__file__).parents[1]),
+        "python": f"{platform.python_version()} ({sys.executable})",
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "libraries": libraries(),
+        "blas": blas(),
+        "devices": devices(),
+        "settings": settings_table(),
+    }
+    return {**found, "problems": problems(found)}
+
+
+def libraries() -> dict[str, str | None]:
+    """Return the version of each library, or None where it is not installed."""
+    return {name: _version(names) for name, names in LIBRARIES.items()}
+
+
+def _version(distributions: list[str]) -> str | None:
+    for name in distributions:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def blas() -> dict[str, str | None]:
+    """Return the library numpy multiplies matrices with, and the kernels it has chosen."""
+    import numpy as np
+
+    built: Any = np.show_config(mode="dicts")
+    about = built.get("Build Dependencies", {}).get("blas", {})
+    return {
+        "name": about.get("name"),
+        "version": about.get("version"),
+        "kernel": _openblas(Path(np.__file__).parent),
+    }
+
+
+def _openblas(numpy: Path) -> str | None:
+    """Ask the OpenBLAS that comes with numpy what kernels it has chosen."""
+    folders = (numpy.parent / "numpy.libs", numpy / ".dylibs")
+    for path in (path for folder in folders for path in folder.glob("*openblas*")):
+        try:
+            library = ctypes.CDLL(str(path))
+        except OSError:
+            continue
+        for name in ("scipy_openblas_get_corename64_", "openblas_get_corename64_",
+                     "scipy_openblas_get_corename", "openblas_get_corename"):  # fmt: skip
+            try:
+                ask = getattr(library, name)
+            except AttributeError:
+                continue
+            ask.restype = ctypes.c_char_p
+            answer = ask()
+            return answer.decode(errors="replace") if answer else None
+    return None
+
+
+def devices() -> dict[str, list[str] | str]:
+    """Return, for each backend, the devices that are there, or why there are none."""
+    from demitasse.backends import backend_class, backend_names
+    from demitasse.errors import DemitasseError
+
+    found: dict[str, list[str] | str] = {}
+    for name in backend_names():
+        if name == "cpu":
+            found[name] = ["cpu"]
+            continue
+        try:
+            backend = backend_class(name)
+            found[name] = backend.devices() or backend.missing()
+        except (DemitasseError, ImportError) as error:
+            found[name] = str(error)
+    return found
+
+
+def settings_table() -> dict[str, dict[str, Any]]:
+    """Return value and origin of every setting."""
+    return {
+        name: {"value": value.value, "where": value.where}
+        for name in settings.names()
+        for value in [settings.find(name)]
+    }
+
+
+def problems(found: dict[str, Any]) -> list[str]:
+    """Return what is amiss and what to do about it."""
+    from demitasse.device import Device
+    from demitasse.errors import DeviceError
+
+    notes = []
+    for name in BLAS_VARIABLES:
+        if name in os.environ:
+            kernel = found["blas"]["kernel"]
+            now = f"; now it uses those for {kernel}" if kernel else ""
+            notes.append(
+                f"{name}={os.environ[name]} is set: OpenBLAS does not choose its kernels by the "
+                f"processor{now}. This can make everything twice as slow; unset it."
+            )
+    device = found["settings"]["device"]
+    try:
+        Device(device["value"])
+    except DeviceError as error:
+        notes.append(f"{device['where']} asks for a device that cannot be used: {error}")
+    return notes

@@ -1,0 +1,86 @@
+"""Exit codes, and how a failure ends the process."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+from demitasse.errors import (
+    ConfigError,
+    DataError,
+    DemitasseError,
+    DeviceError,
+    NetError,
+    PrototxtError,
+    ShapeError,
+    SnapshotError,
+    WeightsError,
+)
+
+__all__ = ["EXIT_CODES", "FAILED", "INTERRUPTED", "Fault", "exit_code", "faults", "running"]
+
+FAILED, MODEL_OR_DATA, DEVICE, INTERRUPTED = 1, 3, 4, 130
+
+EXIT_CODES: dict[type[BaseException], int] = {
+    KeyboardInterrupt: INTERRUPTED,
+    DeviceError: DEVICE,
+    ConfigError: MODEL_OR_DATA,
+    DataError: MODEL_OR_DATA,
+    NetError: MODEL_OR_DATA,
+    PrototxtError: MODEL_OR_DATA,
+    ShapeError: MODEL_OR_DATA,
+    SnapshotError: MODEL_OR_DATA,
+    WeightsError: MODEL_OR_DATA,
+    DemitasseError: FAILED,
+    OSError: FAILED,
+    MemoryError: FAILED,
+}
+"""Exception -> exit code; the first that fits counts. Wrong usage is click's own 2."""
+
+
+class Fault(click.ClickException):
+    """Ends the process with a message and a code, without a traceback."""
+
+    def __init__(self, message: str, code: int = FAILED) -> None:
+        super().__init__(message)
+        self.exit_code = code  # type: ignore[misc]  # click reads it from the instance, too
+
+    def show(self, file: object = None) -> None:
+        """Print the message on standard error."""
+        del file
+        click.echo(f"error: {self.format_message()}", err=True)
+
+
+def exit_code(error: BaseException) -> int:
+    """Return the code that the process ends with because of an exception."""
+    return next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), FAILED)
+
+
+@contextmanager
+def faults() -> Iterator[None]:
+    """Turn exceptions that explain themselves into faults; at log level debug, show where from."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise  # click ends quietly when nobody reads any more
+    except tuple(EXIT_CODES) as error:
+        if logging.getLogger("demitasse").isEnabledFor(logging.DEBUG):
+            traceback.print_exception(error)
+        message = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
+        raise Fault(message or type(error).__name__, exit_code(error)) from error
+
+
+@contextmanager
+def running() -> Iterator[None]:
+    """Around work on a model that is in order: what fails now is no fault of its files.
+
+    That is a snapshot that cannot be written, and a loss that is no number.
+    """
+    try:
+        yield
+    except (NetError, SnapshotError) as error:
+        raise DemitasseError(str(error)) from error

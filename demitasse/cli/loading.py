@@ -1,0 +1,27 @@
+"""Nets with weights, for verbs that run them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from demitasse.log import get_logger
+from demitasse.net import Net
+
+__all__ = ["load_weights_into"]
+
+log = get_logger(__name__)
+
+
+def load_weights_into(net: Net, files: Sequence[str | os.PathLike[str]]) -> None:
+    """Load files one after the other, and tell what of them and of the net was left out."""
+    missing = set(net.params) if files else set()
+    for file in files:
+        report = net.load(file)
+        for layer in report.ignored:
+            log.info("Ignoring source layer %s", layer)
+        log.info("Loaded %d layers from %s", len(report.loaded), os.fspath(file))
+        missing &= set(report.missing)
+    for layer in net.params:
+        if layer in missing:
+            log.warning("No file has weights for layer %s; it keeps those it was made with", layer)

@@ -1,0 +1,90 @@
+"""Flags that several verbs have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+__all__ = [
+    "FILE",
+    "FOLDER",
+    "device_options",
+    "json_option",
+    "phase_option",
+    "split_names",
+    "state_options",
+]
+
+Function = Callable[..., Any]
+
+FILE = click.Path(path_type=Path)
+"""A file; whether it is there is found out by whoever reads it, who says more about it."""
+
+FOLDER = click.Path(path_type=Path, file_okay=False)
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output.")
+
+
+def device_options(function: Function) -> Function:
+    """Add ``--device`` and Caffe's ``--gpu``; the verb gets ``device``, a name or None."""
+
+    @click.option("--device", metavar="DEVICE", help="Where to run: cpu, cuda:0, numpy, ...")
+    @click.option("--gpu", metavar="ID", help="Number of the GPU to run on, as in Caffe.")
+    @wraps(function)
+    def with_device(*args: Any, device: str | None, gpu: str | None, **kwargs: Any) -> Any:
+        return function(*args, device=_device(device, gpu), **kwargs)
+
+    return with_device
+
+
+def _device(device: str | None, gpu: str | None) -> str | None:
+    if not gpu:
+        return device
+    if device is not None:
+        message = "--device and --gpu both say where to run; give one of them"
+        raise click.UsageError(message)
+    if gpu == "all" or "," in gpu:
+        message = f"--gpu {gpu}: nets run on one GPU so far; give the number of one"
+        raise click.UsageError(message)
+    if not gpu.isdecimal():
+        message = f"--gpu takes the number of a GPU, not {gpu!r}"
+        raise click.UsageError(message)
+    return f"cuda:{gpu}"
+
+
+def state_options(function: Function) -> Function:
+    """Add ``--level`` and ``--stage``; the verb gets ``level``, or None, and ``stages``."""
+
+    @click.option("--level", type=int, help="Level of the net's state.")
+    @click.option(
+        "--stage",
+        "stages",
+        multiple=True,
+        metavar="STAGE[,STAGE]",
+        help="Stages of the net's state.",
+    )
+    @wraps(function)
+    def with_state(*args: Any, stages: tuple[str, ...], **kwargs: Any) -> Any:
+        return function(*args, stages=split_names(stages), **kwargs)
+
+    return with_state
+
+
+def phase_option(default: str) -> Callable[[Function], Function]:
+    """Add ``--phase``."""
+    return click.option(
+        "--phase",
+        type=click.Choice(["TRAIN", "TEST"], case_sensitive=False),
+        default=default,
+        show_default=True,
+        help="Phase of the net's state.",
+    )
+
+
+def split_names(lists: tuple[str, ...]) -> list[str]:
+    """Return the names in lists that have commas between them."""
+    return [name.strip() for one in lists for name in one.split(",") if name.strip()]

@@ -1,0 +1,74 @@
+"""One line that shows how far training is, on a terminal and nowhere else."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from demitasse.solvers import Solver
+
+__all__ = ["train_progress"]
+
+
+@contextmanager
+def train_progress(solver: Solver) -> Iterator[None]:
+    """Show iteration, speed, time left, loss and learning rate below the log lines.
+
+    Nothing is shown, and rich is not imported, when standard error is no terminal.
+    """
+    if not sys.stderr.isatty():
+        yield
+        return
+    progress = _progress()
+    task = progress.add_task("", total=solver.param.max_iter, completed=solver.iter, note="")
+
+    def show() -> None:
+        note = f"loss {solver.smoothed_loss:.4g}  lr {solver.lr:.3g}"
+        progress.update(task, completed=solver.iter, note=note)
+
+    solver.on_start.append(show)
+    before = sys.stderr
+    with progress:
+        _log_to(before, sys.stderr)  # rich's, which keeps the line below what is logged
+        try:
+            yield
+        finally:
+            progress.update(task, completed=solver.iter)
+            _log_to(sys.stderr, before)
+            solver.on_start.remove(show)
+
+
+def _progress() -> Progress:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    return Progress(
+        MofNCompleteColumn(),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[note]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        refresh_per_second=4,
+        transient=True,
+    )
+
+
+def _log_to(old: object, new: object) -> None:
+    for handler in logging.getLogger("demitasse").handlers:
+        if isinstance(handler, logging.StreamHandler) and handler.stream is old:
+            handler.setStream(new)

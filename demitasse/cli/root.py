@@ -1,0 +1,67 @@
+"""The command ``demitasse`` itself: its verbs, each imported when it is used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+from demitasse import __version__
+from demitasse.cli.spelling import plain_name, two_dashes
+
+__all__ = ["VERBS", "Root", "cli"]
+
+VERBS = (
+    "train",
+    "test",
+    "time",
+    "device_query",
+    "consistency",
+    "summary",
+    "weights",
+    "convert",
+    "compute_image_mean",
+    "upgrade",
+    "example",
+    "doctor",
+    "version",
+)
+"""Verbs in the order of ``--help``; each is ``command`` in the module of its name."""
+
+
+class Root(click.Group):
+    """A group whose verbs are modules of ``demitasse.cli.verbs``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take flags with one dash, too."""
+        return super().parse_args(ctx, two_dashes(args))
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the verbs."""
+        del ctx
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a verb."""
+        del ctx
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = import_module(f"demitasse.cli.verbs.{cmd_name}").command
+        return command
+
+
+@click.group(
+    cls=Root,
+    name="demitasse",
+    context_settings={
+        "help_option_names": ["--help", "-h"],
+        "token_normalize_func": plain_name,
+        "max_content_width": 100,
+    },
+)
+@click.version_option(__version__, message="demitasse %(version)s")
+def cli() -> None:
+    """Train, test, time and look into Caffe's nets.
+
+    Flags may be written as in Caffe: -solver FILE, -solver=FILE, --solver FILE, --solver=FILE.
+    """

@@ -1,0 +1,89 @@
+"""What all verbs share: log flags, and failures that become exit codes."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from demitasse.cli.exits import faults
+
+__all__ = ["Verb"]
+
+GLOG_LEVELS = ("info", "warning", "error", "critical")
+"""Levels in glog's order, which ``--minloglevel`` counts in."""
+
+
+class Verb(click.Command):
+    """A command with the flags that say how much is logged, and how."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params += _log_options()
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb: log to standard error, turn exceptions into exit codes."""
+        names = ("log_level", "log_format", "log_dir", "minloglevel")
+        options = {name: ctx.params.pop(name) for name in names}
+        with ExitStack() as stack:
+            stack.enter_context(faults())
+            _start(stack, **options)
+            return super().invoke(ctx)
+
+
+def _log_options() -> list[click.Parameter]:
+    levels = click.Choice(["debug", "info", "warning", "error"], case_sensitive=False)
+    return [
+        click.Option(["--log_level"], type=levels, help="Least severe level that is logged."),
+        click.Option(
+            ["--log_format"],
+            type=click.Choice(["glog", "text", "json"]),
+            default="glog",
+            help="Form of log lines on standard error; glog is what Caffe's log parsers read.",
+        ),
+        click.Option(
+            ["--log_dir"],
+            type=click.Path(path_type=Path, file_okay=False),
+            help="Folder for a log file, in addition to standard error.",
+        ),
+        click.Option(["--minloglevel"], type=click.IntRange(0, 3), hidden=True),
+    ]
+
+
+def _start(
+    stack: ExitStack,
+    log_level: str | None,
+    log_format: str,
+    log_dir: Path | None,
+    minloglevel: int | None,
+) -> None:
+    """Log until the stack is closed."""
+    from demitasse.config import settings
+    from demitasse.errors import ConfigError
+    from demitasse.log import start_logging, stop_logging
+
+    try:
+        for name in settings.names():
+            settings.find(name)
+    except ConfigError as error:  # told by the user and not by a model: wrong usage
+        raise click.UsageError(str(error)) from error
+    if log_level is None and minloglevel is not None:
+        log_level = GLOG_LEVELS[minloglevel]
+    if log_level is not None:
+        stack.enter_context(settings.override(log_level=log_level))
+    shown = start_logging(log_level, log_format)
+    stack.callback(stop_logging)
+    if log_dir is not None:
+        log_dir.mkdir(parents=True, exist_ok=True)
+        file = logging.FileHandler(
+            log_dir / f"demitasse.{datetime.now():%Y%m%d-%H%M%S.%f}.log", encoding="utf-8"
+        )
+        file.setFormatter(shown.formatter)
+        logger = logging.getLogger("demitasse")
+        logger.addHandler(file)
+        stack.callback(file.close)
+        stack.callback(logger.removeHandler, file)

@@ -1,0 +1,67 @@
+"""doctor: what is installed, which devices are there, where settings come from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from demitasse.cli.exits import FAILED
+from demitasse.cli.options import json_option
+from demitasse.cli.output import print_json, table
+from demitasse.cli.verb import Verb
+
+
+@click.command(cls=Verb)
+@json_option
+@click.pass_context
+def command(ctx: click.Context, as_json: bool) -> None:
+    """Tell what is installed, found, set, and amiss.
+
+    Versions, devices and why others are missing, the BLAS in use, and where each setting comes
+    from. Exits with 1 when something is amiss.
+    """
+    from demitasse.cli.diagnosis import examine
+
+    found = examine()
+    if as_json:
+        print_json(found)
+    else:
+        click.echo(_text(found))
+    if found["problems"]:
+        ctx.exit(FAILED)
+
+
+def _text(found: dict[str, Any]) -> str:
+    from demitasse.cli.diagnosis import EXTRAS
+    from demitasse.config import TABLE
+
+    general = [
+        ("demitasse", f"{found['demitasse']} ({found['installed_at']})"),
+        ("Python", found["python"]),
+        ("platform", f"{found['platform']}, {found['cpus']} CPUs"),
+    ]
+    libraries = []
+    for name, version in found["libraries"].items():
+        extra = f"  (pip install demitasse[{EXTRAS[name]}])" if name in EXTRAS else ""
+        libraries.append((name, version or f"not installed{extra}"))
+    blas = found["blas"]
+    general.append(
+        ("BLAS of numpy", f"{blas['name']} {blas['version']}, kernels: {blas['kernel'] or '?'}")
+    )
+    devices = [
+        (name, ", ".join(there) if isinstance(there, list) else f"none: {there}")
+        for name, there in found["devices"].items()
+    ]
+    settings = [
+        (name, str(entry["value"]), entry["where"], TABLE[name].variable)
+        for name, entry in found["settings"].items()
+    ]
+    parts = [
+        table(("", ""), general).lstrip("\n"),
+        table(("library", "version"), libraries),
+        table(("backend", "devices"), devices),
+        table(("setting", "value", "from", "environment"), settings),
+    ]
+    parts += [f"problem: {problem}" for problem in found["problems"]] or ["no problems found"]
+    return "\n\n".join(parts)

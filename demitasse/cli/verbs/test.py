@@ -1,0 +1,88 @@
+"""test: score a trained net.
+
+Source: Caffe, ``tools/caffe.cpp`` (``test``).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from demitasse.cli.options import FILE, device_options, json_option, split_names, state_options
+from demitasse.cli.output import print_json
+from demitasse.cli.verb import Verb
+
+
+class Iterations(click.ParamType[int | None]):
+    """A number of batches above 0, or ``epoch``, which becomes None."""
+
+    name = "iterations"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | None:
+        """Read the flag's value."""
+        text = str(value)
+        if text == "epoch":
+            return None
+        if not text.isdecimal() or not int(text):
+            self.fail(f"{text!r} is neither a number above 0 nor 'epoch'.", param, ctx)
+        return int(text)
+
+
+@click.command(cls=Verb)
+@click.option("--model", type=FILE, required=True, help="The net's prototxt.")
+@click.option(
+    "--weights", multiple=True, required=True, metavar="FILE[,FILE]", help="Weights to score."
+)
+@click.option(
+    "--iterations",
+    type=Iterations(),
+    default="50",
+    show_default=True,
+    metavar="N|epoch",
+    help="Number of batches. 'epoch' reads every record exactly once.",
+)
+@state_options
+@device_options
+@json_option
+def command(
+    model: Path,
+    weights: tuple[str, ...],
+    iterations: int | None,
+    level: int | None,
+    stages: list[str],
+    device: str | None,
+    as_json: bool,
+) -> None:
+    """Score a trained net.
+
+    Logs every output of every batch, and the means at the end.
+    """
+    from demitasse.cli.epoch import epoch_of, net_for_rest
+    from demitasse.cli.loading import load_weights_into
+    from demitasse.cli.scoring import Scores
+    from demitasse.log import get_logger
+    from demitasse.net import Net
+
+    log = get_logger(__name__)
+    state: dict[str, Any] = {"level": level or 0, "stages": stages}
+    scores = Scores()
+    with Net(model, "TEST", device=device, **state) as net:
+        log.info("Use %s.", net.device)
+        load_weights_into(net, split_names(weights))
+        if iterations is not None:
+            log.info("Running for %d iterations.", iterations)
+            scores.run(net, iterations)
+        else:
+            epoch = epoch_of(net)
+            log.info("Running through %d records, %d at a time.", epoch.records, epoch.batch)
+            scores.run(net, epoch.batches, epoch.batch)
+            if epoch.rest:
+                with net_for_rest(net, model, epoch, **state) as rest:
+                    scores.run(rest, 1, epoch.rest)
+    scores.tell()
+    if as_json:
+        print_json(scores.as_dict())

@@ -1,0 +1,134 @@
+"""train: learn the weights of a net, or go on learning them.
+
+Source: Caffe, ``tools/caffe.cpp`` (``train``).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from demitasse.cli.exits import INTERRUPTED, running
+from demitasse.cli.options import FILE, device_options, split_names, state_options
+from demitasse.cli.signals import Effect, Signals
+from demitasse.cli.verb import Verb
+
+if TYPE_CHECKING:
+    from demitasse.device import Device
+    from demitasse.proto import SolverParameter
+    from demitasse.solvers import Solver
+
+EFFECTS = click.Choice(["stop", "snapshot", "none"])
+
+
+@click.command(cls=Verb)
+@click.option("--solver", "file", type=FILE, required=True, help="The solver's prototxt.")
+@click.option("--snapshot", type=FILE, help="A solver state to go on from.")
+@click.option(
+    "--weights",
+    multiple=True,
+    metavar="FILE[,FILE]",
+    help="Weights to begin with, loaded by layer name, one file after the other.",
+)
+@click.option(
+    "--sigint_effect",
+    type=EFFECTS,
+    default="stop",
+    show_default=True,
+    help="What Ctrl-C does. To stop is to finish the iteration and to write a snapshot.",
+)
+@click.option(
+    "--sighup_effect",
+    type=EFFECTS,
+    default="snapshot",
+    show_default=True,
+    help="What a hang-up (SIGHUP) does.",
+)
+@click.option(
+    "--on_nonfinite",
+    type=click.Choice(["warn", "stop"]),
+    default="warn",
+    show_default=True,
+    help="What to do when the loss is no finite number.",
+)
+@state_options
+@device_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    file: Path,
+    snapshot: Path | None,
+    weights: tuple[str, ...],
+    sigint_effect: Effect,
+    sighup_effect: Effect,
+    on_nonfinite: Literal["warn", "stop"],
+    level: int | None,
+    stages: list[str],
+    device: str | None,
+) -> None:
+    """Train a net, or go on training it.
+
+    Exits with 130 when it was interrupted; the snapshot is kept then. The device is that of
+    --device or --gpu, else what the settings name, else the solver's solver_mode and device_id.
+    """
+    if snapshot is not None and weights:
+        message = "a run goes on from a --snapshot or begins with --weights, not both"
+        raise click.UsageError(message)
+    from demitasse.log import get_logger
+    from demitasse.proto import read_solver_params
+    from demitasse.solvers import Solver
+
+    log = get_logger(__name__)
+    param = read_solver_params(file)
+    chosen, where = _device(device, param, file)
+    log.info("Use %s (%s).", chosen, where)
+    if level is not None:
+        param.train_state.level = level
+    param.train_state.stage.extend(stages)
+    if snapshot is not None or weights:
+        param.weights[:] = split_names(weights)
+    solver = Solver(param, device=chosen, base_dir=file.parent, on_nonfinite=on_nonfinite)
+    with solver:
+        if snapshot is not None:
+            log.info("Resuming from %s", snapshot)
+            solver.restore(snapshot)
+        log.info("Starting Optimization")
+        _solve(solver, Signals(solver.request, sigint_effect, sighup_effect))
+    if solver.stopped:
+        state = _state(solver)
+        if state is not None:
+            log.info("To go on: demitasse train --solver %s --snapshot %s", file, state)
+        ctx.exit(INTERRUPTED)
+
+
+def _solve(solver: Solver, signals: Signals) -> None:
+    from demitasse.cli.progress import train_progress
+
+    with signals, running(), train_progress(solver):
+        solver.solve()
+
+
+def _device(argument: str | None, param: SolverParameter, file: Path) -> tuple[Device, str]:
+    """Return the device to train on and who named it."""
+    from demitasse.device import choose_device
+    from demitasse.errors import DeviceError
+
+    wanted = None
+    if param.HasField("solver_mode"):
+        gpu = param.solver_mode == type(param).GPU
+        wanted = f"cuda:{param.device_id}" if gpu else "cpu"
+    try:
+        return choose_device(argument, wanted)
+    except DeviceError as error:
+        if argument is None and wanted is not None and f"{wanted!r}" in error.message:
+            error.message += "; to train elsewhere than the solver says, add e.g. --device cpu"
+            error.at(f"solver_mode of {file}")
+        raise
+
+
+def _state(solver: Solver) -> Path | None:
+    """Return the solver state that was written last, if it was written now."""
+    stem = f"{solver.param.snapshot_prefix}_iter_{solver.iter}.solverstate"
+    return next((path for path in (Path(stem), Path(f"{stem}.h5")) if path.exists()), None)

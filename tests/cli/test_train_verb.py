@@ -1,0 +1,225 @@
+"""``demitasse train``: Caffe's flags, files, and where it runs."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from demitasse import settings
+from demitasse.io import load_weights
+from demitasse.proto import read_net_params_binary
+from demitasse.solvers import read_state
+
+
+def edit(path: str, *pairs: tuple[str, str]) -> None:
+    text = Path(path).read_text()
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    Path(path).write_text(text)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "-solver solver.prototxt",
+        "-solver=solver.prototxt",
+        "--solver solver.prototxt",
+        "--solver=solver.prototxt",
+    ],
+)
+def test_flags_in_every_spelling(project, run, flags):
+    result = run(f"train {flags}")
+
+    assert result.exit_code == 0
+    assert Path("run_iter_20.caffemodel").exists()
+    assert Path("run_iter_20.solverstate").exists()
+
+
+def test_underscores_and_hyphens_are_the_same(project, run):
+    assert run("train -solver solver.prototxt --sigint-effect=none").exit_code == 0
+
+
+def test_flags_of_glog_are_taken(project, run):
+    flags = "-logtostderr=1 --alsologtostderr -nocolorlogtostderr -v=1 --stderrthreshold=2"
+
+    result = run(f"train {flags} -solver solver.prototxt --minloglevel=1")
+
+    assert result.exit_code == 0
+    assert result.stderr == ""
+
+
+def test_training_learns(trained, run):
+    result = run("test -model net.prototxt -weights run_iter_20.caffemodel -iterations 5 --json")
+
+    assert '"accuracy": 1.0' in result.stdout
+
+
+def test_a_run_goes_on_from_a_snapshot(project, run):
+    edit("solver.prototxt", ("display: 5", "display: 5 snapshot: 10"))
+    assert run("train -solver solver.prototxt").exit_code == 0
+    whole = load_weights("run_iter_20.caffemodel")["ip"]
+    Path("run_iter_20.caffemodel").unlink()
+
+    result = run("train -solver solver.prototxt -snapshot run_iter_10.solverstate")
+
+    assert result.exit_code == 0
+    assert "Resuming from run_iter_10.solverstate" in result.stderr
+    assert "Iteration 5," not in result.stderr
+    for once, twice in zip(whole, load_weights("run_iter_20.caffemodel")["ip"], strict=True):
+        assert (once == twice).all()
+
+
+def test_weights_to_begin_with_are_loaded_in_order(trained, run):
+    edit("solver.prototxt", ("max_iter: 20", "max_iter: 0"), ('prefix: "run"', 'prefix: "tuned"'))
+
+    result = run("train", "-solver=solver.prototxt", "-weights=run_iter_20.caffemodel")
+
+    assert result.exit_code == 0
+    assert "Loaded 1 layers from run_iter_20.caffemodel" in result.stderr
+    before, after = (load_weights(f"{n}.caffemodel") for n in ("run_iter_20", "tuned_iter_0"))
+    assert (before["ip"][0] == after["ip"][0]).all()
+
+
+def test_snapshot_and_weights_together_are_wrong_usage(trained, run):
+    result = run("train -solver solver.prototxt -snapshot a.solverstate -weights a.caffemodel")
+
+    assert result.exit_code == 2
+    assert "not both" in result.stderr
+
+
+def test_level_and_stages_reach_the_training_net(project, run):
+    edit(
+        "net.prototxt",
+        (
+            'layer { name: "loss"',
+            'layer { name: "twice" type: "Power" bottom: "ip" top: "twice" include '
+            '{ phase: TRAIN stage: "a" stage: "b" min_level: 2 } }\n'
+            'layer { name: "silence" type: "Silence" bottom: "twice" include '
+            '{ phase: TRAIN stage: "a" stage: "b" min_level: 2 } }\n'
+            'layer { name: "loss"',
+        ),
+    )
+
+    layers = []
+    for flags in ("", "-stage a,b", "-level 2 -stage a -stage b"):
+        assert run(f"train -solver solver.prototxt {flags}").exit_code == 0
+        net = read_net_params_binary("run_iter_20.caffemodel")
+        layers.append([layer.name for layer in net.layer])
+
+    assert "twice" not in layers[0] + layers[1]
+    assert "twice" in layers[2]
+
+
+# -- devices -----------------------------------------------------------------------------------
+
+
+def device_used(result) -> tuple[str, str]:
+    return re.search(r"Use (\S+) \((.*)\)\.", result.stderr).groups()
+
+
+def test_the_device_is_that_of_the_settings(project, run, monkeypatch):
+    assert device_used(run("train -solver solver.prototxt")) == ("cpu", "default")
+
+    monkeypatch.setenv("DEMITASSE_DEVICE", "numpy")
+
+    assert device_used(run("train -solver solver.prototxt")) == ("numpy", "DEMITASSE_DEVICE")
+
+
+def test_an_argument_is_stronger_than_everything(project, run, monkeypatch):
+    monkeypatch.setenv("DEMITASSE_DEVICE", "readonly")
+    edit("solver.prototxt", ("display: 5", "display: 5 solver_mode: GPU"))
+
+    result = run("train -solver solver.prototxt -device numpy")
+
+    assert device_used(result) == ("numpy", "argument")
+
+
+def test_the_solver_file_is_asked_before_the_settings_file(project, run):
+    Path("demitasse.toml").write_text('device = "readonly"\n')
+    edit("solver.prototxt", ("display: 5", "display: 5 solver_mode: CPU"))
+
+    assert device_used(run("train -solver solver.prototxt")) == ("cpu", "solver file")
+
+
+def test_the_environment_is_stronger_than_the_solver_file(project, run, monkeypatch):
+    monkeypatch.setenv("DEMITASSE_DEVICE", "numpy")
+    edit("solver.prototxt", ("display: 5", "display: 5 solver_mode: GPU device_id: 7"))
+
+    assert device_used(run("train -solver solver.prototxt")) == ("numpy", "DEMITASSE_DEVICE")
+
+
+def test_a_gpu_that_the_solver_names_and_that_is_not_there_is_an_error(project, run):
+    edit("solver.prototxt", ("display: 5", "display: 5 solver_mode: GPU device_id: 77"))
+
+    result = run("train -solver solver.prototxt")
+
+    assert result.exit_code == 4
+    assert "solver_mode of solver.prototxt: device 'cuda:77' is not here" in result.stderr
+    assert "--device cpu" in result.stderr
+
+
+@pytest.mark.parametrize("gpus", ["all", "0,1"])
+def test_several_gpus_are_refused(project, run, gpus):
+    result = run(f"train -solver solver.prototxt -gpu {gpus}")
+
+    assert result.exit_code == 2
+    assert "one GPU" in result.stderr
+
+
+@pytest.mark.parametrize("flags", ["-gpu 0 -device cpu", "-gpu x"])
+def test_a_gpu_that_makes_no_sense_is_wrong_usage(project, run, flags):
+    assert run(f"train -solver solver.prototxt {flags}").exit_code == 2
+
+
+# -- failures ----------------------------------------------------------------------------------
+
+
+def test_a_damaged_state_is_bad_data(trained, run):
+    Path("bad.solverstate").write_bytes(Path("run_iter_20.solverstate").read_bytes()[:50])
+
+    result = run("train -solver solver.prototxt -snapshot bad.solverstate")
+
+    assert result.exit_code == 3
+    assert "bad.solverstate" in result.stderr
+
+
+def test_weights_in_place_of_a_state_are_told_apart(trained, run):
+    result = run("train -solver solver.prototxt -snapshot run_iter_20.caffemodel")
+
+    assert result.exit_code == 3
+    assert "run_iter_20.solverstate is one" in result.stderr
+
+
+def test_a_snapshot_that_cannot_be_written_is_a_failure_while_running(project, run):
+    edit("solver.prototxt", ('prefix: "run"', 'prefix: "nowhere/run"'))
+
+    result = run("train -solver solver.prototxt")
+
+    assert result.exit_code == 1
+    assert "nowhere" in result.stderr
+
+
+def test_a_loss_that_is_no_number_can_end_the_run(project, run):
+    edit("solver.prototxt", ("base_lr: 0.05", "base_lr: 1e30 weight_decay: 1e20"))
+
+    goes_on = run("train -solver solver.prototxt")
+    ends = run("train -solver solver.prototxt -on_nonfinite stop")
+
+    assert (goes_on.exit_code, ends.exit_code) == (0, 1)
+    assert "what first went wrong" in ends.stderr
+
+
+def test_a_missing_database_is_bad_data(project, run):
+    edit("net.prototxt", ("train_lmdb", "no_lmdb"))
+
+    result = run("train -solver solver.prototxt")
+
+    assert result.exit_code == 3
+    assert "no_lmdb" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_nothing_of_a_run_stays_behind(trained):
+    assert settings.where("log_level") == "default"
+    assert read_state(trained / "run_iter_20.solverstate").iter == 20
