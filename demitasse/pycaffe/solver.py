@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 from demitasse import solvers
-from demitasse.errors import ConfigError
 from demitasse.proto import SolverParameter, read_solver_params
 from demitasse.pycaffe.net import Net
 
@@ -39,11 +38,9 @@ class Solver:
     type = ""
 
     def __init__(self, param_file: Path | SolverParameter) -> None:
-        source = param_file
-        if self.type:
-            source = _param(param_file)
-            source.type = self.type
-        self._solver = solvers.Solver(source, **_base(param_file))
+        # a class called by its own name wins over the file's type, as in Caffe
+        make = solvers.SOLVERS[self.type] if self.type else solvers.Solver
+        self._solver = make(param_file)
         self.net = Net._over(self._solver.net)
         self.test_nets = [Net._over(net) for net in self._solver.test_nets]
 
@@ -138,26 +135,13 @@ CLASSES: dict[str, type[Solver]] = {
 }  # fmt: skip
 
 
-def get_solver(param_file: Path) -> Solver:
+def get_solver(param_file: Path | SolverParameter) -> Solver:
     """Return the solver that a file describes.
 
     Raises:
         ConfigError: Its type is unknown.
     """
-    kind = _param(param_file).type
-    if kind not in {*CLASSES, *solvers.solver_types()}:
-        message = f"unknown solver type {kind!r}; known are {', '.join(solvers.solver_types())}"
-        raise ConfigError(message)
-    return CLASSES.get(kind, Solver)(param_file)
-
-
-def _param(source: Path | SolverParameter) -> SolverParameter:
-    if isinstance(source, SolverParameter):
-        return source
-    return read_solver_params(source)
-
-
-def _base(source: Path | SolverParameter) -> dict[str, Any]:
-    if isinstance(source, SolverParameter):
-        return {}
-    return {"base_dir": os.path.dirname(os.fspath(source)) or "."}  # noqa: PTH120
+    param = param_file
+    if not isinstance(param, SolverParameter):
+        param = read_solver_params(param)
+    return CLASSES.get(param.type, Solver)(param_file)
