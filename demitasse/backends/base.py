@@ -261,8 +261,8 @@ class Backend(ABC):
         """Return a prepared way to run ``op``, or None: the layer's portable code runs then."""
         for kind in type(self).__mro__:
             lowering = kind.__dict__.get("lowerings", {}).get(type(op))
-            if lowering is not None:
-                step: Step | None = lowering(self, op, operands)
+            step = None if lowering is None else lowering(self, op, operands)
+            if step is not None:
                 return step
         return None
 
