@@ -59,13 +59,16 @@ class OnednnBackend(NumpyBackend):
 
     # -- layouts that Steps agree on -----------------------------------------------------------
 
-    def promise(self, memory: SyncedMemory, layout: Layout) -> None:
-        """Note the layout in which a prepared Step will write a memory."""
-        self._promised[memory] = layout
+    def promise(self, blob: Any, layout: Layout, *, diff: bool = False) -> None:
+        """Note the layout in which a prepared Step will write a blob's data, or its gradient."""
+        self._promised[blob.diff_memory if diff else blob.data_memory] = layout
 
-    def expected(self, memory: SyncedMemory, shape: tuple[int, ...]) -> Layout:
-        """Return the layout in which a memory will probably be found; C order if nobody knows."""
-        promised = self._promised.get(memory)
+    def expected(self, blob: Any, shape: tuple[int, ...], *, diff: bool = False) -> Layout:
+        """Return the layout in which a blob's data, or its gradient, will probably be found.
+
+        It is a hint: what is found in another layout is converted. C order if nobody knows.
+        """
+        promised = self._promised.get(blob.diff_memory if diff else blob.data_memory)
         if promised is not None and promised.shape == shape:
             return promised
         return self.engine.plain(shape)

@@ -9,45 +9,34 @@ from demitasse.backends import ops
 from demitasse.backends.base import Operands, Step
 from demitasse.backends.onednn.backend import OnednnBackend
 from demitasse.backends.onednn.constants import Algorithm, Arg, Pass, Query
-from demitasse.backends.onednn.engine import Description
-from demitasse.backends.onednn.layout import Layout, any_layout, dims
-from demitasse.backends.onednn.ports import Call, Gradient, Reader, Writer
+from demitasse.backends.onednn.layout import dims
+from demitasse.backends.onednn.ports import Call, Gradient, Port, Reader, Writer
+from demitasse.backends.onednn.step import PreparedStep
 
 __all__ = ["ConvStep"]
 
 MOST_AXES = 3
 
 
-class ConvStep(Step):
+class ConvStep(PreparedStep):
     """One bottom, one top; each primitive in the layouts that it likes best."""
 
     def __init__(self, backend: OnednnBackend, op: ops.Conv, at: Operands) -> None:
-        self.backend, self.engine, self.op = backend, backend.engine, op
+        super().__init__(backend, at)
+        self.op = op
         self.x, self.y = image_shape(op.bottom, op.axis), image_shape(op.top, op.axis)
-        self.window = [
-            dims(op.stride),
-            dims(tuple(d - 1 for d in op.dilation)),
-            dims(op.pad),
-            dims(op.pad),
-        ]
+        pad = dims(op.pad)
+        self.window = [dims(op.stride), dims(tuple(d - 1 for d in op.dilation)), pad, pad]
         m, c, g = self.y[1], self.x[1], op.group
         shape = (m // g, c // g, *op.kernel)
         self.w = shape if g == 1 else (g, *shape)
-        self.at: Any = at
-        self.calls: list[Call] = []
-        self.forward_call: Call | None = None
-        self.forward_description: Description | None = None
-
-    def any(self, shape: tuple[int, ...]) -> int:
-        """Return a descriptor that leaves the layout of ``shape`` to the primitive."""
-        return any_layout(self.engine.library, shape)
+        self.bias = self.engine.plain((m,)) if op.bias else None
 
     def prepare(self) -> bool:
         """Make the forward primitive; False where there is no good one."""
-        at, engine, bias = self.at, self.engine, self.bias
-        found = engine.describe(
-            "dnnl_convolution_forward",
-            engine.handle,
+        at, bias = self.at, self.bias
+        found = self.describe(
+            "convolution_forward",
             Pass.TRAINING if at.backward else Pass.INFERENCE,
             Algorithm.CONVOLUTION,
             self.any(self.x),
@@ -55,107 +44,81 @@ class ConvStep(Step):
             bias.handle if bias else None,
             self.any(self.y),
             *self.window,
-            engine.attributes,
+            self.engine.attributes,
         )
-        if found is None:
+        layouts = found and found.layouts(Query.SRC, Query.WEIGHTS, Query.DST)
+        if not found or not layouts:
             return False
-        x, w, y = found.layout(Query.SRC), found.layout(Query.WEIGHTS), found.layout(Query.DST)
-        if x is None or w is None or y is None:
-            return False
-        ports = [
-            Reader(Arg.SRC, at.bottom[0].data_memory, x),
-            Reader(Arg.WEIGHTS, at.params[0].data_memory, w),
+        x, w, y = layouts
+        ports: list[Port] = [
+            Reader(Arg.SRC, at.bottom[0], x),
+            Reader(Arg.WEIGHTS, at.params[0], w),
         ]
         if bias:
-            ports.append(Reader(Arg.BIAS, at.params[1].data_memory, bias))
-        top = at.top[0].data_memory
-        self.forward_call = Call(engine, found, [*ports, Writer(Arg.DST, top, y)])
-        self.forward_description = found
+            ports.append(Reader(Arg.BIAS, at.params[1], bias))
+        top = at.top[0]
+        self.forward_calls = [Call(self.engine, found, [*ports, Writer(Arg.DST, top, y)])]
+        self.hint = found
         self.backend.promise(top, y)
         return True
 
-    @property
-    def bias(self) -> Layout | None:
-        """Layout of the bias, or None without one."""
-        return self.engine.plain((self.y[1],)) if self.op.bias else None
-
-    def forward(self) -> None:
-        assert self.forward_call is not None
-        self.forward_call()
-
-    def lower_backward(self, operands: Operands) -> bool:
-        self.at = operands
-        self.calls = []
-        if not operands.backward:
-            return True
-        if any(operands.param_propagate_down) and not self._lower_weights():
+    def prepare_backward(self) -> bool:
+        if any(self.at.param_propagate_down) and not self._prepare_weights():
             return False
-        return not operands.propagate_down[0] or self._lower_data()
+        return not self.at.propagate_down[0] or self._prepare_data()
 
-    def backward(self) -> None:
-        for call in self.calls:
-            call()
-
-    def _lower_weights(self) -> bool:
-        at, engine = self.at, self.engine
+    def _prepare_weights(self) -> bool:
+        at = self.at
         bias = self.bias if self.op.bias and at.param_propagate_down[1] else None
-        assert self.forward_description is not None
-        found = engine.describe(
-            "dnnl_convolution_backward_weights",
-            engine.handle,
+        found = self.describe(
+            "convolution_backward_weights",
             Algorithm.CONVOLUTION,
             self.any(self.x),
             self.any(self.w),
             bias.handle if bias else None,
             self.any(self.y),
             *self.window,
-            self.forward_description.handle,
-            engine.attributes,
+            self.hint.handle,
+            self.engine.attributes,
         )
-        if found is None:
+        layouts = found and found.layouts(Query.SRC, Query.DIFF_WEIGHTS, Query.DIFF_DST)
+        if not found or not layouts:
             return False
-        x, w = found.layout(Query.SRC), found.layout(Query.DIFF_WEIGHTS)
-        dy = found.layout(Query.DIFF_DST)
-        if x is None or w is None or dy is None:
-            return False
-        ports = [
-            Reader(Arg.SRC, at.bottom[0].data_memory, x),
-            Reader(Arg.DIFF_DST, at.top[0].diff_memory, dy),
-            Gradient(Arg.DIFF_WEIGHTS, at.params[0].diff_memory, w),
+        x, w, dy = layouts
+        ports: list[Port] = [
+            Reader(Arg.SRC, at.bottom[0], x),
+            Reader(Arg.DIFF_DST, at.top[0], dy, diff=True),
+            Gradient(Arg.DIFF_WEIGHTS, at.params[0], w, diff=True),
         ]
         if bias:
-            ports.append(Gradient(Arg.DIFF_BIAS, at.params[1].diff_memory, bias))
-        self.calls.append(Call(engine, found, ports))
+            ports.append(Gradient(Arg.DIFF_BIAS, at.params[1], bias, diff=True))
+        self.backward_calls.append(Call(self.engine, found, ports))
         return True
 
-    def _lower_data(self) -> bool:
-        at, engine = self.at, self.engine
-        assert self.forward_description is not None
-        found = engine.describe(
-            "dnnl_convolution_backward_data",
-            engine.handle,
+    def _prepare_data(self) -> bool:
+        at = self.at
+        found = self.describe(
+            "convolution_backward_data",
             Algorithm.CONVOLUTION,
             self.any(self.x),
             self.any(self.w),
             self.any(self.y),
             *self.window,
-            self.forward_description.handle,
-            engine.attributes,
+            self.hint.handle,
+            self.engine.attributes,
         )
-        if found is None:
+        layouts = found and found.layouts(Query.DIFF_SRC, Query.WEIGHTS, Query.DIFF_DST)
+        if not found or not layouts:
             return False
-        dx, w = found.layout(Query.DIFF_SRC), found.layout(Query.WEIGHTS)
-        dy = found.layout(Query.DIFF_DST)
-        if dx is None or w is None or dy is None:
-            return False
-        bottom = at.bottom[0].diff_memory
+        dx, w, dy = layouts
+        bottom = at.bottom[0]
         ports = [
-            Reader(Arg.DIFF_DST, at.top[0].diff_memory, dy),
-            Reader(Arg.WEIGHTS, at.params[0].data_memory, w),
-            Writer(Arg.DIFF_SRC, bottom, dx),
+            Reader(Arg.DIFF_DST, at.top[0], dy, diff=True),
+            Reader(Arg.WEIGHTS, at.params[0], w),
+            Writer(Arg.DIFF_SRC, bottom, dx, diff=True),
         ]
-        self.calls.append(Call(engine, found, ports))
-        self.backend.promise(bottom, dx)
+        self.backward_calls.append(Call(self.engine, found, ports))
+        self.backend.promise(bottom, dx, diff=True)
         return True
 
 

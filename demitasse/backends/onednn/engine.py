@@ -57,6 +57,12 @@ class Description:
         descriptor = self._library.dnnl_primitive_desc_query_md(self.handle, what, index)
         return layout_of(self._library, descriptor) if descriptor else None
 
+    def layouts(self, *what: Query) -> list[Layout] | None:
+        """Return the layouts of several memories; None where one of them is not known."""
+        found = [self.layout(one) for one in what]
+        known = [layout for layout in found if layout is not None]
+        return known if len(known) == len(found) else None
+
     def bytes_of(self, what: Query) -> int:
         """Return the size of its workspace or scratchpad."""
         descriptor = self._library.dnnl_primitive_desc_query_md(self.handle, what, 0)
@@ -151,14 +157,20 @@ class Engine:
         self.with_relu = cache(self._attributes)
         self._own = _OfThread()
 
-    def describe(self, function: str, *arguments: Any) -> Description | None:
-        """Ask for a primitive; None where the library has only a slow, general one, or none."""
+    def describe(self, function: str, *arguments: Any, general: bool = False) -> Description | None:
+        """Ask for a primitive; None where the library has only a slow, general one, or none.
+
+        Args:
+            function: What is created, e.g. "dnnl_convolution_forward".
+            arguments: Of that function.
+            general: Take a general one too.
+        """
         handle = c_void_p()
         call: Callable[..., int] = getattr(self.library, function + "_primitive_desc_create")
         if call(ctypes.byref(handle), *arguments) or not handle.value:
             return None
         found = Description(self, handle.value)
-        return None if found.implementation.startswith("ref") else found
+        return found if general or not found.implementation.startswith("ref") else None
 
     def plain(self, shape: tuple[int, ...]) -> Layout:
         """Return the layout of a shape in C order."""

@@ -45,6 +45,7 @@ SIGNATURES: dict[str, list[Any]] = {
     "dnnl_stream_create": [_PD, c_void_p, c_uint],
     "dnnl_memory_desc_create_with_strides": [_PD, c_int, _DIMS, c_int, _DIMS],
     "dnnl_memory_desc_create_with_tag": [_PD, c_int, _DIMS, c_int, c_int],
+    "dnnl_memory_desc_create_submemory": [_PD, _MD, _DIMS, _DIMS],
     "dnnl_memory_desc_clone": [_PD, _MD],
     "dnnl_memory_desc_destroy": [_MD],
     "dnnl_memory_desc_query": [_MD, c_int, c_void_p],

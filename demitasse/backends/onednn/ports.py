@@ -17,7 +17,7 @@ from demitasse.backends.onednn.layout import Layout, aligned
 if TYPE_CHECKING:
     from demitasse.memory import SyncedMemory
 
-__all__ = ["Call", "Gradient", "Reader", "Writer"]
+__all__ = ["Call", "Gradient", "Port", "Reader", "Writer"]
 
 
 class Port:
@@ -25,20 +25,32 @@ class Port:
 
     Args:
         role: Which argument.
-        memory: The memory.
+        blob: The blob it belongs to. Its memory is looked up each time, for layers may share it
+            anew in their forward pass.
         layout: The layout the primitive was made for.
+        diff: Whether the gradient is meant, not the data.
+
+    Attributes:
+        descriptor: What the primitive sees of the memory: all of it, unless somebody says else.
     """
 
-    __slots__ = ("layout", "memory", "place", "plain", "primitive", "role")
+    __slots__ = ("blob", "descriptor", "diff", "layout", "place", "plain", "primitive", "role")
 
-    def __init__(self, role: int, memory: SyncedMemory, layout: Layout) -> None:
-        self.role, self.memory, self.layout = role, memory, layout
+    def __init__(self, role: int, blob: Any, layout: Layout, *, diff: bool = False) -> None:
+        self.role, self.blob, self.layout, self.diff = role, blob, layout, diff
         self.plain = layout.plain
+        self.descriptor = layout.handle
 
     def attach(self, primitive: Primitive, engine: Engine) -> None:
         """Belong to this primitive."""
         del engine
         self.primitive, self.place = primitive, primitive.place(self.role)
+
+    @property
+    def memory(self) -> SyncedMemory:
+        """The memory."""
+        memory: SyncedMemory = self.blob.diff_memory if self.diff else self.blob.data_memory
+        return memory
 
     def ready(self) -> None:
         """Bind the memory, before the primitive runs."""
@@ -53,17 +65,17 @@ class Reader(Port):
 
     __slots__ = ("engine", "scratch", "version")
 
-    def __init__(self, role: int, memory: SyncedMemory, layout: Layout) -> None:
-        super().__init__(role, memory, layout)
+    def __init__(self, role: int, blob: Any, layout: Layout, *, diff: bool = False) -> None:
+        super().__init__(role, blob, layout, diff=diff)
         self.scratch: np.ndarray | None = None
-        self.version = -1
+        self.version = (-1, -1)
 
     def attach(self, primitive: Primitive, engine: Engine) -> None:
         super().attach(primitive, engine)
         self.engine = engine
 
     def ready(self) -> None:
-        memory = self.memory
+        memory = self.blob.diff_memory if self.diff else self.blob.data_memory
         if self.plain:
             self.primitive.bind(self.place, memory.cpu_data())
             return
@@ -75,9 +87,9 @@ class Reader(Port):
         if self.scratch is None:
             self.scratch = aligned(self.layout.size)
         memory = self.memory
-        if self.version != memory.version:
+        if self.version != (memory.serial, memory.version):
             copy_between(self.engine, memory, self.scratch, self.layout)
-            self.version = memory.version
+            self.version = memory.serial, memory.version
         return self.scratch
 
 
@@ -87,10 +99,11 @@ class Writer(Port):
     __slots__ = ()
 
     def ready(self) -> None:
+        memory = self.blob.diff_memory if self.diff else self.blob.data_memory
         if self.plain:
-            self.primitive.bind(self.place, self.memory.mutable_cpu_data(discard=True))
+            self.primitive.bind(self.place, memory.mutable_cpu_data(discard=True))
         else:
-            self.primitive.bind(self.place, self.memory.mutable_private_data(self.layout))
+            self.primitive.bind(self.place, memory.mutable_private_data(self.layout))
 
 
 class Gradient(Port):
@@ -98,8 +111,8 @@ class Gradient(Port):
 
     __slots__ = ("adds", "engine", "scratch")
 
-    def __init__(self, role: int, memory: SyncedMemory, layout: Layout) -> None:
-        super().__init__(role, memory, layout)
+    def __init__(self, role: int, blob: Any, layout: Layout, *, diff: bool = False) -> None:
+        super().__init__(role, blob, layout, diff=diff)
         self.scratch: np.ndarray | None = None
         self.adds = False
 
@@ -167,7 +180,7 @@ class Call:
         ports: Sequence[Port],
         fixed: Sequence[tuple[int, int, np.ndarray]] = (),
     ) -> None:
-        uses = [(port.role, port.layout.handle) for port in ports]
+        uses = [(port.role, port.descriptor) for port in ports]
         uses += [(role, descriptor) for role, descriptor, _ in fixed]
         self.primitive = Primitive(engine, description, uses)
         self.ports = tuple(ports)

@@ -1,5 +1,23 @@
 """All lowerings of the backend; importing this registers them."""
 
-from demitasse.backends.onednn import convolution
+from demitasse.backends.onednn import (
+    activation,
+    concat,
+    convolution,
+    inner_product,
+    lrn,
+    pooling,
+    softmax,
+    sums,
+)
 
-__all__ = ["convolution"]
+__all__ = [
+    "activation",
+    "concat",
+    "convolution",
+    "inner_product",
+    "lrn",
+    "pooling",
+    "softmax",
+    "sums",
+]

@@ -1,0 +1,113 @@
+"""InnerProduct: rows times a weight matrix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from demitasse.backends import ops
+from demitasse.backends.base import Operands, Step
+from demitasse.backends.onednn.backend import OnednnBackend
+from demitasse.backends.onednn.constants import Arg, Pass, Query
+from demitasse.backends.onednn.ports import Call, Gradient, Port, Reader, Writer
+from demitasse.backends.onednn.step import PreparedStep
+
+__all__ = ["InnerProductStep"]
+
+
+class InnerProductStep(PreparedStep):
+    """x (rows, k) in C order; the weight (m, k) in the layout that the primitive likes.
+
+    The bottom is taken as rows, not as images: then all three primitives like one weight layout.
+    """
+
+    def __init__(self, backend: OnednnBackend, op: ops.InnerProduct, at: Operands) -> None:
+        super().__init__(backend, at)
+        self.op, plain = op, self.engine.plain
+        self.x, self.y, self.w = plain((op.rows, op.k)), plain((op.rows, op.m)), (op.m, op.k)
+        self.bias = plain((op.m,)) if op.bias else None
+
+    def prepare(self) -> bool:
+        """Make the forward primitive; False where there is no good one."""
+        at, bias = self.at, self.bias
+        found = self.describe(
+            "inner_product_forward",
+            Pass.TRAINING if at.backward else Pass.INFERENCE,
+            self.x.handle,
+            self.any(self.w),
+            bias.handle if bias else None,
+            self.y.handle,
+            self.engine.attributes,
+        )
+        layouts = found and found.layouts(Query.WEIGHTS)
+        if not found or not layouts:
+            return False
+        ports: list[Port] = [
+            Reader(Arg.SRC, at.bottom[0], self.x),
+            Reader(Arg.WEIGHTS, at.params[0], layouts[0]),
+        ]
+        if bias:
+            ports.append(Reader(Arg.BIAS, at.params[1], bias))
+        ports.append(Writer(Arg.DST, at.top[0], self.y))
+        self.forward_calls = [Call(self.engine, found, ports)]
+        self.hint = found
+        return True
+
+    def prepare_backward(self) -> bool:
+        if any(self.at.param_propagate_down) and not self._prepare_weights():
+            return False
+        return not self.at.propagate_down[0] or self._prepare_data()
+
+    def _prepare_weights(self) -> bool:
+        at = self.at
+        bias = self.bias if self.op.bias and at.param_propagate_down[1] else None
+        found = self.describe(
+            "inner_product_backward_weights",
+            self.x.handle,
+            self.any(self.w),
+            bias.handle if bias else None,
+            self.y.handle,
+            self.hint.handle,
+            self.engine.attributes,
+        )
+        layouts = found and found.layouts(Query.DIFF_WEIGHTS)
+        if not found or not layouts:
+            return False
+        ports: list[Port] = [
+            Reader(Arg.SRC, at.bottom[0], self.x),
+            Reader(Arg.DIFF_DST, at.top[0], self.y, diff=True),
+            Gradient(Arg.DIFF_WEIGHTS, at.params[0], layouts[0], diff=True),
+        ]
+        if bias:
+            ports.append(Gradient(Arg.DIFF_BIAS, at.params[1], bias, diff=True))
+        self.backward_calls.append(Call(self.engine, found, ports))
+        return True
+
+    def _prepare_data(self) -> bool:
+        at = self.at
+        found = self.describe(
+            "inner_product_backward_data",
+            self.x.handle,
+            self.any(self.w),
+            self.y.handle,
+            self.hint.handle,
+            self.engine.attributes,
+        )
+        layouts = found and found.layouts(Query.WEIGHTS)
+        if not found or not layouts:
+            return False
+        ports = [
+            Reader(Arg.DIFF_DST, at.top[0], self.y, diff=True),
+            Reader(Arg.WEIGHTS, at.params[0], layouts[0]),
+            Writer(Arg.DIFF_SRC, at.bottom[0], self.x, diff=True),
+        ]
+        self.backward_calls.append(Call(self.engine, found, ports))
+        return True
+
+
+@OnednnBackend.lowers(ops.InnerProduct)
+def inner_product(backend: Any, op: ops.InnerProduct, at: Operands) -> Step | None:
+    """Weights (m, k); a transposed weight runs on numpy."""
+    if op.dtype != "float32" or op.transpose or at.in_place or 0 in (op.rows, op.k, op.m):
+        return None
+    step = InnerProductStep(backend, op, at)
+    return step if step.prepare() else None
