@@ -94,10 +94,10 @@ def convolutions(draw, *, transposed=False):
 # how the work is cut into pieces
 CUTS = {
     "default": {},
-    "bands": {"BUDGET": 40},
+    "bands of rows": {"BUDGET": 40},
     "single images": {"BIG_PLANE": 1, "BIG_PRODUCT": 1},
-    "few images": {"BUDGET": 400, "MANY_IMAGES": 2},
-    "image index last": {"MANY_IMAGES": 2, "BIG_PLANE": 1 << 30},
+    "few images": {"BUDGET": 400, "SHORT_ROW": 0},
+    "image index last": {"BUDGET": 2000, "SOME_IMAGES": 2},
 }
 
 

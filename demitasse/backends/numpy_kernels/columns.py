@@ -21,19 +21,20 @@ __all__ = ["Chunk", "Columns", "Geometry"]
 
 Shape = tuple[int, ...]
 
-BUDGET = 1 << 21
+BUDGET = 1 << 20
 """Elements of columns that are made at once."""
 
 BIG_PLANE = 512
 """Places from which on one image makes an efficient product, if it is a big one too."""
 
-BIG_PRODUCT = 1 << 21
+BIG_PRODUCT = 1 << 24
 """Multiplications of a big product."""
 
-SHORT_ROW = 16
-"""Length of a row up to which the image index runs fastest, when there are enough images."""
+SHORT_ROW = 32
+"""Length of a row up to which the image index may run fastest."""
 
-MANY_IMAGES = 16
+SOME_IMAGES = 4
+"""How many images it takes for that."""
 
 
 @dataclass(frozen=True)
@@ -111,13 +112,18 @@ class Columns:
         self.dtype = dtype
         self.size = g.canvas
         per_image = max(1, g.group * g.height * g.plane)
-        self.single = (
-            g.plane >= BIG_PLANE and g.map_channels * g.height * g.plane >= BIG_PRODUCT
-        ) or per_image >= BUDGET
-        self._images = 1 if self.single else max(1, min(g.n, BUDGET // per_image))
-        share = BUDGET * g.places[0] // per_image
-        self._rows = max(1, min(g.places[0], share)) if self.single else g.places[0]
-        self._images_last = self._images >= MANY_IMAGES and g.places[-1] <= SHORT_ROW
+        self.single = per_image >= BUDGET or (
+            g.plane >= BIG_PLANE
+            and (g.pointwise or g.map_channels * g.height * g.plane >= BIG_PRODUCT)
+        )
+        self._images = 1 if self.single else _even(g.n, BUDGET // per_image)
+        self._rows = _even(g.places[0], BUDGET * g.places[0] // per_image)
+        # transposing images and maps must cost less than it saves on the columns
+        self._images_last = (
+            self._images >= SOME_IMAGES
+            and g.places[-1] <= SHORT_ROW
+            and g.group * g.height >= 2 * (g.image_channels + g.map_channels)
+        )
         inside = (slice(p, p + s) for s, p in zip(g.spatial, g.pad, strict=True))
         self._inside = (slice(None), slice(None), *inside)
 
@@ -258,3 +264,9 @@ class Columns:
         """Return the chunk's places within the plane."""
         per_row = math.prod(self.g.places[1:])
         return slice(chunk.rows.start * per_row, chunk.rows.stop * per_row)
+
+
+def _even(count: int, most: int) -> int:
+    """Return how many of ``count`` to take at a time: at most ``most``, in equal parts."""
+    parts = -(-count // max(1, most))
+    return -(-count // parts)
