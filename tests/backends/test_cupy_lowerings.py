@@ -24,8 +24,8 @@ RNG = np.random.default_rng(0)
 on_each = pytest.mark.parametrize("place", ["host", "cuda:0"])
 
 
-def net_of(layer: str, *shapes: tuple[int, ...], dtype: str = "float64", phase: str = "TRAIN"):
-    """A net of one layer from inputs x0, x1, ... to y, gradients wanted everywhere."""
+def net_of(layer: str, *shapes: tuple[int, ...], force: bool = True) -> Net:
+    """A net of one layer from inputs x0, x1, ... to y, with ``force`` all gradients wanted."""
     inputs = "".join(
         f'layer {{ name: "x{i}" type: "Input" top: "x{i}" input_param {{ shape {{'
         + "".join(f" dim: {n}" for n in shape)
@@ -34,8 +34,9 @@ def net_of(layer: str, *shapes: tuple[int, ...], dtype: str = "float64", phase: 
     )
     bottoms = "".join(f' bottom: "x{i}"' for i in range(len(shapes)))
     tops = "" if "top:" in layer else ' top: "y"'
-    text = f'{inputs} force_backward: true layer {{ name: "l" {layer} {bottoms}{tops} }}'
-    net = Net(parse_text(text, NetParameter), phase, dtype=dtype, device="readonly", seed=1)
+    head = "force_backward: true" if force else ""
+    text = f'{inputs} {head} layer {{ name: "l" {layer} {bottoms}{tops} }}'
+    net = Net(parse_text(text, NetParameter), "TRAIN", dtype="float64", device="readonly", seed=1)
     for blob in net.blob_list:
         blob.data[...] = RNG.normal(size=blob.shape)
         blob.diff[...] = RNG.normal(size=blob.shape)
@@ -356,6 +357,123 @@ class TestSoftmaxLoss:
         assert steps(clone) == ["SoftmaxLossStep"]
         for a, b in zip(*values, strict=True):
             np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("place", ["host", "cuda:0", (2, 4)], ids=str)
+@pytest.mark.parametrize("top", ["y", "x0"])
+@pytest.mark.parametrize("shape", [(4, 3, 2, 5), (5, 4), (1, 2)])
+class TestBatchNorm:
+    def test_statistics_of_the_batch(self, place, top, shape):
+        net = self.net(top, shape, "moving_average_fraction: 0.7 eps: 0.01")
+
+        check(net, "BatchNormStep", on=cuda_at(place))
+
+    def test_stored_statistics(self, place, top, shape):
+        net = self.net(top, shape, "use_global_stats: true")
+
+        check(net, "StoredBatchNormStep", on=cuda_at(place))
+
+    def test_running_sums(self, place, top, shape):
+        net = self.net(top, shape, "")
+        results = []
+        for device in ("readonly", cuda_at(place)):
+            clone = net.clone(device)
+            clone.blobs["x0"].data[...] = net.blobs["x0"].data
+            clone.forward()
+            results.append([blob.data.copy() for blob in clone.layers[-1].blobs])
+
+        for a, b in zip(*results, strict=True):
+            np.testing.assert_allclose(b, a, rtol=1e-12)
+
+    @staticmethod
+    def net(top, shape, fields):
+        net = net_of(f'type: "BatchNorm" top: "{top}" batch_norm_param {{ {fields} }}', shape)
+        for blob in net.learnable_params:
+            blob.data[...] = abs(RNG.normal(size=blob.shape)) + 0.5
+        return net
+
+
+@pytest.mark.parametrize("place", ["host", "cuda:0", (2, 4)], ids=str)
+@pytest.mark.parametrize("top", ["y", "x0"])
+@pytest.mark.parametrize("bias", ["true", "false"])
+@pytest.mark.parametrize("axes", ["axis: 1", "axis: 0", "axis: 1 num_axes: 2", "axis: -1"])
+def test_scale(place, top, bias, axes):
+    layer = f'type: "Scale" top: "{top}" scale_param {{ bias_term: {bias} {axes} }}'
+
+    check(net_of(layer, (2, 3, 4, 2)), "ScaleStep", on=cuda_at(place))
+
+
+@on_each
+@pytest.mark.parametrize("rates", [(0, 1), (1, 0)])
+@pytest.mark.parametrize(
+    ("layer", "step"),
+    [
+        ('type: "Scale" top: "x0" scale_param { bias_term: true }', "ScaleStep"),
+        ('type: "InnerProduct" inner_product_param { num_output: 2 }', "InnerProductStep"),
+        ('type: "Convolution" convolution_param { num_output: 2 kernel_size: 1 }', "ConvStep"),
+    ],
+)
+def test_gradients_that_are_not_wanted(place, rates, layer, step):
+    frozen = "".join(f" param {{ lr_mult: {rate} }}" for rate in rates)
+    net = net_of(f"{layer} {frozen} loss_weight: 2", (2, 3, 4), force=False)
+    clone = net.clone(cuda_at(place))
+    clone.blobs["x0"].data[...] = net.blobs["x0"].data
+    clone.forward()
+    clone.backward()
+
+    check(net, step, on=place)
+    for blob, rate in zip(clone.layers[-1].blobs, rates, strict=True):
+        assert blob.diff.any() == bool(rate)
+
+
+def test_a_scale_from_a_second_bottom_is_left_to_the_layer():
+    check(net_of('type: "Scale"', (2, 3, 4), (3, 4)), on="host")
+
+
+@on_each
+@pytest.mark.parametrize("top", ["y", "x0"])
+@pytest.mark.parametrize("coefficients", [(), (0.5, -1), (1, 2, -3.5)], ids=str)
+def test_sums(place, top, coefficients):
+    many = max(2, len(coefficients))
+    fields = " ".join(f"coeff: {c}" for c in coefficients)
+    layer = f'type: "Eltwise" top: "{top}" eltwise_param {{ {fields} }}'
+
+    check(net_of(layer, *[(2, 3)] * many), "SumStep", on=place)
+
+
+@pytest.mark.parametrize("operation", ["PROD", "MAX"])
+def test_products_and_maxima_are_left_to_the_layer(operation):
+    layer = f'type: "Eltwise" eltwise_param {{ operation: {operation} }}'
+
+    check(net_of(layer, (2, 3), (2, 3)), on="host")
+
+
+@on_each
+@pytest.mark.parametrize(
+    ("axis", "shapes"),
+    [
+        (1, [(2, 3, 4), (2, 1, 4), (2, 2, 4)]),
+        (0, [(2, 3), (5, 3)]),
+        (-1, [(2, 3, 4), (2, 3, 1)]),
+        (1, [(2, 0, 4), (2, 2, 4)]),
+    ],
+)
+def test_concat(place, axis, shapes):
+    layer = f'type: "Concat" concat_param {{ axis: {axis} }}'
+
+    check(net_of(layer, *shapes), "ConcatStep", on=place)
+
+
+def test_a_single_bottom_is_shared():
+    check(net_of('type: "Concat"', (2, 3)), on="host")
+
+
+@on_each
+@pytest.mark.parametrize("readers", [2, 3, 5])
+def test_split(place, readers):
+    tops = " ".join(f'top: "y{i}"' for i in range(readers))
+
+    check(net_of(f'type: "Split" {tops}', (2, 3)), "SplitStep", on=place)
 
 
 LENET = """

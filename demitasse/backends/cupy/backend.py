@@ -26,7 +26,9 @@ from demitasse.errors import DeviceError
 
 __all__ = ["LOWERINGS", "CupyBackend", "load_lowerings"]
 
-LOWERINGS = ("activation", "conv", "inner_product", "lrn", "pool", "softmax")
+LOWERINGS = (
+    "activation", "batch_norm", "conv", "elementwise", "inner_product", "lrn", "pool", "softmax",
+)  # fmt: skip
 """Modules of this package that lower operations, imported when a net first asks."""
 
 

@@ -7,7 +7,9 @@ from importlib.resources import files
 
 __all__ = ["FAMILIES", "MOST_THREADS", "options", "source"]
 
-FAMILIES = ("activation", "conv", "lrn", "pool", "random", "softmax", "update")
+FAMILIES = (
+    "activation", "batch_norm", "conv", "elementwise", "lrn", "pool", "random", "softmax", "update",
+)  # fmt: skip
 
 MOST_THREADS = 512
 """Most threads in a block that adds up or compares; ``common.cuh`` has the same number."""
