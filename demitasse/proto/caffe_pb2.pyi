@@ -622,6 +622,15 @@ class SolverParameter(Message):
     SOLVER_TYPE_FIELD_NUMBER: Final = 30
     LAYER_WISE_REDUCE_FIELD_NUMBER: Final = 41
     WEIGHTS_FIELD_NUMBER: Final = 42
+    MIN_LR_FIELD_NUMBER: Final = 5000
+    RAMPUP_INTERVAL_FIELD_NUMBER: Final = 5001
+    RAMPUP_LR_FIELD_NUMBER: Final = 5002
+    WARMUP_ITER_FIELD_NUMBER: Final = 5003
+    WARMUP_START_LR_FIELD_NUMBER: Final = 5004
+    PLATEAU_WINSIZE_FIELD_NUMBER: Final = 5005
+    STAGELR_FIELD_NUMBER: Final = 5006
+    STAGEITER_FIELD_NUMBER: Final = 5007
+    PLATEAU_METRIC_FIELD_NUMBER: Final = 5100
     net: str
     @property
     def net_param(self) -> NetParameter: ...
@@ -673,6 +682,18 @@ class SolverParameter(Message):
     layer_wise_reduce: bool
     @property
     def weights(self) -> _Scalars[str]: ...
+    min_lr: float
+    rampup_interval: int
+    rampup_lr: float
+    warmup_iter: int
+    warmup_start_lr: float
+    @property
+    def plateau_winsize(self) -> _Scalars[int]: ...
+    @property
+    def stagelr(self) -> _Scalars[float]: ...
+    @property
+    def stageiter(self) -> _Scalars[int]: ...
+    plateau_metric: str
     def __init__(
         self,
         *,
@@ -718,6 +739,15 @@ class SolverParameter(Message):
         solver_type: int | str | None = ...,
         layer_wise_reduce: bool | None = ...,
         weights: Iterable[str] | None = ...,
+        min_lr: float | None = ...,
+        rampup_interval: int | None = ...,
+        rampup_lr: float | None = ...,
+        warmup_iter: int | None = ...,
+        warmup_start_lr: float | None = ...,
+        plateau_winsize: Iterable[int] | None = ...,
+        stagelr: Iterable[float] | None = ...,
+        stageiter: Iterable[int] | None = ...,
+        plateau_metric: str | None = ...,
     ) -> None: ...
 
 class SolverState(Message):
@@ -782,36 +812,51 @@ class ResumeState(Message):
             passes: int | None = ...,
             layer: Iterable[ResumeState.LayerProgress | Mapping[str, Any]] | None = ...,
         ) -> None: ...
+    class Watch(Message):
+        ROLE_FIELD_NUMBER: Final = 1
+        METRIC_FIELD_NUMBER: Final = 2
+        BEST_FIELD_NUMBER: Final = 3
+        ITER_FIELD_NUMBER: Final = 4
+        TESTS_FIELD_NUMBER: Final = 5
+        EVENT_FIELD_NUMBER: Final = 6
+        role: str
+        metric: str
+        best: float
+        iter: int
+        tests: int
+        event: int
+        def __init__(
+            self,
+            *,
+            role: str | None = ...,
+            metric: str | None = ...,
+            best: float | None = ...,
+            iter: int | None = ...,
+            tests: int | None = ...,
+            event: int | None = ...,
+        ) -> None: ...
     SEED_FIELD_NUMBER: Final = 1
     NET_FIELD_NUMBER: Final = 2
     LOSSES_FIELD_NUMBER: Final = 3
-    SMOOTHED_LOSS_FIELD_NUMBER: Final = 4
-    BEST_METRIC_FIELD_NUMBER: Final = 5
-    BEST_METRIC_NAME_FIELD_NUMBER: Final = 6
-    BEST_ITER_FIELD_NUMBER: Final = 7
-    COUNTER_FIELD_NUMBER: Final = 8
+    WATCH_FIELD_NUMBER: Final = 4
+    SNAPSHOT_FIELD_NUMBER: Final = 5
     seed: int
     @property
     def net(self) -> _Messages[ResumeState.NetProgress]: ...
     @property
     def losses(self) -> _Scalars[float]: ...
-    smoothed_loss: float
-    best_metric: float
-    best_metric_name: str
-    best_iter: int
     @property
-    def counter(self) -> _Messages[ResumeState.Counter]: ...
+    def watch(self) -> _Messages[ResumeState.Watch]: ...
+    @property
+    def snapshot(self) -> _Scalars[int]: ...
     def __init__(
         self,
         *,
         seed: int | None = ...,
         net: Iterable[ResumeState.NetProgress | Mapping[str, Any]] | None = ...,
         losses: Iterable[float] | None = ...,
-        smoothed_loss: float | None = ...,
-        best_metric: float | None = ...,
-        best_metric_name: str | None = ...,
-        best_iter: int | None = ...,
-        counter: Iterable[ResumeState.Counter | Mapping[str, Any]] | None = ...,
+        watch: Iterable[ResumeState.Watch | Mapping[str, Any]] | None = ...,
+        snapshot: Iterable[int] | None = ...,
     ) -> None: ...
 
 class TransformationParameter(Message):
