@@ -1,33 +1,49 @@
-"""MkDocs hook: writes the page of layer types from the catalogue and the layers' own docstrings."""
+"""MkDocs hook: writes the pages that come from the code, the layer types and the command line."""
 
 import ast
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+import click
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
+from demitasse.cli.root import VERBS, cli
 from demitasse.layers.catalog import CATALOG
 
-HEAD = """\
+LAYERS_HEAD = """\
 # Layer types
 
 Every type a `layer { type: ... }` may name, with the shapes it takes and gives, and what it
 refuses. The fields of each are Caffe's.
 """
 
+COMMANDS_HEAD = """\
+# Command line
+
+What each verb of `demitasse` says with `--help`.
+"""
+
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the page to the files of the site."""
-    entries = [
-        f"## {name}\n\n::: {module}.{_class_of(name, module)}\n"
+    """Add the pages to the files of the site."""
+    layers = [LAYERS_HEAD, *map(_layer, sorted(CATALOG, key=str.lower))]
+    commands = [COMMANDS_HEAD, *_commands(cli, "demitasse", VERBS)]
+    for path, parts in (
+        ("reference/layer_types.md", layers),
+        ("reference/command_line.md", commands),
+    ):
+        files.append(File.generated(config, path, content="\n".join(parts)))
+    return files
+
+
+def _layer(name: str) -> str:
+    return (
+        f"## {name}\n\n::: {CATALOG[name]}.{_class_of(name, CATALOG[name])}\n"
         "    options: {members: false, show_root_heading: false, show_bases: false, "
         "show_root_toc_entry: false, separate_signature: false, show_root_full_path: false}\n"
-        for name, module in sorted(CATALOG.items(), key=lambda item: item[0].lower())
-    ]
-    page = File.generated(config, "reference/layer_types.md", content="\n".join([HEAD, *entries]))
-    files.append(page)
-    return files
+    )
 
 
 def _class_of(name: str, module: str) -> str:
@@ -46,3 +62,15 @@ def _class_of(name: str, module: str) -> str:
 
 def _registers(node: ast.ClassDef, name: str) -> bool:
     return any(ast.unparse(d).startswith(f"register('{name}'") for d in node.decorator_list)
+
+
+def _commands(group: click.Group, path: str, names: tuple[str, ...]) -> Iterator[str]:
+    """Yield a section for each command of a group, and for those below it."""
+    above = click.Context(group, info_name=path, max_content_width=100, terminal_width=100)
+    for name in names:
+        command = group.get_command(above, name)
+        assert command is not None, name
+        context = click.Context(command, parent=above, info_name=name, terminal_width=100)
+        yield f"## {path} {name}\n\n```text\n{command.get_help(context)}\n```\n"
+        if isinstance(command, click.Group):
+            yield from _commands(command, f"{path} {name}", tuple(command.list_commands(context)))

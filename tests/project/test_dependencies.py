@@ -22,6 +22,8 @@ MODULES = {
 }
 # Installed with CuPy: parts of it, and the finder of CUDA libraries.
 BROUGHT_ALONG = {"cuda", "cupyx"}
+# Shared libraries without a module, found by their file.
+NO_MODULE = {"onednn_cpu_gomp"}
 
 
 def modules(requirements: Iterable[object]) -> set[str]:
@@ -58,4 +60,4 @@ def test_every_imported_library_is_declared():
 def test_every_required_library_is_imported():
     required = modules(PROJECT["project"]["dependencies"])
 
-    assert required - imported() == set()
+    assert required - imported() == NO_MODULE

@@ -49,7 +49,7 @@ def test_what_is_there_is_kept(prepared):
 
 
 def test_a_run_recognises_unseen_digits(digits_run):
-    assert digits_run.accuracy > 0.97
+    assert digits_run.accuracy > 0.96
     assert f"{digits_run.accuracy:.2%}" in digits_run.printed
 
 
