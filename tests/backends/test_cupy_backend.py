@@ -110,9 +110,9 @@ class FakeCupy(ModuleType):
         self.broken()
         return np.zeros(size, dtype).view(Array)
 
-    def array(self, host):
+    def array(self, host, order):
         self.broken()
-        return np.array(host).view(Array)
+        return np.array(host, order=order).view(Array)
 
     def asnumpy(self, array):
         return np.array(array)

@@ -115,7 +115,7 @@ class CupyBackend(Backend):
 
     def asarray(self, host: np.ndarray) -> Array:
         with self.array_device, self._failures(host.nbytes):
-            return self._cupy.array(host)
+            return self._cupy.array(host, order="C")
 
     def to_host(self, array: Array) -> np.ndarray:
         with self.array_device, self._failures():

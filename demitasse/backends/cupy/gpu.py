@@ -88,7 +88,7 @@ class GpuEngine(Engine):
         return self._cupy.empty(count, dtype)
 
     def asarray(self, host: np.ndarray) -> Array:
-        return self._cupy.array(host)
+        return self._cupy.array(host, order="C")
 
     def address(self, array: Array) -> int:
         return int(array.data.ptr)
