@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from demitasse import pycaffe
 from demitasse.config import TABLE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,6 +55,16 @@ def test_readme_tour_runs(beside_digits):
 
     assert names["probabilities"].shape == (3, 10)
     assert len(list(beside_digits.glob("lenet_iter_100.*"))) == 2
+
+
+def test_what_the_python_interface_lacks_is_what_the_page_says():
+    text = (ROOT / "docs/differences.md").read_text(encoding="utf-8")
+    [row] = [line for line in text.splitlines() if line.startswith("| of the Python interface:")]
+
+    named = re.findall(r"`(\w+)`", row.split("|")[1])
+
+    assert named
+    assert [name for name in named if hasattr(pycaffe, name)] == []
 
 
 def test_every_setting_is_documented():
