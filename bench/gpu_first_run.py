@@ -24,6 +24,7 @@ from typing import Any
 
 import gpu_capture
 import gpu_checks
+import gpu_cudnn
 import gpu_peers
 import gpu_times
 
@@ -54,9 +55,10 @@ ON_GPU_ALONE: dict[str, Callable[[Device, bool], Any]] = {
     "graphs": gpu_capture.graphs,
 }
 
-PEERS: dict[str, Callable[[bool], Any]] = {
+PEERS: dict[str, Callable[[Device, bool], Any]] = {
     "torch milliseconds": gpu_peers.torch_steps,
-    "cudnn": gpu_peers.cudnn,
+    "cudnn": gpu_cudnn.facts,
+    "convolutions by cudnn": gpu_cudnn.convolutions,
 }
 
 
@@ -115,8 +117,8 @@ def main() -> int:
     if not dry:
         todo["gpu"] = lambda: gpu(device)
         todo |= {name: lambda w=work: w(device, dry) for name, work in ON_GPU_ALONE.items()}
-    todo |= {name: lambda w=work: w(device, dry) for name, work in ON_DEVICE.items()}
-    todo |= {name: lambda w=work: w(dry) for name, work in PEERS.items()}
+    everywhere = {**ON_DEVICE, **PEERS}
+    todo |= {name: lambda w=work: w(device, dry) for name, work in everywhere.items()}
     for name, work in todo.items():
         if options.only in (None, name):
             section(report, name, work)

@@ -1,4 +1,4 @@
-"""The same nets in PyTorch, eagerly, where it is installed; and what cuDNN says of itself."""
+"""The same nets in PyTorch, eagerly, where it is installed."""
 
 import statistics
 import time
@@ -6,11 +6,14 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-__all__ = ["cudnn", "torch_steps"]
+from demitasse.device import Device
+
+__all__ = ["torch_steps"]
 
 
-def torch_steps(dry: bool) -> dict[str, Any]:
+def torch_steps(device: Device, dry: bool) -> dict[str, Any]:
     """Iterations of LeNet and CaffeNet (LRN and groups included), in milliseconds."""
+    del device
     torch = import_module("torch")
     found: dict[str, Any] = {"version": torch.__version__}
     if dry:
@@ -71,13 +74,3 @@ def _caffenet(torch: Any) -> Any:
         nn.Flatten(), nn.Linear(9216, 4096), nn.ReLU(True), nn.Dropout(),
         nn.Linear(4096, 4096), nn.ReLU(True), nn.Dropout(), nn.Linear(4096, 1000),
     )  # fmt: skip
-
-
-def cudnn(dry: bool) -> dict[str, Any]:
-    """Versions of cuDNN's Python frontend and library, and the properties it sees of the GPU."""
-    frontend = import_module("cudnn")
-    found: dict[str, Any] = {"frontend": frontend.__version__}
-    if not dry:
-        found["library"] = frontend.backend_version()
-        found["device"] = bytes(frontend.create_device_properties(0).serialize()).decode()
-    return found
