@@ -14,11 +14,13 @@ DESCRIPTOR: FileDescriptor
 __all__ = [
     "AccuracyParameter",
     "ArgMaxParameter",
+    "BNParameter",
     "BatchNormParameter",
     "BiasParameter",
     "BlobProto",
     "BlobProtoVector",
     "BlobShape",
+    "CenterLossParameter",
     "ClipParameter",
     "ConcatParameter",
     "ContrastiveLossParameter",
@@ -26,6 +28,7 @@ __all__ = [
     "CropParameter",
     "DataParameter",
     "Datum",
+    "DetectionOutputParameter",
     "DropoutParameter",
     "DummyDataParameter",
     "ELUParameter",
@@ -34,6 +37,7 @@ __all__ = [
     "ExpParameter",
     "FillerParameter",
     "FlattenParameter",
+    "FocalLossParameter",
     "HDF5DataParameter",
     "HDF5OutputParameter",
     "HingeLossParameter",
@@ -41,6 +45,7 @@ __all__ = [
     "InfogainLossParameter",
     "InnerProductParameter",
     "InputParameter",
+    "InterpParameter",
     "LRNParameter",
     "LayerParameter",
     "LogParameter",
@@ -50,22 +55,35 @@ __all__ = [
     "NetParameter",
     "NetState",
     "NetStateRule",
+    "NonMaximumSuppressionParameter",
+    "NormalizeParameter",
     "PReLUParameter",
+    "PSROIPoolingParameter",
     "ParamSpec",
     "ParameterParameter",
+    "PermuteParameter",
     "Phase",
     "PoolingParameter",
     "PowerParameter",
+    "PriorBoxParameter",
     "PythonParameter",
+    "ROIPoolingParameter",
+    "ReLU6Parameter",
     "ReLUParameter",
     "RecurrentParameter",
     "ReductionParameter",
+    "ReorgParameter",
     "ReshapeParameter",
+    "ResizeParameter",
     "ResumeState",
     "SPPParameter",
+    "SaveOutputParameter",
     "ScaleParameter",
+    "SegAccuracyParameter",
+    "ShuffleChannelParameter",
     "SigmoidParameter",
     "SliceParameter",
+    "SmoothL1LossParameter",
     "SoftmaxParameter",
     "SolverParameter",
     "SolverState",
@@ -76,6 +94,8 @@ __all__ = [
     "ThresholdParameter",
     "TileParameter",
     "TransformationParameter",
+    "TripletLossParameter",
+    "UpsampleParameter",
     "V0LayerParameter",
     "V1LayerParameter",
     "WindowDataParameter",
@@ -384,6 +404,23 @@ class LayerParameter(Message):
     THRESHOLD_PARAM_FIELD_NUMBER: Final = 128
     TILE_PARAM_FIELD_NUMBER: Final = 138
     WINDOW_DATA_PARAM_FIELD_NUMBER: Final = 129
+    BN_PARAM_FIELD_NUMBER: Final = 45
+    PERMUTE_PARAM_FIELD_NUMBER: Final = 202
+    PRIOR_BOX_PARAM_FIELD_NUMBER: Final = 203
+    DETECTION_OUTPUT_PARAM_FIELD_NUMBER: Final = 204
+    NORM_PARAM_FIELD_NUMBER: Final = 206
+    REORG_PARAM_FIELD_NUMBER: Final = 159
+    SHUFFLE_CHANNEL_PARAM_FIELD_NUMBER: Final = 164
+    PSROI_POOLING_PARAM_FIELD_NUMBER: Final = 10002
+    RELU6_PARAM_FIELD_NUMBER: Final = 100000
+    ROI_POOLING_PARAM_FIELD_NUMBER: Final = 8266711
+    SMOOTH_L1_LOSS_PARAM_FIELD_NUMBER: Final = 8266712
+    INTERP_PARAM_FIELD_NUMBER: Final = 5001
+    UPSAMPLE_PARAM_FIELD_NUMBER: Final = 5002
+    FOCAL_LOSS_PARAM_FIELD_NUMBER: Final = 5003
+    CENTER_LOSS_PARAM_FIELD_NUMBER: Final = 5004
+    TRIPLET_LOSS_PARAM_FIELD_NUMBER: Final = 5005
+    SEG_ACCURACY_PARAM_FIELD_NUMBER: Final = 5006
     name: str
     type: str
     @property
@@ -501,6 +538,40 @@ class LayerParameter(Message):
     def tile_param(self) -> TileParameter: ...
     @property
     def window_data_param(self) -> WindowDataParameter: ...
+    @property
+    def bn_param(self) -> BNParameter: ...
+    @property
+    def permute_param(self) -> PermuteParameter: ...
+    @property
+    def prior_box_param(self) -> PriorBoxParameter: ...
+    @property
+    def detection_output_param(self) -> DetectionOutputParameter: ...
+    @property
+    def norm_param(self) -> NormalizeParameter: ...
+    @property
+    def reorg_param(self) -> ReorgParameter: ...
+    @property
+    def shuffle_channel_param(self) -> ShuffleChannelParameter: ...
+    @property
+    def psroi_pooling_param(self) -> PSROIPoolingParameter: ...
+    @property
+    def relu6_param(self) -> ReLU6Parameter: ...
+    @property
+    def roi_pooling_param(self) -> ROIPoolingParameter: ...
+    @property
+    def smooth_l1_loss_param(self) -> SmoothL1LossParameter: ...
+    @property
+    def interp_param(self) -> InterpParameter: ...
+    @property
+    def upsample_param(self) -> UpsampleParameter: ...
+    @property
+    def focal_loss_param(self) -> FocalLossParameter: ...
+    @property
+    def center_loss_param(self) -> CenterLossParameter: ...
+    @property
+    def triplet_loss_param(self) -> TripletLossParameter: ...
+    @property
+    def seg_accuracy_param(self) -> SegAccuracyParameter: ...
     def __init__(
         self,
         *,
@@ -564,6 +635,23 @@ class LayerParameter(Message):
         threshold_param: ThresholdParameter | Mapping[str, Any] | None = ...,
         tile_param: TileParameter | Mapping[str, Any] | None = ...,
         window_data_param: WindowDataParameter | Mapping[str, Any] | None = ...,
+        bn_param: BNParameter | Mapping[str, Any] | None = ...,
+        permute_param: PermuteParameter | Mapping[str, Any] | None = ...,
+        prior_box_param: PriorBoxParameter | Mapping[str, Any] | None = ...,
+        detection_output_param: DetectionOutputParameter | Mapping[str, Any] | None = ...,
+        norm_param: NormalizeParameter | Mapping[str, Any] | None = ...,
+        reorg_param: ReorgParameter | Mapping[str, Any] | None = ...,
+        shuffle_channel_param: ShuffleChannelParameter | Mapping[str, Any] | None = ...,
+        psroi_pooling_param: PSROIPoolingParameter | Mapping[str, Any] | None = ...,
+        relu6_param: ReLU6Parameter | Mapping[str, Any] | None = ...,
+        roi_pooling_param: ROIPoolingParameter | Mapping[str, Any] | None = ...,
+        smooth_l1_loss_param: SmoothL1LossParameter | Mapping[str, Any] | None = ...,
+        interp_param: InterpParameter | Mapping[str, Any] | None = ...,
+        upsample_param: UpsampleParameter | Mapping[str, Any] | None = ...,
+        focal_loss_param: FocalLossParameter | Mapping[str, Any] | None = ...,
+        center_loss_param: CenterLossParameter | Mapping[str, Any] | None = ...,
+        triplet_loss_param: TripletLossParameter | Mapping[str, Any] | None = ...,
+        seg_accuracy_param: SegAccuracyParameter | Mapping[str, Any] | None = ...,
     ) -> None: ...
 
 class SolverParameter(Message):
@@ -1104,15 +1192,25 @@ class LossParameter(Message):
     IGNORE_LABEL_FIELD_NUMBER: Final = 1
     NORMALIZATION_FIELD_NUMBER: Final = 3
     NORMALIZE_FIELD_NUMBER: Final = 2
+    LABEL_SMOOTHING_FIELD_NUMBER: Final = 5
+    WEIGHT_BY_LABEL_FREQS_FIELD_NUMBER: Final = 5001
+    CLASS_WEIGHTING_FIELD_NUMBER: Final = 5002
     ignore_label: int
     normalization: int
     normalize: bool
+    label_smoothing: float
+    weight_by_label_freqs: bool
+    @property
+    def class_weighting(self) -> _Scalars[float]: ...
     def __init__(
         self,
         *,
         ignore_label: int | None = ...,
         normalization: int | str | None = ...,
         normalize: bool | None = ...,
+        label_smoothing: float | None = ...,
+        weight_by_label_freqs: bool | None = ...,
+        class_weighting: Iterable[float] | None = ...,
     ) -> None: ...
 
 class AccuracyParameter(Message):
@@ -1363,15 +1461,26 @@ class BatchNormParameter(Message):
     USE_GLOBAL_STATS_FIELD_NUMBER: Final = 1
     MOVING_AVERAGE_FRACTION_FIELD_NUMBER: Final = 2
     EPS_FIELD_NUMBER: Final = 3
+    SCALE_FILLER_FIELD_NUMBER: Final = 5
+    BIAS_FILLER_FIELD_NUMBER: Final = 6
+    SCALE_BIAS_FIELD_NUMBER: Final = 7
     use_global_stats: bool
     moving_average_fraction: float
     eps: float
+    @property
+    def scale_filler(self) -> FillerParameter: ...
+    @property
+    def bias_filler(self) -> FillerParameter: ...
+    scale_bias: bool
     def __init__(
         self,
         *,
         use_global_stats: bool | None = ...,
         moving_average_fraction: float | None = ...,
         eps: float | None = ...,
+        scale_filler: FillerParameter | Mapping[str, Any] | None = ...,
+        bias_filler: FillerParameter | Mapping[str, Any] | None = ...,
+        scale_bias: bool | None = ...,
     ) -> None: ...
 
 class BiasParameter(Message):
@@ -1813,6 +1922,443 @@ class TileParameter(Message):
         *,
         axis: int | None = ...,
         tiles: int | None = ...,
+    ) -> None: ...
+
+class PermuteParameter(Message):
+    ORDER_FIELD_NUMBER: Final = 1
+    @property
+    def order(self) -> _Scalars[int]: ...
+    def __init__(
+        self,
+        *,
+        order: Iterable[int] | None = ...,
+    ) -> None: ...
+
+class NormalizeParameter(Message):
+    ACROSS_SPATIAL_FIELD_NUMBER: Final = 1
+    SCALE_FILLER_FIELD_NUMBER: Final = 2
+    CHANNEL_SHARED_FIELD_NUMBER: Final = 3
+    EPS_FIELD_NUMBER: Final = 4
+    across_spatial: bool
+    @property
+    def scale_filler(self) -> FillerParameter: ...
+    channel_shared: bool
+    eps: float
+    def __init__(
+        self,
+        *,
+        across_spatial: bool | None = ...,
+        scale_filler: FillerParameter | Mapping[str, Any] | None = ...,
+        channel_shared: bool | None = ...,
+        eps: float | None = ...,
+    ) -> None: ...
+
+class PriorBoxParameter(Message):
+    CodeType: ClassVar[EnumTypeWrapper]
+    CORNER: Final = 1
+    CENTER_SIZE: Final = 2
+    CORNER_SIZE: Final = 3
+    MIN_SIZE_FIELD_NUMBER: Final = 1
+    MAX_SIZE_FIELD_NUMBER: Final = 2
+    ASPECT_RATIO_FIELD_NUMBER: Final = 3
+    FLIP_FIELD_NUMBER: Final = 4
+    CLIP_FIELD_NUMBER: Final = 5
+    VARIANCE_FIELD_NUMBER: Final = 6
+    IMG_SIZE_FIELD_NUMBER: Final = 7
+    IMG_H_FIELD_NUMBER: Final = 8
+    IMG_W_FIELD_NUMBER: Final = 9
+    STEP_FIELD_NUMBER: Final = 10
+    STEP_H_FIELD_NUMBER: Final = 11
+    STEP_W_FIELD_NUMBER: Final = 12
+    OFFSET_FIELD_NUMBER: Final = 13
+    OFFSET_H_FIELD_NUMBER: Final = 14
+    OFFSET_W_FIELD_NUMBER: Final = 15
+    @property
+    def min_size(self) -> _Scalars[float]: ...
+    @property
+    def max_size(self) -> _Scalars[float]: ...
+    @property
+    def aspect_ratio(self) -> _Scalars[float]: ...
+    flip: bool
+    clip: bool
+    @property
+    def variance(self) -> _Scalars[float]: ...
+    img_size: int
+    img_h: int
+    img_w: int
+    step: float
+    step_h: float
+    step_w: float
+    offset: float
+    @property
+    def offset_h(self) -> _Scalars[float]: ...
+    @property
+    def offset_w(self) -> _Scalars[float]: ...
+    def __init__(
+        self,
+        *,
+        min_size: Iterable[float] | None = ...,
+        max_size: Iterable[float] | None = ...,
+        aspect_ratio: Iterable[float] | None = ...,
+        flip: bool | None = ...,
+        clip: bool | None = ...,
+        variance: Iterable[float] | None = ...,
+        img_size: int | None = ...,
+        img_h: int | None = ...,
+        img_w: int | None = ...,
+        step: float | None = ...,
+        step_h: float | None = ...,
+        step_w: float | None = ...,
+        offset: float | None = ...,
+        offset_h: Iterable[float] | None = ...,
+        offset_w: Iterable[float] | None = ...,
+    ) -> None: ...
+
+class NonMaximumSuppressionParameter(Message):
+    NMS_THRESHOLD_FIELD_NUMBER: Final = 1
+    TOP_K_FIELD_NUMBER: Final = 2
+    ETA_FIELD_NUMBER: Final = 3
+    nms_threshold: float
+    top_k: int
+    eta: float
+    def __init__(
+        self,
+        *,
+        nms_threshold: float | None = ...,
+        top_k: int | None = ...,
+        eta: float | None = ...,
+    ) -> None: ...
+
+class ResizeParameter(Message):
+    Resize_mode: ClassVar[EnumTypeWrapper]
+    WARP: Final = 1
+    FIT_SMALL_SIZE: Final = 2
+    FIT_LARGE_SIZE_AND_PAD: Final = 3
+    Pad_mode: ClassVar[EnumTypeWrapper]
+    CONSTANT: Final = 1
+    MIRRORED: Final = 2
+    REPEAT_NEAREST: Final = 3
+    Interp_mode: ClassVar[EnumTypeWrapper]
+    LINEAR: Final = 1
+    AREA: Final = 2
+    NEAREST: Final = 3
+    CUBIC: Final = 4
+    LANCZOS4: Final = 5
+    PROB_FIELD_NUMBER: Final = 1
+    RESIZE_MODE_FIELD_NUMBER: Final = 2
+    HEIGHT_FIELD_NUMBER: Final = 3
+    WIDTH_FIELD_NUMBER: Final = 4
+    HEIGHT_SCALE_FIELD_NUMBER: Final = 8
+    WIDTH_SCALE_FIELD_NUMBER: Final = 9
+    PAD_MODE_FIELD_NUMBER: Final = 5
+    PAD_VALUE_FIELD_NUMBER: Final = 6
+    INTERP_MODE_FIELD_NUMBER: Final = 7
+    prob: float
+    resize_mode: int
+    height: int
+    width: int
+    height_scale: int
+    width_scale: int
+    pad_mode: int
+    @property
+    def pad_value(self) -> _Scalars[float]: ...
+    @property
+    def interp_mode(self) -> _Scalars[int]: ...
+    def __init__(
+        self,
+        *,
+        prob: float | None = ...,
+        resize_mode: int | str | None = ...,
+        height: int | None = ...,
+        width: int | None = ...,
+        height_scale: int | None = ...,
+        width_scale: int | None = ...,
+        pad_mode: int | str | None = ...,
+        pad_value: Iterable[float] | None = ...,
+        interp_mode: Iterable[int | str] | None = ...,
+    ) -> None: ...
+
+class SaveOutputParameter(Message):
+    OUTPUT_DIRECTORY_FIELD_NUMBER: Final = 1
+    OUTPUT_NAME_PREFIX_FIELD_NUMBER: Final = 2
+    OUTPUT_FORMAT_FIELD_NUMBER: Final = 3
+    LABEL_MAP_FILE_FIELD_NUMBER: Final = 4
+    NAME_SIZE_FILE_FIELD_NUMBER: Final = 5
+    NUM_TEST_IMAGE_FIELD_NUMBER: Final = 6
+    RESIZE_PARAM_FIELD_NUMBER: Final = 7
+    output_directory: str
+    output_name_prefix: str
+    output_format: str
+    label_map_file: str
+    name_size_file: str
+    num_test_image: int
+    @property
+    def resize_param(self) -> ResizeParameter: ...
+    def __init__(
+        self,
+        *,
+        output_directory: str | None = ...,
+        output_name_prefix: str | None = ...,
+        output_format: str | None = ...,
+        label_map_file: str | None = ...,
+        name_size_file: str | None = ...,
+        num_test_image: int | None = ...,
+        resize_param: ResizeParameter | Mapping[str, Any] | None = ...,
+    ) -> None: ...
+
+class DetectionOutputParameter(Message):
+    NUM_CLASSES_FIELD_NUMBER: Final = 1
+    SHARE_LOCATION_FIELD_NUMBER: Final = 2
+    BACKGROUND_LABEL_ID_FIELD_NUMBER: Final = 3
+    NMS_PARAM_FIELD_NUMBER: Final = 4
+    SAVE_OUTPUT_PARAM_FIELD_NUMBER: Final = 5
+    CODE_TYPE_FIELD_NUMBER: Final = 6
+    KEEP_TOP_K_FIELD_NUMBER: Final = 7
+    VARIANCE_ENCODED_IN_TARGET_FIELD_NUMBER: Final = 8
+    CONFIDENCE_THRESHOLD_FIELD_NUMBER: Final = 9
+    VISUALIZE_FIELD_NUMBER: Final = 10
+    VISUALIZE_THRESHOLD_FIELD_NUMBER: Final = 11
+    SAVE_FILE_FIELD_NUMBER: Final = 12
+    num_classes: int
+    share_location: bool
+    background_label_id: int
+    @property
+    def nms_param(self) -> NonMaximumSuppressionParameter: ...
+    @property
+    def save_output_param(self) -> SaveOutputParameter: ...
+    code_type: int
+    keep_top_k: int
+    variance_encoded_in_target: bool
+    confidence_threshold: float
+    visualize: bool
+    visualize_threshold: float
+    save_file: str
+    def __init__(
+        self,
+        *,
+        num_classes: int | None = ...,
+        share_location: bool | None = ...,
+        background_label_id: int | None = ...,
+        nms_param: NonMaximumSuppressionParameter | Mapping[str, Any] | None = ...,
+        save_output_param: SaveOutputParameter | Mapping[str, Any] | None = ...,
+        code_type: int | str | None = ...,
+        keep_top_k: int | None = ...,
+        variance_encoded_in_target: bool | None = ...,
+        confidence_threshold: float | None = ...,
+        visualize: bool | None = ...,
+        visualize_threshold: float | None = ...,
+        save_file: str | None = ...,
+    ) -> None: ...
+
+class BNParameter(Message):
+    BNMode: ClassVar[EnumTypeWrapper]
+    LEARN: Final = 0
+    INFERENCE: Final = 1
+    Engine: ClassVar[EnumTypeWrapper]
+    DEFAULT: Final = 0
+    CAFFE: Final = 1
+    CUDNN: Final = 2
+    SCALE_FILLER_FIELD_NUMBER: Final = 1
+    SHIFT_FILLER_FIELD_NUMBER: Final = 2
+    BN_MODE_FIELD_NUMBER: Final = 3
+    SLOPE_FILLER_FIELD_NUMBER: Final = 5001
+    BIAS_FILLER_FIELD_NUMBER: Final = 5002
+    MOMENTUM_FIELD_NUMBER: Final = 5003
+    EPS_FIELD_NUMBER: Final = 4
+    FROZEN_FIELD_NUMBER: Final = 5
+    ENGINE_FIELD_NUMBER: Final = 6
+    @property
+    def scale_filler(self) -> FillerParameter: ...
+    @property
+    def shift_filler(self) -> FillerParameter: ...
+    bn_mode: int
+    @property
+    def slope_filler(self) -> FillerParameter: ...
+    @property
+    def bias_filler(self) -> FillerParameter: ...
+    momentum: float
+    eps: float
+    frozen: bool
+    engine: int
+    def __init__(
+        self,
+        *,
+        scale_filler: FillerParameter | Mapping[str, Any] | None = ...,
+        shift_filler: FillerParameter | Mapping[str, Any] | None = ...,
+        bn_mode: int | str | None = ...,
+        slope_filler: FillerParameter | Mapping[str, Any] | None = ...,
+        bias_filler: FillerParameter | Mapping[str, Any] | None = ...,
+        momentum: float | None = ...,
+        eps: float | None = ...,
+        frozen: bool | None = ...,
+        engine: int | str | None = ...,
+    ) -> None: ...
+
+class InterpParameter(Message):
+    HEIGHT_FIELD_NUMBER: Final = 1
+    WIDTH_FIELD_NUMBER: Final = 2
+    ZOOM_FACTOR_FIELD_NUMBER: Final = 3
+    SHRINK_FACTOR_FIELD_NUMBER: Final = 4
+    PAD_BEG_FIELD_NUMBER: Final = 5
+    PAD_END_FIELD_NUMBER: Final = 6
+    height: int
+    width: int
+    zoom_factor: int
+    shrink_factor: int
+    pad_beg: int
+    pad_end: int
+    def __init__(
+        self,
+        *,
+        height: int | None = ...,
+        width: int | None = ...,
+        zoom_factor: int | None = ...,
+        shrink_factor: int | None = ...,
+        pad_beg: int | None = ...,
+        pad_end: int | None = ...,
+    ) -> None: ...
+
+class UpsampleParameter(Message):
+    SCALE_FIELD_NUMBER: Final = 1
+    SCALE_H_FIELD_NUMBER: Final = 2
+    SCALE_W_FIELD_NUMBER: Final = 3
+    PAD_OUT_H_FIELD_NUMBER: Final = 4
+    PAD_OUT_W_FIELD_NUMBER: Final = 5
+    UPSAMPLE_H_FIELD_NUMBER: Final = 6
+    UPSAMPLE_W_FIELD_NUMBER: Final = 7
+    scale: int
+    scale_h: int
+    scale_w: int
+    pad_out_h: bool
+    pad_out_w: bool
+    upsample_h: int
+    upsample_w: int
+    def __init__(
+        self,
+        *,
+        scale: int | None = ...,
+        scale_h: int | None = ...,
+        scale_w: int | None = ...,
+        pad_out_h: bool | None = ...,
+        pad_out_w: bool | None = ...,
+        upsample_h: int | None = ...,
+        upsample_w: int | None = ...,
+    ) -> None: ...
+
+class ReorgParameter(Message):
+    STRIDE_FIELD_NUMBER: Final = 1
+    REVERSE_FIELD_NUMBER: Final = 2
+    stride: int
+    reverse: bool
+    def __init__(
+        self,
+        *,
+        stride: int | None = ...,
+        reverse: bool | None = ...,
+    ) -> None: ...
+
+class ShuffleChannelParameter(Message):
+    GROUP_FIELD_NUMBER: Final = 1
+    group: int
+    def __init__(
+        self,
+        *,
+        group: int | None = ...,
+    ) -> None: ...
+
+class ReLU6Parameter(Message):
+    NEGATIVE_SLOPE_FIELD_NUMBER: Final = 1
+    negative_slope: float
+    def __init__(
+        self,
+        *,
+        negative_slope: float | None = ...,
+    ) -> None: ...
+
+class ROIPoolingParameter(Message):
+    POOLED_H_FIELD_NUMBER: Final = 1
+    POOLED_W_FIELD_NUMBER: Final = 2
+    SPATIAL_SCALE_FIELD_NUMBER: Final = 3
+    pooled_h: int
+    pooled_w: int
+    spatial_scale: float
+    def __init__(
+        self,
+        *,
+        pooled_h: int | None = ...,
+        pooled_w: int | None = ...,
+        spatial_scale: float | None = ...,
+    ) -> None: ...
+
+class PSROIPoolingParameter(Message):
+    SPATIAL_SCALE_FIELD_NUMBER: Final = 1
+    OUTPUT_DIM_FIELD_NUMBER: Final = 2
+    GROUP_SIZE_FIELD_NUMBER: Final = 3
+    spatial_scale: float
+    output_dim: int
+    group_size: int
+    def __init__(
+        self,
+        *,
+        spatial_scale: float | None = ...,
+        output_dim: int | None = ...,
+        group_size: int | None = ...,
+    ) -> None: ...
+
+class SmoothL1LossParameter(Message):
+    SIGMA_FIELD_NUMBER: Final = 1
+    sigma: float
+    def __init__(
+        self,
+        *,
+        sigma: float | None = ...,
+    ) -> None: ...
+
+class FocalLossParameter(Message):
+    ALPHA_FIELD_NUMBER: Final = 1
+    GAMMA_FIELD_NUMBER: Final = 2
+    alpha: float
+    gamma: float
+    def __init__(
+        self,
+        *,
+        alpha: float | None = ...,
+        gamma: float | None = ...,
+    ) -> None: ...
+
+class CenterLossParameter(Message):
+    NUM_OUTPUT_FIELD_NUMBER: Final = 1
+    CENTER_FILLER_FIELD_NUMBER: Final = 2
+    AXIS_FIELD_NUMBER: Final = 3
+    num_output: int
+    @property
+    def center_filler(self) -> FillerParameter: ...
+    axis: int
+    def __init__(
+        self,
+        *,
+        num_output: int | None = ...,
+        center_filler: FillerParameter | Mapping[str, Any] | None = ...,
+        axis: int | None = ...,
+    ) -> None: ...
+
+class TripletLossParameter(Message):
+    MARGIN_FIELD_NUMBER: Final = 1
+    margin: float
+    def __init__(
+        self,
+        *,
+        margin: float | None = ...,
+    ) -> None: ...
+
+class SegAccuracyParameter(Message):
+    IGNORE_LABEL_FIELD_NUMBER: Final = 1
+    @property
+    def ignore_label(self) -> _Scalars[int]: ...
+    def __init__(
+        self,
+        *,
+        ignore_label: Iterable[int] | None = ...,
     ) -> None: ...
 
 class V1LayerParameter(Message):

@@ -17,12 +17,19 @@ from demitasse.proto.text.schema import schema
 
 
 def test_a_field_that_matters_is_refused_and_its_fork_named():
-    text = 'layer {\n type: "PriorBox"\n prior_box_param { min_size: 30 }\n}'
+    text = 'layer {\n type: "MultiBoxLoss"\n multibox_loss_param { num_classes: 2 }\n}'
 
     with pytest.raises(
-        PrototxtError, match="3:2: prior_box_param is not known to Caffe, but to SSD"
+        PrototxtError, match="3:2: multibox_loss_param is not known to Caffe, but to SSD"
     ):
         parse_text(text, NetParameter)
+
+
+def test_a_field_of_a_fork_that_is_implemented_is_read():
+    parsed = parse("prior_box_param { min_size: 30 }", LayerParameter)
+
+    assert list(parsed.message.prior_box_param.min_size) == [30]
+    assert not parsed.warnings
 
 
 def test_a_single_fork_is_named_with_its_address():
@@ -31,7 +38,7 @@ def test_a_single_fork_is_named_with_its_address():
 
 
 def test_a_field_that_matters_can_be_left_out_on_request():
-    parsed = parse("permute_param { order: 0 } name: 'a'", LayerParameter, lenient=True)
+    parsed = parse("video_data_param { } name: 'a'", LayerParameter, lenient=True)
 
     assert parsed.message == LayerParameter(name="a")
     assert "SSD" in parsed.warnings[0].message
@@ -74,7 +81,7 @@ def test_types_of_the_old_format_are_named():
 
 def test_layer_types_of_forks_are_known():
     assert fork_of_type("MultiStageMeanfield").startswith("CRF-RNN")
-    assert fork_of_type("ROIPooling").endswith("Fast R-CNN")
+    assert fork_of_type("MultiBoxLoss").endswith("Intel Caffe")
     assert fork_of_type("Convolution") == ""
     assert fork_of_type("NoSuchLayer") == ""
 
@@ -86,6 +93,14 @@ def test_the_table_speaks_of_messages_that_exist_and_fields_that_do_not():
         assert field not in known, key
         assert entry.forks, key
         assert not entry.target or entry.target in known, key
+
+
+def test_the_table_has_no_layer_type_that_is_implemented():
+    from demitasse.layers.catalog import CATALOG
+
+    named = {name for names in dialects._table()["types"].values() for name in names.split()}
+
+    assert not named & set(CATALOG)
 
 
 def test_every_fork_of_the_table_has_a_name():
