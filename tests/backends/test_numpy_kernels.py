@@ -304,6 +304,17 @@ def test_relu():
     expect_equal_to_portable('type: "ReLU"', [x.shape], {"x0": x}, kernel="ReLUStep")
 
 
+@pytest.mark.parametrize("readers", [2, 3])
+def test_split(readers):
+    expect_equal_to_portable('type: "Split"', [(3, 4)], tops=readers, kernel="SplitStep")
+
+
+def test_inner_product_of_few_rows():
+    layer = 'type: "InnerProduct" inner_product_param { num_output: 40 }'
+
+    expect_equal_to_portable(layer, [(3, 20)], kernel="InnerProductStep")
+
+
 def test_a_bottom_of_another_shape_gets_a_kernel_of_its_own():
     layer = 'type: "Pooling" pooling_param { kernel_size: 2 stride: 2 }'
     fast, slow = (build(layer, [(2, 3, 8, 8)], plan=plan) for plan in (True, False))

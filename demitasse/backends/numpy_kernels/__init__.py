@@ -11,6 +11,7 @@ from demitasse.backends.numpy_kernels.pool_average import AverageStep, GlobalAve
 from demitasse.backends.numpy_kernels.pool_max import GlobalMaxStep, MaxStep
 from demitasse.backends.numpy_kernels.pooling import pool
 from demitasse.backends.numpy_kernels.relu import ReLUStep
+from demitasse.backends.numpy_kernels.split import SplitStep
 
 __all__ = [
     "AverageStep",
@@ -23,5 +24,6 @@ __all__ = [
     "LRNStep",
     "MaxStep",
     "ReLUStep",
+    "SplitStep",
     "pool",
 ]

@@ -8,8 +8,12 @@ from demitasse.backends import ops
 from demitasse.backends.base import Backend, Operands, Step
 from demitasse.backends.numpy import NumpyBackend
 from demitasse.backends.numpy_kernels.gradients import add_gradient
+from demitasse.backends.numpy_kernels.scratch import scratch
 
 __all__ = ["InnerProductStep"]
+
+FEW = 4
+"""Rows are few when there are this many times more outputs."""
 
 
 class InnerProductStep(Step):
@@ -18,6 +22,8 @@ class InnerProductStep(Step):
     def __init__(self, op: ops.InnerProduct, at: Operands) -> None:
         self.op, self.at = op, at
         self.x_shape, self.y_shape = (op.rows, op.k), (op.rows, op.m)
+        # a product of few rows is up to twice as fast with the weight on the left
+        self.weight_first = not op.transpose and 1 < op.rows <= op.m // FEW
 
     def lower_backward(self, operands: Operands) -> bool:
         self.at = operands
@@ -26,7 +32,12 @@ class InnerProductStep(Step):
     def forward(self) -> None:
         x = self.at.bottom[0].read().reshape(self.x_shape)
         y = self.at.top[0].buffer().reshape(self.y_shape)
-        np.matmul(x, self._weight_km(), out=y)
+        if self.weight_first:
+            y_t = scratch("product", (self.op.m, self.op.rows), self.op.dtype)
+            np.matmul(self.at.params[0].read(), x.T, out=y_t)
+            y[...] = y_t.T
+        else:
+            np.matmul(x, self._weight_km(), out=y)
         if self.op.bias:
             y += self.at.params[1].read()
 

@@ -31,28 +31,38 @@ class AverageStep(PoolStep):
         self.divisor = divisor
 
     def forward(self) -> None:
-        values, last = self.laid(0), len(self.places) - 1
-        y = self.at.top[0].buffer().reshape(self.y_shape)
-        for axis, taps in enumerate(self.op.kernel):
-            target = y
-            if axis != last:
-                target = scratch(f"axis{axis}", self.swept(axis), self.op.dtype)
-            target[...] = values[self.along(axis, 0)]
-            for tap in range(1, taps):
-                target += values[self.along(axis, tap)]
-            values = target
-        y /= self.divisor
+        x, y = self.x(), self.y()
+        for block in self.blocks():
+            self._sum(self.laid(x[block], 0), y[block])
+            y[block] /= self.divisor
 
     def backward(self) -> None:
         if not self.at.propagate_down[0]:
             return
-        dx = self.at.bottom[0].diff_buffer().reshape(self.x_shape)
-        share = scratch("share", self.y_shape, self.op.dtype)
-        np.divide(self.at.top[0].read_diff().reshape(self.y_shape), self.divisor, out=share)
+        dx, dy = self.dx(), self.dy()
+        for block in self.blocks():
+            share = scratch("share", dy[block].shape, self.op.dtype)
+            np.divide(dy[block], self.divisor, out=share)
+            self._spread(share, dx[block])
+
+    def _sum(self, canvas: np.ndarray, y: np.ndarray) -> None:
+        """Write sums over windows into ``y``."""
+        values, last = canvas, len(self.places) - 1
+        for axis, taps in enumerate(self.op.kernel):
+            target = y
+            if axis != last:
+                target = scratch(f"axis{axis}", (len(y), *self.swept(axis)), self.op.dtype)
+            target[...] = values[self.along(axis, 0)]
+            for tap in range(1, taps):
+                target += values[self.along(axis, tap)]
+            values = target
+
+    def _spread(self, share: np.ndarray, dx: np.ndarray) -> None:
+        """Write into ``dx`` the sum of the shares of all windows that an element is in."""
         for axis in reversed(range(len(self.places))):
             wider = dx
             if axis or self.size != self.spatial:
-                wider = scratch(f"axis{axis}", self.swept(axis - 1), self.op.dtype)
+                wider = scratch(f"axis{axis}", (len(dx), *self.swept(axis - 1)), self.op.dtype)
             wider.fill(0)
             for tap in range(self.op.kernel[axis]):
                 wider[self.along(axis, tap)] += share
@@ -65,13 +75,11 @@ class GlobalAverageStep(PoolStep):
     """Mean over whole planes."""
 
     def forward(self) -> None:
-        planes = self.at.bottom[0].read().reshape(self.count, -1)
-        y = self.at.top[0].buffer().reshape(-1)
+        planes, y = self.x().reshape(self.count, -1), self.y().reshape(-1)
         np.add.reduce(planes, axis=1, out=y)
         y /= planes.shape[1]
 
     def backward(self) -> None:
         if self.at.propagate_down[0]:
-            dx = self.at.bottom[0].diff_buffer().reshape(self.count, -1)
-            dy = self.at.top[0].read_diff().reshape(-1, 1)
-            np.divide(dy, dx.shape[1], out=dx)
+            dx = self.dx().reshape(self.count, -1)
+            np.divide(self.dy().reshape(-1, 1), dx.shape[1], out=dx)

@@ -9,6 +9,7 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.base import Operands
+from demitasse.backends.numpy_kernels.phases import Phases
 from demitasse.backends.numpy_kernels.planes import PoolStep
 from demitasse.backends.numpy_kernels.scratch import scratch
 
@@ -16,9 +17,6 @@ __all__ = ["GlobalMaxStep", "MaxStep"]
 
 LOWEST = -3.4028234663852886e38
 """The lowest float32: what Caffe starts a maximum with, in double precision too."""
-
-BLOCK = 1 << 16
-"""Windows whose gradients are sent home at once."""
 
 
 class MaxStep(PoolStep):
@@ -34,25 +32,29 @@ class MaxStep(PoolStep):
         self.tap_dtype = "uint8" if len(self.taps) < 1 << 8 else "uint16"
         self.kept = at.backward or op.tops > 1
         self.disjoint = all(k <= s for k, s in zip(op.kernel, op.stride, strict=True))
-        self.block = max(1, BLOCK // math.prod(self.places))
-        steps = [math.prod(self.spatial[axis + 1 :]) for axis in range(len(self.spatial))]
-        offsets = [sum(t * s for t, s in zip(tap, steps, strict=True)) for tap in self.taps]
+        self.phases = None if self.disjoint else Phases(op, self.spatial, self.places)
+        offsets = [_place(tap, self.spatial) for tap in self.taps]
         self.offset_of = np.array([0, *offsets], np.intp)
         firsts = np.zeros(self.places, np.intp)
-        for axis, step in enumerate(steps):
-            first = np.arange(self.places[axis]) * op.stride[axis] - op.pad[axis]
-            firsts += (first * step).reshape(-1, *(1,) * (len(steps) - axis - 1))
+        for axis, count in enumerate(self.places):
+            first = np.arange(count) * op.stride[axis] - op.pad[axis]
+            step = math.prod(self.spatial[axis + 1 :])
+            firsts += (first * step).reshape(-1, *(1,) * (len(self.places) - axis - 1))
         self.firsts = firsts
 
     def forward(self) -> None:
-        canvas = self.laid(LOWEST)
-        y = self.at.top[0].buffer().reshape(self.y_shape)
+        x, y = self.x(), self.y()
         if not self.kept:
-            self._largest(canvas, y)
+            for block in self.blocks():
+                self._largest(self.laid(x[block], LOWEST), y[block])
             return
         winner = self.at.saved("winner", self.op.top, self.tap_dtype).buffer()
         winner = winner.reshape(self.y_shape)
-        self._largest_and_winner(canvas, y, winner)
+        for block in self.blocks():
+            if self.phases is None:
+                self._find(self.laid(x[block], LOWEST), y[block], winner[block])
+            else:
+                self._find_in(self.phases, x[block], y[block], winner[block])
         if self.op.tops > 1:
             mask = self.at.top[1].buffer().reshape(self.y_shape)
             mask[...] = self.offset_of[winner] + self.firsts
@@ -62,19 +64,18 @@ class MaxStep(PoolStep):
         if not self.at.propagate_down[0]:
             return
         winner = self.at.saved("winner", self.op.top, self.tap_dtype).read().reshape(self.y_shape)
-        dy = self.at.top[0].read_diff().reshape(self.y_shape)
-        dx = self.at.bottom[0].diff_buffer().reshape(self.x_shape)
+        dy, dx = self.dy(), self.dx()
         dx.fill(0)
         every = winner.min() > 0
         plane = math.prod(self.spatial)
         home = np.arange(self.block).reshape(-1, *(1,) * len(self.places)) * plane + self.firsts
-        for first in range(0, self.count, self.block):
-            part = slice(first, min(first + self.block, self.count))
-            places = scratch("places", winner[part].shape, "intp")
-            np.take(self.offset_of, winner[part], out=places, mode="clip")
-            places += home[: part.stop - part.start]
-            won = ... if every else winner[part] > 0
-            self._send(dx[part].reshape(-1), places[won].reshape(-1), dy[part][won].reshape(-1))
+        for block in self.blocks():
+            numbers = winner[block]
+            places = scratch("places", numbers.shape, "intp")
+            np.take(self.offset_of, numbers, out=places, mode="clip")
+            places += home[: len(numbers)]
+            won = ... if every else numbers > 0
+            self._send(dx[block].reshape(-1), places[won].reshape(-1), dy[block][won].reshape(-1))
 
     def _send(self, dx: np.ndarray, places: np.ndarray, dy: np.ndarray) -> None:
         if self.disjoint:
@@ -88,31 +89,47 @@ class MaxStep(PoolStep):
         for axis, taps in enumerate(self.op.kernel):
             target = y
             if axis != last:
-                target = scratch(f"axis{axis}", self.swept(axis), self.op.dtype)
+                target = scratch(f"axis{axis}", (len(y), *self.swept(axis)), self.op.dtype)
             np.fmax(values[self.along(axis, 0)], LOWEST, out=target)
             for tap in range(1, taps):
                 np.fmax(target, values[self.along(axis, tap)], out=target)
             values = target
 
-    def _largest_and_winner(self, canvas: np.ndarray, y: np.ndarray, winner: np.ndarray) -> None:
-        seen = scratch("seen", self.y_shape, self.op.dtype)
-        better = scratch("better", self.y_shape, "bool")
-        number = scratch("number", self.y_shape, self.tap_dtype)
+    def _find(self, canvas: np.ndarray, y: np.ndarray, winner: np.ndarray) -> None:
+        """Write maxima and winners, one tap's elements after the other's."""
+        seen = scratch("seen", y.shape, self.op.dtype)
+        better = scratch("better", y.shape, "bool")
+        number = scratch("number", y.shape, self.tap_dtype)
         y.fill(LOWEST)
         winner.fill(0)
         for i, tap in enumerate(self.taps, start=1):
             seen[...] = canvas[self.at_tap(tap)]
-            np.greater(seen, y, out=better)
-            np.fmax(seen, y, out=y)
-            np.multiply(better, winner.dtype.type(i), out=number)
-            np.maximum(winner, number, out=winner)
+            _challenge(seen, i, y, winner, better, number)
+
+    def _find_in(
+        self, phases: Phases, planes: np.ndarray, y: np.ndarray, winner: np.ndarray
+    ) -> None:
+        """Write maxima and winners, found for every element of a phase as if it were a place."""
+        rows = phases.lay(planes, LOWEST)
+        count = rows[0].size - phases.taps[-1][1]
+        best = scratch("seen", (len(planes), *phases.size), self.op.dtype)
+        found = scratch("found", best.shape, self.tap_dtype)
+        better = scratch("better", (count,), "bool")
+        number = scratch("number", (count,), self.tap_dtype)
+        best_row, found_row = best.reshape(-1)[:count], found.reshape(-1)[:count]
+        best_row.fill(LOWEST)
+        found_row.fill(0)
+        for i, (phase, shift) in enumerate(phases.taps, start=1):
+            _challenge(rows[phase][shift : shift + count], i, best_row, found_row, better, number)
+        y[...] = best[phases.windows]
+        winner[...] = found[phases.windows]
 
 
 class GlobalMaxStep(PoolStep):
     """Maximum over whole planes."""
 
     def forward(self) -> None:
-        planes = self.at.bottom[0].read().reshape(self.count, -1)
+        planes = self.x().reshape(self.count, -1)
         place = np.argmax(planes, axis=1)
         best = np.take_along_axis(planes, place[:, np.newaxis], axis=1)[:, 0]
         won = best > LOWEST
@@ -121,7 +138,7 @@ class GlobalMaxStep(PoolStep):
             place = np.argmax(numbers, axis=1)
             best = np.take_along_axis(numbers, place[:, np.newaxis], axis=1)[:, 0]
             won = best > LOWEST
-        self.at.top[0].buffer().reshape(-1)[...] = best
+        self.y().reshape(-1)[...] = best
         place[~won] = -1
         self.at.saved("place", (self.count,), "int64").buffer()[...] = place
         if self.op.tops > 1:
@@ -130,7 +147,27 @@ class GlobalMaxStep(PoolStep):
     def backward(self) -> None:
         if self.at.propagate_down[0]:
             place = self.at.saved("place", (self.count,), "int64").read()
-            dx = self.at.bottom[0].diff_buffer().reshape(self.count, -1)
+            dx = self.dx().reshape(self.count, -1)
             dx.fill(0)
             won = np.flatnonzero(place >= 0)
-            dx[won, place[won]] = self.at.top[0].read_diff().reshape(-1)[won]
+            dx[won, place[won]] = self.dy().reshape(-1)[won]
+
+
+def _challenge(
+    seen: np.ndarray,
+    number: int,
+    best: np.ndarray,
+    winner: np.ndarray,
+    better: np.ndarray,
+    room: np.ndarray,
+) -> None:
+    """Let what tap ``number`` sees take the lead where it is larger."""
+    np.greater(seen, best, out=better)
+    np.fmax(seen, best, out=best)
+    np.multiply(better, winner.dtype.type(number), out=room)
+    np.maximum(winner, room, out=winner)
+
+
+def _place(index: tuple[int, ...], shape: tuple[int, ...]) -> int:
+    """Return the place of an element in an array in C order."""
+    return sum(i * math.prod(shape[axis + 1 :]) for axis, i in enumerate(index))
