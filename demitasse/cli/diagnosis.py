@@ -6,6 +6,7 @@ import ctypes
 import os
 import platform
 import sys
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from demitasse import __version__
 from demitasse.config import settings
 
-__all__ = ["blas", "devices", "examine", "libraries", "problems", "settings_table"]
+__all__ = ["blas", "devices", "examine", "libraries", "onednn", "problems", "settings_table"]
 
 LIBRARIES = {
     "numpy": ["numpy"],
@@ -48,6 +49,7 @@ def examine() -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "libraries": libraries(),
         "blas": blas(),
+        "onednn": onednn(),
         "devices": devices(),
         "settings": settings_table(),
     }
@@ -79,6 +81,13 @@ def blas() -> dict[str, str | None]:
         "version": about.get("version"),
         "kernel": _openblas(Path(np.__file__).parent),
     }
+
+
+def onednn() -> dict[str, Any]:
+    """Return whether the device ``cpu`` uses oneDNN, which one, or why not."""
+    from demitasse.backends.onednn import status
+
+    return asdict(status())
 
 
 def _openblas(numpy: Path) -> str | None:

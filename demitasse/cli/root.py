@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from importlib import import_module
 
 import click
@@ -35,6 +36,19 @@ class Root(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take flags with one dash, too."""
         return super().parse_args(ctx, two_dashes(args))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb; for one that there is not, name the nearest."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = get_close_matches(args[0], VERBS, 1)
+            if not near:
+                raise
+            message = f"{error.message} Did you mean {near[0]!r}?"
+            raise click.UsageError(message, ctx) from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the verbs."""

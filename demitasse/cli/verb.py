@@ -29,10 +29,10 @@ class Verb(click.Command):
         """Run the verb: log to standard error, turn exceptions into exit codes."""
         names = ("log_level", "log_format", "log_dir", "minloglevel")
         options = {name: ctx.params.pop(name) for name in names}
-        with ExitStack() as stack:
-            stack.enter_context(faults())
+        with faults(), ExitStack() as stack:
             _start(stack, **options)
-            return super().invoke(ctx)
+            with faults():  # while the log level is still known
+                return super().invoke(ctx)
 
 
 def _log_options() -> list[click.Parameter]:

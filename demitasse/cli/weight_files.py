@@ -93,7 +93,7 @@ def _write_caffemodel(path: Path, weights: Weights) -> None:
 
 
 def _write_safetensors(path: Path, weights: Weights) -> None:
-    arrays = {name: np.ascontiguousarray(array) for name, array in _named(weights).items()}
+    arrays = _named(weights)
     header: dict[str, object] = {"__metadata__": {"format": "np"}}
     start = 0
     for name, array in arrays.items():
@@ -118,6 +118,9 @@ def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
         message = f"its header would be {length} bytes long"
         raise ValueError(message)
     header = json.loads(content[8 : 8 + length].tobytes())
+    if not isinstance(header, dict):
+        message = "its header is no object"
+        raise TypeError(message)
     types = {text: np.dtype(name).newbyteorder("<") for name, text in SAFETENSORS.items()}
     data, arrays = content[8 + length :], {}
     for name, about in header.items():

@@ -27,7 +27,8 @@ layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "
 
 DEPLOY = """
 name: "stripes"
-layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 2 dim: 1 dim: 3 dim: 3 } } }
+layer { name: "data" type: "Input" top: "data"
+  input_param { shape { dim: 2 dim: 1 dim: 3 dim: 3 } } }
 layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip"
   inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
 layer { name: "prob" type: "Softmax" bottom: "ip" top: "prob" }

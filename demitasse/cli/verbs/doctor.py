@@ -49,6 +49,15 @@ def _text(found: dict[str, Any]) -> str:
     general.append(
         ("BLAS of numpy", f"{blas['name']} {blas['version']}, kernels: {blas['kernel'] or '?'}")
     )
+    onednn = found["onednn"]
+    general.append(
+        (
+            "oneDNN",
+            "{version} ({threading} threads, {instruction_set}) from {path}".format(**onednn)
+            if onednn["loaded"]
+            else f"not used: {onednn['reason']}",
+        )
+    )
     devices = [
         (name, ", ".join(there) if isinstance(there, list) else f"none: {there}")
         for name, there in found["devices"].items()

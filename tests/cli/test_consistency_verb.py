@@ -1,0 +1,97 @@
+"""``demitasse consistency``: layer by layer, and where devices part."""
+
+import json
+
+import numpy as np
+import pytest
+
+
+def test_devices_that_agree(project, run):
+    result = run("consistency net.prototxt --devices cpu numpy strict:device1")
+
+    assert result.exit_code == 0
+    assert "They agree within 0.0001" in result.stdout
+    assert "gradient of parameter 0" in result.stdout
+    assert "strict:device1" in result.stdout
+
+
+@pytest.fixture
+def parted(monkeypatch):
+    """A device whose inner products are off by a part in a hundred."""
+    from demitasse.backends.readonly import ReadonlyBackend
+
+    class Namespace:
+        def __getattr__(self, name):
+            return getattr(np, name)
+
+        def matmul(self, a, b):
+            return np.matmul(a, b) * np.float32(1.01)
+
+    monkeypatch.setattr(ReadonlyBackend, "xp", Namespace())
+
+
+def test_devices_that_part_name_the_first_layer(project, run, parted):
+    result = run("consistency deploy.prototxt --devices numpy readonly")
+
+    assert result.exit_code == 1
+    assert "First divergence (more than 0.0001): layer 'ip' (InnerProduct), top 'ip'" in (
+        result.stdout
+    )
+
+
+def test_what_is_allowed_can_be_said(project, run, parted):
+    assert run("consistency deploy.prototxt --devices numpy readonly -rtol 0.2").exit_code == 0
+
+
+def test_as_json(project, run, parted):
+    result = run("consistency deploy.prototxt --json -devices numpy readonly")
+
+    found = json.loads(result.stdout)
+
+    assert found["agree"] is False
+    assert found["first_divergence"]["layer"] == "ip"
+    assert [d["layer"] for d in found["differences"]] == ["data", "ip", "prob"]
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        "--devices cpu numpy deploy.prototxt",
+        "--devices=cpu,numpy deploy.prototxt",
+        "-devices cpu,numpy deploy.prototxt",
+        "deploy.prototxt --phase TEST --devices cpu numpy --seed 3",
+    ],
+)
+def test_devices_may_be_given_in_every_way(project, run, args):
+    result = run(f"consistency {args}")
+
+    assert result.exit_code == 0, result.output
+    assert "cpu against" in result.stdout
+
+
+@pytest.mark.parametrize("devices", ["", "--devices", "--devices cpu"])
+def test_too_few_devices_are_wrong_usage(project, run, devices):
+    assert run(f"consistency deploy.prototxt {devices}").exit_code == 2
+
+
+def test_a_device_that_is_unknown_is_4(project, run):
+    assert run("consistency deploy.prototxt --devices cpu abacus").exit_code == 4
+
+
+def test_trained_weights_and_own_inputs(trained, run):
+    np.savez("inputs.npz", data=np.ones((5, 1, 3, 3), np.float32))
+
+    result = run(
+        "consistency deploy.prototxt -weights run_iter_20.caffemodel -inputs inputs.npz "
+        "-devices cpu numpy"
+    )
+
+    assert result.exit_code == 0
+    assert "Loaded 1 layers" in result.stderr
+
+
+def test_inputs_that_are_no_arrays_are_bad_data(project, run):
+    result = run("consistency deploy.prototxt -devices cpu numpy -inputs net.prototxt")
+
+    assert result.exit_code == 3
+    assert "npz" in result.stderr

@@ -1,0 +1,97 @@
+"""``demitasse doctor``: what is there, what is set, and what is amiss."""
+
+import json
+import sys
+from importlib.metadata import version
+
+import pytest
+
+from demitasse import __version__
+from demitasse.cli.diagnosis import LIBRARIES
+from demitasse.config import TABLE
+
+
+@pytest.fixture
+def sound(monkeypatch):
+    """An environment without the variables that doctor warns of."""
+    for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "DEMITASSE_DEVICE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def examined(run) -> dict:
+    return json.loads(run("doctor --json").stdout)
+
+
+def test_versions_are_those_installed(sound, run):
+    found = examined(run)
+
+    assert found["demitasse"] == __version__
+    assert found["python"].startswith(".".join(map(str, sys.version_info[:3])))
+    assert found["libraries"]["numpy"] == version("numpy")
+    assert found["libraries"]["protobuf"] == version("protobuf")
+
+
+def test_libraries_that_are_missing_name_what_brings_them(sound, run, monkeypatch):
+    monkeypatch.setitem(LIBRARIES, "h5py", ["no-such-distribution"])
+
+    lines = [line.split() for line in run("doctor").stdout.splitlines()]
+
+    assert ["h5py", "not", "installed", "(pip", "install", "demitasse[hdf5])"] in lines
+
+
+def test_devices_that_are_missing_say_why(sound, run):
+    devices = examined(run)["devices"]
+
+    assert devices["cpu"] == ["cpu"]
+    assert devices["numpy"] == ["numpy"]
+    assert devices["cuda"]
+    if not isinstance(devices["cuda"], list):
+        assert "cupy" in devices["cuda"]
+
+
+def test_every_setting_says_where_it_is_from(sound, run, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "demitasse.toml").write_text("seed = 5\n")
+    monkeypatch.setenv("DEMITASSE_PLAN", "0")
+
+    found = examined(run)["settings"]
+
+    assert list(found) == list(TABLE)
+    assert found["plan"] == {"value": False, "where": "DEMITASSE_PLAN"}
+    assert found["seed"]["value"] == 5
+    assert found["seed"]["where"].endswith("demitasse.toml")
+    assert found["poison"]["where"] == "default"
+
+
+def test_all_of_it_is_shown(sound, run):
+    result = run("doctor")
+
+    assert result.exit_code == 0
+    assert all(name in result.stdout for name in TABLE)
+    assert "no problems found" in result.stdout
+
+
+def test_a_blas_that_was_told_what_to_use_is_a_problem(sound, run, monkeypatch):
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
+
+    result = run("doctor")
+
+    assert result.exit_code == 1
+    assert "problem: OPENBLAS_CORETYPE=Haswell is set" in result.stdout
+    assert "unset it" in result.stdout
+
+
+def test_a_device_that_cannot_be_used_is_a_problem(sound, run, monkeypatch):
+    monkeypatch.setenv("DEMITASSE_DEVICE", "cuda:77")
+
+    [problem] = examined(run)["problems"]
+
+    assert problem.startswith("DEMITASSE_DEVICE asks for a device that cannot be used")
+
+
+def test_the_kernels_of_numpys_blas_are_asked_for(sound, run):
+    blas = examined(run)["blas"]
+
+    if "openblas" not in str(blas["name"]):
+        pytest.skip(f"numpy uses {blas['name']}")
+    assert blas["kernel"]

@@ -1,0 +1,175 @@
+"""The command as a whole: spelling, exit codes, what it costs, and completion."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from demitasse import __version__, errors
+from demitasse.cli.exits import EXIT_CODES, exit_code
+from demitasse.cli.root import VERBS
+from demitasse.cli.spelling import two_dashes
+
+HEAVY = {"PIL", "cupy", "google.protobuf", "h5py", "lmdb", "numpy", "rich", "sklearn"}
+
+
+def loaded_after(*args: str) -> set[str]:
+    """The modules of a fresh interpreter that has run the command line."""
+    code = (
+        "import json, sys\nfrom demitasse.cli import main\n"
+        f"try:\n    main({list(args)!r})\nexcept SystemExit:\n    pass\n"
+        "print(json.dumps(list(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("args", [["--help"], ["train", "--help"], ["weights", "list", "--help"]])
+def test_help_loads_no_library(args):
+    assert not loaded_after(*args) & HEAVY
+
+
+def test_help_names_every_verb(run):
+    shown = run("--help").stdout
+
+    assert [verb for verb in VERBS if f"\n  {verb} " not in shown] == []
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_explains_itself(run, verb):
+    result = run(f"{verb} -help")
+
+    assert result.exit_code == 0
+    assert "..." not in next(line for line in run("--help").stdout.splitlines() if verb in line)
+
+
+@pytest.mark.parametrize("args", ["--version", "-version", "version"])
+def test_version(run, args):
+    assert run(args).stdout == f"demitasse {__version__}\n"
+
+
+def test_version_as_json(run):
+    assert json.loads(run("version --json").stdout) == {"demitasse": __version__}
+
+
+def test_python_m_is_the_same(start):
+    out, _ = start("--version").communicate()
+
+    assert out == f"demitasse {__version__}\n"
+
+
+# -- spelling ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("-solver a -gpu=0 --weights=b", "--solver a --gpu=0 --weights=b"),
+        ("-iterations -5 -h", "--iterations -5 -h"),
+        ("-logtostderr=1 --noalsologtostderr -v=2 train", "train"),
+        ("-a_b=c=d -- -solver x", "--a_b=c=d -- -solver x"),
+    ],
+)
+def test_one_dash_is_as_good_as_two(given, meant):
+    assert " ".join(two_dashes(given.split())) == meant
+
+
+@pytest.mark.parametrize("args", ["train", "trian", "train -slover x", "train -solver", "-nothing"])
+def test_wrong_usage_is_2(run, args):
+    result = run(args)
+
+    assert result.exit_code == 2
+    assert "Error: " in result.stderr
+
+
+def test_a_misspelt_verb_is_answered_with_the_right_one(run):
+    assert "Did you mean 'train'?" in run("trian -solver x").stderr
+
+
+def test_a_misspelt_flag_is_answered_with_the_right_one(run):
+    assert "--solver" in run("train -slover x").stderr
+
+
+# -- exit codes --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("ConfigError", 3),
+        ("DataError", 3),
+        ("DemitasseError", 1),
+        ("DeviceError", 4),
+        ("NetError", 3),
+        ("PrototxtError", 3),
+        ("ShapeError", 3),
+        ("SnapshotError", 3),
+        ("WeightsError", 3),
+    ],
+)
+def test_every_exception_has_its_code(name, code):
+    assert exit_code(getattr(errors, name)("message")) == code
+
+
+def test_no_exception_is_forgotten():
+    assert {kind.__name__ for kind in EXIT_CODES} >= set(errors.__all__)
+
+
+def test_a_failure_is_one_message_and_no_traceback(run):
+    result = run("test -model none.prototxt -weights none.caffemodel")
+
+    assert result.exit_code == 3
+    assert result.stderr == "error: none.prototxt: No such file or directory\n"
+
+
+def test_at_log_level_debug_a_failure_shows_where_from(run, monkeypatch):
+    monkeypatch.setenv("DEMITASSE_LOG_LEVEL", "debug")
+
+    result = run("test -model none.prototxt -weights none.caffemodel")
+
+    assert result.exit_code == 3
+    assert "Traceback" in result.stderr
+    assert result.stderr.endswith("error: none.prototxt: No such file or directory\n")
+
+
+def test_a_setting_that_cannot_be_read_is_wrong_usage(run, monkeypatch):
+    monkeypatch.setenv("DEMITASSE_PLAN", "perhaps")
+
+    result = run("version")
+
+    assert result.exit_code == 2
+    assert "DEMITASSE_PLAN" in result.stderr
+
+
+def test_a_device_that_is_unknown_is_4(project, run):
+    assert run("time -model deploy.prototxt -device abacus").exit_code == 4
+
+
+def test_a_closed_pipe_is_no_failure_to_talk_about(trained, start):
+    process = start("weights list run_iter_20.caffemodel")
+    process.stdout.close()
+
+    assert process.stderr.read() == ""
+    process.wait()
+
+
+# -- completion --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [("demitasse tr", "train"), ("demitasse train --so", "--solver")],
+)
+def test_completion_offers_verbs_and_flags(typed, offered):
+    words = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+    environment = os.environ | {"_DEMITASSE_COMPLETE": "bash_complete"} | words
+
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; sys.argv[0] = 'demitasse'; "
+         "from demitasse.cli import main; main()"],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert offered in [line.partition(",")[2] for line in done.stdout.splitlines()]

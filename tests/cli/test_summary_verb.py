@@ -1,0 +1,92 @@
+"""``demitasse summary``: shapes, parameters and multiply-adds, counted by hand."""
+
+import json
+
+import pytest
+
+from demitasse import Net
+from demitasse.cli.anatomy import anatomy
+from demitasse.proto import NetParameter, parse_text
+
+NET = """
+layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 4 dim: 5 dim: 5 } } }
+layer { name: "conv" type: "Convolution" bottom: "x" top: "conv"
+  convolution_param { num_output: 6 kernel_size: 3 group: 2 } }
+layer { name: "up" type: "Deconvolution" bottom: "conv" top: "up"
+  convolution_param { num_output: 3 kernel_size: 2 stride: 2 bias_term: false } }
+layer { name: "ip" type: "InnerProduct" bottom: "up" top: "ip"
+  inner_product_param { num_output: 7 } }
+layer { name: "relu" type: "ReLU" bottom: "ip" top: "ip" }
+"""
+
+
+@pytest.fixture
+def found():
+    return anatomy(Net(parse_text(NET, NetParameter), "TEST"))
+
+
+def test_layers_are_in_order_with_their_shapes(found):
+    assert [layer["name"] for layer in found["layers"]] == ["x", "conv", "up", "ip", "relu"]
+    assert found["layers"][1]["tops"] == {"conv": [2, 6, 3, 3]}
+    assert found["layers"][1]["bottoms"] == ["x"]
+
+
+def test_parameters_are_counted(found):
+    counts = [layer["parameters"] for layer in found["layers"]]
+
+    assert counts == [0, 6 * 2 * 9 + 6, 6 * 3 * 4, 7 * 108 + 7, 0]
+    assert found["total"]["parameters"] == sum(counts)
+    assert found["total"]["parameter_bytes"] == 4 * sum(counts)
+
+
+def test_multiply_adds_are_counted(found):
+    work = [layer["multiply_adds"] for layer in found["layers"]]
+
+    conv = 2 * 6 * 3 * 3 * (2 * 3 * 3)  # every output sums 2 channels of 3 x 3
+    up = 2 * 6 * 3 * 3 * (3 * 2 * 2)  # every input goes into 3 channels of 2 x 2
+    ip = 2 * 7 * 108
+    assert work == [None, conv, up, ip, None]
+    assert found["total"]["multiply_adds"] == conv + up + ip
+
+
+def test_recurrent_layers_work_at_every_step():
+    text = """
+    layer { name: "x" type: "Input" top: "x" top: "cont"
+      input_param { shape { dim: 3 dim: 2 dim: 5 } shape { dim: 3 dim: 2 } } }
+    layer { name: "lstm" type: "LSTM" bottom: "x" bottom: "cont" top: "h"
+      recurrent_param { num_output: 4 } }
+    """
+
+    found = anatomy(Net(parse_text(text, NetParameter), "TEST"))
+
+    assert found["total"]["multiply_adds"] == 3 * 2 * (4 * 4 * 5 + 4 * 4 * 4)
+
+
+def test_shared_parameters_count_once(project, run):
+    shared = 'param { name: "w" } param { name: "b" } inner_product_param { num_output: 9 }'
+    text = """
+    layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 9 } } }
+    """ + "".join(
+        f'layer {{ name: "{n}" type: "InnerProduct" bottom: "x" top: "{n}" {shared} }}'
+        for n in "ab"
+    )
+
+    found = anatomy(Net(parse_text(text, NetParameter), "TEST"))
+
+    assert found["total"]["parameters"] == 9 * 9 + 9
+
+
+def test_the_table_of_a_file(project, run):
+    result = run("summary net.prototxt")
+
+    assert result.exit_code == 0
+    assert "stripes, phase TEST" in result.stdout
+    assert "InnerProduct" in result.stdout
+    assert "30 parameters (120 bytes)" in result.stdout
+
+
+def test_as_json(project, run):
+    found = json.loads(run("summary net.prototxt -phase TRAIN --json").stdout)
+
+    assert found["total"]["layers"] == 3
+    assert found["layers"][0]["tops"] == {"data": [8, 1, 3, 3], "label": [8]}

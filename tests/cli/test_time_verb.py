@@ -1,0 +1,93 @@
+"""``demitasse time``: the lines Caffe prints, and the same as JSON."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from demitasse import Net
+from demitasse.cli.timing import measure
+
+
+def test_layers_and_averages_are_logged(project, run):
+    log = run("time -model net.prototxt -iterations 2").stderr
+
+    text = [line.partition("] ")[2] for line in log.splitlines()]
+    number = r"[\d.e+-]+ ms\."
+    assert "*** Benchmark begins ***" in text
+    assert "*** Benchmark ends ***" in text
+    for line in [
+        rf"Iteration: 2 forward-backward time: {number}",
+        rf"        ip\tforward: {number}",
+        rf"        ip\tbackward: {number}",
+        rf"Average Forward pass: {number}",
+        rf"Average Backward pass: {number}",
+        rf"Average Forward-Backward: {number}",
+        rf"Total Time: {number}",
+    ]:
+        assert any(re.fullmatch(line, found) for found in text), line
+
+
+def test_as_json(project, run):
+    result = run("time -model net.prototxt -iterations 2 -device numpy --json")
+
+    found = json.loads(result.stdout)
+
+    assert (found["device"], found["phase"], found["iterations"]) == ("numpy", "TRAIN", 2)
+    assert [layer["name"] for layer in found["layers"]] == ["data", "ip", "loss"]
+    assert found["layers"][0]["backward_ms"] is None
+    assert all(layer["forward_ms"] > 0 for layer in found["layers"])
+
+
+def test_forward_only(project, run):
+    result = run("time -model net.prototxt -iterations 1 -forward_only --json")
+
+    found = json.loads(result.stdout)
+
+    assert found["backward_ms"] is None
+    assert {layer["backward_ms"] for layer in found["layers"]} == {None}
+
+
+def test_the_phase_can_be_chosen(project, run):
+    found = json.loads(run("time -model net.prototxt -phase TEST -iterations 1 --json").stdout)
+
+    assert "accuracy" in [layer["name"] for layer in found["layers"]]
+
+
+def test_a_net_without_data_is_timed_on_zeros(project, run):
+    assert run("time -model deploy.prototxt -iterations 1").exit_code == 0
+
+
+def test_no_iterations_are_wrong_usage(project, run):
+    assert run("time -model deploy.prototxt -iterations 0").exit_code == 2
+
+
+def test_every_measurement_waits_for_the_device(project, monkeypatch):
+    waits = []
+    with Net("net.prototxt", "TRAIN") as net:
+        monkeypatch.setattr(net, "synchronize", lambda: waits.append(len(net.before_forward)))
+
+        measure(net, 3)
+
+    by_itself = [count for count in waits if count]
+    assert len(by_itself) >= 3 * 2 * len(net.layers) - 3  # the data layer has no backward pass
+    assert len(waits) - len(by_itself) == (2 + 3) * 4
+
+
+def test_callbacks_are_taken_back(project):
+    with Net("net.prototxt", "TRAIN") as net:
+        measure(net, 1)
+
+        hooks = (net.before_forward, net.after_forward, net.before_backward, net.after_backward)
+        assert hooks == ([], [], [], [])
+
+
+@pytest.mark.parametrize("verb", ["time -model", "summary"])
+def test_a_net_that_is_wrong_is_3(project, run, verb):
+    Path("bad.prototxt").write_text('layer { name: "x" type: "Rellu" }')
+
+    result = run(f"{verb} bad.prototxt")
+
+    assert result.exit_code == 3
+    assert "ReLU" in result.stderr
