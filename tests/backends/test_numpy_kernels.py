@@ -150,6 +150,18 @@ def test_convolution_behind_another_axis():
     expect_equal_to_portable(layer, [(2, 3, 4, 5, 6)], kernel="ConvStep")
 
 
+@pytest.mark.parametrize("kind", ["Convolution", "Deconvolution"])
+@pytest.mark.parametrize("count", [1, 20])
+def test_depthwise(kind, count):
+    fields = "num_output: 6 group: 6 kernel_size: 3 pad: 1 stride: 2"
+
+    expect_equal_to_portable(
+        f'type: "{kind}" convolution_param {{ {fields} }}',
+        [(count, 6, 9, 8)],
+        kernel={"ConvStep", "DeconvStep"},
+    )
+
+
 def test_a_window_that_sticks_out_by_less_than_a_stride():
     layer = 'type: "Convolution" convolution_param { num_output: 2 kernel_size: 4 stride: 2 }'
 

@@ -58,9 +58,11 @@ class Products:
         if self._direct:
             np.matmul(matrix, self._flat_map(maps), out=self._flat_image(image))
             return
+        # of a depthwise convolution these are outer products, at which matmul is slow
+        multiply = np.multiply if self.g.map_channels == self.g.group else np.matmul
         for chunk in columns.chunks():
             room = columns.blank(chunk)
-            np.matmul(matrix, columns.map_of(maps, chunk), out=room)
+            multiply(matrix, columns.map_of(maps, chunk), out=room)
             columns.scatter(room, image, chunk)
 
     def weight_gradient(self, image: np.ndarray, maps: np.ndarray, out: np.ndarray) -> None:
