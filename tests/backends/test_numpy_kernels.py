@@ -12,15 +12,15 @@ from demitasse.backends.numpy_kernels import columns
 from demitasse.proto import NetParameter, parse_text
 
 
-def build(layer, shapes, *, plan, dtype="float32", tops=1, backward=True):
-    """A net of one layer: bottoms x0, x1, ... are inputs, tops are y0, y1, ..."""
+def build(layer, shapes, *, plan, dtype="float32", tops=1, backward=True, in_place=False):
+    """A net of one layer: bottoms x0, x1, ... are inputs, tops are y0, y1, ... or the bottoms."""
     inputs = "".join(
         f'layer {{ name: "x{i}" type: "Input" top: "x{i}" input_param {{ shape {{ '
         f"{' '.join(f'dim: {n}' for n in shape)} }} }} }} "
         for i, shape in enumerate(shapes)
     )
     names = " ".join(f'bottom: "x{i}"' for i in range(len(shapes)))
-    names += " " + " ".join(f'top: "y{i}"' for i in range(tops))
+    names += " " + " ".join(f'top: "{"x" if in_place else "y"}{i}"' for i in range(tops))
     text = f'force_backward: {int(backward)} {inputs} layer {{ name: "layer" {names} {layer} }}'
     param = parse_text(text, NetParameter)
     return Net(param, "TRAIN", device="numpy", plan=plan, dtype=dtype, seed=1)
@@ -35,23 +35,26 @@ def run(net, values, top_diffs):
     for name, value in top_diffs.items():
         net.blobs[name].diff = value
     net.backward()
-    net.backward()
+    if net.outputs[0] not in values:  # in place, the first backward has changed the top's gradient
+        net.backward()
     got = {name: np.array(blob.data) for name, blob in net.blobs.items()}
     got |= {f"d{name}": np.array(net.blobs[name].diff) for name in values}
     params = net.params.get("layer", [])
     return got | {f"dparam{i}": np.array(blob.diff) for i, blob in enumerate(params)}
 
 
-def expect_equal_to_portable(layer, shapes, values=None, *, kernel, rtol=1e-5, **options):
+def expect_equal_to_portable(
+    layer, shapes, values=None, *, kernel, params=None, rtol=1e-5, **options
+):
     """Run the layer both ways; ``kernel`` names the Step, or several, that must have run it."""
     rng = np.random.default_rng(0)
     fast, slow = (build(layer, shapes, plan=plan, **options) for plan in (True, False))
     if values is None:
         values = {f"x{i}": rng.standard_normal(shape) for i, shape in enumerate(shapes)}
     diffs = {name: rng.standard_normal(fast.blobs[name].shape) for name in fast.outputs}
-    for theirs, mine in zip(slow.learnable_params, fast.learnable_params, strict=True):
-        mine.data = rng.standard_normal(mine.shape)
-        theirs.copy_from(mine)
+    for i, mine in enumerate(fast.params.get("layer", [])):
+        mine.data = rng.standard_normal(mine.shape) if params is None else params[i]
+        slow.params["layer"][i].copy_from(mine)
 
     got, want = run(fast, values, diffs), run(slow, values, diffs)
 
@@ -314,6 +317,46 @@ def test_relu():
     x = np.random.default_rng(0).integers(-2, 3, (3, 4, 5))
 
     expect_equal_to_portable('type: "ReLU"', [x.shape], {"x0": x}, kernel="ReLUStep")
+
+
+@pytest.mark.parametrize(
+    ("fields", "shapes"),
+    [
+        ("", [(3, 4, 5, 2)]),
+        ("bias_term: true", [(3, 4, 5, 2)]),
+        ("axis: 0 num_axes: 2 bias_term: true", [(3, 4, 5)]),
+        ("num_axes: 0", [(3, 4)]),
+        ("axis: 2 num_axes: -1", [(3, 4, 5, 2)]),
+        ("", [(3, 4, 5), (4,)]),
+        ("axis: 0 bias_term: true", [(3, 4, 5), (3, 4)]),
+    ],
+)
+@pytest.mark.parametrize("in_place", [True, False])
+def test_scale(fields, shapes, in_place):
+    layer = f'type: "Scale" scale_param {{ {fields} }}'
+
+    expect_equal_to_portable(layer, shapes, kernel="ScaleStep", in_place=in_place)
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 5, 2), (3, 4)])
+@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("factor", [0.0, 2.5])
+def test_batch_norm_by_stored_statistics(shape, in_place, factor):
+    layer = 'type: "BatchNorm" batch_norm_param { use_global_stats: true }'
+    statistics = [np.arange(4.0), np.arange(1.0, 5.0), [factor]]
+
+    expect_equal_to_portable(
+        layer, [shape], kernel="BatchNormStep", in_place=in_place, params=statistics
+    )
+
+
+@pytest.mark.parametrize("fields", ["", "coeff: 1 coeff: -2 coeff: 0.5", "coeff: 3 coeff: 1"])
+@pytest.mark.parametrize("in_place", [True, False])
+def test_sum(fields, in_place):
+    layer = f'type: "Eltwise" eltwise_param {{ {fields} }}'
+    count = fields.count("coeff") or 2
+
+    expect_equal_to_portable(layer, [(3, 4)] * count, kernel="SumStep", in_place=in_place)
 
 
 @pytest.mark.parametrize("readers", [2, 3])
