@@ -57,7 +57,7 @@ def imports(session: nox.Session) -> None:
 @nox.parametrize("backend", BACKENDS, ids=BACKENDS)
 def tests(session: nox.Session, backend: str) -> None:
     """Run the tests on one backend; `tests(cpu)` also runs those that ask for no backend."""
-    install(session, "test")
+    install(session, "test", *(["kernels"] if backend == "cpu" else []))
     chosen = [] if backend == "cpu" else ["-m", "backend and not slow"]
     pytest(session, *chosen, f"--backends={backend}")
 

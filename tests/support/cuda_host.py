@@ -7,11 +7,16 @@ products are others. ``host_cuda()`` is a device like any other, so nets can be 
     net = Net("lenet.prototxt", device=host_cuda())
 
 Tests that ask for a ``place`` run there and, on a machine that has one, on a GPU.
+
+DEMITASSE_KERNEL_FLAGS goes to g++ as well. With ``-fsanitize=thread`` in it (and libtsan in
+LD_PRELOAD) a barrier that a kernel lacks is a data race; ``-fsanitize=address,undefined`` (and
+libasan, and PYTHONMALLOC=malloc) sees what is read or written beside an array.
 """
 
 import ctypes
 import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -60,16 +65,20 @@ def _folder() -> Path:
     return folder
 
 
+def _extra() -> list[str]:
+    return shlex.split(os.environ.get("DEMITASSE_KERNEL_FLAGS", ""))
+
+
 def compiled(text: str, *flags: str) -> ctypes.CDLL:
     """Compile C++ to a shared library, unless that was done before, and load it."""
-    name = hashlib.sha256("\0".join((text, *flags)).encode()).hexdigest()[:24]
+    name = hashlib.sha256("\0".join((text, *flags, *_extra())).encode()).hexdigest()[:24]
     library = _folder() / f"{name}.so"
     if not library.exists():
         with tempfile.TemporaryDirectory() as folder:
             code, made = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
             code.write_text(text)
             warnings = ["-Wall", "-Wextra", "-Wno-unused-function", "-Werror"]
-            command = ["g++", "-O2", "-shared", "-fPIC", "-pthread", *warnings, *flags]
+            command = ["g++", "-O2", "-shared", "-fPIC", "-pthread", *warnings, *flags, *_extra()]
             subprocess.run([*command, "-o", made, code], check=True)
             shutil.copy(made, library.with_suffix(f".{threading.get_ident()}"))
             library.with_suffix(f".{threading.get_ident()}").replace(library)
