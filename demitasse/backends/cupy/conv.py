@@ -48,24 +48,20 @@ class _Step(EngineStep):
     def backward(self) -> None:
         at = self.operands
         for bottom, top, wanted in zip(at.bottom, at.top, at.propagate_down, strict=True):
-            x, dy = bottom.read(), top.read_diff()
-            if at.param_propagate_down[0]:
-                self.add_weight_gradient(x, dy, total_of(at.params[0]))
+            x, weight, dy = bottom.read(), at.params[0].read(), top.read_diff()
+            total = total_of(at.params[0]) if at.param_propagate_down[0] else None
+            self.spread(x, weight, dy, total, bottom.diff_buffer() if wanted else None)
             if self.bias and at.param_propagate_down[1]:
                 self.add_channel_sums(dy, total_of(at.params[1]))
-            if wanted:
-                self.spread(dy, at.params[0].read(), bottom.diff_buffer())
 
     def compute(self, x: Array, weight: Array, bias: Array | None, y: Array) -> None:
         """Compute a top."""
         raise NotImplementedError
 
-    def add_weight_gradient(self, x: Array, dy: Array, total: Array) -> None:
-        """Add to the weight's gradient."""
-        raise NotImplementedError
-
-    def spread(self, dy: Array, weight: Array, dx: Array) -> None:
-        """Compute a bottom's gradient."""
+    def spread(
+        self, x: Array, weight: Array, dy: Array, total: Array | None, dx: Array | None
+    ) -> None:
+        """Add to the weight's gradient and compute the bottom's, each where it is not None."""
         raise NotImplementedError
 
 
@@ -82,11 +78,10 @@ class ConvStep(_Step):
     def compute(self, x: Array, weight: Array, bias: Array | None, y: Array) -> None:
         self.correlation.forward(x, weight, bias, y)
 
-    def add_weight_gradient(self, x: Array, dy: Array, total: Array) -> None:
-        self.correlation.add_weight_gradient(x, dy, total)
-
-    def spread(self, dy: Array, weight: Array, dx: Array) -> None:
-        self.correlation.transposed(dy, weight, dx)
+    def spread(
+        self, x: Array, weight: Array, dy: Array, total: Array | None, dx: Array | None
+    ) -> None:
+        self.correlation.backward(dy, weight, image=x, total=total, spread=dx)
 
 
 class DeconvStep(_Step):
@@ -100,15 +95,16 @@ class DeconvStep(_Step):
         return _windows(op, image=op.top, maps=op.bottom)
 
     def compute(self, x: Array, weight: Array, bias: Array | None, y: Array) -> None:
-        self.correlation.transposed(x, weight, y)
+        self.correlation.backward(x, weight, spread=y)
         if bias is not None:
             self.add_bias(y, bias)
 
-    def add_weight_gradient(self, x: Array, dy: Array, total: Array) -> None:
-        self.correlation.add_weight_gradient(dy, x, total)
-
-    def spread(self, dy: Array, weight: Array, dx: Array) -> None:
-        self.correlation.forward(dy, weight, None, dx)
+    def spread(
+        self, x: Array, weight: Array, dy: Array, total: Array | None, dx: Array | None
+    ) -> None:
+        self.correlation.backward(x, weight, image=dy, total=total)
+        if dx is not None:
+            self.correlation.forward(dy, weight, None, dx)
 
 
 def _windows(op: ops.Conv, *, image: tuple[int, ...], maps: tuple[int, ...]) -> Windows:

@@ -46,7 +46,7 @@ class Correlation:
             if bias is not None:
                 self._chunk(self.samples).add_bias(maps, bias)
             return
-        for chunk, source, target in self._parts(image, maps):
+        for chunk, (source, target) in self._parts(image, maps):
             columns, rows = chunk.scratch()
             chunk.unfold(source, columns)
             self.engine.multiply(chunk.to_rows, weight, columns, target if chunk.alone else rows)
@@ -57,44 +57,53 @@ class Correlation:
             elif bias is not None:
                 chunk.add_bias(target, bias)
 
-    def transposed(self, maps: Array, weight: Array, image: Array) -> None:
-        """Compute the image that a map is spread over."""
-        if self.direct:
-            self.engine.multiply(self._direct_transposed, weight, maps, image)
+    def backward(
+        self,
+        maps: Array,
+        weight: Array,
+        *,
+        image: Array | None = None,
+        total: Array | None = None,
+        spread: Array | None = None,
+    ) -> None:
+        """Compute what a map brings to the weight and to the image.
+
+        Args:
+            maps: The map, or its gradient.
+            weight: The weight.
+            image: The image; needed for ``total``.
+            total: Where the products of map and image, summed over samples and places, are added;
+                shaped like the weight. None where they are not wanted.
+            spread: The image that the map is spread over. None where it is not wanted.
+        """
+        if self.direct and spread is not None:
+            self.engine.multiply(self._direct_transposed, weight, maps, spread)
+            spread = None
+        if total is None and spread is None:
             return
-        for chunk, source, target in self._parts(maps, image):
-            columns, rows = chunk.scratch()
-            self.engine.multiply(
-                chunk.to_columns, weight, self._as_rows(chunk, source, rows), columns
-            )
-            chunk.fold(columns, target)
+        for chunk, (own, seen, target) in self._parts(maps, image, spread):
+            columns, scratch = chunk.scratch()
+            rows = own if chunk.alone else scratch
+            if not chunk.alone:
+                chunk.gather(own, rows)
+            if total is not None:
+                chunk.unfold(seen, columns)
+                self.engine.multiply(chunk.to_weight, rows, columns, total)
+            if target is not None:
+                self.engine.multiply(chunk.to_columns, weight, rows, columns)
+                chunk.fold(columns, target)
 
-    def add_weight_gradient(self, image: Array, maps: Array, total: Array) -> None:
-        """Add the products of map and image, summed over samples and places, to ``total``."""
-        for chunk, source, other in self._parts(image, maps):
-            columns, rows = chunk.scratch()
-            chunk.unfold(source, columns)
-            rows = self._as_rows(chunk, other, rows)
-            self.engine.multiply(chunk.to_weight, rows, columns, total)
-
-    @staticmethod
-    def _as_rows(chunk: Chunk, maps: Array, rows: Array) -> Array:
-        """Return a map as rows, written into ``rows`` unless its samples have that order."""
-        if chunk.alone:
-            return maps
-        chunk.gather(maps, rows)
-        return rows
-
-    def _parts(self, a: Array, b: Array) -> Iterator[tuple[Chunk, Array, Array]]:
-        """Cut two arrays (N, ...) into chunks of samples."""
+    def _parts(self, *arrays: Array) -> Iterator[tuple[Chunk, tuple[Array, ...]]]:
+        """Cut arrays (N, ...), or None, into chunks of samples."""
         if self.step >= self.samples:
             if self.samples:
-                yield self._chunk(self.samples), a, b
+                yield self._chunk(self.samples), arrays
             return
-        a, b = a.reshape(self.samples, -1), b.reshape(self.samples, -1)
+        flat = [None if a is None else a.reshape(self.samples, -1) for a in arrays]
         for first in range(0, self.samples, self.step):
             part = slice(first, min(first + self.step, self.samples))
-            yield self._chunk(part.stop - first), a[part], b[part]
+            chunk = self._chunk(part.stop - first)
+            yield chunk, tuple(None if a is None else a[part] for a in flat)
 
     def _chunk(self, samples: int) -> Chunk:
         if samples not in self._chunks:
