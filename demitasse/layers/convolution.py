@@ -15,9 +15,12 @@ from demitasse.layers.window import Shape
 __all__ = ["Convolution"]
 
 
-@register("Convolution")
+@register("Convolution", "ConvolutionDepthwise", "DepthwiseConvolution")
 class Convolution(ConvolutionBase):
     """Slide a window over any number of spatial axes and multiply by a weight.
+
+    Forks of Caffe know two more names of it: DepthwiseConvolution is the same layer, and
+    ConvolutionDepthwise takes every channel as a group, whatever ``group`` is.
 
     Shapes: every bottom (*lead, C, *spatial) -> its top (*lead, num_output, *places), ``axis`` is
     that of C; weight (num_output, C/group, *kernel); bias (num_output,).

@@ -50,7 +50,8 @@ class ConvolutionBase(Layer):
         self.window = convolution_window(p, self.axes - self.axis - 1)
         self.channels = bottom[0].shape[self.axis]
         self.m = positive(p.num_output, "convolution_param.num_output")
-        self.group = positive(p.group, "convolution_param.group")
+        depthwise = self.type == "ConvolutionDepthwise"
+        self.group = self.channels if depthwise else positive(p.group, "convolution_param.group")
         for name, count in (("bottom's channels", self.channels), ("num_output", self.m)):
             if count % self.group:
                 message = f"group {self.group} does not divide the {name}, {count}"

@@ -93,6 +93,19 @@ def test_gradients(kind, fields, shape, backend):
     check_gradients(text, RNG.standard_normal(shape), device=backend)
 
 
+def test_the_names_that_forks_have_for_it():
+    x = RNG.standard_normal((2, 4, 5, 5))
+    plain = layer("num_output: 8 kernel_size: 3 group: 4", x)
+    grouped = layer("num_output: 8 kernel_size: 3 group: 4", x, kind="DepthwiseConvolution")
+    every = layer("num_output: 8 kernel_size: 3", x, kind="ConvolutionDepthwise")
+
+    for other in (grouped, every):
+        assert other.params[0].shape == (8, 1, 3, 3)
+        other.params[0].copy_from(plain.params[0])
+        other.params[1].copy_from(plain.params[1])
+        np.testing.assert_array_equal(other.forward()[0], plain.forward()[0])
+
+
 def test_gradients_with_several_bottoms(backend):
     text = f'type: "Convolution" convolution_param {{ num_output: 2 kernel_size: 2 {GAUSSIAN} }}'
 
