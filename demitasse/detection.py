@@ -1,0 +1,227 @@
+"""Boxes of single-shot detectors: priors, decoding, and suppression of overlapping ones.
+
+Host code on numpy arrays: which boxes stay depends on their values. A box is (xmin, ymin, xmax,
+ymax), in units of the image's width and height.
+
+Source: SSD (weiliu89/caffe), ``src/caffe/layers/prior_box_layer.cpp``,
+``detection_output_layer.cpp``, ``src/caffe/util/bbox_util.cpp``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from demitasse.errors import NetError
+
+__all__ = ["Detector", "box_sizes", "overlaps", "prior_boxes", "suppress"]
+
+SAME = 1e-6  # aspect ratios that differ by less are one
+
+
+def box_sizes(
+    min_sizes: Sequence[float],
+    max_sizes: Sequence[float],
+    aspect_ratios: Sequence[float],
+    *,
+    flip: bool,
+) -> tuple[tuple[float, float], ...]:
+    """Return the (width, height) of every prior of a cell, in pixels.
+
+    For each smallest size, whose fraction is cut off: a square of it, a square between it and its
+    largest size, and one box for each aspect ratio other than 1.
+
+    Args:
+        min_sizes: Smallest sizes.
+        max_sizes: Largest sizes; none, or one for each of ``min_sizes``.
+        aspect_ratios: Width over height; repetitions do not count.
+        flip: Whether every ratio stands for its inverse, too.
+    """
+    ratios: list[float] = [1.0]
+    for ratio in aspect_ratios:
+        if all(abs(ratio - known) >= SAME for known in ratios):
+            ratios += [ratio, 1 / ratio] if flip else [ratio]
+    sizes: list[tuple[float, float]] = []
+    for i, size in enumerate(map(int, min_sizes)):
+        sizes.append((size, size))
+        if max_sizes:
+            between = (size * int(max_sizes[i])) ** 0.5
+            sizes.append((between, between))
+        sizes += [(size * r**0.5, size / r**0.5) for r in ratios if abs(r - 1) >= SAME]
+    return tuple(sizes)
+
+
+def prior_boxes(
+    cells: tuple[int, int],
+    image: tuple[int, int],
+    step: tuple[float, float],
+    offsets: Sequence[tuple[float, float]],
+    sizes: Sequence[tuple[float, float]],
+) -> np.ndarray:
+    """Return boxes of all sizes around the centres of all cells of a map.
+
+    Args:
+        cells: Height and width of the map.
+        image: Height and width of the image, in pixels.
+        step: Height and width of a cell, in pixels.
+        offsets: Where centres lie in a cell, (y, x), in steps; several make several boxes.
+        sizes: (width, height) of the boxes, in pixels.
+
+    Returns:
+        Shape (height, width, boxes, 4), float64; the offsets of a size are next to each other.
+    """
+    centre = [
+        (np.arange(n)[:, None] + np.array([offset[i] for offset in offsets])) * step[i]
+        for i, n in enumerate(cells)
+    ]
+    y = centre[0].astype(np.float32)[:, None, None, :]  # (height, 1, 1, offsets)
+    x = centre[1].astype(np.float32)[None, :, None, :]
+    half = np.array(sizes, np.float32).astype(np.float64)[:, None, :] / 2  # (sizes, 1, 2)
+    width, height = half[..., 0], half[..., 1]
+    low = ((x - width) / image[1], (y - height) / image[0])
+    high = ((x + width) / image[1], (y + height) / image[0])
+    boxes = np.stack(np.broadcast_arrays(*low, *high), axis=-1)
+    return boxes.reshape(*cells, len(sizes) * len(offsets), 4)
+
+
+def overlaps(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
+    """Return intersection over union of one box with others.
+
+    Shapes: box (4,), boxes (K, 4) -> (K,).
+    """
+    sides = np.minimum(box[2:], boxes[:, 2:]) - np.maximum(box[:2], boxes[:, :2])
+    shared = sides[:, 0] * sides[:, 1]
+    with np.errstate(all="ignore"):
+        ratio = shared / (_areas(box) + _areas(boxes) - shared)
+    checked: np.ndarray = np.where((sides > 0).all(axis=1), ratio, ratio.dtype.type(0))
+    return checked
+
+
+def suppress(boxes: np.ndarray, threshold: float, eta: float = 1.0) -> list[int]:
+    """Return the indices of the boxes that stay, in order.
+
+    A box goes when it overlaps one that stays by more than ``threshold``. With ``eta`` below 1, a
+    threshold above a half is multiplied by it after every box that stays.
+
+    Shapes: boxes (K, 4), the best first.
+    """
+    kept: list[int] = []
+    rest = np.arange(len(boxes))
+    worst = np.zeros(len(boxes), boxes.dtype)  # the largest overlap with those that stay
+    limit = boxes.dtype.type(threshold)
+    while rest.size:
+        best, rest = int(rest[0]), rest[1:]
+        kept.append(best)
+        worst = np.maximum(worst[1:], overlaps(boxes[best], boxes[rest]))
+        if eta < 1 and limit > 0.5:
+            limit = boxes.dtype.type(limit * eta)
+        stays = worst <= limit
+        rest, worst = rest[stays], worst[stays]
+    return kept
+
+
+@dataclass(frozen=True)
+class Detector:
+    """Turns predictions for priors into detections.
+
+    Attributes:
+        classes: Number of classes.
+        background: The class that is no object; -1 for none.
+        code: "CORNER", "CENTER_SIZE" or "CORNER_SIZE": how boxes are predicted.
+        variance_in_target: Whether predictions need not be multiplied by the priors' variances.
+        confidence: A score must be above it.
+        overlap: See :func:`suppress`.
+        eta: See :func:`suppress`.
+        top_k: Boxes of a class that are looked at; -1 for all.
+        keep: Boxes of an image that stay; -1 for all.
+    """
+
+    classes: int
+    background: int
+    code: str
+    variance_in_target: bool
+    confidence: float
+    overlap: float
+    eta: float
+    top_k: int
+    keep: int
+
+    def __call__(self, location: np.ndarray, score: np.ndarray, prior: np.ndarray) -> np.ndarray:
+        """Return rows of image, class, score and box, by image and class, the best first.
+
+        An image without detections has no row; where no image has one, each has a row of its
+        number and -1.
+
+        Shapes: location (N, P, L, 4), where L is 1 or the number of classes, score (N, P, classes),
+        prior (2, P, 4): boxes and variances -> (K, 7).
+
+        Raises:
+            NetError: A prior is empty, so that nothing can be in proportion to it.
+        """
+        with np.errstate(all="ignore"):
+            boxes = self._decode(location, prior[0][:, None, :], prior[1][:, None, :])
+        rows = [row for image in range(len(score)) for row in self._image(image, boxes, score)]
+        if rows:
+            return np.concatenate(rows)
+        nothing = np.full((len(score), 7), -1, score.dtype)
+        nothing[:, 0] = np.arange(len(score))
+        return nothing
+
+    def _image(self, image: int, boxes: np.ndarray, score: np.ndarray) -> Iterator[np.ndarray]:
+        found = [
+            (c, self._kept(boxes[image, :, c if boxes.shape[2] > 1 else 0], score[image, :, c]))
+            for c in range(self.classes)
+            if c != self.background
+        ]
+        if 0 <= self.keep < sum(len(index) for _, index in found):
+            label = np.concatenate([np.full(len(index), c) for c, index in found])
+            index = np.concatenate([index for _, index in found])
+            best = np.argsort(-score[image, index, label], kind="stable")[: self.keep]
+            label, index = label[best], index[best]
+            found = [(c, index[label == c]) for c, _ in found]
+        for c, index in found:
+            rows = np.empty((len(index), 7), score.dtype)
+            rows[:, 0], rows[:, 1] = image, c
+            rows[:, 2] = score[image, index, c]
+            rows[:, 3:] = boxes[image, index, c if boxes.shape[2] > 1 else 0]
+            if len(index):
+                yield rows
+
+    def _kept(self, boxes: np.ndarray, score: np.ndarray) -> np.ndarray:
+        """Return the indices of the boxes of one class that stay, the best first."""
+        candidates = np.flatnonzero(score > self.confidence)
+        order = candidates[np.argsort(-score[candidates], kind="stable")]
+        if self.top_k > -1:
+            order = order[: self.top_k]
+        kept: np.ndarray = order[suppress(boxes[order], self.overlap, self.eta)]
+        return kept
+
+    def _decode(self, location: np.ndarray, prior: np.ndarray, variance: np.ndarray) -> np.ndarray:
+        """Return the predicted boxes. Shapes: location (N, P, L, 4) -> the same."""
+        offset = location if self.variance_in_target else variance * location
+        size = prior[..., 2:] - prior[..., :2]  # (P, 1, 2)
+        if self.code != "CORNER" and not (size > 0).all():
+            wrong = int(np.argmin((size > 0).all(axis=(1, 2))))
+            message = (
+                f"prior {wrong} is {prior[wrong, 0].tolist()}; with code_type {self.code} it must "
+                "have a width and a height above 0"
+            )
+            raise NetError(message)
+        if self.code == "CENTER_SIZE":
+            centre = offset[..., :2] * size + (prior[..., :2] + prior[..., 2:]) / 2
+            half = np.exp(offset[..., 2:]) * size / 2
+            return np.concatenate([centre - half, centre + half], axis=-1)
+        if self.code == "CORNER_SIZE":
+            offset = offset * np.concatenate([size, size], axis=-1)
+        corners: np.ndarray = prior + offset
+        return corners
+
+
+def _areas(boxes: np.ndarray) -> np.ndarray:
+    """Return the areas of boxes; 0 for those whose sides are swapped. Shapes: (..., 4) -> (...)."""
+    sides = boxes[..., 2:] - boxes[..., :2]
+    area = sides[..., 0] * sides[..., 1]
+    checked: np.ndarray = np.where((sides < 0).any(axis=-1), area.dtype.type(0), area)
+    return checked

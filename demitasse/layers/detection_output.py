@@ -1,0 +1,114 @@
+"""DetectionOutput: the boxes that a single-shot detector has found.
+
+Source: SSD (weiliu89/caffe), ``src/caffe/layers/detection_output_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+from demitasse.detection import Detector
+from demitasse.errors import ConfigError, ShapeError
+from demitasse.layers.base import Between, Blobs, Exactly, Layer, positive, register
+from demitasse.log import get_logger
+from demitasse.proto import DetectionOutputParameter, PriorBoxParameter
+
+__all__ = ["DetectionOutput"]
+
+ALL = -3.4028234663852886e38
+"""The lowest float32: the confidence that every score exceeds."""
+
+
+@register("DetectionOutput")
+class DetectionOutput(Layer):
+    """Decode boxes, drop those that overlap a better one of their class, keep the best.
+
+    How many there are is known when a pass comes here. They are read from the top; nothing is
+    written to files. Works on the host. Compared with OpenCV's output.
+
+    Shapes: bottoms location (N, P L 4), where L is 1 or, without ``share_location``, the number of
+    classes, scores (N, P classes), priors (1, 2, P 4) as PriorBox makes them[, image]
+    -> top (1, 1, K, 7): image, class, score, xmin, ymin, xmax, ymax. Where nothing is found, a row
+    of the image's number and -1 for each image.
+
+    Raises:
+        ConfigError: ``num_classes`` is missing, a threshold is out of range, or ``visualize`` is
+            asked for.
+        ShapeError: Locations, scores and priors do not belong together.
+        NetError: A prior is empty (a prediction is in proportion to it).
+    """
+
+    bottoms = Between(3, 4)
+    tops = Exactly(1)
+    dynamic_shapes = True
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del bottom, top
+        p = self.param.detection_output_param
+        if p.visualize:
+            message = "detection_output_param.visualize shows windows, which is not supported"
+            raise ConfigError(message)
+        if p.save_output_param.output_directory:
+            get_logger(__name__).warning(
+                "layer %r: detections are not written to %s; read its top",
+                self.name,
+                p.save_output_param.output_directory,
+            )
+        self.detector = detector(p)
+        self.boxes = 1 if p.share_location else self.detector.classes
+
+    def allow_force_backward(self, bottom_index: int) -> bool:
+        del bottom_index
+        return False
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        location, score, prior = bottom[:3]
+        priors = prior.count // 8
+        n = location.shape[0] if location.num_axes else 0
+        if prior.count != priors * 8 or prior.shape[:2] != (1, 2):
+            message = f"priors must be (1, 2, P 4), {prior.name!r} is {prior.shape}"
+            raise ShapeError(message)
+        for blob, width in ((location, self.boxes * 4), (score, self.detector.classes)):
+            if not blob.num_axes or blob.shape[0] != n or blob.count != n * priors * width:
+                message = (
+                    f"bottom {blob.name!r} {blob.shape} must hold {width} values for each of the "
+                    f"{priors} priors of each image of {location.name!r} {location.shape}"
+                )
+                raise ShapeError(message)
+        self.sizes = (n, priors)
+        if top[0].shape[3:] != (7,):  # until a pass has come here
+            top[0].reshape((1, 1, 1, 7))
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        n, priors = self.sizes
+        rows = self.detector(
+            bottom[0].cpu_data().reshape(n, priors, self.boxes, 4),
+            bottom[1].cpu_data().reshape(n, priors, self.detector.classes),
+            bottom[2].cpu_data().reshape(2, priors, 4),
+        )
+        top[0].reshape((1, 1, *rows.shape))
+        top[0].mutable_cpu_data()[...] = rows
+
+
+def detector(p: DetectionOutputParameter) -> Detector:
+    """Return what a message describes.
+
+    Raises:
+        ConfigError: See :class:`DetectionOutput`.
+    """
+    nms = p.nms_param
+    if nms.nms_threshold < 0:
+        message = f"nms_param.nms_threshold must be 0 or more, it is {nms.nms_threshold:g}"
+        raise ConfigError(message)
+    if not 0 < nms.eta <= 1:
+        message = f"nms_param.eta must be above 0 and at most 1, it is {nms.eta:g}"
+        raise ConfigError(message)
+    return Detector(
+        classes=positive(p.num_classes, "detection_output_param.num_classes"),
+        background=p.background_label_id,
+        code=PriorBoxParameter.CodeType.Name(p.code_type),
+        variance_in_target=p.variance_encoded_in_target,
+        confidence=p.confidence_threshold if p.HasField("confidence_threshold") else ALL,
+        overlap=nms.nms_threshold,
+        eta=nms.eta,
+        top_k=nms.top_k if nms.HasField("top_k") else -1,
+        keep=p.keep_top_k,
+    )

@@ -1,0 +1,58 @@
+"""Permute: the axes of a blob in another order.
+
+Source: SSD (weiliu89/caffe), ``src/caffe/layers/permute_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+from demitasse.errors import ConfigError, NetError, ShapeError
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer, register
+
+__all__ = ["Permute"]
+
+
+@register("Permute")
+class Permute(Layer):
+    """Put the axes named by ``order`` first, the others behind them in their own order.
+
+    Compared with OpenCV's output.
+
+    Shapes: bottom (d0, d1, ...) -> top (d[order[0]], d[order[1]], ...).
+
+    Raises:
+        ConfigError: An axis is named twice.
+        ShapeError: The bottom does not have an axis, or now has another number of them.
+        NetError: The top is the bottom.
+    """
+
+    bottoms = tops = Exactly(1)
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        named, axes = list(self.param.permute_param.order), bottom[0].num_axes
+        if len(set(named)) != len(named):
+            message = f"permute_param.order names an axis twice: {named}"
+            raise ConfigError(message)
+        if any(axis >= axes for axis in named):
+            message = f"permute_param.order {named} names axes that {bottom[0].shape} does not have"
+            raise ShapeError(message)
+        if top[0] is bottom[0]:
+            message = "Permute cannot run in place; give the top another name"
+            raise NetError(message)
+        self.order = (*named, *(axis for axis in range(axes) if axis not in named))
+        self.back = tuple(self.order.index(axis) for axis in range(axes))
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        if bottom[0].num_axes != len(self.order):
+            message = (
+                f"bottom {bottom[0].name!r} is {bottom[0].shape}, but the order {self.order} is "
+                f"that of {len(self.order)} axes"
+            )
+            raise ShapeError(message)
+        top[0].reshape(tuple(bottom[0].shape[axis] for axis in self.order))
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        top[0].write(self.xp.permute_dims(bottom[0].read(), self.order))
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if propagate_down[0]:
+            bottom[0].write_diff(self.xp.permute_dims(top[0].read_diff(), self.back))

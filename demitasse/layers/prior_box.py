@@ -1,0 +1,142 @@
+"""PriorBox: the boxes that a detector's predictions are relative to, for every cell of a map.
+
+Source: SSD (weiliu89/caffe), ``src/caffe/layers/prior_box_layer.cpp``; ``offset_h`` and
+``offset_w``: OpenCV, ``modules/dnn/src/layers/prior_box_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from demitasse import detection
+from demitasse.backends.base import Array
+from demitasse.errors import ConfigError, ShapeError
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer, register
+from demitasse.proto import PriorBoxParameter
+
+__all__ = ["PriorBox"]
+
+
+@register("PriorBox")
+class PriorBox(Layer):
+    """Lay boxes of several sizes and aspect ratios around the centre of every cell.
+
+    Only the shapes of the bottoms matter, so their gradients are 0. A fraction of ``min_size`` or
+    ``max_size`` is cut off, as SSD does. Compared with OpenCV's output.
+
+    Shapes: bottoms map (N, C, H, W), image (N, C, height, width) -> top (1, 2, H W K 4): corners of
+    K boxes for each cell, in units of the image, and their variances.
+
+    Raises:
+        ConfigError: A size, step or variance is missing or not above 0, there are not as many
+            ``max_size`` as ``min_size``, or a field is given in two ways.
+        ShapeError: A bottom does not have four axes, or the map is empty.
+    """
+
+    bottoms = Exactly(2)
+    tops = Exactly(1)
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del bottom, top
+        p = self.param.prior_box_param
+        _check_sizes(p)
+        self.sizes = detection.box_sizes(p.min_size, p.max_size, p.aspect_ratio, flip=p.flip)
+        self.clip = p.clip
+        self.variance = list(p.variance) or [0.1]
+        if len(self.variance) not in {1, 4}:
+            message = f"prior_box_param.variance is given {len(self.variance)} times; give 1 or 4"
+            raise ConfigError(message)
+        _above_0("variance", self.variance)
+        self.image = _sides(p, "img_size", "img_h", "img_w")
+        self.step = _sides(p, "step", "step_h", "step_w")
+        self.offsets = _offsets(p)
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        for blob in bottom:
+            if blob.num_axes != 4:
+                message = f"bottom {blob.name!r} is {blob.shape}; PriorBox needs (N, C, H, W)"
+                raise ShapeError(message)
+        height, width = bottom[0].shape[2:]
+        if not height * width:
+            message = f"bottom {bottom[0].name!r} is {bottom[0].shape}; it has no cell"
+            raise ShapeError(message)
+        boxes = len(self.sizes) * len(self.offsets)
+        top[0].reshape((1, 2, height * width * boxes * 4))
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        cells, image = bottom[0].shape[2:], bottom[1].shape[2:]
+        image = (int(self.image[0]), int(self.image[1])) if self.image else image
+        key = (cells, image)
+        top[0].write(self.constant("priors", key, lambda: self._make(cells, image)))
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        del top
+        for blob, wanted in zip(bottom, propagate_down, strict=True):
+            if wanted:
+                blob.set_diff(0)
+
+    def _make(self, cells: tuple[int, ...], image: tuple[int, ...]) -> Array:
+        """Return boxes and variances. Shape: (1, 2, H W K 4)."""
+        xp = self.xp
+        height, width = cells
+        step = self.step or (image[0] / height, image[1] / width)
+        boxes = detection.prior_boxes(
+            (height, width), (image[0], image[1]), step, self.offsets, self.sizes
+        )
+        corners = self.cast(self.device.backend.asarray(boxes.reshape(-1)))
+        if self.clip:
+            corners = xp.minimum(xp.maximum(corners, 0.0), 1.0)
+        count = corners.shape[0]
+        variance = xp.stack([self.full((count // 4,), v) for v in (self.variance * 4)[:4]], axis=1)
+        return xp.expand_dims(xp.stack([corners, xp.reshape(variance, (count,))]), axis=0)
+
+
+def _check_sizes(p: PriorBoxParameter) -> None:
+    if not p.min_size:
+        message = "prior_box_param needs min_size"
+        raise ConfigError(message)
+    _above_0("min_size", p.min_size)
+    _above_0("aspect_ratio", p.aspect_ratio)
+    if p.max_size and len(p.max_size) != len(p.min_size):
+        message = (
+            f"prior_box_param has {len(p.max_size)} max_size for {len(p.min_size)} min_size; "
+            "give none, or one for each"
+        )
+        raise ConfigError(message)
+    for small, large in zip(p.min_size, p.max_size, strict=False):
+        if large <= small:
+            message = f"prior_box_param.max_size {large:g} must be above its min_size {small:g}"
+            raise ConfigError(message)
+
+
+def _sides(p: PriorBoxParameter, square: str, high: str, wide: str) -> tuple[float, float] | None:
+    """Return height and width from one field or from two; None where nothing is given."""
+    pair = [name for name in (high, wide) if p.HasField(name)]
+    if p.HasField(square):
+        if pair:
+            message = f"prior_box_param takes {square}, or {high} and {wide}; not both"
+            raise ConfigError(message)
+        pair = [square, square]
+    if not pair:
+        return None
+    if len(pair) == 1:
+        message = f"prior_box_param needs both {high} and {wide}, it has only {pair[0]}"
+        raise ConfigError(message)
+    _above_0(square, [getattr(p, name) for name in pair])
+    return getattr(p, pair[0]), getattr(p, pair[1])
+
+
+def _offsets(p: PriorBoxParameter) -> tuple[tuple[float, float], ...]:
+    """Return where the centres lie in a cell, (y, x), in steps."""
+    if not p.offset_h and not p.offset_w:
+        return ((p.offset, p.offset),)
+    if p.HasField("offset") or len(p.offset_h) != len(p.offset_w):
+        message = "prior_box_param takes offset, or as many offset_h as offset_w"
+        raise ConfigError(message)
+    return tuple(zip(p.offset_h, p.offset_w, strict=True))
+
+
+def _above_0(name: str, values: Sequence[float]) -> None:
+    if any(value <= 0 for value in values):
+        message = f"prior_box_param.{name} must be above 0, it is {list(values)}"
+        raise ConfigError(message)

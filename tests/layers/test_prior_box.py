@@ -1,0 +1,129 @@
+"""PriorBox."""
+
+import numpy as np
+import pytest
+
+from demitasse.detection import box_sizes, prior_boxes
+from demitasse.errors import ConfigError, ShapeError
+from demitasse.testing import make_layer
+
+MAP, IMAGE = np.zeros((2, 8, 3, 4)), np.zeros((2, 3, 60, 100))
+
+
+def text(fields="min_size: 30"):
+    return f'type: "PriorBox" prior_box_param {{ {fields} }}'
+
+
+def boxes(one):
+    """What a layer gives, as (H, W, K, 4)."""
+    return one.forward()[0][0, 0].reshape(3, 4, -1, 4)
+
+
+def test_boxes_and_variances(backend):
+    fields = "min_size: 30 max_size: 60 aspect_ratio: 2 aspect_ratio: 3"
+    one = make_layer(text(fields), [MAP, IMAGE], device=backend)
+    sizes = box_sizes([30], [60], [2, 3], flip=True)
+
+    [top] = one.forward()
+
+    assert top.shape == (1, 2, 3 * 4 * 6 * 4)
+    expected = prior_boxes((3, 4), (60, 100), (20, 25), [(0.5, 0.5)], sizes)
+    np.testing.assert_allclose(boxes(one), expected, rtol=1e-6)
+    np.testing.assert_allclose(top[0, 1], 0.1, rtol=1e-7)
+
+
+def test_every_coordinate_has_its_variance(backend):
+    fields = "min_size: 30 variance: 0.1 variance: 0.2 variance: 0.3 variance: 0.4"
+    one = make_layer(text(fields), [MAP, IMAGE], device=backend)
+
+    variances = one.forward()[0][0, 1].reshape(-1, 4)
+
+    np.testing.assert_allclose(variances, np.tile([0.1, 0.2, 0.3, 0.4], (12, 1)), rtol=1e-6)
+
+
+def test_clipping_ends_at_the_image(backend):
+    one = make_layer(text("min_size: 90 clip: true"), [MAP, IMAGE], device=backend)
+
+    found = boxes(one)
+
+    assert found.min() == 0
+    assert found.max() == 1
+
+
+def test_without_clipping_boxes_may_leave_the_image(backend):
+    one = make_layer(text("min_size: 90"), [MAP, IMAGE], device=backend)
+
+    assert boxes(one).min() < 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "image", "step", "offset"),
+    [
+        ("step: 16", (60, 100), (16, 16), 0.5),
+        ("step_h: 10 step_w: 20", (60, 100), (10, 20), 0.5),
+        ("img_size: 300", (300, 300), (100, 75), 0.5),
+        ("img_h: 30 img_w: 40 offset: 0.25", (30, 40), (10, 10), 0.25),
+    ],
+)
+def test_geometry_that_is_given(fields, image, step, offset, backend):
+    one = make_layer(text(f"min_size: 30 {fields}"), [MAP, IMAGE], device=backend)
+
+    expected = prior_boxes((3, 4), image, step, [(offset, offset)], [(30, 30)])
+
+    np.testing.assert_allclose(boxes(one), expected, rtol=1e-6)
+
+
+def test_several_centres_for_each_cell(backend):
+    fields = "min_size: 30 offset_h: 0.5 offset_w: 0.5 offset_h: 1.0 offset_w: 0.25"
+    one = make_layer(text(fields), [MAP, IMAGE], device=backend)
+
+    expected = prior_boxes((3, 4), (60, 100), (20, 25), [(0.5, 0.5), (1, 0.25)], [(30, 30)])
+
+    np.testing.assert_allclose(boxes(one), expected, rtol=1e-6)
+
+
+def test_another_size_of_the_bottoms(backend):
+    one = make_layer(text(), [MAP, IMAGE], device=backend)
+    one.forward()
+
+    [top] = one.forward(MAP[:, :, :1, :1], IMAGE)
+
+    np.testing.assert_allclose(top[0, 0], [0.35, 0.25, 0.65, 0.75], rtol=1e-6)
+
+
+def test_gradients_are_0(backend):
+    one = make_layer(text(), [MAP, IMAGE], device=backend)
+    one.forward()
+
+    assert all((diff == 0).all() for diff in one.backward(1.0))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ("", "needs min_size"),
+        ("min_size: 0", r"min_size must be above 0, it is \[0"),
+        ("min_size: 1 min_size: 2 max_size: 3", "has 1 max_size for 2 min_size"),
+        ("min_size: 3 max_size: 3", "max_size 3 must be above its min_size 3"),
+        ("min_size: 1 variance: 0.1 variance: 0.1", "variance is given 2 times; give 1 or 4"),
+        ("min_size: 1 variance: 0", "variance must be above 0"),
+        ("min_size: 1 aspect_ratio: 0", "aspect_ratio must be above 0"),
+        ("min_size: 1 img_size: 3 img_h: 3", "takes img_size, or img_h and img_w; not both"),
+        ("min_size: 1 step: 3 step_w: 3", "takes step, or step_h and step_w; not both"),
+        ("min_size: 1 step_w: 3", "needs both step_h and step_w, it has only step_w"),
+        ("min_size: 1 step: -1", "step must be above 0"),
+        ("min_size: 1 offset: 0.5 offset_h: 1 offset_w: 1", "takes offset, or as many"),
+        ("min_size: 1 offset_h: 1", "takes offset, or as many offset_h as offset_w"),
+    ],
+)
+def test_refused(fields, message):
+    with pytest.raises(ConfigError, match=message):
+        make_layer(text(fields), [MAP, IMAGE])
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"), [((2, 3, 4), r"needs \(N, C, H, W\)"), ((1, 2, 0, 3), "it has no cell")]
+)
+def test_bottoms_that_are_no_maps_are_refused(shape, message):
+    with pytest.raises(ShapeError, match=message):
+        make_layer(text(), [np.zeros(shape), IMAGE])
