@@ -24,9 +24,10 @@ if TYPE_CHECKING:
         SnapshotError,
         WeightsError,
     )
+    from demitasse.io import load_weights
     from demitasse.layers.base import Layer, register
     from demitasse.net import Net
-    from demitasse.solvers import Solver
+    from demitasse.solvers import EarlyStopping, Solver
 
 __version__ = "0.1.0.dev0"
 
@@ -37,6 +38,7 @@ __all__ = [
     "DemitasseError",
     "Device",
     "DeviceError",
+    "EarlyStopping",
     "Layer",
     "Net",
     "NetError",
@@ -46,6 +48,7 @@ __all__ = [
     "Solver",
     "WeightsError",
     "current_device",
+    "load_weights",
     "register",
     "set_device",
     "settings",
@@ -58,9 +61,10 @@ _ROOMS = {
     "demitasse.config": ["settings"],
     "demitasse.device": ["Device", "current_device", "set_device", "use_device"],
     "demitasse.errors": [name for name in __all__ if name.endswith("Error")],
+    "demitasse.io": ["load_weights"],
     "demitasse.layers.base": ["Layer", "register"],
     "demitasse.net": ["Net"],
-    "demitasse.solvers": ["Solver"],
+    "demitasse.solvers": ["EarlyStopping", "Solver"],
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 

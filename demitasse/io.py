@@ -6,18 +6,20 @@ Source: Caffe, ``Net::CopyTrainedLayersFrom``, ``ToProto``, ``ToHDF5`` in ``src/
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from demitasse.axes import shape_string
 from demitasse.blob import Blob
-from demitasse.errors import NetError, ShapeError, WeightsError
+from demitasse.errors import ConfigError, NetError, ShapeError, WeightsError
 from demitasse.hdf5 import is_hdf5, read_hdf5_weights, write_hdf5_weights
 from demitasse.proto import (
+    BlobProto,
     NetParameter,
     floats,
     read_net_params_binary,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LoadReport",
+    "OnMismatch",
     "load_into",
     "load_weights",
     "matched",
@@ -40,6 +43,10 @@ __all__ = [
 ]
 
 
+OnMismatch = Literal["error", "skip"]
+"""What to do with a layer whose parameters do not fit: refuse the file, or leave the layer out."""
+
+
 @dataclass
 class LoadReport:
     """What became of the layers of a weights file.
@@ -47,14 +54,18 @@ class LoadReport:
     Attributes:
         loaded: Layers whose parameters were taken.
         ignored: Layers of the file with parameters that the net does not have.
-        missing: Layers of the net with parameters that the file does not have.
+        missing: Layers of the net with parameters that were not loaded: the file does not have
+            them, or they are among the mismatched.
         repeated: Names that occur more than once in the file; the last one's values stand.
+        mismatched: Layers that were left out because they do not fit, and why. Of such a layer no
+            parameter is taken.
     """
 
     loaded: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     repeated: list[str] = field(default_factory=list)
+    mismatched: dict[str, str] = field(default_factory=dict)
 
 
 def load_weights(path: str | os.PathLike[str]) -> dict[str, list[np.ndarray]]:
@@ -67,7 +78,7 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, list[np.ndarray]]:
         WeightsError: The file is not there, or cannot be read.
     """
     if is_hdf5(Path(path)):
-        return read_hdf5_weights(Path(path))
+        return {name: arrays for name, arrays in read_hdf5_weights(Path(path)).items() if arrays}
     return {
         layer.name: [floats(blob).reshape(stored_shape(blob)) for blob in layer.blobs]
         for layer in read_net_params_binary(path).layer
@@ -75,67 +86,113 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, list[np.ndarray]]:
     }
 
 
-def load_into(net: Net, source: str | os.PathLike[str] | NetParameter) -> LoadReport:
+def load_into(
+    net: Net, source: str | os.PathLike[str] | NetParameter, on_mismatch: OnMismatch = "error"
+) -> LoadReport:
     """Load parameters into a net, by layer name.
 
     Everything is checked before anything is changed.
 
+    Args:
+        net: The net.
+        source: A caffemodel, an HDF5 file or a message.
+        on_mismatch: "error" or "skip".
+
     Raises:
+        ConfigError: ``on_mismatch`` is neither.
         WeightsError: The file cannot be read, or a layer has another number of parameters.
         ShapeError: A parameter has another shape; both are shown.
     """
+    if on_mismatch not in {"error", "skip"}:
+        message = f"on_mismatch must be 'error' or 'skip', not {on_mismatch!r}"
+        raise ConfigError(message)
+    skip = on_mismatch == "skip"
     where = "" if isinstance(source, NetParameter) else os.fspath(source)
     try:
         if where and is_hdf5(Path(where)):
-            return _load_arrays(net, read_hdf5_weights(Path(where)))
-        return _load_message(net, source)
+            return _load_arrays(net, read_hdf5_weights(Path(where)), skip)
+        return _load_message(net, source, skip)
     except (NetError, ShapeError) as error:
         raise error.at(where) if where else error from None
 
 
-def _load_message(net: Net, source: str | os.PathLike[str] | NetParameter) -> LoadReport:
+def _load_message(
+    net: Net, source: str | os.PathLike[str] | NetParameter, skip: bool
+) -> LoadReport:
     if isinstance(source, NetParameter):
         message = NetParameter()
         message.CopyFrom(source)
         upgrade_net(message)
     else:
         message = read_net_params_binary(source)
-    report, pairs = LoadReport(), []
+    report, pairs = LoadReport(), list[tuple[Blob, BlobProto]]()
     for layer in message.layer:
         mine = _target(net, layer.name, bool(layer.blobs), report)
         if mine is None:
             continue
-        _same_number(layer.name, len(mine), len(layer.blobs))
-        for index, (blob, proto) in enumerate(zip(mine, layer.blobs, strict=True)):
-            if not blob.shape_equals(proto):
-                raise _misfit(layer.name, index, blob.shape, stored_shape(proto))
-            if floats(proto).size != blob.count:
-                text = (
-                    f"parameter {index} of layer {layer.name!r} has {floats(proto).size} values "
-                    f"for its shape {shape_string(blob.shape)}"
-                )
-                raise WeightsError(text)
-            pairs.append((blob, proto))
+        with _fits(layer.name, report, skip):
+            pairs += _message_pairs(layer.name, mine, layer.blobs)
     for blob, proto in pairs:
         blob.from_proto(proto, reshape=False)
     return _finished(net, report)
 
 
-def _load_arrays(net: Net, weights: dict[str, list[np.ndarray]]) -> LoadReport:
-    report, pairs = LoadReport(), []
+def _message_pairs(
+    name: str, mine: Sequence[Blob], theirs: Sequence[BlobProto]
+) -> list[tuple[Blob, BlobProto]]:
+    _same_number(name, len(mine), len(theirs))
+    for index, (blob, proto) in enumerate(zip(mine, theirs, strict=True)):
+        if not blob.shape_equals(proto):
+            raise _misfit(name, index, blob.shape, stored_shape(proto))
+        for values, what in ((floats(proto), "values"), (floats(proto, diff=True), "gradients")):
+            if values.size != blob.count and (values.size or what == "values"):
+                text = (
+                    f"parameter {index} of layer {name!r} has {values.size} {what} for its shape "
+                    f"{shape_string(blob.shape)}: the file is damaged; mend it"
+                )
+                raise WeightsError(text)
+    return list(zip(mine, theirs, strict=True))
+
+
+def _load_arrays(net: Net, weights: dict[str, list[np.ndarray]], skip: bool) -> LoadReport:
+    report, pairs = LoadReport(), list[tuple[Blob, np.ndarray]]()
     for name, arrays in weights.items():
         mine = _target(net, name, bool(arrays), report)
         if mine is None:
             continue
-        owned = [b for b in mine if not _is_shared(net, b)] if len(arrays) < len(mine) else mine
-        _same_number(name, len(owned), len(arrays))
-        for index, (blob, array) in enumerate(zip(owned, arrays, strict=True)):
-            if blob.shape != array.shape:
-                raise _misfit(name, index, blob.shape, array.shape)
-            pairs.append((blob, array))
+        with _fits(name, report, skip):
+            pairs += _array_pairs(net, name, mine, arrays)
     for blob, array in pairs:
         blob.mutable_cpu_data()[...] = array
     return _finished(net, report)
+
+
+def _array_pairs(
+    net: Net, name: str, mine: list[Blob], arrays: list[np.ndarray]
+) -> list[tuple[Blob, np.ndarray]]:
+    owned = [b for b in mine if not _is_shared(net, b)] if len(arrays) < len(mine) else mine
+    _same_number(name, len(owned), len(arrays))
+    for index, (blob, array) in enumerate(zip(owned, arrays, strict=True)):
+        if blob.shape != array.shape:
+            raise _misfit(name, index, blob.shape, array.shape)
+        if array.dtype.kind not in "fiu":
+            text = f"parameter {index} of layer {name!r} holds {array.dtype}, not numbers; mend it"
+            raise WeightsError(text)
+    return list(zip(owned, arrays, strict=True))
+
+
+@contextmanager
+def _fits(name: str, report: LoadReport, skip: bool) -> Iterator[None]:
+    """Note a layer that does not fit as mismatched, where such layers are to be left out."""
+    try:
+        yield
+    except (ShapeError, WeightsError) as error:
+        if not skip:
+            error.message += ", or leave it out with on_mismatch='skip'"
+            raise
+        report.mismatched[name] = error.message
+        if name in report.loaded:
+            report.loaded.remove(name)
 
 
 def _target(net: Net, name: str, has_blobs: bool, report: LoadReport) -> list[Blob] | None:
@@ -167,9 +224,11 @@ def _same_number(layer: str, have: int, given: int) -> None:
 
 
 def _misfit(layer: str, index: int, mine: tuple[int, ...], theirs: tuple[int, ...]) -> ShapeError:
+    ones = [n for n in mine if n != 1] == [n for n in theirs if n != 1]
     message = (
         f"cannot copy parameter {index} of layer {layer!r}: the source has {shape_string(theirs)}, "
-        f"the net {shape_string(mine)}; rename the layer to learn it afresh"
+        f"the net {shape_string(mine)}{' (only axes of 1 differ)' if ones else ''}; rename the "
+        "layer to learn it afresh"
     )
     return ShapeError(message)
 

@@ -266,15 +266,23 @@ class Net(NetStructure):
         for blob, source in pairs:
             blob.share_data(source)
 
-    def load(self, source: str | os.PathLike[str] | NetParameter) -> io.LoadReport:
+    def load(
+        self,
+        source: str | os.PathLike[str] | NetParameter,
+        on_mismatch: io.OnMismatch = "error",
+    ) -> io.LoadReport:
         """Load parameters from a caffemodel, an HDF5 file or a message, by layer name.
 
-        Nothing changes when something does not fit.
+        Args:
+            source: Where they are.
+            on_mismatch: What to do with a layer whose parameters have other shapes or another
+                number: "error" refuses the source, and nothing changes; "skip" leaves it out.
 
         Returns:
-            Which layers were loaded, ignored (not in this net) and missing (not in the source).
+            Which layers were loaded, ignored (not in this net), missing (not in the source) and
+            mismatched.
         """
-        return io.load_into(self, source)
+        return io.load_into(self, source, on_mismatch)
 
     def to_proto(self, write_diff: bool = False) -> NetParameter:
         """Return the message of the net as built, with its parameters in it."""

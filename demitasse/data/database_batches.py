@@ -29,6 +29,7 @@ class DatabaseBatches:
         position: Records that all ranks together have read before.
         rank: Which of the ranks this is, from 0.
         ranks: How many there are.
+        whole_epochs: Whether to begin with the first record, and to end a batch with the last one.
 
     Raises:
         DataError: The database cannot be opened or is empty.
@@ -45,12 +46,16 @@ class DatabaseBatches:
         position: int = 0,
         rank: int = 0,
         ranks: int = 1,
+        whole_epochs: bool = False,
     ) -> None:
         self._transformer, self._stacker = transformer, Stacker(transformer.color)
         self._source, self._batch_size, self._labels = str(path), batch_size, labels
         self._position, self._ranks = position, ranks
         self._database = open_db(path, backend)
         self._reader = RecordReader(self._database, position, rank, ranks)
+        self._whole_epochs = whole_epochs
+        if whole_epochs:
+            self._position -= self._reader.begin_round()
 
     def first_shape(self) -> tuple[int, ...]:
         """Return the shape of the first batch: (N, C, h, w)."""
@@ -68,7 +73,7 @@ class DatabaseBatches:
             DataError: A record cannot be read or transformed; names it.
         """
         number = self._reader.number
-        records = self._reader.take(self._batch_size)
+        records = self._reader.take(self._batch_size, to_end=self._whole_epochs)
         try:
             images, labels = self._stacker.stack(records)
             shape = self._shape_of(images)
@@ -79,7 +84,7 @@ class DatabaseBatches:
         if self._labels:
             batch.array(1, (len(records),))[...] = labels
         self._position += len(records) * self._ranks
-        batch.position = self._position
+        batch.position, batch.last = self._position, self._whole_epochs and self._reader.at_start
 
     def close(self) -> None:
         """Let go of the database and of threads."""

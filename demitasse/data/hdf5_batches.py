@@ -6,6 +6,7 @@ Source: Caffe, ``src/caffe/layers/hdf5_data_layer.cpp``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from demitasse.data.hdf5 import Hdf5File
@@ -29,6 +30,7 @@ class Hdf5Batches:
         position: Rows that all ranks together have used before.
         rank: Which of the ranks this is, from 0.
         ranks: How many there are.
+        whole_epochs: Whether to begin with a round's first row, and to end a batch with its last.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Hdf5Batches:
         position: int = 0,
         rank: int = 0,
         ranks: int = 1,
+        whole_epochs: bool = False,
     ) -> None:
         self._paths, self._names, self._batch_size = paths, names, batch_size
         self._seed, self._name, self._shuffle = seed, name, shuffle
@@ -53,7 +56,11 @@ class Hdf5Batches:
         self._sizes: dict[int, int] = {}  # rows of each file that was opened
         self._file: Hdf5File | None = None
         self._shapes: list[tuple[int, ...]] = []
-        self._skip(position + rank)
+        self._whole_epochs = whole_epochs
+        self._rows_in_all = self._count_rows() if whole_epochs else 0
+        if whole_epochs:
+            self._position -= position % self._rows_in_all
+        self._skip(self._position + rank)
 
     def shapes(self) -> list[tuple[int, ...]]:
         """Return the shapes of a batch, one for each top."""
@@ -66,8 +73,11 @@ class Hdf5Batches:
         Raises:
             DataError: A file cannot be read, or its rows have another shape than those before.
         """
-        arrays = [batch.array(i, shape) for i, shape in enumerate(self.shapes())]
-        for place in range(self._batch_size):
+        size = self._batch_size
+        if self._whole_epochs:
+            size = min(size, self._rows_in_all - self._position % self._rows_in_all)
+        arrays = [batch.array(i, (size, *shape[1:])) for i, shape in enumerate(self.shapes())]
+        for place in range(size):
             file = self._open()
             round_ = self._visit // len(self._paths)
             row = self._rows[round_ * file.rows + self._row]
@@ -80,8 +90,9 @@ class Hdf5Batches:
                     raise DataError(message, str(file.path))
                 array[place] = values
             self._skip(self._ranks)
-        self._position += self._batch_size * self._ranks
+        self._position += size * self._ranks
         batch.position = self._position
+        batch.last = self._whole_epochs and self._position % self._rows_in_all == 0
 
     def close(self) -> None:
         """Close the file that is open."""
@@ -97,6 +108,13 @@ class Hdf5Batches:
             self._visit += 1
             if len(self._paths) > 1:
                 self.close()
+
+    def _count_rows(self) -> int:
+        """Return the number of rows of all files."""
+        for which, path in enumerate(self._paths):
+            with closing(Hdf5File(path, self._names)) as file:
+                self._sizes[which] = file.rows
+        return sum(self._sizes.values())
 
     def _size(self) -> int:
         """Return the number of rows of this visit's file."""

@@ -111,6 +111,8 @@ class ImageListBatches:
         position: Pictures that all ranks together have used before.
         rank: Which of the ranks this is, from 0.
         ranks: How many there are.
+        whole_epochs: Whether to begin with a round's first picture, and to end a batch with its
+            last one.
     """
 
     def __init__(
@@ -127,11 +129,15 @@ class ImageListBatches:
         position: int = 0,
         rank: int = 0,
         ranks: int = 1,
+        whole_epochs: bool = False,
     ) -> None:
         self._source, self._entries, self._find = source, entries, find
         self._transformer, self._batch_size, self._order = transformer, batch_size, order
         self._color, self._size = color, size
         self._position, self._rank, self._ranks = position, rank, ranks
+        self._whole_epochs = whole_epochs
+        if whole_epochs:
+            self._position -= position % len(entries)
 
     def first_shape(self) -> tuple[int, ...]:
         """Return the shape of the first batch: (N, C, h, w).
@@ -152,21 +158,25 @@ class ImageListBatches:
         Raises:
             DataError: A picture cannot be read, or becomes another size than the first; names it.
         """
-        labels = batch.array(1, self.label_shape)
-        for index in range(self._batch_size):
+        size = self._batch_size
+        if self._whole_epochs:
+            size = min(size, len(self._entries) - self._position % len(self._entries))
+        labels = batch.array(1, (size, *self.label_shape[1:]))
+        for index in range(size):
             entry = self._entry(index)
             labels[index] = entry.labels if labels.ndim > 1 else entry.labels[0]
             try:
                 image = self._read(entry)
                 if not index:
                     shape = self._transformer.infer_shape(image.shape)
-                    data = batch.array(0, (self._batch_size, *shape))
+                    data = batch.array(0, (size, *shape))
                 number = self._number(index)
                 self._transformer.transform(image, data[index], first=number)
             except DemitasseError as error:
                 raise self._placed(error, entry) from error
-        self._position += self._batch_size * self._ranks
+        self._position += size * self._ranks
         batch.position = self._position
+        batch.last = self._whole_epochs and self._position % len(self._entries) == 0
 
     @property
     def label_shape(self) -> tuple[int, ...]:

@@ -39,18 +39,38 @@ class RecordReader:
             raise DataError(message, str(database.path))
         self._advance(self.number)
 
+    def begin_round(self) -> int:
+        """Go back to the first record of the database; return how many records that is."""
+        back, self._at = self._at, 0
+        if back:
+            self._cursor.seek_to_first()
+            self.number -= back
+        return back
+
     def peek(self) -> Raw:
         """Return the record that ``take`` would begin with."""
         return self._cursor.value()
 
-    def take(self, count: int) -> list[Raw]:
-        """Return the next ``count`` records; they are valid until ``close``."""
-        taken = []
-        for _ in range(count):
+    def take(self, count: int, *, to_end: bool = False) -> list[Raw]:
+        """Return the next ``count`` records; they are valid until ``close``.
+
+        Args:
+            count: How many.
+            to_end: Whether to return fewer when the last record of the database comes before.
+        """
+        taken: list[Raw] = []
+        while len(taken) < count:
             taken.append(self._cursor.value())
             self._advance(self._step)
-        self.number += count * self._step
+            if to_end and self.at_start:
+                break
+        self.number += len(taken) * self._step
         return taken
+
+    @property
+    def at_start(self) -> bool:
+        """Whether ``take`` would begin with the first record of the database."""
+        return self._at == 0
 
     def key_of(self, number: int) -> str:
         """Return the key of a record that was taken, for messages."""

@@ -13,7 +13,7 @@ from demitasse.data.transformer import DataTransformer
 from demitasse.layers.base import Between, Blobs, Exactly, Layer, positive
 from demitasse.proto import TransformationParameter
 
-__all__ = ["BaseDataLayer", "PrefetchingDataLayer"]
+__all__ = ["BaseDataLayer", "EpochDataLayer", "PrefetchingDataLayer"]
 
 POSITION = "position"
 """Name of the records used so far, in a snapshot."""
@@ -121,3 +121,32 @@ class PrefetchingDataLayer(BaseDataLayer):
         self._abandon.atexit = False  # running threads are stopped at exit anyway
         self._prefetcher.start()
         return self._prefetcher
+
+
+class EpochDataLayer(PrefetchingDataLayer):
+    """A data layer that reads a set of records from the first to the last, again and again.
+
+    Batches run on from one round into the next, as in Caffe, until ``begin_epoch`` is called.
+
+    Attributes:
+        whole_epochs: Whether a batch ends where a round does, and may then be smaller. Handed to
+            the source by ``open_source``.
+    """
+
+    whole_epochs = False
+
+    def begin_epoch(self) -> None:
+        """Be at the first record, and from now on end a batch where the records end."""
+        if not self.whole_epochs or not self.epoch_ended:
+            self.whole_epochs = True
+            self.set_state(self.state())  # whole epochs begin at the beginning of a round
+
+    @property
+    def batch_records(self) -> int:
+        """Records in the batch that is in the tops."""
+        return self._current.arrays[0].shape[0] if self._current else 0
+
+    @property
+    def epoch_ended(self) -> bool:
+        """Whether the batch in the tops holds the last record, or there is none yet."""
+        return self._current is None or self._current.last

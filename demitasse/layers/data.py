@@ -10,7 +10,7 @@ import logging
 from demitasse.backends.random import bits, stream_of
 from demitasse.data.database_batches import DatabaseBatches
 from demitasse.errors import ConfigError
-from demitasse.layers._data_base import PrefetchingDataLayer
+from demitasse.layers._data_base import EpochDataLayer
 from demitasse.layers.base import Blobs, positive, register
 from demitasse.paths import resolve
 from demitasse.proto import DataParameter, TransformationParameter
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 @register("Data")
-class Data(PrefetchingDataLayer):
+class Data(EpochDataLayer):
     """Reads the records of a database in order, and begins again after the last.
 
     In phase TRAIN rank r of n reads records r, r + n, ...; in phase TEST every rank reads all.
@@ -66,6 +66,7 @@ class Data(PrefetchingDataLayer):
             position=position,
             rank=context.rank if sharded else 0,
             ranks=context.ranks if sharded else 1,
+            whole_epochs=self.whole_epochs,
         )
 
     def _skipped(self, most: int) -> int:

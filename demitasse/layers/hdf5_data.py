@@ -8,7 +8,7 @@ from __future__ import annotations
 from demitasse.data.hdf5 import read_list
 from demitasse.data.hdf5_batches import Hdf5Batches
 from demitasse.errors import ConfigError
-from demitasse.layers._data_base import PrefetchingDataLayer
+from demitasse.layers._data_base import EpochDataLayer
 from demitasse.layers.base import AtLeast, Blobs, positive, register
 from demitasse.paths import resolve
 
@@ -16,7 +16,7 @@ __all__ = ["HDF5Data"]
 
 
 @register("HDF5Data")
-class HDF5Data(PrefetchingDataLayer):
+class HDF5Data(EpochDataLayer):
     """Reads the data sets that its tops are named after, round and round.
 
     ``source`` lists the files, one in a line; each is looked for in the working directory and
@@ -67,4 +67,5 @@ class HDF5Data(PrefetchingDataLayer):
             position=position,
             rank=context.rank if sharded else 0,
             ranks=context.ranks if sharded else 1,
+            whole_epochs=self.whole_epochs,
         )

@@ -12,7 +12,7 @@ from demitasse.backends.random import bits, stream_of
 from demitasse.data.image_list import ImageListBatches, read_image_list
 from demitasse.data.order import Order
 from demitasse.errors import ConfigError
-from demitasse.layers._data_base import PrefetchingDataLayer
+from demitasse.layers._data_base import EpochDataLayer
 from demitasse.layers.base import Blobs, Exactly, positive, register
 from demitasse.paths import resolve
 
@@ -20,7 +20,7 @@ __all__ = ["ImageData", "find_image"]
 
 
 @register("ImageData")
-class ImageData(PrefetchingDataLayer):
+class ImageData(EpochDataLayer):
     """Reads the pictures of a list in order, or shuffled anew in every round.
 
     Lines of the list are ``path label``; with several labels, ``path label label ...``. Labels may
@@ -77,6 +77,7 @@ class ImageData(PrefetchingDataLayer):
             position=position,
             rank=context.rank if sharded else 0,
             ranks=context.ranks if sharded else 1,
+            whole_epochs=self.whole_epochs,
         )
 
     def _skipped(self, most: int) -> int:

@@ -6,11 +6,12 @@ import os
 from typing import Any
 
 from demitasse.proto import SolverParameter
-from demitasse.solvers.evaluate import mean_outputs
+from demitasse.solvers.evaluate import Epoch, mean_outputs
 from demitasse.solvers.nets import load_weights_list
 from demitasse.solvers.policies import learning_rate
 from demitasse.solvers.solver import Solver
 from demitasse.solvers.state_file import State, read_state
+from demitasse.solvers.watch import EarlyStopping
 
 __all__ = [
     "SOLVERS",
@@ -18,6 +19,8 @@ __all__ = [
     "AdaGradSolver",
     "AdamSolver",
     "AdamWSolver",
+    "EarlyStopping",
+    "Epoch",
     "NesterovSolver",
     "RMSPropSolver",
     "SGDSolver",

@@ -9,8 +9,9 @@ from demitasse.errors import ConfigError
 from demitasse.proto import SolverParameter, read_solver_params, upgrade_solver
 from demitasse.solvers.policies import check_policy
 from demitasse.solvers.updates import check_update
+from demitasse.solvers.watch import EarlyStopping
 
-__all__ = ["check_fields", "read_fields"]
+__all__ = ["check_fields", "check_options", "read_fields"]
 
 
 def read_fields(
@@ -41,6 +42,25 @@ def check_fields(param: SolverParameter, kind: str) -> None:
         _at_least(1, name, getattr(param, name))
     for name in ("display", "snapshot", "test_interval", "max_iter"):
         _at_least(0, name, getattr(param, name))
+
+
+def check_options(
+    param: SolverParameter, keep_last: int | None, early: EarlyStopping | None, ranks: int
+) -> None:
+    """Refuse arguments of a solver that cannot be, alone or together with its fields.
+
+    Raises:
+        ConfigError: Says which.
+    """
+    if keep_last is not None:
+        _at_least(1, "keep_last", keep_last)
+    if early is not None and not param.test_interval:
+        message = "early_stopping looks at the results of tests, but test_interval is not given"
+        raise ConfigError(message)
+    if ranks > 1 and (early is not None or param.lr_policy == "plateau"):
+        what = "early_stopping" if early is not None else "lr_policy 'plateau'"
+        message = f"{what} cannot be used with several ranks: only the first of them tests"
+        raise ConfigError(message)
 
 
 def _at_least(least: int, name: str, value: int) -> None:

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from demitasse.errors import ConfigError, DemitasseError
+from demitasse.io import OnMismatch
 from demitasse.log import get_logger
 from demitasse.net import Net
 from demitasse.paths import resolve
 from demitasse.proto import NetParameter, NetState, Phase, SolverParameter, read_text
+from demitasse.solvers.evaluate import Epoch
 
 __all__ = ["load_weights_list", "make_test_nets", "make_train_net"]
 
@@ -67,13 +69,19 @@ def _merged(phase: str, net: NetState, own: NetState) -> NetState:
     return state
 
 
-def make_train_net(param: SolverParameter, base: Path | None, options: Mapping[str, Any]) -> Net:
+def make_train_net(
+    param: SolverParameter,
+    base: Path | None,
+    options: Mapping[str, Any],
+    on_mismatch: OnMismatch = "error",
+) -> Net:
     """Make the net to train and load ``weights`` into it.
 
     Args:
         param: The solver's fields.
         base: Folder of the solver's file, where named files are looked for too.
         options: Further arguments for the net.
+        on_mismatch: What to do with layers of ``weights`` that do not fit.
 
     Raises:
         ConfigError: No net is given, or more than one.
@@ -86,21 +94,24 @@ def make_train_net(param: SolverParameter, base: Path | None, options: Mapping[s
     log.info("Creating training net from %s.", given[0])
     source = Source(given[0], getattr(param, given[0]))
     net = source.make("TRAIN", param.train_state, base, options)
-    load_weights_list(net, param.weights, base)
+    load_weights_list(net, param.weights, base, on_mismatch)
     return net
 
 
 def make_test_nets(
-    param: SolverParameter, base: Path | None, options: Mapping[str, Any]
+    param: SolverParameter,
+    base: Path | None,
+    options: Mapping[str, Any],
+    on_mismatch: OnMismatch = "error",
 ) -> list[Net]:
-    """Make the nets to test with, in the order of ``test_iter``.
+    """Make the nets to test with, in the order of ``test_iter``; arguments as above.
 
     Those of ``test_net_param`` come first, then those of ``test_net``; every further ``test_iter``
     is one more net made from ``net_param`` or ``net``.
 
     Raises:
         ConfigError: The numbers of nets, ``test_iter`` and ``test_state`` do not fit, or
-            ``test_interval`` is missing.
+            ``test_interval`` is missing, or a net that is to be tested on a whole epoch has none.
     """
     sources = _test_sources(param)
     if param.test_state and len(param.test_state) != len(sources):
@@ -113,10 +124,10 @@ def make_test_nets(
         message = "there are test nets, so test_interval must be above 0"
         raise ConfigError(message)
     for index, iterations in enumerate(param.test_iter):
-        if iterations <= 0:
+        if iterations < 0:
             message = (
                 f"test_iter of test net {index} is {iterations}; give the number of batches to "
-                "test with (a whole pass over the data is not found out by itself)"
+                "test with, or 0 to test with every record once"
             )
             raise ConfigError(message)
     nets = []
@@ -125,9 +136,19 @@ def make_test_nets(
         own = param.test_state[index] if param.test_state else None
         net = source.make("TEST", own, base, options)
         net.debug_info = param.debug_info
-        load_weights_list(net, param.weights, base)
+        load_weights_list(net, param.weights, base, on_mismatch)
+        if param.test_iter[index] == 0:
+            _check_epoch(net, index)
         nets.append(net)
     return nets
+
+
+def _check_epoch(net: Net, index: int) -> None:
+    try:
+        Epoch(net)
+    except ConfigError as error:
+        place = f"test_iter: 0 of test net {index}"
+        raise error.at(place) from None
 
 
 def _test_sources(param: SolverParameter) -> list[Source]:
@@ -144,19 +165,27 @@ def _test_sources(param: SolverParameter) -> list[Source]:
     return named + generic * (counts - len(named))
 
 
-def load_weights_list(net: Net, lists: Sequence[str], base: Path | None = None) -> None:
+def load_weights_list(
+    net: Net,
+    lists: Sequence[str],
+    base: Path | None = None,
+    on_mismatch: OnMismatch = "error",
+) -> None:
     """Load parameters from files into a net, one after the other.
 
     Args:
         net: The net.
         lists: Names of files; each may be several with commas between them.
         base: Folder where they are looked for too.
+        on_mismatch: What to do with layers that do not fit: "error" or "skip".
     """
     for name in (part.strip() for one in lists for part in one.split(",")):
         if not name:
             continue
         path = resolve(name, base)
-        report = net.load(path)
+        report = net.load(path, on_mismatch)
         for layer in report.ignored:
             log.info("Ignoring source layer %s", layer)
+        for reason in report.mismatched.values():
+            log.warning("Left out: %s", reason)
         log.info("Loaded %d layers from %s", len(report.loaded), os.fspath(path))

@@ -1,6 +1,7 @@
-"""Learning rates: functions of the solver's fields and the iteration, nothing else.
+"""Learning rates: functions of the solver's fields, the iteration and the step, nothing else.
 
-Source: Caffe, ``src/caffe/solvers/sgd_solver.cpp``, ``GetLearningRate``.
+Source: Caffe, ``src/caffe/solvers/sgd_solver.cpp``, ``GetLearningRate``; the same of NVCaffe for
+``rampup_interval`` and ``min_lr``, of Intel's Caffe for ``warmup_iter`` and ``multifixed``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from demitasse.errors import ConfigError
 from demitasse.proto import SolverParameter
 
-__all__ = ["POLICIES", "check_policy", "learning_rate"]
+__all__ = ["POLICIES", "check_policy", "in_ramp", "learning_rate"]
 
 Rate = tuple[float, int]  # learning rate, current step
 Policy = Callable[[SolverParameter, int, int], Rate]
@@ -24,12 +25,14 @@ def learning_rate(param: SolverParameter, iteration: int, current_step: int = 0)
         param: The solver's fields.
         iteration: Number of updates made so far.
         current_step: What this function returned for the update before, or what a snapshot holds.
-            Only ``multistep`` reads it: it goes up by at most one per update.
+            Only ``multistep``, where it goes up by at most one per update, and ``plateau`` read it.
 
     Raises:
         ConfigError: The policy is unknown, lacks a field, or has no finite rate here.
     """
     check_policy(param)
+    if in_ramp(param, iteration):
+        return max(_ramp(param, iteration), param.min_lr), current_step
     try:
         rate, step = POLICIES[param.lr_policy](param, iteration, current_step)
     except (OverflowError, ZeroDivisionError):
@@ -37,7 +40,20 @@ def learning_rate(param: SolverParameter, iteration: int, current_step: int = 0)
     if not math.isfinite(rate):
         message = f"lr_policy {param.lr_policy!r} gives no finite learning rate at {iteration=}"
         raise ConfigError(message)
-    return rate, step
+    return max(rate, param.min_lr), step
+
+
+def in_ramp(param: SolverParameter, iteration: int) -> bool:
+    """Whether an iteration is one of those in which the learning rate rises to ``base_lr``."""
+    return iteration < max(param.rampup_interval, param.warmup_iter)
+
+
+def _ramp(param: SolverParameter, iteration: int) -> float:
+    if param.rampup_interval:
+        low, done = param.rampup_lr, (iteration / param.rampup_interval) ** 2
+    else:
+        low, done = param.warmup_start_lr, iteration / param.warmup_iter
+    return low + (param.base_lr - low) * done
 
 
 def check_policy(param: SolverParameter) -> None:
@@ -51,19 +67,52 @@ def check_policy(param: SolverParameter) -> None:
         given = f"unknown lr_policy {name!r}" if name else "lr_policy is missing"
         message = f"{given}; known are {', '.join(POLICIES)}"
         raise ConfigError(message)
+    _check_limits(param)
+    if name == "multifixed":
+        _check_stages(param)
+        return
     if not param.HasField("base_lr"):
         message = "base_lr is missing"
         raise ConfigError(message)
-    if name in {"step", "exp", "inv", "multistep", "sigmoid"} and not param.gamma >= 0:
+    if param.min_lr > param.base_lr:
+        message = f"min_lr ({param.min_lr:g}) is above base_lr ({param.base_lr:g})"
+        raise ConfigError(message)
+    if name in NEED_GAMMA and not param.gamma >= 0:
         message = f"lr_policy {name!r} needs gamma >= 0, it is {param.gamma:g}"
         raise ConfigError(message)
     if name in {"step", "sigmoid"} and param.stepsize <= 0:
         message = f"lr_policy {name!r} needs stepsize > 0, it is {param.stepsize or 'missing'}"
         raise ConfigError(message)
-    if name == "poly" and param.max_iter <= 0:
+    if name in {"poly", "cosine"} and param.max_iter <= 0:
         message = (
-            "lr_policy 'poly' falls to 0 at max_iter, which is missing; give max_iter, the number "
-            "of iterations to train for"
+            f"lr_policy {name!r} falls to {param.min_lr:g} at max_iter, which is missing; give "
+            "max_iter, the number of iterations to train for"
+        )
+        raise ConfigError(message)
+    if name == "plateau" and min(param.plateau_winsize, default=0) <= 0:
+        message = (
+            "lr_policy 'plateau' needs plateau_winsize, once for each step: how many iterations "
+            "without improvement it waits, at least 1"
+        )
+        raise ConfigError(message)
+
+
+def _check_limits(param: SolverParameter) -> None:
+    for name in ("min_lr", "rampup_interval", "rampup_lr", "warmup_iter", "warmup_start_lr"):
+        if not getattr(param, name) >= 0:
+            message = f"{name} must be at least 0, it is {getattr(param, name):g}"
+            raise ConfigError(message)
+    if param.rampup_interval and param.warmup_iter:
+        message = "rampup_interval (NVCaffe) and warmup_iter (Intel) are both given; give one"
+        raise ConfigError(message)
+
+
+def _check_stages(param: SolverParameter) -> None:
+    rates, ends = list(param.stagelr), list(param.stageiter)
+    if not rates or len(rates) != len(ends) or ends != sorted(ends):
+        message = (
+            "lr_policy 'multifixed' needs stagelr and stageiter, equally many, the latter rising; "
+            f"it has {rates} and {ends}"
         )
         raise ConfigError(message)
 
@@ -98,14 +147,15 @@ def _multistep(param: SolverParameter, iteration: int, step: int) -> Rate:
 
 
 def _poly(param: SolverParameter, iteration: int, step: int) -> Rate:
-    """``base_lr * (1 - iter / max_iter) ^ power``."""
+    """``(base_lr - min_lr) * (1 - iter / max_iter) ^ power + min_lr``."""
     if iteration > param.max_iter:
         message = (
             f"lr_policy 'poly' ends at max_iter ({param.max_iter}), there is no learning rate at "
             f"iteration {iteration}"
         )
         raise ConfigError(message)
-    return param.base_lr * (1 - iteration / param.max_iter) ** param.power, step
+    left: float = (1 - iteration / param.max_iter) ** param.power
+    return (param.base_lr - param.min_lr) * left + param.min_lr, step
 
 
 def _sigmoid(param: SolverParameter, iteration: int, step: int) -> Rate:
@@ -113,6 +163,28 @@ def _sigmoid(param: SolverParameter, iteration: int, step: int) -> Rate:
     exponent = min(-param.gamma * (iteration - param.stepsize), 700.0)  # exp stays finite
     return param.base_lr / (1 + math.exp(exponent)), step
 
+
+def _cosine(param: SolverParameter, iteration: int, step: int) -> Rate:
+    """``base_lr`` to ``min_lr`` by half a cosine wave, from the end of a ramp to ``max_iter``."""
+    begin = max(param.rampup_interval, param.warmup_iter)
+    done = min((iteration - begin) / max(param.max_iter - begin, 1), 1.0)
+    return param.min_lr + (param.base_lr - param.min_lr) * (1 + math.cos(math.pi * done)) / 2, step
+
+
+def _plateau(param: SolverParameter, iteration: int, step: int) -> Rate:
+    """``base_lr * gamma ^ step``; the step grows when nothing has improved for a while."""
+    del iteration
+    return param.base_lr * param.gamma**step, step
+
+
+def _multifixed(param: SolverParameter, iteration: int, step: int) -> Rate:
+    """``base_lr`` does not count: ``stagelr`` of the first stage with ``iter <= stageiter``."""
+    stages = zip(param.stagelr, param.stageiter, strict=True)
+    last: float = param.stagelr[-1]
+    return next((rate for rate, end in stages if iteration <= end), last), step
+
+
+NEED_GAMMA = frozenset({"step", "exp", "inv", "multistep", "sigmoid", "plateau"})
 
 POLICIES: dict[str, Policy] = {
     "fixed": _fixed,
@@ -122,4 +194,8 @@ POLICIES: dict[str, Policy] = {
     "multistep": _multistep,
     "poly": _poly,
     "sigmoid": _sigmoid,
+    "cosine": _cosine,
+    "plateau": _plateau,
+    "multifixed": _multifixed,
 }
+"""The seven of Caffe, and others."""

@@ -14,15 +14,14 @@ __all__ = ["check_progress", "progress_of", "set_progress"]
 log = get_logger(__name__)
 
 
-def progress_of(train: Net, tests: Sequence[Net], losses: Sequence[float] = ()) -> ResumeState:
+def progress_of(train: Net, tests: Sequence[Net]) -> ResumeState:
     """Return how far the nets of a solver have come.
 
     Args:
         train: The training net.
         tests: The test nets.
-        losses: The losses that the smoothed one is the mean of, oldest first.
     """
-    resume = ResumeState(seed=train.seed, losses=losses)
+    resume = ResumeState(seed=train.seed)
     for name, net in _named(train, tests):
         part = resume.net.add(net=name, passes=net.passes)
         for layer in net.layers:
@@ -45,12 +44,16 @@ def check_progress(resume: ResumeState) -> None:
         if min(counts) < 0:
             message = f"the state holds a negative count for the {net.net} net; it is damaged"
             raise SnapshotError(message)
+    numbers = [*resume.snapshot, *(n for w in resume.watch for n in (w.iter, w.tests, w.event))]
+    if min(numbers, default=0) < 0:
+        message = "the state holds a negative iteration; it is damaged"
+        raise SnapshotError(message)
 
 
-def set_progress(resume: ResumeState, train: Net, tests: Sequence[Net]) -> None:
+def set_progress(resume: ResumeState, train: Net | None, tests: Sequence[Net]) -> None:
     """Bring the nets of a solver to where ``progress_of`` found them.
 
-    What the progress does not tell of is left alone.
+    What the progress does not tell of is left alone, and so is the training net if it is None.
     """
     parts = {part.net: part for part in resume.net}
     for name, net in _named(train, tests):
@@ -78,7 +81,8 @@ def set_seed(net: Net, seed: int) -> None:
         layer.context.seed = seed
 
 
-def _named(train: Net, tests: Sequence[Net]) -> Iterator[tuple[str, Net]]:
-    yield "train", train
+def _named(train: Net | None, tests: Sequence[Net]) -> Iterator[tuple[str, Net]]:
+    if train is not None:
+        yield "train", train
     for index, net in enumerate(tests):
         yield f"test {index}", net

@@ -9,6 +9,8 @@ Source: Caffe, ``Solver::Snapshot`` and ``Solver::Restore`` in ``src/caffe/solve
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,22 +28,34 @@ from demitasse.solvers.state_file import State, read_state, write_state
 if TYPE_CHECKING:
     from demitasse.solvers.solver import Solver
 
-__all__ = ["check_prefix", "read_checked", "write_snapshot"]
+__all__ = [
+    "check_prefix",
+    "delete_snapshot",
+    "read_checked",
+    "snapshot_paths",
+    "write_best",
+    "write_snapshot",
+]
 
 log = get_logger(__name__)
 
 
-def check_prefix(param: SolverParameter) -> None:
+def check_prefix(param: SolverParameter, best: bool = False) -> None:
     """Find out before training whether snapshots can be written.
+
+    Args:
+        param: The solver's fields.
+        best: Whether the best weights are to be kept.
 
     Raises:
         ConfigError: Snapshots are asked for without a prefix.
         SnapshotError: The folder is not there, or cannot be written to.
     """
-    if not param.snapshot:
+    if not param.snapshot and not best:
         return
     if not param.HasField("snapshot_prefix"):
-        message = "snapshot is given, but snapshot_prefix is not; say where snapshots are to go"
+        wish = "snapshot is given" if param.snapshot else "the best weights are to be kept"
+        message = f"{wish}, but snapshot_prefix is not; say where snapshots are to go"
         raise ConfigError(message)
     probe = Path(f"{param.snapshot_prefix}_iter_0.tempfile")
     try:
@@ -70,28 +84,81 @@ def write_snapshot(solver: Solver, prefix: str, resume: ResumeState) -> tuple[Pa
     Raises:
         SnapshotError: A file cannot be written; files of that name that were there are whole.
     """
-    param = solver.param
-    hdf5 = param.snapshot_format == SolverParameter.HDF5
-    kind, ending = ("HDF5", ".h5") if hdf5 else ("binary proto", "")
-    weights = Path(f"{prefix}_iter_{solver.iter}.caffemodel{ending}")
-    file = Path(f"{prefix}_iter_{solver.iter}.solverstate{ending}")
+    weights, file = snapshot_paths(solver.param, prefix, solver.iter)
     state = State(
         solver.iter, os.fspath(weights), solver.current_step, solver.history.arrays(), resume
     )
-    path = weights
+    kind = "HDF5" if _is_hdf5(solver.param) else "binary proto"
+    log.info("Snapshotting to %s file %s", kind, weights)
+    _save(solver, weights)
+    log.info("Snapshotting solver state to %s file %s", kind, file)
+    with _written(file):
+        write_state(file, state, hdf5=_is_hdf5(solver.param))
+    return weights, file
+
+
+def write_best(solver: Solver, prefix: str, what: str) -> Path:
+    """Write the weights of a solver as the best so far, in place of those there were.
+
+    Args:
+        solver: The solver.
+        prefix: How the name of the file begins.
+        what: What makes them the best, for the log.
+
+    Returns:
+        The weights file.
+
+    Raises:
+        SnapshotError: It cannot be written; the one that was there is whole.
+    """
+    path = Path(f"{prefix}_best.caffemodel{_ending(solver.param)}")
+    log.info("Iteration %d, best so far: %s; snapshotting to %s", solver.iter, what, path)
+    _save(solver, path)
+    return path
+
+
+def snapshot_paths(param: SolverParameter, prefix: str, iteration: int) -> tuple[Path, Path]:
+    """Return what the weights file and the state file of an iteration are called."""
+    stem, ending = f"{prefix}_iter_{iteration}", _ending(param)
+    return Path(f"{stem}.caffemodel{ending}"), Path(f"{stem}.solverstate{ending}")
+
+
+def delete_snapshot(param: SolverParameter, prefix: str, iteration: int) -> None:
+    """Delete the two files of an iteration, the state first: it never names what is not there."""
+    for path in reversed(snapshot_paths(param, prefix, iteration)):
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("The old snapshot %s cannot be deleted: %s", path, error.strerror)
+            return
+        log.info("Deleted the old snapshot %s", path)
+
+
+def _is_hdf5(param: SolverParameter) -> bool:
+    return bool(param.snapshot_format == SolverParameter.HDF5)
+
+
+def _ending(param: SolverParameter) -> str:
+    return ".h5" if _is_hdf5(param) else ""
+
+
+def _save(solver: Solver, path: Path) -> None:
+    with _written(path):
+        save = solver.net.save_hdf5 if _is_hdf5(solver.param) else solver.net.save
+        save(path, write_diff=solver.param.snapshot_diff)
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[None]:
+    """Say which file could not be written."""
     try:
-        log.info("Snapshotting to %s file %s", kind, weights)
-        solver.net.save(weights, write_diff=param.snapshot_diff)
-        path = file
-        log.info("Snapshotting solver state to %s file %s", kind, file)
-        write_state(file, state, hdf5=hdf5)
+        yield
     except OSError as error:
         message = f"the snapshot {path} cannot be written: {error.strerror or error}"
         raise SnapshotError(message) from error
     except DemitasseError as error:
         message = f"the snapshot {path} cannot be written: {error}"
         raise SnapshotError(message) from error
-    return weights, file
 
 
 def read_checked(path: Path, net: Net, sorts: int, kind: str) -> State:

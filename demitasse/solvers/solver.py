@@ -16,17 +16,26 @@ import numpy as np
 
 from demitasse.device import Device
 from demitasse.errors import ConfigError, NetError
+from demitasse.io import OnMismatch
 from demitasse.log import get_logger, number
 from demitasse.proto import ResumeState, SolverParameter
 from demitasse.solvers.evaluate import mean_outputs
-from demitasse.solvers.fields import check_fields, read_fields
+from demitasse.solvers.fields import check_fields, check_options, read_fields
 from demitasse.solvers.history import History
 from demitasse.solvers.nets import make_test_nets, make_train_net
 from demitasse.solvers.policies import learning_rate
 from demitasse.solvers.progress import progress_of, set_progress
 from demitasse.solvers.report import TrainReport, first_nonfinite, tell_test
-from demitasse.solvers.snapshot import check_prefix, read_checked, write_snapshot
+from demitasse.solvers.snapshot import (
+    check_prefix,
+    delete_snapshot,
+    read_checked,
+    snapshot_paths,
+    write_best,
+    write_snapshot,
+)
 from demitasse.solvers.updater import Updater
+from demitasse.solvers.watch import EarlyStopping, Watch
 
 __all__ = ["Solver"]
 
@@ -49,6 +58,13 @@ class Solver:
             default that of ``source``.
         on_nonfinite: What to do when the loss is NaN or infinite: "warn" once, or "stop" with an
             error before the weights are changed.
+        on_mismatch: What to do with layers in ``weights`` that do not fit: "error", or "skip".
+        keep_last: How many snapshots to keep; older ones of this run are deleted, also after it
+            has been resumed. None keeps all.
+        keep_best: An output of a test net, e.g. "accuracy". Whenever a test finds it better than
+            ever, the weights are written as ``<snapshot_prefix>_best.caffemodel``. Of outputs that
+            are neither accuracies nor losses say what is better: "name:max" or "name:min".
+        early_stopping: When to end training before ``max_iter``, or None.
         rank: Which of ``ranks`` data-parallel workers this is; only the first tests and writes
             snapshots.
         ranks: How many of them there are.
@@ -61,8 +77,11 @@ class Solver:
         lr: Learning rate of the last update; before the first, NaN.
         current_step: Steps that the ``multistep`` policy has taken.
         stopped: Whether the last run was ended by a request.
+        early_stopped: Whether it was ended by ``early_stopping``.
         on_start: Called before the passes of each iteration.
         on_gradients_ready: Called after them, before the update.
+        on_test: Called after each test with the number of the net and the means of its outputs.
+        on_snapshot: Called after each snapshot with its weights file and its state file.
 
     Raises:
         ConfigError: The type is unknown, or a field is missing or has a value it cannot have.
@@ -95,31 +114,40 @@ class Solver:
         seed: int | None = None,
         base_dir: str | os.PathLike[str] | None = None,
         on_nonfinite: Literal["warn", "stop"] = "warn",
+        on_mismatch: OnMismatch = "error",
+        keep_last: int | None = None,
+        keep_best: str | None = None,
+        early_stopping: EarlyStopping | None = None,
         rank: int = 0,
         ranks: int = 1,
     ) -> None:
         self.param, folder = self._given or read_fields(source)
         self._given = None
         check_fields(self.param, self.kind)
+        check_options(self.param, keep_last, early_stopping, ranks)
         self._is_root = rank == 0
         if self._is_root:
-            check_prefix(self.param)
+            check_prefix(self.param, best=keep_best is not None)
         if seed is None and self.param.random_seed >= 0:
             seed = self.param.random_seed
         base = folder if base_dir is None else Path(base_dir)
         options: dict[str, Any] = {
             "device": device, "dtype": dtype, "plan": plan, "rank": rank, "ranks": ranks,
         }  # fmt: skip
-        self.net = make_train_net(self.param, base, {**options, "seed": seed})
+        self.net = make_train_net(self.param, base, {**options, "seed": seed}, on_mismatch)
         options |= {"device": self.net.device, "seed": self.net.seed}
-        self.test_nets = make_test_nets(self.param, base, options)
+        self.test_nets = make_test_nets(self.param, base, options, on_mismatch)
         for net in self.test_nets:
             net.share_trained_layers_with(self.net)
         self.iter = self.current_step = 0
         self.lr = math.nan
-        self.stopped = False
+        self.stopped = self.early_stopped = False
         self.on_start: list[Callback] = []
         self.on_gradients_ready: list[Callback] = []
+        self.on_test: list[Callable[[int, dict[str, np.ndarray]], None]] = []
+        self.on_snapshot: list[Callable[[Path, Path], None]] = []
+        self._watch = Watch(self.param, self.test_nets, keep_best, early_stopping)
+        self._keep_last, self._kept = keep_last or 0, list[int]()
         self._updater = Updater(self.net, self.kind)
         self._report = TrainReport(self.param.average_loss)
         self._on_nonfinite, self._warned = on_nonfinite, False
@@ -133,13 +161,13 @@ class Solver:
     def step(self, iterations: int) -> None:
         """Make so many updates, testing, displaying and writing snapshots when they are due."""
         last = self.iter + iterations
-        self.stopped = False
+        self.stopped = self.early_stopped = False
         self._report.start(self.iter)
         while self.iter < last:
             self.net.clear_param_diffs()
             if self._test_is_due():
-                self.test_all()
-                if self.stopped:
+                self._heed_test()
+                if self.stopped or self.early_stopped:
                     break
             self._iterate()
             request = self._next_request()
@@ -172,17 +200,24 @@ class Solver:
         if self.stopped:
             log.info("Optimization stopped early.")
             return
+        if self.early_stopped:
+            log.info("Optimization Done.")
+            return
         if self._display_is_due():
             self._report.losses.append(self.net.forward())
             self._report.last(self.iter)
         if self.param.test_interval and self.iter % self.param.test_interval == 0:
-            self.test_all()
+            self._heed_test()
         log.info("Optimization Done.")
 
     def apply_update(self) -> None:
         """Change the weights by the gradients that the net holds; one more iteration is done."""
         before = self.current_step
-        self.lr, self.current_step = learning_rate(self.param, self.iter, before)
+        if self.param.lr_policy == "plateau":
+            self.current_step = self._watch.plateau_step(
+                self.param, self.iter, self.smoothed_loss, before
+            )
+        self.lr, self.current_step = learning_rate(self.param, self.iter, self.current_step)
         if self.param.lr_policy == "multistep" and self.current_step != before:
             log.info("MultiStep Status: Iteration %d, step = %d", self.iter, self.current_step)
         if self._display_is_due():
@@ -258,11 +293,25 @@ class Solver:
                 if not self.stopped:
                     results.append(self.test(index))
         finally:
+            if self.stopped:  # what has not been done to its end is repeated after a resume
+                set_progress(self._before_test, None, self.test_nets)
             self._before_test = None
         return results
 
+    def _heed_test(self) -> None:
+        """Test with every test net, and do what the results call for."""
+        results = self.test_all()
+        if self.stopped or not results:
+            return
+        self._watch.tested(results, self.iter)
+        if self._watch.improved:
+            write_best(self, self.param.snapshot_prefix, self._watch.best)
+        self.early_stopped = self._watch.exhausted
+
     def test(self, index: int = 0) -> dict[str, np.ndarray]:
         """Run ``test_iter`` batches through a test net with the present weights.
+
+        Where ``test_iter`` is 0 it is one epoch: every record counts once.
 
         Returns:
             The mean of every output over the batches; empty when the test was interrupted.
@@ -275,6 +324,8 @@ class Solver:
             log.info("Test interrupted.")
             return {}
         tell_test(net, index, self.iter, means, loss if self.param.test_compute_loss else None)
+        for callback in self.on_test:
+            callback(index, means)
         return means
 
     def _may_go_on(self) -> bool:
@@ -319,7 +370,18 @@ class Solver:
             SnapshotError: They cannot be written; files that were there are whole.
         """
         begin = self.param.snapshot_prefix if prefix is None else os.fspath(prefix)
-        return write_snapshot(self, begin, self._before_test or self._progress())
+        counts = self._keep_last and prefix is None
+        resume = self._before_test or self._progress()
+        if counts:
+            resume.snapshot[:] = [*(i for i in self._kept if i != self.iter), self.iter]
+        paths = write_snapshot(self, begin, resume)
+        if counts:
+            self._kept = list(resume.snapshot)
+            while len(self._kept) > self._keep_last:
+                delete_snapshot(self.param, begin, self._kept.pop(0))
+        for callback in self.on_snapshot:
+            callback(*paths)
+        return paths
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Continue from a state that we or Caffe wrote, with the weights it names.
@@ -340,10 +402,18 @@ class Solver:
         resume = state.resume if state.resume is not None else self._untouched
         set_progress(resume, self.net, self.test_nets)
         self._report.set_losses(resume.losses)
+        self._watch.load(resume.watch)
+        ours = snapshot_paths(self.param, self.param.snapshot_prefix, self.iter)[1]
+        same = ours.resolve() == Path(path).resolve()  # else the files may be another run's
+        self._kept = list(resume.snapshot) if same else []
         self.lr, self._warned = math.nan, False
 
     def _progress(self) -> ResumeState:
-        return progress_of(self.net, self.test_nets, self._report.losses)
+        resume = progress_of(self.net, self.test_nets)
+        resume.losses.extend(self._report.losses)
+        resume.watch.extend(self._watch.to_proto())
+        resume.snapshot.extend(self._kept)
+        return resume
 
     # -- the end -------------------------------------------------------------------------------
 

@@ -91,7 +91,7 @@ def test_the_rate_depends_on_the_iteration_alone(policy, iteration):
     ("text", "what"),
     [
         ("", "lr_policy is missing; known are fixed, step"),
-        ('lr_policy: "plateau"', "unknown lr_policy 'plateau'; known are fixed"),
+        ('lr_policy: "steps"', "unknown lr_policy 'steps'; known are fixed"),
         ('lr_policy: "step" gamma: 0.1', "needs stepsize > 0, it is missing"),
         ('lr_policy: "step" gamma: 0.1 stepsize: -5', "needs stepsize > 0, it is -5"),
         ('lr_policy: "sigmoid" gamma: 0.1', "needs stepsize > 0"),
@@ -126,4 +126,91 @@ def test_a_rate_that_is_not_finite_is_refused(text):
 
 
 def test_every_policy_has_a_formula_in_its_docstring():
-    assert all("``base_lr" in str(policy.__doc__) for policy in POLICIES.values())
+    assert all("base_lr" in str(policy.__doc__) for policy in POLICIES.values())
+
+
+# -- those of forks, and our own ---------------------------------------------------------------
+
+
+def test_cosine_falls_by_half_a_wave_to_min_lr():
+    text = 'lr_policy: "cosine" max_iter: 100 min_lr: 0.25'
+
+    got = rates(text, [0, 25, 50, 75, 100, 1000])
+
+    quarter = 0.25 + 0.125 * (1 + math.cos(math.pi / 4))
+    assert got == pytest.approx([0.5, quarter, 0.375, 0.75 - quarter, 0.25, 0.25])
+
+
+def test_cosine_begins_where_the_warm_up_ends():
+    got = rates('lr_policy: "cosine" max_iter: 110 warmup_iter: 10', [10, 60, 110])
+
+    assert got == pytest.approx([0.5, 0.25, 0.0])
+
+
+def test_intels_warm_up_is_a_straight_line():
+    text = 'lr_policy: "fixed" warmup_iter: 4 warmup_start_lr: 0.1'
+
+    assert rates(text, [0, 1, 2, 4, 9]) == pytest.approx([0.1, 0.2, 0.3, 0.5, 0.5])
+
+
+def test_nvcaffes_ramp_is_quadratic():
+    text = 'lr_policy: "fixed" rampup_interval: 4 rampup_lr: 0.1'
+
+    assert rates(text, [0, 1, 2, 4]) == pytest.approx([0.1, 0.125, 0.2, 0.5])
+
+
+def test_a_ramp_leaves_the_step_alone():
+    text = 'lr_policy: "multistep" gamma: 0.5 stepvalue: 1 warmup_iter: 3'
+
+    assert learning_rate(param(text), 2, 0)[1] == 0
+    assert learning_rate(param(text), 3, 0) == (0.25, 1)
+
+
+def test_no_policy_goes_below_min_lr():
+    assert rates('lr_policy: "exp" gamma: 0.5 min_lr: 0.25', [0, 1, 2, 50]) == [
+        0.5,
+        0.25,
+        0.25,
+        0.25,
+    ]
+
+
+def test_poly_falls_to_min_lr_as_in_nvcaffe():
+    got = rates('lr_policy: "poly" power: 1 max_iter: 10 min_lr: 0.1', [0, 5, 10])
+
+    assert got == pytest.approx([0.5, 0.3, 0.1])
+
+
+def test_multifixed_takes_the_rate_of_the_stage():
+    fields = SolverParameter(lr_policy="multifixed", stagelr=[0.5, 0.25], stageiter=[10, 20])
+
+    got = [learning_rate(fields, i)[0] for i in (0, 10, 11, 20, 21)]
+
+    assert got == [0.5, 0.5, 0.25, 0.25, 0.25]
+
+
+def test_plateau_multiplies_by_gamma_in_every_step():
+    fields = param('lr_policy: "plateau" gamma: 0.5 plateau_winsize: 10 plateau_winsize: 10')
+
+    assert [learning_rate(fields, 5, step)[0] for step in (0, 1, 2)] == [0.5, 0.25, 0.125]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ('lr_policy: "cosine"', "'cosine' falls to 0 at max_iter, which is missing"),
+        ('lr_policy: "plateau" gamma: 0.1', "needs plateau_winsize"),
+        ('lr_policy: "plateau" gamma: 0.1 plateau_winsize: 0', "at least 1"),
+        ('lr_policy: "plateau" gamma: -1 plateau_winsize: 1', "needs gamma >= 0"),
+        ('lr_policy: "fixed" min_lr: -1', "min_lr must be at least 0, it is -1"),
+        ('lr_policy: "fixed" min_lr: nan', "min_lr must be at least 0, it is nan"),
+        ('lr_policy: "fixed" min_lr: 1', "min_lr .1. is above base_lr .0.5."),
+        ('lr_policy: "fixed" warmup_iter: -1', "warmup_iter must be at least 0"),
+        ('lr_policy: "fixed" warmup_iter: 1 rampup_interval: 1', "are both given"),
+        ('lr_policy: "multifixed"', "needs stagelr and stageiter"),
+        ('lr_policy: "multifixed" stagelr: [1, 2] stageiter: [2, 1]', "the latter rising"),
+    ],
+)
+def test_fields_of_the_further_policies_are_checked(text, what):
+    with pytest.raises(ConfigError, match=what):
+        check_policy(param(text))

@@ -14,6 +14,7 @@ from goldens import GOLDENS
 from demitasse import Solver
 from demitasse.axes import shape_string
 from demitasse.errors import ConfigError, ShapeError, SnapshotError, WeightsError
+from demitasse.hdf5 import is_hdf5
 from demitasse.proto import NetParameter, SolverState, floats, read_binary, write_binary
 from demitasse.solvers import read_state
 
@@ -69,6 +70,8 @@ def test_hdf5_files_have_caffes_names(fields, tmp_path, lines):
     assert weights == tmp_path / "s_iter_3.caffemodel.h5"
     assert state == tmp_path / "s_iter_3.solverstate.h5"
     assert lines()[-2] == f"Snapshotting to HDF5 file {weights}"
+    assert is_hdf5(weights)
+    assert is_hdf5(state)
 
 
 def test_a_snapshot_is_due_every_so_many_iterations(fields, tmp_path):

@@ -106,7 +106,7 @@ def test_test_nets_come_in_caffes_order(fields, tmp_path):
     ("text", "what"),
     [
         ("test_iter: 1", "test_interval must be above 0"),
-        ("test_iter: 0 test_interval: 1", "test_iter of test net 0 is 0"),
+        ("test_iter: 0 test_interval: 1", r"test_iter: 0 of test net 0: no layer reads records"),
         ("test_iter: -1 test_interval: 1", "test_iter of test net 0 is -1"),
         (
             "test_iter: [1, 1] test_interval: 1 test_state { }",
@@ -219,7 +219,7 @@ def test_files_are_looked_for_beside_the_solver(fields, tmp_path, monkeypatch):
         ("display: -1", "display must be at least 0"),
         ("snapshot: -1", "snapshot must be at least 0"),
         ("test_interval: -1", "test_interval must be at least 0"),
-        ("lr_policy: 'cosine'", "unknown lr_policy 'cosine'"),
+        ("lr_policy: 'cosines'", "unknown lr_policy 'cosines'"),
     ],
 )
 def test_fields_are_checked_before_any_net_is_made(fields, text, what):
