@@ -264,6 +264,20 @@ class SyncedMemory:
         self.version += 1
         return side
 
+    def exchange_private(self, layout: PrivateLayout, side: Array) -> Array | None:
+        """Make ``side`` the private side, to be overwritten; return the one it replaces.
+
+        So a Step that runs in place keeps its input without copying it.
+        """
+        if self._at is not self.device:
+            self._leave_old_device(discard=True)
+        before, self._device_side = self._device_side, side
+        self._layout, self._at, self._owns_device = layout, self.device, True
+        self._head = Head.HEAD_AT_GPU
+        self._spoil(self._host)
+        self.version += 1
+        return before
+
     def _private_side(self, layout: PrivateLayout) -> Array:
         if self._layout is not layout:
             self._device_side, self._layout = self.device.backend.empty_private(layout), layout

@@ -13,13 +13,21 @@ from dataclasses import dataclass
 from demitasse.backends.base import Array, Operands, Step
 from demitasse.backends.ops import Op
 from demitasse.blob import Blob, epoch
-from demitasse.errors import DemitasseError
+from demitasse.errors import DemitasseError, NetError
 from demitasse.layers.base import Layer
 
 __all__ = ["Entry", "Plan"]
 
 KEPT_STEPS = 4
 """How many shapes of one layer stay prepared."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Layers that follow each other, run by one Step: the first, and others in place on its top."""
+
+    step: Step
+    count: int
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,8 @@ class Entry:
     Attributes:
         step: What the next forward runs.
         ran: What the last forward ran; backward follows it.
+        group: The layers from this one on that may run as one.
+        ran_in: The group whose Step ran this layer and keeps what its gradient needs, or None.
         epoch: When its shapes were last looked at.
     """
 
@@ -51,9 +61,12 @@ class Entry:
         self.place, self.layer = place, place.layer
         self.step: Step | None = None
         self.ran: Step | None = None
+        self.group: Group | None = None
+        self.ran_in: Group | None = None
         self.epoch = -1
         self._lowered = lowered
         self._steps: OrderedDict[tuple[object, ...], Step | None] = OrderedDict()
+        self._groups: OrderedDict[tuple[object, ...], Group | None] = OrderedDict()
 
     def reshape(self) -> None:
         """Let the layer give its tops their shapes."""
@@ -85,9 +98,45 @@ class Entry:
             if op is not None:
                 self._keep(self._key(op))
 
+    def fuse(self, followers: Sequence[Entry]) -> None:
+        """Find or prepare a group of this layer and as many of the ``followers`` as possible.
+
+        Args:
+            followers: The layers behind it that run in place on its top, in order.
+        """
+        members = [self, *followers]
+        key = tuple(member._key(op) for member in members if (op := member.layer.op))
+        if key in self._groups:
+            self._groups.move_to_end(key)
+            self.group = self._groups[key]
+            return
+        self.group = None
+        for count in range(len(members), 1, -1):
+            part = members[:count]
+            ops = [member.layer.op for member in part if member.layer.op]
+            step = self.layer.device.backend.fuse(
+                ops, [member._operands() for member in part], [member.step for member in part]
+            )
+            if step is not None:
+                self.group = Group(step, count)
+                break
+        self._groups[key] = self.group
+        while len(self._groups) > KEPT_STEPS:
+            self._groups.popitem(last=False)
+
+    def follows(self, head: Entry) -> bool:
+        """Whether it runs in place on the single top of ``head`` and may run as one with it."""
+        top, mine = head.place.top, self.place
+        return (
+            self.layer.op is not None
+            and len(top) == len(mine.bottom) == len(mine.top) == 1
+            and mine.bottom[0] is mine.top[0] is top[0]
+            and not self.layer.loss_weights
+        )
+
     def forward(self) -> None:
         """Compute the tops."""
-        self.ran = self.step
+        self.ran, self.ran_in = self.step, None
         if self.step is not None:
             self.step.forward()
         else:
@@ -104,7 +153,9 @@ class Entry:
     @property
     def workspace(self) -> int:
         """Scratch memory of the prepared Steps, in bytes."""
-        return sum(step.workspace for step in self._steps.values() if step is not None)
+        groups = (group.step for group in self._groups.values() if group is not None)
+        steps = (step for step in self._steps.values() if step is not None)
+        return sum(step.workspace for step in (*steps, *groups))
 
     def _key(self, op: Op) -> tuple[object, ...]:
         # a Step may hold on to memories, so a blob with another memory is another operand
@@ -156,9 +207,17 @@ class Plan:
         for first, last in self._segments(start, end):
             if self._epoch != epoch.value:
                 self._prepare(first, last)
-            for entry in self.entries[first : last + 1]:
+            index = first
+            while index <= last:
+                entry = self.entries[index]
+                group = entry.group
                 try:
-                    entry.forward()
+                    if group is None or index + group.count - 1 > last:
+                        entry.forward()
+                        index += 1
+                    else:
+                        self._forward_group(index, group)
+                        index += group.count
                 except DemitasseError as error:
                     error.at(entry.place.called)
                     raise
@@ -170,14 +229,19 @@ class Plan:
 
     def backward(self, start: int, end: int) -> None:
         """Run layers ``start`` down to ``end``, both included, those that take part."""
-        for index in range(start, end - 1, -1):
+        index = start
+        while index >= end:
             entry = self.entries[index]
-            if entry.place.backward:
-                try:
+            group, count = entry.ran_in, 1
+            try:
+                if group is not None:
+                    count = self._backward_group(index, end, group)
+                elif entry.place.backward:
                     entry.backward()
-                except DemitasseError as error:
-                    error.at(entry.place.called)
-                    raise
+            except DemitasseError as error:
+                error.at(entry.place.called)
+                raise
+            index -= count
 
     def reshape(self) -> None:
         """Let every layer give its tops their shapes."""
@@ -191,6 +255,25 @@ class Plan:
     def workspace(self) -> int:
         """Scratch memory of all prepared Steps, in bytes."""
         return sum(entry.workspace for entry in self.entries)
+
+    def _forward_group(self, index: int, group: Group) -> None:
+        """Run the layers of a group as one."""
+        group.step.forward()
+        for member in self.entries[index : index + group.count]:
+            member.ran, member.ran_in = member.step, group if group.step.own_backward else None
+
+    def _backward_group(self, index: int, end: int, group: Group) -> int:
+        """Compute the gradients of a group whose last layer is ``index``; return its length."""
+        first = index - group.count + 1
+        whole = first >= end and all(e.ran_in is group for e in self.entries[first : index + 1])
+        if not whole or self.entries[first].group is not group:
+            message = (
+                "its last forward pass ran as one with its neighbours, so its gradient cannot be "
+                "computed alone; run forward over the same range of layers, or with plan=False"
+            )
+            raise NetError(message)
+        group.step.backward()
+        return group.count
 
     def _segments(self, start: int, end: int) -> list[tuple[int, int]]:
         """Cut a range behind each layer whose top shapes depend on values."""
@@ -212,5 +295,21 @@ class Plan:
         fresh = [entry for entry in part if entry.lower()]
         for entry in reversed(fresh):
             entry.lower_backward()
+        self._fuse(start, end)
         for entry in part:
             entry.epoch = epoch.value
+
+    def _fuse(self, start: int, end: int) -> None:
+        """Group the layers of a range that run in place with the one before them."""
+        index = start
+        while index <= end:
+            head = self.entries[index]
+            head.group = None
+            last = index
+            while last < end and self.entries[last + 1].follows(head):
+                last += 1
+            if last > index and self.lowered and head.layer.op and not head.layer.loss_weights:
+                head.fuse(self.entries[index + 1 : last + 1])
+            for member in self.entries[index + 1 : index + (head.group.count if head.group else 1)]:
+                member.group = None
+            index += head.group.count if head.group else 1

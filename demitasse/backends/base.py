@@ -7,7 +7,7 @@ What it lowers runs faster; nothing else changes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -34,7 +34,7 @@ Array = Any  # an array of some namespace; shapes live in docstrings
 class Event(Protocol):
     """A point in a device's queue of work."""
 
-    def synchronize(self) -> None:  # noqa: B027 - the host has nothing to wait for
+    def synchronize(self) -> None:
         """Wait until the device has passed this point."""
 
 
@@ -108,8 +108,9 @@ class Step(ABC):
     workspace: int = 0
     """Scratch memory it holds, in bytes."""
 
-    fused: tuple[str, ...] = ()
-    """Names of the operations folded into it."""
+    own_backward: bool = False
+    """Whether a Step for several operations computes their gradients too; otherwise each
+    operation's own Step does."""
 
     @abstractmethod
     def forward(self) -> None:
@@ -261,9 +262,23 @@ class Backend(ABC):
         """Return a prepared way to run ``op``, or None: the layer's portable code runs then."""
         for kind in type(self).__mro__:
             lowering = kind.__dict__.get("lowerings", {}).get(type(op))
-            step = None if lowering is None else lowering(self, op, operands)
+            step: Step | None = None if lowering is None else lowering(self, op, operands)
             if step is not None:
                 return step
+        return None
+
+    def fuse(
+        self, ops: Sequence[Op], operands: Sequence[Operands], steps: Sequence[Step | None]
+    ) -> Step | None:
+        """Return one Step for several operations, or None: each runs by itself then.
+
+        Args:
+            ops: The first operation and those that follow it at once, each in place on the single
+                top of the first.
+            operands: Their blobs.
+            steps: What each would run by itself; None for portable code.
+        """
+        del ops, operands, steps
         return None
 
     @classmethod
