@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -72,6 +72,13 @@ class OnednnBackend(NumpyBackend):
         if promised is not None and promised.shape == shape:
             return promised
         return self.engine.plain(shape)
+
+    def fuse(
+        self, ops: Sequence[Op], operands: Sequence[Operands], steps: Sequence[Step | None]
+    ) -> Step | None:
+        from demitasse.backends.onednn.fusion import fuse
+
+        return fuse(self, ops, operands, steps)
 
     def lower(self, op: Op, operands: Operands | object) -> Step | None:
         import_module("demitasse.backends.onednn.steps")

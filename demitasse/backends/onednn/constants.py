@@ -92,6 +92,7 @@ class Normalization(IntEnum):
     GLOBAL_STATISTICS = 1
     SCALE = 2
     SHIFT = 4
+    RELU = 8
 
 
 FLOAT32 = 3

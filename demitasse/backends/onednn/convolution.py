@@ -9,7 +9,8 @@ from demitasse.backends import ops
 from demitasse.backends.base import Operands, Step
 from demitasse.backends.onednn.backend import OnednnBackend
 from demitasse.backends.onednn.constants import Algorithm, Arg, Pass, Query
-from demitasse.backends.onednn.layout import dims
+from demitasse.backends.onednn.engine import Description
+from demitasse.backends.onednn.layout import Layout, dims
 from demitasse.backends.onednn.ports import Call, Gradient, Port, Reader, Writer
 from demitasse.backends.onednn.step import PreparedStep
 
@@ -34,33 +35,52 @@ class ConvStep(PreparedStep):
 
     def prepare(self) -> bool:
         """Make the forward primitive; False where there is no good one."""
-        at, bias = self.at, self.bias
-        found = self.describe(
-            "convolution_forward",
-            Pass.TRAINING if at.backward else Pass.INFERENCE,
-            Algorithm.CONVOLUTION,
-            self.any(self.x),
-            self.any(self.w),
-            bias.handle if bias else None,
-            self.any(self.y),
-            *self.window,
-            self.engine.attributes,
-        )
+        x, w, y = self.any(self.x), self.any(self.w), self.any(self.y)
+        found = self.describe_forward(x, w, y, self.engine.attributes, self.bias)
         layouts = found and found.layouts(Query.SRC, Query.WEIGHTS, Query.DST)
         if not found or not layouts:
             return False
-        x, w, y = layouts
+        self.forward_calls = [self._call(found, *layouts)]
+        self.hint, self.layouts = found, layouts
+        self.backend.promise(self.at.top[0], layouts[2])
+        return True
+
+    def with_relu(self) -> Step | None:
+        """Return a Step that runs the ReLU behind it too, in the same layouts."""
+        x, w, y = (layout.handle for layout in self.layouts)
+        attributes = self.engine.attributes_with_relu
+        found = self.describe_forward(x, w, y, attributes, self.bias)
+        if not found:
+            return None
+        step = PreparedStep(self.backend, self.at)
+        step.forward_calls = [self._call(found, *self.layouts)]
+        return step
+
+    def describe_forward(
+        self, x: int, w: int, y: int, attributes: int, bias: Layout | None
+    ) -> Description | None:
+        """Ask for the forward primitive with these descriptors."""
+        return self.describe(
+            "convolution_forward",
+            Pass.TRAINING if self.at.backward else Pass.INFERENCE,
+            Algorithm.CONVOLUTION,
+            x,
+            w,
+            bias.handle if bias else None,
+            y,
+            *self.window,
+            attributes,
+        )
+
+    def _call(self, found: Description, x: Layout, w: Layout, y: Layout) -> Call:
+        at, bias = self.at, self.bias
         ports: list[Port] = [
             Reader(Arg.SRC, at.bottom[0], x),
             Reader(Arg.WEIGHTS, at.params[0], w),
         ]
         if bias:
             ports.append(Reader(Arg.BIAS, at.params[1], bias))
-        top = at.top[0]
-        self.forward_calls = [Call(self.engine, found, [*ports, Writer(Arg.DST, top, y)])]
-        self.hint = found
-        self.backend.promise(top, y)
-        return True
+        return Call(self.engine, found, [*ports, Writer(Arg.DST, at.top[0], y)])
 
     def prepare_backward(self) -> bool:
         if any(self.at.param_propagate_down) and not self._prepare_weights():

@@ -115,6 +115,14 @@ class Primitive:
             self._bound[place] = buffer
             self._set(self._memories[place], buffer.ctypes.data)
 
+    def bound(self, place: int) -> np.ndarray:
+        """Return what an argument is bound to."""
+        buffer = self._bound[place]
+        if buffer is None:
+            message = "an argument of a primitive was used before it was bound"
+            raise DeviceError(message)
+        return buffer
+
     def run(self) -> None:
         """Compute.
 
@@ -154,7 +162,7 @@ class Engine:
         self.handle = self._made(library.dnnl_engine_create, CPU_ENGINE, 0)
         self.stream = self._made(library.dnnl_stream_create, self.handle, DEFAULT_STREAM)
         self.attributes = self._attributes()
-        self.with_relu = cache(self._attributes)
+        self.attributes_with_relu = self._attributes(slope=0.0)
         self._own = _OfThread()
 
     def describe(self, function: str, *arguments: Any, general: bool = False) -> Description | None:

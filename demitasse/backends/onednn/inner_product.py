@@ -8,6 +8,8 @@ from demitasse.backends import ops
 from demitasse.backends.base import Operands, Step
 from demitasse.backends.onednn.backend import OnednnBackend
 from demitasse.backends.onednn.constants import Arg, Pass, Query
+from demitasse.backends.onednn.engine import Description
+from demitasse.backends.onednn.layout import Layout
 from demitasse.backends.onednn.ports import Call, Gradient, Port, Reader, Writer
 from demitasse.backends.onednn.step import PreparedStep
 
@@ -28,29 +30,44 @@ class InnerProductStep(PreparedStep):
 
     def prepare(self) -> bool:
         """Make the forward primitive; False where there is no good one."""
-        at, bias = self.at, self.bias
-        found = self.describe(
-            "inner_product_forward",
-            Pass.TRAINING if at.backward else Pass.INFERENCE,
-            self.x.handle,
-            self.any(self.w),
-            bias.handle if bias else None,
-            self.y.handle,
-            self.engine.attributes,
-        )
+        found = self._describe(self.any(self.w), self.engine.attributes)
         layouts = found and found.layouts(Query.WEIGHTS)
         if not found or not layouts:
             return False
+        self.forward_calls = [self._call(found, layouts[0])]
+        self.hint, self.weight = found, layouts[0]
+        return True
+
+    def with_relu(self) -> Step | None:
+        """Return a Step that runs the ReLU behind it too, with the same layout of the weight."""
+        found = self._describe(self.weight.handle, self.engine.attributes_with_relu)
+        if not found:
+            return None
+        step = PreparedStep(self.backend, self.at)
+        step.forward_calls = [self._call(found, self.weight)]
+        return step
+
+    def _describe(self, w: int, attributes: int) -> Description | None:
+        return self.describe(
+            "inner_product_forward",
+            Pass.TRAINING if self.at.backward else Pass.INFERENCE,
+            self.x.handle,
+            w,
+            self.bias.handle if self.bias else None,
+            self.y.handle,
+            attributes,
+        )
+
+    def _call(self, found: Description, w: Layout) -> Call:
+        at, bias = self.at, self.bias
         ports: list[Port] = [
             Reader(Arg.SRC, at.bottom[0], self.x),
-            Reader(Arg.WEIGHTS, at.params[0], layouts[0]),
+            Reader(Arg.WEIGHTS, at.params[0], w),
         ]
         if bias:
             ports.append(Reader(Arg.BIAS, at.params[1], bias))
         ports.append(Writer(Arg.DST, at.top[0], self.y))
-        self.forward_calls = [Call(self.engine, found, ports)]
-        self.hint = found
-        return True
+        return Call(self.engine, found, ports)
 
     def prepare_backward(self) -> bool:
         if any(self.at.param_propagate_down) and not self._prepare_weights():
