@@ -181,8 +181,11 @@ class Net(NetStructure):
         self.device.backend.synchronize()
 
     def _forward(self, first: int, last: int) -> list[Array]:
-        if not (self.before_forward or self.after_forward or self.debug_info):
+        forward = self.before_forward or self.after_forward
+        backward = self.before_backward or self.after_backward
+        if not (forward or backward or self.debug_info):
             return self.plan.forward(first, last)
+        # layer by layer, so that no layers run as one and each has its own gradient
         terms: list[Array] = []
         for index in range(first, last + 1):
             _call(self.before_forward, index)
