@@ -15,11 +15,10 @@ from itertools import product
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from demitasse.backends.numpy_kernels.geometry import Geometry, Shape
 from demitasse.backends.numpy_kernels.scratch import scratch
 
-__all__ = ["Chunk", "Columns", "Geometry"]
-
-Shape = tuple[int, ...]
+__all__ = ["Chunk", "Columns"]
 
 BUDGET = 1 << 20
 """Elements of columns that are made at once."""
@@ -35,48 +34,6 @@ SHORT_ROW = 32
 
 SOME_IMAGES = 4
 """How many images it takes for that."""
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """An image (n, C, *spatial), a map (n, M, *places), and the window between them."""
-
-    n: int
-    group: int
-    image_channels: int
-    map_channels: int
-    spatial: Shape
-    places: Shape
-    kernel: Shape
-    stride: Shape
-    pad: Shape
-    dilation: Shape
-
-    @property
-    def plane(self) -> int:
-        """Number of places."""
-        return math.prod(self.places)
-
-    @property
-    def height(self) -> int:
-        """Rows of the columns of one group."""
-        return self.image_channels // self.group * math.prod(self.kernel)
-
-    @property
-    def pointwise(self) -> bool:
-        """Whether every place sees exactly its own element."""
-        return set(self.kernel) == {1} == set(self.stride) and not any(self.pad)
-
-    @property
-    def canvas(self) -> Shape:
-        """Size of the padded image on which all windows lie completely."""
-        needed = (
-            (o - 1) * s + d * (k - 1) + 1
-            for o, s, d, k in zip(self.places, self.stride, self.dilation, self.kernel, strict=True)
-        )
-        return tuple(
-            max(n + 2 * p, room) for n, p, room in zip(self.spatial, self.pad, needed, strict=True)
-        )
 
 
 @dataclass(frozen=True)

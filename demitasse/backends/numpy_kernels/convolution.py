@@ -10,7 +10,7 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.base import Backend, BlobLike, Operands, Step
 from demitasse.backends.numpy import NumpyBackend
-from demitasse.backends.numpy_kernels.columns import Geometry
+from demitasse.backends.numpy_kernels.geometry import Geometry
 from demitasse.backends.numpy_kernels.gradients import add_gradient
 from demitasse.backends.numpy_kernels.products import Products
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from demitasse.backends.numpy_kernels.columns import Columns, Geometry
+from demitasse.backends.numpy_kernels.columns import Columns
+from demitasse.backends.numpy_kernels.geometry import Geometry
 from demitasse.backends.numpy_kernels.scratch import scratch
 
 __all__ = ["Products"]
