@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from demitasse.io import OnMismatch
 from demitasse.log import get_logger
 from demitasse.net import Net
 
@@ -13,13 +14,17 @@ __all__ = ["load_weights_into"]
 log = get_logger(__name__)
 
 
-def load_weights_into(net: Net, files: Sequence[str | os.PathLike[str]]) -> None:
+def load_weights_into(
+    net: Net, files: Sequence[str | os.PathLike[str]], on_mismatch: OnMismatch = "error"
+) -> None:
     """Load files one after the other, and tell what of them and of the net was left out."""
     missing = set(net.params) if files else set()
     for file in files:
-        report = net.load(file)
+        report = net.load(file, on_mismatch)
         for layer in report.ignored:
             log.info("Ignoring source layer %s", layer)
+        for reason in report.mismatched.values():
+            log.warning("Left out: %s", reason)
         log.info("Loaded %d layers from %s", len(report.loaded), os.fspath(file))
         missing &= set(report.missing)
     for layer in net.params:

@@ -14,6 +14,7 @@ __all__ = [
     "FOLDER",
     "device_options",
     "json_option",
+    "mismatch_option",
     "phase_option",
     "split_names",
     "state_options",
@@ -27,6 +28,15 @@ FILE = click.Path(path_type=Path)
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output.")
+
+
+mismatch_option = click.option(
+    "--on_mismatch",
+    type=click.Choice(["error", "skip"]),
+    default="error",
+    show_default=True,
+    help="What to do with layers of --weights whose parameters do not fit the net.",
+)
 
 
 def device_options(function: Function) -> Function:

@@ -5,12 +5,14 @@ Source: Caffe, ``tools/caffe.cpp`` (``test``).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from demitasse.log import get_logger, number
 from demitasse.net import Net
+from demitasse.solvers import Epoch
 
 __all__ = ["Scores"]
 
@@ -30,17 +32,19 @@ class Scores:
         self._sums: dict[str, np.ndarray] = {}
         self._weights: dict[str, float] = {}
 
-    def run(self, net: Net, batches: int, weight: float = 1.0) -> None:
+    def run(self, net: Net, batches: int | None) -> None:
         """Run batches through a net and add up what comes out.
 
         Args:
             net: The net.
-            batches: How many.
-            weight: What each counts in the mean.
+            batches: How many; None is an epoch, in which every record counts once.
+
+        Raises:
+            ConfigError: An epoch is wanted of a net that has none.
         """
         self._weights = dict(zip(net.blob_names, net.blob_loss_weights, strict=True))
-        for _ in range(batches):
-            self._loss += weight * net.forward()
+        for weight, loss in Epoch(net).batches() if batches is None else _batches(net, batches):
+            self._loss += weight * loss
             for name in net.outputs:
                 self._add(name, net.blob_by_name(name).cpu_data(), weight)
             self.batches += 1
@@ -80,3 +84,8 @@ class Scores:
         """Return the means for JSON: plain numbers for outputs of one value."""
         outputs = {name: mean.tolist() for name, mean in self.means().items()}
         return {"batches": self.batches, "loss": self.loss, "outputs": outputs}
+
+
+def _batches(net: Net, count: int) -> Iterator[tuple[int, float]]:
+    for _ in range(count):
+        yield 1, net.forward()

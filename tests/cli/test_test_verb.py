@@ -70,7 +70,7 @@ def test_an_epoch_without_data_is_refused(trained, run):
     result = run("test -model deploy.prototxt -weights run_iter_20.caffemodel -iterations epoch")
 
     assert result.exit_code == 3
-    assert "no data layer" in result.stderr
+    assert "no epoch" in result.stderr
 
 
 def test_layers_without_weights_are_told(trained, run):
@@ -81,6 +81,15 @@ def test_layers_without_weights_are_told(trained, run):
 
     assert "Ignoring source layer ip" in log
     assert "No file has weights for layer other" in log
+
+
+def test_layers_that_do_not_fit_can_be_left_out(trained, run):
+    text = Path("net.prototxt").read_text()
+    Path("net.prototxt").write_text(text.replace("num_output: 3", "num_output: 4"))
+    flags = "-model net.prototxt -weights run_iter_20.caffemodel -iterations 1"
+
+    assert run(f"test {flags}").exit_code == 3
+    assert "Left out: " in run(f"test {flags} -on_mismatch skip").stderr
 
 
 def test_the_device_is_that_of_the_argument(trained, run):

@@ -111,6 +111,42 @@ def test_level_and_stages_reach_the_training_net(project, run):
     assert "twice" in layers[2]
 
 
+def test_old_snapshots_are_deleted_on_request(project, run):
+    edit("solver.prototxt", ("display: 5", "display: 5 snapshot: 5"))
+
+    assert run("train -solver solver.prototxt --keep_last 2").exit_code == 0
+
+    states = sorted(path.name for path in project.glob("*.solverstate"))
+    assert states == ["run_iter_15.solverstate", "run_iter_20.solverstate"]
+
+
+def test_the_best_weights_are_kept_on_request(project, run):
+    assert run("train -solver solver.prototxt --keep_best accuracy").exit_code == 0
+
+    assert load_weights("run_best.caffemodel")["ip"]
+
+
+def test_a_run_that_gets_no_better_ends_early(project, run):
+    edit("solver.prototxt", ("base_lr: 0.05", "base_lr: 0"), ("interval: 10", "interval: 2"))
+    edit("solver.prototxt", ("test_iter: 2", "test_iter: 0"))
+
+    result = run("train -solver solver.prototxt --early_stopping accuracy --patience 3")
+
+    assert result.exit_code == 0
+    assert Path("run_iter_6.solverstate").exists()
+
+
+def test_layers_that_do_not_fit_are_refused_or_left_out(trained, run):
+    edit("net.prototxt", ("num_output: 3", "num_output: 4"))
+    flags = "-solver solver.prototxt -weights run_iter_20.caffemodel"
+
+    refused, left_out = run(f"train {flags}"), run(f"train {flags} --on_mismatch skip")
+
+    assert (refused.exit_code, left_out.exit_code) == (3, 0)
+    assert "cannot copy parameter 0 of layer 'ip'" in refused.stderr
+    assert "Left out: cannot copy parameter 0 of layer 'ip'" in left_out.stderr
+
+
 # -- devices -----------------------------------------------------------------------------------
 
 

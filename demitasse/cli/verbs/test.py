@@ -6,11 +6,18 @@ Source: Caffe, ``tools/caffe.cpp`` (``test``).
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import click
 
-from demitasse.cli.options import FILE, device_options, json_option, split_names, state_options
+from demitasse.cli.options import (
+    FILE,
+    device_options,
+    json_option,
+    mismatch_option,
+    split_names,
+    state_options,
+)
 from demitasse.cli.output import print_json
 from demitasse.cli.verb import Verb
 
@@ -45,6 +52,7 @@ class Iterations(click.ParamType[int | None]):
     metavar="N|epoch",
     help="Number of batches. 'epoch' reads every record exactly once.",
 )
+@mismatch_option
 @state_options
 @device_options
 @json_option
@@ -52,6 +60,7 @@ def command(
     model: Path,
     weights: tuple[str, ...],
     iterations: int | None,
+    on_mismatch: Literal["error", "skip"],
     level: int | None,
     stages: list[str],
     device: str | None,
@@ -61,28 +70,21 @@ def command(
 
     Logs every output of every batch, and the means at the end.
     """
-    from demitasse.cli.epoch import epoch_of, net_for_rest
     from demitasse.cli.loading import load_weights_into
     from demitasse.cli.scoring import Scores
     from demitasse.log import get_logger
     from demitasse.net import Net
 
     log = get_logger(__name__)
-    state: dict[str, Any] = {"level": level or 0, "stages": stages}
     scores = Scores()
-    with Net(model, "TEST", device=device, **state) as net:
+    with Net(model, "TEST", device=device, level=level or 0, stages=stages) as net:
         log.info("Use %s.", net.device)
-        load_weights_into(net, split_names(weights))
-        if iterations is not None:
-            log.info("Running for %d iterations.", iterations)
-            scores.run(net, iterations)
+        load_weights_into(net, split_names(weights), on_mismatch)
+        if iterations is None:
+            log.info("Running for one epoch.")
         else:
-            epoch = epoch_of(net)
-            log.info("Running through %d records, %d at a time.", epoch.records, epoch.batch)
-            scores.run(net, epoch.batches, epoch.batch)
-            if epoch.rest:
-                with net_for_rest(net, model, epoch, **state) as rest:
-                    scores.run(rest, 1, epoch.rest)
+            log.info("Running for %d iterations.", iterations)
+        scores.run(net, iterations)
     scores.tell()
     if as_json:
         print_json(scores.as_dict())

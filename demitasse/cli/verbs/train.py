@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from demitasse.cli.exits import INTERRUPTED, running
-from demitasse.cli.options import FILE, device_options, split_names, state_options
+from demitasse.cli.options import FILE, device_options, mismatch_option, split_names, state_options
 from demitasse.cli.signals import Effect, Signals
 from demitasse.cli.verb import Verb
 
@@ -53,6 +53,34 @@ EFFECTS = click.Choice(["stop", "snapshot", "none"])
     show_default=True,
     help="What to do when the loss is no finite number.",
 )
+@mismatch_option
+@click.option(
+    "--keep_last",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Keep the last N snapshots and delete older ones of this run; by default all are kept.",
+)
+@click.option(
+    "--keep_best",
+    metavar="OUTPUT",
+    help="Write the weights to ..._best.caffemodel whenever a test finds this output better than "
+    "ever, e.g. accuracy; name:max or name:min where it is neither an accuracy nor a loss.",
+)
+@click.option(
+    "--early_stopping",
+    metavar="OUTPUT",
+    help="End the run when this output of the tests gets no better.",
+)
+@click.option(
+    "--patience",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="Number of tests without a better output that end the run.",
+)
+@click.option(
+    "--min_delta", type=float, default=0.0, help="How much better is better, for --early_stopping."
+)
 @state_options
 @device_options
 @click.pass_context
@@ -64,6 +92,12 @@ def command(
     sigint_effect: Effect,
     sighup_effect: Effect,
     on_nonfinite: Literal["warn", "stop"],
+    on_mismatch: Literal["error", "skip"],
+    keep_last: int | None,
+    keep_best: str | None,
+    early_stopping: str | None,
+    patience: int,
+    min_delta: float,
     level: int | None,
     stages: list[str],
     device: str | None,
@@ -78,7 +112,7 @@ def command(
         raise click.UsageError(message)
     from demitasse.log import get_logger
     from demitasse.proto import read_solver_params
-    from demitasse.solvers import Solver
+    from demitasse.solvers import EarlyStopping, Solver
 
     log = get_logger(__name__)
     param = read_solver_params(file)
@@ -89,17 +123,27 @@ def command(
     param.train_state.stage.extend(stages)
     if snapshot is not None or weights:
         param.weights[:] = split_names(weights)
-    solver = Solver(param, device=chosen, base_dir=file.parent, on_nonfinite=on_nonfinite)
-    with solver:
+    early = EarlyStopping(early_stopping, patience, min_delta) if early_stopping else None
+    written: list[Path] = []
+    with Solver(
+        param,
+        device=chosen,
+        base_dir=file.parent,
+        on_nonfinite=on_nonfinite,
+        on_mismatch=on_mismatch,
+        keep_last=keep_last,
+        keep_best=keep_best,
+        early_stopping=early,
+    ) as solver:
+        solver.on_snapshot.append(lambda weights, state: written.append(state))
         if snapshot is not None:
             log.info("Resuming from %s", snapshot)
             solver.restore(snapshot)
         log.info("Starting Optimization")
         _solve(solver, Signals(solver.request, sigint_effect, sighup_effect))
     if solver.stopped:
-        state = _state(solver)
-        if state is not None:
-            log.info("To go on: demitasse train --solver %s --snapshot %s", file, state)
+        if written:
+            log.info("To go on: demitasse train --solver %s --snapshot %s", file, written[-1])
         ctx.exit(INTERRUPTED)
 
 
@@ -126,9 +170,3 @@ def _device(argument: str | None, param: SolverParameter, file: Path) -> tuple[D
             error.message += "; to train elsewhere than the solver says, add e.g. --device cpu"
             error.at(f"solver_mode of {file}")
         raise
-
-
-def _state(solver: Solver) -> Path | None:
-    """Return the solver state that was written last, if it was written now."""
-    stem = f"{solver.param.snapshot_prefix}_iter_{solver.iter}.solverstate"
-    return next((path for path in (Path(stem), Path(f"{stem}.h5")) if path.exists()), None)
