@@ -22,21 +22,14 @@ from demitasse.cli.output import print_json
 from demitasse.cli.verb import Verb
 
 
-class Iterations(click.ParamType[int | None]):
-    """A number of batches above 0, or ``epoch``, which becomes None."""
-
-    name = "iterations"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | None:
-        """Read the flag's value."""
-        text = str(value)
-        if text == "epoch":
-            return None
-        if not text.isdecimal() or not int(text):
-            self.fail(f"{text!r} is neither a number above 0 nor 'epoch'.", param, ctx)
-        return int(text)
+def _iterations(ctx: click.Context, param: click.Parameter, value: str) -> int | None:
+    """Read a number of batches above 0; ``epoch`` becomes None."""
+    if value == "epoch":
+        return None
+    if not value.isdecimal() or not int(value):
+        message = f"{value!r} is neither a number above 0 nor 'epoch'."
+        raise click.BadParameter(message, ctx, param)
+    return int(value)
 
 
 @click.command(cls=Verb)
@@ -46,7 +39,7 @@ class Iterations(click.ParamType[int | None]):
 )
 @click.option(
     "--iterations",
-    type=Iterations(),
+    callback=_iterations,
     default="50",
     show_default=True,
     metavar="N|epoch",
