@@ -13,6 +13,7 @@ import numpy as np
 
 from demitasse.backends.onednn.engine import Description, Engine, Primitive
 from demitasse.backends.onednn.layout import Layout, aligned
+from demitasse.transfers import transfers
 
 if TYPE_CHECKING:
     from demitasse.memory import SyncedMemory
@@ -150,8 +151,6 @@ class Gradient(Port):
 
 def copy_between(engine: Engine, memory: SyncedMemory, target: np.ndarray, layout: Layout) -> None:
     """Copy a memory into ``target``, which has ``layout``."""
-    from demitasse.memory import transfers
-
     here: Any = memory.layout
     side = memory.private_data(here) if here is not None and here.shape == layout.shape else None
     if side is not None:
