@@ -46,11 +46,19 @@ class ActivationStep(PreparedStep):
         super().__init__(backend, at)
         self.function = FUNCTIONS[op.function]
         self.slope = op.parameters[0] if op.parameters else 0.0
-        self.layout = self._flat(backend.expected(self.at.bottom[0], at.top[0].shape))
 
     def prepare(self) -> bool:
         """Make the forward primitive; False where there is no good one."""
-        at, layout = self.at, self.layout
+        shape = self.at.top[0].shape
+        expected = self.backend.expected(self.at.bottom[0], shape)
+        # padded blocks suit those functions alone that leave zero as it is
+        return self._prepare(expected) or (
+            not expected.plain and self._prepare(self.engine.plain(shape))
+        )
+
+    def _prepare(self, layout: Layout) -> bool:
+        at, self.layout = self.at, self._flat(layout)
+        layout = self.layout
         bottom, top = at.bottom[0], at.top[0]
         # in backward the data is y, which also gives the layout of the gradient
         algorithm = self.function.backward if at.backward else self.function.forward

@@ -26,6 +26,10 @@ from demitasse.backends.onednn.step import PreparedStep
 __all__ = ["NormStep", "Parts", "fuse_norm", "stored_statistics"]
 
 
+TINY = 2.0**-10
+"""Added to 1 - 2^-10 it gives 1 exactly; it keeps padded channels, of variance 0, finite."""
+
+
 @dataclass(frozen=True)
 class Parts:
     """What a normalisation is put together from.
@@ -71,12 +75,12 @@ class NormStep(PreparedStep):
     def __init__(self, backend: OnednnBackend, parts: Parts) -> None:
         super().__init__(backend, parts.first)
         self.parts = parts
-        self.eps = parts.norm[0].eps if parts.norm else 0.0
+        self.eps = parts.norm[0].eps if parts.norm else TINY
         channels = parts.shape[1]
         self.channels = self.engine.plain((channels,))
         self.mean, self.variance = aligned(channels), aligned(channels)
         if parts.norm is None:
-            self.variance[...] = 1.0
+            self.variance[...] = 1.0 - TINY
         self.wants_gradient = self.at.backward
         self.in_place = self.at.top[0] is self.at.bottom[0]
         self.spare: np.ndarray | None = None
@@ -275,6 +279,9 @@ def fuse_norm(
     if scale and (len(scale[1].bottom) > 1 or not channelled(scale[0], shape)):  # type: ignore[arg-type]
         return None
     relu = bool(rest) and is_plain_relu(rest.pop(0)[0])
+    at = operands[0]
+    if at.backward and not at.in_place:  # the gradient of the top is that of the first alone
+        return None
     if rest or not (norm or scale) or not suits(chain[0], shape):
         return None
     step = NormStep(backend, Parts(shape, norm, scale, relu))  # type: ignore[arg-type]

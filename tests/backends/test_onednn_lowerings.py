@@ -1,0 +1,289 @@
+"""Every lowering of the oneDNN backend against the portable code, over many geometries."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from demitasse import Net
+from demitasse.backends.onednn import status
+from demitasse.proto import NetParameter, parse_text
+
+pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
+
+SEED = 5
+
+
+def build(text, phase="TRAIN", **options):
+    param = parse_text(text, NetParameter)
+    net = Net(param, phase, device="cpu", seed=SEED, **options)
+    rng = np.random.default_rng(SEED)
+    for name, blobs in net.params.items():
+        del name
+        for blob in blobs:
+            blob.data[...] = rng.uniform(0.5, 1.5, blob.shape)
+    for name in net.inputs:
+        blob = net.blobs[name]
+        whole = name == "label"
+        blob.data[...] = rng.integers(0, 3, blob.shape) if whole else rng.normal(size=blob.shape)
+    return net
+
+
+def run(net, passes=2):
+    """Forward and backward; the second pass adds to the parameters' gradients."""
+    net.clear_param_diffs()
+    for _ in range(passes):
+        net.forward()
+        rng = np.random.default_rng(SEED + 1)
+        for name in net.outputs:
+            if name != "loss":
+                net.blobs[name].diff[...] = rng.normal(size=net.blobs[name].shape)
+        net.backward()
+    data = {name: np.array(blob.data) for name, blob in net.blobs.items()}
+    diff = {f"d {name}": np.array(blob.diff) for name, blob in net.blobs.items()}
+    grads = {
+        f"d {name}[{i}]": np.array(blob.diff)
+        for name, blobs in net.params.items()
+        for i, blob in enumerate(blobs)
+    }
+    params = {
+        f"{name}[{i}]": np.array(blob.data)
+        for name, blobs in net.params.items()
+        for i, blob in enumerate(blobs)
+    }
+    return data | diff | grads | params
+
+
+def expect_same(text, lowered=(), phase="TRAIN", rtol=2e-5):
+    """The planned net gives what the portable one gives; the named layers are lowered."""
+    planned, portable = build(text, phase), build(text, phase, plan=False)
+
+    got, want = run(planned), run(portable)
+
+    for key, value in want.items():
+        known = ~np.isnan(value)  # the mean of no element is no number
+        assert np.array_equal(np.isnan(got[key]), ~known), key
+        scale = max(1e-3, np.abs(value[known]).max(initial=0))
+        assert np.abs(got[key] - value)[known].max(initial=0) <= rtol * scale, key
+    steps = dict(zip(planned.layer_names, planned.plan.steps(), strict=True))
+    for name in lowered:
+        assert "onednn" in type(steps[name]).__module__, f"{name} is not lowered"
+
+
+def net(*layers, shape=(2, 3, 7, 6), label=None):
+    dims = " ".join(f"dim: {d}" for d in shape)
+    inputs = [f'layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ {dims} }} }} }}']
+    if label is not None:
+        dims = " ".join(f"dim: {d}" for d in label)
+        inputs.append(
+            f'layer {{ name: "label" type: "Input" top: "label" '
+            f"input_param {{ shape {{ {dims} }} }} }}"
+        )
+    return "\n".join(["force_backward: true", *inputs, *layers])
+
+
+def layer(name, kind, bottom, top, param=""):
+    bottoms = " ".join(f'bottom: "{b}"' for b in bottom.split())
+    tops = " ".join(f'top: "{t}"' for t in top.split())
+    return f'layer {{ name: "{name}" type: "{kind}" {bottoms} {tops} {param} }}'
+
+
+def conv(name, bottom, top, m, rest=""):
+    return layer(
+        name, "Convolution", bottom, top, f"convolution_param {{ num_output: {m} {rest} }}"
+    )
+
+
+sizes = st.integers(1, 4)
+
+
+@given(
+    n=st.integers(1, 3),
+    group=st.integers(1, 3),
+    c=st.integers(1, 4),
+    m=st.integers(1, 6),
+    kernel=st.tuples(sizes, sizes),
+    stride=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    pad=st.tuples(st.integers(0, 2), st.integers(0, 2)),
+    dilation=st.integers(1, 2),
+    bias=st.booleans(),
+)
+def test_convolution_is_the_portable_one(n, group, c, m, kernel, stride, pad, dilation, bias):
+    rest = (
+        f"group: {group} kernel_h: {kernel[0]} kernel_w: {kernel[1]} "
+        f"stride_h: {stride[0]} stride_w: {stride[1]} pad_h: {pad[0]} pad_w: {pad[1]} "
+        f"dilation: {dilation} bias_term: {str(bias).lower()}"
+    )
+
+    expect_same(net(conv("conv", "x", "y", m * group, rest), shape=(n, c * group, 9, 8)), ["conv"])
+
+
+@pytest.mark.parametrize("spatial", [(9,), (5, 6, 4)], ids=["1 axis", "3 axes"])
+def test_convolution_over_other_numbers_of_axes(spatial):
+    text = net(conv("conv", "x", "y", 5, "kernel_size: 3 pad: 1"), shape=(2, 4, *spatial))
+
+    expect_same(text, ["conv"])
+
+
+@given(
+    rows=st.integers(1, 40),
+    k=st.integers(1, 50),
+    m=st.integers(1, 40),
+    bias=st.booleans(),
+    transpose=st.booleans(),
+)
+def test_inner_product_is_the_portable_one(rows, k, m, bias, transpose):
+    param = (
+        f"inner_product_param {{ num_output: {m} bias_term: {str(bias).lower()} "
+        f"transpose: {str(transpose).lower()} }}"
+    )
+
+    expect_same(
+        net(layer("ip", "InnerProduct", "x", "y", param), shape=(rows, k)),
+        [] if transpose else ["ip"],
+    )
+
+
+@given(
+    method=st.sampled_from(["MAX", "AVE"]),
+    c=st.sampled_from([1, 3, 16, 20]),
+    size=st.tuples(st.integers(4, 9), st.integers(4, 9)),
+    kernel=st.integers(1, 4),
+    stride=st.integers(1, 4),
+    pad=st.integers(0, 2),
+)
+def test_pooling_is_the_portable_one(method, c, size, kernel, stride, pad):
+    pad = min(pad, kernel - 1)
+    param = f"pooling_param {{ pool: {method} kernel_size: {kernel} stride: {stride} pad: {pad} }}"
+
+    expect_same(net(layer("pool", "Pooling", "x", "y", param), shape=(2, c, *size)))
+
+
+@pytest.mark.parametrize("method", ["MAX", "AVE"])
+def test_pooling_that_onednn_can_is_lowered(method):
+    param = f"pooling_param {{ pool: {method} kernel_size: 3 stride: 2 }}"
+
+    expect_same(net(layer("pool", "Pooling", "x", "y", param), shape=(2, 16, 8, 8)), ["pool"])
+
+
+@given(
+    c=st.sampled_from([16, 32, 48]),
+    size=st.sampled_from([3, 5]),
+    alpha=st.floats(1e-4, 1.0),
+    beta=st.sampled_from([0.5, 0.75, 1.0]),
+    k=st.sampled_from([1.0, 2.0]),
+)
+def test_lrn_is_the_portable_one(c, size, alpha, beta, k):
+    param = f"lrn_param {{ local_size: {size} alpha: {alpha} beta: {beta} k: {k} }}"
+
+    expect_same(net(layer("lrn", "LRN", "x", "y", param), shape=(2, c, 5, 4)), rtol=5e-5)
+
+
+@pytest.mark.parametrize("channels", [3, 16, 20], ids=str)
+@pytest.mark.parametrize("in_place", [False, True], ids=["apart", "in place"])
+@pytest.mark.parametrize(
+    ("kind", "param"),
+    [
+        ("ReLU", ""),
+        ("ReLU", "relu_param { negative_slope: 0.1 }"),
+        ("TanH", ""),
+        ("Sigmoid", ""),
+    ],
+    ids=["ReLU", "leaky ReLU", "TanH", "Sigmoid"],
+)
+def test_activation_behind_a_convolution(kind, param, in_place, channels):
+    top = "c" if in_place else "y"
+    text = net(
+        conv("conv", "x", "c", channels, "kernel_size: 3 pad: 1"),
+        layer("act", kind, "c", top, param),
+        conv("next", top, "z", 4, "kernel_size: 3"),
+    )
+
+    expect_same(text, ["conv", "act", "next"], rtol=5e-5)
+
+
+@given(shape=st.sampled_from([(4, 7), (2, 16, 5), (2, 5, 4, 3), (3, 1000)]), axis=st.integers(0, 2))
+def test_softmax_is_the_portable_one(shape, axis):
+    param = f"softmax_param {{ axis: {min(axis, len(shape) - 1)} }}"
+
+    expect_same(net(layer("softmax", "Softmax", "x", "y", param), shape=shape))
+
+
+@given(channels=st.lists(st.sampled_from([1, 3, 16, 20, 32]), min_size=2, max_size=4))
+def test_concat_of_convolutions_and_its_gradient(channels):
+    branches = [
+        conv(f"conv{i}", f"x{i}", f"b{i}", m, "kernel_size: 1") for i, m in enumerate(channels)
+    ]
+    split = layer("split", "Split", "x", " ".join(f"x{i}" for i in range(len(channels))))
+    join = layer("join", "Concat", " ".join(f"b{i}" for i in range(len(channels))), "y")
+    after = conv("after", "y", "z", 3, "kernel_size: 3")
+
+    expect_same(net(split, *branches, join, after), ["join", "split"], rtol=5e-5)
+
+
+@given(
+    coefficients=st.lists(st.sampled_from([1.0, -1.0, 0.5]), min_size=2, max_size=3),
+    channels=st.sampled_from([3, 16, 20]),
+)
+def test_eltwise_sum_of_convolutions(coefficients, channels):
+    count = len(coefficients)
+    branches = [conv(f"conv{i}", "x", f"b{i}", channels, "kernel_size: 3") for i in range(count)]
+    coeff = " ".join(f"coeff: {c}" for c in coefficients)
+    join = layer(
+        "sum", "Eltwise", " ".join(f"b{i}" for i in range(count)), "y",
+        f"eltwise_param {{ operation: SUM {coeff} }}",
+    )  # fmt: skip
+    relu = layer("relu", "ReLU", "y", "y")
+
+    expect_same(net(*branches, join, relu, conv("after", "y", "z", 3, "kernel_size: 1")), ["sum"])
+
+
+@pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
+@pytest.mark.parametrize("channels", [3, 16, 20], ids=str)
+@pytest.mark.parametrize("in_place", [False, True], ids=["apart", "in place"])
+@pytest.mark.parametrize("followers", ["", "scale", "scale relu", "relu"])
+def test_batch_norm_with_what_follows(phase, channels, in_place, followers):
+    top = "c" if in_place else "y"
+    parts = [
+        conv("conv", "x", "c", channels, "kernel_size: 3 pad: 1 bias_term: false"),
+        layer("bn", "BatchNorm", "c", top, "batch_norm_param { eps: 1e-3 }"),
+    ]
+    if "scale" in followers:
+        parts.append(layer("scale", "Scale", top, top, "scale_param { bias_term: true }"))
+    if "relu" in followers:
+        parts.append(layer("relu", "ReLU", top, top))
+    parts.append(conv("next", top, "z", 4, "kernel_size: 3"))
+
+    expect_same(net(*parts, shape=(3, 3, 7, 6)), ["bn"], phase=phase, rtol=1e-4)
+
+
+@pytest.mark.parametrize("bias", [False, True], ids=["factor", "factor and offset"])
+def test_scale_by_itself(bias):
+    param = f"scale_param {{ bias_term: {str(bias).lower()} }}"
+    text = net(
+        conv("conv", "x", "c", 16, "kernel_size: 3"),
+        layer("scale", "Scale", "c", "c", param),
+        conv("next", "c", "z", 4, "kernel_size: 3"),
+    )
+
+    expect_same(text, ["scale"], rtol=5e-5)
+
+
+def test_normalisation_is_folded_into_a_convolution_that_needs_no_gradient():
+    text = net(
+        conv("conv", "x", "c", 16, "kernel_size: 3"),
+        layer("bn", "BatchNorm", "c", "c"),
+        layer("scale", "Scale", "c", "c", "scale_param { bias_term: true }"),
+        layer("relu", "ReLU", "c", "c"),
+        conv("next", "c", "z", 4, "kernel_size: 3"),
+    ).replace("force_backward: true\n", "")
+    planned, portable = build(text, "TEST"), build(text, "TEST", plan=False)
+
+    for weight in (1.0, 2.0):  # changed parameters are folded in again
+        for each in (planned, portable):
+            each.params["scale"][0].data[...] = weight
+            each.forward()
+
+        want = portable.blobs["z"].data
+        assert np.allclose(planned.blobs["z"].data, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
+    assert planned.plan.entries[1].group.count == 4
