@@ -12,6 +12,8 @@ nox.options.reuse_existing_virtualenvs = True
 ROOT = Path(__file__).parent
 PROJECT = nox.project.load_toml("pyproject.toml")
 REFERENCE_DATA = ROOT.parent / "shared" / "data"
+# Left in the environment, these choose a slower BLAS kernel than the processor has.
+PLAIN_BLAS: dict[str, str | None] = {"OPENBLAS_CORETYPE": None, "OPENBLAS_L2_SIZE": None}
 BACKENDS = ["numpy", "readonly", "strict:device1", "cpu"]
 
 
@@ -26,9 +28,7 @@ def pytest(session: nox.Session, *args: str, **env: str) -> None:
     """Run pytest with the recorded data where it lies beside the checkout."""
     if REFERENCE_DATA.is_dir():
         env.setdefault("DEMITASSE_REFERENCE_DATA", str(REFERENCE_DATA))
-    # Left in the environment, these choose a slower BLAS kernel than the processor has.
-    unset = {"OPENBLAS_CORETYPE": None, "OPENBLAS_L2_SIZE": None}
-    session.run("pytest", *args, *session.posargs, env={**env, **unset})
+    session.run("pytest", *args, *session.posargs, env={**env, **PLAIN_BLAS})
 
 
 @nox.session
@@ -88,6 +88,20 @@ def fuzz(session: nox.Session) -> None:
     """Run the property tests with thousands of new examples."""
     install(session, "test")
     pytest(session, "-m", "hypothesis", "--hypothesis-profile=fuzz")
+
+
+@nox.session
+def bench_peers(session: nox.Session) -> None:
+    """Measure beside PyTorch, ONNX Runtime and OpenCV (an hour; arguments go to the script)."""
+    install(session, "peers")
+    session.run("python", "bench/compare_peers.py", *session.posargs, env=PLAIN_BLAS)
+
+
+@nox.session
+def bench_gpu(session: nox.Session) -> None:
+    """Find out and measure everything on a GPU (arguments go to the script)."""
+    install(session, extras=f"all,{os.environ.get('DEMITASSE_CUDA_EXTRA', 'cuda13')}")
+    session.run("python", "bench/gpu_first_run.py", *session.posargs, env=PLAIN_BLAS)
 
 
 @nox.session

@@ -20,9 +20,9 @@ refuses. The fields of each are Caffe's.
 """
 
 COMMANDS_HEAD = """\
-# Command line
+# Every flag
 
-What each verb of `demitasse` says with `--help`.
+What each verb of `demitasse` says with `--help`; the guide is [Command line](../command-line.md).
 """
 
 
