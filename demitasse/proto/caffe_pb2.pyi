@@ -29,12 +29,15 @@ __all__ = [
     "DataParameter",
     "Datum",
     "DetectionOutputParameter",
+    "DistortionParameter",
     "DropoutParameter",
     "DummyDataParameter",
     "ELUParameter",
     "EltwiseParameter",
     "EmbedParameter",
+    "EmitConstraint",
     "ExpParameter",
+    "ExpansionParameter",
     "FillerParameter",
     "FlattenParameter",
     "FocalLossParameter",
@@ -55,6 +58,7 @@ __all__ = [
     "NetParameter",
     "NetState",
     "NetStateRule",
+    "NoiseParameter",
     "NonMaximumSuppressionParameter",
     "NormalizeParameter",
     "PReLUParameter",
@@ -77,6 +81,7 @@ __all__ = [
     "ResizeParameter",
     "ResumeState",
     "SPPParameter",
+    "SaltPepperParameter",
     "SaveOutputParameter",
     "ScaleParameter",
     "SegAccuracyParameter",
@@ -190,6 +195,7 @@ class Datum(Message):
     LABEL_FIELD_NUMBER: Final = 5
     FLOAT_DATA_FIELD_NUMBER: Final = 6
     ENCODED_FIELD_NUMBER: Final = 7
+    LABELS_FIELD_NUMBER: Final = 5001
     channels: int
     height: int
     width: int
@@ -198,6 +204,8 @@ class Datum(Message):
     @property
     def float_data(self) -> _Scalars[float]: ...
     encoded: bool
+    @property
+    def labels(self) -> _Scalars[float]: ...
     def __init__(
         self,
         *,
@@ -208,6 +216,7 @@ class Datum(Message):
         label: int | None = ...,
         float_data: Iterable[float] | None = ...,
         encoded: bool | None = ...,
+        labels: Iterable[float] | None = ...,
     ) -> None: ...
 
 class FillerParameter(Message):
@@ -955,6 +964,13 @@ class TransformationParameter(Message):
     MEAN_VALUE_FIELD_NUMBER: Final = 5
     FORCE_COLOR_FIELD_NUMBER: Final = 6
     FORCE_GRAY_FIELD_NUMBER: Final = 7
+    CROP_H_FIELD_NUMBER: Final = 11
+    CROP_W_FIELD_NUMBER: Final = 12
+    DISTORT_PARAM_FIELD_NUMBER: Final = 13
+    EXPAND_PARAM_FIELD_NUMBER: Final = 14
+    RESIZE_PARAM_FIELD_NUMBER: Final = 8
+    NOISE_PARAM_FIELD_NUMBER: Final = 9
+    EMIT_CONSTRAINT_FIELD_NUMBER: Final = 10
     scale: float
     mirror: bool
     crop_size: int
@@ -963,6 +979,18 @@ class TransformationParameter(Message):
     def mean_value(self) -> _Scalars[float]: ...
     force_color: bool
     force_gray: bool
+    crop_h: int
+    crop_w: int
+    @property
+    def distort_param(self) -> DistortionParameter: ...
+    @property
+    def expand_param(self) -> ExpansionParameter: ...
+    @property
+    def resize_param(self) -> ResizeParameter: ...
+    @property
+    def noise_param(self) -> NoiseParameter: ...
+    @property
+    def emit_constraint(self) -> EmitConstraint: ...
     def __init__(
         self,
         *,
@@ -973,6 +1001,138 @@ class TransformationParameter(Message):
         mean_value: Iterable[float] | None = ...,
         force_color: bool | None = ...,
         force_gray: bool | None = ...,
+        crop_h: int | None = ...,
+        crop_w: int | None = ...,
+        distort_param: DistortionParameter | Mapping[str, Any] | None = ...,
+        expand_param: ExpansionParameter | Mapping[str, Any] | None = ...,
+        resize_param: ResizeParameter | Mapping[str, Any] | None = ...,
+        noise_param: NoiseParameter | Mapping[str, Any] | None = ...,
+        emit_constraint: EmitConstraint | Mapping[str, Any] | None = ...,
+    ) -> None: ...
+
+class DistortionParameter(Message):
+    BRIGHTNESS_PROB_FIELD_NUMBER: Final = 1
+    BRIGHTNESS_DELTA_FIELD_NUMBER: Final = 2
+    CONTRAST_PROB_FIELD_NUMBER: Final = 3
+    CONTRAST_LOWER_FIELD_NUMBER: Final = 4
+    CONTRAST_UPPER_FIELD_NUMBER: Final = 5
+    HUE_PROB_FIELD_NUMBER: Final = 6
+    HUE_DELTA_FIELD_NUMBER: Final = 7
+    SATURATION_PROB_FIELD_NUMBER: Final = 8
+    SATURATION_LOWER_FIELD_NUMBER: Final = 9
+    SATURATION_UPPER_FIELD_NUMBER: Final = 10
+    RANDOM_ORDER_PROB_FIELD_NUMBER: Final = 11
+    brightness_prob: float
+    brightness_delta: float
+    contrast_prob: float
+    contrast_lower: float
+    contrast_upper: float
+    hue_prob: float
+    hue_delta: float
+    saturation_prob: float
+    saturation_lower: float
+    saturation_upper: float
+    random_order_prob: float
+    def __init__(
+        self,
+        *,
+        brightness_prob: float | None = ...,
+        brightness_delta: float | None = ...,
+        contrast_prob: float | None = ...,
+        contrast_lower: float | None = ...,
+        contrast_upper: float | None = ...,
+        hue_prob: float | None = ...,
+        hue_delta: float | None = ...,
+        saturation_prob: float | None = ...,
+        saturation_lower: float | None = ...,
+        saturation_upper: float | None = ...,
+        random_order_prob: float | None = ...,
+    ) -> None: ...
+
+class ExpansionParameter(Message):
+    PROB_FIELD_NUMBER: Final = 1
+    MAX_EXPAND_RATIO_FIELD_NUMBER: Final = 2
+    prob: float
+    max_expand_ratio: float
+    def __init__(
+        self,
+        *,
+        prob: float | None = ...,
+        max_expand_ratio: float | None = ...,
+    ) -> None: ...
+
+class NoiseParameter(Message):
+    PROB_FIELD_NUMBER: Final = 1
+    HIST_EQ_FIELD_NUMBER: Final = 2
+    INVERSE_FIELD_NUMBER: Final = 3
+    DECOLORIZE_FIELD_NUMBER: Final = 4
+    GAUSS_BLUR_FIELD_NUMBER: Final = 5
+    JPEG_FIELD_NUMBER: Final = 6
+    POSTERIZE_FIELD_NUMBER: Final = 7
+    ERODE_FIELD_NUMBER: Final = 8
+    SALTPEPPER_FIELD_NUMBER: Final = 9
+    SALTPEPPER_PARAM_FIELD_NUMBER: Final = 10
+    CLAHE_FIELD_NUMBER: Final = 11
+    CONVERT_TO_HSV_FIELD_NUMBER: Final = 12
+    CONVERT_TO_LAB_FIELD_NUMBER: Final = 13
+    prob: float
+    hist_eq: bool
+    inverse: bool
+    decolorize: bool
+    gauss_blur: bool
+    jpeg: float
+    posterize: bool
+    erode: bool
+    saltpepper: bool
+    @property
+    def saltpepper_param(self) -> SaltPepperParameter: ...
+    clahe: bool
+    convert_to_hsv: bool
+    convert_to_lab: bool
+    def __init__(
+        self,
+        *,
+        prob: float | None = ...,
+        hist_eq: bool | None = ...,
+        inverse: bool | None = ...,
+        decolorize: bool | None = ...,
+        gauss_blur: bool | None = ...,
+        jpeg: float | None = ...,
+        posterize: bool | None = ...,
+        erode: bool | None = ...,
+        saltpepper: bool | None = ...,
+        saltpepper_param: SaltPepperParameter | Mapping[str, Any] | None = ...,
+        clahe: bool | None = ...,
+        convert_to_hsv: bool | None = ...,
+        convert_to_lab: bool | None = ...,
+    ) -> None: ...
+
+class SaltPepperParameter(Message):
+    FRACTION_FIELD_NUMBER: Final = 1
+    VALUE_FIELD_NUMBER: Final = 2
+    fraction: float
+    @property
+    def value(self) -> _Scalars[float]: ...
+    def __init__(
+        self,
+        *,
+        fraction: float | None = ...,
+        value: Iterable[float] | None = ...,
+    ) -> None: ...
+
+class EmitConstraint(Message):
+    EmitType: ClassVar[EnumTypeWrapper]
+    CENTER: Final = 0
+    MIN_OVERLAP: Final = 1
+    EMIT_TYPE_FIELD_NUMBER: Final = 1
+    EMIT_OVERLAP_FIELD_NUMBER: Final = 2
+    emit_type: int
+    emit_overlap: float
+    def __init__(
+        self,
+        *,
+        emit_type: int | str | None = ...,
+        emit_overlap: float | None = ...,
     ) -> None: ...
 
 class DataParameter(Message):
@@ -989,6 +1149,7 @@ class DataParameter(Message):
     MIRROR_FIELD_NUMBER: Final = 6
     FORCE_ENCODED_COLOR_FIELD_NUMBER: Final = 9
     PREFETCH_FIELD_NUMBER: Final = 10
+    ON_ERROR_FIELD_NUMBER: Final = 5001
     source: str
     batch_size: int
     rand_skip: int
@@ -999,6 +1160,7 @@ class DataParameter(Message):
     mirror: bool
     force_encoded_color: bool
     prefetch: int
+    on_error: str
     def __init__(
         self,
         *,
@@ -1012,6 +1174,7 @@ class DataParameter(Message):
         mirror: bool | None = ...,
         force_encoded_color: bool | None = ...,
         prefetch: int | None = ...,
+        on_error: str | None = ...,
     ) -> None: ...
 
 class DummyDataParameter(Message):
@@ -1069,6 +1232,10 @@ class HDF5OutputParameter(Message):
     ) -> None: ...
 
 class ImageDataParameter(Message):
+    LabelType: ClassVar[EnumTypeWrapper]
+    NONE: Final = 0
+    IMAGE: Final = 1
+    PIXEL: Final = 2
     SOURCE_FIELD_NUMBER: Final = 1
     BATCH_SIZE_FIELD_NUMBER: Final = 4
     RAND_SKIP_FIELD_NUMBER: Final = 7
@@ -1081,6 +1248,9 @@ class ImageDataParameter(Message):
     CROP_SIZE_FIELD_NUMBER: Final = 5
     MIRROR_FIELD_NUMBER: Final = 6
     ROOT_FOLDER_FIELD_NUMBER: Final = 12
+    ON_ERROR_FIELD_NUMBER: Final = 5001
+    LABEL_TYPE_FIELD_NUMBER: Final = 16
+    IGNORE_LABEL_FIELD_NUMBER: Final = 15
     source: str
     batch_size: int
     rand_skip: int
@@ -1093,6 +1263,9 @@ class ImageDataParameter(Message):
     crop_size: int
     mirror: bool
     root_folder: str
+    on_error: str
+    label_type: int
+    ignore_label: int
     def __init__(
         self,
         *,
@@ -1108,6 +1281,9 @@ class ImageDataParameter(Message):
         crop_size: int | None = ...,
         mirror: bool | None = ...,
         root_folder: str | None = ...,
+        on_error: str | None = ...,
+        label_type: int | str | None = ...,
+        ignore_label: int | None = ...,
     ) -> None: ...
 
 class InputParameter(Message):
@@ -1152,6 +1328,7 @@ class WindowDataParameter(Message):
     CROP_MODE_FIELD_NUMBER: Final = 11
     CACHE_IMAGES_FIELD_NUMBER: Final = 12
     ROOT_FOLDER_FIELD_NUMBER: Final = 13
+    ON_ERROR_FIELD_NUMBER: Final = 5001
     source: str
     scale: float
     mean_file: str
@@ -1165,6 +1342,7 @@ class WindowDataParameter(Message):
     crop_mode: str
     cache_images: bool
     root_folder: str
+    on_error: str
     def __init__(
         self,
         *,
@@ -1181,6 +1359,7 @@ class WindowDataParameter(Message):
         crop_mode: str | None = ...,
         cache_images: bool | None = ...,
         root_folder: str | None = ...,
+        on_error: str | None = ...,
     ) -> None: ...
 
 class LossParameter(Message):
