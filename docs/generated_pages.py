@@ -28,7 +28,7 @@ What each verb of `demitasse` says with `--help`; the guide is [Command line](..
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages to the files of the site."""
-    layers = [LAYERS_HEAD, *map(_layer, sorted(CATALOG, key=str.lower))]
+    layers = [LAYERS_HEAD, *_layers()]
     commands = [COMMANDS_HEAD, *_commands(cli, "demitasse", VERBS)]
     for path, parts in (
         ("reference/layer_types.md", layers),
@@ -38,12 +38,21 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def _layer(name: str) -> str:
-    return (
-        f"## {name}\n\n::: {CATALOG[name]}.{_class_of(name, CATALOG[name])}\n"
-        "    options: {members: false, show_root_heading: false, show_bases: false, "
-        "show_root_toc_entry: false, separate_signature: false, show_root_full_path: false}\n"
-    )
+def _layers() -> Iterator[str]:
+    """Yield a section for each type; a further name of a class points to the first one."""
+    first: dict[str, str] = {}
+    for name in sorted(CATALOG, key=str.lower):
+        path = f"{CATALOG[name]}.{_class_of(name, CATALOG[name])}"
+        yield f"## {name}\n"
+        if path in first:
+            yield f"Is described with [{first[path]}](#{first[path].lower()}).\n"
+            continue
+        first[path] = name
+        yield (
+            f"::: {path}\n"
+            "    options: {members: false, show_root_heading: false, show_bases: false, "
+            "show_root_toc_entry: false, separate_signature: false, show_root_full_path: false}\n"
+        )
 
 
 def _class_of(name: str, module: str) -> str:
@@ -61,7 +70,8 @@ def _class_of(name: str, module: str) -> str:
 
 
 def _registers(node: ast.ClassDef, name: str) -> bool:
-    return any(ast.unparse(d).startswith(f"register('{name}'") for d in node.decorator_list)
+    calls = [d for d in node.decorator_list if ast.unparse(d).startswith("register(")]
+    return any(ast.literal_eval(a) == name for call in calls for a in call.args)
 
 
 def _commands(group: click.Group, path: str, names: tuple[str, ...]) -> Iterator[str]:
