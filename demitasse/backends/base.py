@@ -235,6 +235,17 @@ class Backend(ABC):
         """Return ``array`` as ``Blob.read`` hands it out."""
         return array
 
+    def scatter(self, values: Array, places: Array, size: int) -> Array:
+        """Return zeros with every value put at its place; of values for one place the last stands.
+
+        On a GPU, any one of these stands.
+
+        Shapes: values (count,), places (count,) of integers below ``size`` -> (size,).
+        """
+        result = self.xp.zeros(size, dtype=values.dtype, device=self.array_device)
+        result[places] = values
+        return result
+
     # -- work ----------------------------------------------------------------------------------
 
     def synchronize(self) -> None:  # noqa: B027 - the host has nothing to wait for

@@ -1,0 +1,65 @@
+"""Axpy: y = a x + b, where a has one value for each channel of each item.
+
+Source: SENet (hujie-frank/SENet), ``src/caffe/layers/axpy_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+from demitasse.backends.base import Array
+from demitasse.errors import NetError, ShapeError
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer, register
+
+__all__ = ["Axpy"]
+
+
+@register("Axpy")
+class Axpy(Layer):
+    """Scale the channels of the second bottom and add the third; may run in place of the third.
+
+    Not compared with the original.
+
+    Shapes: bottoms a (N, C) or (N, C, 1, 1), x (N, C, ...), b as x -> top as x.
+
+    Raises:
+        ShapeError: The bottoms do not have these shapes.
+        NetError: The top is the first or the second bottom.
+    """
+
+    bottoms = Exactly(3)
+    tops = Exactly(1)
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        a, x, b = bottom
+        if x.num_axes < 2 or x.shape != b.shape or a.shape[:2] != x.shape[:2]:
+            fits = False
+        else:
+            fits = a.count == x.shape[0] * x.shape[1]
+        if not fits:
+            message = (
+                "Axpy needs a (N, C), x (N, C, ...) and b like x, "
+                f"not {a.shape}, {x.shape} and {b.shape}"
+            )
+            raise ShapeError(message)
+        if top[0] is a or top[0] is x:
+            message = "Axpy can run in place of its third bottom only; rename the top"
+            raise NetError(message)
+        top[0].reshape_like(x)
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        _, x, b = bottom
+        top[0].write(self._scale(bottom) * x.read() + b.read())
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        xp, dy = self.xp, top[0].read_diff()
+        a, x, b = bottom
+        if propagate_down[0]:
+            da = xp.sum(dy * x.read(), axis=tuple(range(2, x.num_axes)))
+            a.write_diff(xp.reshape(da, a.shape))
+        if propagate_down[1]:
+            x.write_diff(self._scale(bottom) * dy)
+        if propagate_down[2] and b is not top[0]:
+            b.write_diff(dy)
+
+    def _scale(self, bottom: Blobs) -> Array:
+        a, x, _ = bottom
+        return self.xp.reshape(a.read(), (*x.shape[:2], *(1,) * (x.num_axes - 2)))

@@ -1,0 +1,118 @@
+"""Interp: an image in another size, by linear interpolation between pixels; corners stay.
+
+Source: DeepLab (also in yjxiong/caffe), ``src/caffe/layers/interp_layer.cpp``,
+``src/caffe/util/interp.cpp``.
+"""
+
+from __future__ import annotations
+
+from demitasse.backends.base import Array
+from demitasse.errors import ConfigError, NetError, ShapeError
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer, register
+
+__all__ = ["Interp"]
+
+
+@register("Interp")
+class Interp(Layer):
+    """Resize every channel to ``height`` and ``width``, or by ``zoom_factor``, ``shrink_factor``.
+
+    A factor f makes n pixels n + (n - 1)(f - 1), or (n - 1) / f + 1, rounded down; two factors
+    shrink first, and a size wins over two. Negative ``pad_beg`` and ``pad_end`` cut pixels off all
+    sides before that. Places are computed exactly, where DeepLab rounds them to float32. Not
+    compared with the original.
+
+    Shapes: bottom (N, C, H, W) -> top (N, C, height, width).
+
+    Raises:
+        ConfigError: A pad is above 0, a factor or a size below 1, or the size is not given.
+        ShapeError: The bottom does not have four axes, or nothing of it is left.
+        NetError: The top is the bottom.
+    """
+
+    bottoms = tops = Exactly(1)
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        p = self.param.interp_param
+        if p.pad_beg > 0 or p.pad_end > 0:
+            message = f"interp_param takes pads up to 0, not {p.pad_beg} and {p.pad_end}"
+            raise ConfigError(message)
+        for name in ("height", "width", "zoom_factor", "shrink_factor"):
+            if p.HasField(name) and getattr(p, name) < 1:
+                message = f"interp_param.{name} must be above 0, it is {getattr(p, name)}"
+                raise ConfigError(message)
+        factor = p.HasField("zoom_factor") or p.HasField("shrink_factor")
+        if not factor and not (p.HasField("height") and p.HasField("width")):
+            message = "interp_param needs height and width, zoom_factor or shrink_factor"
+            raise ConfigError(message)
+        if top[0] is bottom[0]:
+            message = "Interp cannot run in place; give the top another name"
+            raise NetError(message)
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        p, shape = self.param.interp_param, bottom[0].shape
+        if len(shape) != 4:
+            message = f"bottom {bottom[0].name!r} is {shape}; Interp needs (N, C, H, W)"
+            raise ShapeError(message)
+        self.inside = tuple(slice(-p.pad_beg, max(0, n + p.pad_end)) for n in shape[2:])
+        self.sizes = tuple(n + p.pad_beg + p.pad_end for n in shape[2:])
+        if min(self.sizes) <= 0:
+            message = f"pads of {p.pad_beg} and {p.pad_end} leave nothing of {shape}"
+            raise ShapeError(message)
+        size = p.height, p.width
+        self.out = tuple(self._size(n, given) for n, given in zip(self.sizes, size, strict=True))
+        top[0].reshape((*shape[:2], *self.out))
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        x = bottom[0].read()[:, :, *self.inside]
+        for axis in (2, 3):
+            low, high, share = self._places(axis)
+            below = self.xp.take(x, low, axis=axis)
+            above = self.xp.take(x, high, axis=axis)
+            x = below * (1 - share) + above * share
+        top[0].write(x)
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if not propagate_down[0]:
+            return
+        xp, dy = self.xp, top[0].read_diff()
+        dx = xp.matmul(xp.matmul(xp.matrix_transpose(self._matrix(2)), dy), self._matrix(3))
+        total = self.zeros(bottom[0].shape)
+        total[:, :, *self.inside] = dx
+        bottom[0].write_diff(total)
+
+    def _size(self, n: int, given: int) -> int:
+        p = self.param.interp_param
+        zoom, shrink = p.HasField("zoom_factor"), p.HasField("shrink_factor")
+        if zoom == shrink and p.HasField("height") and p.HasField("width"):
+            return given
+        n = (n - 1) // p.shrink_factor + 1
+        return n + (n - 1) * (p.zoom_factor - 1)
+
+    def _places(self, axis: int) -> tuple[Array, Array, Array]:
+        """Return, for each pixel of the top along an axis, its neighbours and the second's share.
+
+        Shapes: (n,), (n,), (n, 1) for rows or (n,) for columns.
+        """
+        size, out = self.sizes[axis - 2], self.out[axis - 2]
+
+        def make() -> tuple[Array, Array, Array]:
+            scaled = self.arange(out) * (size - 1)  # in units of 1 / (out - 1) pixels
+            step = max(1, out - 1)
+            low = scaled // step
+            high = self.xp.minimum(low + 1, size - 1)
+            share = self.cast(scaled - low * step) / step
+            return low, high, self.xp.reshape(share, (out, 1)) if axis == 2 else share
+
+        places: tuple[Array, Array, Array] = self.constant(f"places {axis}", (size, out), make)
+        return places
+
+    def _matrix(self, axis: int) -> Array:
+        """Return what every pixel of the bottom weighs in each of the top. Shape: (top, bottom)."""
+        xp, size = self.xp, self.sizes[axis - 2]
+        low, high, share = self._places(axis)
+        pixels = xp.reshape(self.arange(size), (1, size))
+        share = xp.reshape(share, (-1, 1))
+        below = self.cast(xp.reshape(low, (-1, 1)) == pixels)
+        above = self.cast(xp.reshape(high, (-1, 1)) == pixels)
+        return below * (1 - share) + above * share

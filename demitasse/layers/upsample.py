@@ -1,0 +1,136 @@
+"""Upsample: pixels repeated, or put back where pooling took them from.
+
+Source: repeated: MobileNet-YOLO (eric612), ``src/caffe/layers/upsample_layer.cpp``; put back:
+SegNet (alexgkendall/caffe-segnet), ``src/caffe/layers/upsample_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+from demitasse.backends.base import Array
+from demitasse.errors import ConfigError, NetError, ShapeError
+from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer, register
+from demitasse.layers.indices import check_indices
+
+__all__ = ["Upsample"]
+
+
+@register("Upsample")
+class Upsample(Layer):
+    """Enlarge by whole factors; a second bottom, the mask of a MAX pooling, says where values go.
+
+    Without a mask every pixel becomes a block of equal ones, ``scale`` times as high and wide.
+    With one, values go to the places it names, and all else is 0; of values for one place the last
+    stands. The size is then ``upsample_h``, ``upsample_w``, or ``scale`` (or ``scale_h``,
+    ``scale_w``) times the bottom's, less one with ``pad_out_h``, ``pad_out_w``. Not compared with
+    the originals.
+
+    Shapes: bottoms (*lead, H, W)[, mask the same] -> top (*lead, height, width). A mask needs
+    (N, C, H, W).
+
+    Raises:
+        ConfigError: The size is given in several ways, not completely, or is too small; ``pad_out``
+            with a scale other than 2; fields that need a mask, without one.
+        ShapeError: The bottoms do not have these shapes, or the mask names a place that is not
+            there (looked at where that costs no transfer).
+        NetError: The top is a bottom, or the gradient of the mask is asked for.
+    """
+
+    bottoms = Between(1, 2)
+    tops = Exactly(1)
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        p = self.param.upsample_param
+        if any(top[0] is blob for blob in bottom):
+            message = "Upsample cannot run in place; give the top another name"
+            raise NetError(message)
+        masked = len(bottom) > 1
+        given = [field.name for field, _ in p.ListFields() if field.name != "scale"]
+        if given and not masked:
+            message = f"upsample_param.{given[0]} needs a second bottom, the mask of a pooling"
+            raise ConfigError(message)
+        self.size = self._pair("upsample_h", "upsample_w")
+        scale = p.scale if p.HasField("scale") else 1 + masked
+        self.scale = (scale, scale)
+        if self.size is None:
+            pair = self._pair("scale_h", "scale_w")
+            if pair is not None and p.HasField("scale"):
+                message = "upsample_param takes scale, or scale_h and scale_w; not both"
+                raise ConfigError(message)
+            self.scale = pair or self.scale
+        self._check(masked=masked)
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        shape, p = bottom[0].shape, self.param.upsample_param
+        if len(bottom) > 1 and (len(shape) != 4 or bottom[1].shape != shape):
+            message = (
+                f"Upsample needs (N, C, H, W) and a mask like it, not {shape} and {bottom[1].shape}"
+            )
+            raise ShapeError(message)
+        if len(shape) < 2:
+            message = f"Upsample needs a bottom (..., H, W), not {shape}"
+            raise ShapeError(message)
+        height = shape[-2] * self.scale[0] - p.pad_out_h
+        width = shape[-1] * self.scale[1] - p.pad_out_w
+        top[0].reshape((*shape[:-2], *(self.size or (height, width))))
+
+    def allow_force_backward(self, bottom_index: int) -> bool:
+        return bottom_index == 0
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        xp, x, shape = self.xp, bottom[0].read(), top[0].shape
+        if len(bottom) > 1:
+            check_indices(bottom[1], shape[2] * shape[3], "places in a plane of the top")
+            values = xp.reshape(x, (bottom[0].count,))
+            flat = self.device.backend.scatter(values, self._places(bottom, shape), top[0].count)
+            top[0].write(xp.reshape(flat, shape))
+            return
+        blocks = xp.broadcast_to(xp.reshape(x, self._blocks(bottom, 1)), self._blocks(bottom))
+        top[0].write(xp.reshape(blocks, shape))
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if any(propagate_down[1:]):
+            message = "Upsample has no gradient for its mask (bottom 1)"
+            raise NetError(message)
+        if not propagate_down[0]:
+            return
+        xp, dy, shape = self.xp, top[0].read_diff(), bottom[0].shape
+        if len(bottom) > 1:
+            places = self._places(bottom, top[0].shape)
+            dx = xp.take(xp.reshape(dy, (top[0].count,)), places, axis=0)
+        else:
+            lead = len(shape) - 2
+            dx = xp.sum(xp.reshape(dy, self._blocks(bottom)), axis=(lead + 1, lead + 3))
+        bottom[0].write_diff(xp.reshape(dx, shape))
+
+    def _blocks(self, bottom: Blobs, size: int | None = None) -> tuple[int, ...]:
+        """Return the shape of the top with an axis for the rows and the columns of the blocks."""
+        *lead, height, width = bottom[0].shape
+        scale = self.scale if size is None else (size, size)
+        return (*lead, height, scale[0], width, scale[1])
+
+    def _places(self, bottom: Blobs, shape: tuple[int, ...]) -> Array:
+        """Return where, in the flattened top, each element belongs. Shape: (count,), int64."""
+        xp, planes, size = self.xp, shape[0] * shape[1], shape[2] * shape[3]
+        index = xp.reshape(self.cast(bottom[1].read(), "int64"), (planes, -1))
+        index = xp.minimum(xp.maximum(index, 0), size - 1)
+        starts = xp.reshape(self.arange(planes) * size, (planes, 1))
+        return xp.reshape(index + starts, (-1,))
+
+    def _pair(self, high: str, wide: str) -> tuple[int, int] | None:
+        p = self.param.upsample_param
+        given = [name for name in (high, wide) if p.HasField(name)]
+        if len(given) == 1:
+            message = f"upsample_param needs both {high} and {wide}, it has only {given[0]}"
+            raise ConfigError(message)
+        return (getattr(p, high), getattr(p, wide)) if given else None
+
+    def _check(self, *, masked: bool) -> None:
+        p, fewest = self.param.upsample_param, 2 if masked else 1
+        if min(self.size or self.scale) < fewest:
+            what = "upsample_h and upsample_w" if self.size else "the scale"
+            message = f"{what} must be {fewest} or more, not {self.size or self.scale}"
+            raise ConfigError(message)
+        for name, scale in (("pad_out_h", self.scale[0]), ("pad_out_w", self.scale[1])):
+            if getattr(p, name) and self.size is None and scale != 2:
+                message = f"upsample_param.{name} needs a scale of 2, it is {scale}"
+                raise ConfigError(message)

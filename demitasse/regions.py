@@ -1,0 +1,122 @@
+"""Regions of interest: which pixels of a map each bin of each region covers.
+
+Host code on numpy arrays, in the net's dtype, since rounding decides where bins end. A region is
+(item, x1, y1, x2, y2), its corners in pixels of the image and part of it.
+
+Source: Fast R-CNN (rbgirshick/caffe-fast-rcnn), ``src/caffe/layers/roi_pooling_layer.cpp``; R-FCN
+(daijifeng001/caffe-rfcn), ``src/caffe/layers/psroi_pooling_layer.cu``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from demitasse.errors import ShapeError
+
+__all__ = ["Region", "regions", "regions_between"]
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Region:
+    """One region, cut into bins.
+
+    Attributes:
+        item: Index of its image in the batch.
+        rows: First row and the one behind the last, for every row of bins; equal where empty.
+        columns: The same for columns.
+    """
+
+    item: int
+    rows: tuple[Span, ...]
+    columns: tuple[Span, ...]
+
+
+def regions(
+    rois: np.ndarray, scale: float, pooled: tuple[int, int], batch: int, size: tuple[int, int]
+) -> list[Region]:
+    """Cut regions whose corners are rounded on the map, as ROIPooling does.
+
+    Args:
+        rois: Shape (R, 5).
+        scale: Pixels of the map for one of the image.
+        pooled: Rows and columns of bins.
+        batch: Number of images.
+        size: Height and width of the map.
+
+    Raises:
+        ShapeError: A region's image is not in the batch, or a corner is no number.
+    """
+    kind = rois.dtype.type
+    items = _items(rois, batch)
+    corner = _rounded(rois[:, 1:] * kind(scale))  # (R, 4): x1, y1, x2, y2
+    spans = []
+    for first, last, bins, length in zip(
+        (corner[:, 1], corner[:, 0]), (corner[:, 3], corner[:, 2]), pooled, size, strict=True
+    ):
+        extent = np.maximum(last - first + 1, 1).astype(kind) / kind(bins)
+        spans.append(_spans(extent, np.zeros_like(extent), first, bins, length))
+    return [Region(*parts) for parts in zip(items, *spans, strict=True)]
+
+
+def regions_between(
+    rois: np.ndarray, scale: float, pooled: tuple[int, int], batch: int, size: tuple[int, int]
+) -> list[Region]:
+    """Cut regions whose corners lie between pixels of the map, as PSROIPooling does.
+
+    Corners are rounded in the image; a region is at least 0.1 pixels of the map long. Arguments and
+    errors are those of :func:`regions`.
+    """
+    kind = rois.dtype.type
+    items = _items(rois, batch)
+    corner = _rounded(rois[:, 1:]).astype(kind)
+    spans = []
+    for first, last, bins, length in zip(
+        (corner[:, 1], corner[:, 0]), (corner[:, 3], corner[:, 2]), pooled, size, strict=True
+    ):
+        start, end = first * kind(scale), (last + kind(1)) * kind(scale)
+        extent = np.maximum(end - start, kind(0.1)) / kind(bins)
+        spans.append(_spans(extent, start, np.zeros(len(rois)), bins, length))
+    return [Region(*parts) for parts in zip(items, *spans, strict=True)]
+
+
+def _spans(
+    extent: np.ndarray, start: np.ndarray, shift: np.ndarray, bins: int, length: int
+) -> list[tuple[Span, ...]]:
+    """Return where bins begin and end along one axis of each region.
+
+    Args:
+        extent: Length of a bin; shape (R,).
+        start: Where a region begins, added before rounding.
+        shift: The same, added after it.
+        bins: Number of bins.
+        length: Pixels of the map.
+    """
+    number = np.arange(bins + 1).astype(extent.dtype)
+    edge = number * extent[:, None] + start[:, None]  # (R, bins + 1)
+    low = np.clip(np.floor(edge[:, :-1]) + shift[:, None], 0, length).astype(int)
+    high = np.clip(np.ceil(edge[:, 1:]) + shift[:, None], 0, length).astype(int)
+    high = np.maximum(low, high)
+    return [tuple(zip(a, b, strict=True)) for a, b in zip(low.tolist(), high.tolist(), strict=True)]
+
+
+def _items(rois: np.ndarray, batch: int) -> list[int]:
+    good = np.isfinite(rois).all(axis=1) & (rois[:, 0] > -1) & (rois[:, 0] < batch)
+    if not good.all():
+        wrong = int(np.argmin(good))
+        message = (
+            f"region {wrong} is {rois[wrong].tolist()}; it must be (item, x1, y1, x2, y2) with an "
+            f"item below {batch}"
+        )
+        raise ShapeError(message)
+    items: list[int] = rois[:, 0].astype(int).tolist()
+    return items
+
+
+def _rounded(values: np.ndarray) -> np.ndarray:
+    """Round to whole numbers, halves away from zero. Shapes: any -> the same, float64."""
+    exact = values.astype(np.float64)
+    return np.trunc(exact + np.copysign(0.5, exact))

@@ -1,0 +1,193 @@
+"""BN, of SegNet and of PSPNet."""
+
+import numpy as np
+import pytest
+
+from demitasse.errors import ConfigError, ShapeError
+from demitasse.testing import check_gradients, make_layer
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(1, 2, (4, 3, 2, 5))
+IN_PLACE = 'bottom: "x" top: "x"'
+UNIFORM = '{ type: "uniform" min: 0.5 max: 2 }'
+
+
+def text(fields, more=""):
+    return f'type: "BN" bn_param {{ {fields} }} {more}'
+
+
+def normalised(x, eps):
+    """Every channel, one after the other."""
+    y = np.empty_like(x)
+    for c in range(x.shape[1]):
+        y[:, c] = (x[:, c] - x[:, c].mean()) / np.sqrt(x[:, c].var() + eps)
+    return y
+
+
+def spread(param):
+    return np.asarray(param.data).reshape(-1, 1, 1)
+
+
+class TestSegNet:
+    LEARN = f"scale_filler {UNIFORM} shift_filler {UNIFORM}"
+    INFERENCE = f"{LEARN} bn_mode: INFERENCE"
+
+    @pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
+    @pytest.mark.parametrize("more", ["", IN_PLACE])
+    def test_learn_looks_at_the_batch_in_both_phases(self, phase, more, backend):
+        one = make_layer(text(self.LEARN, more), [X], phase=phase, device=backend)
+        scale, shift = one.params
+
+        [y] = one.forward(X)
+
+        assert [blob.shape for blob in one.params] == [(1, 3, 1, 1)] * 2
+        np.testing.assert_allclose(y, normalised(X, 1e-9) * spread(scale) + spread(shift))
+
+    @pytest.mark.parametrize("more", ["", IN_PLACE])
+    def test_inference_scales_and_shifts(self, more, backend):
+        one = make_layer(text(self.INFERENCE, more), [X], device=backend)
+        scale, shift = one.params
+
+        [y] = one.forward(X)
+
+        np.testing.assert_allclose(y, X * spread(scale) + spread(shift))
+
+    def test_further_tops_take_mean_and_variance(self, backend):
+        more = 'top: "y" top: "mean" top: "variance"'
+        one = make_layer(text(self.LEARN, more), [X], device=backend)
+
+        _, mean, variance = one.forward()
+
+        np.testing.assert_allclose(mean, X.mean(axis=(0, 2, 3)).reshape(1, 3, 1, 1))
+        np.testing.assert_allclose(variance, X.var(axis=(0, 2, 3)).reshape(1, 3, 1, 1))
+
+    @pytest.mark.parametrize("fields", [LEARN, INFERENCE])
+    @pytest.mark.parametrize("more", ["", IN_PLACE])
+    def test_gradients(self, fields, more, backend):
+        check_gradients(text(fields, more), X, step=1e-4, threshold=1e-5, device=backend)
+
+    def test_further_tops_of_inference_are_refused(self):
+        with pytest.raises(ConfigError, match="in mode LEARN has mean and variance"):
+            make_layer(text(self.INFERENCE, 'top: "y" top: "mean"'), [X])
+
+
+class TestPSPNet:
+    FIELDS = f"slope_filler {UNIFORM} bias_filler {UNIFORM} eps: 0.001"
+
+    def frozen(self, more="", phase="TRAIN", device=None):
+        one = make_layer(text(f"{self.FIELDS} frozen: true", more), [X], phase=phase, device=device)
+        self.average(one)
+        return one
+
+    @staticmethod
+    def average(one):
+        one.params[2].data = RNG.normal(0, 1, (1, 3))
+        one.params[3].data = RNG.uniform(1, 2, (1, 3))
+
+    def expected(self, one):
+        slope, bias, mean, variance = map(spread, one.params)
+        return (X - mean) / np.sqrt(variance + np.float32(0.001)) * slope + bias
+
+    def test_training_looks_at_the_batch(self, backend):
+        one = make_layer(text(self.FIELDS), [X], device=backend)
+        slope, bias = one.params[:2]
+
+        [y] = one.forward()
+
+        assert [blob.shape for blob in one.params] == [(1, 3)] * 4
+        expected = normalised(X, np.float32(0.001)) * spread(slope) + spread(bias)
+        np.testing.assert_allclose(y, expected)
+
+    def test_training_keeps_averages(self, backend):
+        one = make_layer(text("momentum: 0.75 frozen: false"), [X], device=backend)
+        mean, variance = np.zeros(3), np.zeros(3)
+
+        for shift in (0, 1, 5):
+            one.forward(X + shift)
+            mean = 0.75 * mean + 0.25 * (X + shift).mean(axis=(0, 2, 3))
+            variance = 0.75 * variance + 0.25 * X.var(axis=(0, 2, 3))
+
+        np.testing.assert_allclose(one.params[2].data[0], mean)
+        np.testing.assert_allclose(one.params[3].data[0], variance)
+
+    @pytest.mark.parametrize("more", ["", IN_PLACE])
+    def test_testing_uses_the_averages(self, more, backend):
+        one = make_layer(text(self.FIELDS, more), [X], phase="TEST", device=backend)
+        self.average(one)
+        before = one.params[2].data.copy()
+
+        [y] = one.forward(X)
+
+        np.testing.assert_allclose(y, self.expected(one))
+        np.testing.assert_array_equal(one.params[2].data, before)
+
+    @pytest.mark.parametrize("more", ["", IN_PLACE])
+    @pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
+    def test_frozen_uses_the_averages_in_both_phases(self, more, phase, backend):
+        one = self.frozen(more, phase, backend)
+
+        np.testing.assert_allclose(one.forward(X)[0], self.expected(one))
+
+    def test_the_averages_are_not_trained_and_frozen_nothing_is(self):
+        trained = make_layer(text(self.FIELDS), [X]).layer.param.param
+        frozen = make_layer(text("frozen: true", "param { lr_mult: 2 }"), [X]).layer.param.param
+
+        assert [(spec.lr_mult, spec.decay_mult) for spec in trained] == [(1, 1)] * 2 + [(0, 0)] * 2
+        assert [spec.lr_mult for spec in frozen] == [0] * 4
+
+    @pytest.mark.parametrize("more", ["", IN_PLACE])
+    @pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
+    def test_gradients(self, more, phase, backend):
+        one = make_layer(text(self.FIELDS, more), [X], phase=phase, device=backend)
+        self.average(one)
+
+        check_gradients(one, X, step=1e-4, threshold=1e-5, check_params=[0, 1])
+
+    @pytest.mark.parametrize("more", ["", IN_PLACE])
+    def test_gradients_when_frozen(self, more, backend):
+        check_gradients(self.frozen(more, device=backend), X, threshold=1e-7, check_params=False)
+
+    def test_when_frozen_parameters_have_no_gradient(self):
+        one = self.frozen()
+        one.forward()
+
+        one.backward(np.ones_like(X))
+
+        assert all((blob.diff == 0).all() for blob in one.params)
+
+
+def test_without_fields_stored_parameters_decide():
+    blob = "blobs { shape { dim: [1, 3, 1, 1] } data: [1, 2, 3] }"
+
+    segnet = make_layer(f'type: "BN" {blob} {blob}', [X])
+    plain = make_layer('type: "BN"', [X])
+
+    assert (len(segnet.params), len(plain.params)) == (2, 4)
+
+
+def test_two_axes_are_enough(backend):
+    check_gradients(
+        text("momentum: 0.5"),
+        X[:, :, 0, 0],
+        step=1e-4,
+        threshold=1e-4,
+        check_params=[0, 1],
+        device=backend,
+    )
+
+
+def test_fields_of_both_are_refused():
+    with pytest.raises(ConfigError, match="has scale_filler, a field of SegNet's BN, and eps"):
+        make_layer(text("scale_filler { } eps: 1"), [X])
+
+
+def test_other_channels_are_refused():
+    one = make_layer(text("eps: 1"), [X])
+
+    with pytest.raises(ShapeError, match="has 2 channels, but the parameters are those of 3"):
+        one.forward(X[:, :2])
+
+
+def test_a_bottom_without_channels_is_refused():
+    with pytest.raises(ShapeError, match=r"needs a bottom \(N, C, ...\)"):
+        make_layer(text("eps: 1"), [np.ones(3)])
