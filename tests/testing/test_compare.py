@@ -1,0 +1,100 @@
+"""Comparing devices: same results pass, a fault is named where it begins."""
+
+import numpy as np
+import pytest
+
+from demitasse import Net, testing
+from demitasse.backends import ops
+from demitasse.backends.base import Step
+from demitasse.backends.readonly import ReadonlyBackend
+from demitasse.errors import DeviceError, NetError
+from demitasse.proto import NetParameter, parse_text
+
+NET = """
+layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 3 dim: 4 } } }
+layer { name: "t" type: "Input" top: "t" input_param { shape { dim: 3 } } }
+layer { name: "ip" type: "InnerProduct" bottom: "x" top: "h"
+        inner_product_param { num_output: 5 weight_filler { type: "xavier" } } }
+layer { name: "relu" type: "ReLU" bottom: "h" top: "h" }
+layer { name: "drop" type: "Dropout" bottom: "h" top: "h" }
+layer { name: "out" type: "InnerProduct" bottom: "h" top: "y"
+        inner_product_param { num_output: 2 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "y" bottom: "t" top: "loss" }
+"""
+INPUTS = {"x": np.random.default_rng(0).standard_normal((3, 4)), "t": np.array([0, 1, 1])}
+
+
+@pytest.fixture
+def net():
+    return Net(parse_text(NET, NetParameter), "TRAIN", device="numpy", seed=2)
+
+
+class HalfReLU(Step):
+    """A lowering with a fault: half of what it should be."""
+
+    def __init__(self, backend, op, at):
+        self.at = at
+
+    def forward(self):
+        x = self.at.bottom[0].read()
+        self.at.top[0].buffer()[...] = np.maximum(x, 0) / 2
+
+    def lower_backward(self, operands):
+        return True
+
+    def backward(self):
+        gradient = self.at.top[0].read_diff() * (self.at.bottom[0].read() > 0) / 2
+        self.at.bottom[0].diff_buffer()[...] = gradient
+
+
+@pytest.fixture
+def faulty(monkeypatch):
+    """The readonly device with a wrong ReLU."""
+
+    def lower(backend, op, at):
+        return HalfReLU(backend, op, at) if isinstance(op, ops.Activation) else None
+
+    monkeypatch.setattr(ReadonlyBackend, "lower", lower)
+
+
+def test_devices_that_agree_pass(net, backend):
+    report = testing.compare(net, devices=["numpy", backend], inputs=INPUTS)
+
+    report.raise_if(rtol=1e-5)
+    assert report.worst is not None
+    named = [(d.layer, d.what) for d in report.differences]
+    assert named.index(("ip", "top 'h'")) < named.index(("out", "top 'y'"))
+    assert ("relu", "gradient of bottom 'h'") in named
+    assert ("ip", "gradient of parameter 0") in named
+    assert all(blob.diff_memory.head.name == "UNINITIALIZED" for blob in net.learnable_params)
+
+
+def test_a_fault_is_named_at_the_layer_where_it_begins(net, faulty):
+    report = testing.compare(net, devices=["numpy", "readonly"], inputs=INPUTS)
+
+    first = report.first_divergence(1e-4)
+
+    assert (first.layer, first.what, first.device) == ("relu", "top 'h'", "readonly")
+    with pytest.raises(NetError, match=r"readonly parts from numpy .* layer 'relu' \(ReLU\)"):
+        report.raise_if(rtol=1e-4)
+
+
+def test_forward_alone(net):
+    report = testing.compare(net, ["numpy", "readonly"], INPUTS, backward=False)
+
+    assert not any("gradient" in d.what for d in report.differences)
+
+
+def test_what_is_not_finite_alike_is_no_difference(net):
+    inputs = INPUTS | {"x": np.full((3, 4), np.inf)}
+
+    report = testing.compare(net, ["numpy", "strict:device1"], inputs, backward=False)
+
+    assert report.worst.relative == report.worst.absolute == 0
+
+
+def test_refusals(net):
+    with pytest.raises(NetError, match="two devices or more"):
+        testing.compare(net, ["numpy"])
+    with pytest.raises(DeviceError):
+        testing.compare(net, ["numpy", "tpu"])
