@@ -6,6 +6,7 @@ Source: Caffe, ``src/caffe/proto/caffe.proto`` and ``src/caffe/util/io.cpp``.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,7 +14,10 @@ from demitasse.data.image import Color, decode_image
 from demitasse.errors import DataError, ShapeError
 from demitasse.proto import Datum, floats
 
-__all__ = ["array_to_datum", "datum_to_array"]
+__all__ = ["Label", "array_to_datum", "datum_to_array", "label_of"]
+
+Label = int | float | tuple[float, ...]
+"""A class, a number, or several numbers."""
 
 
 def datum_to_array(datum: Datum, color: Color = "native") -> np.ndarray:
@@ -40,12 +44,19 @@ def datum_to_array(datum: Datum, color: Color = "native") -> np.ndarray:
     return values.reshape(shape)
 
 
-def array_to_datum(array: np.ndarray, label: int | None = None) -> Datum:
+def label_of(datum: Datum) -> Label:
+    """Return the label of a record: what ``labels`` holds, otherwise ``label``."""
+    if not datum.labels:
+        return datum.label
+    return datum.labels[0] if len(datum.labels) == 1 else tuple(datum.labels)
+
+
+def array_to_datum(array: np.ndarray, label: int | float | Sequence[float] | None = None) -> Datum:
     """Return a record that holds ``array``.
 
     Args:
         array: uint8 values are stored as bytes, any others as float32. Shape: (C, H, W).
-        label: Its class, or None.
+        label: Its class, another number or several of them, which Caffe would not see, or None.
 
     Raises:
         ShapeError: It does not have three axes.
@@ -59,6 +70,8 @@ def array_to_datum(array: np.ndarray, label: int | None = None) -> Datum:
         datum.data = array.tobytes()
     else:
         datum.float_data.extend(np.asarray(array, np.float32).ravel().tolist())
-    if label is not None:
+    if isinstance(label, (int, np.integer)):
         datum.label = int(label)
+    elif label is not None:
+        datum.labels.extend(np.atleast_1d(np.asarray(label, np.float32)).tolist())
     return datum

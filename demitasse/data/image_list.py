@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from demitasse.data.broken import Broken
 from demitasse.data.image import Color, read_image
 from demitasse.data.order import Order
 from demitasse.data.prefetch import Batch
@@ -113,6 +114,8 @@ class ImageListBatches:
         ranks: How many there are.
         whole_epochs: Whether to begin with a round's first picture, and to end a batch with its
             last one.
+        broken: What becomes of pictures that cannot be used; None refuses them. Where one is
+            skipped, the next good one stands in for it; in whole epochs, the batch becomes smaller.
     """
 
     def __init__(
@@ -130,7 +133,9 @@ class ImageListBatches:
         rank: int = 0,
         ranks: int = 1,
         whole_epochs: bool = False,
+        broken: Broken | None = None,
     ) -> None:
+        self._broken = broken or Broken()
         self._source, self._entries, self._find = source, entries, find
         self._transformer, self._batch_size, self._order = transformer, batch_size, order
         self._color, self._size = color, size
@@ -143,14 +148,16 @@ class ImageListBatches:
         """Return the shape of the first batch: (N, C, h, w).
 
         Raises:
-            DataError: The first picture cannot be read; names it.
+            DataError: The first picture cannot be used; names it.
         """
-        entry = self._entry(0)
-        try:
-            shape = self._transformer.infer_shape(self._read(entry).shape)
-        except DemitasseError as error:
-            raise self._placed(error, entry) from error
-        return (self._batch_size, *shape)
+        first = at = self._number(0)
+        while True:
+            try:
+                return (self._batch_size, *self._infer(self._read(at, first)))
+            except DataError:
+                at += 1
+                if not self._broken.skip or at - first == len(self._entries):
+                    raise
 
     def fill(self, batch: Batch) -> None:
         """Make the next batch: data (N, C, h, w) and labels (N,), or (N, labels).
@@ -158,25 +165,19 @@ class ImageListBatches:
         Raises:
             DataError: A picture cannot be read, or becomes another size than the first; names it.
         """
-        size = self._batch_size
-        if self._whole_epochs:
-            size = min(size, len(self._entries) - self._position % len(self._entries))
-        labels = batch.array(1, (size, *self.label_shape[1:]))
-        for index in range(size):
-            entry = self._entry(index)
-            labels[index] = entry.labels if labels.ndim > 1 else entry.labels[0]
-            try:
-                image = self._read(entry)
-                if not index:
-                    shape = self._transformer.infer_shape(image.shape)
-                    data = batch.array(0, (size, *shape))
-                number = self._number(index)
-                self._transformer.transform(image, data[index], first=number)
-            except DemitasseError as error:
-                raise self._placed(error, entry) from error
-        self._position += size * self._ranks
-        batch.position = self._position
-        batch.last = self._whole_epochs and self._position % len(self._entries) == 0
+        found: list[tuple[int, Entry, np.ndarray]] = []
+        while not found:  # all pictures of a batch may be broken
+            size = self._batch_size
+            if self._whole_epochs:
+                size = min(size, len(self._entries) - self._position % len(self._entries))
+            found = [one for index in range(size) if (one := self._good(self._number(index)))]
+            self._position += size * self._ranks
+            batch.last = self._whole_epochs and self._position % len(self._entries) == 0
+            if batch.last and not found:
+                message = "no picture of the last batch can be used; change the batch size"
+                raise DataError(message, str(self._source))
+        self._put(found, batch)
+        batch.position, batch.skipped = self._position, self._broken.count
 
     @property
     def label_shape(self) -> tuple[int, ...]:
@@ -187,15 +188,52 @@ class ImageListBatches:
     def close(self) -> None:
         """Do nothing: no file is kept open."""
 
+    def _put(self, found: list[tuple[int, Entry, np.ndarray]], batch: Batch) -> None:
+        """Put some pictures into a batch, each with its number."""
+        labels = batch.array(1, (len(found), *self.label_shape[1:]))
+        for index, (number, entry, image) in enumerate(found):
+            labels[index] = entry.labels if labels.ndim > 1 else entry.labels[0]
+            try:
+                if not index:
+                    data = batch.array(0, (len(found), *self._infer(image)))
+                self._transformer.finish([image], data[index : index + 1], first=number)
+            except DemitasseError as error:
+                raise self._placed(error, entry) from error
+
+    def _good(self, number: int) -> tuple[int, Entry, np.ndarray] | None:
+        """Return number, line and picture, or None where it is left out."""
+        for at in range(number, number + len(self._entries)):
+            try:
+                image = self._read(at, number)
+                return number, self._entry(at), image
+            except DataError as error:
+                fault = error
+                self._broken.note(error, at // len(self._entries))
+                if self._whole_epochs:
+                    return None
+        raise fault
+
     def _number(self, index: int) -> int:
         return self._position + self._rank + index * self._ranks
 
-    def _entry(self, index: int) -> Entry:
-        return self._entries[self._order[self._number(index)]]
+    def _entry(self, number: int) -> Entry:
+        return self._entries[self._order[number]]
 
-    def _read(self, entry: Entry) -> np.ndarray:
-        image = read_image(self._find(entry.name), self._color)
-        return image if self._size is None else resize_image(image, *self._size)
+    def _read(self, at: int, number: int) -> np.ndarray:
+        """Return the picture ``at``, changed as that of ``number`` is."""
+        entry = self._entry(at)
+        try:
+            image = read_image(self._find(entry.name), self._color)
+            if self._size is not None:
+                image = resize_image(image, *self._size)
+            image = self._transformer.augment([image], first=number)[0]
+            self._transformer.infer_shape(image.shape)
+        except DemitasseError as error:
+            raise self._placed(error, entry) from error
+        return image
+
+    def _infer(self, image: np.ndarray) -> tuple[int, int, int]:
+        return self._transformer.infer_shape(image.shape)
 
     def _placed(self, error: DemitasseError, entry: Entry) -> DataError:
         return DataError(error.message, str(self._source), entry.name)

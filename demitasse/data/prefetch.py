@@ -33,13 +33,14 @@ class Batch:
     Attributes:
         arrays: What goes to each top.
         position: Records that have been used once this batch has been.
+        skipped: Broken records that were skipped until then.
         last: Whether the last record of all is the last one of this batch, for sources that end a
             batch there.
     """
 
     def __init__(self, memory: HostMemory, dtype: str) -> None:
         self.arrays: list[np.ndarray] = []
-        self.position = 0
+        self.position = self.skipped = 0
         self.last = False
         self._memory, self._dtype = memory, dtype
         self._flat: list[np.ndarray] = []

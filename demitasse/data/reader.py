@@ -33,6 +33,7 @@ class RecordReader:
         self._cursor = database.new_cursor()
         self._size: int | None = None  # records in the database, once we came to its end
         self._at = 0  # record in the database
+        self._scout: RecordReader | None = None
         self.number = position + rank
         if not self._cursor.valid():
             message = "the database holds no records"
@@ -72,17 +73,35 @@ class RecordReader:
         """Whether ``take`` would begin with the first record of the database."""
         return self._at == 0
 
+    @property
+    def size(self) -> int | None:
+        """Records in the database, once its end was seen."""
+        return self._size or (self._scout._size if self._scout else None)
+
+    def record(self, number: int) -> bytes:
+        """Return any record; quickest for numbers that grow from call to call."""
+        return bytes(self._sent_to(number).peek())
+
     def key_of(self, number: int) -> str:
-        """Return the key of a record that was taken, for messages."""
-        reader = RecordReader(self._database, number)
-        try:
-            return printable(reader._cursor.key())
-        finally:
-            reader.close()
+        """Return the key of any record, for messages."""
+        return printable(self._sent_to(number)._cursor.key())
 
     def close(self) -> None:
         """Let go of the database; what was taken is dead now."""
+        if self._scout is not None:
+            self._scout.close()
         self._cursor.close()
+
+    def _sent_to(self, number: int) -> RecordReader:
+        """Return another reader, at any record."""
+        scout = self._scout
+        if scout is None or scout.number > number:
+            if scout is not None:
+                scout.close()
+            self._scout = scout = RecordReader(self._database, number)
+        scout._advance(number - scout.number)
+        scout.number = number
+        return scout
 
     def _advance(self, steps: int) -> None:
         """Go on, from the end to the beginning where need be."""

@@ -15,10 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from demitasse.data.datum import datum_to_array
+from demitasse.data.broken import RecordError
+from demitasse.data.datum import Label, datum_to_array, label_of
 from demitasse.data.db import Raw
 from demitasse.data.image import Color
-from demitasse.errors import DataError, DemitasseError
+from demitasse.data.records import Images
+from demitasse.errors import DemitasseError
 from demitasse.proto import Datum
 
 __all__ = ["RecordError", "Stacker"]
@@ -29,18 +31,6 @@ THREADS = min(8, os.cpu_count() or 1)
 
 MOST_TAILS = 1 << 16
 """How many different ends of records are remembered."""
-
-
-class RecordError(DataError):
-    """A record of a batch cannot be used.
-
-    Attributes:
-        index: Its place in the batch.
-    """
-
-    def __init__(self, message: str, index: int) -> None:
-        super().__init__(message)
-        self.index = index
 
 
 class Stacker:
@@ -56,14 +46,14 @@ class Stacker:
         self._pool: ThreadPoolExecutor | None = None
         self._shape: tuple[int, ...] = (0, 0, 0)
         self._head = b""  # what records of that shape begin with, up to their pixels
-        self._labels: dict[bytes, int | None] = {}  # what may follow the pixels
+        self._labels: dict[bytes, Label | None] = {}  # what may follow the pixels
 
-    def stack(self, records: Sequence[Raw]) -> tuple[np.ndarray | list[np.ndarray], list[int]]:
+    def stack(self, records: Sequence[Raw]) -> tuple[Images, list[Label]]:
         """Return the pixels and labels of some records.
 
         Returns:
             One uint8 array (N, C, H, W) where all records are plain bytes of one size, otherwise N
-            arrays (C, H, W); and N labels, 0 where there is none.
+            arrays (C, H, W); and N labels, 0 where there is none, tuples where there are several.
 
         Raises:
             RecordError: A record is damaged; says which.
@@ -87,11 +77,11 @@ class Stacker:
             self._pool.shutdown()
             self._pool = None
 
-    def _parse(self, record: Raw, index: int) -> tuple[np.ndarray, int]:
+    def _parse(self, record: Raw, index: int) -> tuple[np.ndarray, Label]:
         try:
             datum = Datum.FromString(bytes(record))
             self._encoded = datum.encoded
-            return datum_to_array(datum, self._color), datum.label
+            return datum_to_array(datum, self._color), label_of(datum)
         except DecodeError:
             message = "the record is damaged: it does not hold a Datum"
             raise RecordError(message, index) from None
@@ -106,7 +96,7 @@ class Stacker:
             head = Datum(channels=C, height=H, width=W).SerializeToString()
             self._head = head + bytes([DATA_TAG, *_varint(size)])
 
-    def _plain(self, records: Sequence[Raw]) -> tuple[np.ndarray, list[int]] | None:
+    def _plain(self, records: Sequence[Raw]) -> tuple[np.ndarray, list[Label]] | None:
         """Take the batch apart by cutting, or return None when some record is of another kind."""
         head, size = self._head, math.prod(self._shape)
         if not size:
@@ -124,7 +114,7 @@ class Stacker:
         stacked = np.frombuffer(b"".join(pixels), np.uint8)
         return stacked.reshape(len(records), *self._shape), labels
 
-    def _label(self, tail: bytes) -> int | None:
+    def _label(self, tail: bytes) -> Label | None:
         """Return the label in what follows the pixels, or None if there is more than a label."""
         if tail not in self._labels:
             if len(self._labels) == MOST_TAILS:
@@ -133,13 +123,13 @@ class Stacker:
         return self._labels[tail]
 
 
-def _parse_tail(tail: bytes) -> int | None:
+def _parse_tail(tail: bytes) -> Label | None:
     try:
         datum = Datum.FromString(tail)
     except DecodeError:
         return None
-    others = {field.name for field, _ in datum.ListFields()} - {"label", "encoded"}
-    return None if others or datum.encoded else datum.label
+    others = {field.name for field, _ in datum.ListFields()} - {"label", "labels", "encoded"}
+    return None if others or datum.encoded else label_of(datum)
 
 
 def _varint(value: int) -> Iterator[int]:

@@ -2,7 +2,7 @@
 
 A record is cut out (anywhere in phase TRAIN, the centre in phase TEST), the mean is subtracted, the
 result is scaled and, with ``mirror``, turned left to right in one case of two: in **both** phases,
-as in Caffe.
+as in Caffe. Before all that, SSD's fields have their turn: see ``demitasse.data.augment``.
 
 Source: Caffe, ``src/caffe/data_transformer.cpp``. Which records are mirrored and where they are cut
 is ours: see ``demitasse.data.random``.
@@ -12,30 +12,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from demitasse.blob import Blob
-from demitasse.data.datum import datum_to_array
+from demitasse.data.augment.augmenter import Augmenter
+from demitasse.data.augment.draws import WORDS
+from demitasse.data.broken import RecordError
 from demitasse.data.image import Color
 from demitasse.data.mean import read_mean
-from demitasse.data.random import RecordRandom
-from demitasse.errors import ConfigError, ShapeError
+from demitasse.data.random import RandomWords, RecordRandom, words_of
+from demitasse.data.records import Images, as_batch, need_shape
+from demitasse.errors import ConfigError, DemitasseError, ShapeError
 from demitasse.paths import resolve
 from demitasse.proto import Datum, TransformationParameter
 
 __all__ = ["DataTransformer", "Images", "RandomWords"]
-
-Images = np.ndarray | Sequence[np.ndarray]
-"""One array (N, C, H, W), or N arrays (C, H, W); uint8 or floating point."""
-
-
-class RandomWords(Protocol):
-    """Where the random numbers come from: ``demitasse.data.random.RecordRandom``."""
-
-    def __call__(self, first: int, count: int, step: int = 1) -> np.ndarray:
-        """Return the words of records first, first + step, ... Shape: (count, 4), uint32."""
 
 
 class DataTransformer:
@@ -45,7 +37,8 @@ class DataTransformer:
         param: The layer's ``transform_param``.
         phase: "TRAIN" or "TEST".
         base_dir: Folder of the prototxt, where the mean file is looked for too; or None.
-        random: Random words by record.
+        random: Random words by record, four of them, for cropping and mirroring.
+        augment_random: Random words by record, 24 of them, for SSD's fields.
         dtype: What to compute in.
 
     Attributes:
@@ -62,15 +55,18 @@ class DataTransformer:
         phase: str,
         base_dir: Path | None = None,
         random: RandomWords | None = None,
+        augment_random: RandomWords | None = None,
         *,
         dtype: str = "float32",
     ) -> None:
         self.dtype = np.dtype(dtype)
         self.color = _color(param)
         self._random = random if random is not None else RecordRandom(0, "")
+        self._augment_random = augment_random or RecordRandom(0, "", "augment", WORDS)
+        self._augmenter = Augmenter(param)
         self._seen = 0
-        self._crop, self._mirror = param.crop_size, param.mirror
-        self._crops_anywhere = param.crop_size > 0 and phase == "TRAIN"
+        self._crop, self._mirror = _crop(param), param.mirror
+        self._crops_anywhere = self._crop is not None and phase == "TRAIN"
         self._scale = self.dtype.type(param.scale)
         if param.mean_file and param.mean_value:
             message = "mean_file and mean_value are both given; give one of them"
@@ -83,7 +79,10 @@ class DataTransformer:
             self._mean = np.array(param.mean_value, self.dtype).reshape(-1, 1, 1)
 
     def infer_shape(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
-        """Return what a record of ``shape`` (C, H, W) becomes, after checking that it may.
+        """Return what a record becomes by ``finish``, after checking that it may.
+
+        Args:
+            shape: (C, H, W), after ``augment``.
 
         Raises:
             ShapeError: It is smaller than the crop, or does not fit the mean.
@@ -92,8 +91,10 @@ class DataTransformer:
         if min(shape) < 1:
             message = f"a record has (channels, height, width) {shape}; each must be above 0"
             raise ShapeError(message)
-        if self._crop > min(H, W):
-            message = f"crop_size {self._crop} is larger than a record of {H} x {W} pixels"
+        h, w = self._crop or (H, W)
+        if h > H or w > W:
+            size = h if h == w else f"{h} x {w}"
+            message = f"crop_size {size} is larger than a record of {H} x {W} pixels"
             raise ShapeError(message)
         if self._mean_file and self._mean is not None and self._mean.shape != shape:
             message = (
@@ -107,7 +108,7 @@ class DataTransformer:
                 "give it once, or once for each channel"
             )
             raise ShapeError(message)
-        return (C, self._crop, self._crop) if self._crop else (C, H, W)
+        return C, h, w
 
     def transform(
         self,
@@ -134,25 +135,74 @@ class DataTransformer:
         Raises:
             ShapeError: A record has a size that cannot be transformed, or ``out`` has another.
         """
-        batch, single = _as_batch(images, self.color)
+        batch, single = as_batch(images, self.color)
+        if first is None:
+            first, self._seen = self._seen, self._seen + step * len(batch)
+        batch = self.augment(batch, first=first, step=step)
         shape = (len(batch), *self.infer_shape(batch[0].shape))
         if out is None:
             out = np.empty(shape[1:] if single else shape, self.dtype)
-        target = out[None] if single else out
-        _need_shape("the records become", shape, target.shape)
-        if first is None:
-            first, self._seen = self._seen, self._seen + step * len(batch)
+        self.finish(batch, out[None] if single else out, first=first, step=step)
+        return out
+
+    def augment(
+        self, images: Images, *, first: int, step: int = 1, places: Sequence[int] | None = None
+    ) -> Images:
+        """Do what comes before cropping: what SSD's fields ask for. It may change sizes.
+
+        Args:
+            images: Some records, N of them.
+            first: Number of the first record.
+            step: Distance from one record's number to the next one's.
+            places: Which of the records from ``first`` on these are; None for 0, 1, 2, ...
+
+        Raises:
+            RecordError: A record cannot be changed so; says which.
+        """
+        if not self._augmenter:
+            return images
+        augmented = []
+        words = words_of(self._augment_random, len(images), first, step, places)
+        for index, image in enumerate(images):
+            try:
+                augmented.append(self._augmenter(image, words[index]))
+            except DemitasseError as error:
+                raise RecordError(error.message, index) from error
+        return augmented
+
+    def finish(
+        self,
+        images: Images,
+        out: np.ndarray,
+        *,
+        first: int,
+        step: int = 1,
+        places: Sequence[int] | None = None,
+    ) -> None:
+        """Crop, mirror, centre and scale; the arguments are those of ``augment``.
+
+        Args:
+            images: What ``augment`` returned.
+            out: Where to put the result. Shape: (N, C, h, w).
+            first: As there.
+            step: As there.
+            places: As there.
+
+        Raises:
+            ShapeError: A record has a size that cannot be transformed, or ``out`` has another.
+        """
+        shape = (len(images), *self.infer_shape(images[0].shape))
+        need_shape("the records become", shape, out.shape)
         words = None
         if self._mirror or self._crops_anywhere:
-            words = self._random(first, len(batch), step)
-        if isinstance(batch, np.ndarray) and not self._crops_anywhere:
-            self._centred(batch, target)
+            words = words_of(self._random, len(images), first, step, places)
+        if isinstance(images, np.ndarray) and not self._crops_anywhere:
+            self._centred(images, out)
             if words is not None:
                 mirrored = np.flatnonzero(words[:, 0] & 1)
-                target[mirrored] = target[mirrored, :, :, ::-1]
+                out[mirrored] = out[mirrored, :, :, ::-1]
         else:
-            self._one_by_one(batch, target, words)
-        return out
+            self._one_by_one(images, out, words)
 
     def _centred(self, images: np.ndarray, out: np.ndarray) -> None:
         """Transform records of one size, all cut in the same place. Shapes: (N, C, ...)."""
@@ -164,7 +214,7 @@ class DataTransformer:
         """Transform records that are of many sizes or cut in many places."""
         for i, image in enumerate(images):
             C, h, w = self.infer_shape(image.shape)
-            _need_shape(f"record {i} of the batch becomes", (C, h, w), out.shape[1:])
+            need_shape(f"record {i} of the batch becomes", (C, h, w), out.shape[1:])
             result = out[i]
             top, left = image.shape[1] - h, image.shape[2] - w
             if words is not None and self._crops_anywhere:
@@ -188,6 +238,20 @@ class DataTransformer:
             np.multiply(out, self._scale, out=out)
 
 
+def _crop(param: TransformationParameter) -> tuple[int, int] | None:
+    """Return height and width of what is cut out."""
+    square, sides = param.crop_size, (param.crop_h, param.crop_w)
+    if bool(sides[0]) != bool(sides[1]) or (square and max(sides)):
+        message = (
+            f"crop_size, crop_h and crop_w are {square}, {sides[0]} and {sides[1]}; "
+            "give crop_size, or both of the others"
+        )
+        raise ConfigError(message)
+    if square:
+        return square, square
+    return sides if sides[0] else None
+
+
 def _color(param: TransformationParameter) -> Color:
     if param.force_color and param.force_gray:
         message = "force_color and force_gray are both set; set one of them"
@@ -195,26 +259,3 @@ def _color(param: TransformationParameter) -> Color:
     if param.force_color:
         return "color"
     return "gray" if param.force_gray else "native"
-
-
-def _as_batch(images: Images | Datum | Sequence[Datum] | Blob, color: Color) -> tuple[Images, bool]:
-    """Return the records, and whether it was a single one."""
-    if isinstance(images, Datum):
-        return [datum_to_array(images, color)], True
-    if isinstance(images, Blob):
-        images = images.cpu_data()
-    if isinstance(images, np.ndarray):
-        if images.ndim not in {3, 4} or not len(images):
-            message = f"records are (C, H, W) or (N, C, H, W), N above 0; this is {images.shape}"
-            raise ShapeError(message)
-        return (images[None], True) if images.ndim == 3 else (images, False)
-    if not images:
-        message = "there are no records to transform"
-        raise ShapeError(message)
-    return [datum_to_array(one, color) if isinstance(one, Datum) else one for one in images], False
-
-
-def _need_shape(what: str, shape: tuple[int, ...], room: tuple[int, ...]) -> None:
-    if shape != room:
-        message = f"{what} {shape}, but there is room for {room}"
-        raise ShapeError(message)

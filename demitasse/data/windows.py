@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from demitasse.data.broken import Broken
 from demitasse.data.image import decode_image
 from demitasse.data.mean import read_mean
 from demitasse.data.prefetch import Batch
@@ -75,6 +76,8 @@ class WindowBatches:
         position: Windows that all ranks together have used before.
         rank: Which of the ranks this is, from 0.
         ranks: How many there are.
+        broken: What becomes of windows whose picture cannot be used; None refuses them. Where one
+            is skipped, the next one of the file stands in for it.
 
     Raises:
         DataError: There are no windows of a kind that is needed.
@@ -97,7 +100,9 @@ class WindowBatches:
         position: int = 0,
         rank: int = 0,
         ranks: int = 1,
+        broken: Broken | None = None,
     ) -> None:
+        self._broken = broken or Broken()
         self._source, self._windows, self._find = source, windows, find
         self._cut, self._mirror, self._mean, self._scale = cut, mirror, mean, scale
         shown = int(np.float32(batch_size) * np.float32(fraction))  # as Caffe rounds it
@@ -125,15 +130,26 @@ class WindowBatches:
         for index in range(count):
             shown = index >= self._counts[0]
             choice = self._windows.foreground if shown else self._windows.background
-            window = choice[int(words[index, 0]) % len(choice)]
-            self._put(window, data[index], mirror=self._mirror and bool(words[index, 1] & 1))
-            labels[index] = window.label
+            mirror = self._mirror and bool(words[index, 1] & 1)
+            labels[index] = self._draw(choice, int(words[index, 0]), data[index], mirror=mirror)
         self._position += count * self._ranks
-        batch.position = self._position
+        batch.position, batch.skipped = self._position, self._broken.count
 
     def close(self) -> None:
         """Let go of cached pictures."""
         self._files.clear()
+
+    def _draw(self, choice: list[Window], word: int, out: np.ndarray, *, mirror: bool) -> int:
+        """Put one window of some, the next good one from a random one on; return its label."""
+        for place in range(len(choice)):
+            window = choice[(word + place) % len(choice)]
+            try:
+                self._put(window, out, mirror=mirror)
+                return window.label
+            except DataError as error:
+                fault = error
+                self._broken.note(error, 0)
+        raise fault
 
     def _put(self, window: Window, out: np.ndarray, *, mirror: bool) -> None:
         """Put one window into ``out``; what lies outside of the picture stays 0."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import weakref
 
+from demitasse.data.augment.draws import WORDS
+from demitasse.data.broken import Broken, skips
 from demitasse.data.prefetch import Batch, BatchSource, Prefetcher
 from demitasse.data.random import RecordRandom
 from demitasse.data.transformer import DataTransformer
@@ -15,8 +17,8 @@ from demitasse.proto import TransformationParameter
 
 __all__ = ["BaseDataLayer", "EpochDataLayer", "PrefetchingDataLayer"]
 
-POSITION = "position"
-"""Name of the records used so far, in a snapshot."""
+POSITION, SKIPPED = "position", "skipped"
+"""Names of the records used and of those skipped so far, in a snapshot."""
 
 
 class BaseDataLayer(Layer):
@@ -39,6 +41,7 @@ class BaseDataLayer(Layer):
             self.phase,
             context.base_dir,
             RecordRandom(lambda: context.seed, self.name),  # a snapshot may bring another seed
+            RecordRandom(lambda: context.seed, self.name, "augment", WORDS),
             dtype=self.dtype,
         )
 
@@ -49,12 +52,16 @@ class PrefetchingDataLayer(BaseDataLayer):
     As in Caffe, ``prefetch`` batches go round, the one in use included. The thread is started by
     the first forward pass and stopped by ``close``, or when the layer is gone. A batch is handed
     to the tops without being copied; it is valid until the next forward.
+
+    Attributes:
+        skipped: Broken records that were skipped on the way to the batch in the tops.
     """
 
     _prefetcher: Prefetcher | None = None
     _abandon: weakref.finalize[..., PrefetchingDataLayer] | None = None
     _current: Batch | None = None
     _position = 0
+    skipped = 0
 
     def open_source(self, position: int) -> BatchSource:
         """Return what fills batches, after ``position`` records have been used.
@@ -70,7 +77,7 @@ class PrefetchingDataLayer(BaseDataLayer):
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         prefetcher = self._prefetcher or self._start()
         batch, used = prefetcher.next(), self._current
-        self._current, self._position = batch, batch.position
+        self._current, self._position, self.skipped = batch, batch.position, batch.skipped
         moved = False
         for blob, array in zip(top, batch.arrays, strict=False):
             moved |= blob.reshape(array.shape)
@@ -87,13 +94,14 @@ class PrefetchingDataLayer(BaseDataLayer):
         return self._prefetcher.waited if self._prefetcher else 0.0
 
     def state(self) -> dict[str, int]:
-        """Return how many records the net has used, those of all ranks counted."""
-        return {POSITION: self._position}
+        """Return how many records all ranks have used, and this one has skipped if it did."""
+        state = {POSITION: self._position}
+        return {**state, SKIPPED: self.skipped} if self.skipped else state
 
     def set_state(self, state: dict[str, int]) -> None:
         """Go on after so many records; at the first one where the state does not say."""
         self.close()
-        self._position = state.get(POSITION, 0)
+        self._position, self.skipped = state.get(POSITION, 0), state.get(SKIPPED, 0)
 
     def close(self) -> None:
         """Stop the thread and close files; a later forward pass opens them again."""
@@ -102,6 +110,17 @@ class PrefetchingDataLayer(BaseDataLayer):
         if self._prefetcher is not None:
             self._prefetcher.close()
         self._prefetcher = self._abandon = self._current = None
+
+    def broken(self, on_error: str) -> Broken:
+        """Return what becomes of broken records.
+
+        Args:
+            on_error: The field of that name; an empty string for what the setting says.
+
+        Raises:
+            ConfigError: It is neither ``raise`` nor ``skip``.
+        """
+        return Broken(self.name, skip=skips(on_error), count=self.skipped)
 
     def _start(self) -> Prefetcher:
         context = self.context

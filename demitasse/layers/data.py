@@ -24,10 +24,11 @@ class Data(EpochDataLayer):
 
     In phase TRAIN rank r of n reads records r, r + n, ...; in phase TEST every rank reads all.
 
-    Shapes: top[0] (N, C, H, W), taken from the first record of each batch; top[1] (N,), labels.
+    Shapes: top[0] (N, C, H, W), taken from the first record of each batch; top[1] (N,), labels,
+    or (N, n) where a record holds n of them.
 
     Raises:
-        ConfigError: ``source`` or ``batch_size`` is missing.
+        ConfigError: ``source`` or ``batch_size`` is missing; ``on_error`` is unknown.
         DataError: The database or a record cannot be read; names it.
     """
 
@@ -47,12 +48,12 @@ class Data(EpochDataLayer):
         self._position = self._skipped(p.rand_skip)
         source = self.open_source(self._position)
         try:
-            shape = source.first_shape()
+            shape, label_shape = source.first_shapes()
         finally:
             source.close()
         top[0].reshape(shape)
         if self.labels:
-            top[1].reshape(shape[:1])
+            top[1].reshape(label_shape)
 
     def open_source(self, position: int) -> DatabaseBatches:
         p, context = self.param.data_param, self.context
@@ -67,6 +68,7 @@ class Data(EpochDataLayer):
             rank=context.rank if sharded else 0,
             ranks=context.ranks if sharded else 1,
             whole_epochs=self.whole_epochs,
+            broken=self.broken(p.on_error),
         )
 
     def _skipped(self, most: int) -> int:

@@ -33,7 +33,8 @@ class ImageData(EpochDataLayer):
 
     Raises:
         ConfigError: ``source`` or ``batch_size`` is missing; one of ``new_height`` and
-            ``new_width`` is given without the other; ``rand_skip`` may skip everything.
+            ``new_width`` is given without the other; ``rand_skip`` may skip everything;
+            ``on_error`` is unknown.
         DataError: The list or a picture cannot be read; names it.
     """
 
@@ -78,6 +79,7 @@ class ImageData(EpochDataLayer):
             rank=context.rank if sharded else 0,
             ranks=context.ranks if sharded else 1,
             whole_epochs=self.whole_epochs,
+            broken=self.broken(p.on_error),
         )
 
     def _skipped(self, most: int) -> int:

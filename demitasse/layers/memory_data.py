@@ -9,6 +9,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from demitasse.data.datum import label_of
 from demitasse.data.memory_rows import MemoryRows
 from demitasse.errors import DataError
 from demitasse.layers._data_base import BaseDataLayer
@@ -89,7 +90,7 @@ class MemoryData(BaseDataLayer):
             ShapeError: Records do not become (C, H, W).
         """
         self._need_used()
-        self._use(self.transformer.transform(datums), [datum.label for datum in datums])
+        self._use(self.transformer.transform(datums), [label_of(datum) for datum in datums])
         self.has_new_data = True
 
     def add_mat_vector(self, images: Sequence[Any], labels: Sequence[float]) -> None:

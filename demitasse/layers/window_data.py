@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from demitasse.data.augment.augmenter import FIELDS
 from demitasse.data.random import RecordRandom
 from demitasse.data.window_cut import Cut
 from demitasse.data.window_file import read_window_file
@@ -34,7 +35,8 @@ class WindowData(PrefetchingDataLayer):
 
     Raises:
         ConfigError: ``source``, ``batch_size`` or ``crop_size`` is missing; ``crop_mode`` is
-            unknown; ``context_pad`` leaves no room; or the mean is given twice.
+            unknown; ``context_pad`` leaves no room; the mean is given twice; ``on_error`` is
+            unknown; or one of SSD's transforms is wanted.
         DataError: The window file, the mean or a picture cannot be read; names it.
         ShapeError: The mean does not fit.
     """
@@ -58,6 +60,10 @@ class WindowData(PrefetchingDataLayer):
         self.cut = Cut(size, p.context_pad, MODES[p.crop_mode])
         self.source = resolve(p.source, self.context.base_dir)
         self.windows = read_window_file(self.source, p.fg_threshold, p.bg_threshold)
+        unused = [name for name in (*FIELDS, "crop_h", "crop_w") if transform.HasField(name)]
+        if unused:
+            message = f"WindowData cuts and resizes by itself; leave out {', '.join(unused)}"
+            raise ConfigError(message)
         file = transform.mean_file or p.mean_file
         self.mean = window_mean(
             resolve(file, self.context.base_dir) if file else None,
@@ -88,4 +94,5 @@ class WindowData(PrefetchingDataLayer):
             position=position,
             rank=context.rank if sharded else 0,
             ranks=context.ranks if sharded else 1,
+            broken=self.broken(p.on_error),
         )
