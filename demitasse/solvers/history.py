@@ -7,7 +7,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from demitasse.backends.base import Array
+from demitasse.backends.base import Array, PrivateLayout
 from demitasse.blob import Blob
 from demitasse.device import Device
 from demitasse.memory import SyncedMemory
@@ -32,6 +32,7 @@ class History:
     Attributes:
         shapes: The parameters' shapes.
         moving: For each parameter, whether its history may be other than zero.
+        orders: For each parameter, the private layout its arrays are in; None for C order.
     """
 
     def __init__(self, params: Sequence[Blob], sorts: int, dtype: str, device: Device) -> None:
@@ -41,6 +42,7 @@ class History:
         self._starts = [0, *accumulate(padded)]
         self.memories = [SyncedMemory(self._starts[-1], dtype, device) for _ in range(sorts)]
         self.moving = [False] * len(params)
+        self.orders: list[PrivateLayout | None] = [None] * len(params)
 
     def __len__(self) -> int:
         """Return the number of arrays, as a solver state counts them."""
@@ -48,9 +50,39 @@ class History:
 
     def to(self, device: Device) -> None:
         """Live on another device from now on; the contents follow when they are used."""
+        if all(memory.device is device for memory in self.memories):
+            return
+        for index in range(len(self.orders)):
+            self.order(index, None)
         for memory in self.memories:
-            if memory.device is not device:
-                memory.to(device)
+            memory.to(device)
+
+    def order(self, index: int, layout: PrivateLayout | None) -> None:
+        """Put a parameter's arrays in the order of a layout without padding; None for C order.
+
+        An update can then work on weights and gradients where a backend keeps them.
+        """
+        before = self.orders[index]
+        if before is layout:
+            return
+        self.orders[index] = layout
+        start, count = self._starts[index], self._counts[index]
+        for memory in self.memories:
+            part = memory.mutable_cpu_data()[start : start + count]
+            plain = self._plain(part, before, memory.device)
+            if layout is None:
+                part[...] = plain
+            else:
+                memory.device.backend.pack(plain, layout, part)
+
+    @staticmethod
+    def _plain(part: np.ndarray, order: PrivateLayout | None, device: Device) -> np.ndarray:
+        """Return a copy in C order."""
+        if order is None:
+            return part.copy()
+        plain = device.backend.empty_host(part.shape[0], part.dtype.name)
+        device.backend.unpack(part, order, plain)
+        return plain
 
     def views(self) -> list[list[Array]]:
         """Return, for each parameter, its arrays on the device, to be written. Shape: (count,)."""
@@ -60,15 +92,21 @@ class History:
 
     def arrays(self) -> list[np.ndarray]:
         """Return all arrays on the host, for reading, in their parameters' shapes."""
-        return [
-            memory.cpu_data()[start : start + count].reshape(shape)
-            for memory in self.memories
-            for start, count, shape in zip(self._starts, self._counts, self.shapes, strict=False)
-        ]
+        found = []
+        for memory in self.memories:
+            flat = memory.cpu_data()
+            for index, shape in enumerate(self.shapes):
+                start, order = self._starts[index], self.orders[index]
+                part = flat[start : start + self._counts[index]]
+                if order is not None:
+                    part = self._plain(part, order, memory.device)
+                found.append(part.reshape(shape))
+        return found
 
     def load(self, arrays: Sequence[np.ndarray]) -> None:
         """Take all arrays, in the same order; each has its parameter's number of elements."""
         many = len(self.shapes)
+        self.orders = [None] * many
         for sort, memory in enumerate(self.memories):
             host = memory.mutable_cpu_data()
             own = arrays[sort * many : (sort + 1) * many]

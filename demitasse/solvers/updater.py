@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 
-from demitasse.backends.base import Array
+from demitasse.backends.base import Array, PrivateLayout
 from demitasse.backends.updates import Piece, Update, update_kernels
+from demitasse.blob import Blob
 from demitasse.log import get_logger, number
 from demitasse.memory import Head, leases_alive
 from demitasse.net import Net
@@ -80,14 +81,17 @@ class Updater:
             if (lr, decay) not in known:
                 known[lr, decay] = updates.scaled(common, lr, decay, scale)
             blob = net.learnable_params[index]
-            pieces.append(
-                Piece(
-                    known[lr, decay],
-                    self._flat(blob.data_memory.mutable_gpu_data(), blob.count),
-                    self._flat(blob.diff_memory.mutable_gpu_data(), blob.count),
-                    history,
+            data, diff = blob.data_memory, blob.diff_memory
+            layout = _common_layout(blob)
+            self.history.order(index, layout)
+            if layout is not None:
+                arrays = data.mutable_private_data(layout), diff.mutable_private_data(layout)
+            else:
+                arrays = (
+                    self._flat(data.mutable_gpu_data(), blob.count),
+                    self._flat(diff.mutable_gpu_data(), blob.count),
                 )
-            )
+            pieces.append(Piece(known[lr, decay], *arrays, history))
         return pieces
 
     def _drifts(self, index: int) -> bool:
@@ -122,3 +126,14 @@ class Updater:
 
     def _flat(self, array: Array, count: int) -> Array:
         return array if array.shape[0] == count else array[:count]
+
+
+def _common_layout(blob: Blob) -> PrivateLayout | None:
+    """Return the private layout that a backend keeps a weight and its gradient in.
+
+    None where they are not in one and the same, or where it has padding: C order then.
+    """
+    layout = blob.diff_memory.layout
+    if layout is None or layout is not blob.data_memory.layout or layout.size != blob.count:
+        return None
+    return layout

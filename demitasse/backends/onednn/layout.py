@@ -15,7 +15,7 @@ import numpy as np
 
 from demitasse.backends.onednn.constants import ANY, BLOCKED, FLOAT32, Query
 
-__all__ = ["Layout", "aligned", "any_layout", "dims", "layout_of", "plain"]
+__all__ = ["Layout", "aligned", "any_layout", "channels_last", "dims", "layout_of", "plain"]
 
 MAX_AXES = 12
 Shape = tuple[int, ...]
@@ -70,6 +70,18 @@ def any_layout(library: Any, shape: Shape) -> int:
     handle = c_void_p()
     library.dnnl_memory_desc_create_with_tag(
         ctypes.byref(handle), len(shape), dims(shape), FLOAT32, ANY
+    )
+    return handle.value or 0
+
+
+def channels_last(library: Any, shape: Shape) -> int:
+    """Return a memory descriptor of (N, C, *spatial) with the channels innermost."""
+    handle = c_void_p()
+    _, channels, *spatial = shape
+    inner = [channels * math.prod(spatial[axis + 1 :]) for axis in range(len(spatial))]
+    strides = (channels * math.prod(spatial), 1, *inner)
+    library.dnnl_memory_desc_create_with_strides(
+        ctypes.byref(handle), len(shape), dims(shape), FLOAT32, dims(strides)
     )
     return handle.value or 0
 
