@@ -18,6 +18,7 @@ from demitasse.axes import shape_string
 from demitasse.blob import Blob
 from demitasse.errors import ConfigError, NetError, ShapeError, WeightsError
 from demitasse.hdf5 import is_hdf5, read_hdf5_weights, write_hdf5_weights
+from demitasse.nvcaffe import adopted
 from demitasse.proto import (
     BlobProto,
     NetParameter,
@@ -131,7 +132,7 @@ def _load_message(
         if mine is None:
             continue
         with _fits(layer.name, report, skip):
-            pairs += _message_pairs(layer.name, mine, layer.blobs)
+            pairs += _message_pairs(layer.name, mine, adopted(layer, len(mine)))
     for blob, proto in pairs:
         blob.from_proto(proto, reshape=False)
     return _finished(net, report)

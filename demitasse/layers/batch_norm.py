@@ -1,9 +1,10 @@
-"""BatchNorm: y = (x - mean) / sqrt(variance + eps), channel by channel; no scale, no bias.
+"""BatchNorm: y = (x - mean) / sqrt(variance + eps), channel by channel.
 
 The statistics are the batch's, which also feed running averages, or those averages themselves. The
 averages are kept as sums: parameter 2 counts how much has been added to parameters 0 and 1.
 
-Source: Caffe, ``src/caffe/layers/batch_norm_layer.cpp``.
+Source: Caffe, ``src/caffe/layers/batch_norm_layer.cpp``; the scale and the bias: NVCaffe
+(NVIDIA/caffe), the same file.
 """
 
 from __future__ import annotations
@@ -12,18 +13,23 @@ from demitasse.backends import ops
 from demitasse.backends.base import Array
 from demitasse.errors import ConfigError, ShapeError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer, register
+from demitasse.proto import FillerParameter
 
 __all__ = ["BatchNorm"]
+
+NV_EPS = 1e-5  # NVCaffe takes no smaller one
 
 
 @register("BatchNorm")
 class BatchNorm(Layer):
     """Normalise each channel; may run in place.
 
-    ``use_global_stats`` is true in phase TEST and false in TRAIN unless it is given.
+    ``use_global_stats`` is true in phase TEST and false in TRAIN unless it is given. With
+    ``scale_bias``, or a filler, it is NVCaffe's layer, which then scales and shifts each channel;
+    that is not compared with the original.
 
     Shapes: bottom (N, C, ...) -> top the same. Parameters, none of them trained: sum of means (C,),
-    sum of variances (C,), their common factor (1,).
+    sum of variances (C,), their common factor (1,). NVCaffe's has two more: scale, bias (C,).
 
     Raises:
         ConfigError: A ``param`` asks for the statistics to be trained.
@@ -41,13 +47,21 @@ class BatchNorm(Layer):
         self.channels = self._channels(bottom)
         for shape in ((self.channels,), (self.channels,), (1,)):
             self.add_param(shape)
+        self.scaled = p.scale_bias or p.HasField("scale_filler") or p.HasField("bias_filler")
+        if self.scaled:
+            self.eps = max(p.eps, NV_EPS)
+            ones = FillerParameter(value=1)
+            self.add_param((self.channels,), p.scale_filler if p.HasField("scale_filler") else ones)
+            self.add_param((self.channels,), p.bias_filler)
         self._freeze()
 
     def _freeze(self) -> None:
-        """Set the learning rates of the statistics to 0, refusing others."""
+        """Set the learning rates of the statistics to 0, refusing others unless as NVCaffe does."""
         for index in range(3):
             if index == len(self.param.param):
                 self.param.param.add(lr_mult=0)
+            elif self.scaled:  # files for NVCaffe have the rates of scale and bias here
+                self.param.param[index].lr_mult = self.param.param[index].decay_mult = 0
             elif self.param.param[index].lr_mult:
                 message = (
                     f"param {index} has lr_mult {self.param.param[index].lr_mult:g}, but the "
@@ -75,6 +89,8 @@ class BatchNorm(Layer):
             fraction=self.fraction,
             use_global_stats=self.use_global_stats,
         )
+        if self.scaled:
+            self.op = None  # backends know Caffe's layer only
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp, x = self.xp, bottom[0].read()
@@ -89,21 +105,37 @@ class BatchNorm(Layer):
         deviation = xp.sqrt(variance + self.eps)
         y = centred / xp.reshape(deviation, self.spread)
         self.saved("deviation", (self.channels,)).write(deviation)
-        if not self.use_global_stats:
+        if not self.use_global_stats or self.scaled:
             # a copy, since a layer that runs in place may overwrite the top
             self.saved("normalised", top[0].shape).write(y)
+        if self.scaled:
+            y = y * self._spread(3) + self._spread(4)
         top[0].write(y)
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        xp, dy = self.xp, top[0].read_diff()
+        if self.scaled:
+            dy = self._backward_scale(dy, top)
         if not propagate_down[0]:
             return
-        xp, dy = self.xp, top[0].read_diff()
         deviation = xp.reshape(self.saved("deviation", (self.channels,)).read(), self.spread)
         if not self.use_global_stats:
             y = self.saved("normalised", top[0].shape).read()
             along = xp.mean(dy * y, axis=self.axes, keepdims=True)
             dy = dy - xp.mean(dy, axis=self.axes, keepdims=True) - along * y
         bottom[0].write_diff(dy / deviation)
+
+    def _backward_scale(self, dy: Array, top: Blobs) -> Array:
+        """Add the gradients of scale and bias; return that of what they are applied to."""
+        y = self.saved("normalised", top[0].shape).read()
+        for index, diff in ((3, dy * y), (4, dy)):
+            if self.param_propagate_down(index):
+                self.blobs[index].add_diff(self.xp.sum(diff, axis=self.axes))
+        return dy * self._spread(3)
+
+    def _spread(self, index: int) -> Array:
+        """Return a parameter, to be broadcast with the bottom."""
+        return self.xp.reshape(self.blobs[index].read(), self.spread)
 
     def _averages(self) -> tuple[Array, Array]:
         """Return the running averages of mean and variance; 0 while nothing was added to them."""
@@ -116,7 +148,7 @@ class BatchNorm(Layer):
     def _add_to_averages(self, mean: Array, variance: Array) -> None:
         """Add the batch's statistics to the running sums, the variance without bias."""
         correction = self.rows / (self.rows - 1) if self.rows > 1 else 1.0
-        for blob, value in zip(self.blobs, (mean, variance * correction, 1.0), strict=True):
+        for blob, value in zip(self.blobs, (mean, variance * correction, 1.0), strict=False):
             blob.write(blob.read() * self.fraction + value)
 
     def _channels(self, bottom: Blobs) -> int:

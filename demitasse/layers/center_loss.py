@@ -1,0 +1,80 @@
+"""CenterLoss: half the mean squared distance of features to the centre of their class.
+
+Centres learn by a rule of their own: each moves by the sum of its distances to the features of its
+class, divided by their number plus 1.
+
+Source: caffe-face (ydwen), ``src/caffe/layers/center_loss_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+from demitasse.backends.base import Array
+from demitasse.errors import ShapeError
+from demitasse.layers.base import Blobs, Flags, positive, register
+from demitasse.layers.indices import check_indices
+from demitasse.layers.loss import LossLayer
+
+__all__ = ["CenterLoss"]
+
+
+@register("CenterLoss")
+class CenterLoss(LossLayer):
+    """Pull the features of a class towards its centre, a parameter.
+
+    The gradient of the centres is the rule above, not a derivative: neither the loss weight nor the
+    batch size is in it. Not compared with the original.
+
+    Shapes: bottoms features (N, ...), K values each from ``axis`` on, labels (N,) -> loss ().
+    Centres (num_output, K).
+
+    Raises:
+        ConfigError: ``num_output`` is missing or 0.
+        ShapeError: There is not one label per item, the features have another size than before, or
+            a label is no class (looked at where that costs no transfer).
+    """
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        super().setup(bottom, top)
+        p = self.param.center_loss_param
+        self.classes = positive(p.num_output, "center_loss_param.num_output")
+        self.size = bottom[0].count_from(bottom[0].canonical_axis(p.axis))
+        self.add_param((self.classes, self.size), p.center_filler)
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        super().reshape(bottom, top)
+        n = bottom[0].shape[0]
+        if bottom[0].count != n * self.size or bottom[1].count != n:
+            message = (
+                f"CenterLoss needs {self.size} features and a label for each item, "
+                f"not {bottom[0].shape} and {bottom[1].shape}"
+            )
+            raise ShapeError(message)
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        check_indices(bottom[1], self.classes, "classes")
+        distance = self._distance(bottom)
+        top[0].write(self.xp.sum(distance * distance) / (2 * distance.shape[0]))
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        self.refuse_target_gradient(list(propagate_down))
+        xp, distance = self.xp, self._distance(bottom)
+        if self.param_propagate_down(0):
+            numbers = xp.reshape(self.arange(self.classes), (self.classes, 1))
+            member = self.cast(numbers == self._labels(bottom))  # (classes, N)
+            count = xp.sum(member, axis=1, keepdims=True)
+            self.blobs[0].add_diff(-xp.matmul(member, distance) / (count + 1))
+        if propagate_down[0]:
+            scaled = distance * (top[0].read_diff() / distance.shape[0])
+            bottom[0].write_diff(xp.reshape(scaled, bottom[0].shape))
+
+    def _distance(self, bottom: Blobs) -> Array:
+        """Return the features less their centres. Shape: (N, K)."""
+        xp = self.xp
+        x = xp.reshape(bottom[0].read(), (bottom[0].shape[0], self.size))
+        return x - xp.take(self.blobs[0].read(), self._labels(bottom), axis=0)
+
+    def _labels(self, bottom: Blobs) -> Array:
+        """Return the labels, those of no class moved to the nearest. Shape: (N,), int64."""
+        xp = self.xp
+        labels = self.cast(xp.reshape(bottom[1].read(), (-1,)), "int64")
+        return xp.minimum(xp.maximum(labels, 0), self.classes - 1)

@@ -1,0 +1,68 @@
+"""BatchNorm with a scale and a bias of its own, as NVCaffe's."""
+
+import numpy as np
+import pytest
+
+from demitasse.errors import ConfigError
+from demitasse.testing import check_gradients, make_layer
+
+X = np.random.default_rng(0).normal(1, 2, (4, 3, 2, 5))
+IN_PLACE = 'bottom: "x" top: "x"'
+UNIFORM = '{ type: "uniform" min: 0.5 max: 2 }'
+FILLERS = f"scale_filler {UNIFORM} bias_filler {UNIFORM}"
+
+
+def text(fields, more=""):
+    return f'type: "BatchNorm" batch_norm_param {{ {fields} }} {more}'
+
+
+def spread(param):
+    return np.asarray(param.data).reshape(-1, 1, 1)
+
+
+@pytest.mark.parametrize("fields", ["scale_bias: true", "scale_filler { value: 1 }", FILLERS])
+@pytest.mark.parametrize("more", ["", IN_PLACE])
+@pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
+def test_it_is_batch_norm_and_scale(fields, more, phase, backend):
+    one = make_layer(text(fields, more), [X], phase=phase, device=backend)
+    one.params[0].data, one.params[1].data, one.params[2].data = [1, 2, 3], [2, 3, 4], [2]
+    mean, variance = (spread(blob) / 2 for blob in one.params[:2])
+    if phase == "TRAIN":
+        mean = X.mean(axis=(0, 2, 3), keepdims=True)
+        variance = X.var(axis=(0, 2, 3), keepdims=True)
+
+    [y] = one.forward(X)
+
+    unit = (X - mean) / np.sqrt(variance + np.float32(1e-5))
+    np.testing.assert_allclose(y, unit * spread(one.params[3]) + spread(one.params[4]))
+
+
+@pytest.mark.parametrize("more", ["", IN_PLACE])
+@pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
+def test_gradients(more, phase, backend):
+    one = make_layer(text(FILLERS, more), [X], phase=phase, device=backend)
+    one.params[1].data, one.params[2].data = [2, 3, 4], [2]
+
+    check_gradients(one, X, step=1e-4, threshold=1e-5, check_params=[3, 4])
+
+
+def test_without_fillers_it_scales_by_1_and_adds_0():
+    one = make_layer(text("scale_bias: true"), [X])
+
+    np.testing.assert_array_equal(one.params[3].data, 1)
+    np.testing.assert_array_equal(one.params[4].data, 0)
+
+
+def test_rates_of_the_statistics_become_0():
+    rates = "param { lr_mult: 1 decay_mult: 1 } param { lr_mult: 1 decay_mult: 1 }"
+
+    one = make_layer(text("scale_bias: true", rates), [X])
+
+    assert [spec.lr_mult for spec in one.layer.param.param] == [0, 0, 0]
+    with pytest.raises(ConfigError, match="the statistics of BatchNorm are not trained"):
+        make_layer(text("", rates), [X])
+
+
+def test_backends_get_no_descriptor_of_it():
+    assert make_layer(text("scale_bias: true"), [X]).layer.op is None
+    assert make_layer(text(""), [X]).layer.op is not None
