@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Color", "decode_image", "read_image"]
 
-Color = Literal["native", "color", "gray"]
-"""Channels to decode to: those of the file, always BGR, or always one."""
+Color = Literal["native", "color", "gray", "indices"]
+"""Channels to decode to: those of the file, always BGR, always one, or the numbers of a palette's
+colours, which is how label images are stored (one channel where there is no palette).
+"""
 
 
 def decode_image(content: Raw, color: Color = "native") -> np.ndarray:
@@ -85,7 +87,9 @@ def _mode(image: Image, color: Color) -> str:
     if image.mode.startswith(("I", "F")):
         message = f"a picture of type {image.mode} has no 8-bit pixels; only those can be used"
         raise ValueError(message)
-    if image.mode in {"1", "L"}:
+    if color == "indices" and image.mode == "P":
+        return "P"
+    if color == "indices" or image.mode in {"1", "L"}:
         return "L"
     has_alpha = image.mode in {"RGBA", "LA", "PA"} or "transparency" in image.info
     return "RGBA" if has_alpha else "RGB"

@@ -10,11 +10,13 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from demitasse.data.broken import Broken
 from demitasse.data.image import Color, read_image
+from demitasse.data.list_walk import ListWalk
 from demitasse.data.order import Order
 from demitasse.data.prefetch import Batch
 from demitasse.data.resize import resize_image
@@ -33,6 +35,14 @@ class Entry:
 
     name: str
     labels: tuple[float, ...]
+
+
+class Picture(NamedTuple):
+    """A picture of a batch: its number, its line, and its pixels (C, H, W) before cropping."""
+
+    number: int
+    entry: Entry
+    pixels: np.ndarray
 
 
 def read_image_list(source: Path, find: Find) -> list[Entry]:
@@ -114,8 +124,7 @@ class ImageListBatches:
         ranks: How many there are.
         whole_epochs: Whether to begin with a round's first picture, and to end a batch with its
             last one.
-        broken: What becomes of pictures that cannot be used; None refuses them. Where one is
-            skipped, the next good one stands in for it; in whole epochs, the batch becomes smaller.
+        broken: What becomes of pictures that cannot be used; None refuses them. See ``ListWalk``.
     """
 
     def __init__(
@@ -135,14 +144,20 @@ class ImageListBatches:
         whole_epochs: bool = False,
         broken: Broken | None = None,
     ) -> None:
-        self._broken = broken or Broken()
         self._source, self._entries, self._find = source, entries, find
         self._transformer, self._batch_size, self._order = transformer, batch_size, order
         self._color, self._size = color, size
-        self._position, self._rank, self._ranks = position, rank, ranks
-        self._whole_epochs = whole_epochs
-        if whole_epochs:
-            self._position -= position % len(entries)
+        self._walk = ListWalk(
+            str(source),
+            len(entries),
+            self._read,
+            batch_size,
+            position=position,
+            rank=rank,
+            ranks=ranks,
+            whole_epochs=whole_epochs,
+            broken=broken,
+        )
 
     def first_shape(self) -> tuple[int, ...]:
         """Return the shape of the first batch: (N, C, h, w).
@@ -150,14 +165,8 @@ class ImageListBatches:
         Raises:
             DataError: The first picture cannot be used; names it.
         """
-        first = at = self._number(0)
-        while True:
-            try:
-                return (self._batch_size, *self._infer(self._read(at, first)))
-            except DataError:
-                at += 1
-                if not self._broken.skip or at - first == len(self._entries):
-                    raise
+        picture = self._walk.first()
+        return (self._batch_size, *self._transformer.infer_shape(picture.pixels.shape))
 
     def fill(self, batch: Batch) -> None:
         """Make the next batch: data (N, C, h, w) and labels (N,), or (N, labels).
@@ -165,19 +174,16 @@ class ImageListBatches:
         Raises:
             DataError: A picture cannot be read, or becomes another size than the first; names it.
         """
-        found: list[tuple[int, Entry, np.ndarray]] = []
-        while not found:  # all pictures of a batch may be broken
-            size = self._batch_size
-            if self._whole_epochs:
-                size = min(size, len(self._entries) - self._position % len(self._entries))
-            found = [one for index in range(size) if (one := self._good(self._number(index)))]
-            self._position += size * self._ranks
-            batch.last = self._whole_epochs and self._position % len(self._entries) == 0
-            if batch.last and not found:
-                message = "no picture of the last batch can be used; change the batch size"
-                raise DataError(message, str(self._source))
-        self._put(found, batch)
-        batch.position, batch.skipped = self._position, self._broken.count
+        pictures = self._walk.take(batch)
+        labels = batch.array(1, (len(pictures), *self.label_shape[1:]))
+        shape = self._transformer.infer_shape(pictures[0].pixels.shape)
+        data = batch.array(0, (len(pictures), *shape))
+        for index, (number, entry, pixels) in enumerate(pictures):
+            labels[index] = entry.labels if labels.ndim > 1 else entry.labels[0]
+            try:
+                self._transformer.finish([pixels], data[index : index + 1], first=number)
+            except DemitasseError as error:
+                raise self._placed(error, entry) from error
 
     @property
     def label_shape(self) -> tuple[int, ...]:
@@ -188,52 +194,18 @@ class ImageListBatches:
     def close(self) -> None:
         """Do nothing: no file is kept open."""
 
-    def _put(self, found: list[tuple[int, Entry, np.ndarray]], batch: Batch) -> None:
-        """Put some pictures into a batch, each with its number."""
-        labels = batch.array(1, (len(found), *self.label_shape[1:]))
-        for index, (number, entry, image) in enumerate(found):
-            labels[index] = entry.labels if labels.ndim > 1 else entry.labels[0]
-            try:
-                if not index:
-                    data = batch.array(0, (len(found), *self._infer(image)))
-                self._transformer.finish([image], data[index : index + 1], first=number)
-            except DemitasseError as error:
-                raise self._placed(error, entry) from error
-
-    def _good(self, number: int) -> tuple[int, Entry, np.ndarray] | None:
-        """Return number, line and picture, or None where it is left out."""
-        for at in range(number, number + len(self._entries)):
-            try:
-                image = self._read(at, number)
-                return number, self._entry(at), image
-            except DataError as error:
-                fault = error
-                self._broken.note(error, at // len(self._entries))
-                if self._whole_epochs:
-                    return None
-        raise fault
-
-    def _number(self, index: int) -> int:
-        return self._position + self._rank + index * self._ranks
-
-    def _entry(self, number: int) -> Entry:
-        return self._entries[self._order[number]]
-
-    def _read(self, at: int, number: int) -> np.ndarray:
-        """Return the picture ``at``, changed as that of ``number`` is."""
-        entry = self._entry(at)
+    def _read(self, at: int, number: int) -> Picture:
+        """Return the picture of the number ``at``, changed as that of ``number`` is."""
+        entry = self._entries[self._order[at]]
         try:
-            image = read_image(self._find(entry.name), self._color)
+            pixels = read_image(self._find(entry.name), self._color)
             if self._size is not None:
-                image = resize_image(image, *self._size)
-            image = self._transformer.augment([image], first=number)[0]
-            self._transformer.infer_shape(image.shape)
+                pixels = resize_image(pixels, *self._size)
+            pixels = self._transformer.augment([pixels], first=number)[0]
+            self._transformer.infer_shape(pixels.shape)
         except DemitasseError as error:
             raise self._placed(error, entry) from error
-        return image
-
-    def _infer(self, image: np.ndarray) -> tuple[int, int, int]:
-        return self._transformer.infer_shape(image.shape)
+        return Picture(number, entry, pixels)
 
     def _placed(self, error: DemitasseError, entry: Entry) -> DataError:
         return DataError(error.message, str(self._source), entry.name)

@@ -27,7 +27,7 @@ from demitasse.errors import ConfigError, DemitasseError, ShapeError
 from demitasse.paths import resolve
 from demitasse.proto import Datum, TransformationParameter
 
-__all__ = ["DataTransformer", "Images", "RandomWords"]
+__all__ = ["DataTransformer", "Images", "RandomWords", "crop_of"]
 
 
 class DataTransformer:
@@ -65,7 +65,7 @@ class DataTransformer:
         self._augment_random = augment_random or RecordRandom(0, "", "augment", WORDS)
         self._augmenter = Augmenter(param)
         self._seen = 0
-        self._crop, self._mirror = _crop(param), param.mirror
+        self._crop, self._mirror = crop_of(param), param.mirror
         self._crops_anywhere = self._crop is not None and phase == "TRAIN"
         self._scale = self.dtype.type(param.scale)
         if param.mean_file and param.mean_value:
@@ -238,8 +238,12 @@ class DataTransformer:
             np.multiply(out, self._scale, out=out)
 
 
-def _crop(param: TransformationParameter) -> tuple[int, int] | None:
-    """Return height and width of what is cut out."""
+def crop_of(param: TransformationParameter) -> tuple[int, int] | None:
+    """Return height and width of what is cut out, or None.
+
+    Raises:
+        ConfigError: ``crop_size``, ``crop_h`` and ``crop_w`` do not go together.
+    """
     square, sides = param.crop_size, (param.crop_h, param.crop_w)
     if bool(sides[0]) != bool(sides[1]) or (square and max(sides)):
         message = (
