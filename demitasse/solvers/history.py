@@ -43,6 +43,7 @@ class History:
         self.memories = [SyncedMemory(self._starts[-1], dtype, device) for _ in range(sorts)]
         self.moving = [False] * len(params)
         self.orders: list[PrivateLayout | None] = [None] * len(params)
+        self._apart: dict[int, list[np.ndarray]] = {}
 
     def __len__(self) -> int:
         """Return the number of arrays, as a solver state counts them."""
@@ -58,31 +59,31 @@ class History:
             memory.to(device)
 
     def order(self, index: int, layout: PrivateLayout | None) -> None:
-        """Put a parameter's arrays in the order of a layout without padding; None for C order.
+        """Put a parameter's arrays in the order of a private layout; None for C order.
 
-        An update can then work on weights and gradients where a backend keeps them.
+        An update can then work on weights and gradients where a backend keeps them. Arrays with
+        padding, which must stay zero, get memory of their own.
         """
-        before = self.orders[index]
+        before, device = self.orders[index], self.memories[0].device
         if before is layout:
             return
+        plains = [_plain(part, before, device, self._counts[index]) for part in self.parts(index)]
         self.orders[index] = layout
-        start, count = self._starts[index], self._counts[index]
-        for memory in self.memories:
-            part = memory.mutable_cpu_data()[start : start + count]
-            plain = self._plain(part, before, memory.device)
+        self._apart.pop(index, None)
+        if layout is not None and layout.size != self._counts[index]:
+            self._apart[index] = [device.backend.empty_private(layout) for _ in plains]
+        for part, plain in zip(self.parts(index), plains, strict=True):
             if layout is None:
                 part[...] = plain
             else:
-                memory.device.backend.pack(plain, layout, part)
+                device.backend.pack(plain, layout, part)
 
-    @staticmethod
-    def _plain(part: np.ndarray, order: PrivateLayout | None, device: Device) -> np.ndarray:
-        """Return a copy in C order."""
-        if order is None:
-            return part.copy()
-        plain = device.backend.empty_host(part.shape[0], part.dtype.name)
-        device.backend.unpack(part, order, plain)
-        return plain
+    def parts(self, index: int) -> list[np.ndarray]:
+        """Return a parameter's arrays on the host, in the order they are in, to be written."""
+        if index in self._apart:
+            return self._apart[index]
+        start, count = self._starts[index], self._counts[index]
+        return [memory.mutable_cpu_data()[start : start + count] for memory in self.memories]
 
     def views(self) -> list[list[Array]]:
         """Return, for each parameter, its arrays on the device, to be written. Shape: (count,)."""
@@ -92,24 +93,32 @@ class History:
 
     def arrays(self) -> list[np.ndarray]:
         """Return all arrays on the host, for reading, in their parameters' shapes."""
-        found = []
-        for memory in self.memories:
-            flat = memory.cpu_data()
-            for index, shape in enumerate(self.shapes):
-                start, order = self._starts[index], self.orders[index]
-                part = flat[start : start + self._counts[index]]
+        found: list[list[np.ndarray]] = [[] for _ in self.memories]
+        for index, shape in enumerate(self.shapes):
+            start, count = self._starts[index], self._counts[index]
+            for sort, memory in enumerate(self.memories):
+                order, part = self.orders[index], memory.cpu_data()[start : start + count]
                 if order is not None:
-                    part = self._plain(part, order, memory.device)
-                found.append(part.reshape(shape))
-        return found
+                    part = _plain(self.parts(index)[sort], order, memory.device, count)
+                found[sort].append(part.reshape(shape))
+        return [array for sort in found for array in sort]
 
     def load(self, arrays: Sequence[np.ndarray]) -> None:
         """Take all arrays, in the same order; each has its parameter's number of elements."""
         many = len(self.shapes)
-        self.orders = [None] * many
+        self.orders, self._apart = [None] * many, {}
         for sort, memory in enumerate(self.memories):
             host = memory.mutable_cpu_data()
             own = arrays[sort * many : (sort + 1) * many]
             for start, count, array in zip(self._starts, self._counts, own, strict=False):
                 host[start : start + count] = array.reshape(-1)
         self.moving = [any(array.any() for array in arrays[i::many]) for i in range(many)]
+
+
+def _plain(part: np.ndarray, order: PrivateLayout | None, device: Device, count: int) -> np.ndarray:
+    """Return a copy in C order. Shape: (count,)."""
+    if order is None:
+        return part.copy()
+    plain = device.backend.empty_host(count, part.dtype.name)
+    device.backend.unpack(part, order, plain)
+    return plain

@@ -22,6 +22,10 @@ __all__ = ["Updater"]
 log = get_logger(__name__)
 
 
+ZERO_STAYS = {"SGD", "Nesterov"}
+"""Updates that keep a zero weight with a zero gradient as it is, whatever their numbers are."""
+
+
 class Updater:
     """Changes the learnable parameters of a net by one solver's formula.
 
@@ -82,16 +86,18 @@ class Updater:
                 known[lr, decay] = updates.scaled(common, lr, decay, scale)
             blob = net.learnable_params[index]
             data, diff = blob.data_memory, blob.diff_memory
-            layout = _common_layout(blob)
+            layout = _common_layout(blob, padded=self.kind in ZERO_STAYS)
             self.history.order(index, layout)
+            own = history
             if layout is not None:
+                own = self.history.parts(index)
                 arrays = data.mutable_private_data(layout), diff.mutable_private_data(layout)
             else:
                 arrays = (
                     self._flat(data.mutable_gpu_data(), blob.count),
                     self._flat(diff.mutable_gpu_data(), blob.count),
                 )
-            pieces.append(Piece(known[lr, decay], *arrays, history))
+            pieces.append(Piece(known[lr, decay], *arrays, own))
         return pieces
 
     def _drifts(self, index: int) -> bool:
@@ -128,12 +134,12 @@ class Updater:
         return array if array.shape[0] == count else array[:count]
 
 
-def _common_layout(blob: Blob) -> PrivateLayout | None:
+def _common_layout(blob: Blob, *, padded: bool) -> PrivateLayout | None:
     """Return the private layout that a backend keeps a weight and its gradient in.
 
-    None where they are not in one and the same, or where it has padding: C order then.
+    None where they are not in one and the same: C order then. With ``padded`` it may have padding.
     """
     layout = blob.diff_memory.layout
-    if layout is None or layout is not blob.data_memory.layout or layout.size != blob.count:
+    if layout is None or layout is not blob.data_memory.layout:
         return None
-    return layout
+    return layout if padded or layout.size == blob.count else None

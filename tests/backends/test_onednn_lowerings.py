@@ -94,6 +94,10 @@ def conv(name, bottom, top, m, rest=""):
     )
 
 
+def ip(bottom, top, m):
+    return layer(top, "InnerProduct", bottom, top, f"inner_product_param {{ num_output: {m} }}")
+
+
 sizes = st.integers(1, 4)
 
 
@@ -287,3 +291,20 @@ def test_normalisation_is_folded_into_a_convolution_that_needs_no_gradient():
         want = portable.blobs["z"].data
         assert np.allclose(planned.blobs["z"].data, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
     assert planned.plan.entries[1].group.count == 4
+
+
+@given(
+    shape=st.sampled_from([(5, 4), (2, 4, 3, 2), (3, 4, 6)]),
+    ignore=st.sampled_from(["", "ignore_label: 1"]),
+    mode=st.sampled_from(["FULL", "VALID", "BATCH_SIZE", "NONE"]),
+)
+def test_softmax_loss_is_the_portable_one(shape, ignore, mode):
+    param = f"loss_param {{ {ignore} normalization: {mode} }}"
+    text = net(
+        conv("conv", "x", "c", 4, "kernel_size: 1") if len(shape) > 2 else ip("x", "c", 4),
+        layer("loss", "SoftmaxWithLoss", "c label", "loss", param),
+        shape=shape,
+        label=(shape[0], *shape[2:]),
+    ).replace("force_backward: true", "")
+
+    expect_same(text, ["loss"] if len(shape) == 2 else [])

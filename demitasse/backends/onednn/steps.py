@@ -9,6 +9,7 @@ from demitasse.backends.onednn import (
     normalization,
     pooling,
     softmax,
+    softmax_loss,
     sums,
 )
 
@@ -21,5 +22,6 @@ __all__ = [
     "normalization",
     "pooling",
     "softmax",
+    "softmax_loss",
     "sums",
 ]
