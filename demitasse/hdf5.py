@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from demitasse.atomic import atomic_write
+from demitasse.data.hdf5 import array_of, damage
 from demitasse.errors import WeightsError
 
 if TYPE_CHECKING:
@@ -55,25 +56,26 @@ def read_hdf5_weights(path: Path) -> dict[str, list[np.ndarray]]:
     """Return the parameters of each layer of an HDF5 weights file, in order.
 
     Raises:
-        WeightsError: It has no ``data`` group, or a layer's parameters are not 0, 1, 2, ...
+        WeightsError: The file is damaged, it has no ``data`` group, or a layer's parameters are not
+            named by numbers.
     """
-    with open_hdf5(path, "r") as file:
+    found: dict[str, dict[str, np.ndarray]] = {}
+
+    def note(name: str, item: Any) -> None:
+        layer, _, index = name.rpartition("/")
+        if hasattr(item, "dtype"):
+            found.setdefault(layer, {})[index] = array_of(item)
+        elif not len(item):
+            found.setdefault(name, {})
+
+    with damage(path, WeightsError), open_hdf5(path, "r") as file:
         if "data" not in file:
             message = f"{path} has no group 'data': not a file of Caffe weights"
             raise WeightsError(message)
-        found: dict[str, dict[str, np.ndarray]] = {}
-
-        def note(name: str, item: Any) -> None:
-            layer, _, index = name.rpartition("/")
-            if hasattr(item, "dtype"):
-                found.setdefault(layer, {})[index] = item[()]
-            elif not len(item):
-                found.setdefault(name, {})
-
         file["data"].visititems(note)
     weights: dict[str, list[np.ndarray]] = {}
     for layer, arrays in found.items():
-        if not all(index.isdigit() for index in arrays):
+        if not all(index.isdecimal() for index in arrays):
             message = f"{path}: parameters of layer {layer!r} are named {', '.join(arrays)}"
             raise WeightsError(message)
         weights[layer] = [arrays[index] for index in sorted(arrays, key=int)]

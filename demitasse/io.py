@@ -5,6 +5,7 @@ Source: Caffe, ``Net::CopyTrainedLayersFrom``, ``ToProto``, ``ToHDF5`` in ``src/
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -80,11 +81,25 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, list[np.ndarray]]:
     """
     if is_hdf5(Path(path)):
         return {name: arrays for name, arrays in read_hdf5_weights(Path(path)).items() if arrays}
-    return {
-        layer.name: [floats(blob).reshape(stored_shape(blob)) for blob in layer.blobs]
-        for layer in read_net_params_binary(path).layer
-        if layer.blobs
-    }
+    try:
+        return {
+            layer.name: [_array_of(layer.name, i, blob) for i, blob in enumerate(layer.blobs)]
+            for layer in read_net_params_binary(path).layer
+            if layer.blobs
+        }
+    except WeightsError as error:
+        raise error if error.place else error.at(os.fspath(path)) from None
+
+
+def _array_of(layer: str, index: int, blob: BlobProto) -> np.ndarray:
+    values, shape = floats(blob), stored_shape(blob)
+    if min(shape, default=1) < 0 or values.size != math.prod(shape):
+        message = (
+            f"parameter {index} of layer {layer!r} has {values.size} values for its shape "
+            f"{shape_string(shape)}"
+        )
+        raise WeightsError(message)
+    return values.reshape(shape)
 
 
 def load_into(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from demitasse.errors import ConfigError
+
 __all__ = ["resolve"]
 
 
@@ -21,10 +23,22 @@ def resolve(name: str, base: Path | None = None) -> Path:
     Returns:
         The first of the two that exists; the one in the working directory when neither does, so
         that the error of whoever opens it shows the path as written.
+
+    Raises:
+        ConfigError: The name holds a zero byte, which no name can.
     """
+    if "\0" in name:
+        message = f"{name!r} is no name of a file"
+        raise ConfigError(message)
     path = Path(name)
-    if not path.is_absolute() and not path.exists() and base is not None:
+    if not path.is_absolute() and not _exists(path) and base is not None:
         beside = base / path
-        if beside.exists() or beside.parent.is_dir():
-            return beside if beside.exists() else path
+        return beside if _exists(beside) else path
     return path
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # e.g. a name longer than names can be
+        return False

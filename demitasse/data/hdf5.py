@@ -7,18 +7,23 @@ Source: Caffe, ``src/caffe/util/hdf5.cpp``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
-from demitasse.errors import DataError
+from demitasse.errors import DataError, DemitasseError
 
-__all__ = ["Hdf5File", "Hdf5Writer", "open_file", "read_list"]
+__all__ = ["Hdf5File", "Hdf5Writer", "array_of", "damage", "need_room", "open_file", "read_list"]
 
 BLOCK = 64 << 20
 """How much of a file that is read in order is held at once, in bytes."""
+
+DEFLATES = 1032
+"""How many bytes one byte of a compressed file can be at most."""
 
 
 def read_list(source: Path) -> list[str]:
@@ -58,6 +63,51 @@ def open_file(path: Path, mode: str = "r") -> Any:
         raise DataError(message, str(path)) from error
 
 
+@contextmanager
+def damage(path: Path, error: type[DemitasseError] = DataError) -> Iterator[None]:
+    """Turn what h5py raises for a damaged file into an error of ours that names the file."""
+    try:
+        yield
+    except DemitasseError:
+        raise
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        DecodeError,
+    ) as fault:
+        message = f"the HDF5 file is damaged: {fault}"
+        raise error(message).at(str(path)) from fault
+
+
+def array_of(dataset: Any) -> np.ndarray:
+    """Return all values of a data set.
+
+    Raises:
+        ValueError: It is no data set, or says it has more values than its file has room for.
+    """
+    need_room(dataset)
+    return np.asarray(dataset[()])
+
+
+def need_room(dataset: Any) -> None:
+    """Refuse a data set that says it has more values than its file has room for.
+
+    Raises:
+        ValueError: Says how many.
+    """
+    if not hasattr(dataset, "chunks"):
+        message = f"{dataset.name} is no data set"
+        raise ValueError(message)
+    room = dataset.file.id.get_filesize() * (1 if dataset.chunks is None else DEFLATES)
+    if dataset.nbytes > room:
+        message = f"{dataset.name} {dataset.shape} has more values than the file has room for"
+        raise ValueError(message)
+
+
 class Hdf5File:
     """The rows of the data sets of one file.
 
@@ -76,7 +126,8 @@ class Hdf5File:
     def __init__(self, path: Path, names: Sequence[str], *, whole: bool = False) -> None:
         self.path, self._file = path, open_file(path)
         try:
-            self._sets = [self._numbers(name) for name in names]
+            with damage(path):
+                self._sets = [self._numbers(name) for name in names]
             self.rows = int(self._sets[0].shape[0])
             for name, one in zip(names, self._sets, strict=True):
                 if one.shape[0] != self.rows:
@@ -103,11 +154,8 @@ class Hdf5File:
         if not self._held or not 0 <= place < len(self._held[0]):
             self._begin = index - index % self._block
             part = slice(self._begin, self._begin + self._block)
-            try:
+            with damage(self.path):
                 self._held = [one[part] for one in self._sets]
-            except OSError as error:
-                message = f"cannot be read: {error}"
-                raise DataError(message, str(self.path)) from error
             place = index - self._begin
         return [array[place] for array in self._held]
 
@@ -124,6 +172,7 @@ class Hdf5File:
         if one.dtype.kind not in "fiub" or not one.shape:
             message = f"data set {name!r} {one.shape} of {one.dtype} is not made of rows of numbers"
             raise DataError(message, str(self.path))
+        need_room(one)
         return one
 
 

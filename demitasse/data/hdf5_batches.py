@@ -104,6 +104,12 @@ class Hdf5Batches:
         """Go on by some rows, into the files that follow."""
         self._row += rows
         while self._row >= self._size():
+            if len(self._sizes) == len(self._paths) and not self._visit % len(self._paths):
+                rounds, self._row = divmod(self._row, sum(self._sizes.values()))
+                self._visit += rounds * len(self._paths)
+                if rounds:  # each has an order of its own
+                    self.close()
+                    continue
             self._row -= self._size()
             self._visit += 1
             if len(self._paths) > 1:

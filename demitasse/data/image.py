@@ -9,6 +9,7 @@ Source: Caffe, ``src/caffe/util/io.cpp`` (``DecodeDatumToCVMat``) and OpenCV's `
 from __future__ import annotations
 
 import io
+import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 __all__ = ["Color", "decode_image", "read_image"]
+
+FORMATS = ("BMP", "DIB", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "SUN", "TIFF", "WEBP")
+"""What OpenCV reads. Pillow knows more, among them EPS, for which it would start Ghostscript."""
+
+ROOM, GROWTH = 1 << 26, 2048
+"""A picture may take so many bytes, and where its file is large so many for each of its bytes."""
 
 Color = Literal["native", "color", "gray", "indices"]
 """Channels to decode to: those of the file, always BGR, always one, or the numbers of a palette's
@@ -42,7 +49,8 @@ def decode_image(content: Raw, color: Color = "native") -> np.ndarray:
         The pixels, uint8. Shape: (C, H, W).
 
     Raises:
-        DataError: Pillow is not installed, or this is not a picture it can decode.
+        DataError: Pillow is not installed, or this is not a picture it can decode, or one far
+            larger than its file.
     """
     try:
         import PIL.Image
@@ -51,7 +59,10 @@ def decode_image(content: Raw, color: Color = "native") -> np.ndarray:
         message = "decoding pictures needs Pillow; run: pip install demitasse[image]"
         raise DataError(message) from None
     try:
-        with PIL.Image.open(io.BytesIO(content)) as image:
+        PIL.Image.init()
+        known = [name for name in FORMATS if name in PIL.Image.OPEN]
+        with PIL.Image.open(io.BytesIO(content), formats=known) as image:
+            _need_room(image, len(content))
             if color == "gray":
                 # A JPEG stores brightness as a channel of its own; other files ignore this.
                 image.draft("L", image.size)
@@ -59,7 +70,7 @@ def decode_image(content: Raw, color: Color = "native") -> np.ndarray:
             if color != "native" and "exif" in image.info:
                 upright = PIL.ImageOps.exif_transpose(image)
             return _planes(upright.convert(_mode(upright, color)))
-    except (OSError, ValueError, SyntaxError, PIL.Image.DecompressionBombError) as error:
+    except (*DAMAGE, PIL.Image.DecompressionBombError) as error:
         message = f"cannot be decoded as a picture: {error}"
         raise DataError(message) from error
 
@@ -76,6 +87,18 @@ def read_image(path: Path, color: Color = "native") -> np.ndarray:
         raise DataError(error.strerror or str(error), str(path)) from error
     except DataError as error:
         raise DataError(error.message, str(path)) from error
+
+
+DAMAGE = (OSError, EOFError, ValueError, SyntaxError, TypeError, LookupError, struct.error)
+"""What Pillow raises for damaged files."""
+
+
+def _need_room(image: Image, size: int) -> None:
+    """Refuse a picture that a file of so many bytes cannot hold, before it is decoded."""
+    bytes_needed = image.width * image.height * 4
+    if bytes_needed > max(ROOM, GROWTH * size):
+        message = f"{image.width} x {image.height} pixels in {size} bytes cannot be"
+        raise ValueError(message)
 
 
 def _mode(image: Image, color: Color) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -86,8 +87,9 @@ def _count_labels(line: str, find: Find) -> int:
     while numbers < len(words) - 1 and _is_number(words[-1 - numbers]):
         numbers += 1
     for count in range(1, numbers + 1):
-        if find(line.rsplit(maxsplit=count)[0]).is_file():
-            return count
+        with suppress(OSError):  # a name that no file can have
+            if find(line.rsplit(maxsplit=count)[0]).is_file():
+                return count
     return 1
 
 

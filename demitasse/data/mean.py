@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from demitasse.data.datum import datum_to_array
 from demitasse.data.db import open_db, printable, records
-from demitasse.errors import DataError, DemitasseError
+from demitasse.errors import DataError, DemitasseError, WeightsError
 from demitasse.proto import BlobProto, Datum, floats, set_floats, stored_shape
 
 __all__ = ["compute_mean", "read_mean"]
@@ -36,8 +36,10 @@ def read_mean(path: Path) -> np.ndarray:
     except DecodeError as error:
         message = "this is not a mean file: it does not hold a BlobProto"
         raise DataError(message, str(path)) from error
-    values = floats(proto)
-    dims = stored_shape(proto)
+    try:
+        values, dims = floats(proto), stored_shape(proto)
+    except WeightsError as error:
+        raise DataError(error.message, str(path)) from error
     if len(dims) == 4 and dims[0] == 1:
         dims = dims[1:]
     if len(dims) != 3 or min(dims) < 1 or values.size != np.prod(dims, dtype=object):

@@ -25,8 +25,8 @@ SPLITS = {"train": "train", "test": "t10k"}
 
 KINDS = (("images-idx3-ubyte", "images.idx3-ubyte"), ("labels-idx1-ubyte", "labels.idx1-ubyte"))
 UBYTE = 8
-LARGEST = 1 << 31
-"""Most values a file may say it holds."""
+DEFLATES = 1032
+"""How many bytes one byte of a gzipped file can be at most."""
 
 
 def read_idx(path: Path) -> np.ndarray:
@@ -48,8 +48,9 @@ def read_idx(path: Path) -> np.ndarray:
                 raise DataError(message, str(path))
             shape = struct.unpack(f">{axes}I", file.read(4 * axes))
             size = math.prod(shape)
-            if size > LARGEST:
-                message = f"the file says it holds {shape} bytes; that is too large for an idx file"
+            room = path.stat().st_size * (DEFLATES if gzipped else 1)
+            if size > room:
+                message = f"the file says it holds {shape} = {size} bytes; it is too short for that"
                 raise DataError(message, str(path))
             content = file.read(size + 1)
     except (OSError, EOFError, struct.error, zlib.error) as error:

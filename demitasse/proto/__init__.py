@@ -14,6 +14,7 @@ from demitasse.proto.read import (
     read_text,
 )
 from demitasse.proto.read_binary import read_binary
+from demitasse.proto.strings import mend_strings
 from demitasse.proto.text.dialects import fork_of_type
 from demitasse.proto.upgrade import upgrade_net, upgrade_solver
 from demitasse.proto.write import text_of, write_binary, write_text
@@ -28,6 +29,7 @@ __all__ = [
     "fork_of_type",
     "keep_lines",
     "line_of_layer",
+    "mend_strings",
     "origin_of_layer",
     "parse_text",
     "read_binary",

@@ -17,6 +17,7 @@ __all__ = ["floats", "set_floats", "stored_shape"]
 
 Floats = npt.NDArray[Any]  # float32 or float64
 
+MAX_AXES = 32
 RAW_TYPES = {BlobProto.DOUBLE: "<f8", BlobProto.FLOAT: "<f4", BlobProto.FLOAT16: "<f2"}
 
 
@@ -64,9 +65,16 @@ def set_floats(blob: BlobProto, values: Floats, diff: bool = False) -> None:
 
 
 def stored_shape(blob: BlobProto) -> tuple[int, ...]:
-    """The shape of a blob message; old files have four numbers instead."""
+    """The shape of a blob message; old files have four numbers instead.
+
+    Raises:
+        WeightsError: It has more axes than a blob can have.
+    """
     if any(blob.HasField(name) for name in ("num", "channels", "height", "width")):
         return (blob.num, blob.channels, blob.height, blob.width)
+    if len(blob.shape.dim) > MAX_AXES:
+        message = f"a blob has {len(blob.shape.dim)} axes; no more than {MAX_AXES} are possible"
+        raise WeightsError(message)
     return tuple(blob.shape.dim)
 
 

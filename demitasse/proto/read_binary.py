@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 from google.protobuf.message import DecodeError, Message
 
 from demitasse.errors import DemitasseError, WeightsError
+from demitasse.proto.strings import mend_strings
 
 __all__ = ["read_binary"]
 
@@ -30,9 +31,10 @@ DISGUISES = {
 def read_binary(
     path: str | os.PathLike[str], cls: type[M], error: type[DemitasseError] = WeightsError
 ) -> M:
-    """Read a message from a file in protobuf's binary encoding.
+    r"""Read a message from a file in protobuf's binary encoding.
 
-    No more memory is taken than the file's size calls for, whatever the file claims.
+    No more memory is taken than the file's size calls for, whatever the file claims. Strings that
+    are no UTF-8 have those bytes as ``\xNN``.
 
     Args:
         path: The file.
@@ -54,6 +56,7 @@ def read_binary(
         message.ParseFromString(encoded)
     except DecodeError as fault:
         raise error(_why(encoded, cls)).at(name) from fault
+    mend_strings(message)
     if not message.IsInitialized():
         missing = ", ".join(cast(Any, message).FindInitializationErrors())
         reason = f"required fields are missing: {missing}"

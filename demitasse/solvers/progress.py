@@ -13,6 +13,9 @@ __all__ = ["check_progress", "progress_of", "set_progress"]
 
 log = get_logger(__name__)
 
+MOST = 1 << 53
+"""Passes or records no run gets beyond."""
+
 
 def progress_of(train: Net, tests: Sequence[Net]) -> ResumeState:
     """Return how far the nets of a solver have come.
@@ -37,12 +40,12 @@ def check_progress(resume: ResumeState) -> None:
     """Refuse a progress that cannot be one.
 
     Raises:
-        SnapshotError: A count is negative.
+        SnapshotError: A count is negative or larger than any run can come.
     """
     for net in resume.net:
         counts = [net.passes, *(c.value for layer in net.layer for c in layer.counter)]
-        if min(counts) < 0:
-            message = f"the state holds a negative count for the {net.net} net; it is damaged"
+        if not 0 <= min(counts) <= max(counts) <= MOST:
+            message = f"the state holds an impossible count for the {net.net} net; it is damaged"
             raise SnapshotError(message)
     numbers = [*resume.snapshot, *(n for w in resume.watch for n in (w.iter, w.tests, w.event))]
     if min(numbers, default=0) < 0:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from demitasse.atomic import atomic_write
+from demitasse.data.hdf5 import array_of, damage
 from demitasse.errors import SnapshotError, WeightsError
 from demitasse.hdf5 import is_hdf5, open_hdf5
 from demitasse.proto import (
@@ -23,6 +23,7 @@ from demitasse.proto import (
     ResumeState,
     SolverState,
     floats,
+    mend_strings,
     read_binary,
     set_floats,
     stored_shape,
@@ -105,7 +106,11 @@ def read_state(path: Path) -> State:
 
 
 def _array(blob: BlobProto, index: int, path: Path) -> np.ndarray:
-    values, shape = floats(blob), stored_shape(blob)
+    try:
+        values, shape = floats(blob), stored_shape(blob)
+    except WeightsError as error:
+        text = f"history {index}: {error.message}"
+        raise SnapshotError(text).at(str(path)) from error
     if any(n < 0 for n in shape) or values.size != np.prod(shape, dtype=object):
         text = f"history {index} has {values.size} values for its shape {shape}"
         raise SnapshotError(text).at(str(path))
@@ -165,7 +170,7 @@ def _write_string(file: Any, name: str, text: str) -> None:
 
 def _read_hdf5(path: Path) -> State:
     try:
-        with open_hdf5(path, "r") as file:
+        with damage(path, SnapshotError), open_hdf5(path, "r") as file:
             if "iter" not in file or "history" not in file:
                 if "data" in file:
                     raise _mistaken(path)
@@ -177,20 +182,26 @@ def _read_hdf5(path: Path) -> State:
                 text = f"its history is named {', '.join(names)} instead of 0, 1, 2, ..."
                 raise SnapshotError(text).at(str(path))
             return State(
-                int(np.ravel(file["iter"][()])[0]),
-                _text(file["learned_net"][()]) if "learned_net" in file else "",
-                int(np.ravel(file["current_step"][()])[0]) if "current_step" in file else 0,
-                [np.asarray(history[name][()]) for name in names],
-                ResumeState.FromString(file[RESUME][()].tobytes()) if RESUME in file else None,
+                _integer(file["iter"]),
+                _text(array_of(file["learned_net"])) if "learned_net" in file else "",
+                _integer(file["current_step"]) if "current_step" in file else 0,
+                [array_of(history[name]) for name in names],
+                _resume(file[RESUME]) if RESUME in file else None,
             )
     except WeightsError as error:
         raise SnapshotError(error.message) from error
-    except (OSError, ValueError, IndexError, KeyError, TypeError, DecodeError) as error:
-        text = f"the file is damaged: {error}"
-        raise SnapshotError(text).at(str(path)) from error
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        value = value.reshape(-1)[0]
-    return value.decode() if isinstance(value, bytes) else str(value)
+def _integer(dataset: Any) -> int:
+    return int(array_of(dataset).reshape(-1)[0])
+
+
+def _resume(dataset: Any) -> ResumeState:
+    resume: ResumeState = ResumeState.FromString(array_of(dataset).tobytes())
+    mend_strings(resume)
+    return resume
+
+
+def _text(value: np.ndarray) -> str:
+    first = value.reshape(-1)[0]
+    return first.decode() if isinstance(first, bytes) else str(first)

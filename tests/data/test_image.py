@@ -2,6 +2,8 @@
 
 import builtins
 import io
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -131,3 +133,25 @@ def test_an_encoded_record_is_decoded():
 
     np.testing.assert_array_equal(datum_to_array(datum), BGR)
     assert datum_to_array(datum, "gray").shape == (1, 2, 2)
+
+
+def test_no_program_is_started_for_a_picture(monkeypatch):
+    import subprocess
+
+    def start(*_args, **_options):
+        pytest.fail("a program was started")
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n"
+
+    with pytest.raises(DataError, match="cannot be decoded"):
+        decode_image(eps)
+
+
+def test_a_picture_far_larger_than_its_file_is_refused_before_it_is_decoded():
+    png = bytearray(encoded(RGB))
+    png[16:24] = struct.pack(">II", 9000, 9000)  # width and height
+    png[29:33] = struct.pack(">I", zlib.crc32(png[12:29]))
+
+    with pytest.raises(DataError, match=r"9000 x 9000 pixels in \d+ bytes cannot be"):
+        decode_image(bytes(png))

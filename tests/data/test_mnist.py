@@ -48,7 +48,7 @@ def test_an_idx_file_is_read(tmp_path, gzipped):
         (struct.pack(">HBBI", 0, 13, 1, 2) + bytes(8), "not an idx file of unsigned bytes"),
         (idx(np.zeros((2, 3), np.uint8))[:-1], r"\(2, 3\) = 6 bytes, but holds 5"),
         (idx(np.zeros((2, 3), np.uint8)) + b"?", "but holds more than that"),
-        (struct.pack(">HBB3I", 0, 8, 3, *[2**32 - 1] * 3), "too large"),
+        (struct.pack(">HBB3I", 0, 8, 3, *[2**32 - 1] * 3), "too short for that"),
         (gzip.compress(idx(np.zeros((90, 90), np.uint8)))[:30], "cannot be read"),
     ],
     ids=["empty", "short", "text", "floats", "cut", "longer", "huge", "gzip cut"],

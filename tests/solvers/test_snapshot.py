@@ -355,7 +355,7 @@ def test_negative_counts_are_refused(fields, tmp_path):
     state.resume.net[0].passes = -1
     write_binary(file, state)
 
-    refused(made(fields, tmp_path), file, "negative count for the train net")
+    refused(made(fields, tmp_path), file, "impossible count for the train net")
 
 
 def test_a_state_whose_weights_are_damaged_changes_nothing(fields, tmp_path):
