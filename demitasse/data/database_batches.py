@@ -118,13 +118,14 @@ class DatabaseBatches:
                 fault = self._placed(error, sources[i])
                 if not error.broken:
                     raise fault from error
-                self._broken.note(fault, sources[i] // (self._reader.size or sources[i] + 1))
+                begin = number + places[i] * self._ranks
+                if sources[i] == begin:
+                    self._broken.note(fault, begin // (self._reader.size or begin + 1))
                 if self._whole_epochs:
                     del records[i], places[i], sources[i]
                     if not places and self._reader.at_start:
                         raise fault from error
                 else:
-                    begin = number + places[i] * self._ranks
                     sources[i] = self._after(sources[i], begin, error)
                     records[i] = self._reader.record(sources[i])
             except DemitasseError as error:

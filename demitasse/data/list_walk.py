@@ -99,7 +99,8 @@ class ListWalk(Generic[Item]):
                 return
             except DataError as error:
                 fault = error
-                self._broken.note(error, at // self._size)
+                if at == number:
+                    self._broken.note(error, at // self._size)
                 if self._whole_epochs:
                     return
         raise fault

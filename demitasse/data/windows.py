@@ -148,7 +148,8 @@ class WindowBatches:
                 return window.label
             except DataError as error:
                 fault = error
-                self._broken.note(error, 0)
+                if not place:
+                    self._broken.note(error, 0)
         raise fault
 
     def _put(self, window: Window, out: np.ndarray, *, mirror: bool) -> None:
