@@ -16,7 +16,7 @@ LAYERS_HEAD = """\
 # Layer types
 
 Every type a `layer { type: ... }` may name, with the shapes it takes and gives, and what it
-refuses. The fields of each are Caffe's.
+refuses. The fields of each are those of Caffe or of the fork that has it.
 """
 
 COMMANDS_HEAD = """\

@@ -20,7 +20,8 @@ class Convolution(ConvolutionBase):
     """Slide a window over any number of spatial axes and multiply by a weight.
 
     Forks of Caffe know two more names of it: DepthwiseConvolution is the same layer, and
-    ConvolutionDepthwise takes every channel as a group, whatever ``group`` is.
+    ConvolutionDepthwise takes every channel as a group, whatever ``group`` is. The two are not
+    compared with the originals.
 
     Shapes: every bottom (*lead, C, *spatial) -> its top (*lead, num_output, *places), ``axis`` is
     that of C; weight (num_output, C/group, *kernel); bias (num_output,).

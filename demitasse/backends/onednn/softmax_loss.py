@@ -95,7 +95,7 @@ class SoftmaxLossStep(PreparedStep):
     def _normalizer(self, counted: np.ndarray | None) -> np.float32:
         mode = self.op.normalization
         if mode == "VALID" and counted is not None:
-            return np.float32(max(1, np.count_nonzero(counted)))
+            return np.float32(max(1, int(np.count_nonzero(counted))))
         places = self.outer * self.inner
         by_mode = {"FULL": places, "VALID": places, "BATCH_SIZE": self.outer, "NONE": 1}
         return np.float32(by_mode[mode])

@@ -1,0 +1,441 @@
+"""The oneDNN backend: finding the library, private layouts, live views, threads."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from demitasse import Net
+from demitasse.backends.onednn import status
+from demitasse.blob import Blob
+from demitasse.config import settings
+from demitasse.device import Device
+from demitasse.errors import NetError
+from demitasse.memory import Head, SyncedMemory, transfers
+from demitasse.proto import NetParameter, parse_text
+
+here = pytest.mark.skipif(not status().loaded, reason=str(status()))
+
+CONVS = """
+force_backward: true
+layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 dim: 9 dim: 8 } } }
+layer { name: "c1" type: "Convolution" bottom: "x" top: "c1"
+  convolution_param { num_output: 16 kernel_size: 3 weight_filler { type: "gaussian" std: 0.3 } } }
+layer { name: "relu" type: "ReLU" bottom: "c1" top: "c1" }
+layer { name: "pool" type: "Pooling" bottom: "c1" top: "p" pooling_param { kernel_size: 2 } }
+layer { name: "c2" type: "Convolution" bottom: "p" top: "c2"
+  convolution_param { num_output: 32 kernel_size: 2 weight_filler { type: "gaussian" std: 0.3 } } }
+layer { name: "flat" type: "Flatten" bottom: "c2" top: "flat" }
+layer { name: "ip" type: "InnerProduct" bottom: "flat" top: "y"
+  inner_product_param { num_output: 5 weight_filler { type: "gaussian" std: 0.3 } } }
+"""
+
+
+def net(text=CONVS, phase="TRAIN", **options):
+    made = Net(parse_text(text, NetParameter), phase, device="cpu", seed=3, **options)
+    made.blobs["x"].mutable_cpu_data()[...] = np.random.default_rng(1).normal(
+        size=made.blobs["x"].shape
+    )
+    return made
+
+
+@pytest.fixture
+def layout():
+    """A layout of (2, 20, 3, 4) that is not C order and has padding."""
+    from demitasse.backends.onednn.candidates import _tag, _tagged
+
+    found = _tagged(
+        Device("cpu").backend.engine, (2, 20, 3, 4), _tag(Device("cpu").backend.engine, 4, 16)
+    )
+    assert found is not None
+    assert found.size > 2 * 20 * 3 * 4
+    return found
+
+
+@pytest.fixture
+def values():
+    return np.random.default_rng(2).normal(size=480).astype(np.float32)
+
+
+# -- the library ------------------------------------------------------------------------------
+
+
+def run(code, **env):
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **env},
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+
+
+def test_importing_demitasse_does_not_load_the_library():
+    code = (
+        "import demitasse, demitasse.backends.onednn; "
+        "print('libdnnl' in open('/proc/self/maps').read())"
+    )
+
+    done = run(code)
+
+    assert done.stdout.strip() == "False", done.stderr
+
+
+def test_without_the_library_the_cpu_is_plain_numpy():
+    code = (
+        "from demitasse.device import Device; from demitasse.backends.onednn import status; "
+        "print(Device('cpu').backend.name, status().loaded, status())"
+    )
+
+    done = run(code, DEMITASSE_ONEDNN_LIBRARY="none")
+
+    assert done.stdout.split()[:2] == ["numpy", "False"], done.stderr
+    assert "not used" in done.stdout
+
+
+def test_a_library_that_is_not_there_is_named():
+    code = "from demitasse.backends.onednn import status; print(status())"
+
+    done = run(code, DEMITASSE_ONEDNN_LIBRARY="/nowhere/libdnnl.so.3")
+
+    assert "/nowhere/libdnnl.so.3" in done.stdout, done.stderr
+
+
+@here
+def test_status_says_version_threads_and_instruction_set():
+    text = str(status())
+
+    assert text.startswith("oneDNN 3.")
+    assert "threads" in text
+    assert Device("cpu").backend.name == "onednn"
+    assert Device("numpy").backend.name == "numpy"
+
+
+# -- the private side -------------------------------------------------------------------------
+
+
+@here
+def test_reading_the_private_side_of_host_data_reorders_once(layout, values):
+    memory = SyncedMemory(480, "float32", Device("cpu"))
+    memory.mutable_cpu_data()[...] = values
+    transfers.reset()
+
+    side = memory.private_data(layout)
+    again = memory.private_data(layout)
+
+    assert side is again
+    assert memory.head is Head.SYNCED
+    assert transfers.reorders == 1
+    assert transfers.to_host == transfers.to_device == 0
+    assert np.count_nonzero(side) == np.count_nonzero(values)  # padding is zero
+
+
+@here
+def test_what_a_step_writes_privately_is_read_on_the_host(layout, values):
+    source = SyncedMemory(480, "float32", Device("cpu"))
+    source.mutable_cpu_data()[...] = values
+    memory = SyncedMemory(480, "float32", Device("cpu"))
+
+    memory.mutable_private_data(layout)[...] = source.private_data(layout)
+
+    assert memory.head is Head.HEAD_AT_GPU
+    np.testing.assert_array_equal(memory.cpu_data(), values)
+    assert memory.head is Head.SYNCED
+
+
+@here
+def test_writing_the_host_side_makes_the_private_side_stale(layout, values):
+    memory = SyncedMemory(480, "float32", Device("cpu"))
+    memory.mutable_private_data(layout)[...] = 0
+
+    memory.mutable_cpu_data()[...] = values
+
+    assert memory.layout is None
+    side = memory.private_data(layout)
+    assert side.sum() == pytest.approx(values.sum(), abs=1e-3)
+
+
+@here
+def test_a_reader_of_another_layout_is_sent_away(layout, values):
+    memory = SyncedMemory(480, "float32", Device("cpu"))
+    memory.mutable_private_data(layout)[...] = 0
+    other = Device("cpu").backend.engine.plain((480,))
+
+    assert memory.private_data(other) is None
+    assert memory.layout is layout
+
+
+@here
+def test_a_cleared_private_gradient_is_zero(layout):
+    memory = SyncedMemory(480, "float32", Device("cpu"))
+    memory.mutable_private_data(layout)[...] = 1
+
+    memory.clear()
+
+    assert memory.head is Head.UNINITIALIZED
+    assert not memory.cpu_data().any()
+    assert not memory.private_data(layout).any()
+
+
+@here
+def test_private_data_moves_to_another_device(layout, values):
+    memory = SyncedMemory(480, "float32", Device("cpu"))
+    memory.mutable_cpu_data()[...] = values
+    memory.mutable_private_data(layout)[...] = memory.private_data(layout)
+
+    memory.to(Device("strict:device1"))
+
+    assert np.array_equal(Device("strict:device1").backend.to_host(memory.gpu_data()), values)
+
+
+@here
+def test_poison_shows_a_stale_host_side_and_spoils_no_result(layout, values):
+    with settings.override(poison=True):
+        memory = SyncedMemory(480, "float32", Device("cpu"))
+        host = memory.mutable_cpu_data()
+        host[...] = values
+        memory.mutable_private_data(layout)[...] = 1
+        poisoned = bool(np.isnan(host).all())
+        planned, portable = net(), net(plan=False)
+
+    for each in (planned, portable):
+        each.forward()
+        each.blobs["y"].mutable_cpu_diff()[...] = 1
+        each.backward()
+
+    assert poisoned
+    for name in planned.blobs:
+        mine, theirs = planned.blobs[name], portable.blobs[name]
+        np.testing.assert_allclose(mine.cpu_data(), theirs.cpu_data(), rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(mine.cpu_diff(), theirs.cpu_diff(), rtol=1e-4, atol=1e-4)
+
+
+# -- nets -------------------------------------------------------------------------------------
+
+
+@here
+def test_data_stays_private_between_layers():
+    one = net()
+    one.forward()
+    transfers.reset()
+
+    one.blobs["x"].mutable_cpu_data()[...] = 1
+    one.forward()
+
+    # the input may be packed for the first layer; the inner product reads rows
+    assert transfers.reorders <= 2
+    assert one.blobs["c1"].data_memory.head is Head.HEAD_AT_GPU
+
+
+@here
+def test_a_live_view_shows_every_pass_and_what_is_written_into_it_counts():
+    one, other = net(), net(plan=False)
+    for each in (one, other):
+        each.forward()
+    view = one.blobs["c1"].data
+    part = view[0, 0]
+
+    one.blobs["x"].data[...] = 2
+    other.blobs["x"].data[...] = 2
+    one.forward()
+    other.forward()
+
+    np.testing.assert_allclose(part, other.blobs["c1"].data[0, 0], rtol=1e-4, atol=1e-5)
+
+    view[...] = 3  # what a script writes between the passes is what the next layer reads
+    other.blobs["c1"].data[...] = 3
+    one.forward(start="pool")
+    other.forward(start="pool")
+
+    np.testing.assert_allclose(one.blobs["y"].data, other.blobs["y"].data, rtol=1e-4, atol=1e-4)
+
+
+@here
+def test_changed_weights_are_packed_again():
+    one, other = net(), net(plan=False)
+    for each in (one, other):
+        each.forward()
+        each.params["c2"][0].data[...] *= 2
+        each.forward()
+
+    np.testing.assert_allclose(one.blobs["y"].data, other.blobs["y"].data, rtol=1e-4, atol=1e-4)
+
+
+@here
+def test_gradients_add_up_over_passes():
+    once, twice = net(), net()
+    for each, passes in ((once, 1), (twice, 2)):
+        each.clear_param_diffs()
+        for _ in range(passes):
+            each.forward()
+            each.blobs["y"].mutable_cpu_diff()[...] = 1
+            each.backward()
+
+    for name, blobs in once.params.items():
+        for mine, theirs in zip(blobs, twice.params[name], strict=True):
+            np.testing.assert_allclose(2 * mine.diff, theirs.diff, rtol=1e-4, atol=1e-4)
+
+
+@here
+def test_a_blob_with_more_memory_than_it_needs():
+    one, other = net(), net(plan=False)
+    for each in (one, other):
+        each.forward()
+        each.blobs["x"].reshape(1, 3, 9, 8)
+        each.blobs["x"].mutable_cpu_data()[...] = 0.5
+        each.forward()
+
+    np.testing.assert_allclose(one.blobs["y"].data, other.blobs["y"].data, rtol=1e-4, atol=1e-4)
+
+
+@here
+def test_layers_that_may_run_as_one_run_apart_when_a_range_ends_between_them():
+    one, other = net(), net(plan=False)
+    assert one.forward() == 0
+    assert one.plan.entries[1].group is not None
+
+    for each in (one, other):
+        each.forward(end="c1")
+
+    np.testing.assert_allclose(one.blobs["c1"].data, other.blobs["c1"].data, rtol=1e-4, atol=1e-5)
+    assert (one.blobs["c1"].data < 0).any()
+
+
+BATCH_NORM = """
+force_backward: true
+layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 4 dim: 3 dim: 6 dim: 5 } } }
+layer { name: "c" type: "Convolution" bottom: "x" top: "c" convolution_param {
+  num_output: 16 kernel_size: 3 bias_term: false weight_filler { type: "gaussian" std: 0.3 } } }
+layer { name: "bn" type: "BatchNorm" bottom: "c" top: "c" }
+layer { name: "scale" type: "Scale" bottom: "c" top: "c" scale_param { bias_term: true } }
+layer { name: "relu" type: "ReLU" bottom: "c" top: "c" }
+layer { name: "ip" type: "InnerProduct" bottom: "c" top: "y"
+  inner_product_param { num_output: 5 weight_filler { type: "gaussian" std: 0.3 } } }
+"""
+
+
+@here
+def test_the_gradient_of_a_part_of_what_ran_as_one_is_refused_with_a_way_out():
+    one = net(BATCH_NORM)
+    one.forward()
+    one.blobs["y"].mutable_cpu_diff()[...] = 1
+
+    with pytest.raises(NetError, match="ran as one with its neighbours"):
+        one.backward(end="scale")
+
+    one.forward()
+    one.backward(end="bn")
+
+
+@here
+def test_callbacks_around_backward_see_every_layer():
+    one, other, seen = net(BATCH_NORM), net(BATCH_NORM, plan=False), []
+    one.after_backward.append(seen.append)
+    for each in (one, other):
+        each.clear_param_diffs()
+        each.forward()
+        each.blobs["y"].mutable_cpu_diff()[...] = 1
+        each.backward()
+
+    assert seen == list(reversed(range(len(one.layers))))
+    np.testing.assert_allclose(
+        one.params["c"][0].diff, other.params["c"][0].diff, rtol=1e-3, atol=1e-4
+    )
+
+
+@here
+def test_two_nets_in_two_threads_give_the_bits_of_one_thread():
+    def outputs(made):
+        results = []
+        for i in range(20):
+            made.blobs["x"].mutable_cpu_data()[...] = np.float32(i) / 7
+            made.clear_param_diffs()
+            made.forward()
+            made.blobs["y"].mutable_cpu_diff()[...] = 1
+            made.backward()
+            results += [np.array(made.blobs["y"].cpu_data())]
+            results += [np.array(made.params["c1"][0].cpu_diff())]
+        return results
+
+    want = [outputs(net()), outputs(net(CONVS, "TEST"))]
+    got: dict[int, list[np.ndarray]] = {}
+    nets = [net(), net(CONVS, "TEST")]
+    threads = [
+        threading.Thread(target=lambda i=i: got.__setitem__(i, outputs(nets[i]))) for i in range(2)
+    ]
+
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    for i in range(2):
+        for mine, theirs in zip(got[i], want[i], strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+
+
+@here
+def test_blas_has_its_threads_back_after_a_pass():
+    from demitasse.backends.onednn.threads import _blas
+
+    before = [library.get_num_threads() for library in _blas()]
+    one = net()
+    during = []
+    one.after_forward.append(
+        lambda _: during.append([library.get_num_threads() for library in _blas()])
+    )
+
+    one.forward()
+
+    assert all(threads == 1 for threads in during[-1])
+    assert [library.get_num_threads() for library in _blas()] == before
+
+
+@here
+def test_a_blob_shared_with_another_shape_goes_through_the_host():
+    shaped, flat = Blob((2, 20, 3, 4), device="cpu"), Blob((480,), device="cpu")
+    flat.share_data(shaped)
+    one, other = net(), net(plan=False)
+
+    for each in (one, other):
+        each.forward()
+
+    np.testing.assert_allclose(
+        one.blobs["flat"].data, other.blobs["flat"].data, rtol=1e-4, atol=1e-4
+    )
+
+
+DEPLOYED = (
+    "examples__mnist__lenet.prototxt",
+    "examples__cifar10__cifar10_quick.prototxt",
+    "models__bvlc_reference_caffenet__deploy.prototxt",
+    "models__bvlc_googlenet__deploy.prototxt",
+)
+
+
+@here
+@pytest.mark.parametrize("name", DEPLOYED)
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "both ways"])
+def test_no_primitive_of_the_zoo_is_a_reference_implementation(name, backward, reference_data):
+    from demitasse.proto import read_net_params
+
+    param = read_net_params(reference_data / "goldens_nets" / name)
+    param.force_backward = backward
+    for layer in param.layer:
+        for shape in layer.input_param.shape:
+            shape.dim[0] = 1
+
+    made = Net(param, "TRAIN" if backward else "TEST", device="cpu", seed=1)
+    made.reshape()
+
+    steps = dict(zip(made.layer_names, made.plan.steps(), strict=True))
+    portable = {made.layer_by_name(n).type for n, step in steps.items() if step is None}
+    assert portable <= {"Input", "Dropout"}
+    for name_of, step in steps.items():
+        if made.layer_by_name(name_of).type in {"Concat", "Split", "Eltwise"}:
+            continue  # what the library calls so here is made of its fast reorders
+        for call in (*getattr(step, "forward_calls", ()), *getattr(step, "backward_calls", ())):
+            assert not call.primitive.implementation.startswith("ref"), name_of
