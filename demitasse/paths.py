@@ -6,7 +6,7 @@ from pathlib import Path
 
 from demitasse.errors import ConfigError
 
-__all__ = ["resolve"]
+__all__ = ["is_file", "is_folder", "resolve"]
 
 
 def resolve(name: str, base: Path | None = None) -> Path:
@@ -25,20 +25,32 @@ def resolve(name: str, base: Path | None = None) -> Path:
         that the error of whoever opens it shows the path as written.
 
     Raises:
-        ConfigError: The name holds a zero byte, which no name can.
+        ConfigError: No file can have that name: it is too long, or holds a zero byte.
     """
+    path, place = Path(name), f"file name {name!r}"
     if "\0" in name:
-        message = f"{name!r} is no name of a file"
-        raise ConfigError(message)
-    path = Path(name)
-    if not path.is_absolute() and not _exists(path) and base is not None:
-        beside = base / path
-        return beside if _exists(beside) else path
+        message = "there is a zero byte in it"
+        raise ConfigError(message).at(place)
+    try:
+        if not path.exists() and not path.is_absolute() and base is not None:
+            beside = base / path
+            return beside if beside.exists() else path
+    except OSError as error:
+        raise ConfigError(error.strerror or str(error)).at(place) from None
     return path
 
 
-def _exists(path: Path) -> bool:
+def is_file(name: str | Path) -> bool:
+    """Whether there is a file of that name; False for what cannot be a name."""
     try:
-        return path.exists()
-    except OSError:  # e.g. a name longer than names can be
+        return Path(name).is_file()
+    except OSError:
+        return False
+
+
+def is_folder(name: str | Path) -> bool:
+    """Whether there is a folder of that name; False for what cannot be a name."""
+    try:
+        return Path(name).is_dir()
+    except OSError:
         return False

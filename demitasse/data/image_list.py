@@ -22,7 +22,7 @@ from demitasse.data.order import Order
 from demitasse.data.prefetch import Batch
 from demitasse.data.resize import resize_image
 from demitasse.data.transformer import DataTransformer
-from demitasse.errors import DataError, DemitasseError
+from demitasse.errors import ConfigError, DataError, DemitasseError
 
 __all__ = ["Entry", "ImageListBatches", "read_image_list"]
 
@@ -87,7 +87,7 @@ def _count_labels(line: str, find: Find) -> int:
     while numbers < len(words) - 1 and _is_number(words[-1 - numbers]):
         numbers += 1
     for count in range(1, numbers + 1):
-        with suppress(OSError):  # a name that no file can have
+        with suppress(OSError, ConfigError):  # a name that no file can have
             if find(line.rsplit(maxsplit=count)[0]).is_file():
                 return count
     return 1

@@ -11,6 +11,7 @@ from typing import TypeVar
 from google.protobuf.message import Message
 
 from demitasse.errors import PrototxtError
+from demitasse.paths import is_folder
 from demitasse.proto.caffe_pb2 import NetParameter, SolverParameter
 from demitasse.proto.lines import keep_lines
 from demitasse.proto.read_binary import read_binary
@@ -103,7 +104,7 @@ def read_solver_params(path: PathLike, *, lenient: bool = False) -> SolverParame
         raise error.at(source) from None
     if not solver.HasField("snapshot_prefix"):
         solver.snapshot_prefix = os.fspath(file.with_suffix(""))
-    elif solver.snapshot_prefix and Path(solver.snapshot_prefix).is_dir():
+    elif solver.snapshot_prefix and is_folder(solver.snapshot_prefix):
         solver.snapshot_prefix = os.fspath(Path(solver.snapshot_prefix) / file.stem)
     return solver
 

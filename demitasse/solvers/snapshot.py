@@ -21,6 +21,7 @@ from demitasse.axes import shape_string
 from demitasse.errors import ConfigError, DemitasseError, SnapshotError
 from demitasse.log import get_logger
 from demitasse.net import Net
+from demitasse.paths import is_file
 from demitasse.proto import ResumeState, SolverParameter
 from demitasse.solvers.progress import check_progress
 from demitasse.solvers.state_file import State, read_state, write_state
@@ -234,7 +235,7 @@ def _found(learned_net: str, state: Path) -> str:
         return ""
     beside = state.parent / Path(learned_net.replace("\\", "/")).name
     for place in (Path(learned_net), beside):
-        if place.is_file():
+        if is_file(place):
             return os.fspath(place)
     message = (
         f"its weights are neither at {learned_net!r} nor at {os.fspath(beside)!r}; "

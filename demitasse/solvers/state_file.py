@@ -17,6 +17,7 @@ from demitasse.atomic import atomic_write
 from demitasse.data.hdf5 import array_of, damage
 from demitasse.errors import SnapshotError, WeightsError
 from demitasse.hdf5 import is_hdf5, open_hdf5
+from demitasse.paths import is_file
 from demitasse.proto import (
     BlobProto,
     NetParameter,
@@ -88,7 +89,7 @@ def read_state(path: Path) -> State:
     try:
         message = read_binary(path, SolverState, SnapshotError)
     except SnapshotError:
-        if path.is_file() and _is_weights(path):
+        if is_file(path) and _is_weights(path):
             raise _mistaken(path) from None
         raise
     if not message.HasField("iter"):
@@ -132,7 +133,7 @@ def _mistaken(path: Path) -> SnapshotError:
             name = name.removesuffix(ending) + ending.replace("caffemodel", "solverstate")
             break
     state = path.with_name(name)
-    there = f", {state} is one" if state != path and state.is_file() else ""
+    there = f", {state} is one" if state != path and is_file(state) else ""
     text = (
         "this file holds the weights of a net, not the state of a solver. To continue a run give "
         f"its .solverstate{there}; to begin a new one from these weights, load them as weights"

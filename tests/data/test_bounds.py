@@ -12,7 +12,7 @@ from demitasse.data.mean import read_mean
 from demitasse.data.mnist import read_idx
 from demitasse.data.prefetch import Batch
 from demitasse.errors import ConfigError, DataError, WeightsError
-from demitasse.paths import resolve
+from demitasse.paths import is_file, is_folder, resolve
 from demitasse.proto import BlobProto, NetParameter
 
 
@@ -88,6 +88,9 @@ def test_a_parameter_has_as_many_values_as_its_shape_says(tmp_path):
 
 
 def test_names_that_no_file_can_have(tmp_path):
-    with pytest.raises(ConfigError, match="is no name of a file"):
+    with pytest.raises(ConfigError, match=r"file name 'a\\x00b': there is a zero byte in it"):
         resolve("a\0b", tmp_path)
-    assert resolve("x" * 5000, tmp_path).name == "x" * 5000
+    with pytest.raises(ConfigError, match="File name too long"):
+        resolve("x" * 5000, tmp_path)
+    assert not is_file("x" * 5000)
+    assert not is_folder("x" * 5000)
