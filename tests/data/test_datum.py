@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from demitasse.data.datum import array_to_datum, datum_to_array
+from demitasse.data.datum import array_to_datum, datum_to_array, label_of
 from demitasse.errors import DataError, ShapeError
 from demitasse.proto import Datum
 
@@ -59,3 +59,21 @@ def test_an_array_of_other_than_three_axes_is_refused():
 def test_a_record_that_holds_other_than_it_says_is_refused(datum):
     with pytest.raises(DataError, match=r"says it is .* x .* x .*, but holds \d+ values"):
         datum_to_array(datum)
+
+
+@pytest.mark.parametrize(
+    ("label", "stored"),
+    [
+        (7, 7),
+        (np.int64(7), 7),
+        (0.5, 0.5),
+        ([1, 0, 1], (1.0, 0.0, 1.0)),
+        (np.array([0.25]), 0.25),
+        (None, 0),
+    ],
+)
+def test_a_label_may_be_a_class_a_number_or_several(label, stored):
+    datum = array_to_datum(np.zeros((1, 2, 2), np.uint8), label)
+
+    assert label_of(datum) == stored
+    assert datum.label == (stored if isinstance(stored, int) else 0)  # what Caffe would see

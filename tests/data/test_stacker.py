@@ -158,3 +158,15 @@ def test_cutting_and_parsing_agree(shapes, labels):
             data.append(datum)
 
         expect(data, stacker.stack(raw(data)))
+
+
+@pytest.mark.parametrize("labels", [[0.5, 1.5], [(1, 2), (3, 4)], [1, (2, 3)]])
+def test_several_labels_and_real_ones_are_cut_out_too(labels):
+    pixels = np.zeros((1, 2, 2), np.uint8)
+    data = [array_to_datum(pixels, label) for label in labels]
+    stacker = Stacker()
+
+    first, second = stacker.stack(raw(data)), stacker.stack(raw(data))
+
+    assert first[1] == second[1] == labels
+    assert isinstance(second[0], np.ndarray)

@@ -172,6 +172,77 @@ def test_floats_and_pictures_can_be_records(reading, tmp_path):
     assert one.labels() == [3, 3]
 
 
+@pytest.mark.parametrize(
+    ("given", "shape"), [([0.5, 1.5, -2.0], (3,)), ([(1, 0), (0.5, 1), (0, 0)], (3, 2))]
+)
+def test_labels_may_be_numbers_and_several(reading, tmp_path, given, shape):
+    pixels = np.zeros((1, 2, 2), np.uint8)
+    records = ((b"%d" % i, array_to_datum(pixels, label)) for i, label in enumerate(given))
+    write_lmdb(tmp_path / "labels_lmdb", records)
+
+    one = reading(source="labels_lmdb")
+
+    assert one.tops[1].shape == shape
+    one.forward(2)
+    assert one.tops[1].shape == shape
+    np.testing.assert_array_equal(one.labels(), given)
+
+
+def test_a_record_of_another_number_of_labels_is_named(reading, tmp_path):
+    pixels = np.zeros((1, 2, 2), np.uint8)
+    records = [(b"%d" % i, array_to_datum(pixels, [0.5] * (2 + i))) for i in range(2)]
+    write_lmdb(tmp_path / "labels_lmdb", records)
+
+    with pytest.raises(DataError, match=r"record '1': this record has 3 labels, the first .* 2"):
+        reading(source="labels_lmdb").forward()
+
+
+def test_pictures_of_many_sizes_fit_by_resizing(reading, tmp_path):
+    sizes = [(4, 7), (9, 5), (3, 3)]
+    write_database(tmp_path / "sizes_lmdb", ((np.full((3, *s), 9, np.uint8), 1) for s in sizes))
+
+    one = reading(
+        source="sizes_lmdb",
+        transform={
+            "resize_param": {"height": 6, "width": 8, "resize_mode": "FIT_LARGE_SIZE_AND_PAD"},
+            "expand_param": {"max_expand_ratio": 2},
+            "mean_value": [9],
+        },
+    ).forward()
+
+    assert one.tops[0].shape == (3, 3, 6, 8)
+    assert set(np.unique(one.data())) <= {-9, 0}
+
+
+def test_augmentation_goes_on_in_a_resumed_run_and_in_ranks(reading, folder):
+    transform = {
+        "noise_param": {"prob": 0.5, "inverse": True},
+        "expand_param": {"prob": 0.5, "max_expand_ratio": 3},
+        "resize_param": {"height": 6, "width": 6},
+        "mirror": True,
+    }
+    write_database(
+        folder / "pictures_lmdb",
+        (
+            (np.random.default_rng(k).integers(0, 256, (3, 5, 6), np.uint8), k)
+            for k in range(RECORDS)
+        ),
+    )
+    make = {"transform": transform, "phase": "TRAIN", "source": "pictures_lmdb"}
+    whole, second = reading(batch_size=4, **make), reading(batch_size=4, **make)
+    shares = [reading(batch_size=2, rank=rank, ranks=2, **make) for rank in range(2)]
+    whole.forward()
+    second.layer.set_state(whole.layer.state())
+    for one in shares:
+        one.forward()
+
+    for _ in range(4):
+        want = whole.forward().data()
+        np.testing.assert_array_equal(second.forward().data(), want)
+        for rank, one in enumerate(shares):
+            np.testing.assert_array_equal(one.forward().data(), want[rank::2])
+
+
 def test_old_files_may_force_colours(reading, tmp_path):
     image = pytest.importorskip("PIL.Image", reason="needs the 'image' extra")
     image.fromarray(np.full((4, 4), 9, np.uint8)).save(tmp_path / "gray.png")

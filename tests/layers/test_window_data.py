@@ -253,6 +253,8 @@ def test_ranks_draw_other_windows_in_train(open_layer):
         ("bg_threshold: 0", "crop_size: 10", DataError, "6 background windows, but .* has none"),
         ("", "crop_size: 10 mean_value: 1 mean_value: 2", ShapeError, "2 times for 3 channels"),
         ("", "crop_size: 10 mean_value: 1 mean_file: 'm'", ConfigError, "both given"),
+        ("", "crop_size: 10 noise_param { inverse: true }", ConfigError, "leave out noise_param"),
+        ("", "crop_size: 10 crop_h: 4 crop_w: 4", ConfigError, "leave out crop_h, crop_w"),
     ],
 )
 def test_refuses_what_cannot_be(fields, transform, error, message, open_layer):
