@@ -37,6 +37,7 @@ class Algorithm(IntEnum):
     POOL_AVERAGE = 0x3FF
     LRN_ACROSS = 0xAFF
     LRN_WITHIN = 0xBFF
+    ADD = 0x1FFF0
     SOFTMAX = 0x30000
 
 
@@ -44,6 +45,7 @@ class Arg(IntEnum):
     """Which role a memory plays when a primitive runs."""
 
     SRC = 1
+    SECOND_SRC = 2
     DST = 17
     WEIGHTS = 33
     BIAS = 41

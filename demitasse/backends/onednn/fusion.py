@@ -22,6 +22,7 @@ from demitasse.backends.onednn.normalization import (
 )
 from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import PreparedStep
+from demitasse.backends.onednn.sums import EltwiseSumStep
 
 __all__ = ["fuse"]
 
@@ -38,7 +39,7 @@ def fuse(
     first: Any = steps[0]
     if isinstance(chain[0], (ops.BatchNorm, ops.Scale)):
         return None if None in steps else fuse_norm(backend, chain, operands)
-    if not isinstance(first, (ConvStep, InnerProductStep)):
+    if not isinstance(first, (ConvStep, InnerProductStep, EltwiseSumStep)):
         return None
     rest = list(zip(chain[1:], operands[1:], strict=True))
     if [is_plain_relu(op) for op, _ in rest] == [True]:

@@ -124,6 +124,7 @@ SIGNATURES: dict[str, list[Any]] = {
     "dnnl_batch_normalization_backward_primitive_desc_create": [
         _PD, c_void_p, c_int, _MD, _MD, _MD, c_float, c_uint, c_void_p, c_void_p,
     ],
+    "dnnl_binary_primitive_desc_create": [_PD, c_void_p, c_int, _MD, _MD, _MD, c_void_p],
     "dnnl_concat_primitive_desc_create": [
         _PD, c_void_p, _MD, c_int, c_int, POINTER(c_void_p), c_void_p,
     ],
