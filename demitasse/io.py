@@ -93,13 +93,16 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, list[np.ndarray]]:
 
 def _array_of(layer: str, index: int, blob: BlobProto) -> np.ndarray:
     values, shape = floats(blob), stored_shape(blob)
-    if min(shape, default=1) < 0 or values.size != math.prod(shape):
-        message = (
-            f"parameter {index} of layer {layer!r} has {values.size} values for its shape "
-            f"{shape_string(shape)}"
-        )
-        raise WeightsError(message)
-    return values.reshape(shape)
+    try:
+        if min(shape, default=1) >= 0 and values.size == math.prod(shape):
+            return values.reshape(shape)
+    except ValueError:  # no values, but axes too long all the same
+        pass
+    message = (
+        f"parameter {index} of layer {layer!r} has {values.size} values for its shape "
+        f"{shape_string(shape)}"
+    )
+    raise WeightsError(message)
 
 
 def load_into(

@@ -60,7 +60,10 @@ def read_idx(path: Path) -> np.ndarray:
         more = "more than that" if len(content) > size else str(len(content))
         message = f"the file says it holds {shape} = {size} bytes, but holds {more}"
         raise DataError(message, str(path))
-    return np.frombuffer(content, np.uint8).reshape(shape)
+    try:
+        return np.frombuffer(content, np.uint8).reshape(shape)
+    except ValueError as error:  # no values, but axes too long all the same
+        raise DataError(str(error), str(path)) from error
 
 
 def read_mnist(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:

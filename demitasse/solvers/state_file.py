@@ -6,6 +6,7 @@ Source: Caffe, ``SGDSolver::SnapshotSolverState...`` and ``RestoreSolverStateFro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -112,10 +113,13 @@ def _array(blob: BlobProto, index: int, path: Path) -> np.ndarray:
     except WeightsError as error:
         text = f"history {index}: {error.message}"
         raise SnapshotError(text).at(str(path)) from error
-    if any(n < 0 for n in shape) or values.size != np.prod(shape, dtype=object):
-        text = f"history {index} has {values.size} values for its shape {shape}"
-        raise SnapshotError(text).at(str(path))
-    return values.reshape(shape)
+    try:
+        if min(shape, default=1) >= 0 and values.size == math.prod(shape):
+            return values.reshape(shape)
+    except ValueError:  # no values, but axes too long all the same
+        pass
+    text = f"history {index} has {values.size} values for its shape {shape}"
+    raise SnapshotError(text).at(str(path))
 
 
 def _is_weights(path: Path) -> bool:

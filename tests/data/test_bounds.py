@@ -63,6 +63,18 @@ def test_a_position_far_away_is_reached_at_once(tmp_path):
     assert batch.arrays[0].tolist() == [1, 2, 3]
 
 
+def test_axes_beside_an_empty_one_may_not_be_endless(tmp_path):
+    net = NetParameter()
+    net.layer.add(name="ip").blobs.add().shape.dim.extend([2**62, 2**62, 0])
+    (tmp_path / "w.caffemodel").write_bytes(net.SerializeToString())
+    (tmp_path / "idx").write_bytes(struct.pack(">HBB4I", 0, 8, 4, 2**31, 2**31, 2**31, 0))
+
+    with pytest.raises(WeightsError, match="has 0 values for its shape"):
+        load_weights(tmp_path / "w.caffemodel")
+    with pytest.raises(DataError, match="idx: "):
+        read_idx(tmp_path / "idx")
+
+
 @pytest.mark.parametrize("axes", [33, 5000])
 def test_a_blob_has_at_most_32_axes(tmp_path, axes):
     net = NetParameter()
