@@ -76,6 +76,8 @@ class Settings:
 
     def __init__(self) -> None:
         self._set: dict[str, object] = {}
+        self.changes = 0
+        """Grows when the program sets something; so values may be kept, as reading takes time."""
 
     def find(self, name: str) -> Value:
         """Return the value of ``name`` and where it came from.
@@ -108,6 +110,7 @@ class Settings:
             self._set.pop(name, None)
         else:
             self._set[name] = self._read(setting, value, "the program").value
+        self.changes += 1
 
     @contextmanager
     def override(self, **values: object) -> Iterator[None]:
@@ -119,6 +122,7 @@ class Settings:
             yield
         finally:
             self._set = before
+            self.changes += 1
 
     def names(self) -> list[str]:
         """Names of all settings, in the order of the documentation."""

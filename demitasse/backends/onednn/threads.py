@@ -21,6 +21,7 @@ __all__ = ["only_ours"]
 
 class _OfThread(threading.local):
     threads = 0
+    changes = -1
 
 
 _own = _OfThread()
@@ -57,7 +58,9 @@ def only_ours() -> Iterator[None]:
 
 def _set_ours() -> None:
     """Let oneDNN use as many threads as the setting says; OpenMP keeps that for each thread."""
-    wanted = _wanted()
+    if _own.changes == settings.changes:
+        return
+    _own.changes, wanted = settings.changes, _wanted()
     if _own.threads != wanted:
         runtime = _openmp()
         if runtime is not None:
