@@ -76,3 +76,14 @@ def test_an_empty_database_is_refused(tmp_path):
     with pytest.raises(DataError, match="empty_lmdb: the database holds no records"):
         RecordReader(db)
     db.close()
+
+
+def test_any_record_can_be_looked_at_without_moving(letters):
+    reader = RecordReader(letters, 1)
+
+    looked = [Datum.FromString(reader.record(at)).data for at in (3, 4, 5, 2, 12)]
+
+    assert looked == [b"d", b"e", b"a", b"c", b"c"]
+    assert reader.key_of(7) == "c"
+    assert (reader.number, reader.size) == (1, 5)
+    assert read(reader, 2) == "bc"
