@@ -122,6 +122,26 @@ def test_convolution_is_the_portable_one(n, group, c, m, kernel, stride, pad, di
     expect_same(net(conv("conv", "x", "y", m * group, rest), shape=(n, c * group, 9, 8)), ["conv"])
 
 
+@given(
+    group=st.integers(1, 2),
+    c=st.integers(1, 5),
+    m=st.integers(1, 5),
+    kernel=st.integers(1, 4),
+    stride=st.integers(1, 3),
+    pad=st.integers(0, 1),
+    bias=st.booleans(),
+)
+def test_deconvolution_is_the_portable_one(group, c, m, kernel, stride, pad, bias):
+    pad = min(pad, (kernel - 1) // 2)
+    param = (
+        f"convolution_param {{ num_output: {m * group} group: {group} kernel_size: {kernel} "
+        f"stride: {stride} pad: {pad} bias_term: {str(bias).lower()} }}"
+    )
+    deconv = layer("deconv", "Deconvolution", "x", "y", param)
+
+    expect_same(net(deconv, shape=(2, c * group, 5, 4)))
+
+
 @pytest.mark.parametrize("spatial", [(9,), (5, 6, 4)], ids=["1 axis", "3 axes"])
 def test_convolution_over_other_numbers_of_axes(spatial):
     text = net(conv("conv", "x", "y", 5, "kernel_size: 3 pad: 1"), shape=(2, 4, *spatial))
