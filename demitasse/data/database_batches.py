@@ -102,6 +102,7 @@ class DatabaseBatches:
     def close(self) -> None:
         """Let go of the database and of threads."""
         self._stacker.close()
+        self._transformer.close()
         self._reader.close()
         self._database.close()
 

@@ -194,7 +194,8 @@ class ImageListBatches:
         return (self._batch_size,) if count == 1 else (self._batch_size, count)
 
     def close(self) -> None:
-        """Do nothing: no file is kept open."""
+        """Let go of threads; no file is kept open."""
+        self._walk.close()
 
     def _read(self, at: int, number: int) -> Picture:
         """Return the picture of the number ``at``, changed as that of ``number`` is."""

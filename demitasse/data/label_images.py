@@ -189,7 +189,8 @@ class LabelImageBatches:
             self._put(one, data[index], labels[index, 0])
 
     def close(self) -> None:
-        """Do nothing: no file is kept open."""
+        """Let go of threads; no file is kept open."""
+        self._walk.close()
 
     def _put(self, one: Found, data: np.ndarray, labels: np.ndarray) -> None:
         """Cut out, mirror, centre and scale one picture. Shapes: (C, h, w), (h, w)."""

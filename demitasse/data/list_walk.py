@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 from demitasse.data.broken import Broken
 from demitasse.data.prefetch import Batch
+from demitasse.data.threads import Threads
 from demitasse.errors import DataError
 
 __all__ = ["ListWalk"]
@@ -26,7 +27,8 @@ class ListWalk(Generic[Item]):
         source: The list, for messages.
         size: Items in it.
         read: Returns the item of one number as it comes in the place of another one: what is
-            random about it is random by the latter. Raises DataError for a broken one.
+            random about it is random by the latter. Raises DataError for a broken one. Several
+            threads call it at once.
         batch_size: Items in a batch.
         position: Items that all ranks together have used before.
         rank: Which of the ranks this is, from 0.
@@ -50,6 +52,7 @@ class ListWalk(Generic[Item]):
     ) -> None:
         self._source, self._size, self._read, self._batch_size = source, size, read, batch_size
         self._position, self._rank, self._ranks = position, rank, ranks
+        self._threads = Threads("read pictures")
         self._whole_epochs, self._broken = whole_epochs, broken or Broken()
         if whole_epochs:
             self._position -= position % size
@@ -81,8 +84,16 @@ class ListWalk(Generic[Item]):
             size = self._batch_size
             if self._whole_epochs:
                 size = min(size, self._size - self._position % self._size)
-            for index in range(size):
-                self._add(items, self._position + self._rank + index * self._ranks)
+            first = self._position + self._rank
+            numbers = range(first, first + size * self._ranks, self._ranks)
+            found = self._threads.map(self._find, numbers)
+            for number, (item, fault) in zip(numbers, found, strict=True):
+                if fault is not None:
+                    self._broken.note(fault, number // self._size)
+                if item is not None:
+                    items.append(item)
+                elif fault is not None and not self._whole_epochs:
+                    raise fault
             self._position += size * self._ranks
             batch.last = self._whole_epochs and self._position % self._size == 0
             if batch.last and not items:
@@ -91,16 +102,18 @@ class ListWalk(Generic[Item]):
         batch.position, batch.skipped = self._position, self._broken.count
         return items
 
-    def _add(self, items: list[Item], number: int) -> None:
-        """Add the item of a number, the next good one, or none."""
+    def close(self) -> None:
+        """Let go of threads."""
+        self._threads.close()
+
+    def _find(self, number: int) -> tuple[Item | None, DataError | None]:
+        """Return what comes in the place of a number, and what is wrong with its own item."""
+        fault = None
         for at in range(number, number + self._size):
             try:
-                items.append(self._read(at, number))
-                return
+                return self._read(at, number), fault
             except DataError as error:
-                fault = error
-                if at == number:
-                    self._broken.note(error, at // self._size)
-                if self._whole_epochs:
-                    return
-        raise fault
+                fault = fault or error
+                if not self._broken.skip or self._whole_epochs:
+                    break
+        return None, fault

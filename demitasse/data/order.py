@@ -6,6 +6,8 @@ rank find it again.
 
 from __future__ import annotations
 
+from threading import Lock
+
 import numpy as np
 
 from demitasse.backends.random import bits, stream_of
@@ -26,6 +28,7 @@ class Order:
     def __init__(self, size: int, seed: int, name: str, *, shuffle: bool) -> None:
         self.size, self.shuffle = size, shuffle
         self._seed, self._stream = seed, stream_of(f"{name}/order")
+        self._lock = Lock()  # several threads read pictures
         self._rounds: dict[int, np.ndarray] = {}
 
     def __getitem__(self, number: int) -> int:
@@ -37,9 +40,10 @@ class Order:
         """Return the items of one round in order. Shape: (size,)."""
         if not self.shuffle:
             return np.arange(self.size)
-        if round_ not in self._rounds:
-            if len(self._rounds) > 1:  # two, since a batch may lie across the end of a round
-                del self._rounds[min(self._rounds)]
-            keys = bits(self._seed, self._stream, round_, self.size)
-            self._rounds[round_] = np.argsort(keys, kind="stable")
-        return self._rounds[round_]
+        with self._lock:
+            if round_ not in self._rounds:
+                if len(self._rounds) > 1:  # two, since a batch may lie across the end of a round
+                    del self._rounds[min(self._rounds)]
+                keys = bits(self._seed, self._stream, round_, self.size)
+                self._rounds[round_] = np.argsort(keys, kind="stable")
+            return self._rounds[round_]

@@ -8,9 +8,7 @@ far longer, are decoded by several threads.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -20,15 +18,13 @@ from demitasse.data.datum import Label, datum_to_array, label_of
 from demitasse.data.db import Raw
 from demitasse.data.image import Color
 from demitasse.data.records import Images
+from demitasse.data.threads import Threads
 from demitasse.errors import DemitasseError
 from demitasse.proto import Datum
 
 __all__ = ["RecordError", "Stacker"]
 
 DATA_TAG = Datum.DATA_FIELD_NUMBER << 3 | 2
-THREADS = min(8, os.cpu_count() or 1)
-"""Threads that decode pictures."""
-
 MOST_TAILS = 1 << 16
 """How many different ends of records are remembered."""
 
@@ -43,7 +39,7 @@ class Stacker:
     def __init__(self, color: Color = "native") -> None:
         self._color = color
         self._encoded = False  # whether the last record that was parsed was a picture file
-        self._pool: ThreadPoolExecutor | None = None
+        self._threads = Threads("decode")
         self._shape: tuple[int, ...] = (0, 0, 0)
         self._head = b""  # what records of that shape begin with, up to their pixels
         self._labels: dict[bytes, Label | None] = {}  # what may follow the pixels
@@ -62,20 +58,17 @@ class Stacker:
         if plain is not None:
             return plain
         parsed = [self._parse(records[0], 0)]
-        rest = (records[1:], range(1, len(records)))
+        rest = range(1, len(records))
         if self._encoded:
-            self._pool = self._pool or ThreadPoolExecutor(THREADS, "decode")
-            parsed.extend(self._pool.map(self._parse, *rest))
+            parsed += self._threads.map(lambda i: self._parse(records[i], i), rest)
         else:
-            parsed.extend(map(self._parse, *rest))
+            parsed += [self._parse(records[i], i) for i in rest]
             self._expect(parsed[0][0])
         return [array for array, _ in parsed], [label for _, label in parsed]
 
     def close(self) -> None:
         """Let go of threads."""
-        if self._pool is not None:
-            self._pool.shutdown()
-            self._pool = None
+        self._threads.close()
 
     def _parse(self, record: Raw, index: int) -> tuple[np.ndarray, Label]:
         try:

@@ -23,6 +23,7 @@ from demitasse.data.image import Color
 from demitasse.data.mean import read_mean
 from demitasse.data.random import RandomWords, RecordRandom, words_of
 from demitasse.data.records import Images, as_batch, need_shape
+from demitasse.data.threads import Threads
 from demitasse.errors import ConfigError, DemitasseError, ShapeError
 from demitasse.paths import resolve
 from demitasse.proto import Datum, TransformationParameter
@@ -64,6 +65,7 @@ class DataTransformer:
         self._random = random if random is not None else RecordRandom(0, "")
         self._augment_random = augment_random or RecordRandom(0, "", "augment", WORDS)
         self._augmenter = Augmenter(param)
+        self._threads = Threads("augment")
         self._seen = 0
         self._crop, self._mirror = crop_of(param), param.mirror
         self._crops_anywhere = self._crop is not None and phase == "TRAIN"
@@ -161,14 +163,15 @@ class DataTransformer:
         """
         if not self._augmenter:
             return images
-        augmented = []
         words = words_of(self._augment_random, len(images), first, step, places)
-        for index, image in enumerate(images):
+
+        def augmented(index: int) -> np.ndarray:
             try:
-                augmented.append(self._augmenter(image, words[index]))
+                return self._augmenter(images[index], words[index])
             except DemitasseError as error:
                 raise RecordError(error.message, index) from error
-        return augmented
+
+        return self._threads.map(augmented, range(len(images)))
 
     def finish(
         self,
@@ -203,6 +206,10 @@ class DataTransformer:
                 out[mirrored] = out[mirrored, :, :, ::-1]
         else:
             self._one_by_one(images, out, words)
+
+    def close(self) -> None:
+        """Let go of threads; a later use starts others."""
+        self._threads.close()
 
     def _centred(self, images: np.ndarray, out: np.ndarray) -> None:
         """Transform records of one size, all cut in the same place. Shapes: (N, C, ...)."""

@@ -27,6 +27,14 @@ GRAY = (1868, 9617, 4899)
 HUES = 180
 """Hues go round in so many steps."""
 
+PER_VALUE = np.rint((255 << 12) / np.maximum(np.arange(256), 1)).astype(np.int32)
+PER_SPREAD = np.rint((HUES << 12) / (6 * np.maximum(np.arange(256), 1))).astype(np.int32)
+"""Saturation for each level of value, and hue for each level of spread, in units of 1 / 4096."""
+
+FROM_TURN = (np.arange(256) * (6 / HUES) + np.array([[1], [3], [5]])) % 6
+LACK = np.clip(np.minimum(FROM_TURN, 4 - FROM_TURN), 0, 1).astype(np.float32)
+"""What share of the spread blue, green and red lack for each hue. Shape: (3, 256)."""
+
 XYZ = np.array(
     [
         [0.180423, 0.357580, 0.412453],
@@ -64,30 +72,24 @@ def ycrcb_to_bgr(image: np.ndarray) -> np.ndarray:
 
 def bgr_to_hsv(image: np.ndarray) -> np.ndarray:
     """Return hue (0 to 179), saturation and value. Shapes: (3, H, W), uint8."""
-    blue, green, red = planes = image.astype(np.int32)
-    value = planes.max(0)
-    spread = value - planes.min(0)
-    per_value = np.rint((255 << 12) / np.maximum(np.arange(256), 1)).astype(np.int32)
-    per_spread = np.rint((HUES << 12) / (6 * np.maximum(np.arange(256), 1))).astype(np.int32)
-    saturation = (spread * per_value[value] + (1 << 11)) >> 12
-    sixths = np.where(value == green, blue - red + 2 * spread, red - green + 4 * spread)
-    sixths = np.where(value == red, green - blue, sixths)
-    hue = (sixths * per_spread[spread] + (1 << 11)) >> 12
-    hue += np.where(hue < 0, HUES, 0)
+    blue, green, red = image.astype(np.int32)
+    value = np.maximum(np.maximum(blue, green), red)
+    spread = value - np.minimum(np.minimum(blue, green), red)
+    saturation = (spread * np.take(PER_VALUE, value) + (1 << 11)) >> 12
+    sixths = red - green + 4 * spread
+    np.copyto(sixths, blue - red + 2 * spread, where=value == green)
+    np.copyto(sixths, green - blue, where=value == red)
+    hue = (sixths * np.take(PER_SPREAD, spread) + (1 << 11)) >> 12
+    hue += HUES * (hue < 0)
     return np.stack([hue, saturation, value]).astype(np.uint8)
 
 
 def hsv_to_bgr(image: np.ndarray) -> np.ndarray:
     """Undo ``bgr_to_hsv``; hues from 180 on begin anew. Shapes: (3, H, W), uint8."""
-    hue, saturation, value = image.astype(np.float32)
-    sixths = hue * np.float32(6 / HUES) % 6
-    share = saturation / np.float32(255)
-    planes = []
-    for turn in (1, 3, 5):  # blue, green, red: where in the circle each is weakest
-        from_turn = (sixths + turn) % 6
-        weight = np.clip(np.minimum(from_turn, 4 - from_turn), 0, 1)
-        planes.append(value - value * share * weight)
-    return rounded(np.stack(planes))
+    hue, saturation, value = image
+    most = value.astype(np.float32)
+    spread = most * saturation / np.float32(255)
+    return rounded(np.stack([most - spread * np.take(row, hue) for row in LACK]))
 
 
 def bgr_to_lab(image: np.ndarray) -> np.ndarray:
