@@ -1,23 +1,13 @@
 """MkDocs hook: writes the pages that come from the code, the layer types and the command line."""
 
-import ast
 from collections.abc import Iterator
-from importlib.util import find_spec
-from pathlib import Path
 
 import click
+from layer_pages import INDEX, layer_nav, layer_pages
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from demitasse.cli.root import VERBS, cli
-from demitasse.layers.catalog import CATALOG
-
-LAYERS_HEAD = """\
-# Layer types
-
-Every type a `layer { type: ... }` may name, with the shapes it takes and gives, and what it
-refuses. The fields of each are those of Caffe or of the fork that has it.
-"""
 
 COMMANDS_HEAD = """\
 # Every flag
@@ -26,52 +16,26 @@ What each verb of `demitasse` says with `--help`; the guide is [Command line](..
 """
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put the pages of the layer types into the navigation."""
+    for section in config.nav or []:
+        for pages in section.values() if isinstance(section, dict) else ():
+            if isinstance(pages, list):
+                pages[:] = [{**page, **_types(page)} for page in pages]
+    return config
+
+
+def _types(page: dict[str, object]) -> dict[str, object]:
+    return {title: layer_nav() for title, path in page.items() if path == INDEX}
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages to the files of the site."""
-    layers = [LAYERS_HEAD, *_layers()]
-    commands = [COMMANDS_HEAD, *_commands(cli, "demitasse", VERBS)]
-    for path, parts in (
-        ("reference/layer_types.md", layers),
-        ("reference/command_line.md", commands),
-    ):
-        files.append(File.generated(config, path, content="\n".join(parts)))
+    commands = "\n".join([COMMANDS_HEAD, *_commands(cli, "demitasse", VERBS)])
+    pages = {**layer_pages(), "reference/command_line.md": commands}
+    for path, content in pages.items():
+        files.append(File.generated(config, path, content=content))
     return files
-
-
-def _layers() -> Iterator[str]:
-    """Yield a section for each type; a further name of a class points to the first one."""
-    first: dict[str, str] = {}
-    for name in sorted(CATALOG, key=str.lower):
-        path = f"{CATALOG[name]}.{_class_of(name, CATALOG[name])}"
-        yield f"## {name}\n"
-        if path in first:
-            yield f"Is described with [{first[path]}](#{first[path].lower()}).\n"
-            continue
-        first[path] = name
-        yield (
-            f"::: {path}\n"
-            "    options: {members: false, show_root_heading: false, show_bases: false, "
-            "show_root_toc_entry: false, separate_signature: false, show_root_full_path: false}\n"
-        )
-
-
-def _class_of(name: str, module: str) -> str:
-    """Return the class of a layer type: the one registered under its name, or called like it."""
-    spec = find_spec(module)
-    if spec is None or spec.origin is None:
-        message = f"the catalogue names {module} for {name}, and there is no such module"
-        raise RuntimeError(message)
-    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef) and (node.name == name or _registers(node, name)):
-            return node.name
-    message = f"{module} has no class for {name}"
-    raise RuntimeError(message)
-
-
-def _registers(node: ast.ClassDef, name: str) -> bool:
-    calls = [d for d in node.decorator_list if ast.unparse(d).startswith("register(")]
-    return any(ast.literal_eval(a) == name for call in calls for a in call.args)
 
 
 def _commands(group: click.Group, path: str, names: tuple[str, ...]) -> Iterator[str]:

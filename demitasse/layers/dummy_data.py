@@ -26,7 +26,7 @@ LEGACY = ("num", "channels", "height", "width")
 class DummyData(Layer):
     """Fill the tops: with a constant filler once, with another filler before every forward.
 
-    What a caller writes into a constant top stays there.
+    What a caller writes into a constant top stays there. Not compared with the original.
 
     Shapes: no bottom -> tops as given by ``shape``, or by num, channels, height and width; each is
     given once for all tops, or for each of them.

@@ -19,7 +19,7 @@ class HDF5Output(Layer):
     """Appends its first bottom to the data set ``data`` and its second to ``label``.
 
     A file that is there is replaced when the net is made. (Caffe can store one batch; a second
-    forward pass ends it.)
+    forward pass ends it.) Not compared with the original.
 
     Shapes: bottoms (N, ...), (N, ...), each of at most 4 axes and stored with 4 -> no top.
 

@@ -26,6 +26,7 @@ class MemoryData(BaseDataLayer):
     """Gives what ``reset``, ``add_datum_vector`` or ``add_mat_vector`` brought, round and round.
 
     Arrays given to ``reset`` are neither copied nor transformed; datums and pictures are.
+    Not compared with the original.
 
     Shapes: top[0] (N, C, H, W) as the message says, top[1] (N,).
 

@@ -87,7 +87,7 @@ class PythonLayerBase:
 
 
 class Python(Layer):
-    """Hands its blobs to a user's object, on the host.
+    """Hands its blobs to a user's object, on the host. Not compared with the original.
 
     Shapes: as the user's ``reshape`` says.
 

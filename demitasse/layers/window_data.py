@@ -29,7 +29,7 @@ class WindowData(PrefetchingDataLayer):
 
     A window is resized to ``crop_size`` in both directions; with ``context_pad`` it brings its
     surroundings along, with ``crop_mode: "square"`` it is widened to a square first. What lies
-    outside of the picture is 0. Both ``scale`` fields count.
+    outside of the picture is 0. Both ``scale`` fields count. Not compared with the original.
 
     Shapes: top[0] (N, C, crop_size, crop_size), top[1] (N,) classes, 0 for background.
 

@@ -1,0 +1,234 @@
+"""What is said about every layer type in one place: the reference pages and their tests read it.
+
+How a type computes, what shapes it takes and what it refuses stands in its class's docstring; what
+the fields are, in ``caffe.proto``. This table says the rest, and tests hold it to the code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = [
+    "BACKENDS",
+    "FAMILIES",
+    "FURTHER_NAMES",
+    "LOWERED",
+    "REFERENCE",
+    "Entry",
+    "first_name",
+    "support",
+]
+
+Gradient = Literal["gradient", "source", "none"]
+Judge = Literal["Caffe", "OpenCV", ""]
+
+BACKENDS = ("cpu", "numpy", "cuda")
+"""What users run on. The backends for tests, ``strict`` and ``readonly``, lower nothing."""
+
+LOWERED: Mapping[str, tuple[str, ...]] = {
+    "Conv": ("cpu", "numpy", "cuda"),
+    "Deconv": ("cpu", "numpy", "cuda"),
+    "Pool": ("cpu", "numpy", "cuda"),
+    "InnerProduct": ("cpu", "numpy", "cuda"),
+    "LRN": ("cpu", "numpy", "cuda"),
+    "Softmax": ("cpu", "cuda"),
+    "SoftmaxLoss": ("cpu", "cuda"),
+    "BatchNorm": ("cpu", "numpy", "cuda"),
+    "Scale": ("cpu", "numpy", "cuda"),
+    "Eltwise": ("cpu", "numpy", "cuda"),
+    "Concat": ("cpu", "numpy", "cuda"),
+    "Split": ("cpu", "numpy", "cuda"),
+    "relu": ("cpu", "numpy", "cuda"),
+    "sigmoid": ("cpu", "cuda"),
+    "tanh": ("cpu", "cuda"),
+}
+"""Operation, or function of an Activation -> backends with a faster way of their own to run it.
+
+A ``cpu`` without one uses that of ``numpy``.
+"""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One layer class.
+
+    Attributes:
+        family: Under which heading it stands.
+        fields: The messages of a LayerParameter that it reads, or single fields of them.
+        op: Name of the operation a backend may lower, or of the function of an Activation; or
+            empty.
+        gradient: Whether a gradient passes ("gradient"), starts here ("source": it has no bottoms)
+            or ends here ("none").
+        judge: Whose recorded outputs it was compared with; empty: nobody's.
+        host: Whether its work is done on the host, on every device.
+    """
+
+    family: str
+    fields: tuple[str, ...] = ()
+    op: str = ""
+    gradient: Gradient = "gradient"
+    judge: Judge = "Caffe"
+    host: bool = False
+
+
+def _entry(
+    family: str,
+    fields: str = "",
+    op: str = "",
+    gradient: Gradient = "gradient",
+    judge: Judge = "Caffe",
+    *,
+    host: bool = False,
+) -> Entry:
+    return Entry(family, tuple(fields.split()), op, gradient, judge, host)
+
+
+VISION, NEURONS, NORMAL = "Windows and maps", "Neurons", "Normalisation"
+DENSE, SHAPES, LOSSES = "Products, sums and sequences", "Shapes and selections", "Losses"
+METRICS, DATA, DETECTION = "Metrics", "Data, inputs and outputs", "Detection"
+FAMILIES = (VISION, NEURONS, NORMAL, DENSE, SHAPES, LOSSES, METRICS, DATA, DETECTION)
+"""The headings, in order."""
+
+REFERENCE: Mapping[str, Entry] = {
+    # -- windows and maps
+    "Convolution": _entry(VISION, "convolution_param", "Conv"),
+    "Deconvolution": _entry(VISION, "convolution_param", "Deconv"),
+    "Im2col": _entry(VISION, "convolution_param"),
+    "Interp": _entry(VISION, "interp_param", judge=""),
+    "Pooling": _entry(VISION, "pooling_param", "Pool"),
+    "Reorg": _entry(VISION, "reorg_param", judge=""),
+    "SPP": _entry(VISION, "spp_param"),
+    "Upsample": _entry(VISION, "upsample_param", judge=""),
+    # -- neurons
+    "AbsVal": _entry(NEURONS),
+    "BNLL": _entry(NEURONS),
+    "Clip": _entry(NEURONS, "clip_param"),
+    "Dropout": _entry(NEURONS, "dropout_param"),
+    "ELU": _entry(NEURONS, "elu_param"),
+    "Exp": _entry(NEURONS, "exp_param"),
+    "Log": _entry(NEURONS, "log_param"),
+    "Power": _entry(NEURONS, "power_param"),
+    "PReLU": _entry(NEURONS, "prelu_param"),
+    "ReLU": _entry(NEURONS, "relu_param", "relu"),
+    "ReLU6": _entry(NEURONS, "relu6_param", judge=""),
+    "Sigmoid": _entry(NEURONS, "", "sigmoid"),
+    "Swish": _entry(NEURONS, "swish_param"),
+    "TanH": _entry(NEURONS, "", "tanh"),
+    "Threshold": _entry(NEURONS, "threshold_param", gradient="none"),
+    # -- normalisation
+    "BatchNorm": _entry(NORMAL, "batch_norm_param", "BatchNorm"),
+    "BN": _entry(NORMAL, "bn_param", judge=""),
+    "LRN": _entry(NORMAL, "lrn_param", "LRN"),
+    "MVN": _entry(NORMAL, "mvn_param"),
+    "Normalize": _entry(NORMAL, "norm_param", judge="OpenCV"),
+    "Softmax": _entry(NORMAL, "softmax_param", "Softmax"),
+    # -- products, sums and sequences
+    "Axpy": _entry(DENSE, judge=""),
+    "Bias": _entry(DENSE, "bias_param"),
+    "Eltwise": _entry(DENSE, "eltwise_param", "Eltwise"),
+    "Embed": _entry(DENSE, "embed_param"),
+    "InnerProduct": _entry(DENSE, "inner_product_param", "InnerProduct"),
+    "LSTM": _entry(DENSE, "recurrent_param"),
+    "LSTMUnit": _entry(DENSE),
+    "Reduction": _entry(DENSE, "reduction_param"),
+    "RNN": _entry(DENSE, "recurrent_param"),
+    "Scale": _entry(DENSE, "scale_param", "Scale"),
+    # -- shapes and selections
+    "BatchReindex": _entry(SHAPES),
+    "Concat": _entry(SHAPES, "concat_param", "Concat"),
+    "Crop": _entry(SHAPES, "crop_param"),
+    "Filter": _entry(SHAPES),
+    "Flatten": _entry(SHAPES, "flatten_param"),
+    "Permute": _entry(SHAPES, "permute_param", judge="OpenCV"),
+    "Reshape": _entry(SHAPES, "reshape_param"),
+    "ShuffleChannel": _entry(SHAPES, "shuffle_channel_param", judge=""),
+    "Silence": _entry(SHAPES, gradient="none"),
+    "Slice": _entry(SHAPES, "slice_param"),
+    "Split": _entry(SHAPES, "", "Split"),
+    "Tile": _entry(SHAPES, "tile_param"),
+    # -- losses
+    "CenterLoss": _entry(LOSSES, "center_loss_param", judge=""),
+    "ContrastiveLoss": _entry(LOSSES, "contrastive_loss_param"),
+    "EuclideanLoss": _entry(LOSSES),
+    "FocalLoss": _entry(LOSSES, "focal_loss_param loss_param softmax_param", judge=""),
+    "HingeLoss": _entry(LOSSES, "hinge_loss_param"),
+    "InfogainLoss": _entry(LOSSES, "infogain_loss_param loss_param"),
+    "MultinomialLogisticLoss": _entry(LOSSES),
+    "SigmoidCrossEntropyLoss": _entry(LOSSES, "loss_param"),
+    "SmoothL1Loss": _entry(LOSSES, "smooth_l1_loss_param", judge=""),
+    "SoftmaxWithLoss": _entry(LOSSES, "loss_param softmax_param", "SoftmaxLoss"),
+    "TripletLoss": _entry(LOSSES, "triplet_loss_param", judge=""),
+    # -- metrics
+    "Accuracy": _entry(METRICS, "accuracy_param", gradient="none"),
+    "ArgMax": _entry(METRICS, "argmax_param", gradient="none"),
+    "SegAccuracy": _entry(METRICS, "seg_accuracy_param", gradient="none", judge=""),
+    # -- data, inputs and outputs
+    "Data": _entry(DATA, "data_param transform_param", gradient="source", host=True),
+    "DummyData": _entry(DATA, "dummy_data_param", gradient="source", judge="", host=True),
+    "HDF5Data": _entry(DATA, "hdf5_data_param data_param.prefetch", gradient="source", host=True),
+    "HDF5Output": _entry(DATA, "hdf5_output_param", gradient="none", judge="", host=True),
+    "ImageData": _entry(
+        DATA, "image_data_param transform_param data_param.prefetch", gradient="source", host=True
+    ),
+    "ImageSegData": _entry(
+        DATA,
+        "image_data_param transform_param data_param.prefetch",
+        gradient="source",
+        judge="",
+        host=True,
+    ),
+    "Input": _entry(DATA, "input_param", gradient="source"),
+    "MemoryData": _entry(
+        DATA, "memory_data_param transform_param", gradient="source", judge="", host=True
+    ),
+    "Parameter": _entry(DATA, "parameter_param", gradient="source"),
+    "Python": _entry(DATA, "python_param", judge="", host=True),
+    "WindowData": _entry(
+        DATA,
+        "window_data_param transform_param data_param.prefetch",
+        gradient="source",
+        judge="",
+        host=True,
+    ),
+    # -- detection
+    "DetectionOutput": _entry(
+        DETECTION, "detection_output_param", gradient="none", judge="OpenCV", host=True
+    ),
+    "PriorBox": _entry(DETECTION, "prior_box_param", gradient="none", judge="OpenCV"),
+    "PSROIPooling": _entry(DETECTION, "psroi_pooling_param", judge=""),
+    "ROIPooling": _entry(DETECTION, "roi_pooling_param", judge=""),
+}
+"""First name of a layer class -> what is said about it."""
+
+FURTHER_NAMES: Mapping[str, str] = {
+    "ConvolutionDepthwise": "Convolution",
+    "DepthwiseConvolution": "Convolution",
+}
+"""Type of the catalogue -> the one whose class it shares."""
+
+
+def first_name(name: str) -> str:
+    """Return the type of the catalogue under which ``name`` is described."""
+    return FURTHER_NAMES.get(name, name)
+
+
+def support(name: str) -> dict[str, str]:
+    """Return how each backend runs a type: "lowered", "portable" or "host".
+
+    Args:
+        name: A type of the catalogue.
+
+    Returns:
+        For each of ``BACKENDS``: "lowered" where it has a faster way for at least the usual
+        options, "portable" where the layer's own code runs on its arrays, "host" where the work
+        is done on the host whatever the device.
+    """
+    entry = REFERENCE[first_name(name)]
+    if entry.host:
+        return dict.fromkeys(BACKENDS, "host")
+    lowered = set(LOWERED.get(entry.op, ()))
+    if "numpy" in lowered:
+        lowered.add("cpu")
+    return {backend: "lowered" if backend in lowered else "portable" for backend in BACKENDS}

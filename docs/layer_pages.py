@@ -1,0 +1,269 @@
+"""Pages of the layer types, from ``demitasse.layers.reference``, docstrings and ``caffe.proto``."""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+from proto_text import proto_text
+
+from demitasse.layers.catalog import CATALOG
+from demitasse.layers.reference import (
+    BACKENDS,
+    FAMILIES,
+    FURTHER_NAMES,
+    REFERENCE,
+    Entry,
+    support,
+)
+from demitasse.proto import LayerParameter
+
+FOLDER = "reference/layers"
+INDEX = "reference/layer_types.md"
+MESSAGES = f"{FOLDER}/messages.md"
+SHARED = {"TransformationParameter"}
+"""Messages of layers that are described with the shared ones, because many types read them."""
+
+INDEX_HEAD = """\
+# Layer types
+
+Every type a `layer { type: ... }` may name. What a backend has a faster way for in at least the
+usual options is *lowered*; where it says *portable*, the layer's own code runs on the backend's
+arrays; *host* is work of the host on every device. The last column says whose recorded outputs the
+layer was compared with. Fields that every layer has are on the page of
+[shared messages](layers/messages.md).
+"""
+MESSAGES_HEAD = """\
+# Shared messages
+
+What every layer has, and messages that stand in those of several types.
+
+## LayerParameter
+
+The fields of every layer; each type's own message is on its page.
+"""
+GRADIENTS = {
+    "gradient": "A gradient passes through it.",
+    "source": "It has no bottoms, so no gradient passes.",
+    "none": "No gradient passes: it is refused, or 0.",
+}
+JUDGES = {
+    "Caffe": "Outputs, and gradients where there are any, are compared with those recorded from "
+    "Caffe.",
+    "OpenCV": "Outputs are compared with those recorded from OpenCV; no output of the original is "
+    "there.",
+    "": "Not compared with the original, whose outputs are not recorded.",
+}
+OPTIONS = (
+    "    options: {members: false, show_root_heading: false, show_bases: false, "
+    "show_root_toc_entry: false, separate_signature: false, show_root_full_path: false, "
+    "show_signature: false}\n"
+)
+SCALARS = {
+    FieldDescriptor.CPPTYPE_BOOL: "true or false",
+    FieldDescriptor.CPPTYPE_STRING: "text",
+    FieldDescriptor.CPPTYPE_FLOAT: "number",
+    FieldDescriptor.CPPTYPE_DOUBLE: "number",
+    FieldDescriptor.CPPTYPE_INT32: "whole number",
+    FieldDescriptor.CPPTYPE_INT64: "whole number",
+    FieldDescriptor.CPPTYPE_UINT32: "whole number, not negative",
+    FieldDescriptor.CPPTYPE_UINT64: "whole number, not negative",
+}
+
+
+def layer_pages() -> dict[str, str]:
+    """Return the pages by path: the table of types, one for each class, the shared messages."""
+    pages = {INDEX: "\n".join(_index())}
+    pages |= {page_of(name): "\n".join(_page(name, entry)) for name, entry in REFERENCE.items()}
+    pages[MESSAGES] = "\n".join(_messages())
+    return pages
+
+
+def page_of(name: str) -> str:
+    """Return the path of the page that describes a type."""
+    return f"{FOLDER}/{FURTHER_NAMES.get(name, name).lower()}.md"
+
+
+def layer_nav() -> list[object]:
+    """Return what stands below "Layer types" in the navigation."""
+    families = [
+        {family: [{name: page_of(name)} for name, entry in _sorted() if entry.family == family]}
+        for family in FAMILIES
+    ]
+    return [{"All types": INDEX}, *families, {"Shared messages": MESSAGES}]
+
+
+def class_of(name: str) -> str:
+    """Return the dotted path of the class of a type: registered under its name, or called so."""
+    module = CATALOG[name]
+    for node in _tree(module).body:
+        if isinstance(node, ast.ClassDef) and (node.name == name or _registers(node, name)):
+            return f"{module}.{node.name}"
+    message = f"{module} has no class for {name}"
+    raise RuntimeError(message)
+
+
+def _registers(node: ast.ClassDef, name: str) -> bool:
+    calls = [d for d in node.decorator_list if ast.unparse(d).startswith("register(")]
+    return any(ast.literal_eval(a) == name for call in calls for a in call.args)
+
+
+@cache
+def _tree(module: str) -> ast.Module:
+    spec = find_spec(module)
+    if spec is None or spec.origin is None:
+        message = f"the catalogue names {module}, and there is no such module"
+        raise RuntimeError(message)
+    return ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+
+
+def _sorted() -> list[tuple[str, Entry]]:
+    return sorted(REFERENCE.items(), key=lambda item: item[0].lower())
+
+
+def _index() -> Iterator[str]:
+    yield INDEX_HEAD
+    for family in FAMILIES:
+        yield f"## {family}\n"
+        yield f"| type | gradient | {' | '.join(BACKENDS)} | compared with |"
+        yield "| --- " * (len(BACKENDS) + 3) + "|"
+        for name, entry in _sorted():
+            if entry.family == family:
+                yield from (_row(n, entry) for n in (name, *_further(name)))
+        yield ""
+
+
+def _row(name: str, entry: Entry) -> str:
+    link = page_of(name).removeprefix("reference/")
+    cells = [f"[{name}]({link})", _yes(entry), *support(name).values(), entry.judge or "-"]
+    return f"| {' | '.join(cells)} |"
+
+
+def _yes(entry: Entry) -> str:
+    return {"gradient": "yes", "source": "no bottoms", "none": "no"}[entry.gradient]
+
+
+def _further(name: str) -> list[str]:
+    return [other for other, first in FURTHER_NAMES.items() if first == name]
+
+
+def _page(name: str, entry: Entry) -> Iterator[str]:
+    path = class_of(name)
+    yield f"# {name}\n"
+    if _further(name):
+        yield f"Also called {' and '.join(f'`{other}`' for other in _further(name))}.\n"
+    yield f"{ast.get_docstring(_tree(CATALOG[name]))}\n"
+    yield f"::: {path}\n{OPTIONS}"
+    yield "## Fields\n"
+    if not entry.fields:
+        yield "None of its own.\n"
+    for field in entry.fields:
+        yield from _own_field(field)
+    yield "Those of every layer: [LayerParameter](messages.md#layerparameter).\n"
+    yield "## Backends\n"
+    yield f"| {' | '.join(BACKENDS)} |\n{'| --- ' * len(BACKENDS)}|"
+    yield f"| {' | '.join(support(name).values())} |\n"
+    yield f"{GRADIENTS[entry.gradient]} {JUDGES[entry.judge]}\n"
+
+
+def _own_field(path: str) -> Iterator[str]:
+    """Describe a message of LayerParameter, or with "message.field" a single field of one."""
+    name, _, single = path.partition(".")
+    message = LayerParameter.DESCRIPTOR.fields_by_name[name].message_type
+    yield f"### {path}\n"
+    if message.name in SHARED:
+        yield f"A [{message.name}](messages.md#{message.name.lower()}).\n"
+    elif single:
+        yield from _table(message, {single})
+    else:
+        yield from _table(message)
+
+
+def _table(message: Descriptor, only: set[str] | None = None) -> Iterator[str]:
+    """Describe the fields of a message, or some of them, group by group."""
+    text = proto_text()[_full_name(message)]
+    if text.comment and only is None:
+        yield f"{text.comment}\n"
+    for group in text.groups:
+        named = [name for name in group.fields if only is None or name in only]
+        if not named:
+            continue
+        if group.comment:
+            yield f"{group.comment}\n"
+        yield "| field | type | default | meaning |\n| --- | --- | --- | --- |"
+        for name in named:
+            field = message.fields_by_name[name]
+            meaning = "; ".join(part for part in (group.fields[name], _values(field)) if part)
+            cells = (f"`{name}`", _type(field), _default(field), meaning)
+            yield f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"
+        yield ""
+
+
+def _full_name(described: Descriptor | EnumDescriptor) -> str:
+    return described.full_name.removeprefix(f"{described.file.package}.")
+
+
+def _type(field: FieldDescriptor) -> str:
+    if field.message_type is not None:
+        name = field.message_type.name
+        kind = f"[{name}](messages.md#{name.lower()})"
+    elif field.enum_type is not None:
+        kind = "a name"
+    else:
+        kind = SCALARS[field.cpp_type]
+    return f"{kind}; any number of times" if field.is_repeated else kind
+
+
+def _default(field: FieldDescriptor) -> str:
+    if field.is_repeated or not field.has_default_value:
+        return "-"
+    if field.enum_type is not None:
+        return f"`{field.enum_type.values_by_number[field.default_value].name}`"
+    value = field.default_value
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return f"`{value:.7g}`" if isinstance(value, float) else f"`{value}`"
+
+
+def _values(field: FieldDescriptor) -> str:
+    if field.enum_type is None:
+        return ""
+    text = proto_text()[_full_name(field.enum_type)]
+    comments = {name: note for group in text.groups for name, note in group.fields.items()}
+    names = [
+        f"`{value.name}`" + (f" ({comments[value.name]})" if comments[value.name] else "")
+        for value in field.enum_type.values
+    ]
+    return "; ".join(part for part in (text.comment.rstrip("."), ", ".join(names)) if part)
+
+
+def _messages() -> Iterator[str]:
+    yield MESSAGES_HEAD
+    whole = LayerParameter.DESCRIPTOR
+    own = {field.name for field in whole.fields if _is_own(field)}
+    yield from _table(whole, {field.name for field in whole.fields} - own)
+    for message in sorted(_linked(), key=lambda message: message.name):
+        yield f"## {message.name}\n"
+        yield from _table(message)
+
+
+def _is_own(field: FieldDescriptor) -> bool:
+    """Whether a field of LayerParameter is a message of some types."""
+    return field.name.endswith("_param")
+
+
+def _linked() -> list[Descriptor]:
+    """Return the messages that pages link to."""
+    fields = LayerParameter.DESCRIPTOR.fields
+    found: dict[str, Descriptor] = {}
+    waiting = [f.message_type for f in fields if f.message_type is not None]
+    shown = {f.message_type.name for f in fields if f.message_type is not None and _is_own(f)}
+    while waiting:
+        message = waiting.pop()
+        if message.full_name in found:
+            continue
+        found[message.full_name] = message
+        waiting += [f.message_type for f in message.fields if f.message_type is not None]
+    return [m for m in found.values() if m.name not in shown or m.name in SHARED]

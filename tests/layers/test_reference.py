@@ -1,0 +1,233 @@
+"""What the reference says of every layer type is what the code does, and every type has a page."""
+
+import inspect
+import re
+import sys
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+from goldens import golden_layers
+
+from demitasse.backends.base import Backend
+from demitasse.backends.onednn import status
+from demitasse.layers.base import Layer
+from demitasse.layers.catalog import CATALOG
+from demitasse.layers.reference import (
+    BACKENDS,
+    FAMILIES,
+    FURTHER_NAMES,
+    LOWERED,
+    REFERENCE,
+    first_name,
+    support,
+)
+from demitasse.proto import LayerParameter
+from demitasse.testing import make_layer
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+NAMES = sorted(REFERENCE)
+
+
+@pytest.fixture(scope="module")
+def pages():
+    """The module that writes the pages."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(DOCS))
+        yield import_module("layer_pages")
+    for name in ("layer_pages", "proto_text"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture(scope="module")
+def written(pages):
+    """The pages by path."""
+    return pages.layer_pages()
+
+
+@cache
+def layer_of(name: str) -> type[Layer]:
+    """The class of a type: registered under its name, or called so."""
+    classes = inspect.getmembers(import_module(CATALOG[name]), inspect.isclass)
+    own = [c for _, c in classes if c.__module__ == CATALOG[name] and issubclass(c, Layer)]
+    [found] = [c for c in own if c.type == name] or [c for c in own if c.__name__ == name]
+    return found
+
+
+@cache
+def key_of(op: object) -> str:
+    """How the reference calls an operation: by its name, an activation by its function."""
+    name = getattr(op, "function", type(op).__name__)
+    return name if name in LOWERED else ""
+
+
+def need_library(backend: str) -> None:
+    if backend == "cpu" and not status().version:
+        pytest.skip("oneDNN is not installed")
+
+
+@cache
+def recorded_types() -> frozenset[str]:
+    return frozenset(name for case in golden_layers() for name in case.types)
+
+
+def test_every_type_of_the_catalogue_is_described_once():
+    assert {*REFERENCE, *FURTHER_NAMES} == set(CATALOG)
+    assert not REFERENCE.keys() & FURTHER_NAMES.keys()
+    assert {entry.family for entry in REFERENCE.values()} == set(FAMILIES)
+
+
+@pytest.mark.parametrize("name", FURTHER_NAMES)
+def test_further_names_are_of_the_same_class(name):
+    assert CATALOG[name] == CATALOG[first_name(name)]
+
+
+@pytest.mark.parametrize("name", sorted(CATALOG))
+def test_every_type_has_a_page_with_all_its_fields(name, pages, written):
+    page = written[pages.page_of(name)]
+
+    assert f"({pages.page_of(name).removeprefix('reference/')})" in written[pages.INDEX]
+    assert name in page
+    assert f"::: {pages.class_of(first_name(name))}" in page
+    for path in REFERENCE[first_name(name)].fields:
+        message, _, single = path.partition(".")
+        described = LayerParameter.DESCRIPTOR.fields_by_name[message].message_type
+        where = written[pages.MESSAGES] if described.name in pages.SHARED else page
+        for field in described.fields:
+            assert single not in ("", field.name) or f"| `{field.name}` |" in where
+
+
+def test_every_message_that_is_linked_to_is_described(pages, written):
+    links = {link for text in written.values() for link in re.findall(r"messages\.md#(\w+)", text)}
+
+    headings = {name.lower() for name in re.findall(r"^## (\w+)", written[pages.MESSAGES], re.M)}
+
+    assert links <= headings
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fields_are_those_that_the_code_reads(name):
+    classes = layer_of(name).__mro__
+    own = [c for c in classes if c.__module__.startswith("demitasse.") and c is not Layer]
+    sources = [inspect.getsource(part) for part in (inspect.getmodule(own[0]), *own)]
+    read = {
+        f"{message}.prefetch" if (message, field) == ("data_param", "prefetch") else message
+        for source in sources
+        for message, field in re.findall(r"self\.param\.(\w+_param)\b(?:\.(\w+))?", source)
+    }
+    declared = set(REFERENCE[name].fields)
+    if "data_param" in declared:
+        read.discard("data_param.prefetch")
+
+    assert declared == read
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_are_where_the_reference_says(name):
+    kind, said = layer_of(name), REFERENCE[name].gradient
+
+    if said == "source":
+        assert (kind.bottoms.low, kind.bottoms.high) == (0, 0)
+    elif said == "gradient":
+        assert kind.backward is not Layer.backward
+        assert name == "Python" or kind.bottoms.low > 0
+    else:
+        assert kind.backward is Layer.backward or name in {"HDF5Output", "PriorBox", "Silence"}
+
+
+@pytest.mark.parametrize(
+    ("layer", "shapes"),
+    [
+        ('type: "Silence"', [(2, 3)]),
+        ('type: "PriorBox" prior_box_param { min_size: 4 }', [(1, 2, 3, 3), (1, 3, 9, 9)]),
+    ],
+    ids=["Silence", "PriorBox"],
+)
+def test_where_a_gradient_ends_it_is_zero(layer, shapes):
+    single = make_layer(layer, [np.ones(shape) for shape in shapes])
+    for blob in single.bottom:
+        blob.diff[...] = 7
+
+    single.forward()
+    gradients = single.backward(propagate_down=[True] * len(shapes))
+
+    assert not any(gradient.any() for gradient in gradients)
+
+
+def test_what_is_recorded_from_caffe_is_marked_as_compared():
+    marked = {name for name in recorded_types() if REFERENCE[first_name(name)].judge == "Caffe"}
+
+    assert marked == recorded_types()
+
+
+def test_what_is_marked_as_compared_is_recorded(reference_data):
+    cases = (reference_data / "goldens_data").glob("*.prototxt")
+    data = {name for case in cases for name in re.findall(r'type: *"(\w+)"', case.read_text())}
+    models = (reference_data / "models").glob("*/*.prototxt")
+    seen = {name for net in models for name in re.findall(r'type: *"(\w+)"', net.read_text())}
+
+    caffe = {name for name in NAMES if REFERENCE[name].judge == "Caffe"}
+    opencv = {name for name in NAMES if REFERENCE[name].judge == "OpenCV"}
+
+    assert caffe == {*recorded_types(), *data} & CATALOG.keys()
+    assert opencv <= seen
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_docstrings_say_what_is_not_compared(name):
+    kind = layer_of(name)
+    said = " ".join(f"{kind.__doc__} {inspect.getmodule(kind).__doc__}".split())
+
+    judge = REFERENCE[name].judge
+
+    assert judge != "" or "ot compared with the original" in said
+    assert judge != "OpenCV" or "Compared with OpenCV" in said
+
+
+def lowered_by_numpy() -> tuple[type[Backend], set[str]]:
+    import_module("demitasse.backends.numpy_kernels")
+    return import_module("demitasse.backends.numpy").NumpyBackend, {"relu"}
+
+
+def lowered_by_cpu() -> tuple[type[Backend], set[str]]:
+    import_module("demitasse.backends.onednn.steps")
+    functions = import_module("demitasse.backends.onednn.activation").FUNCTIONS
+    return import_module("demitasse.backends.onednn.backend").OnednnBackend, set(functions)
+
+
+def lowered_by_cuda() -> tuple[type[Backend], set[str]]:
+    module = import_module("demitasse.backends.cupy.backend")
+    module.load_lowerings()
+    functions = import_module("demitasse.backends.cupy.activation").KERNELS
+    return module.CupyBackend, set(functions)
+
+
+TABLES = {"cpu": lowered_by_cpu, "numpy": lowered_by_numpy, "cuda": lowered_by_cuda}
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_lowerings_are_those_that_backends_have(name):
+    need_library(name)
+
+    kind, functions = TABLES[name]()
+
+    found = {op.__name__ for op in kind.lowerings} - {"Activation"} | functions
+    assert {key for key, names in LOWERED.items() if name in names} == found
+
+
+@pytest.mark.parametrize("name", ["numpy", "cpu"])
+def test_recorded_cases_run_as_the_reference_says(name):
+    need_library(name)
+    lowered, seen = set(), set()
+
+    for case in golden_layers():
+        net = case.net(device=name)
+        net.forward()
+        for layer, step in zip(net.layers, net.plan.steps(), strict=True):
+            assert key_of(layer.op) in ("", REFERENCE[first_name(layer.type)].op)
+            seen.add(first_name(layer.type))
+            lowered |= {first_name(layer.type)} if step is not None else set()
+
+    assert lowered == {kind for kind in seen if support(kind)[name] == "lowered"}
