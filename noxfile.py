@@ -116,6 +116,14 @@ def proto(session: nox.Session) -> None:
 
 
 @nox.session
+def catalogue(session: nox.Session) -> None:
+    """Train public nets and classify pictures (minutes; needs the recorded data)."""
+    install(session, "test")
+    nets = ("tests/net/test_ten_nets.py", "tests/net/test_classified_pictures.py")
+    pytest(session, *nets, "-m", "slow or not slow", "--backends=cpu")
+
+
+@nox.session
 def train_mnist(session: nox.Session) -> None:
     """Train LeNet on all of MNIST (minutes; needs the recorded data) and check its accuracy."""
     install(session, "test")
