@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from demitasse.config import settings
 from demitasse.data.lmdb import write_database
 from demitasse.errors import ConfigError
 from demitasse.solvers import Solver
@@ -87,9 +88,11 @@ def run(folder: Path, device: str | None = None) -> Result:
         device: where to run; None takes it from the configuration.
     """
     prepare(folder)
-    solver = Solver(folder / "solver.prototxt", device=device)
-    solver.solve()
-    accuracy = float(solver.test(0)["accuracy"])
+    # So small a net gains nothing from more threads, and on a busy machine it waits for them.
+    with settings.override(threads=1):
+        solver = Solver(folder / "solver.prototxt", device=device)
+        solver.solve()
+        accuracy = float(solver.test(0)["accuracy"])
     caffemodel = Path(f"{solver.param.snapshot_prefix}_iter_{solver.iter}.caffemodel")
     _report(folder, accuracy, caffemodel)
     return Result(accuracy, caffemodel)
