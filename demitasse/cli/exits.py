@@ -21,7 +21,16 @@ from demitasse.errors import (
     WeightsError,
 )
 
-__all__ = ["EXIT_CODES", "FAILED", "INTERRUPTED", "Fault", "exit_code", "faults", "running"]
+__all__ = [
+    "EXIT_CODES",
+    "FAILED",
+    "INTERRUPTED",
+    "MODEL_OR_DATA",
+    "Fault",
+    "exit_code",
+    "faults",
+    "running",
+]
 
 FAILED, MODEL_OR_DATA, DEVICE, INTERRUPTED = 1, 3, 4, 130
 

@@ -23,6 +23,7 @@ VERBS = (
     "convert",
     "compute_image_mean",
     "upgrade",
+    "lint",
     "example",
     "doctor",
     "version",

@@ -25,6 +25,7 @@ __all__ = [
     "read_net_params_binary",
     "read_solver_params",
     "read_text",
+    "text_of_file",
 ]
 
 M = TypeVar("M", bound=Message)
@@ -54,7 +55,7 @@ def read_text(path: PathLike, cls: type[M], *, lenient: bool = False) -> M:
     Raises:
         PrototxtError: The file is not there, is empty, or is not a message of this class.
     """
-    return parse_text(_text(path), cls, os.fspath(path), lenient=lenient)
+    return parse_text(text_of_file(path), cls, os.fspath(path), lenient=lenient)
 
 
 def read_net_params(path: PathLike, *, lenient: bool = False) -> NetParameter:
@@ -66,7 +67,7 @@ def read_net_params(path: PathLike, *, lenient: bool = False) -> NetParameter:
         PrototxtError: The file is not there, is empty, or is not a net.
     """
     source = os.fspath(path)
-    parsed = _parsed(_text(path), NetParameter, source, lenient)
+    parsed = _parsed(text_of_file(path), NetParameter, source, lenient)
     lines: Lines = [*parsed.layer_lines]
     _upgraded(parsed.message, source, lines)
     if lines and lines[0] is None:  # the layer made of the net's input fields
@@ -129,7 +130,12 @@ def _tell(notes: list[str], source: str) -> None:
         log.log(level, "%s: %s", source, note)
 
 
-def _text(path: PathLike) -> str:
+def text_of_file(path: PathLike) -> str:
+    """The text of a prototxt file.
+
+    Raises:
+        PrototxtError: The file is not there, is empty, or is binary.
+    """
     try:
         raw = Path(path).read_bytes()
     except OSError as error:

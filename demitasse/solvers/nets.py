@@ -19,7 +19,13 @@ from demitasse.paths import resolve
 from demitasse.proto import NetParameter, NetState, Phase, SolverParameter, read_text
 from demitasse.solvers.evaluate import Epoch
 
-__all__ = ["load_weights_list", "make_test_nets", "make_train_net"]
+__all__ = [
+    "TRAIN_FIELDS",
+    "check_test_counts",
+    "load_weights_list",
+    "make_test_nets",
+    "make_train_net",
+]
 
 TRAIN_FIELDS = ("train_net_param", "train_net", "net_param", "net")
 
@@ -113,6 +119,30 @@ def make_test_nets(
         ConfigError: The numbers of nets, ``test_iter`` and ``test_state`` do not fit, or
             ``test_interval`` is missing, or a net that is to be tested on a whole epoch has none.
     """
+    sources = _checked_test_sources(param)
+    nets = []
+    for index, source in enumerate(sources):
+        log.info("Creating test net (#%d) specified by %s", index, source.field)
+        own = param.test_state[index] if param.test_state else None
+        net = source.make("TEST", own, base, options)
+        net.debug_info = param.debug_info
+        load_weights_list(net, param.weights, base, on_mismatch)
+        if param.test_iter[index] == 0:
+            _check_epoch(net, index)
+        nets.append(net)
+    return nets
+
+
+def check_test_counts(param: SolverParameter) -> None:
+    """Refuse numbers of test nets, ``test_iter`` and ``test_state`` that do not fit together.
+
+    Raises:
+        ConfigError: Says which.
+    """
+    _checked_test_sources(param)
+
+
+def _checked_test_sources(param: SolverParameter) -> list[Source]:
     sources = _test_sources(param)
     if param.test_state and len(param.test_state) != len(sources):
         message = (
@@ -130,17 +160,7 @@ def make_test_nets(
                 "test with, or 0 to test with every record once"
             )
             raise ConfigError(message)
-    nets = []
-    for index, source in enumerate(sources):
-        log.info("Creating test net (#%d) specified by %s", index, source.field)
-        own = param.test_state[index] if param.test_state else None
-        net = source.make("TEST", own, base, options)
-        net.debug_info = param.debug_info
-        load_weights_list(net, param.weights, base, on_mismatch)
-        if param.test_iter[index] == 0:
-            _check_epoch(net, index)
-        nets.append(net)
-    return nets
+    return sources
 
 
 def _check_epoch(net: Net, index: int) -> None:

@@ -18,6 +18,8 @@ pytest.importorskip("PIL")
 NAMES = [
     "net prototxt",
     "solver prototxt",
+    "lint of a net",
+    "lint of a solver",
     "caffemodel into a net",
     "caffemodel, skipping",
     "caffemodel alone",

@@ -26,6 +26,7 @@ from demitasse.data.mnist import read_idx
 from demitasse.data.stacker import Stacker
 from demitasse.data.window_file import read_window_file
 from demitasse.errors import DataError, DemitasseError
+from demitasse.lint import lint
 from demitasse.proto import (
     BlobProto,
     Datum,
@@ -144,6 +145,14 @@ def _text_readers(folder: Path) -> Iterator[Reader]:
     nets = [NET.encode(), OLD.encode(), V1.encode()]
     yield Reader("net prototxt", nets, net, 1000, (NetParameter, True))
     yield Reader("solver prototxt", [SOLVER.encode()], solver, 400, (SolverParameter, True))
+
+    def look(content: bytes) -> None:
+        file.write_bytes(content)
+        for finding in lint(file):
+            str(finding)
+
+    yield Reader("lint of a net", nets, look, 3000, (NetParameter, True))
+    yield Reader("lint of a solver", [SOLVER.encode()], look, 2000, (SolverParameter, True))
 
 
 # -- weights -----------------------------------------------------------------------------------

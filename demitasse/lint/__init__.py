@@ -1,0 +1,203 @@
+"""Look for what is wrong, or probably not meant, in nets and solvers; nothing is run."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from demitasse.errors import DemitasseError
+from demitasse.lint import data, layers, solver
+from demitasse.lint.finding import Finding, Severity, in_order
+from demitasse.lint.old import old_fields
+from demitasse.lint.text import Text
+from demitasse.lint.view import View
+from demitasse.paths import resolve
+from demitasse.proto import (
+    NetParameter,
+    NetState,
+    Phase,
+    SolverParameter,
+    keep_lines,
+    upgrade_net,
+    upgrade_solver,
+)
+from demitasse.proto.upgrade import Problem
+from demitasse.proto.upgrade_notes import Lines
+from demitasse.solvers.nets import TRAIN_FIELDS
+
+__all__ = ["Finding", "Severity", "lint"]
+
+
+def lint(source: str | os.PathLike[str]) -> list[Finding]:
+    """Look through the prototxt of a net or a solver, and through the nets a solver names.
+
+    Files that nets name are looked into where they are there: the first records of a database, the
+    list of pictures, the mean.
+
+    Args:
+        source: The file.
+
+    Returns:
+        What was found, errors first. A file that cannot be read gives a finding, too.
+    """
+    text = Text(Path(source))
+    more = _solver(text) if text.kind is SolverParameter else _net(text)
+    return in_order([*text.findings, *more])
+
+
+# -- nets --------------------------------------------------------------------------------------
+
+
+def _net(text: Text, states: Sequence[NetState] = ()) -> Iterator[Finding]:
+    """Look through the net of a text, by default in both phases."""
+    net = text.message
+    if net is None:
+        return
+    yield from old_fields(net, text.name)
+    lines: Lines = [*text.layer_lines]
+    try:
+        notes = upgrade_net(net, lines)
+    except DemitasseError as error:
+        yield Finding("error", "old-format", error.message, text.name)
+        return
+    for note in notes:
+        if isinstance(note, Problem):
+            yield Finding("warning", "left-out", str(note), text.name)
+    if lines and lines[0] is None:  # the layer made of the net's input fields
+        lines[0] = text.input_line
+    keep_lines(net, text.name, lines)
+    if states:
+        yield from _message(net, states, text.name, text.path.parent)
+    else:
+        yield from _alone(net, text.name, text.path.parent)
+
+
+def _alone(net: NetParameter, name: str, base: Path) -> Iterator[Finding]:
+    """Look through a net that may be meant for one phase only, or for a stage."""
+    broken: list[Finding] = []
+    whole: list[NetState] = []
+    for state in _both_phases(net):
+        try:
+            missing = View(net, state, name, base).missing()
+        except DemitasseError:  # said again below
+            missing = []
+        broken += missing[:1]
+        whole += [] if missing else [state]
+    for one in broken if whole else []:
+        message = f"{one.message}, so the net cannot be made there without a stage"
+        yield Finding("note", "one-phase", message, one.where)
+    yield from _message(net, whole or _both_phases(net), name, base)
+
+
+def _both_phases(net: NetParameter) -> list[NetState]:
+    states = []
+    for phase in ("TRAIN", "TEST"):
+        state = NetState()
+        state.CopyFrom(net.state)
+        state.phase = Phase.Value(phase)
+        states.append(state)
+    return states
+
+
+def _message(
+    net: NetParameter, states: Sequence[NetState], name: str, base: Path
+) -> Iterator[Finding]:
+    views = []
+    for state in states:
+        try:
+            view = View(net, state, name, base)
+        except DemitasseError as error:
+            yield Finding("error", "rules", error.message, name)
+            return
+        view.findings += view.missing()
+        for rule in (*layers.RULES, *data.RULES):
+            rule(view)
+        views.append(view)
+    several = len(views) > 1
+    everywhere = set.intersection(*({_anywhere(one) for one in view.findings} for view in views))
+    for view in views:
+        for finding in view.findings:
+            general = _anywhere(finding)
+            yield general if several and general in everywhere else finding
+
+
+def _anywhere(finding: Finding) -> Finding:
+    """Return a finding that does not say in which phase."""
+    message = re.sub(r" in phase (TRAIN|TEST)\b", "", finding.message)
+    return replace(finding, message=message)
+
+
+# -- solvers -----------------------------------------------------------------------------------
+
+
+def _solver(text: Text) -> Iterator[Finding]:
+    param = text.message
+    if param is None:
+        return
+    try:
+        for note in upgrade_solver(param):
+            yield Finding("note", "old-field", note, text.where("solver_type"))
+    except DemitasseError as error:
+        yield Finding("error", "solver-field", error.message, text.where("solver_type"))
+    for rule in solver.RULES:
+        for severity, code, field, message in rule(param):
+            yield Finding(severity, code, message, text.where(field))
+    for value, field, states in _nets_of(param):
+        if isinstance(value, NetParameter):
+            yield from _inner(value, states, f"{text.where(field)}: {field}", text.path.parent)
+        else:
+            yield from _named(value, states, f"{field} {value!r}", text.where(field), text.path)
+
+
+def _named(
+    name: str, states: Sequence[NetState], what: str, where: str, solver_file: Path
+) -> Iterator[Finding]:
+    """Look through a net that a solver names."""
+    try:
+        net = Text(resolve(name, solver_file.parent), NetParameter)
+    except DemitasseError as error:
+        yield Finding("error", "missing-file", str(error), where)
+        return
+    for finding in net.findings:
+        if finding.code == "unreadable":
+            yield Finding("error", "missing-file", f"{what}: {finding.message}", where)
+        else:
+            yield finding
+    yield from _net(net, states)
+
+
+def _inner(
+    net: NetParameter, states: Sequence[NetState], where: str, base: Path
+) -> Iterator[Finding]:
+    """Look through a net that is written inside a solver."""
+    yield from old_fields(net, where)
+    try:
+        upgrade_net(net)
+    except DemitasseError as error:
+        yield Finding("error", "old-format", error.message, where)
+        return
+    yield from _message(net, states, where, base)
+
+
+def _nets_of(
+    param: SolverParameter,
+) -> Iterator[tuple[NetParameter | str, str, list[NetState]]]:
+    """Yield the nets of a solver, the fields they are given by, and the states they are used in."""
+    for field in TRAIN_FIELDS:
+        if param.HasField(field):
+            states = [_state("TRAIN", param.train_state)]
+            if field in {"net", "net_param"} and param.test_iter:
+                states += [_state("TEST", own) for own in param.test_state or [NetState()]]
+            yield getattr(param, field), field, states
+    for field in ("test_net", "test_net_param"):
+        for value in getattr(param, field):
+            yield value, field, [_state("TEST", own) for own in param.test_state or [NetState()]]
+
+
+def _state(phase: str, own: NetState) -> NetState:
+    state = NetState(phase=Phase.Value(phase))
+    state.MergeFrom(own)
+    return state

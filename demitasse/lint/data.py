@@ -1,0 +1,151 @@
+"""Rules about data layers: files, sizes, means, labels."""
+
+from __future__ import annotations
+
+from demitasse.errors import ConfigError
+from demitasse.lint.peek import Peek, mean_shape, peek
+from demitasse.lint.view import View
+from demitasse.paths import resolve
+from demitasse.proto import LayerParameter, TransformationParameter
+
+__all__ = ["RULES", "SOURCES"]
+
+SOURCES = {
+    "Data": "data_param",
+    "HDF5Data": "hdf5_data_param",
+    "ImageData": "image_data_param",
+    "WindowData": "window_data_param",
+}
+"""Types of layers that read files, and where those are named."""
+
+CLASSES = ("SoftmaxWithLoss", "Accuracy", "InfogainLoss", "HingeLoss", "MultinomialLogisticLoss")
+"""Types whose second bottom holds the numbers of classes."""
+
+OUTPUTS = {"InnerProduct": "inner_product_param", "Convolution": "convolution_param"}
+
+IMAGENET_RED, IMAGENET_BLUE = 123.68, 103.94  # the average pixel of ImageNet
+
+
+def missing_files(view: View) -> None:
+    """Sources and means that are not there."""
+    for index, layer in view.of_type(*SOURCES):
+        source = getattr(layer, SOURCES[layer.type]).source
+        names = {"source": source, "mean_file": layer.transform_param.mean_file}
+        for field, name in names.items():
+            if not name:
+                continue
+            try:
+                there = resolve(name, view.base).exists()
+            except (ConfigError, OSError):
+                there = False
+            if not there:
+                message = f"{field} {name!r} is not there"
+                view.say("warning", "missing-file", index, message)
+
+
+def no_loss(view: View) -> None:
+    """A net that reads data to train on, but has nothing to minimise."""
+    data = next((index for index, _ in view.of_type(*SOURCES)), None)
+    if view.phase == "TRAIN" and data is not None and not view.losses:
+        message = "the net reads data in phase TRAIN, but has no loss there: nothing is learned"
+        view.say("warning", "no-loss", data, message)
+
+
+def mirror_in_test(view: View) -> None:
+    """Caffe mirrors at random in every phase."""
+    if view.phase != "TEST":
+        return
+    for index, layer in enumerate(view.layers):
+        if layer.transform_param.mirror:
+            message = "mirror: true counts in TEST, too: results change at random"
+            view.say("warning", "mirror-in-test", index, message)
+
+
+def means(view: View) -> None:
+    """The mean is subtracted before scaling, and pixels come blue, green, red."""
+    for index, layer in enumerate(view.layers):
+        if layer.HasField("transform_param"):
+            _mean_before_scale(view, index, layer.transform_param)
+            _mean_in_rgb(view, index, layer.transform_param)
+
+
+def _mean_before_scale(view: View, index: int, param: TransformationParameter) -> None:
+    values = list(param.mean_value)
+    if 0 < param.scale <= 0.1 and values and 0 < max(values) <= 1:
+        scaled = ", ".join(f"{value / param.scale:g}" for value in values)
+        message = (
+            f"mean_value is subtracted before scale {param.scale:g} is applied, from pixels of 0 "
+            f"to 255; if it is meant for scaled pixels, write {scaled}"
+        )
+        view.say("warning", "mean-before-scale", index, message)
+
+
+def _mean_in_rgb(view: View, index: int, param: TransformationParameter) -> None:
+    if len(param.mean_value) != 3:
+        return
+    first, _, last = param.mean_value
+    if abs(first - IMAGENET_RED) < 2 and abs(last - IMAGENET_BLUE) < 2:
+        message = (
+            "mean_value looks like ImageNet's mean in the order red, green, blue; Caffe's pictures "
+            "are in the order blue, green, red (104, 117, 123)"
+        )
+        view.say("warning", "mean-in-rgb", index, message)
+
+
+def crops(view: View) -> None:
+    """Crops that are larger than the picture or the mean, and means of another size."""
+    for index, layer in view.of_type("Data", "ImageData"):
+        crop, mean = layer.transform_param.crop_size, mean_shape(layer, view.base)
+        shape = peek(layer, view.base).shape
+        for what, dims in (("picture", shape), ("mean", mean)):
+            if crop and dims and crop > min(dims[1:]):
+                message = f"crop_size {crop} is larger than the {what} ({dims[1]} x {dims[2]})"
+                view.say("error", "crop-size", index, message)
+        if shape and mean and shape[1:] != mean[1:]:
+            message = (
+                f"the first picture is {shape[1]} x {shape[2]}, the mean {mean[1]} x {mean[2]}; "
+                "they must be equal, crop_size comes afterwards"
+            )
+            view.say("error", "mean-size", index, message)
+
+
+def label_range(view: View) -> None:
+    """Labels for which the scores have no place."""
+    looked: dict[int, Peek] = {}
+    for index, layer in view.of_type(*CLASSES):
+        if len(layer.bottom) < 2:
+            continue
+        scores, labels = view.through(view.sources[index][0]), view.sources[index][1]
+        classes = _outputs(view, scores)
+        if labels is None or classes is None or view.layers[labels].type not in SOURCES:
+            continue
+        data = looked.setdefault(labels, peek(view.layers[labels], view.base))
+        if data.labels is None:
+            continue
+        ignored = _ignored(layer)
+        beyond = [x for x in data.labels if not 0 <= x < classes and x != ignored]
+        if beyond:
+            message = (
+                f"labels of {view.layers[labels].name!r} go from {data.labels[0]:g} to "
+                f"{data.labels[1]:g}, but there are scores for {classes} classes, 0 to "
+                f"{classes - 1}"
+            )
+            view.say("error", "label-range", index, message)
+
+
+def _outputs(view: View, index: int | None) -> int | None:
+    """Return how many classes the scores of a layer are for."""
+    if index is None or view.layers[index].type not in OUTPUTS:
+        return None
+    layer = view.layers[index]
+    return int(getattr(layer, OUTPUTS[layer.type]).num_output) or None
+
+
+def _ignored(layer: LayerParameter) -> int | None:
+    for param in (layer.loss_param, layer.accuracy_param):
+        if param.HasField("ignore_label"):
+            return int(param.ignore_label)
+    return None
+
+
+RULES = (no_loss, missing_files, mirror_in_test, means, crops, label_range)

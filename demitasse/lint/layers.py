@@ -1,0 +1,195 @@
+"""Rules about single layers and their neighbours."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from demitasse.lint.view import View
+from demitasse.proto import LayerParameter, fork_of_type
+
+__all__ = ["RULES"]
+
+LEARNED = {
+    "Convolution": "convolution_param",
+    "Deconvolution": "convolution_param",
+    "InnerProduct": "inner_product_param",
+}
+"""Types with a weight and a bias, and where they are described."""
+
+KEEP_OUTPUT = frozenset({"ELU", "Exp", "LRN", "Sigmoid", "Softmax", "TanH"})
+"""Types whose gradient is computed from their output."""
+
+METRICS = frozenset({"Accuracy", "SegAccuracy", "DetectionEvaluate", "HDF5Output", "Silence"})
+
+TWICE = {
+    "SoftmaxWithLoss": "Softmax",
+    "MultinomialLogisticLoss": "",
+    "SigmoidCrossEntropyLoss": "Sigmoid",
+}
+"""Losses, and the layer that is part of them already."""
+
+
+def duplicate_names(view: View) -> None:
+    """Weights are found by layer name, so two layers of one name get the same file's weights."""
+    counts = Counter(layer.name for layer in view.layers)
+    seen: set[str] = set()
+    for index, layer in enumerate(view.layers):
+        if counts[layer.name] > 1 and layer.name in seen:
+            message = "another layer has this name, too; weights in files belong to names"
+            view.say("warning", "duplicate-name", index, message)
+        seen.add(layer.name)
+
+
+def unknown_types(view: View) -> None:
+    """Types that no layer class implements."""
+    from demitasse.layers.registry import layer_types
+
+    known = frozenset(layer_types())
+    for index, layer in enumerate(view.layers):
+        if layer.type not in known:
+            forks = fork_of_type(layer.type)
+            origin = f"; it comes from {forks}" if forks else ""
+            message = f"there is no layer type {layer.type!r}{origin}"
+            view.say("error", "unknown-type", index, message)
+
+
+def unused_blobs(view: View) -> None:
+    """Blobs nobody reads, in nets that have a loss to work towards."""
+    if not view.losses:
+        return
+    for index, layer in enumerate(view.layers):
+        if index in view.losses or layer.type in METRICS:
+            continue
+        for blob, readers in zip(layer.top, view.readers[index], strict=True):
+            if not readers:
+                message = (
+                    f"no layer reads its top {blob!r} in phase {view.phase}; remove it, or end it "
+                    "in a Silence layer (it is printed as an output of the net)"
+                )
+                view.say("warning", "unused-blob", index, message)
+
+
+def batch_norm(view: View) -> None:
+    """Statistics are not learned; averages of batches do not belong in a test."""
+    for index, layer in view.of_type("BatchNorm"):
+        param = layer.batch_norm_param
+        if any(spec.lr_mult for spec in layer.param[:3]):
+            message = (
+                "lr_mult of BatchNorm must be 0 (its blobs are averages, not learned); leave the "
+                "param entries out"
+            )
+            view.say("error", "batch-norm-lr", index, message)
+        if param.HasField("use_global_stats"):
+            if view.phase == "TRAIN" and param.use_global_stats and view.losses:
+                message = "use_global_stats: true in TRAIN: its averages stay what they are"
+                view.say("note", "batch-norm-stats", index, message)
+            if view.phase == "TEST" and not param.use_global_stats:
+                message = (
+                    "use_global_stats: false in TEST: results depend on what else is in the batch; "
+                    "leave it out, the phase decides"
+                )
+                view.say("warning", "batch-norm-stats", index, message)
+        following = {view.layers[reader].type for reader in view.readers_of(index)}
+        if following and not following & {"Scale", "Bias"} and not param.scale_bias:
+            message = "no Scale follows, so there is no learned factor and shift"
+            view.say("note", "batch-norm-scale", index, message)
+
+
+def bias_before_batch_norm(view: View) -> None:
+    """A bias that the next layer subtracts again."""
+    for index, layer in view.of_type("Convolution", "InnerProduct"):
+        following = {view.layers[reader].type for reader in view.readers_of(index)}
+        if following == {"BatchNorm"} and getattr(layer, LEARNED[layer.type]).bias_term:
+            message = "BatchNorm follows and subtracts the bias again; bias_term: false saves it"
+            view.say("note", "useless-bias", index, message)
+
+
+def zero_weights(view: View) -> None:
+    """Weights begin at 0 without a filler, and then all units learn the same."""
+    if view.phase != "TRAIN" or not view.losses:
+        return
+    for index, layer in view.of_type(*LEARNED):
+        if not getattr(layer, LEARNED[layer.type]).HasField("weight_filler") and not layer.blobs:
+            message = (
+                "without a weight_filler its weights begin at 0 (unless they are loaded), and it "
+                'learns nothing; add e.g. weight_filler { type: "xavier" }'
+            )
+            view.say("warning", "zero-weights", index, message)
+
+
+def overwritten_outputs(view: View) -> None:
+    """An in-place layer destroys what the layer before it computes its gradient from."""
+    if view.phase != "TRAIN":
+        return
+    for index, layer in enumerate(view.layers):
+        if not layer.bottom or not layer.top or layer.bottom[0] != layer.top[0]:
+            continue
+        source = view.sources[index][0]
+        if source is None or view.layers[source].type not in KEEP_OUTPUT:
+            continue
+        message = (
+            f"it works in place on the output of {view.layers[source].name!r} "
+            f"({view.layers[source].type}), which needs it for its gradient; give it another top"
+        )
+        view.say("error", "in-place", index, message)
+
+
+def losses_of_losses(view: View) -> None:
+    """A loss that contains a layer which was put before it, too; or a ReLU before a loss."""
+    for index, layer in view.of_type(*TWICE):
+        source = view.sources[index][0] if view.sources[index] else None
+        if source is None:
+            continue
+        kind = view.layers[source].type
+        if kind == TWICE[layer.type]:
+            message = (
+                f"it contains the {kind} that {view.layers[source].name!r} is; take that away in "
+                "training"
+            )
+            view.say("warning", "twice", index, message)
+        elif kind == "ReLU" and TWICE[layer.type]:
+            message = (
+                f"ReLU {view.layers[source].name!r} right before it leaves no negative scores; "
+                "usually the last layer before a loss has no activation"
+            )
+            view.say("warning", "relu-before-loss", index, message)
+
+
+def dropout_only_in_test(view: View) -> None:
+    """Dropout does nothing in TEST."""
+    for index, layer in view.of_type("Dropout"):
+        if _phases(layer) == {"TEST"}:
+            message = "it is there in TEST only, where Dropout does nothing"
+            view.say("warning", "dropout-in-test", index, message)
+
+
+def frozen(view: View) -> None:
+    """Training with every learning rate at 0."""
+    if view.phase != "TRAIN" or not view.losses:
+        return
+    learned = [(i, layer) for i, layer in view.of_type(*LEARNED, "Scale", "PReLU", "Bias")]
+    rates = [[spec.lr_mult for spec in layer.param] or [1.0] for _, layer in learned]
+    if learned and not any(any(rate) for rate in rates):
+        message = "this layer and all others have lr_mult: 0, so nothing is learned"
+        view.say("warning", "all-frozen", learned[0][0], message)
+
+
+def _phases(layer: LayerParameter) -> set[str]:
+    """Return the phases that include rules name; both where there are none."""
+    if not layer.include or not all(rule.HasField("phase") for rule in layer.include):
+        return {"TRAIN", "TEST"}
+    return {"TEST" if rule.phase else "TRAIN" for rule in layer.include}
+
+
+RULES = (
+    unknown_types,
+    duplicate_names,
+    overwritten_outputs,
+    batch_norm,
+    unused_blobs,
+    zero_weights,
+    losses_of_losses,
+    dropout_only_in_test,
+    frozen,
+    bias_before_batch_norm,
+)

@@ -1,0 +1,92 @@
+"""The text of a prototxt: what it is of, what cannot be read, where its fields are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from demitasse.errors import DemitasseError
+from demitasse.lint.finding import Finding, Severity
+from demitasse.proto import NetParameter, SolverParameter
+from demitasse.proto.read import text_of_file
+from demitasse.proto.text.faults import Fault, grouped
+from demitasse.proto.text.parser import Parser
+from demitasse.proto.text.tokens import NAME, Places, tokens
+
+__all__ = ["Text", "field_lines", "kind_of"]
+
+Kind = type[NetParameter] | type[SolverParameter]
+
+
+class Text:
+    """A prototxt file and what is said in it.
+
+    Args:
+        path: The file.
+        kind: What it is of; None finds out.
+
+    Attributes:
+        findings: What cannot be read, or is known to forks of Caffe only.
+        kind: NetParameter or SolverParameter.
+        message: What it says, apart from fields that are not known; None if it cannot be read.
+        layer_lines: Of a net, the line on which each ``layers`` or ``layer`` entry begins.
+        input_line: Of a net, the line of its first ``input``, or None.
+        lines: The line on which each field of the outermost message is first given.
+    """
+
+    def __init__(self, path: Path, kind: Kind | None = None) -> None:
+        self.path, self.name = path, os.fspath(path)
+        self.findings: list[Finding] = []
+        self.message: Any = None
+        self.lines: dict[str, int] = {}
+        try:
+            text = text_of_file(path)
+        except DemitasseError as error:
+            self.kind: Kind = kind or NetParameter
+            self.findings.append(Finding("error", "unreadable", error.message, self.name))
+            return
+        self.lines = field_lines(text)
+        self.kind = kind or kind_of(set(self.lines))
+        strict, lenient, message = Parser(text), Parser(text, lenient=True), self.kind()
+        strict.parse(self.kind())
+        lenient.parse(message)
+        self.findings += [self._finding("error", fault) for fault in grouped(strict.faults)]
+        self.findings += [self._finding("warning", fault) for fault in grouped(strict.warnings)]
+        self.layer_lines = lenient.layer_lines["layers"] or lenient.layer_lines["layer"]
+        self.input_line = lenient.input_line
+        if not lenient.faults:
+            self.message = message
+
+    def where(self, field: str) -> str:
+        """Return the place of a field of the outermost message, or of the file."""
+        return f"{self.name}:{self.lines[field]}" if field in self.lines else self.name
+
+    def _finding(self, severity: Severity, fault: Fault) -> Finding:
+        code = "syntax"
+        if "has no field" in fault.message:
+            code = "unknown-field"
+        elif "not known to Caffe" in fault.message:
+            code = "foreign-field"
+        return Finding(severity, code, fault.message, f"{self.name}:{fault.line}:{fault.column}")
+
+
+def field_lines(text: str) -> dict[str, int]:
+    """Return the line, from 1, on which each field of the outermost message is first given."""
+    places, lines, depth = Places(text), dict[str, int](), 0
+    last = None
+    for token in tokens(text):
+        if depth == 0 and last is not None and token.text in {":", "{", "<"}:
+            lines.setdefault(last.text, places.line(last.offset))
+        depth += (token.text in {"{", "<"}) - (token.text in {"}", ">"})
+        last = token if token.kind == NAME else None
+    return lines
+
+
+def kind_of(fields: set[str]) -> Kind:
+    """Return what a text is of, by the fields of its outermost message."""
+    net, solver = (
+        len(fields & {field.name for field in cls.DESCRIPTOR.fields})
+        for cls in (NetParameter, SolverParameter)
+    )
+    return SolverParameter if solver > net else NetParameter

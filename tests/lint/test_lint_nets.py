@@ -1,0 +1,330 @@
+"""What lint finds in nets, one test for each rule, and that it is quiet about sound ones."""
+
+import numpy as np
+import pytest
+
+from demitasse.data.lmdb import write_database
+from demitasse.lint import Finding, lint
+from demitasse.proto import BlobProto, set_floats, write_binary
+
+DATA = """layer { name: "data" type: "Data" top: "x" top: "y"
+  data_param { source: "db" backend: LMDB batch_size: 2 } TRANSFORM }
+"""
+IP = """layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip"
+  inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
+"""
+LOSS = """layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "y" top: "loss" }
+"""
+
+
+@pytest.fixture
+def found(tmp_path):
+    """Write a net beside a database of 8 x 8 pictures with labels 0 to 2, and lint it."""
+    pictures = [(np.zeros((3, 8, 8), np.uint8), i % 3) for i in range(5)]
+    write_database(tmp_path / "db", pictures)
+
+    def run(text, **files):
+        for name, content in files.items():
+            (tmp_path / name.replace("_", ".")).write_text(content)
+        (tmp_path / "net.prototxt").write_text(text)
+        return lint(tmp_path / "net.prototxt")
+
+    return run
+
+
+def codes(findings):
+    return [(finding.severity, finding.code) for finding in findings]
+
+
+def the(findings, code):
+    [one] = [finding for finding in findings if finding.code == code]
+    return one
+
+
+def test_a_sound_net_gives_nothing(found):
+    accuracy = """layer { name: "a" type: "Accuracy" bottom: "ip" bottom: "y" top: "a"
+      include { phase: TEST } }"""
+
+    assert found(DATA.replace("TRANSFORM", "") + IP + LOSS + accuracy) == []
+
+
+def test_a_deploy_net_gives_nothing(found):
+    net = """layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 4 } } }"""
+
+    assert found(net + IP + 'layer { name: "p" type: "Softmax" bottom: "ip" top: "p" }') == []
+
+
+def test_a_finding_says_where_and_what(found, tmp_path):
+    one = the(found(DATA.replace("TRANSFORM", "") + IP.replace('"xavier"', '"constant"')
+                    + LOSS.replace("SoftmaxWithLoss", "SoftmaxLoss")), "unknown-type")  # fmt: skip
+
+    assert one.where == f"{tmp_path}/net.prototxt:5: layer 'loss' (SoftmaxLoss)"
+    assert str(one) == f"{one.where}: error: {one.message} [unknown-type]"
+
+
+# -- what cannot be read -----------------------------------------------------------------------
+
+
+def test_a_file_that_is_not_there_is_a_finding(tmp_path):
+    [one] = lint(tmp_path / "none.prototxt")
+
+    assert (one.severity, one.code) == ("error", "unreadable")
+    assert one.where.endswith("none.prototxt")
+
+
+def test_every_fault_of_the_text_is_a_finding(found):
+    findings = found('layer { nam: "a" }\nlayer { name: 3 }\nlayer { hole: 2 }')
+
+    assert [finding.code for finding in findings] == ["unknown-field", "syntax", "unknown-field"]
+    assert [finding.where.rpartition("net.prototxt:")[2] for finding in findings] == [
+        "1:9", "2:15", "3:9",
+    ]  # fmt: skip
+    assert "did you mean 'name'?" in findings[0].message
+
+
+def test_fields_of_forks_are_named_and_the_rest_is_looked_at(found):
+    findings = found('layer { name: "a" type: "Nothing" global_stuff: 1 power_param { } }')
+
+    assert ("error", "unknown-field") in codes(findings)
+    assert ("error", "unknown-type") in codes(findings)
+
+
+def test_binary_files_are_refused(found, tmp_path):
+    (tmp_path / "net.caffemodel").write_bytes(b"\x0a\x00\x01")
+
+    [one] = lint(tmp_path / "net.caffemodel")
+
+    assert "binary" in one.message
+
+
+# -- layers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "severity", "code", "says"),
+    [
+        (
+            DATA + IP.replace('"x"', '"z"', 1) + LOSS,
+            "error", "unknown-blob", "no layer before it has a top 'z'",
+        ),
+        (DATA + IP + LOSS + IP.replace('top: "ip"', 'top: "more"'),
+         "warning", "duplicate-name", "another layer has this name"),
+        (DATA + IP + LOSS.replace("SoftmaxWithLoss", "MultiBoxLoss2"),
+         "error", "unknown-type", "no layer type 'MultiBoxLoss2'"),
+        (DATA + IP + LOSS + 'layer { name: "r" type: "ReLU" bottom: "x" top: "r" }',
+         "warning", "unused-blob", "no layer reads its top 'r'"),
+        (DATA + IP.replace('weight_filler { type: "xavier" }', "") + LOSS,
+         "warning", "zero-weights", "its weights begin at 0"),
+        (DATA + IP + 'layer { name: "s" type: "Sigmoid" bottom: "ip" top: "s" }'
+         'layer { name: "d" type: "Dropout" bottom: "s" top: "s" }'
+         + LOSS.replace('"ip"', '"s"'),
+         "error", "in-place", "it works in place on the output of 's' (Sigmoid)"),
+        (DATA + IP + 'layer { name: "s" type: "Softmax" bottom: "ip" top: "s" }'
+         + LOSS.replace('"ip"', '"s"'),
+         "warning", "twice", "it contains the Softmax that 's' is"),
+        (DATA + IP + 'layer { name: "r" type: "ReLU" bottom: "ip" top: "ip" }' + LOSS,
+         "warning", "relu-before-loss", "no negative scores"),
+        (DATA + IP + 'layer { name: "d" type: "Dropout" bottom: "ip" top: "ip" '
+         "include { phase: TEST } }" + LOSS,
+         "warning", "dropout-in-test", "in TEST only"),
+        (DATA + IP.replace("inner_product_param", "param { lr_mult: 0 } inner_product_param")
+         + LOSS, "warning", "all-frozen", "nothing is learned"),
+        (DATA + IP + 'layer { name: "b" type: "BatchNorm" bottom: "ip" top: "ip" '
+         "param { lr_mult: 1 } }" + LOSS, "error", "batch-norm-lr", "must be 0"),
+        (DATA + IP + 'layer { name: "b" type: "BatchNorm" bottom: "ip" top: "ip" '
+         "batch_norm_param { use_global_stats: false } }" + LOSS,
+         "warning", "batch-norm-stats", "depend on what else is in the batch"),
+        (DATA + IP + 'layer { name: "b" type: "BatchNorm" bottom: "ip" top: "ip" }' + LOSS,
+         "note", "batch-norm-scale", "no Scale follows"),
+        (DATA + IP + 'layer { name: "b" type: "BatchNorm" bottom: "ip" top: "ip" }' + LOSS,
+         "note", "useless-bias", "bias_term: false saves it"),
+        (DATA + IP, "warning", "no-loss", "has no loss there"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and "-" in value and len(value) < 20 else "",
+)  # fmt: skip
+def test_layers_that_are_not_as_meant(found, text, severity, code, says):
+    one = the(found(text.replace("TRANSFORM", "")), code)
+
+    assert one.severity == severity
+    assert says in one.message
+
+
+def test_the_same_of_many_layers_is_said_once(found):
+    more = "".join(
+        IP.replace('"ip"', f'"ip{i}"').replace('weight_filler { type: "xavier" }', "")
+        + LOSS.replace('"ip"', f'"ip{i}"').replace('"loss"', f'"loss{i}"')
+        for i in range(3)
+    )
+
+    one = the(found(DATA.replace("TRANSFORM", "") + more), "zero-weights")
+
+    assert one.message.endswith("(and 2 more)")
+    assert one.where.endswith("layer 'ip0' (InnerProduct)")
+
+
+def test_what_is_so_in_one_phase_says_in_which(found):
+    relu = 'layer { name: "r" type: "ReLU" bottom: "x" top: "r" include { phase: TEST } }'
+    text = DATA.replace("TRANSFORM", "") + IP + LOSS + relu
+
+    assert "top 'r' in phase TEST;" in the(found(text), "unused-blob").message
+    everywhere = the(found(text.replace("include { phase: TEST }", "")), "unused-blob")
+    assert "top 'r';" in everywhere.message
+
+
+def test_loss_weights_and_silence_count(found):
+    text = (
+        DATA.replace("TRANSFORM", "")
+        + IP
+        + """
+    layer { name: "sum" type: "Reduction" bottom: "ip" top: "sum" loss_weight: 1 }
+    layer { name: "quiet" type: "Silence" bottom: "y" }
+    """
+    )
+
+    assert found(text) == []
+
+
+def test_a_net_for_one_phase_is_not_taken_for_a_broken_one(found):
+    text = (DATA.replace("TRANSFORM", "include { phase: TRAIN }")) + IP + LOSS
+
+    [one] = found(text)
+
+    assert (one.severity, one.code) == ("note", "one-phase")
+    assert "in phase TEST, so the net cannot be made there without a stage" in one.message
+
+
+def test_rules_of_both_kinds_are_an_error(found):
+    text = IP.replace("inner_product_param", "include { } exclude { } inner_product_param")
+
+    assert ("error", "rules") in codes(found(text))
+
+
+# -- data --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("transform", "severity", "code", "says"),
+    [
+        ("transform_param { mirror: true }", "warning", "mirror-in-test", "counts in TEST, too"),
+        ("transform_param { crop_size: 9 }", "error", "crop-size",
+         "crop_size 9 is larger than the picture (8 x 8)"),
+        ("transform_param { scale: 0.00392157 mean_value: 0.5 }", "warning", "mean-before-scale",
+         "write 127.5"),
+        ("transform_param { mean_value: [123.68, 116.779, 103.939] }", "warning", "mean-in-rgb",
+         "red, green, blue"),
+        ('transform_param { mean_file: "none.binaryproto" }', "warning", "missing-file",
+         "mean_file 'none.binaryproto' is not there"),
+    ],
+)  # fmt: skip
+def test_transformations_that_are_not_as_meant(found, transform, severity, code, says):
+    one = the(found(DATA.replace("TRANSFORM", transform) + IP + LOSS), code)
+
+    assert one.severity == severity
+    assert says in one.message
+
+
+def test_mirroring_in_train_only_is_right(found):
+    train = DATA.replace("TRANSFORM", "include { phase: TRAIN } transform_param { mirror: true }")
+    test = DATA.replace("TRANSFORM", "include { phase: TEST }")
+
+    assert found(train + test + IP + LOSS) == []
+
+
+def test_imagenets_mean_in_the_right_order_is_right(found):
+    transform = "transform_param { mean_value: [103.939, 116.779, 123.68] }"
+
+    assert found(DATA.replace("TRANSFORM", transform) + IP + LOSS) == []
+
+
+def test_a_mean_of_another_size_is_an_error(found, tmp_path):
+    mean = BlobProto(num=1, channels=3, height=4, width=4)
+    set_floats(mean, np.zeros(48, np.float32))
+    write_binary(tmp_path / "mean.binaryproto", mean)
+    transform = 'transform_param { mean_file: "mean.binaryproto" crop_size: 5 }'
+
+    findings = found(DATA.replace("TRANSFORM", transform) + IP + LOSS)
+
+    assert "the first picture is 8 x 8, the mean 4 x 4" in the(findings, "mean-size").message
+    assert "larger than the mean (4 x 4)" in the(findings, "crop-size").message
+
+
+def test_labels_beyond_the_scores_are_an_error(found):
+    text = DATA.replace("TRANSFORM", "") + IP.replace("num_output: 3", "num_output: 2")
+    relu = 'layer { name: "r" type: "PReLU" bottom: "ip" top: "r" }'
+
+    one = the(found(text + relu + LOSS.replace('"ip"', '"r"')), "label-range")
+
+    assert "labels of 'data' go from 0 to 2" in one.message
+    assert "for 2 classes, 0 to 1" in one.message
+
+
+def test_an_ignored_label_may_be_beyond(found):
+    text = DATA.replace("TRANSFORM", "") + IP.replace("num_output: 3", "num_output: 2")
+    loss = LOSS.replace('top: "loss"', 'top: "loss" loss_param { ignore_label: 2 }')
+
+    assert found(text + loss) == []
+
+
+def test_lists_of_pictures_are_looked_at(found, tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    image.fromarray(np.zeros((6, 7, 3), np.uint8)).save(tmp_path / "a.png")
+    (tmp_path / "list.txt").write_text("a.png 7\n")
+    data = """layer { name: "data" type: "ImageData" top: "x" top: "y"
+      image_data_param { source: "list.txt" batch_size: 1 } transform_param { crop_size: 7 } }"""
+
+    findings = found(data + IP + LOSS)
+
+    assert "larger than the picture (6 x 7)" in the(findings, "crop-size").message
+    assert "go from 7 to 7" in the(findings, "label-range").message
+
+
+def test_data_that_are_not_there_are_a_warning_only(found):
+    text = DATA.replace("TRANSFORM", "transform_param { crop_size: 99 }").replace('"db"', '"no"')
+
+    assert codes(found(text + IP + LOSS)) == [("warning", "missing-file")]
+
+
+# -- old files ---------------------------------------------------------------------------------
+
+
+def test_old_formats_are_looked_at_as_upgraded(found, tmp_path):
+    text = """
+    layers { name: "data" type: DATA top: "x" top: "y"
+      data_param { source: "db" backend: LMDB batch_size: 2 mirror: true } }
+    layers { name: "ip" type: INNER_PRODUCT bottom: "x" top: "ip"
+      inner_product_param { num_output: 3 } }
+    layers { name: "loss" type: SOFTMAX_LOSS bottom: "ip" bottom: "y" }
+    """
+
+    findings = found(text)
+
+    assert codes(findings) == [
+        ("warning", "old-format"), ("warning", "zero-weights"), ("warning", "mirror-in-test"),
+        ("note", "old-field"),
+    ]  # fmt: skip
+    assert "`demitasse upgrade net`" in the(findings, "old-format").message
+    assert the(findings, "zero-weights").where.startswith(f"{tmp_path}/net.prototxt:4: ")
+
+
+def test_old_inputs_are_pointed_out(found):
+    findings = found('input: "x" input_dim: 1 input_dim: 2 input_dim: 1 input_dim: 1 ' + IP)
+
+    assert codes(findings) == [("note", "old-input")]
+
+
+def test_findings_can_be_compared_and_hashed():
+    one = Finding("note", "code", "message", "where")
+
+    assert {one, Finding("note", "code", "message", "where")} == {one}
+    assert str(Finding("note", "code", "message")) == "note: message [code]"
+
+
+def test_every_recorded_file_can_be_looked_at(reference_data):
+    import json
+
+    for entry in json.loads((reference_data / "prototxt_index.json").read_text()):
+        findings = lint(reference_data / entry["file"])
+
+        if entry["bvlc_parse"] and "+caffe/" in entry["file"]:
+            missing = {"missing-file", "snapshot-folder"}
+            assert {f.code for f in findings if f.severity == "error"} <= missing, entry["file"]
