@@ -1,0 +1,316 @@
+"""Public nets learn: each from its own training prototxt, a few iterations on recorded data.
+
+Sources are redirected to small databases, lists and files made of the recorded pictures, and
+batches are cut, so the learning rates are not the published ones; everything else is as it was
+published. A source holds as many records as a batch, so that the loss of every iteration is that
+of the same pictures; only the siamese net's pairs and the regression's random numbers go on.
+"""
+
+import shutil
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from demitasse import Solver
+from demitasse.data.lmdb import write_database, write_lmdb
+from demitasse.data.mnist import read_mnist
+from demitasse.proto import BlobProto, Datum, NetParameter, SolverParameter
+from demitasse.proto.arrays import set_floats
+from demitasse.proto.read import read_net_params
+from demitasse.proto.write import write_binary
+
+pytestmark = pytest.mark.slow
+
+BGR_MEANS = (104, 117, 123)
+PYLOSS = """
+import numpy as np
+import caffe
+
+
+class EuclideanLossLayer(caffe.Layer):
+    def setup(self, bottom, top):
+        if len(bottom) != 2:
+            raise Exception("two inputs are compared")
+
+    def reshape(self, bottom, top):
+        self.diff = np.zeros_like(bottom[0].data, dtype=np.float32)
+        top[0].reshape(1)
+
+    def forward(self, bottom, top):
+        self.diff[...] = bottom[0].data - bottom[1].data
+        top[0].data[...] = np.sum(self.diff**2) / bottom[0].num / 2
+
+    def backward(self, top, propagate_down, bottom):
+        for i, sign in enumerate((1, -1)):
+            if propagate_down[i]:
+                bottom[i].diff[...] = sign * self.diff / bottom[i].num
+"""
+CLIPS = """
+from pathlib import Path
+
+import caffe
+import numpy as np
+from PIL import Image
+
+STEPS, SIZE = 4, 227
+
+
+class videoReadTrain_RGB(caffe.Layer):
+    def setup(self, bottom, top):
+        paths = sorted(Path(__file__).with_name("pictures").glob("*.jpg"))[:STEPS]
+        pictures = [Image.open(path).convert("RGB").resize((SIZE, SIZE)) for path in paths]
+        self.frames = np.stack([np.asarray(p, np.float32)[..., ::-1] - 110 for p in pictures])
+
+    def reshape(self, bottom, top):
+        top[0].reshape(STEPS, 3, SIZE, SIZE)
+        top[1].reshape(STEPS)
+        top[2].reshape(STEPS)
+
+    def forward(self, bottom, top):
+        top[0].data[...] = self.frames.transpose(0, 3, 1, 2)
+        top[1].data[...] = 42
+        top[2].data[...] = np.arange(STEPS) > 0
+
+    def backward(self, top, propagate_down, bottom):
+        pass
+"""
+
+
+@dataclass
+class Published:
+    """A training net as it was published, and where its pictures come from here."""
+
+    folder: Path
+    data: Path
+    net: NetParameter = field(init=False)
+
+    def read(self, name: str) -> NetParameter:
+        """Read the net, of any age, without its layers for phase TEST."""
+        self.net = read_net_params(self.data / name)
+        kept = [layer for layer in self.net.layer if not _only_test(layer)]
+        del self.net.layer[:]
+        self.net.layer.extend(kept)
+        return self.net
+
+    @property
+    def source(self):
+        """The layer that reads."""
+        return self.net.layer[0]
+
+    def from_database(self, path: Path, batch: int, backend: str = "LMDB") -> None:
+        p = self.source.data_param
+        p.source, p.batch_size = str(path), batch
+        p.backend = p.DB.Value(backend)
+
+    def from_hdf5(self, batch: int, **sets: np.ndarray) -> None:
+        with h5py.File(self.folder / "train.h5", "w") as file:
+            for name, values in sets.items():
+                file[name] = values
+        (self.folder / "train.txt").write_text(f"{self.folder / 'train.h5'}\n")
+        p = self.source.hdf5_data_param
+        p.source, p.batch_size = str(self.folder / "train.txt"), batch
+
+    def pictures(self, count: int) -> list[tuple[Path, int]]:
+        """Photos of ants and bees in turn, and their labels."""
+        root = self.data / "data/hymenoptera_train"
+        kinds = [sorted((root / kind).glob("*.jpg")) for kind in ("ants", "bees")]
+        turns = zip(*kinds, strict=False)
+        return [(path, label) for turn in turns for label, path in enumerate(turn)][:count]
+
+    def encoded(self, count: int) -> Path:
+        """Write a database of photos as they are, encoded."""
+        records = (
+            (f"{i:08d}".encode(), Datum(data=path.read_bytes(), label=label, encoded=True))
+            for i, (path, label) in enumerate(self.pictures(count))
+        )
+        write_lmdb(self.folder / "photos", records)
+        return self.folder / "photos"
+
+    def cifar(self, count: int, pad: int = 0) -> Path:
+        """Write a database of CIFAR-10 pictures, with a margin of ``pad`` pixels, and its mean."""
+        raw = np.fromfile(self.data / "data/cifar10_lossless_4000.bin", np.uint8, 3073 * count)
+        rows, margin = raw.reshape(count, 3073), ((0, 0), (pad, pad), (pad, pad))
+        images = [np.pad(row[1:].reshape(3, 32, 32), margin) for row in rows]
+        write_database(self.folder / "cifar", zip(images, map(int, rows[:, 0]), strict=True))
+        mean = BlobProto(num=1, channels=3, height=32 + 2 * pad, width=32 + 2 * pad)
+        set_floats(mean, np.mean(images, axis=0, dtype=np.float32).reshape(-1))
+        write_binary(self.folder / "mean.binaryproto", mean)
+        self.source.transform_param.mean_file = str(self.folder / "mean.binaryproto")
+        return self.folder / "cifar"
+
+    def mnist(self, count: int) -> Path:
+        images, labels = read_mnist(self.data / "data/mnist", "test")
+        records = zip(images[:count, None], map(int, labels[:count]), strict=True)
+        write_database(self.folder / "mnist", records)
+        return self.folder / "mnist"
+
+    def losses(self, rate: float, iterations: int, **fields: object) -> list[float]:
+        """Train, always from the same weights; return the loss of every iteration."""
+        param = SolverParameter(
+            train_net_param=self.net,
+            base_lr=rate,
+            lr_policy="fixed",
+            momentum=0.9,
+            max_iter=iterations,
+            snapshot_after_train=False,
+            random_seed=1,
+            **fields,
+        )
+        solver = Solver(param, device="cpu", base_dir=self.folder)
+        found = []
+        for _ in range(iterations):
+            solver.step(1)
+            found.append(solver.smoothed_loss)
+        return found
+
+
+def _only_test(layer) -> bool:
+    return bool(layer.include) and all(rule.phase == 1 for rule in layer.include)
+
+
+def expect_falling(losses: list[float]) -> None:
+    print(" ".join(f"{loss:.4g}" for loss in losses))  # noqa: T201 - read with pytest -s
+
+    assert np.isfinite(losses).all()
+    assert np.mean(losses[-3:]) < losses[0], losses
+
+
+@pytest.fixture
+def published(reference_data, tmp_path):
+    return Published(tmp_path, reference_data)
+
+
+@pytest.fixture
+def _user_modules(monkeypatch):
+    """Forget the modules of Python layers afterwards; `import caffe` finds ours."""
+    from demitasse import pycaffe
+    from demitasse.layers import user_modules
+
+    monkeypatch.setattr(user_modules, "_beside", {})
+    monkeypatch.setitem(sys.modules, "caffe", pycaffe)
+    yield
+    for name in ("pyloss", "sequence_input_layer"):
+        sys.modules.pop(name, None)
+
+
+def test_lenet_of_2013(published):
+    published.read("prototxt/BVLC+caffe@v0.9/examples/lenet/lenet_train.prototxt")
+    published.from_database(published.mnist(16), batch=16)
+
+    expect_falling(published.losses(0.01, 12))
+
+
+def test_cifar10_full_of_2014(published):
+    published.read("prototxt/BVLC+caffe@v0.9999/examples/cifar10/cifar10_full_train_test.prototxt")
+    published.from_database(published.cifar(4), batch=4)
+
+    expect_falling(published.losses(0.001, 12))
+
+
+def test_cifar10_quick(published):
+    published.read("models/cifar10_quick_v1/cifar10_quick_train_test.prototxt")
+    published.from_database(published.cifar(4), batch=4)
+
+    expect_falling(published.losses(0.001, 12))
+
+
+def test_mnist_autoencoder(published):
+    published.read("prototxt/BVLC+caffe/examples/mnist/mnist_autoencoder.prototxt")
+    published.from_database(published.mnist(16), batch=16)
+
+    expect_falling(published.losses(0.001, 10))
+
+
+def test_siamese_net_reads_leveldb(published):
+    published.read("prototxt/BVLC+caffe/examples/siamese/mnist_siamese_train_test.prototxt")
+    copy = published.folder / "pairs"
+    shutil.copytree(published.data / "data/mnist_siamese_test_leveldb", copy)
+    published.from_database(copy, batch=64, backend="LEVELDB")
+
+    expect_falling(published.losses(0.01, 12))
+
+
+def test_classification_of_hdf5_data(published):
+    published.read("prototxt/BVLC+caffe/examples/hdf5_classification/nonlinear_train_val.prototxt")
+    images, labels = read_mnist(published.data / "data/mnist", "test")
+    pixels = images[:100].reshape(100, -1).astype(np.float32) / 255
+    published.from_hdf5(100, data=pixels, label=(labels[:100] % 2).astype(np.float32))
+
+    expect_falling(published.losses(0.1, 12))
+
+
+def test_fsrcnn_reads_hdf5(published):
+    published.read("models/fsrcnn_x3/fsrcnn_net.prototxt")
+    with h5py.File(published.data / "data/fsrcnn_test.h5") as file:
+        published.from_hdf5(64, data=file["data"][:64], label=file["label"][:64])
+
+    expect_falling(published.losses(0.0001, 12))
+
+
+@pytest.mark.usefixtures("_user_modules")
+def test_linear_regression_with_a_python_loss(published):
+    published.read("prototxt/BVLC+caffe/examples/pycaffe/linreg.prototxt")
+    (published.folder / "pyloss.py").write_text(PYLOSS)
+
+    expect_falling(published.losses(0.02, 30))
+
+
+def test_resnet20(published):
+    published.read("models/resnet20_cifar10_aug/res20_cifar_train_test.prototxt")
+    published.from_database(published.cifar(4, pad=4), batch=4)
+
+    expect_falling(published.losses(0.02, 15))
+
+
+def test_squeezenet(published):
+    published.read("prototxt/forresti+SqueezeNet/SqueezeNet_v1.1/train_val.prototxt")
+    published.from_database(published.encoded(4), batch=4)
+
+    expect_falling(published.losses(0.002, 12))
+
+
+def test_network_in_network(published):
+    published.read(
+        "prototxt/mrgloom+kaggle-dogs-vs-cats-solution/learning_from_scratch/NetworkInNetwork/"
+        "train_val.prototxt"
+    )
+    published.from_database(published.encoded(4), batch=4)
+    published.source.transform_param.ClearField("mean_file")  # the photos differ in size
+    published.source.transform_param.mean_value.extend(BGR_MEANS)
+
+    expect_falling(published.losses(0.002, 10))
+
+
+def test_resnet10_reads_a_list_of_pictures(published):
+    published.read("prototxt/cvjena+cnn-models/ResNet_preact/ResNet10_cvgj/train.prototxt")
+    pictures = published.pictures(4)
+    lines = [f"{path.name} {label}" for path, label in pictures]
+    for path, _ in pictures:
+        shutil.copy(path, published.folder)
+    (published.folder / "train.txt").write_text("\n".join(lines))
+    p = published.source.image_data_param
+    p.source, p.root_folder = str(published.folder / "train.txt"), f"{published.folder}/"
+    p.batch_size, p.new_height, p.new_width = 4, 256, 256
+
+    expect_falling(published.losses(0.01, 10))
+
+
+@pytest.mark.usefixtures("_user_modules")
+def test_lrcn_reads_clips_in_python(published):
+    net = published.read(
+        "prototxt/LisaAnne+lisa-caffe-public/examples/LRCN_activity_recognition/"
+        "train_test_lstm_RGB.prototxt"
+    )
+    (published.folder / "sequence_input_layer.py").write_text(CLIPS)
+    (published.folder / "pictures").mkdir()
+    for path, _ in published.pictures(4):
+        shutil.copy(path, published.folder / "pictures")
+    for layer in net.layer:
+        if layer.type == "Reshape":
+            layer.reshape_param.shape.dim[:2] = [4, 1]
+
+    expect_falling(published.losses(0.001, 10))
