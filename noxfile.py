@@ -91,6 +91,13 @@ def fuzz(session: nox.Session) -> None:
 
 
 @nox.session
+def bench(session: nox.Session) -> None:
+    """Time our own layers, nets, updates and input (arguments go to pytest-benchmark)."""
+    install(session, "test")
+    pytest(session, "bench", "--benchmark-enable", "--benchmark-autosave")
+
+
+@nox.session
 def bench_peers(session: nox.Session) -> None:
     """Measure beside PyTorch, ONNX Runtime and OpenCV (an hour; arguments go to the script)."""
     install(session, "peers")

@@ -1,0 +1,60 @@
+"""Nets for small machines: SqueezeNet 1.1, MobileNet 1."""
+
+from nets.writer import Writer
+
+__all__ = ["mobilenet", "squeezenet"]
+
+FIRES = ((2, 16, 64), (3, 16, 64), (4, 32, 128), (5, 32, 128), (6, 48, 192), (7, 48, 192),
+         (8, 64, 256), (9, 64, 256))  # fmt: skip
+"""Number of each fire module, outputs of its squeezing and of each expanding convolution."""
+
+BLOCKS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2),
+          *[(512, 1)] * 5, (1024, 2), (1024, 1))  # fmt: skip
+"""Outputs and stride of each depthwise and pointwise pair of convolutions."""
+
+
+def squeezenet(batch: int, train: bool, scale: int = 1) -> str:
+    """SqueezeNet 1.1 on 227x227 pictures."""
+    net = Writer("SqueezeNet", (batch, 3, 227, 227), train)
+    net.conv("conv1", 64 // scale, 3, stride=2)
+    net.relu("relu_conv1")
+    net.pool("pool1", 3, 2)
+    for number, squeeze, expand in FIRES:
+        _fire(net, f"fire{number}", squeeze // scale, expand // scale)
+        if number in {3, 5}:
+            net.pool(f"pool{number}", 3, 2)
+    net.dropout("drop9", 0.5)
+    net.conv("conv10", 1000, 1)
+    net.relu("relu_conv10")
+    net.mean("pool10")
+    net.layer("Flatten", "flat")
+    return net.end()
+
+
+def _fire(net: Writer, name: str, squeeze: int, expand: int) -> None:
+    net.conv(f"{name}_squeeze", squeeze, 1)
+    below = net.relu(f"relu_{name}_squeeze")
+    net.conv(f"{name}_1x1", expand, 1)
+    one = net.relu(f"relu_{name}_1x1")
+    net.conv(f"{name}_3x3", expand, 3, below, pad=1)
+    net.concat(f"{name}_out", one, net.relu(f"relu_{name}_3x3"))
+
+
+def mobilenet(batch: int, train: bool, scale: int = 1) -> str:
+    """MobileNet 1 of full width on 224x224 pictures."""
+    net = Writer("MobileNet", (batch, 3, 224, 224), train)
+    width = 32 // scale
+    _conv(net, "conv1", width, 3, stride=2, pad=1)
+    for number, (outputs, stride) in enumerate(BLOCKS, 2):
+        _conv(net, f"conv{number}_depthwise", width, 3, stride=stride, pad=1, group=width)
+        width = outputs // scale
+        _conv(net, f"conv{number}_pointwise", width, 1)
+    net.mean("pool")
+    net.ip("classifier", 1000)
+    return net.end()
+
+
+def _conv(net: Writer, name: str, outputs: int, kernel: int, **options: int) -> None:
+    net.conv(name, outputs, kernel, bias=False, **options)
+    net.bn(name)
+    net.relu(f"relu_{name}")

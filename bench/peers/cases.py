@@ -1,0 +1,96 @@
+"""What is measured: nets, batch sizes, passes; and what we aim at."""
+
+from dataclasses import dataclass
+from fnmatch import fnmatch
+
+from nets import NETS
+
+__all__ = ["AIMS", "DEFAULT", "QUICK", "Aim", "Case", "choose"]
+
+MODES = ("forward", "step")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A net, a batch size, and ``forward`` or ``step``.
+
+    ``forward`` is a pass in phase TEST to the probabilities; ``step`` is forward, backward and an
+    update by SGD with momentum and weight decay.
+    """
+
+    net: str
+    batch: int
+    mode: str
+    scale: int = 1
+
+    @property
+    def train(self) -> bool:
+        return self.mode == "step"
+
+    def __str__(self) -> str:
+        return f"{self.net}:{self.batch}:{self.mode}"
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.net}_{self.batch}_{self.mode}"
+
+    def prototxt(self) -> str:
+        return NETS[self.net](self.batch, self.train, self.scale)
+
+    @classmethod
+    def parse(cls, text: str, scale: int = 1) -> "Case":
+        net, batch, mode = text.split(":")
+        if net not in NETS or not batch.isdigit() or mode not in MODES:
+            message = f"a case is NET:BATCH:MODE, with {', '.join(NETS)} and {' or '.join(MODES)}"
+            raise ValueError(message)
+        return cls(net, int(batch), mode, scale)
+
+
+DEFAULT = tuple(
+    Case.parse(text)
+    for text in (
+        "lenet:64:forward", "cifar10_quick:100:forward", "caffenet:1:forward",
+        "caffenet:10:forward", "caffenet:32:forward", "googlenet:1:forward",
+        "googlenet:8:forward", "resnet50:1:forward", "resnet50:8:forward",
+        "squeezenet:1:forward", "mobilenet:1:forward",
+        "lenet:64:step", "cifar10_quick:100:step", "caffenet:1:step", "caffenet:10:step",
+        "caffenet:32:step", "googlenet:1:step", "googlenet:8:step", "resnet50:1:step",
+        "resnet50:8:step", "squeezenet:1:step", "mobilenet:1:step",
+    )
+)  # fmt: skip
+
+QUICK = tuple(Case.parse(text) for text in ("lenet:64:forward", "lenet:64:step"))
+
+
+@dataclass(frozen=True)
+class Aim:
+    """How many times faster than a peer, and how much of the peak; None where nothing is aimed."""
+
+    eager: float
+    best: float
+    onnxruntime: float | None
+    peak: float
+
+
+AIMS = {
+    "caffenet:10:forward": Aim(2.3, 1.7, 1.4, 0.86),
+    "caffenet:32:step": Aim(2.0, 1.5, None, 0.86),
+    "googlenet:8:forward": Aim(3.7, 1.45, 2.0, 0.86),
+    "googlenet:8:step": Aim(2.3, 1.7, None, 0.76),
+    "resnet50:8:forward": Aim(1.8, 1.1, 1.0, 0.90),
+    "resnet50:8:step": Aim(1.6, 1.2, None, 0.75),
+    "cifar10_quick:100:step": Aim(2.8, 2.1, None, 0.95),
+    "lenet:64:forward": Aim(4.3, 1.6, 1.5, 0.60),
+    "lenet:64:step": Aim(1.9, 1.3, None, 0.45),
+}
+
+
+def choose(patterns: list[str], quick: bool) -> list[Case]:
+    """Return the default cases that match any pattern, and those spelled out."""
+    if not patterns:
+        return list(QUICK if quick else DEFAULT)
+    chosen: list[Case] = []
+    for pattern in patterns:
+        found = [case for case in DEFAULT if fnmatch(str(case), pattern)]
+        chosen += found or [Case.parse(pattern)]
+    return list(dict.fromkeys(chosen))

@@ -1,0 +1,151 @@
+"""Files of one case: the net, its weights in every engine's form, one batch, the right results.
+
+    python -m peers.prepare CASE SCALE FOLDER
+
+The results are those of the portable path in float64, which no accelerating library takes part in.
+"""
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from demitasse import Net
+from demitasse.blob import Blob
+from demitasse.proto import NetParameter, SolverParameter, parse_text, write_text
+from demitasse.solvers import Solver
+from peers.cases import Case
+from peers.digest import gradients
+
+__all__ = ["DECAY", "MOMENTUM", "SMALL", "learnable", "prepare", "solver_of"]
+
+DROP = 0.05
+"""Share of the loss that the step which is checked takes away, about."""
+
+SMALL = 1e-3
+"""What the learning rate is multiplied by while time is taken.
+
+Thousands of steps on one batch must not wear it out.
+"""
+
+BIAS = 2.0
+
+LABELS = 10
+"""How many classes the labels of the batch are of."""
+
+MOMENTUM, DECAY = 0.9, 0.0005
+
+
+def prepare(case: Case, folder: Path) -> None:
+    """Write all of it into ``folder``."""
+    rng = np.random.default_rng(1)
+    message = parse_text(case.prototxt(), NetParameter)
+    trained = _with_weights(case, rng, folder)
+    write_text(folder / "net.prototxt", message)
+    net = Net(message, "TRAIN" if case.train else "TEST", weights=trained, device="numpy")
+    shape = net.blobs["data"].shape
+    batch = {"data": rng.normal(size=shape), "label": rng.integers(0, LABELS, shape[0])}
+    batch = {name: array.astype(np.float32) for name, array in batch.items()}
+    np.savez(folder / "batch.npz", **batch)
+    right, rate = _right(case, message, trained, batch)
+    np.savez(folder / "right.npz", **right)
+    weights = {key: blob.cpu_data() for key, blob in _parameters(net)}
+    np.savez(folder / "weights.npz", **weights)
+    if not case.train:
+        _onnx(folder, message, weights)
+    about = {
+        "rate": rate,
+        "forward_flop": sum(_multiplications(net)) * 2,
+        "parameters": sum(blob.count for blob in net.learnable_params),
+        "tops_mib": sum(blob.count for blob in net.blob_list) * 4 / 2**20,
+    }
+    (folder / "about.json").write_text(json.dumps(about))
+
+
+def solver_of(message: NetParameter, rate: float, **options: object) -> Solver:
+    """Return the solver of the step that is measured."""
+    fields = f'base_lr: {rate} lr_policy: "fixed" momentum: {MOMENTUM} weight_decay: {DECAY}'
+    param = parse_text(f"{fields} snapshot_after_train: false", SolverParameter)
+    param.net_param.CopyFrom(message)
+    return Solver(param, **options)  # type: ignore[arg-type]
+
+
+def learnable(net: Net) -> Iterator[tuple[str, Blob]]:
+    """Yield key and blob of the parameters that gradients are compared of."""
+    for layer in net.layers:
+        if layer.type != "BatchNorm":  # its parameters are statistics
+            yield from ((f"{layer.name}/{i}", blob) for i, blob in enumerate(layer.blobs))
+
+
+def _with_weights(case: Case, rng: np.random.Generator, folder: Path) -> Path:
+    """Fill the parameters so that rounding cannot change the results much.
+
+    Behind a batch normalisation a bias keeps most values away from the corner of ReLU. The last
+    layer is scaled so that probabilities are neither flat nor all at one class.
+    """
+    train = Case(case.net, max(case.batch, 2), "step", case.scale)
+    net = Net(parse_text(train.prototxt(), NetParameter), "TRAIN", device="cpu", seed=1)
+    data = net.blobs["data"]
+    data.mutable_cpu_data()[...] = rng.normal(size=data.shape)
+    for layer in net.layers:
+        if layer.type == "Scale":
+            layer.blobs[1].mutable_cpu_data()[...] = BIAS
+    net.forward()  # the statistics of batch normalisation are those of this pass
+    scores = net.blobs[net.layer_by_name("loss").param.bottom[0]].cpu_data()
+    last = [layer for layer in net.layers if layer.blobs][-1]
+    last.blobs[0].mutable_cpu_data()[...] *= 1 / scores.std()
+    path = folder / "weights.caffemodel"
+    net.save(path)
+    return path
+
+
+def _right(
+    case: Case, message: NetParameter, trained: Path, batch: dict[str, np.ndarray]
+) -> tuple[dict[str, np.ndarray], float]:
+    """Return the right results and the learning rate of the step among them."""
+    if not case.train:
+        net = Net(message, "TEST", weights=trained, device="numpy", dtype="float64")
+        net.blobs["data"].mutable_cpu_data()[...] = batch["data"]
+        net.forward()
+        return {"prob": net.blobs["prob"].cpu_data()}, 0.0
+    solver = solver_of(message, 1.0, device="numpy", seed=1, dtype="float64")
+    net = solver.net
+    net.load(trained)
+    for name, array in batch.items():
+        net.blobs[name].mutable_cpu_data()[...] = array
+    loss = net.forward_backward()
+    found = gradients((key, blob.cpu_diff()) for key, blob in learnable(net))
+    solver.param.base_lr = rate = DROP * loss / sum(float(g[0]) ** 2 for g in found.values())
+    net.clear_param_diffs()
+    solver.step(2)
+    return {"losses": np.array([loss, solver.smoothed_loss]), **found}, rate
+
+
+def _parameters(net: Net) -> Iterator[tuple[str, Blob]]:
+    for layer in net.layers:
+        yield from ((f"{layer.name}/{i}", blob) for i, blob in enumerate(layer.blobs))
+
+
+def _multiplications(net: Net) -> Iterator[int]:
+    """Yield the multiplications of each convolution and inner product, forward."""
+    for index, layer in enumerate(net.layers):
+        if layer.type in {"Convolution", "Deconvolution", "InnerProduct"}:
+            blobs = net.bottom_ids(index) if layer.type == "Deconvolution" else net.top_ids(index)
+            places = net.blob_list[blobs[0]]
+            yield layer.blobs[0].count * places.count // places.shape[1]
+
+
+def _onnx(folder: Path, message: NetParameter, weights: dict[str, np.ndarray]) -> None:
+    try:
+        from peers.onnx_twin import write_onnx
+    except ImportError:
+        return  # without the library that engine says what it lacks
+    write_onnx(folder / "net.onnx", message, weights)
+
+
+if __name__ == "__main__":
+    logging.disable(logging.INFO)
+    prepare(Case.parse(sys.argv[1], int(sys.argv[2])), Path(sys.argv[3]))

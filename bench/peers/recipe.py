@@ -1,0 +1,108 @@
+"""A net's message as a short list of operations, which other engines' nets are made from.
+
+Only what the measured nets use. A batch normalisation and the scale behind it are one operation,
+as every other engine has them; what runs in place gets an output of its own.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from demitasse.proto import LayerParameter, NetParameter, PoolingParameter
+
+__all__ = ["Operation", "operations"]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation.
+
+    Attributes:
+        kind: conv, ip, max, ave, relu, lrn, bn, concat, add, flatten, softmax or loss.
+        name: Of the layer, and of what it makes.
+        inputs: Names of operations, or "data", "label".
+        fields: Numbers that describe it.
+        weights: Keys of its parameters.
+    """
+
+    kind: str
+    name: str
+    inputs: tuple[str, ...]
+    fields: dict[str, Any] = field(default_factory=dict)
+    weights: tuple[str, ...] = ()
+
+
+def operations(net: NetParameter) -> Iterator[Operation]:
+    """Yield the operations of a net in order.
+
+    Raises:
+        ValueError: A layer type is not among those known here.
+    """
+    made: dict[str, str] = {}
+    layers = list(net.layer)
+    while layers:
+        layer = layers.pop(0)
+        if layer.type == "Input":
+            made[layer.top[0]] = layer.top[0]
+            continue
+        inputs = tuple(made[bottom] for bottom in layer.bottom)
+        if layer.type == "Dropout":  # nets that train have none
+            made[layer.top[0]] = inputs[0]
+            continue
+        if layer.type == "BatchNorm":
+            operation = _batch_norm(layer, layers.pop(0), inputs)
+        else:
+            kind, fields, count = _described(layer)
+            weights = tuple(f"{layer.name}/{i}" for i in range(count))
+            operation = Operation(kind, layer.name, inputs, fields, weights)
+        made[layer.top[0]] = operation.name
+        yield operation
+
+
+def _described(layer: LayerParameter) -> tuple[str, dict[str, Any], int]:
+    """Return kind, fields and number of parameters of a layer."""
+    match layer.type:
+        case "Convolution":
+            p = layer.convolution_param
+            fields = {
+                "kernel": p.kernel_size[0],
+                "stride": p.stride[0] if p.stride else 1,
+                "pad": p.pad[0] if p.pad else 0,
+                "dilation": p.dilation[0] if p.dilation else 1,
+                "group": p.group,
+            }
+            return "conv", fields, 2 if p.bias_term else 1
+        case "InnerProduct":
+            return "ip", {}, 2 if layer.inner_product_param.bias_term else 1
+        case "Pooling":
+            p = layer.pooling_param
+            kind = {PoolingParameter.MAX: "max", PoolingParameter.AVE: "ave"}[p.pool]
+            size = {"kernel": p.kernel_size, "stride": p.stride, "pad": p.pad}
+            return kind, {"everything": True} if p.global_pooling else size, 0
+        case "LRN":
+            p = layer.lrn_param
+            return "lrn", {"size": p.local_size, "alpha": p.alpha, "beta": p.beta, "k": p.k}, 0
+        case "ReLU":
+            return "relu", {}, 0
+        case "Concat":
+            return "concat", {}, 0
+        case "Eltwise":
+            return "add", {}, 0
+        case "Flatten":
+            return "flatten", {}, 0
+        case "Softmax":
+            return "softmax", {}, 0
+        case "SoftmaxWithLoss":
+            return "loss", {}, 0
+    message = f"layer {layer.name!r}: a {layer.type} layer is not translated for other engines"
+    raise ValueError(message)
+
+
+def _batch_norm(norm: LayerParameter, scale: LayerParameter, inputs: tuple[str, ...]) -> Operation:
+    if scale.type != "Scale" or list(scale.bottom) != list(norm.top):
+        message = f"layer {norm.name!r}: a BatchNorm without a Scale behind it is not translated"
+        raise ValueError(message)
+    p = norm.batch_norm_param
+    weights = (*(f"{scale.name}/{i}" for i in range(2)), *(f"{norm.name}/{i}" for i in range(3)))
+    fields = {"eps": p.eps, "fraction": p.moving_average_fraction}
+    return Operation("bn", norm.name, inputs, fields, weights)

@@ -1,0 +1,194 @@
+"""Turns: every engine once in each round, the same case for all of them."""
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from peers.cases import Case
+from peers.digest import Apart, apart
+from peers.engines import PEAK, find
+from peers.neighbours import LIMIT
+from peers.process import EngineError, Process, Turn, ask
+
+__all__ = ["Options", "Row", "measure"]
+
+REST = 0.15
+"""Seconds between turns, in which threads that wait in a loop for more work go to sleep."""
+
+LEAST_ROUNDS = 3
+
+LEAST_MEMORY = 2 << 30
+"""Bytes that must be free before one more engine is started."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How thoroughly to measure.
+
+    Attributes:
+        rounds: Most rounds of a case.
+        turn: Seconds of one engine's turn; at least one pass is made.
+        threads: Of every engine.
+        patience: How often a turn is repeated when others disturbed it.
+        tell: Called with each line of progress.
+    """
+
+    rounds: int
+    turn: float
+    threads: int
+    patience: int
+    tell: Callable[[str], None]
+
+
+@dataclass
+class Row:
+    """What one engine did in one case.
+
+    Attributes:
+        engine: Its name.
+        medians: Of each round, in seconds.
+        disturbed: How many rounds stayed disturbed after all repetitions.
+        error: Why there is nothing, or "".
+        apart: How far its results are from the right ones; None where they were not compared.
+        memory: Peaks in MiB: ``loading`` (making the net), ``peak`` (during all rounds).
+        faults: Page faults of a pass.
+        speeds: GFLOP/s and GB/s of each round, of the engine that measures the peak.
+        about: Versions and settings.
+    """
+
+    engine: str
+    medians: list[float] = field(default_factory=list)
+    disturbed: int = 0
+    error: str = ""
+    apart: Apart | None = None
+    memory: dict[str, float] = field(default_factory=dict)
+    faults: float = 0.0
+    speeds: list[tuple[float, float]] = field(default_factory=list)
+    about: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def time(self) -> float | None:
+        """Median of the rounds' medians in seconds."""
+        return statistics.median(self.medians) if self.medians else None
+
+    @property
+    def agrees(self) -> bool:
+        """Whether its results are the right ones."""
+        return self.apart is not None and self.apart.agrees
+
+
+@dataclass
+class _Running:
+    process: Process
+    row: Row
+    repeats: int = 1
+    warm: int = 0
+
+
+def measure(
+    case: Case, engines: Sequence[str], options: Options, until: float
+) -> tuple[dict[str, Any], list[Row]]:
+    """Measure one case on several engines.
+
+    Args:
+        case: The case.
+        engines: Their names.
+        options: How thoroughly.
+        until: When to begin no more rounds, on ``time.monotonic``'s clock.
+
+    Returns:
+        What is known of the case, and a row for each engine that can do it.
+    """
+    able = [name for name in engines if find(name).trains or not case.train]
+    with tempfile.TemporaryDirectory(prefix="demitasse_peers_") as place, ExitStack() as stack:
+        folder = Path(place)
+        try:
+            ask("peers.prepare", case, case.scale, folder, threads=options.threads)
+        except EngineError as error:
+            return {"error": str(error)}, []
+        rows, running = [], []
+        for name in able:
+            row = Row(name)
+            rows.append(row)
+            started = _start(row, case, folder, options)
+            if started:
+                running.append(started)
+                stack.callback(started.process.close)
+        _rounds(running, options, until)
+        return json.loads((folder / "about.json").read_text()), rows
+
+
+def _start(row: Row, case: Case, folder: Path, options: Options) -> _Running | None:
+    """Start an engine, check its results, find out how long a pass takes."""
+    if psutil.virtual_memory().available < LEAST_MEMORY:
+        row.error = "not enough memory left to start it beside the others"
+        return None
+    begin = time.monotonic()
+    process = None
+    try:
+        process = Process(row.engine, case, folder, options.threads)
+        row.about = process.about
+        results = process.check()
+        if row.engine != PEAK:
+            with np.load(results) as got, np.load(folder / "right.npz") as right:
+                row.apart = apart(got, right)
+        results.unlink()
+        first = process.turn(1, 1).times[0]
+        repeats = max(1, round(options.turn / first))
+        started = _Running(process, row, repeats, 1 if first < options.turn else 0)
+        process.memory(forget=True)
+    except EngineError as error:
+        row.error = str(error)
+        options.tell(f"  {row.engine}: {row.error}")
+        return None
+    off = "" if row.apart is None else f", off by {row.apart}"
+    options.tell(
+        f"  {row.engine}: ready in {time.monotonic() - begin:.1f} s, {first * 1e3:.2f} ms{off}"
+    )
+    return started
+
+
+def _rounds(running: list[_Running], options: Options, until: float) -> None:
+    for number in range(options.rounds):
+        if number >= LEAST_ROUNDS and time.monotonic() > until:
+            break
+        shift = number % len(running) if running else 0
+        for one in running[shift:] + running[:shift]:
+            if one.row.error:
+                continue
+            try:
+                turn = _undisturbed(one, options)
+            except EngineError as error:
+                one.row.error = str(error)
+                options.tell(f"  {one.row.engine}: {error}")
+                continue
+            row = one.row
+            row.medians.append(statistics.median(turn.times))
+            row.disturbed += turn.others > LIMIT
+            row.faults = turn.faults
+            row.speeds += turn.speeds
+    for one in running:
+        if not one.row.error:
+            one.row.memory = one.process.memory(forget=False)
+
+
+def _undisturbed(one: _Running, options: Options) -> Turn:
+    """Give an engine its turn until others leave it alone; at last take the quietest."""
+    best: Turn | None = None
+    for attempt in range(options.patience + 1):
+        time.sleep(REST * (1 + attempt))
+        turn = one.process.turn(one.repeats, one.warm)
+        if best is None or turn.others < best.others:
+            best = turn
+        if best.others <= LIMIT:
+            break
+    return best
