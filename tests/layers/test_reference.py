@@ -37,7 +37,7 @@ def pages():
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(DOCS))
         yield import_module("layer_pages")
-    for name in ("layer_pages", "proto_text"):
+    for name in ("layer_pages", "message_tables", "proto_text"):
         sys.modules.pop(name, None)
 
 
