@@ -39,6 +39,10 @@ class SumStep(PreparedStep):
             diff: Whether their gradients are meant.
         """
         count = len(sources)
+        if tuple(factors) == (1.0, 1.0):
+            call = self._added(sources, target, layout, self.engine.attributes, diff=diff)
+            if call:
+                return call
         found = self.engine.describe(
             "dnnl_sum",
             self.engine.handle,
@@ -56,6 +60,29 @@ class SumStep(PreparedStep):
         ]
         self.backend.promise(target, layout, diff=diff)
         return Call(self.engine, found, [*ports, Writer(Arg.DST, target, layout, diff=diff)])
+
+    def _added(
+        self,
+        sources: Sequence[Any],
+        target: Any,
+        layout: Layout,
+        attributes: int,
+        *,
+        diff: bool = False,
+    ) -> Call | None:
+        """Return the plain sum of two blobs; None where there is none."""
+        one, two = sources
+        handles = [layout.handle] * 3
+        found = self.describe("binary", Algorithm.ADD, *handles, attributes)
+        if not found:
+            return None
+        self.backend.promise(target, layout, diff=diff)
+        ports = [
+            Reader(Arg.SRC, one, layout, diff=diff),
+            Reader(Arg.SECOND_SRC, two, layout, diff=diff),
+            Writer(Arg.DST, target, layout, diff=diff),
+        ]
+        return Call(self.engine, found, ports)
 
     def scaled(self, source: Any, factor: float, target: Any, layout: Layout) -> Call | None:
         """Return target = factor * source, gradients both; None where there is none."""
@@ -90,37 +117,21 @@ class EltwiseSumStep(SumStep):
         """Make the forward primitive; False where there is none."""
         at = self.at
         self.layout = self.backend.expected(at.bottom[0], self.op.shape)
-        call = self._added(self.engine.attributes) or self.summed(
-            at.bottom, self.op.coefficients, at.top[0], self.layout
-        )
+        call = self.summed(at.bottom, self.op.coefficients, at.top[0], self.layout)
         self.forward_calls = [call] if call else []
         return bool(call)
 
     def with_relu(self) -> Step | None:
         """Return a Step that runs the ReLU behind it too, in the same layout."""
-        call = self._added(self.engine.attributes_with_relu)
+        at, attributes = self.at, self.engine.attributes_with_relu
+        if self.op.coefficients != (1.0, 1.0):
+            return None
+        call = self._added(at.bottom, at.top[0], self.layout, attributes)
         if not call:
             return None
         step = PreparedStep(self.backend, self.at)
         step.forward_calls = [call]
         return step
-
-    def _added(self, attributes: int) -> Call | None:
-        """Return the plain sum of two bottoms; None for anything else."""
-        if self.op.coefficients != (1.0, 1.0):
-            return None
-        (one, two), top, layout = self.at.bottom, self.at.top[0], self.layout
-        handles = [layout.handle] * 3
-        found = self.describe("binary", Algorithm.ADD, *handles, attributes)
-        if not found:
-            return None
-        self.backend.promise(top, layout)
-        ports = [
-            Reader(Arg.SRC, one, layout),
-            Reader(Arg.SECOND_SRC, two, layout),
-            Writer(Arg.DST, top, layout),
-        ]
-        return Call(self.engine, found, ports)
 
     def prepare_backward(self) -> bool:
         at = self.at
