@@ -56,7 +56,7 @@ class Row:
     Attributes:
         engine: Its name.
         medians: Of each round, in seconds.
-        disturbed: How many rounds stayed disturbed after all repetitions.
+        others: Share of one core that other processes used in each round.
         error: Why there is nothing, or "".
         apart: How far its results are from the right ones; None where they were not compared.
         memory: Peaks in MiB: ``loading`` (making the net), ``peak`` (during all rounds).
@@ -67,7 +67,7 @@ class Row:
 
     engine: str
     medians: list[float] = field(default_factory=list)
-    disturbed: int = 0
+    others: list[float] = field(default_factory=list)
     error: str = ""
     apart: Apart | None = None
     memory: dict[str, float] = field(default_factory=dict)
@@ -79,6 +79,11 @@ class Row:
     def time(self) -> float | None:
         """Median of the rounds' medians in seconds."""
         return statistics.median(self.medians) if self.medians else None
+
+    @property
+    def disturbed(self) -> int:
+        """How many rounds others disturbed in spite of all repetitions."""
+        return sum(others > LIMIT for others in self.others)
 
     @property
     def agrees(self) -> bool:
@@ -173,7 +178,7 @@ def _rounds(running: list[_Running], options: Options, until: float) -> None:
                 continue
             row = one.row
             row.medians.append(statistics.median(turn.times))
-            row.disturbed += turn.others > LIMIT
+            row.others.append(turn.others)
             row.faults = turn.faults
             row.speeds += turn.speeds
     for one in running:
