@@ -55,8 +55,8 @@ def _arguments() -> argparse.Namespace:
     known = ", ".join(map(str, cases.DEFAULT))
     parser.add_argument("cases", nargs="*", help=f"NET:BATCH:MODE or a pattern of: {known}")
     parser.add_argument("--engines", default=",".join(DEFAULT), help="names or patterns")
-    parser.add_argument("--minutes", type=float, help="be done in about so many")
-    parser.add_argument("--rounds", type=int, help="of each case, at most (7; quick: 3)")
+    parser.add_argument("--minutes", type=float, help="fill about so many with rounds, 3 at least")
+    parser.add_argument("--rounds", type=int, help="of a case, at most (7; minutes: 50; quick: 3)")
     parser.add_argument("--turn", type=float, help="seconds of an engine's turn (0.8; quick: 0.05)")
     parser.add_argument("--threads", type=int, default=_cores(), help="of every engine")
     parser.add_argument("--patience", type=int, help="repetitions of a disturbed turn (5; quick 0)")
@@ -64,7 +64,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--no-peak", action="store_true", help="do not measure the peak")
     parser.add_argument("--out", type=Path, default=Path(".benchmarks/peers"))
     given = parser.parse_args()
-    usual = (3, 0.05, 0) if given.quick else (7, 0.8, 5)
+    usual = (3, 0.05, 0) if given.quick else (50 if given.minutes else 7, 0.8, 5)
     for name, value in zip(("rounds", "turn", "patience"), usual, strict=True):
         if getattr(given, name) is None:
             setattr(given, name, value)

@@ -76,7 +76,7 @@ def test_every_aim_is_measured():
 
 def test_an_engine_is_found_with_its_device():
     assert find("demitasse:cuda:1").options == {"device": "cuda:1"}
-    assert find("torch-cl-malloc").environment
+    assert find("torch-cl-tuned").environment
     with pytest.raises(ValueError, match="no engine 'tensorfloww'"):
         find("tensorfloww")
 

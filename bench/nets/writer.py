@@ -87,8 +87,7 @@ class Writer:
     def dropout(self, name: str, ratio: float) -> None:
         """Dropout, in nets that do not train.
 
-        Where they do it is left out: the results of random masks could not be compared, and the
-        layers that have one are so small that its time does not show.
+        Where they do it is left out, since the results of random masks could not be compared.
         """
         if not self.train:
             self.layer(

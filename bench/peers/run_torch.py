@@ -21,7 +21,7 @@ class Measured:
 
     def __init__(
         self, case: Case, folder: Path, threads: int, device: str, channels_last: bool = False,
-        compiled: bool = False,
+        compiled: bool = False, fused: bool = False,
     ) -> None:  # fmt: skip
         torch.set_num_threads(threads)
         torch.backends.cudnn.allow_tf32 = False
@@ -34,11 +34,12 @@ class Measured:
             data, label = torch.from_numpy(batch["data"]), torch.from_numpy(batch["label"])
         self.data = data.to(self.device, memory_format=layout)
         self.label = label.long().to(self.device)
-        about = json.loads((folder / "about.json").read_text())
+        rate = json.loads((folder / "about.json").read_text())["rate"]
         self.parameters = dict(self.net.named_parameters())
         self.update = torch.optim.SGD(
-            self.parameters.values(), about["rate"], MOMENTUM, weight_decay=DECAY, foreach=True
-        )
+            self.parameters.values(), rate, MOMENTUM, weight_decay=DECAY,
+            **{"fused" if fused else "foreach": True},
+        )  # fmt: skip
         self.call = torch.compile(self.net) if compiled else self.net
         build = [line.strip(" -") for line in torch.__config__.show().splitlines()]
         self.about = {
