@@ -328,3 +328,15 @@ def test_softmax_loss_is_the_portable_one(shape, ignore, mode):
     ).replace("force_backward: true", "")
 
     expect_same(text, ["loss"] if len(shape) == 2 else [])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=str)
+def test_softmax_hides_no_value_that_is_not_a_number(value):
+    text = net(layer("softmax", "Softmax", "x", "y"), shape=(3, 20))
+    planned, portable = build(text), build(text, plan=False)
+
+    for each in (planned, portable):
+        each.blobs["x"].data[1, 4] = value
+        each.forward()
+
+    np.testing.assert_allclose(planned.blobs["y"].data, portable.blobs["y"].data, rtol=1e-5)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from demitasse.backends import ops
 from demitasse.backends.base import Operands, Step
 from demitasse.backends.onednn.backend import OnednnBackend
@@ -11,7 +13,19 @@ from demitasse.backends.onednn.constants import Algorithm, Arg, Pass
 from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import PreparedStep
 
-__all__ = ["SoftmaxStep"]
+__all__ = ["SoftmaxStep", "spoil_lost"]
+
+
+def spoil_lost(x: np.ndarray, y: np.ndarray, axis: int) -> None:
+    """Write NaN into ``y`` wherever a value that is not a number, or infinite, leads to it.
+
+    oneDNN's exponential makes a number of everything, which would hide that a net has diverged.
+
+    Shapes: x and y the same.
+    """
+    lost = ~(np.maximum.reduce(x, axis=axis, keepdims=True) < np.inf)
+    if lost.any():
+        y[...] = np.where(lost, np.float32(np.nan), y)
 
 
 class SoftmaxStep(PreparedStep):
@@ -42,6 +56,11 @@ class SoftmaxStep(PreparedStep):
         ]
         self.forward_calls = [Call(self.engine, found, ports)]
         return True
+
+    def forward(self) -> None:
+        super().forward()
+        top = self.at.top[0].data_memory.cpu_data()[: self.at.top[0].count]
+        spoil_lost(self.at.bottom[0].read(), top.reshape(self.op.bottom), self.op.axis)
 
     def prepare_backward(self) -> bool:
         at, layout = self.at, self.layout

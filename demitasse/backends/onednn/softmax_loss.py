@@ -12,6 +12,7 @@ from demitasse.backends.base import Operands, Step
 from demitasse.backends.onednn.backend import OnednnBackend
 from demitasse.backends.onednn.constants import Algorithm, Arg, Pass
 from demitasse.backends.onednn.ports import Call, Reader, Writer
+from demitasse.backends.onednn.softmax import spoil_lost
 from demitasse.backends.onednn.step import PreparedStep
 
 __all__ = ["SoftmaxLossStep"]
@@ -58,6 +59,7 @@ class SoftmaxLossStep(PreparedStep):
     def forward(self) -> None:
         self.prob.buffer()  # says that this pass has computed it
         self.forward_calls[0]()
+        spoil_lost(self.at.bottom[0].read(), self.prob.read(), self.op.axis)
         places, known, counted = self._labelled()
         picked = self.prob.read().reshape(-1)[places]
         loss = -np.log(np.maximum(picked, SMALLEST_PROBABILITY))
