@@ -14,12 +14,12 @@ from demitasse.backends.onednn.constants import Arg
 from demitasse.backends.onednn.convolution import ConvStep
 from demitasse.backends.onednn.inner_product import InnerProductStep
 from demitasse.backends.onednn.layout import aligned
-from demitasse.backends.onednn.normalization import (
+from demitasse.backends.onednn.norm_parts import (
     channelled,
-    fuse_norm,
     is_plain_relu,
     stored_statistics,
 )
+from demitasse.backends.onednn.normalization import fuse_norm
 from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import PreparedStep
 from demitasse.backends.onednn.sums import EltwiseSumStep
