@@ -123,6 +123,10 @@ class Primitive:
             raise DeviceError(message)
         return buffer
 
+    def release(self) -> None:
+        """Let go of all buffers, so that somebody's memory does not live as long as this."""
+        self._bound = [None] * self._count
+
     def run(self) -> None:
         """Compute.
 
@@ -206,6 +210,7 @@ class Engine:
         primitive.bind(0, source)
         primitive.bind(1, target)
         primitive.run()
+        primitive.release()
 
     def check(self, status: int) -> None:
         """Raise where a call failed.
