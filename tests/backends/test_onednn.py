@@ -439,3 +439,43 @@ def test_no_primitive_of_the_zoo_is_a_reference_implementation(name, backward, r
             continue  # what the library calls so here is made of its fast reorders
         for call in (*getattr(step, "forward_calls", ()), *getattr(step, "backward_calls", ())):
             assert not call.primitive.implementation.startswith("ref"), name_of
+
+
+TRAINED = """
+net_param {
+  layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 8 dim: 30 } } }
+  layer { name: "label" type: "Input" top: "label" input_param { shape { dim: 8 } } }
+  layer { name: "ip1" type: "InnerProduct" bottom: "x" top: "h"
+    inner_product_param { num_output: 64 weight_filler { type: "gaussian" std: 0.3 } } }
+  layer { name: "ip2" type: "InnerProduct" bottom: "h" top: "y"
+    inner_product_param { num_output: 5 weight_filler { type: "gaussian" std: 0.3 } } }
+  layer { name: "loss" type: "SoftmaxWithLoss" bottom: "y" bottom: "label" top: "loss" }
+}
+base_lr: 0.1 lr_policy: "fixed" momentum: 0.9 weight_decay: 0.01 max_iter: 9 random_seed: 4
+"""
+
+
+@here
+@pytest.mark.parametrize("kind", ["SGD", "Adam"])
+def test_updates_in_private_layouts_are_those_in_c_order(kind):
+    from demitasse import Solver
+    from demitasse.proto import SolverParameter
+
+    def trained(plan):
+        param = parse_text(f'{TRAINED} type: "{kind}" display: 0', SolverParameter)
+        solver = Solver(param, device="cpu", plan=plan)
+        rng = np.random.default_rng(6)
+        solver.net.blobs["x"].mutable_cpu_data()[...] = rng.normal(size=(8, 30))
+        solver.net.blobs["label"].mutable_cpu_data()[...] = rng.integers(0, 5, 8)
+        for _ in range(4):
+            solver.step(1)
+        return solver
+
+    mine, theirs = trained(plan=True), trained(plan=False)
+
+    history = mine._updater.history
+    assert any(order is not None for order in history.orders)
+    for got, want in zip(history.arrays(), theirs._updater.history.arrays(), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-5)
+    for got, want in zip(mine.net.params_list, theirs.net.params_list, strict=True):
+        np.testing.assert_allclose(got.data, want.data, rtol=1e-3, atol=1e-5)
