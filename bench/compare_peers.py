@@ -1,6 +1,7 @@
 """Demitasse beside PyTorch, ONNX Runtime and OpenCV, on this machine.
 
-    python bench/compare_peers.py                          # every case and engine, an hour
+    python bench/compare_peers.py                          # everything, an hour and a half
+    python bench/compare_peers.py --aims                   # what we have aims for, half an hour
     python bench/compare_peers.py --minutes 20 'lenet:*' 'googlenet:8:*'
     python bench/compare_peers.py --quick                  # tries the harness, measures nothing
 
@@ -26,7 +27,7 @@ from peers.rounds import Options, measure
 def main() -> None:
     """Measure what the command line asks for."""
     given = _arguments()
-    chosen = cases.choose(given.cases, given.quick)
+    chosen = cases.choose(given.cases, quick=given.quick, aims=given.aims)
     if given.quick:
         chosen = [cases.Case(c.net, min(c.batch, 4), c.mode, 4) for c in chosen]
     engines = [*_engines(given), *([] if given.no_peak else [PEAK])]
@@ -54,6 +55,7 @@ def _arguments() -> argparse.Namespace:
     )
     known = ", ".join(map(str, cases.DEFAULT))
     parser.add_argument("cases", nargs="*", help=f"NET:BATCH:MODE or a pattern of: {known}")
+    parser.add_argument("--aims", action="store_true", help="the nine cases that we have aims for")
     parser.add_argument("--engines", default=",".join(DEFAULT), help="names or patterns")
     parser.add_argument("--minutes", type=float, help="fill about so many with rounds, 3 at least")
     parser.add_argument("--rounds", type=int, help="of a case, at most (7; minutes: 50; quick: 3)")

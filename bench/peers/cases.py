@@ -85,8 +85,13 @@ AIMS = {
 }
 
 
-def choose(patterns: list[str], quick: bool) -> list[Case]:
-    """Return the default cases that match any pattern, and those spelled out."""
+def choose(patterns: list[str], *, quick: bool = False, aims: bool = False) -> list[Case]:
+    """Return the default cases that match any pattern, and those spelled out.
+
+    Without patterns: all; with ``aims`` those that we have aims for; with ``quick`` two.
+    """
+    if aims:
+        return [case for case in DEFAULT if str(case) in AIMS]
     if not patterns:
         return list(QUICK if quick else DEFAULT)
     chosen: list[Case] = []
