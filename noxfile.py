@@ -112,6 +112,13 @@ def bench_gpu(session: nox.Session) -> None:
 
 
 @nox.session
+def survive(session: nox.Session) -> None:
+    """Kill training fifty times on each device, and see that it goes on exactly (minutes)."""
+    install(session, "test")
+    pytest(session, "tests/solvers/test_survive.py", "-m", "slow", "-s")
+
+
+@nox.session
 def proto(session: nox.Session) -> None:
     """Compile caffe.proto again and fail if the committed files are not what comes out."""
     install(session, "proto", extras="")

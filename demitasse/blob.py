@@ -384,15 +384,23 @@ class Blob(Axes):
                 f"the message is {shape_string(stored_shape(proto))}"
             )
             raise ShapeError(message)
-        self._fill(self._data, floats(proto), "values")
-        diff = floats(proto, diff=True)
+        self.set_floats(floats(proto), floats(proto, diff=True))
+
+    def set_floats(self, data: np.ndarray, diff: np.ndarray) -> None:
+        """Take the data and, where it is not empty, the gradient. Shapes: (count,).
+
+        Raises:
+            ShapeError: There are more or fewer values than the blob has.
+        """
+        self._fill(self._data, data, "values")
         if diff.size:
             self._fill(self._diff, diff, "gradient values")
 
     def to_proto(self, write_diff: bool = False) -> BlobProto:
         """Return a message with the shape, the data and, if asked, the gradient."""
         proto = BlobProto()
-        proto.shape.dim.extend(self._shape)
+        if self._shape:  # Caffe writes no shape for a blob without axes
+            proto.shape.dim.extend(self._shape)
         set_floats(proto, self.cpu_data().reshape(-1))
         if write_diff:
             set_floats(proto, self.cpu_diff().reshape(-1), diff=True)

@@ -22,13 +22,14 @@ from demitasse.hdf5 import is_hdf5, read_hdf5_weights, write_hdf5_weights
 from demitasse.nvcaffe import adopted
 from demitasse.proto import (
     BlobProto,
+    LayerParameter,
     NetParameter,
-    floats,
-    read_net_params_binary,
+    read_net_arrays,
     stored_shape,
     upgrade_net,
-    write_binary,
 )
+from demitasse.proto.cut import Arrays
+from demitasse.proto.stream import Pieces, blob_pieces, field_pieces, with_field, write_pieces
 
 if TYPE_CHECKING:
     from demitasse.net import Net
@@ -81,21 +82,24 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, list[np.ndarray]]:
     """
     if is_hdf5(Path(path)):
         return {name: arrays for name, arrays in read_hdf5_weights(Path(path)).items() if arrays}
+    net, arrays = read_net_arrays(path)
     try:
         return {
-            layer.name: [_array_of(layer.name, i, blob) for i, blob in enumerate(layer.blobs)]
-            for layer in read_net_params_binary(path).layer
+            layer.name: [
+                _array_of(layer.name, i, blob, arrays) for i, blob in enumerate(layer.blobs)
+            ]
+            for layer in net.layer
             if layer.blobs
         }
     except WeightsError as error:
-        raise error if error.place else error.at(os.fspath(path)) from None
+        raise error.at(os.fspath(path)) from None
 
 
-def _array_of(layer: str, index: int, blob: BlobProto) -> np.ndarray:
-    values, shape = floats(blob), stored_shape(blob)
+def _array_of(layer: str, index: int, blob: BlobProto, arrays: Arrays) -> np.ndarray:
+    values, shape = arrays.floats(blob), stored_shape(blob)
     try:
         if min(shape, default=1) >= 0 and values.size == math.prod(shape):
-            return values.reshape(shape)
+            return np.array(values.reshape(shape))  # lets go of the rest of the file
     except ValueError:  # no values, but axes too long all the same
         pass
     message = (
@@ -142,31 +146,36 @@ def _load_message(
         message = NetParameter()
         message.CopyFrom(source)
         upgrade_net(message)
+        arrays = Arrays()
     else:
-        message = read_net_params_binary(source)
+        message, arrays = read_net_arrays(source)
     report, pairs = LoadReport(), list[tuple[Blob, BlobProto]]()
     for layer in message.layer:
         mine = _target(net, layer.name, bool(layer.blobs), report)
         if mine is None:
             continue
+        if layer.type == "BatchNorm":  # perhaps to be converted
+            for stored in layer.blobs:
+                arrays.put_back(stored)
         with _fits(layer.name, report, skip):
-            pairs += _message_pairs(layer.name, mine, adopted(layer, len(mine)))
+            pairs += _message_pairs(layer.name, mine, adopted(layer, len(mine)), arrays)
     for blob, proto in pairs:
-        blob.from_proto(proto, reshape=False)
+        blob.set_floats(arrays.floats(proto), arrays.floats(proto, diff=True))
     return _finished(net, report)
 
 
 def _message_pairs(
-    name: str, mine: Sequence[Blob], theirs: Sequence[BlobProto]
+    name: str, mine: Sequence[Blob], theirs: Sequence[BlobProto], arrays: Arrays
 ) -> list[tuple[Blob, BlobProto]]:
     _same_number(name, len(mine), len(theirs))
     for index, (blob, proto) in enumerate(zip(mine, theirs, strict=True)):
         if not blob.shape_equals(proto):
             raise _misfit(name, index, blob.shape, stored_shape(proto))
-        for values, what in ((floats(proto), "values"), (floats(proto, diff=True), "gradients")):
-            if values.size != blob.count and (values.size or what == "values"):
+        for what, diff in (("values", False), ("gradients", True)):
+            count = arrays.count(proto, diff)
+            if count != blob.count and (count or not diff):
                 text = (
-                    f"parameter {index} of layer {name!r} has {values.size} {what} for its shape "
+                    f"parameter {index} of layer {name!r} has {count} {what} for its shape "
                     f"{shape_string(blob.shape)}: the file is damaged; mend it"
                 )
                 raise WeightsError(text)
@@ -264,8 +273,16 @@ def matched(layer: str, mine: Sequence[Blob], theirs: Sequence[Blob]) -> list[tu
 
 
 def save(net: Net, path: Path, write_diff: bool) -> None:
-    """Write a net's parameters to a caffemodel, atomically."""
-    write_binary(path, net.to_proto(write_diff))
+    """Write a net's parameters to a caffemodel, atomically, without copying them."""
+    layers: Pieces = []
+    for layer, message in zip(net.layers, net.layer_messages(), strict=True):
+        blobs = [
+            blob_pieces(blob.cpu_data(), blob.cpu_diff() if write_diff else None)
+            for blob in layer.blobs
+        ]
+        pieces = with_field(message, LayerParameter.BLOBS_FIELD_NUMBER, blobs)
+        layers += field_pieces(NetParameter.LAYER_FIELD_NUMBER, pieces)
+    write_pieces(path, [NetParameter(name=net.name).SerializeToString(), *layers])
 
 
 def save_hdf5(net: Net, path: Path, write_diff: bool) -> None:

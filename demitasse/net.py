@@ -23,7 +23,14 @@ from demitasse.layers import LayerContext
 from demitasse.layers.base import Clock
 from demitasse.memory import SyncedMemory, leases_alive, transfers
 from demitasse.plan import Plan
-from demitasse.proto import NetParameter, Phase, origin_of_layer, read_net_params, upgrade_net
+from demitasse.proto import (
+    LayerParameter,
+    NetParameter,
+    Phase,
+    origin_of_layer,
+    read_net_params,
+    upgrade_net,
+)
 from demitasse.structure import NetStructure
 
 __all__ = ["Net"]
@@ -289,13 +296,22 @@ class Net(NetStructure):
 
     def to_proto(self, write_diff: bool = False) -> NetParameter:
         """Return the message of the net as built, with its parameters in it."""
-        proto = NetParameter(name=self.name)
+        proto = NetParameter(name=self.name, layer=self.layer_messages())
+        for layer, message in zip(self.layers, proto.layer, strict=True):
+            message.blobs.extend(blob.to_proto(write_diff) for blob in layer.blobs)
+        return proto
+
+    def layer_messages(self) -> list[LayerParameter]:
+        """Return the messages of the layers as built, without parameters."""
+        messages = []
         for layer, node in zip(self.layers, self._parts.graph.nodes, strict=True):
-            message = proto.layer.add()
-            message.CopyFrom(layer.to_proto(write_diff))
+            message = LayerParameter()
+            message.CopyFrom(layer.param)
+            message.ClearField("blobs")
             message.bottom[:] = node.param.bottom
             message.top[:] = node.param.top
-        return proto
+            messages.append(message)
+        return messages
 
     def save(self, path: str | os.PathLike[str], write_diff: bool = False) -> None:
         """Write the parameters to a caffemodel, atomically."""

@@ -8,6 +8,7 @@ from demitasse.proto.caffe_pb2 import *  # noqa: F403
 from demitasse.proto.lines import carry_lines, keep_lines, line_of_layer, origin_of_layer
 from demitasse.proto.read import (
     parse_text,
+    read_net_arrays,
     read_net_params,
     read_net_params_binary,
     read_solver_params,
@@ -20,11 +21,12 @@ from demitasse.proto.upgrade import upgrade_net, upgrade_solver
 from demitasse.proto.write import text_of, write_binary, write_text
 
 if TYPE_CHECKING:
-    from demitasse.proto.arrays import floats, set_floats, stored_shape
+    from demitasse.proto.arrays import count_floats, floats, set_floats, stored_shape
 
 __all__ = [
     "caffe_pb2",
     "carry_lines",
+    "count_floats",
     "floats",
     "fork_of_type",
     "keep_lines",
@@ -33,6 +35,7 @@ __all__ = [
     "origin_of_layer",
     "parse_text",
     "read_binary",
+    "read_net_arrays",
     "read_net_params",
     "read_net_params_binary",
     "read_solver_params",
@@ -50,7 +53,7 @@ __all__ += caffe_pb2.__all__
 
 def __getattr__(name: str) -> Any:
     """Load what needs numpy when it is first asked for."""
-    if name not in {"floats", "set_floats", "stored_shape"}:
+    if name not in {"count_floats", "floats", "set_floats", "stored_shape"}:
         message = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(message)
     value = getattr(import_module("demitasse.proto.arrays"), name)

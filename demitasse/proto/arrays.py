@@ -13,7 +13,7 @@ from demitasse.errors import WeightsError
 from demitasse.proto.caffe_pb2 import BlobProto
 from demitasse.proto.wire import length_prefix, payloads
 
-__all__ = ["floats", "set_floats", "stored_shape"]
+__all__ = ["count_floats", "floats", "set_floats", "stored_shape"]
 
 Floats = npt.NDArray[Any]  # float32 or float64
 
@@ -43,6 +43,20 @@ def floats(source: BlobProto | Scalars[float], diff: bool = False) -> Floats:
         if len(field):
             return _numbers(field) if has_blocks(field) else _packed(source, name)
     return _raw(source, "raw_diff" if diff else "raw_data")
+
+
+def count_floats(blob: BlobProto, diff: bool = False) -> int:
+    """How many values ``floats`` would return.
+
+    Raises:
+        WeightsError: The message holds raw data of a type that has no floats.
+    """
+    singles, doubles = ("diff", "double_diff") if diff else ("data", "double_data")
+    for name in (doubles, singles):
+        count = len(getattr(blob, name))
+        if count:
+            return count
+    return _raw(blob, "raw_diff" if diff else "raw_data").size
 
 
 def set_floats(blob: BlobProto, values: Floats, diff: bool = False) -> None:

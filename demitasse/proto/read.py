@@ -6,7 +6,7 @@ Source: Caffe, ``src/caffe/util/io.cpp``, ``src/caffe/util/upgrade_proto.cpp``.
 import logging
 import os
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.message import Message
 
@@ -19,8 +19,12 @@ from demitasse.proto.text import Parsed, parse
 from demitasse.proto.upgrade import Problem, upgrade_net, upgrade_solver
 from demitasse.proto.upgrade_notes import Lines
 
+if TYPE_CHECKING:
+    from demitasse.proto.cut import Arrays
+
 __all__ = [
     "parse_text",
+    "read_net_arrays",
     "read_net_params",
     "read_net_params_binary",
     "read_solver_params",
@@ -85,6 +89,19 @@ def read_net_params_binary(path: PathLike) -> NetParameter:
     net = read_binary(path, NetParameter)
     _upgraded(net, os.fspath(path))
     return net
+
+
+def read_net_arrays(path: PathLike) -> "tuple[NetParameter, Arrays]":
+    """As ``read_net_params_binary``, with the large arrays beside the net.
+
+    Raises:
+        WeightsError: The file is not there, or is damaged.
+    """
+    from demitasse.proto.cut import read_cut  # needs numpy
+
+    net, arrays = read_cut(path, NetParameter)
+    _upgraded(net, os.fspath(path))
+    return net, arrays
 
 
 def read_solver_params(path: PathLike, *, lenient: bool = False) -> SolverParameter:

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError, Message
 from demitasse.errors import DemitasseError, WeightsError
 from demitasse.proto.strings import mend_strings
 
-__all__ = ["read_binary"]
+__all__ = ["bytes_of_file", "parsed", "read_binary"]
 
 M = TypeVar("M", bound=Message)
 
@@ -44,18 +44,33 @@ def read_binary(
     Raises:
         DemitasseError: As ``error``: the file is not there, empty, damaged or not such a message.
     """
-    name = os.fspath(path)
+    return parsed(bytes_of_file(path, error), cls, path, error)
+
+
+def bytes_of_file(path: str | os.PathLike[str], error: type[DemitasseError]) -> bytes:
+    """The contents of a file that is not empty and not larger than protobuf can read."""
     try:
-        encoded = _bytes(Path(path))
+        return _bytes(Path(path))
     except OSError as fault:
-        raise error(fault.strerror or str(fault)).at(name) from fault
+        raise error(fault.strerror or str(fault)).at(os.fspath(path)) from fault
     except ValueError as fault:
-        raise error(str(fault)).at(name) from None
+        raise error(str(fault)).at(os.fspath(path)) from None
+
+
+def parsed(
+    encoded: bytes,
+    cls: type[M],
+    path: str | os.PathLike[str],
+    error: type[DemitasseError],
+    whole: bytes | None = None,
+) -> M:
+    """The message in the contents of a file; ``whole`` are all of them, for messages."""
+    name = os.fspath(path)
     message = cls()
     try:
         message.ParseFromString(encoded)
     except DecodeError as fault:
-        raise error(_why(encoded, cls)).at(name) from fault
+        raise error(_why(encoded if whole is None else whole, cls)).at(name) from fault
     mend_strings(message)
     if not message.IsInitialized():
         missing = ", ".join(cast(Any, message).FindInitializationErrors())

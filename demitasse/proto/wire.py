@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-__all__ = ["length_prefix", "payloads"]
+__all__ = ["LENGTH", "fields", "length_prefix", "payloads"]
 
 VARINT, FIXED64, LENGTH, GROUP, GROUP_END, FIXED32 = range(6)
 
@@ -32,6 +32,37 @@ def payloads(encoded: bytes, wanted: int) -> Iterator[memoryview]:
             at += 8 if kind == FIXED64 else 4
 
 
+def fields(view: memoryview) -> Iterator[tuple[int, int, int, int, int]]:
+    """Each field: number, wire type, and where it, its contents and what follows begin.
+
+    Raises:
+        ValueError: The message is not well-formed, or holds groups.
+    """
+    at = 0
+    while at < len(view):
+        start = at
+        try:
+            tag, at = _read_varint(view, at)
+            number, kind = tag >> 3, tag & 7
+            body = at
+            if kind == LENGTH:
+                length, body = _read_varint(view, at)
+                at = body + length
+            elif kind == VARINT:
+                _, at = _read_varint(view, at)
+            elif kind in (FIXED64, FIXED32):
+                at += 8 if kind == FIXED64 else 4
+            else:
+                message = f"wire type {kind}"
+                raise ValueError(message)
+        except IndexError:
+            at = len(view) + 1
+        if at > len(view) or not number:
+            message = "a field reaches beyond the end"
+            raise ValueError(message)
+        yield number, kind, start, body, at
+
+
 def _varint(value: int) -> bytes:
     out = bytearray()
     while value > 0x7F:
@@ -43,10 +74,12 @@ def _varint(value: int) -> bytes:
 
 def _read_varint(view: memoryview, at: int) -> tuple[int, int]:
     value = shift = 0
-    while True:
+    while shift < 70:
         byte = view[at]
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, at
         shift += 7
+    message = "a number that does not end"
+    raise ValueError(message)

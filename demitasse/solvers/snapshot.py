@@ -8,9 +8,11 @@ Source: Caffe, ``Solver::Snapshot`` and ``Solver::Restore`` in ``src/caffe/solve
 
 from __future__ import annotations
 
+import glob
 import os
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +41,9 @@ __all__ = [
 ]
 
 log = get_logger(__name__)
+
+LEFT = 600
+"""Nobody writes a file any more that has not changed for so long, in seconds."""
 
 
 def check_prefix(param: SolverParameter, best: bool = False) -> None:
@@ -69,6 +74,15 @@ def check_prefix(param: SolverParameter, best: bool = False) -> None:
             f"sure that the folder {os.fspath(probe.parent)!r} exists and can be written to"
         )
         raise SnapshotError(message) from error
+    _clear_leftovers(Path(param.snapshot_prefix))
+
+
+def _clear_leftovers(prefix: Path) -> None:
+    """Delete what runs that were killed while they wrote a snapshot have left half written."""
+    for path in prefix.parent.glob(f".{glob.escape(prefix.name)}_*.part"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > LEFT:
+                path.unlink()
 
 
 def write_snapshot(solver: Solver, prefix: str, resume: ResumeState) -> tuple[Path, Path]:

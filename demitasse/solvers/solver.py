@@ -377,8 +377,7 @@ class Solver:
         paths = write_snapshot(self, begin, resume)
         if counts:
             self._kept = list(resume.snapshot)
-            while len(self._kept) > self._keep_last:
-                delete_snapshot(self.param, begin, self._kept.pop(0))
+            self._drop_old()
         for callback in self.on_snapshot:
             callback(*paths)
         return paths
@@ -406,7 +405,13 @@ class Solver:
         ours = snapshot_paths(self.param, self.param.snapshot_prefix, self.iter)[1]
         same = ours.resolve() == Path(path).resolve()  # else the files may be another run's
         self._kept = list(resume.snapshot) if same else []
+        self._drop_old()  # the run that wrote the state may have ended before it did so
         self.lr, self._warned = math.nan, False
+
+    def _drop_old(self) -> None:
+        """Delete snapshots beyond the last ``keep_last``."""
+        while self._keep_last and len(self._kept) > self._keep_last:
+            delete_snapshot(self.param, self.param.snapshot_prefix, self._kept.pop(0))
 
     def _progress(self) -> ResumeState:
         resume = progress_of(self.net, self.test_nets)

@@ -24,13 +24,12 @@ from demitasse.proto import (
     NetParameter,
     ResumeState,
     SolverState,
-    floats,
     mend_strings,
     read_binary,
-    set_floats,
     stored_shape,
-    write_binary,
 )
+from demitasse.proto.cut import Arrays, read_cut
+from demitasse.proto.stream import blob_pieces, with_field, write_pieces
 
 __all__ = ["State", "read_state", "write_state"]
 
@@ -70,13 +69,10 @@ def write_state(path: Path, state: State, *, hdf5: bool) -> None:
     message = SolverState(
         iter=state.iter, learned_net=state.learned_net, current_step=state.current_step
     )
-    for array in state.history:
-        blob = message.history.add()
-        blob.shape.dim.extend(array.shape)
-        set_floats(blob, array)
     if state.resume is not None:
         message.resume.CopyFrom(state.resume)
-    write_binary(path, message)
+    history = [blob_pieces(array) for array in state.history]
+    write_pieces(path, with_field(message, SolverState.HISTORY_FIELD_NUMBER, history))
 
 
 def read_state(path: Path) -> State:
@@ -88,7 +84,7 @@ def read_state(path: Path) -> State:
     if is_hdf5(path):
         return _read_hdf5(path)
     try:
-        message = read_binary(path, SolverState, SnapshotError)
+        message, arrays = read_cut(path, SolverState, SnapshotError)
     except SnapshotError:
         if is_file(path) and _is_weights(path):
             raise _mistaken(path) from None
@@ -102,14 +98,14 @@ def read_state(path: Path) -> State:
         message.iter,
         message.learned_net,
         message.current_step,
-        [_array(blob, i, path) for i, blob in enumerate(message.history)],
+        [_array(blob, i, path, arrays) for i, blob in enumerate(message.history)],
         message.resume if message.HasField("resume") else None,
     )
 
 
-def _array(blob: BlobProto, index: int, path: Path) -> np.ndarray:
+def _array(blob: BlobProto, index: int, path: Path, arrays: Arrays) -> np.ndarray:
     try:
-        values, shape = floats(blob), stored_shape(blob)
+        values, shape = arrays.floats(blob), stored_shape(blob)
     except WeightsError as error:
         text = f"history {index}: {error.message}"
         raise SnapshotError(text).at(str(path)) from error

@@ -1,0 +1,43 @@
+"""Trains from the newest state in a folder until it is killed: ``survivor.py FOLDER DEVICE``.
+
+Says the number of each iteration when it begins, and ``w`` when a file of a snapshot is begun.
+"""
+
+import logging
+import sys
+from pathlib import Path
+
+from demitasse import Solver
+
+
+def newest_state(folder: Path) -> Path | None:
+    states = list(folder.glob("s_*.solverstate*"))
+    number = {state: int(state.name.split("_iter_")[1].split(".")[0]) for state in states}
+    return max(states, key=number.__getitem__, default=None)
+
+
+class Writes(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage().startswith("Snapshotting"):
+            say("w")
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def main(folder: Path, device: str) -> None:
+    solver = Solver(folder / "solver.prototxt", device=device, keep_last=2, keep_best="loss")
+    state = newest_state(Path())
+    if state is not None:
+        solver.restore(state)
+    solver.on_start.append(lambda: say(str(solver.iter)))
+    log = logging.getLogger("demitasse.solvers.snapshot")
+    log.setLevel(logging.INFO)
+    log.addHandler(Writes())
+    solver.solve()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
