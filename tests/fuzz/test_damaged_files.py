@@ -23,6 +23,7 @@ NAMES = [
     "caffemodel into a net",
     "caffemodel, skipping",
     "caffemodel alone",
+    "caffemodel, arrays cut out",
     "solver state",
     "record",
     "records of a batch",

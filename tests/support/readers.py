@@ -39,6 +39,7 @@ from demitasse.proto import (
     read_solver_params,
     set_floats,
 )
+from demitasse.proto import cut as cut_module
 
 LAYERS = """
 layer { name: "data" type: "DummyData" top: "x" top: "y"
@@ -201,11 +202,22 @@ def _weights_readers(folder: Path, solver: Solver) -> Iterator[Reader]:
         file.write_bytes(content)
         load_weights(file)
 
+    def cut(call: Call) -> Call:
+        def with_small_arrays(content: bytes) -> None:
+            large, cut_module.LARGE = cut_module.LARGE, 16
+            try:
+                call(content)
+            finally:
+                cut_module.LARGE = large
+
+        return with_small_arrays
+
     models = _caffemodels(net)
     form = (NetParameter, False)
     yield Reader("caffemodel into a net", models, load, 150, form)
     yield Reader("caffemodel, skipping", models, skip, 150, form)
     yield Reader("caffemodel alone", models, alone, 60, form)
+    yield Reader("caffemodel, arrays cut out", models, cut(load), 150, form)
 
 
 def _values(net: Net) -> list[bytes]:
