@@ -22,18 +22,12 @@ from demitasse.proto import ResumeState, SolverParameter
 from demitasse.solvers.evaluate import mean_outputs
 from demitasse.solvers.fields import check_fields, check_options, read_fields
 from demitasse.solvers.history import History
+from demitasse.solvers.keeper import Keeper, warn_of_a_full_disk
 from demitasse.solvers.nets import make_test_nets, make_train_net
 from demitasse.solvers.policies import learning_rate
 from demitasse.solvers.progress import progress_of, set_progress
 from demitasse.solvers.report import TrainReport, first_nonfinite, tell_test
-from demitasse.solvers.snapshot import (
-    check_prefix,
-    delete_snapshot,
-    read_checked,
-    snapshot_paths,
-    write_best,
-    write_snapshot,
-)
+from demitasse.solvers.snapshot import check_prefix, read_checked, write_best
 from demitasse.solvers.updater import Updater
 from demitasse.solvers.watch import EarlyStopping, Watch
 
@@ -147,13 +141,15 @@ class Solver:
         self.on_test: list[Callable[[int, dict[str, np.ndarray]], None]] = []
         self.on_snapshot: list[Callable[[Path, Path], None]] = []
         self._watch = Watch(self.param, self.test_nets, keep_best, early_stopping)
-        self._keep_last, self._kept = keep_last or 0, list[int]()
+        self._keeper = Keeper(keep_last)
         self._updater = Updater(self.net, self.kind)
         self._report = TrainReport(self.param.average_loss)
         self._on_nonfinite, self._warned = on_nonfinite, False
         self._requests: deque[Request] = deque()
         self._untouched = self._progress()
         self._before_test: ResumeState | None = None
+        if self._is_root:
+            warn_of_a_full_disk(self)
         log.info("Solver scaffolding done.")
 
     # -- training ------------------------------------------------------------------------------
@@ -369,15 +365,8 @@ class Solver:
         Raises:
             SnapshotError: They cannot be written; files that were there are whole.
         """
-        begin = self.param.snapshot_prefix if prefix is None else os.fspath(prefix)
-        counts = self._keep_last and prefix is None
         resume = self._before_test or self._progress()
-        if counts:
-            resume.snapshot[:] = [*(i for i in self._kept if i != self.iter), self.iter]
-        paths = write_snapshot(self, begin, resume)
-        if counts:
-            self._kept = list(resume.snapshot)
-            self._drop_old()
+        paths = self._keeper.write(self, prefix, resume)
         for callback in self.on_snapshot:
             callback(*paths)
         return paths
@@ -402,22 +391,14 @@ class Solver:
         set_progress(resume, self.net, self.test_nets)
         self._report.set_losses(resume.losses)
         self._watch.load(resume.watch)
-        ours = snapshot_paths(self.param, self.param.snapshot_prefix, self.iter)[1]
-        same = ours.resolve() == Path(path).resolve()  # else the files may be another run's
-        self._kept = list(resume.snapshot) if same else []
-        self._drop_old()  # the run that wrote the state may have ended before it did so
+        self._keeper.resume(self, Path(path), resume)
         self.lr, self._warned = math.nan, False
-
-    def _drop_old(self) -> None:
-        """Delete snapshots beyond the last ``keep_last``."""
-        while self._keep_last and len(self._kept) > self._keep_last:
-            delete_snapshot(self.param, self.param.snapshot_prefix, self._kept.pop(0))
 
     def _progress(self) -> ResumeState:
         resume = progress_of(self.net, self.test_nets)
         resume.losses.extend(self._report.losses)
         resume.watch.extend(self._watch.to_proto())
-        resume.snapshot.extend(self._kept)
+        resume.snapshot.extend(self._keeper.iterations)
         return resume
 
     # -- the end -------------------------------------------------------------------------------

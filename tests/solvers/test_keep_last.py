@@ -1,5 +1,7 @@
 """Only the last snapshots of a run are kept, where that is asked for."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from demitasse import Solver
@@ -122,3 +124,14 @@ def test_callbacks_are_told_of_snapshots_and_tests(made, tmp_path):
         ("s_iter_1.caffemodel", "s_iter_1.solverstate"),
         ("s_iter_2.caffemodel", "s_iter_2.solverstate"),
     ]  # fmt: skip
+
+
+def test_a_full_disk_is_told_of_before_training(made, monkeypatch, caplog):
+    monkeypatch.setattr("shutil.disk_usage", lambda _folder: SimpleNamespace(free=1000))
+    made()
+    assert "has only" not in caplog.text
+
+    monkeypatch.setattr("shutil.disk_usage", lambda _folder: SimpleNamespace(free=100))
+    made()
+
+    assert "has only 0.0 MB left" in caplog.text
