@@ -159,8 +159,9 @@ def _load_message(
                 arrays.put_back(stored)
         with _fits(layer.name, report, skip):
             pairs += _message_pairs(layer.name, mine, adopted(layer, len(mine)), arrays)
-    for blob, proto in pairs:
-        blob.set_floats(arrays.floats(proto), arrays.floats(proto, diff=True))
+    with np.errstate(over="ignore", invalid="ignore"):  # doubles may become infinite, as in C
+        for blob, proto in pairs:
+            blob.set_floats(arrays.floats(proto), arrays.floats(proto, diff=True))
     return _finished(net, report)
 
 
@@ -190,8 +191,9 @@ def _load_arrays(net: Net, weights: dict[str, list[np.ndarray]], skip: bool) -> 
             continue
         with _fits(name, report, skip):
             pairs += _array_pairs(net, name, mine, arrays)
-    for blob, array in pairs:
-        blob.mutable_cpu_data()[...] = array
+    with np.errstate(over="ignore", invalid="ignore"):
+        for blob, array in pairs:
+            blob.mutable_cpu_data()[...] = array
     return _finished(net, report)
 
 

@@ -89,8 +89,8 @@ def read_image(path: Path, color: Color = "native") -> np.ndarray:
         raise DataError(error.message, str(path)) from error
 
 
-DAMAGE = (OSError, EOFError, ValueError, SyntaxError, TypeError, LookupError, struct.error)
-"""What Pillow raises for damaged files."""
+DAMAGE = (OSError, EOFError, ValueError, SyntaxError, TypeError, LookupError, struct.error, Warning)
+"""What Pillow raises for damaged files; warnings only where Python is told to raise them."""
 
 
 def _need_room(image: Image, size: int) -> None:

@@ -110,8 +110,9 @@ class History:
         for sort, memory in enumerate(self.memories):
             host = memory.mutable_cpu_data()
             own = arrays[sort * many : (sort + 1) * many]
-            for start, count, array in zip(self._starts, self._counts, own, strict=False):
-                host[start : start + count] = array.reshape(-1)
+            with np.errstate(over="ignore", invalid="ignore"):  # of doubles, as in C
+                for start, count, array in zip(self._starts, self._counts, own, strict=False):
+                    host[start : start + count] = array.reshape(-1)
         self.moving = [any(array.any() for array in arrays[i::many]) for i in range(many)]
 
 
