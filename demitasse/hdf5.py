@@ -1,13 +1,15 @@
 """Weights in HDF5 files, laid out as Caffe lays them out.
 
 ``data/<layer>/<index>`` holds a parameter and ``diff/<layer>/<index>`` its gradient; a shared
-parameter is stored once, with its owner. A ``/`` in a layer name makes nested groups.
+parameter is stored once, with its owner, its gradient with every layer. A ``/`` in a layer name
+makes nested groups.
 
 Source: Caffe, ``Net::ToHDF5`` and ``CopyTrainedLayersFromHDF5`` in ``src/caffe/net.cpp``.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["is_hdf5", "open_hdf5", "read_hdf5_weights", "write_hdf5_weights"]
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
+NUMBER = re.compile("0|[1-9][0-9]{0,8}")
 
 
 def is_hdf5(path: Path) -> bool:
@@ -52,8 +55,10 @@ def open_hdf5(path: Path | Any, mode: str) -> Any:
         raise WeightsError(message) from None
 
 
-def read_hdf5_weights(path: Path) -> dict[str, list[np.ndarray]]:
-    """Return the parameters of each layer of an HDF5 weights file, in order.
+def read_hdf5_weights(path: Path) -> dict[str, dict[int, np.ndarray]]:
+    """Return the parameters of each layer of an HDF5 weights file by their numbers, rising.
+
+    A number may be missing: a layer does not have what it shares with another one.
 
     Raises:
         WeightsError: The file is damaged, it has no ``data`` group, or a layer's parameters are not
@@ -71,19 +76,24 @@ def read_hdf5_weights(path: Path) -> dict[str, list[np.ndarray]]:
     with damage(path, WeightsError), open_hdf5(path, "r") as file:
         if "data" not in file:
             message = f"{path} has no group 'data': not a file of Caffe weights"
+            if "history" in file:
+                message = (
+                    f"{path} is the state of a solver, not weights: give the .caffemodel.h5 "
+                    "beside it"
+                )
             raise WeightsError(message)
         file["data"].visititems(note)
-    weights: dict[str, list[np.ndarray]] = {}
+    weights: dict[str, dict[int, np.ndarray]] = {}
     for layer, arrays in found.items():
-        if not all(index.isdecimal() for index in arrays):
+        if not all(NUMBER.fullmatch(index) for index in arrays):
             message = f"{path}: parameters of layer {layer!r} are named {', '.join(arrays)}"
             raise WeightsError(message)
-        weights[layer] = [arrays[index] for index in sorted(arrays, key=int)]
+        weights[layer] = {int(index): arrays[index] for index in sorted(arrays, key=int)}
     return weights
 
 
 def write_hdf5_weights(net: Net, path: Path, write_diff: bool) -> None:
-    """Write the parameters a net owns, atomically."""
+    """Write the parameters a net owns, and the gradients of all, atomically."""
     table = net.param_table
     with atomic_write(path) as temporary, open_hdf5(temporary, "w") as file:
         for kind in ("data", "diff") if write_diff else ("data",):
@@ -93,6 +103,6 @@ def write_hdf5_weights(net: Net, path: Path, write_diff: bool) -> None:
             for blob, owner, (layer_index, index) in zip(
                 net.params_list, table.owners, table.layer_indices, strict=True
             ):
-                if owner < 0:
+                if owner < 0 or kind == "diff":  # as in Caffe
                     values = blob.cpu_data() if kind == "data" else blob.cpu_diff()
                     group[net.layers[layer_index].name].create_dataset(str(index), data=values)

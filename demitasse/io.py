@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,7 +81,8 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, list[np.ndarray]]:
         WeightsError: The file is not there, or cannot be read.
     """
     if is_hdf5(Path(path)):
-        return {name: arrays for name, arrays in read_hdf5_weights(Path(path)).items() if arrays}
+        found = read_hdf5_weights(Path(path))
+        return {name: list(arrays.values()) for name, arrays in found.items() if arrays}
     net, arrays = read_net_arrays(path)
     try:
         return {
@@ -183,7 +184,7 @@ def _message_pairs(
     return list(zip(mine, theirs, strict=True))
 
 
-def _load_arrays(net: Net, weights: dict[str, list[np.ndarray]], skip: bool) -> LoadReport:
+def _load_arrays(net: Net, weights: dict[str, dict[int, np.ndarray]], skip: bool) -> LoadReport:
     report, pairs = LoadReport(), list[tuple[Blob, np.ndarray]]()
     for name, arrays in weights.items():
         mine = _target(net, name, bool(arrays), report)
@@ -198,17 +199,28 @@ def _load_arrays(net: Net, weights: dict[str, list[np.ndarray]], skip: bool) -> 
 
 
 def _array_pairs(
-    net: Net, name: str, mine: list[Blob], arrays: list[np.ndarray]
+    net: Net, name: str, mine: list[Blob], arrays: dict[int, np.ndarray]
 ) -> list[tuple[Blob, np.ndarray]]:
-    owned = [b for b in mine if not _is_shared(net, b)] if len(arrays) < len(mine) else mine
-    _same_number(name, len(owned), len(arrays))
-    for index, (blob, array) in enumerate(zip(owned, arrays, strict=True)):
+    wanted = [i for i, blob in enumerate(mine) if i in arrays or not _is_shared(net, blob)]
+    _same_number(name, len(wanted), len(arrays))
+    if wanted != list(arrays):
+        text = (
+            f"the source has parameters {_listed(arrays)} of layer {name!r}, the net has "
+            f"{_listed(wanted)}; rename the layer to leave it as it is"
+        )
+        raise WeightsError(text)
+    for index, array in arrays.items():
+        blob = mine[index]
         if blob.shape != array.shape:
             raise _misfit(name, index, blob.shape, array.shape)
         if array.dtype.kind not in "fiu":
             text = f"parameter {index} of layer {name!r} holds {array.dtype}, not numbers; mend it"
             raise WeightsError(text)
-    return list(zip(owned, arrays, strict=True))
+    return [(mine[index], array) for index, array in arrays.items()]
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))
 
 
 @contextmanager

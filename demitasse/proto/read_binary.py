@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 from google.protobuf.message import DecodeError, Message
 
 from demitasse.errors import DemitasseError, WeightsError
+from demitasse.proto.caffe_pb2 import NetParameter, SolverState
 from demitasse.proto.strings import mend_strings
 
 __all__ = ["bytes_of_file", "parsed", "read_binary"]
@@ -17,6 +18,7 @@ __all__ = ["bytes_of_file", "parsed", "read_binary"]
 M = TypeVar("M", bound=Message)
 
 LIMIT = 2**31 - 1  # bytes; protobuf reads no more
+ITER = b"\x08"  # tag of the first field of a solver state
 # How files begin that often turn up under the name of a caffemodel.
 DISGUISES = {
     b"\x89HDF\r\n\x1a\n": "it is an HDF5 file: name it .h5 or .caffemodel.h5",
@@ -97,7 +99,21 @@ def _why(encoded: bytes, cls: type[Message]) -> str:
             return meaning
     if b"\0" not in encoded[:4096] and b"{" in encoded[:4096]:
         return "it is text, not binary; are two arguments swapped?"
+    state = _state(encoded)
+    if cls is NetParameter and state is not None:
+        named = f" ({state.learned_net})" if state.learned_net else ""
+        return f"this is the state of a solver, not weights: give the .caffemodel beside it{named}"
     return (
         f"the {len(encoded)} bytes are not a complete {cls.__name__}: "
         "the file is cut short, damaged or of another kind"
     )
+
+
+def _state(encoded: bytes) -> SolverState | None:
+    """The solver state that bytes are, if they begin with its first field and can be read."""
+    state = SolverState()
+    try:
+        state.ParseFromString(encoded if encoded[:1] == ITER else b"")
+    except DecodeError:
+        return None
+    return state if state.HasField("iter") else None

@@ -120,6 +120,98 @@ def test_hdf5_weights_that_are_no_numbers_are_refused(tmp_path):
     np.testing.assert_array_equal(values(net)["ip1"][0], before["ip1"][0])
 
 
+SCALES = """
+layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 4 dim: 6 } } }
+layer { name: "a" type: "Scale" bottom: "x" top: "a" PARAM_A scale_param { bias_term: true } }
+layer { name: "b" type: "Scale" bottom: "a" top: "b" PARAM_B scale_param { bias_term: true } }
+"""
+
+
+def scales(shared_a="", shared_b=""):
+    """Make a net whose factors and offsets have equal shapes, each perhaps shared by name."""
+    text = SCALES.replace("PARAM_A", shared_a).replace("PARAM_B", shared_b)
+    net = net_of(text)
+    for number, blob in enumerate(net.learnable_params, 1):
+        blob.data[...] = number
+    return net
+
+
+FACTOR = 'param { name: "factor" }'
+BOTH = FACTOR + 'param { name: "offset" }'
+
+
+@pytest.mark.parametrize("shared", [FACTOR, BOTH])
+def test_hdf5_weights_hold_a_shared_parameter_once(tmp_path, shared):
+    h5py = pytest.importorskip("h5py")
+    net = scales(shared, shared)
+    net.save_hdf5(tmp_path / "w.h5", write_diff=True)
+    other = scales(shared, shared)
+    for blob in other.learnable_params:
+        blob.data[...] = 0
+
+    other.load(tmp_path / "w.h5")
+
+    with h5py.File(tmp_path / "w.h5") as file:
+        assert list(file["data/b"]) == ([] if shared == BOTH else ["1"])
+        assert list(file["diff/b"]) == ["0", "1"]  # as in Caffe
+    for mine, theirs in zip(other.learnable_params, net.learnable_params, strict=True):
+        np.testing.assert_array_equal(mine.data, theirs.data)
+
+
+def test_hdf5_weights_of_a_net_that_shares_more(tmp_path):
+    """What the file does not have must be shared in the net, whatever else is."""
+    pytest.importorskip("h5py")
+    scales('param {} param { name: "offset" }', 'param {} param { name: "offset" }').save_hdf5(
+        tmp_path / "w.h5"
+    )
+    net = scales(BOTH, BOTH)
+
+    net.load(tmp_path / "w.h5")
+
+    assert net.params["b"][0].data[0] == 3
+
+
+def test_hdf5_weights_are_matched_by_their_numbers(tmp_path):
+    pytest.importorskip("h5py")
+    offset = 'param {} param { name: "offset" }'
+    scales(offset, offset).save_hdf5(tmp_path / "w.h5")
+
+    with pytest.raises(WeightsError, match="layer 'b' has 2 parameters, the source has 1"):
+        scales(FACTOR, FACTOR).load(tmp_path / "w.h5")
+
+
+def test_hdf5_weights_with_a_gap_are_refused(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    scales().save_hdf5(tmp_path / "w.h5")
+    with h5py.File(tmp_path / "w.h5", "a") as file:
+        file["data/b"].move("1", "2")
+
+    with pytest.raises(WeightsError, match="parameters 0, 2 of layer 'b', the net has 0, 1"):
+        scales().load(tmp_path / "w.h5")
+
+
+@pytest.mark.parametrize("name", ["01", "one", "9" * 5000])
+def test_hdf5_parameters_must_be_numbered(tmp_path, name):
+    h5py = pytest.importorskip("h5py")
+    net_of().save_hdf5(tmp_path / "w.h5")
+    with h5py.File(tmp_path / "w.h5", "a") as file:
+        file["data/ip2"].move("1", name)
+
+    with pytest.raises(WeightsError, match="parameters of layer 'ip2' are named 0, "):
+        demitasse.load_weights(tmp_path / "w.h5")
+
+
+@pytest.mark.parametrize("fmt", ["BINARYPROTO", "HDF5"])
+def test_a_solver_state_given_as_weights_is_told_apart(tmp_path, fmt):
+    pytest.importorskip("h5py")
+    text = f'base_lr: 1 lr_policy: "fixed" snapshot_format: {fmt} net_param {{ {NET} }}'
+    solver = Solver(parse_text(text, SolverParameter), device="numpy")
+    _, state = solver.snapshot(tmp_path / "s")
+
+    with pytest.raises(WeightsError, match=r"the state of a solver, not weights: give .*caffemod"):
+        demitasse.load_weights(state)
+
+
 def test_weights_of_a_solver_may_leave_out_layers(tmp_path, caplog):
     net_of(OTHER, seed=2).save(tmp_path / "w.caffemodel")
     text = f'base_lr: 1 lr_policy: "fixed" weights: "{tmp_path}/w.caffemodel" net_param {{ {NET} }}'
