@@ -32,7 +32,7 @@ def learning_rate(param: SolverParameter, iteration: int, current_step: int = 0)
     """
     check_policy(param)
     if in_ramp(param, iteration):
-        return max(_ramp(param, iteration), param.min_lr), current_step
+        return _floored(param, _ramp(param, iteration)), current_step
     try:
         rate, step = POLICIES[param.lr_policy](param, iteration, current_step)
     except (OverflowError, ZeroDivisionError):
@@ -40,7 +40,12 @@ def learning_rate(param: SolverParameter, iteration: int, current_step: int = 0)
     if not math.isfinite(rate):
         message = f"lr_policy {param.lr_policy!r} gives no finite learning rate at {iteration=}"
         raise ConfigError(message)
-    return max(rate, param.min_lr), step
+    return _floored(param, rate), step
+
+
+def _floored(param: SolverParameter, rate: float) -> float:
+    """Return a rate that is not below ``min_lr``; without that field it may even be negative."""
+    return max(rate, param.min_lr) if param.HasField("min_lr") else rate
 
 
 def in_ramp(param: SolverParameter, iteration: int) -> bool:
@@ -74,7 +79,7 @@ def check_policy(param: SolverParameter) -> None:
     if not param.HasField("base_lr"):
         message = "base_lr is missing"
         raise ConfigError(message)
-    if param.min_lr > param.base_lr:
+    if param.HasField("min_lr") and param.min_lr > param.base_lr:
         message = f"min_lr ({param.min_lr:g}) is above base_lr ({param.base_lr:g})"
         raise ConfigError(message)
     if name in NEED_GAMMA and not param.gamma >= 0:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from demitasse.solvers.solver import Solver
 
 __all__ = [
+    "check_folder",
     "check_prefix",
     "delete_snapshot",
     "read_checked",
@@ -63,18 +64,27 @@ def check_prefix(param: SolverParameter, best: bool = False) -> None:
         wish = "snapshot is given" if param.snapshot else "the best weights are to be kept"
         message = f"{wish}, but snapshot_prefix is not; say where snapshots are to go"
         raise ConfigError(message)
-    probe = Path(f"{param.snapshot_prefix}_iter_0.tempfile")
+    check_folder(param.snapshot_prefix)
+    _clear_leftovers(Path(param.snapshot_prefix))
+
+
+def check_folder(prefix: str) -> None:
+    """Find out whether files whose names begin so can be written.
+
+    Raises:
+        SnapshotError: The folder is not there, or cannot be written to.
+    """
+    probe = Path(f"{prefix}_iter_0.tempfile")
     try:
         with atomic_write(probe):
             pass
         probe.unlink()
     except OSError as error:
         message = (
-            f"cannot write to snapshot_prefix {param.snapshot_prefix!r} ({error.strerror}); make "
+            f"cannot write to snapshot_prefix {prefix!r} ({error.strerror}); make "
             f"sure that the folder {os.fspath(probe.parent)!r} exists and can be written to"
         )
         raise SnapshotError(message) from error
-    _clear_leftovers(Path(param.snapshot_prefix))
 
 
 def _clear_leftovers(prefix: Path) -> None:

@@ -27,7 +27,7 @@ from demitasse.solvers.nets import make_test_nets, make_train_net
 from demitasse.solvers.policies import learning_rate
 from demitasse.solvers.progress import progress_of, set_progress
 from demitasse.solvers.report import TrainReport, first_nonfinite, tell_test
-from demitasse.solvers.snapshot import check_prefix, read_checked, write_best
+from demitasse.solvers.snapshot import check_folder, check_prefix, read_checked, write_best
 from demitasse.solvers.updater import Updater
 from demitasse.solvers.watch import EarlyStopping, Watch
 
@@ -181,10 +181,13 @@ class Solver:
 
         Raises:
             ConfigError: ``max_iter`` is missing.
+            SnapshotError: The last snapshot could not be written; said before training.
         """
         if not self.param.HasField("max_iter"):
             message = "max_iter is missing; say how many iterations to train for, or call step"
             raise ConfigError(message)
+        if self.param.snapshot_after_train and self._is_root:
+            check_folder(self.param.snapshot_prefix)
         log.info("Solving %s", self.net.name)
         log.info("Learning Rate Policy: %s", self.param.lr_policy)
         if resume is not None:
@@ -337,13 +340,16 @@ class Solver:
     def request(self, action: Request | None) -> None:
         """Ask a running solver for something as soon as it can; safe in signal handlers.
 
+        To ask twice for what has not been done yet is to ask once.
+
         Args:
             action: "stop", "snapshot", or None to take back what has not been done yet.
         """
         if action is None:
             self._requests.clear()
         elif action in {"stop", "snapshot"}:
-            self._requests.append(action)
+            if action not in self._requests:
+                self._requests.append(action)
         else:
             message = f"a solver can be asked to 'stop' or to 'snapshot', not {action!r}"
             raise ConfigError(message)

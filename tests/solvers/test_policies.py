@@ -125,6 +125,13 @@ def test_a_rate_that_is_not_finite_is_refused(text):
         learning_rate(param(f"lr_policy: '{text}"), 400)
 
 
+def test_a_negative_base_lr_is_taken_as_it_is():
+    fields = param('lr_policy: "step" gamma: 0.5 stepsize: 1')
+    fields.base_lr = -0.5
+
+    assert [learning_rate(fields, i)[0] for i in (0, 1)] == [-0.5, -0.25]
+
+
 def test_every_policy_has_a_formula_in_its_docstring():
     assert all("base_lr" in str(policy.__doc__) for policy in POLICIES.values())
 

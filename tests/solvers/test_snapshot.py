@@ -403,6 +403,16 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_training(fields, t
         Solver(fields(snapshot=5, snapshot_prefix=str(tmp_path / place)))
 
 
+def test_the_folder_of_the_last_snapshot_is_looked_at_before_training(fields, tmp_path):
+    prefix = str(tmp_path / "nowhere" / "s")
+    solver = Solver(fields(snapshot_after_train=True, snapshot_prefix=prefix))
+
+    with pytest.raises(SnapshotError, match=r"cannot write to snapshot_prefix.*exists and can be"):
+        solver.solve()
+
+    assert solver.iter == 0
+
+
 def test_the_probe_leaves_nothing_behind(fields, tmp_path):
     made(fields, tmp_path, snapshot=5)
 
@@ -440,11 +450,12 @@ except SnapshotError as error:
 """
 
 
-def test_a_limit_on_file_sizes_leaves_the_old_snapshot_whole(fields, tmp_path):
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_a_limit_on_file_sizes_leaves_the_old_snapshot_whole(fields, tmp_path, fmt):
     """The operating system itself refuses to write."""
     from demitasse.proto import write_text
 
-    solver = made(fields, tmp_path)
+    solver = made(fields, tmp_path, fmt)
     solver.step(2)
     files = {file: file.read_bytes() for file in solver.snapshot()}
     script = tmp_path / "solver.prototxt"

@@ -235,6 +235,17 @@ def test_a_stopped_solver_can_go_on(fields):
     assert (solver.iter, solver.stopped) == (6, False)
 
 
+def test_to_ask_twice_is_to_ask_once(fields):
+    solver = Solver(fields())
+    solver.request("stop")
+    solver.request("stop")
+    solver.step(5)
+
+    solver.step(5)
+
+    assert (solver.iter, solver.stopped) == (6, False)
+
+
 def test_a_request_for_a_snapshot_is_served_and_the_run_goes_on(fields, tmp_path):
     solver = Solver(fields(snapshot_prefix=str(tmp_path / "s")))
     solver.on_start.append(lambda: solver.iter == 1 and solver.request("snapshot"))
