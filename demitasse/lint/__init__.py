@@ -26,9 +26,11 @@ from demitasse.proto import (
 )
 from demitasse.proto.upgrade import Problem
 from demitasse.proto.upgrade_notes import Lines
-from demitasse.solvers.nets import TRAIN_FIELDS
+from demitasse.solvers.nets import TRAIN_FIELDS, merged_state
 
 __all__ = ["Finding", "Severity", "lint"]
+
+Use = tuple[str, NetState]  # the phase a solver makes a net in, and what it adds to the net's state
 
 
 def lint(source: str | os.PathLike[str]) -> list[Finding]:
@@ -51,7 +53,7 @@ def lint(source: str | os.PathLike[str]) -> list[Finding]:
 # -- nets --------------------------------------------------------------------------------------
 
 
-def _net(text: Text, states: Sequence[NetState] = ()) -> Iterator[Finding]:
+def _net(text: Text, uses: Sequence[Use] = ()) -> Iterator[Finding]:
     """Look through the net of a text, by default in both phases."""
     net = text.message
     if net is None:
@@ -69,8 +71,8 @@ def _net(text: Text, states: Sequence[NetState] = ()) -> Iterator[Finding]:
     if lines and lines[0] is None:  # the layer made of the net's input fields
         lines[0] = text.input_line
     keep_lines(net, text.name, lines)
-    if states:
-        yield from _message(net, states, text.name, text.path.parent)
+    if uses:
+        yield from _message(net, _states(net, uses), text.name, text.path.parent)
     else:
         yield from _alone(net, text.name, text.path.parent)
 
@@ -145,15 +147,15 @@ def _solver(text: Text) -> Iterator[Finding]:
     for rule in solver.RULES:
         for severity, code, field, message in rule(param):
             yield Finding(severity, code, message, text.where(field))
-    for value, field, states in _nets_of(param):
+    for value, field, uses in _nets_of(param):
         if isinstance(value, NetParameter):
-            yield from _inner(value, states, f"{text.where(field)}: {field}", text.path.parent)
+            yield from _inner(value, uses, f"{text.where(field)}: {field}", text.path.parent)
         else:
-            yield from _named(value, states, f"{field} {value!r}", text.where(field), text.path)
+            yield from _named(value, uses, f"{field} {value!r}", text.where(field), text.path)
 
 
 def _named(
-    name: str, states: Sequence[NetState], what: str, where: str, solver_file: Path
+    name: str, uses: Sequence[Use], what: str, where: str, solver_file: Path
 ) -> Iterator[Finding]:
     """Look through a net that a solver names."""
     try:
@@ -166,12 +168,10 @@ def _named(
             yield Finding("error", "missing-file", f"{what}: {finding.message}", where)
         else:
             yield finding
-    yield from _net(net, states)
+    yield from _net(net, uses)
 
 
-def _inner(
-    net: NetParameter, states: Sequence[NetState], where: str, base: Path
-) -> Iterator[Finding]:
+def _inner(net: NetParameter, uses: Sequence[Use], where: str, base: Path) -> Iterator[Finding]:
     """Look through a net that is written inside a solver."""
     yield from old_fields(net, where)
     try:
@@ -179,25 +179,22 @@ def _inner(
     except DemitasseError as error:
         yield Finding("error", "old-format", error.message, where)
         return
-    yield from _message(net, states, where, base)
+    yield from _message(net, _states(net, uses), where, base)
 
 
-def _nets_of(
-    param: SolverParameter,
-) -> Iterator[tuple[NetParameter | str, str, list[NetState]]]:
-    """Yield the nets of a solver, the fields they are given by, and the states they are used in."""
+def _nets_of(param: SolverParameter) -> Iterator[tuple[NetParameter | str, str, list[Use]]]:
+    """Yield the nets of a solver, the fields they are given by, and how they are used."""
+    tests = [("TEST", own) for own in param.test_state or [NetState()]]
     for field in TRAIN_FIELDS:
         if param.HasField(field):
-            states = [_state("TRAIN", param.train_state)]
+            uses = [("TRAIN", param.train_state)]
             if field in {"net", "net_param"} and param.test_iter:
-                states += [_state("TEST", own) for own in param.test_state or [NetState()]]
-            yield getattr(param, field), field, states
+                uses += tests
+            yield getattr(param, field), field, uses
     for field in ("test_net", "test_net_param"):
         for value in getattr(param, field):
-            yield value, field, [_state("TEST", own) for own in param.test_state or [NetState()]]
+            yield value, field, tests
 
 
-def _state(phase: str, own: NetState) -> NetState:
-    state = NetState(phase=Phase.Value(phase))
-    state.MergeFrom(own)
-    return state
+def _states(net: NetParameter, uses: Sequence[Use]) -> list[NetState]:
+    return [merged_state(phase, net.state, own) for phase, own in uses]

@@ -6,6 +6,7 @@ from collections import Counter
 
 from demitasse.lint.view import View
 from demitasse.proto import LayerParameter, fork_of_type
+from demitasse.proto.text.faults import similar
 
 __all__ = ["RULES"]
 
@@ -48,7 +49,7 @@ def unknown_types(view: View) -> None:
     for index, layer in enumerate(view.layers):
         if layer.type not in known:
             forks = fork_of_type(layer.type)
-            origin = f"; it comes from {forks}" if forks else ""
+            origin = f"; it comes from {forks}" if forks else similar(layer.type, known)
             message = f"there is no layer type {layer.type!r}{origin}"
             view.say("error", "unknown-type", index, message)
 

@@ -45,6 +45,12 @@ def old_fields(net: NetParameter, name: str) -> Iterator[Finding]:
 
 
 def _of_layer(layer: Any, name: str) -> Iterator[Finding]:
+    if layer.type == "BatchNorm" and len(layer.param) == 3 and any(s.lr_mult for s in layer.param):
+        message = (
+            "its three blobs are averages, not learned: their lr_mult is read as 0; leave the "
+            "param entries out"
+        )
+        yield Finding("note", "batch-norm-lr", message, f"{name}: layer {layer.name!r}")
     known = {field.name for field in layer.DESCRIPTOR.fields}
     for message_name, fields in OLD.items():
         if message_name not in known or not layer.HasField(message_name):

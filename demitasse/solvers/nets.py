@@ -25,6 +25,7 @@ __all__ = [
     "load_weights_list",
     "make_test_nets",
     "make_train_net",
+    "merged_state",
 ]
 
 TRAIN_FIELDS = ("train_net_param", "train_net", "net_param", "net")
@@ -52,10 +53,10 @@ class Source:
             if isinstance(self.value, NetParameter):
                 message = NetParameter()
                 message.CopyFrom(self.value)
-                message.state.CopyFrom(_merged(phase, message.state, own))
+                message.state.CopyFrom(merged_state(phase, message.state, own))
                 return Net(message, base_dir=base, **options)
             path = resolve(self.value, base)
-            state = _merged(phase, read_text(path, NetParameter).state, own)
+            state = merged_state(phase, read_text(path, NetParameter).state, own)
             return Net(
                 path,
                 Phase.Name(state.phase),
@@ -68,7 +69,14 @@ class Source:
             raise
 
 
-def _merged(phase: str, net: NetState, own: NetState) -> NetState:
+def merged_state(phase: str, net: NetState, own: NetState) -> NetState:
+    """Return the state in which a solver makes a net.
+
+    Args:
+        phase: "TRAIN" or "TEST", where neither of the others says it.
+        net: The net's own.
+        own: What the solver adds.
+    """
     state = NetState(phase=Phase.Value(phase))
     state.MergeFrom(net)
     state.MergeFrom(own)

@@ -111,6 +111,8 @@ def test_binary_files_are_refused(found, tmp_path):
          "warning", "duplicate-name", "another layer has this name"),
         (DATA + IP + LOSS.replace("SoftmaxWithLoss", "MultiBoxLoss2"),
          "error", "unknown-type", "no layer type 'MultiBoxLoss2'"),
+        (DATA + IP + LOSS.replace("SoftmaxWithLoss", "softmaxwithloss"),
+         "error", "unknown-type", "did you mean 'SoftmaxWithLoss'?"),
         (DATA + IP + LOSS + 'layer { name: "r" type: "ReLU" bottom: "x" top: "r" }',
          "warning", "unused-blob", "no layer reads its top 'r'"),
         (DATA + IP.replace('weight_filler { type: "xavier" }', "") + LOSS,
@@ -131,6 +133,9 @@ def test_binary_files_are_refused(found, tmp_path):
          + LOSS, "warning", "all-frozen", "nothing is learned"),
         (DATA + IP + 'layer { name: "b" type: "BatchNorm" bottom: "ip" top: "ip" '
          "param { lr_mult: 1 } }" + LOSS, "error", "batch-norm-lr", "must be 0"),
+        (DATA + IP + 'layer { name: "b" type: "BatchNorm" bottom: "ip" top: "ip" '
+         "param { lr_mult: 1 } param { lr_mult: 0 } param { lr_mult: 0 } }" + LOSS,
+         "note", "batch-norm-lr", "is read as 0"),
         (DATA + IP + 'layer { name: "b" type: "BatchNorm" bottom: "ip" top: "ip" '
          "batch_norm_param { use_global_stats: false } }" + LOSS,
          "warning", "batch-norm-stats", "depend on what else is in the batch"),

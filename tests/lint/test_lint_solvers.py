@@ -104,6 +104,14 @@ def test_its_states_choose_the_layers(found, tmp_path):
     assert with_it == []
 
 
+def test_the_states_of_the_net_and_of_the_solver_are_merged(found, tmp_path):
+    stages = 'include { stage: "a" stage: "b" }'
+    net = NET.replace("data_param", f"{stages} data_param") + 'state { stage: "a" }'
+    (tmp_path / "net.prototxt").write_text(net)
+
+    assert found(SOLVER + 'train_state { stage: "b" }') == []
+
+
 def test_nets_inside_a_solver_are_looked_at(found, tmp_path):
     inner = f"net_param {{ {NET} }}"
 
