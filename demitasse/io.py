@@ -97,7 +97,11 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, list[np.ndarray]]:
 
 
 def _array_of(layer: str, index: int, blob: BlobProto, arrays: Arrays) -> np.ndarray:
-    values, shape = arrays.floats(blob), stored_shape(blob)
+    try:
+        values, shape = arrays.floats(blob), stored_shape(blob)
+    except WeightsError as error:
+        place = f"parameter {index} of layer {layer!r}"
+        raise error.at(place) from None
     try:
         if min(shape, default=1) >= 0 and values.size == math.prod(shape):
             return np.array(values.reshape(shape))  # lets go of the rest of the file
@@ -174,7 +178,11 @@ def _message_pairs(
         if not blob.shape_equals(proto):
             raise _misfit(name, index, blob.shape, stored_shape(proto))
         for what, diff in (("values", False), ("gradients", True)):
-            count = arrays.count(proto, diff)
+            try:
+                count = arrays.count(proto, diff)
+            except WeightsError as error:
+                place = f"parameter {index} of layer {name!r}"
+                raise error.at(place) from None
             if count != blob.count and (count or not diff):
                 text = (
                     f"parameter {index} of layer {name!r} has {count} {what} for its shape "
@@ -232,7 +240,7 @@ def _fits(name: str, report: LoadReport, skip: bool) -> Iterator[None]:
         if not skip:
             error.message += ", or leave it out with on_mismatch='skip'"
             raise
-        report.mismatched[name] = error.message
+        report.mismatched[name] = str(error)
         if name in report.loaded:
             report.loaded.remove(name)
 

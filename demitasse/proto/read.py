@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.message import Message
 
-from demitasse.errors import PrototxtError
+from demitasse.errors import PrototxtError, WeightsError
 from demitasse.paths import is_folder
 from demitasse.proto.caffe_pb2 import NetParameter, SolverParameter
 from demitasse.proto.lines import keep_lines
@@ -87,7 +87,7 @@ def read_net_params_binary(path: PathLike) -> NetParameter:
         WeightsError: The file is not there, or is damaged.
     """
     net = read_binary(path, NetParameter)
-    _upgraded(net, os.fspath(path))
+    _upgraded_weights(net, path)
     return net
 
 
@@ -100,7 +100,7 @@ def read_net_arrays(path: PathLike) -> "tuple[NetParameter, Arrays]":
     from demitasse.proto.cut import read_cut  # needs numpy
 
     net, arrays = read_cut(path, NetParameter)
-    _upgraded(net, os.fspath(path))
+    _upgraded_weights(net, path)
     return net, arrays
 
 
@@ -134,11 +134,18 @@ def _parsed(text: str, cls: type[M], source: str | None, lenient: bool) -> Parse
     return parsed
 
 
-def _upgraded(net: NetParameter, source: str, lines: Lines | None = None) -> None:
+def _upgraded(net: NetParameter, source: str, lines: Lines) -> None:
     try:
         _tell(upgrade_net(net, lines), source)
     except PrototxtError as error:
         raise error.at(source) from None
+
+
+def _upgraded_weights(net: NetParameter, path: PathLike) -> None:
+    try:
+        _tell(upgrade_net(net), os.fspath(path))
+    except PrototxtError as error:
+        raise WeightsError(error.message).at(os.fspath(path)) from None
 
 
 def _tell(notes: list[str], source: str) -> None:

@@ -144,3 +144,14 @@ def test_raw_bytes(raw, tolerance, tmp_path):
     np.testing.assert_allclose(mine.params["ip"][0].data, weight, rtol=tolerance, atol=0)
     np.testing.assert_array_equal(alone["ip"][0], mine.params["ip"][0].data)
     assert alone["ip"][0].dtype == np.float32
+
+
+def test_raw_bytes_that_are_no_floats_name_their_layer(tmp_path):
+    net = NetParameter()
+    stored = net.layer.add(name="ip", type="InnerProduct").blobs.add()
+    stored.shape.dim.append(1)
+    stored.raw_data_type, stored.raw_data = 3, b"\1\0\0\0"
+    write_binary(tmp_path / "nv.caffemodel", net)
+
+    with pytest.raises(WeightsError, match=r"parameter 0 of layer 'ip': .*type INT"):
+        load_weights(tmp_path / "nv.caffemodel")

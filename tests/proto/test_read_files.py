@@ -17,6 +17,7 @@ from demitasse.proto import (
     floats,
     parse_text,
     read_binary,
+    read_net_arrays,
     read_net_params,
     read_net_params_binary,
     read_solver_params,
@@ -228,6 +229,15 @@ def test_an_enormous_claim_costs_nothing(file):
 def test_files_of_another_kind_are_recognised(file, content, message):
     with pytest.raises(WeightsError, match=message):
         read_net_params_binary(file(content, "a.caffemodel"))
+
+
+@pytest.mark.parametrize("read", [read_net_params_binary, read_net_arrays])
+def test_weights_that_cannot_be_upgraded_are_bad_weights(tmp_path, read):
+    net = NetParameter(input=["x"], input_dim=[1, 3])
+    write_binary(tmp_path / "a.caffemodel", net)
+
+    with pytest.raises(WeightsError, match=r"a\.caffemodel: 1 inputs have 2 input_dim entries"):
+        read(tmp_path / "a.caffemodel")
 
 
 @pytest.mark.parametrize("error", [WeightsError, DataError, SnapshotError])
