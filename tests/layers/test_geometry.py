@@ -1,0 +1,337 @@
+"""Layers with a geometry, held against plain loops over random parameters, refusals included.
+
+The shapes a net announces are those its forward pass gives; data and gradients are the loop's, on
+every backend, with and without its faster ways.
+"""
+
+import numpy as np
+import plain_loops
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+from plain_loops import RefusedError
+
+from demitasse import Net
+from demitasse.errors import ConfigError, NetError, ShapeError
+from demitasse.proto import NetParameter, parse_text
+
+# `backend` is a string, the same for all examples
+on_backend = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+plans = st.booleans()
+seeds = st.integers(0, 2**32 - 1)
+
+
+class Case:
+    """One layer behind inputs, in a net.
+
+    Args:
+        kind: Its type.
+        fields: Its parameter message, in text.
+        inputs: Values of its bottoms, by name.
+        params: Values of its parameters.
+        tops: How many it has.
+    """
+
+    def __init__(self, kind, fields, inputs, params=(), tops=1):
+        names = [f"y{i}" for i in range(tops)]
+        lines = ["force_backward: true"]
+        for name, value in inputs.items():
+            dims = " ".join(f"dim: {n}" for n in value.shape)
+            lines.append(
+                f'layer {{ name: "{name}" type: "Input" top: "{name}" '
+                f"input_param {{ shape {{ {dims} }} }} }}"
+            )
+        bottoms = " ".join(f'bottom: "{name}"' for name in inputs)
+        above = " ".join(f'top: "{name}"' for name in names)
+        lines.append(f'layer {{ name: "layer" type: "{kind}" {bottoms} {above} {fields} }}')
+        self.text, self.inputs, self.params, self.names = "\n".join(lines), inputs, params, names
+
+    def run(self, backend, plan):
+        """Make the net and run it forward; its shapes must be those it announced.
+
+        Returns:
+            The net, and its tops.
+        """
+        net = Net(parse_text(self.text, NetParameter), "TRAIN", device=backend, plan=plan)
+        announced = [net.blobs[name].shape for name in self.names]
+        for name, value in self.inputs.items():
+            net.blobs[name].data[...] = value
+        for blob, value in zip(net.params.get("layer", []), self.params, strict=True):
+            assert blob.shape == value.shape
+            blob.data[...] = value
+        net.forward()
+        tops = [np.array(net.blobs[name].data) for name in self.names]
+        assert [top.shape for top in tops] == announced
+        return net, tops
+
+    def refused(self, backend, plan):
+        event("refused")
+        with pytest.raises((ConfigError, NetError, ShapeError)):
+            self.run(backend, plan)
+
+
+def backward(net, *top_diffs):
+    """Return the gradients of the first input and of the parameters."""
+    for name, value in zip(net.outputs, top_diffs, strict=True):
+        net.blobs[name].diff[...] = value
+    net.clear_param_diffs()
+    net.backward()
+    grads = [np.array(blob.diff) for blob in net.params.get("layer", [])]
+    return [np.array(net.blobs[net.inputs[0]].diff), *grads]
+
+
+def close(got, want):
+    assert got.shape == want.shape
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+    scale = max(1e-3, np.abs(np.nan_to_num(want)).max(initial=0))
+    assert np.abs(np.nan_to_num(got) - np.nan_to_num(want)).max(initial=0) <= 2e-5 * scale
+
+
+def text_of(window, axes, draw):
+    """Return the fields of a window: by axis, or for height and width, or once for all."""
+    fields = []
+    for plural, name in (
+        ("kernel_size", "kernel"),
+        ("stride", "stride"),
+        ("pad", "pad"),
+        ("dilation", "dilation"),
+    ):
+        values = [one[name] for one in window]
+        if axes == 2 and name != "dilation" and draw(st.booleans()):
+            fields.append(f"{name}_h: {values[0]} {name}_w: {values[1]}")
+        elif len(set(values)) == 1 and draw(st.booleans()):
+            fields.append(f"{plural}: {values[0]}")
+        else:
+            fields += [f"{plural}: {value}" for value in values]
+    return " ".join(fields)
+
+
+@st.composite
+def convolutions(draw, map_is_bottom):
+    """Draw (fields, x, weight, bias, window, group) of a convolution or its transpose."""
+    axes = draw(st.integers(1, 3))
+    most = {1: 9, 2: 7, 3: 4}[axes]
+    window = [
+        {
+            "kernel": draw(st.integers(1, 4)),
+            "stride": draw(st.integers(1, 3)),
+            "pad": draw(st.integers(0, 3)),
+            "dilation": draw(st.integers(1, 3)),
+        }
+        for _ in range(axes)
+    ]
+    n, group = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    channels, maps = group * draw(st.integers(1, 3)), group * draw(st.integers(1, 3))
+    spatial = [draw(st.integers(1, most)) for _ in range(axes)]
+    rng = np.random.default_rng(draw(seeds))
+    x = rng.normal(size=(n, maps if map_is_bottom else channels, *spatial))
+    weight = rng.normal(size=(maps, channels // group, *(one["kernel"] for one in window)))
+    outputs = channels if map_is_bottom else maps
+    has_bias = draw(st.booleans())
+    bias = rng.normal(size=outputs) if has_bias else np.zeros(outputs)
+    fields = (
+        f"convolution_param {{ num_output: {outputs} group: {group} "
+        f"bias_term: {str(has_bias).lower()} {text_of(window, axes, draw)} "
+        f"axis: {draw(st.sampled_from([1, -1 - axes]))} "
+        f"force_nd_im2col: {str(draw(st.booleans())).lower()} }}"
+    )
+    return fields, x, weight, bias, window, group, has_bias
+
+
+def check_convolution(kind, loop, drawn, backend, plan):
+    fields, x, weight, bias, window, group, has_bias = drawn
+    case = Case(kind, fields, {"x": x}, [weight, bias][: 1 + has_bias])
+    try:
+        want, loop_backward = loop(x, weight, bias, window, group)
+    except RefusedError:
+        case.refused(backend, plan)
+        return
+
+    net, [y] = case.run(backend, plan)
+    dy = np.random.default_rng(1).normal(size=want.shape)
+    grads = backward(net, dy)
+
+    close(y, want)
+    for got, expected in zip(grads, loop_backward(dy), strict=False):
+        close(got, expected)
+
+
+@on_backend
+@given(convolutions(map_is_bottom=False), plans)
+def test_convolution_is_a_plain_loop(backend, drawn, plan):
+    check_convolution("Convolution", plain_loops.convolution, drawn, backend, plan)
+
+
+@on_backend
+@given(convolutions(map_is_bottom=True), plans)
+def test_deconvolution_is_a_plain_loop(backend, drawn, plan):
+    check_convolution("Deconvolution", plain_loops.deconvolution, drawn, backend, plan)
+
+
+@st.composite
+def poolings(draw):
+    """Draw (fields, x, window, ceil); values are few, so that there are ties."""
+    axes = draw(st.integers(1, 3))
+    most = {1: 12, 2: 9, 3: 5}[axes]
+    square = axes != 2 or draw(st.booleans())
+    sides = [
+        {
+            "kernel": draw(st.integers(1, 5)),
+            "stride": draw(st.integers(1, 4)),
+            "pad": draw(st.integers(0, 4)),
+        }
+        for _ in range(1 if square else 2)
+    ]
+    window = sides * axes if square else sides
+    spatial = [draw(st.integers(1, most)) for _ in range(axes)]
+    whole = draw(st.integers(0, 9)) == 0
+    if square:
+        fields = "kernel_size: {kernel} stride: {stride} pad: {pad}".format(**sides[0])
+    else:
+        fields = " ".join(
+            f"{name}_{letter}: {one[name]}"
+            for one, letter in zip(sides, "hw", strict=True)
+            for name in ("kernel", "stride", "pad")
+        )
+    if whole:
+        fields = "global_pooling: true"
+        window = [{"kernel": n, "stride": 1, "pad": 0} for n in spatial]
+    ceil = draw(st.booleans())
+    fields += "" if ceil and draw(st.booleans()) else f" round_mode: {'CEIL' if ceil else 'FLOOR'}"
+    shape = (draw(st.integers(1, 3)), draw(st.integers(1, 3)), *spatial)
+    x = np.random.default_rng(draw(seeds)).integers(-2, 3, shape).astype(float)
+    return fields, x, window, ceil
+
+
+def padding_fits(window):
+    """Pads must be below the kernel, once there is one."""
+    return not any(w["pad"] for w in window) or all(w["pad"] < w["kernel"] for w in window)
+
+
+@on_backend
+@given(poolings(), st.booleans(), plans)
+def test_max_pooling_is_a_plain_loop(backend, drawn, with_mask, plan):
+    fields, x, window, ceil = drawn
+    tops = 1 + with_mask
+    case = Case("Pooling", f"pooling_param {{ pool: MAX {fields} }}", {"x": x}, tops=tops)
+    try:
+        if not padding_fits(window):
+            raise RefusedError(window)
+        want, mask, loop_backward = plain_loops.max_pooling(x, window, ceil)
+    except RefusedError:
+        case.refused(backend, plan)
+        return
+
+    net, [y, *rest] = case.run(backend, plan)
+    dy = np.random.default_rng(1).normal(size=want.shape)
+    [dx] = backward(net, *[dy] * tops)
+
+    np.testing.assert_array_equal(y, want.astype(np.float32))
+    for got in rest:
+        np.testing.assert_array_equal(got, mask)
+    close(dx, loop_backward(dy))
+
+
+@on_backend
+@given(poolings(), plans)
+def test_average_pooling_is_a_plain_loop(backend, drawn, plan):
+    fields, x, window, ceil = drawn
+    case = Case("Pooling", f"pooling_param {{ pool: AVE {fields} }}", {"x": x})
+    try:
+        if not padding_fits(window):
+            raise RefusedError(window)
+        want, loop_backward = plain_loops.average_pooling(x, window, ceil)
+    except RefusedError:
+        case.refused(backend, plan)
+        return
+
+    net, [y] = case.run(backend, plan)
+    dy = np.random.default_rng(1).normal(size=want.shape)
+    [dx] = backward(net, dy)
+
+    close(y, want)
+    close(dx, loop_backward(dy))
+
+
+shapes = st.lists(st.integers(1, 5), min_size=1, max_size=4)
+
+
+@on_backend
+@given(shapes, st.data(), plans)
+def test_crop_is_a_plain_loop(backend, shape, data, plan):
+    x = np.random.default_rng(len(shape)).normal(size=shape)
+    axis = data.draw(st.integers(-len(shape) - 1, len(shape)))
+    like = np.zeros([data.draw(st.integers(1, n + (n < 2))) for n in shape])
+    behind = len(shape) - (axis % len(shape))
+    offsets = data.draw(
+        st.lists(st.integers(0, 2), max_size=1)
+        | st.lists(st.integers(0, 2), min_size=behind, max_size=behind)
+        | st.lists(st.integers(0, 2), max_size=4)
+    )
+    fields = f"crop_param {{ axis: {axis} {' '.join(f'offset: {n}' for n in offsets)} }}"
+    case = Case("Crop", fields, {"x": x, "like": like})
+    try:
+        want, loop_backward = plain_loops.crop(x, like, axis, offsets)
+    except RefusedError:
+        case.refused(backend, plan)
+        return
+
+    net, [y] = case.run(backend, plan)
+    dy = np.random.default_rng(1).normal(size=want.shape)
+    [dx] = backward(net, dy)
+
+    close(y, want)
+    close(dx, loop_backward(dy))
+
+
+@on_backend
+@given(shapes, st.data(), st.integers(1, 4), plans)
+def test_slice_is_a_plain_loop(backend, shape, data, tops, plan):
+    x = np.random.default_rng(len(shape)).normal(size=shape)
+    axis = data.draw(st.integers(-len(shape) - 1, len(shape)))
+    points = data.draw(st.lists(st.integers(1, 4), max_size=3) | st.just(list(range(1, tops))))
+    fields = f"slice_param {{ axis: {axis} {' '.join(f'slice_point: {n}' for n in points)} }}"
+    case = Case("Slice", fields, {"x": x}, tops=tops)
+    try:
+        want = plain_loops.slices(x, axis, points, tops)
+    except RefusedError:
+        case.refused(backend, plan)
+        return
+
+    net, parts = case.run(backend, plan)
+    diffs = [np.random.default_rng(i).normal(size=part.shape) for i, part in enumerate(want)]
+    [dx] = backward(net, *diffs)
+
+    for got, expected in zip(parts, want, strict=True):
+        close(got, expected)
+    close(dx, np.concatenate(diffs, axis=axis))
+
+
+@on_backend
+@given(shapes, st.data(), plans)
+def test_reshape_is_a_plain_loop(backend, shape, data, plan):
+    x = np.random.default_rng(len(shape)).normal(size=shape)
+    dims = data.draw(
+        st.lists(st.sampled_from([-1, 0, 0, 1, 2, 4, *shape]), max_size=4)
+        | st.permutations(shape)
+        | st.just([*shape[:-1], 1, -1])
+    )
+    axis = data.draw(st.sampled_from([0, 0, 0, 1, -1, -2, len(shape), len(shape) + 1]))
+    num_axes = data.draw(st.sampled_from([-1, -1, 0, 1, 2, -2]))
+    fields = (
+        f"reshape_param {{ axis: {axis} num_axes: {num_axes} "
+        f"shape {{ {' '.join(f'dim: {n}' for n in dims)} }} }}"
+    )
+    case = Case("Reshape", fields, {"x": x})
+    try:
+        want = plain_loops.reshaped(tuple(shape), list(dims), axis, num_axes)
+    except RefusedError:
+        case.refused(backend, plan)
+        return
+
+    net, [y] = case.run(backend, plan)
+    dy = np.random.default_rng(1).normal(size=want)
+    [dx] = backward(net, dy)
+
+    close(y, x.reshape(want))
+    close(dx, dy.reshape(shape))
