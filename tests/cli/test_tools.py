@@ -148,6 +148,19 @@ def test_an_old_solver(run):
     assert not solver.HasField("snapshot_prefix")  # nothing is added
 
 
+@pytest.mark.parametrize(("kind", "text"), [("net", 'name: "n"'), ("solver", "base_lr: 1")])
+def test_fields_of_forks_can_be_left_out(run, kind, text):
+    Path("fork.prototxt").write_text(f"{text}\nnever_heard_of: 1\n")
+
+    strict = run(f"upgrade {kind} fork.prototxt new.prototxt")
+    lenient = run(f"upgrade {kind} fork.prototxt new.prototxt --lenient")
+
+    assert strict.exit_code == 3
+    assert "fork.prototxt:2:1" in strict.stderr
+    assert (lenient.exit_code, "it was left out" in lenient.stderr) == (0, True)
+    assert Path("new.prototxt").read_text().split(":")[0] == text.split(":")[0]
+
+
 @pytest.mark.parametrize("kind", ["net", "solver"])
 def test_a_file_that_is_not_there(run, kind):
     assert run(f"upgrade {kind} none.prototxt new.prototxt").exit_code == 3

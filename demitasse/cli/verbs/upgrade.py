@@ -14,6 +14,11 @@ from demitasse.cli.options import FILE
 from demitasse.cli.verb import Verb
 
 
+lenient_option = click.option(
+    "--lenient", is_flag=True, help="Leave out fields that are not known, with a warning."
+)
+
+
 @click.group()
 def command() -> None:
     """Bring old files to the current format."""
@@ -27,7 +32,8 @@ def command() -> None:
     default=None,
     help="What IN is; by default found out. OUT is of the same kind.",
 )
-def net(source: Path, out: Path, binary: bool | None) -> None:
+@lenient_option
+def net(source: Path, out: Path, binary: bool | None, lenient: bool) -> None:
     """Write the net or the weights in IN to OUT, in the current format."""
     from demitasse.proto import (
         read_net_params,
@@ -39,19 +45,20 @@ def net(source: Path, out: Path, binary: bool | None) -> None:
     if _is_binary(source) if binary is None else binary:
         write_binary(out, read_net_params_binary(source))
     else:
-        write_text(out, read_net_params(source))
+        write_text(out, read_net_params(source, lenient=lenient))
     click.echo(f"Wrote upgraded net to {out}")
 
 
 @command.command(cls=Verb)
 @click.argument("source", metavar="IN", type=FILE)
 @click.argument("out", metavar="OUT", type=FILE)
-def solver(source: Path, out: Path) -> None:
+@lenient_option
+def solver(source: Path, out: Path, lenient: bool) -> None:
     """Write the solver in IN, a prototxt, to OUT, in the current format."""
     from demitasse.log import get_logger
     from demitasse.proto import SolverParameter, read_text, upgrade_solver, write_text
 
-    message = read_text(source, SolverParameter)
+    message = read_text(source, SolverParameter, lenient=lenient)
     for note in upgrade_solver(message):
         get_logger(__name__).info("%s: %s", source, note)
     write_text(out, message)
