@@ -13,7 +13,6 @@ import click
 from demitasse.cli.options import FILE
 from demitasse.cli.verb import Verb
 
-
 lenient_option = click.option(
     "--lenient", is_flag=True, help="Leave out fields that are not known, with a warning."
 )
