@@ -61,8 +61,8 @@ def read_hdf5_weights(path: Path) -> dict[str, dict[int, np.ndarray]]:
     A number may be missing: a layer does not have what it shares with another one.
 
     Raises:
-        WeightsError: The file is damaged, it has no ``data`` group, or a layer's parameters are not
-            named by numbers.
+        WeightsError: The file is damaged, it has no ``data`` group or links in it, or a layer's
+            parameters are not named by numbers.
     """
     found: dict[str, dict[str, np.ndarray]] = {}
 
@@ -74,15 +74,7 @@ def read_hdf5_weights(path: Path) -> dict[str, dict[int, np.ndarray]]:
             found.setdefault(name, {})
 
     with damage(path, WeightsError), open_hdf5(path, "r") as file:
-        if "data" not in file:
-            message = f"{path} has no group 'data': not a file of Caffe weights"
-            if "history" in file:
-                message = (
-                    f"{path} is the state of a solver, not weights: give the .caffemodel.h5 "
-                    "beside it"
-                )
-            raise WeightsError(message)
-        file["data"].visititems(note)
+        _data_group(path, file).visititems(note)
     weights: dict[str, dict[int, np.ndarray]] = {}
     for layer, arrays in found.items():
         if not all(NUMBER.fullmatch(index) for index in arrays):
@@ -90,6 +82,24 @@ def read_hdf5_weights(path: Path) -> dict[str, dict[int, np.ndarray]]:
             raise WeightsError(message)
         weights[layer] = {int(index): arrays[index] for index in sorted(arrays, key=int)}
     return weights
+
+
+def _data_group(path: Path, file: Any) -> Any:
+    """Return the group that holds the parameters, if they are in this file."""
+    group = file.get("data")
+    if not hasattr(group, "visititems"):
+        message = f"{path} has no group 'data': not a file of Caffe weights"
+        if "history" in file:
+            message = (
+                f"{path} is the state of a solver, not weights: give the .caffemodel.h5 beside it"
+            )
+        raise WeightsError(message)
+    links: list[str] = []
+    group.visititems_links(lambda name, link: links.append(name) if hasattr(link, "path") else None)
+    if links:  # they could lead out of the file, and would be passed over in silence
+        message = f"{path}: data/{links[0]} is a link to another place; store the array itself"
+        raise WeightsError(message)
+    return group
 
 
 def write_hdf5_weights(net: Net, path: Path, write_diff: bool) -> None:

@@ -205,4 +205,5 @@ def _resume(dataset: Any) -> ResumeState:
 
 def _text(value: np.ndarray) -> str:
     first = value.reshape(-1)[0]
-    return first.decode() if isinstance(first, bytes) else str(first)
+    text = first.decode() if isinstance(first, bytes) else str(first)
+    return text.partition("\0")[0]  # where C ends it

@@ -201,6 +201,29 @@ def test_hdf5_parameters_must_be_numbered(tmp_path, name):
         demitasse.load_weights(tmp_path / "w.h5")
 
 
+@pytest.mark.parametrize("kind", ["SoftLink", "ExternalLink"])
+def test_links_in_hdf5_weights_are_not_passed_over(tmp_path, kind):
+    h5py = pytest.importorskip("h5py")
+    net_of().save_hdf5(tmp_path / "real.h5")
+    net_of().save_hdf5(tmp_path / "w.h5")
+    with h5py.File(tmp_path / "w.h5", "a") as file:
+        del file["data/ip2"]
+        target = ("/data/ip1",) if kind == "SoftLink" else ("real.h5", "/data/ip2")
+        file["data/ip2"] = getattr(h5py, kind)(*target)
+
+    with pytest.raises(WeightsError, match=r"w\.h5: data/ip2 is a link to another place"):
+        net_of().load(tmp_path / "w.h5")
+
+
+def test_hdf5_data_must_be_a_group(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "w.h5", "w") as file:
+        file["data"] = np.zeros(3)
+
+    with pytest.raises(WeightsError, match="no group 'data': not a file of Caffe weights"):
+        net_of().load(tmp_path / "w.h5")
+
+
 @pytest.mark.parametrize("fmt", ["BINARYPROTO", "HDF5"])
 def test_a_solver_state_given_as_weights_is_told_apart(tmp_path, fmt):
     pytest.importorskip("h5py")
