@@ -132,6 +132,28 @@ def test_a_very_wrong_file_is_cut_short():
     assert lines[-1] == "... and 80 more"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{'a' * 10**5}: 1",
+        f"{'a' * 10**5} 1",
+        f"layers {{ type: {'A' * 10**5} }}",
+        f"input_dim: {'9' * 10**5}",
+        f"input_dim: 0x{'f' * 10**5}",
+        f"input_dim: 0{'9' * 10**5}",
+        f"force_backward: {'x' * 10**5}",
+        f"layer {{ loss_weight: {'x' * 10**5} }}",
+        f"name: '{'x' * 10**5}",
+    ],
+)
+def test_messages_stay_short_whatever_they_are_about(text):
+    with pytest.raises(PrototxtError) as raised:
+        parse_text(text, NetParameter)
+
+    assert len(str(raised.value)) < 250
+    assert "digits for integer" not in str(raised.value)  # which is Python's business
+
+
 def test_a_single_field_given_twice_names_the_first_line():
     assert faults("name: 'a'\nname: 'b'") == [
         (2, 1, "name takes one value and is given twice; the first is on line 1")

@@ -1,6 +1,6 @@
 """A place in a run of tokens, and ways to get over a part that cannot be read."""
 
-from demitasse.proto.text.faults import Fault, shown
+from demitasse.proto.text.faults import Fault, short, shown
 from demitasse.proto.text.tokens import END, NAME, NUMBER, STRING, Places, Token, tokens
 
 __all__ = ["Cursor", "Skip"]
@@ -72,7 +72,9 @@ class Cursor:
         """Step over the value of an unknown field, and return its tokens."""
         start = self._at
         if not self.take(":") and self.next.text not in {"{", "<"}:
-            raise Skip(name, f"expected ':' or '{{' after {name.text!r}, found {self.shown()}")
+            raise Skip(
+                name, f"expected ':' or '{{' after {short(name.text)!r}, found {self.shown()}"
+            )
         if self.next.text in OPENERS:
             self.skip_rest_of(self.advance())
         else:

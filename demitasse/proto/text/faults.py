@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from demitasse.errors import PrototxtError
 
-__all__ = ["Fault", "error_of", "grouped", "shown", "similar"]
+__all__ = ["Fault", "error_of", "grouped", "short", "shown", "similar"]
 
 MOST = 20  # different faults that one message lists
 
@@ -68,4 +68,9 @@ def shown(kind: str, text: str) -> str:
     """A token as a message names it."""
     if kind == "end":
         return "the end of the text"
+    return short(text)
+
+
+def short(text: str) -> str:
+    """As much of a piece of text as a message can hold."""
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from demitasse.proto.text import dialects
 from demitasse.proto.text.cursor import Cursor, Skip
-from demitasse.proto.text.faults import Fault, shown, similar
+from demitasse.proto.text.faults import Fault, short, shown, similar
 from demitasse.proto.text.hints import placed_elsewhere, wrong_kind
 from demitasse.proto.text.schema import BYTES, MESSAGE, STRING, Field, Schema, schema
 from demitasse.proto.text.tokens import END, NAME, NUMBER, Token
@@ -180,7 +180,8 @@ class Parser:
                 return number
         elif token.text in field.values and not negative:
             return field.values[token.text]
-        message = f"{field.name} has no value {token.text}{similar(token.text, field.values)}"
+        message = f"{field.name} has no value {short(token.text)}"
+        message += similar(token.text, field.values)
         if field.name == "type" and (fork := dialects.fork_of_v1_type(token.text)):
             message = f"type {token.text} is not known to Caffe, but to {fork}"
         elif len(field.values) <= 8:
@@ -195,7 +196,7 @@ class Parser:
         if entry and (done := entry.apply(message, value)):
             self._warn(name, f"{name.text} is not known to Caffe, but to {entry.forks}: {done}")
             return
-        text = f"{shape.name} has no field {name.text!r}"
+        text = f"{shape.name} has no field {short(name.text)!r}"
         if entry:
             text = f"{name.text} is not known to Caffe, but to {entry.forks}"
         else:

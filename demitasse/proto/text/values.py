@@ -6,6 +6,8 @@ Each function raises ValueError with a sentence that says what would be right.
 import math
 import re
 
+from demitasse.proto.text.faults import short
+
 __all__ = ["boolean", "integer", "real", "unescape"]
 
 INTEGER = re.compile(r"0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*")
@@ -24,16 +26,21 @@ def integer(text: str, negative: bool, low: int, high: int) -> int:
     """Decimal, hexadecimal (0x1F) or octal (017), within its bounds."""
     if not INTEGER.fullmatch(text):
         if DECIMAL.fullmatch(text):
-            message = f"{text} is not an integer"
+            message = f"{short(text)} is not an integer"
         elif text.isdigit():
-            message = f"{text} begins with 0, so it is octal, and 8 and 9 are no octal digits"
+            message = (
+                f"{short(text)} begins with 0, so it is octal, and 8 and 9 are no octal digits"
+            )
         else:
-            message = f"expected an integer, found {text!r}"
+            message = f"expected an integer, found {short(text)!r}"
         raise ValueError(message)
     octal = text[0] == "0" and text.isdigit()
-    value = int(text, 8 if octal else 0) * (-1 if negative else 1)
+    try:
+        value = int(text, 8 if octal else 0) * (-1 if negative else 1)
+    except ValueError:  # Python reads no more than some thousand digits
+        value = high + 1
     if not low <= value <= high:
-        message = f"{value} is out of range: {low} to {high}"
+        message = f"{'-' if negative else ''}{short(text)} is out of range: {low} to {high}"
         raise ValueError(message)
     return value
 
@@ -46,7 +53,7 @@ def real(text: str, negative: bool) -> float:
     elif DECIMAL.fullmatch(text):
         value = float(text.rstrip("fF"))
     else:
-        message = f"expected a number, found {text!r}"
+        message = f"expected a number, found {short(text)!r}"
         raise ValueError(message)
     return -value if negative else value
 
@@ -59,7 +66,7 @@ def boolean(text: str) -> bool:
         value = integer(text, False, 0, 2**64)
         if value <= 1:
             return value == 1
-    message = f"expected true or false, found {text!r}"
+    message = f"expected true or false, found {short(text)!r}"
     raise ValueError(message)
 
 
