@@ -37,6 +37,8 @@ PathLike = str | os.PathLike[str]
 
 log = logging.getLogger("demitasse.proto")
 
+START = 1 << 16  # bytes; so many of a binary file tell that it is one
+
 
 def parse_text(text: str, cls: type[M], source: str | None = None, *, lenient: bool = False) -> M:
     """Make a message from prototxt.
@@ -161,15 +163,18 @@ def text_of_file(path: PathLike) -> str:
         PrototxtError: The file is not there, is empty, or is binary.
     """
     try:
-        raw = Path(path).read_bytes()
+        with Path(path).open("rb") as file:
+            raw = file.read(START)
+            if b"\0" not in raw:  # else it may be gigabytes of weights
+                raw += file.read()
     except OSError as error:
         reason = error.strerror or str(error)
         raise PrototxtError(reason, os.fspath(path)) from error
-    if not raw.strip():
-        message = "the file is empty"
-        raise PrototxtError(message, os.fspath(path))
     if b"\0" in raw:
         message = "this is a binary file, not prototxt; are two arguments swapped?"
+        raise PrototxtError(message, os.fspath(path))
+    if not raw.strip():
+        message = "the file is empty"
         raise PrototxtError(message, os.fspath(path))
     # Comments may be in any encoding; text outside them is checked when it is parsed.
     return raw.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")

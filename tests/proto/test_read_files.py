@@ -2,6 +2,7 @@
 
 import logging
 import os
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -79,6 +80,20 @@ def test_an_empty_file_is_refused(file, content):
 def test_a_binary_file_is_no_prototxt(file):
     with pytest.raises(PrototxtError, match="this is a binary file"):
         read_net_params(file(b"\x0a\x03net\x00"))
+
+
+def test_a_large_binary_file_is_not_read_to_its_end(tmp_path):
+    path = tmp_path / "weights.caffemodel"
+    with path.open("wb") as sparse:
+        sparse.truncate(1 << 30)
+    tracemalloc.start()
+
+    with pytest.raises(PrototxtError, match="this is a binary file"):
+        read_net_params(path)
+
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
 
 
 def test_faults_carry_file_line_and_column(file):
