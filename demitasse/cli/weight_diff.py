@@ -43,8 +43,8 @@ class WeightsDifference:
     Attributes:
         only_first: Layers that only the first file has.
         only_second: Layers that only the second file has.
-        shapes: (layer, index, shape in the first, shape in the second) where they differ; None
-            for a parameter that is not there.
+        shapes: (layer, index, shape in the first, shape in the second) where they differ in more
+            than leading axes of 1; None for a parameter that is not there.
         arrays: All pairs of equal shape, the largest relative difference first.
     """
 
@@ -69,13 +69,21 @@ def weights_difference(first: Weights, second: Weights) -> WeightsDifference:
         if layer not in second:
             continue
         for index, (a, b) in enumerate(zip_longest(first[layer], second[layer])):
-            shapes = [None if array is None else array.shape for array in (a, b)]
-            if shapes[0] != shapes[1]:
+            if a is None or b is None or _plain(a).shape != _plain(b).shape:
+                shapes = [None if array is None else array.shape for array in (a, b)]
                 result.shapes.append((layer, index, shapes[0], shapes[1]))
             elif a.size:
-                result.arrays.append(_difference(layer, index, a, b))
+                short = a if a.ndim < b.ndim else b
+                pair = a.reshape(short.shape), b.reshape(short.shape)
+                result.arrays.append(_difference(layer, index, *pair))
     result.arrays.sort(key=lambda array: array.relative, reverse=True)
     return result
+
+
+def _plain(array: np.ndarray) -> np.ndarray:
+    """Return an array without leading axes of 1: files of old give every parameter four axes."""
+    first = next((axis for axis, size in enumerate(array.shape) if size != 1), array.ndim)
+    return array.reshape(array.shape[first:])
 
 
 def _difference(layer: str, index: int, a: np.ndarray, b: np.ndarray) -> ArrayDifference:

@@ -156,6 +156,18 @@ def test_what_only_one_has_is_named(model, run):
     assert "conv/1, parameter 1: (1,) and not there" in shown
 
 
+def test_the_four_axes_of_old_files_make_no_difference():
+    old, new = np.arange(6.0).reshape(1, 1, 2, 3), np.arange(6.0).reshape(2, 3)
+    new[1, 2] = 7
+
+    result = weights_difference({"ip": [old]}, {"ip": [new]})
+    other = weights_difference({"ip": [new]}, {"ip": [new.reshape(3, 2)]})
+
+    [one] = result.arrays
+    assert (result.shapes, one.place, one.first, one.second) == ([], (1, 2), 5, 7)
+    assert other.shapes == [("ip", 0, (2, 3), (3, 2))]
+
+
 def test_nan_is_equal_to_nan_and_to_nothing_else():
     holes = np.array([np.nan, 1.0, np.inf])
 
