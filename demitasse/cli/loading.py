@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from demitasse.io import OnMismatch
 from demitasse.log import get_logger
 from demitasse.net import Net
+from demitasse.solvers.nets import tell_load
 
 __all__ = ["load_weights_into"]
 
@@ -21,11 +22,7 @@ def load_weights_into(
     missing = set(net.params) if files else set()
     for file in files:
         report = net.load(file, on_mismatch)
-        for layer in report.ignored:
-            log.info("Ignoring source layer %s", layer)
-        for reason in report.mismatched.values():
-            log.warning("Left out: %s", reason)
-        log.info("Loaded %d layers from %s", len(report.loaded), os.fspath(file))
+        tell_load(report, file)
         missing &= set(report.missing)
     for layer in net.params:
         if layer in missing:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from demitasse.errors import ConfigError, DemitasseError
-from demitasse.io import OnMismatch
+from demitasse.io import LoadReport, OnMismatch
 from demitasse.log import get_logger
 from demitasse.net import Net
 from demitasse.paths import resolve
@@ -26,6 +26,7 @@ __all__ = [
     "make_test_nets",
     "make_train_net",
     "merged_state",
+    "tell_load",
 ]
 
 TRAIN_FIELDS = ("train_net_param", "train_net", "net_param", "net")
@@ -207,13 +208,24 @@ def load_weights_list(
         base: Folder where they are looked for too.
         on_mismatch: What to do with layers that do not fit: "error" or "skip".
     """
-    for name in (part.strip() for one in lists for part in one.split(",")):
-        if not name:
-            continue
+    names = [part.strip() for one in lists for part in one.split(",") if part.strip()]
+    missing = set(net.params) if names else set()
+    for name in names:
         path = resolve(name, base)
         report = net.load(path, on_mismatch)
-        for layer in report.ignored:
-            log.info("Ignoring source layer %s", layer)
-        for reason in report.mismatched.values():
-            log.warning("Left out: %s", reason)
-        log.info("Loaded %d layers from %s", len(report.loaded), os.fspath(path))
+        tell_load(report, path)
+        missing &= set(report.missing)
+    kept = [layer for layer in net.params if layer in missing]
+    if kept:
+        log.info("No file has weights for %s, which begin with their fillers'", ", ".join(kept))
+
+
+def tell_load(report: LoadReport, path: str | os.PathLike[str]) -> None:
+    """Log what of a weights file was left out."""
+    for layer in report.ignored:
+        log.info("Ignoring source layer %s", layer)
+    for layer in report.repeated:
+        log.warning("Layer %s is in the file more than once; the last one's values count", layer)
+    for reason in report.mismatched.values():
+        log.warning("Left out: %s", reason)
+    log.info("Loaded %d layers from %s", len(report.loaded), os.fspath(path))

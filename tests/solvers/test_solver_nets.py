@@ -5,7 +5,7 @@ import pytest
 
 from demitasse import Net, Solver
 from demitasse.errors import ConfigError, DemitasseError, ShapeError
-from demitasse.proto import write_text
+from demitasse.proto import write_binary, write_text
 from demitasse.solvers import SOLVERS, AdamSolver, SGDSolver, get_solver
 
 STAGED = """
@@ -187,6 +187,17 @@ def test_weights_are_loaded_in_order(fields, tmp_path, lines):
 
     assert np.all(solver.net.params["ip1"][0].data == 2)
     assert "Ignoring source layer other1" in lines()
+    assert "No file has weights for ip2, which begin with their fillers'" in lines()
+
+
+def test_a_layer_that_a_file_has_twice_is_told(fields, tmp_path, lines):
+    message = Net(fields().net_param, "TRAIN").to_proto()
+    message.layer.append(message.layer[1])
+    write_binary(tmp_path / "w.caffemodel", message)
+
+    Solver(fields(f'weights: "{tmp_path}/w.caffemodel"'))
+
+    assert "Layer ip1 is in the file more than once; the last one's values count" in lines()
 
 
 def test_weights_that_do_not_fit_are_refused(fields, tmp_path):
