@@ -13,7 +13,7 @@ from demitasse.backends.base import Array
 from demitasse.errors import ConfigError
 from demitasse.layers.base import Blobs, Flags, register
 from demitasse.layers.classes import ClassAxis, normalizer
-from demitasse.layers.loss import LossLayer, normalization_of
+from demitasse.layers.loss import LossLayer, normalization_of, refuse_weights
 from demitasse.layers.sigmoid import sigmoid
 from demitasse.layers.softmax import softmax
 
@@ -36,13 +36,14 @@ class FocalLoss(LossLayer):
     shape -> loss (). C is at ``softmax_param.axis``.
 
     Raises:
-        ConfigError: ``gamma`` is below 0.
+        ConfigError: ``gamma`` is below 0, or ``loss_param`` weighs classes or smooths labels.
         ShapeError: There is neither one target per score nor one label per place.
     """
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         super().setup(bottom, top)
         p, loss = self.param.focal_loss_param, self.param.loss_param
+        refuse_weights(loss, self.type)
         self.alpha, self.gamma = p.alpha, p.gamma
         if self.gamma < 0:
             message = f"focal_loss_param.gamma must be 0 or more, it is {self.gamma:g}"

@@ -11,7 +11,7 @@ from demitasse.device import Device
 from demitasse.errors import ConfigError, DataError, NetError, ShapeError
 from demitasse.layers.base import Between, Blobs, Flags, register
 from demitasse.layers.classes import SMALLEST_PROBABILITY, ClassAxis, normalizer
-from demitasse.layers.loss import LossLayer, normalization_of
+from demitasse.layers.loss import LossLayer, normalization_of, refuse_weights
 from demitasse.layers.softmax import softmax
 from demitasse.paths import resolve
 from demitasse.proto import BlobProto, read_binary
@@ -30,8 +30,8 @@ class InfogainLoss(LossLayer):
     -> loss (), and, with a second top, the probabilities, shaped like the scores. C is at ``axis``.
 
     Raises:
-        ConfigError: There is neither a third bottom nor ``source``, or the deprecated
-            ``normalize`` is given.
+        ConfigError: There is neither a third bottom nor ``source``, or ``loss_param`` has the
+            deprecated ``normalize``, weighs classes or smooths labels.
         ShapeError: There is not one label for each place, or the matrix is not C x C.
     """
 
@@ -41,6 +41,7 @@ class InfogainLoss(LossLayer):
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         super().setup(bottom, top)
         p, loss = self.param.infogain_loss_param, self.param.loss_param
+        refuse_weights(loss, self.type)
         if loss.HasField("normalize"):
             message = "loss_param.normalize is deprecated and not taken here; use normalization"
             raise ConfigError(message)

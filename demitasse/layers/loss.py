@@ -6,11 +6,11 @@ Source: Caffe, ``src/caffe/layers/loss_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.backends.base import Array
-from demitasse.errors import NetError, ShapeError
+from demitasse.errors import ConfigError, NetError, ShapeError
 from demitasse.layers.base import Blobs, Exactly, Layer
 from demitasse.proto import LossParameter
 
-__all__ = ["LossLayer", "normalization_of"]
+__all__ = ["LossLayer", "normalization_of", "refuse_weights"]
 
 # names by number, so that a descriptor can carry the name
 NORMALIZATIONS = dict(
@@ -20,6 +20,9 @@ NORMALIZATIONS = dict(
         strict=True,
     )
 )
+
+FORKS = ("label_smoothing", "weight_by_label_freqs", "class_weighting")
+"""Fields of ``loss_param`` that Caffe does not have, and its forks have in one layer."""
 
 
 class LossLayer(Layer):
@@ -72,6 +75,18 @@ def normalization_of(param: LossParameter, default: str) -> str:
     if param.HasField("normalize"):
         return "VALID" if param.normalize else "BATCH_SIZE"
     return default
+
+
+def refuse_weights(param: LossParameter, layer_type: str) -> None:
+    """Refuse fields that would change the loss, were they not passed over.
+
+    Raises:
+        ConfigError: The message weighs classes or smooths labels.
+    """
+    for name in FORKS:
+        if getattr(param, name):
+            message = f"loss_param.{name} is for SoftmaxWithLoss; {layer_type} does not know it"
+            raise ConfigError(message)
 
 
 def at_least_one(layer: Layer, value: Array) -> Array:

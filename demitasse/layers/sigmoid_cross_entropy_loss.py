@@ -9,7 +9,7 @@ from demitasse.backends.base import Array
 from demitasse.errors import ShapeError
 from demitasse.layers.base import Blobs, Flags, register
 from demitasse.layers.classes import normalizer
-from demitasse.layers.loss import LossLayer, normalization_of
+from demitasse.layers.loss import LossLayer, normalization_of, refuse_weights
 from demitasse.layers.sigmoid import sigmoid
 
 __all__ = ["SigmoidCrossEntropyLoss"]
@@ -25,12 +25,14 @@ class SigmoidCrossEntropyLoss(LossLayer):
     Shapes: scores (N, ...), targets of the same count -> loss ().
 
     Raises:
+        ConfigError: ``loss_param`` weighs classes or smooths labels.
         ShapeError: Scores and targets differ in count.
     """
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         super().setup(bottom, top)
         p = self.param.loss_param
+        refuse_weights(p, self.type)
         self.ignore_label = p.ignore_label if p.HasField("ignore_label") else None
         self.normalization = normalization_of(p, default="BATCH_SIZE")
 

@@ -399,7 +399,7 @@ NO_GRADIENT_IN = {
 }
 """Fields, values and types' fields that have no case here, and why."""
 NO_GRADIENT_IN |= {
-    f"{name}.{field}": "of SoftmaxWithLoss only"
+    f"{name}.{field}": "refused, but in SoftmaxWithLoss"
     for name in ("FocalLoss", "InfogainLoss", "SigmoidCrossEntropyLoss")
     for field in ("label_smoothing", "weight_by_label_freqs", "class_weighting")
 }

@@ -111,6 +111,15 @@ class TestSigmoidCrossEntropy:
             make_layer(self.text(), [X, Y[:, :4]])
 
 
+@pytest.mark.parametrize(
+    "field", ["label_smoothing: 0.1", "class_weighting: 2", "weight_by_label_freqs: true"]
+)
+@pytest.mark.parametrize("kind", ["SigmoidCrossEntropyLoss", "InfogainLoss", "FocalLoss"])
+def test_weights_and_smoothing_are_refused_where_they_would_be_passed_over(kind, field):
+    with pytest.raises(ConfigError, match=f"{field.split(':')[0]} is for SoftmaxWithLoss; {kind}"):
+        make_layer(f'type: "{kind}" loss_param {{ {field} }}', [X, Y])
+
+
 class TestHinge:
     @pytest.mark.parametrize(("norm", "power"), [("L1", 1), ("L2", 2)])
     @pytest.mark.parametrize("shape", [(N, K), (N, K, 1, 1)])
