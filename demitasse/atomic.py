@@ -26,7 +26,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         The temporary file, open for writing and reading bytes, in the folder of ``path``.
 
     Raises:
-        OSError: The folder cannot be written to, or the disk is full.
+        OSError: The folder cannot be written to, or the disk is full; names ``path``.
     """
     target = Path(path).resolve()  # a symbolic link keeps pointing where it does
     temporary = target.with_name(f".{target.name[:200]}.{os.urandom(4).hex()}.part")
@@ -38,8 +38,11 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         with suppress(FileNotFoundError):
             temporary.chmod(target.stat().st_mode & 0o7777)
         temporary.replace(target)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        own = (None, os.fspath(temporary))  # a failed write names no file at all
+        if isinstance(error, OSError) and error.filename in own and not error.filename2:
+            error.filename = os.fspath(path)
         raise
     _sync_folder(target.parent)
 
