@@ -101,7 +101,7 @@ def _bilinear(shape: Shape, filler: FillerParameter, draw: Draw) -> np.ndarray:
         message = f"a bilinear filler needs a 4-axis shape with a square kernel, not {shape}"
         raise ConfigError(message)
     f = math.ceil(shape[3] / 2.0)
-    c = (2 * f - 1 - f % 2) / (2.0 * f)
+    c = (shape[3] - 1) / (2.0 * f)
     line = 1 - np.abs(np.arange(shape[3]) / f - c)
     return np.broadcast_to(np.outer(line, line), shape).copy()
 

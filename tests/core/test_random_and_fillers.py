@@ -110,6 +110,21 @@ def test_bilinear_interpolates():
 
 
 @pytest.mark.parametrize(
+    ("size", "line"),
+    [
+        (2, [0.5, 0.5]),
+        (3, [0.5, 1, 0.5]),
+        (6, [1 / 6, 0.5, 5 / 6, 5 / 6, 0.5, 1 / 6]),
+        (7, [0.25, 0.5, 0.75, 1, 0.75, 0.5, 0.25]),
+    ],
+)
+def test_a_bilinear_filler_is_symmetric(size, line):
+    values = filled((1, 1, size, size), type="bilinear")
+
+    np.testing.assert_allclose(values[0, 0], np.outer(line, line))
+
+
+@pytest.mark.parametrize(
     ("fields", "shape", "says"),
     [
         ({"type": "xaver"}, (2,), "unknown filler type 'xaver'"),
