@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +19,16 @@ from demitasse.blob import Blob
 from demitasse.errors import ConfigError, NetError, ShapeError, WeightsError
 from demitasse.hdf5 import is_hdf5, read_hdf5_weights, write_hdf5_weights
 from demitasse.nvcaffe import adopted
+from demitasse.pairing import (
+    LoadReport,
+    OnMismatch,
+    array_pairs,
+    finished,
+    fits,
+    matched,
+    message_pairs,
+    target,
+)
 from demitasse.proto import (
     BlobProto,
     LayerParameter,
@@ -44,31 +53,6 @@ __all__ = [
     "save",
     "save_hdf5",
 ]
-
-
-OnMismatch = Literal["error", "skip"]
-"""What to do with a layer whose parameters do not fit: refuse the file, or leave the layer out."""
-
-
-@dataclass
-class LoadReport:
-    """What became of the layers of a weights file.
-
-    Attributes:
-        loaded: Layers whose parameters were taken.
-        ignored: Layers of the file with parameters that the net does not have.
-        missing: Layers of the net with parameters that were not loaded: the file does not have
-            them, or they are among the mismatched.
-        repeated: Names that occur more than once in the file; the last one's values stand.
-        mismatched: Layers that were left out because they do not fit, and why. Of such a layer no
-            parameter is taken.
-    """
-
-    loaded: list[str] = field(default_factory=list)
-    ignored: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
-    repeated: list[str] = field(default_factory=list)
-    mismatched: dict[str, str] = field(default_factory=dict)
 
 
 def load_weights(path: str | os.PathLike[str]) -> dict[str, list[np.ndarray]]:
@@ -135,163 +119,57 @@ def load_into(
         message = f"on_mismatch must be 'error' or 'skip', not {on_mismatch!r}"
         raise ConfigError(message)
     skip = on_mismatch == "skip"
-    where = "" if isinstance(source, NetParameter) else os.fspath(source)
-    try:
-        if where and is_hdf5(Path(where)):
-            return _load_arrays(net, read_hdf5_weights(Path(where)), skip)
-        return _load_message(net, source, skip)
-    except (NetError, ShapeError) as error:
-        raise error.at(where) if where else error from None
-
-
-def _load_message(
-    net: Net, source: str | os.PathLike[str] | NetParameter, skip: bool
-) -> LoadReport:
     if isinstance(source, NetParameter):
-        message = NetParameter()
-        message.CopyFrom(source)
-        upgrade_net(message)
-        arrays = Arrays()
-    else:
-        message, arrays = read_net_arrays(source)
-    report, pairs = LoadReport(), list[tuple[Blob, BlobProto]]()
+        given = NetParameter()
+        given.CopyFrom(source)
+        upgrade_net(given)
+        return _load_message(net, given, Arrays(), skip)
+    path = Path(source)
+    if is_hdf5(path):
+        weights = read_hdf5_weights(path)
+        return _at(path, lambda: _load_arrays(net, weights, skip))
+    given, arrays = read_net_arrays(path)
+    return _at(path, lambda: _load_message(net, given, arrays, skip))
+
+
+def _at(path: Path, load: Callable[[], LoadReport]) -> LoadReport:
+    try:
+        return load()
+    except (NetError, ShapeError, WeightsError) as error:
+        raise error.at(os.fspath(path)) from None
+
+
+def _load_message(net: Net, message: NetParameter, arrays: Arrays, skip: bool) -> LoadReport:
+    report, pairs = LoadReport(), dict[str, list[tuple[Blob, BlobProto]]]()
     for layer in message.layer:
-        mine = _target(net, layer.name, bool(layer.blobs), report)
+        mine = target(net, layer.name, bool(layer.blobs), report)
         if mine is None:
             continue
         if layer.type == "BatchNorm":  # perhaps to be converted
             for stored in layer.blobs:
                 arrays.put_back(stored)
-        with _fits(layer.name, report, skip):
-            pairs += _message_pairs(layer.name, mine, adopted(layer, len(mine)), arrays)
+        pairs.pop(layer.name, None)
+        with fits(layer.name, report, skip):
+            stored_blobs = adopted(layer, len(mine))
+            pairs[layer.name] = message_pairs(layer.name, mine, stored_blobs, arrays)
     with np.errstate(over="ignore", invalid="ignore"):  # doubles may become infinite, as in C
-        for blob, proto in pairs:
+        for blob, proto in chain.from_iterable(pairs.values()):
             blob.set_floats(arrays.floats(proto), arrays.floats(proto, diff=True))
-    return _finished(net, report)
-
-
-def _message_pairs(
-    name: str, mine: Sequence[Blob], theirs: Sequence[BlobProto], arrays: Arrays
-) -> list[tuple[Blob, BlobProto]]:
-    _same_number(name, len(mine), len(theirs))
-    for index, (blob, proto) in enumerate(zip(mine, theirs, strict=True)):
-        if not blob.shape_equals(proto):
-            raise _misfit(name, index, blob.shape, stored_shape(proto))
-        for what, diff in (("values", False), ("gradients", True)):
-            try:
-                count = arrays.count(proto, diff)
-            except WeightsError as error:
-                place = f"parameter {index} of layer {name!r}"
-                raise error.at(place) from None
-            if count != blob.count and (count or not diff):
-                text = (
-                    f"parameter {index} of layer {name!r} has {count} {what} for its shape "
-                    f"{shape_string(blob.shape)}: the file is damaged; mend it"
-                )
-                raise WeightsError(text)
-    return list(zip(mine, theirs, strict=True))
+    return finished(net, report)
 
 
 def _load_arrays(net: Net, weights: dict[str, dict[int, np.ndarray]], skip: bool) -> LoadReport:
     report, pairs = LoadReport(), list[tuple[Blob, np.ndarray]]()
     for name, arrays in weights.items():
-        mine = _target(net, name, bool(arrays), report)
+        mine = target(net, name, bool(arrays), report)
         if mine is None:
             continue
-        with _fits(name, report, skip):
-            pairs += _array_pairs(net, name, mine, arrays)
+        with fits(name, report, skip):
+            pairs += array_pairs(net, name, mine, arrays)
     with np.errstate(over="ignore", invalid="ignore"):
         for blob, array in pairs:
             blob.mutable_cpu_data()[...] = array
-    return _finished(net, report)
-
-
-def _array_pairs(
-    net: Net, name: str, mine: list[Blob], arrays: dict[int, np.ndarray]
-) -> list[tuple[Blob, np.ndarray]]:
-    wanted = [i for i, blob in enumerate(mine) if i in arrays or not _is_shared(net, blob)]
-    _same_number(name, len(wanted), len(arrays))
-    if wanted != list(arrays):
-        text = (
-            f"the source has parameters {_listed(arrays)} of layer {name!r}, the net has "
-            f"{_listed(wanted)}; rename the layer to leave it as it is"
-        )
-        raise WeightsError(text)
-    for index, array in arrays.items():
-        blob = mine[index]
-        if blob.shape != array.shape:
-            raise _misfit(name, index, blob.shape, array.shape)
-        if array.dtype.kind not in "fiu":
-            text = f"parameter {index} of layer {name!r} holds {array.dtype}, not numbers; mend it"
-            raise WeightsError(text)
-    return [(mine[index], array) for index, array in arrays.items()]
-
-
-def _listed(numbers: Iterable[int]) -> str:
-    return ", ".join(map(str, numbers))
-
-
-@contextmanager
-def _fits(name: str, report: LoadReport, skip: bool) -> Iterator[None]:
-    """Note a layer that does not fit as mismatched, where such layers are to be left out."""
-    try:
-        yield
-    except (ShapeError, WeightsError) as error:
-        if not skip:
-            error.message += ", or leave it out with on_mismatch='skip'"
-            raise
-        report.mismatched[name] = str(error)
-        if name in report.loaded:
-            report.loaded.remove(name)
-
-
-def _target(net: Net, name: str, has_blobs: bool, report: LoadReport) -> list[Blob] | None:
-    if not net.has_layer(name):
-        if has_blobs:
-            report.ignored.append(name)
-        return None
-    if has_blobs:
-        (report.repeated if name in report.loaded else report.loaded).append(name)
-    return net.layer_by_name(name).blobs
-
-
-def _is_shared(net: Net, blob: Blob) -> bool:
-    return not any(blob is owner for owner in net.learnable_params)
-
-
-def _finished(net: Net, report: LoadReport) -> LoadReport:
-    report.missing = [name for name in net.params if name not in report.loaded]
-    return report
-
-
-def _same_number(layer: str, have: int, given: int) -> None:
-    if have != given:
-        message = (
-            f"layer {layer!r} has {have} parameters, the source has {given}; "
-            "rename the layer to leave it as it is"
-        )
-        raise WeightsError(message)
-
-
-def _misfit(layer: str, index: int, mine: tuple[int, ...], theirs: tuple[int, ...]) -> ShapeError:
-    ones = [n for n in mine if n != 1] == [n for n in theirs if n != 1]
-    message = (
-        f"cannot copy parameter {index} of layer {layer!r}: the source has {shape_string(theirs)}, "
-        f"the net {shape_string(mine)}{' (only axes of 1 differ)' if ones else ''}; rename the "
-        "layer to learn it afresh"
-    )
-    return ShapeError(message)
-
-
-def matched(layer: str, mine: Sequence[Blob], theirs: Sequence[Blob]) -> list[tuple[Blob, Blob]]:
-    """Pair the parameters of two layers, which must agree in number and shapes."""
-    if len(mine) != len(theirs):
-        message = f"{layer} has {len(mine)} parameters here and {len(theirs)} in the other net"
-        raise NetError(message)
-    for index, (a, b) in enumerate(zip(mine, theirs, strict=True)):
-        if a.shape != b.shape:
-            raise _misfit(layer, index, a.shape, b.shape)
-    return list(zip(mine, theirs, strict=True))
+    return finished(net, report)
 
 
 def save(net: Net, path: Path, write_diff: bool) -> None:

@@ -80,6 +80,31 @@ def test_without_leave_it_is_refused_and_nothing_changes(saved, text, error):
             np.testing.assert_array_equal(mine, theirs)
 
 
+def test_a_refusal_names_the_file(saved):
+    file = saved(net_of(FEWER))
+    if isinstance(file, NetParameter):
+        pytest.skip("a message is not a file")
+
+    with pytest.raises(WeightsError, match=r"^.*/w\.caffemodel.*: layer 'ip2' has 2 parameters"):
+        net_of().load(file)
+
+
+@pytest.mark.parametrize("last", [OTHER, NET])
+def test_of_a_layer_that_a_file_has_twice_the_last_one_counts(last):
+    first = OTHER if last is NET else NET
+    message, more = net_of(first, seed=2).to_proto(), net_of(last, seed=3).to_proto()
+    message.layer.append(more.layer[2])
+    net = net_of()
+    before = values(net)["ip2"][0]
+
+    report = net.load(message, on_mismatch="skip")
+
+    fits = last is NET
+    assert ("ip2" in report.loaded, "ip2" in report.mismatched) == (fits, not fits)
+    wanted = values(net_of(last, seed=3))["ip2"][0] if fits else before
+    np.testing.assert_array_equal(values(net)["ip2"][0], wanted)
+
+
 def test_a_wrong_word_is_refused():
     with pytest.raises(ConfigError, match="must be 'error' or 'skip', not 'ignore'"):
         net_of().load(net_of().to_proto(), on_mismatch="ignore")
