@@ -38,7 +38,8 @@ class TrainReport:
     @property
     def smoothed_loss(self) -> float:
         """Mean of the losses in the window; NaN when there are none."""
-        return math.fsum(self.losses) / len(self.losses) if self.losses else math.nan
+        # Not fsum, which raises where losses are infinite or nearly so.
+        return sum(self.losses) / len(self.losses) if self.losses else math.nan
 
     def start(self, iteration: int) -> None:
         """Measure speed from here on."""

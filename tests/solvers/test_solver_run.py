@@ -94,6 +94,18 @@ def test_the_displayed_loss_is_the_mean_of_the_last_ones(fields, monkeypatch):
     assert seen == [1.0, 1.5, 3.0, 6.0]
 
 
+@pytest.mark.parametrize(
+    ("losses", "mean"),
+    [([1e308] * 3, math.inf), ([math.inf, -math.inf], math.nan), ([math.nan, 1.0], math.nan)],
+)
+def test_losses_may_be_of_any_size(fields, losses, mean):
+    solver = Solver(fields(average_loss=5))
+
+    solver._report.set_losses(losses)
+
+    assert solver.smoothed_loss == pytest.approx(mean, nan_ok=True)
+
+
 def test_the_loss_of_an_iteration_is_the_mean_of_its_batches(fields, monkeypatch):
     solver = Solver(fields(iter_size=2))
     losses = iter([1.0, 2.0])
