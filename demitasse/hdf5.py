@@ -70,11 +70,15 @@ def read_hdf5_weights(path: Path) -> dict[str, dict[int, np.ndarray]]:
         layer, _, index = name.rpartition("/")
         if hasattr(item, "dtype"):
             found.setdefault(layer, {})[index] = array_of(item)
-        elif not len(item):
+            return
+        _refuse_links(path, f"data/{name}", item)
+        if not len(item):
             found.setdefault(name, {})
 
     with damage(path, WeightsError), open_hdf5(path, "r") as file:
-        _data_group(path, file).visititems(note)
+        group = _data_group(path, file)
+        _refuse_links(path, "data", group)
+        group.visititems(note)
     weights: dict[str, dict[int, np.ndarray]] = {}
     for layer, arrays in found.items():
         if not all(NUMBER.fullmatch(index) for index in arrays):
@@ -94,12 +98,15 @@ def _data_group(path: Path, file: Any) -> Any:
                 f"{path} is the state of a solver, not weights: give the .caffemodel.h5 beside it"
             )
         raise WeightsError(message)
-    links: list[str] = []
-    group.visititems_links(lambda name, link: links.append(name) if hasattr(link, "path") else None)
-    if links:  # they could lead out of the file, and would be passed over in silence
-        message = f"{path}: data/{links[0]} is a link to another place; store the array itself"
-        raise WeightsError(message)
     return group
+
+
+def _refuse_links(path: Path, name: str, group: Any) -> None:
+    """Refuse what h5py's visit would pass over in silence, and could lead out of the file."""
+    for member in group:
+        if hasattr(group.get(member, getlink=True), "path"):
+            message = f"{path}: {name}/{member} is a link to another place; store the array itself"
+            raise WeightsError(message)
 
 
 def write_hdf5_weights(net: Net, path: Path, write_diff: bool) -> None:
