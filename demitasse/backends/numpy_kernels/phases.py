@@ -46,7 +46,7 @@ class Phases:
             self.taps.append((residues.index(tuple(r for _, r in pairs)), shift))
         self.windows = (slice(None), *(slice(0, o) for o in places))
         self._copies = [self._copy(residue, op, spatial) for residue in residues]
-        self._whole = len(residues) == 1 and self.size == spatial and not any(op.pad)
+        self._whole = set(op.stride) == {1} and self.size == spatial and not any(op.pad)
 
     def lay(self, planes: np.ndarray, around: float) -> list[np.ndarray]:
         """Return the phases of some planes, each as one row.
