@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.base import Operands, Step
@@ -14,6 +17,11 @@ from demitasse.backends.onednn.engine import Description
 from demitasse.backends.onednn.layout import Layout, channels_last, dims
 from demitasse.backends.onednn.ports import Call, Gradient, Port, Reader, Writer
 from demitasse.backends.onednn.step import PreparedStep
+from demitasse.backends.onednn.winograd import tiling_of
+from demitasse.backends.onednn.winograd.convolution import TiledConvolution
+from demitasse.backends.onednn.winograd.filters import Filters
+from demitasse.backends.onednn.winograd.gradient import TiledFilterGradient
+from demitasse.backends.onednn.winograd.pieces import Missing
 
 __all__ = ["ConvStep"]
 
@@ -37,6 +45,8 @@ class ConvStep(PreparedStep):
         self.w = shape if g == 1 else (g, *shape)
         self.bias = self.engine.plain((m,)) if op.bias else None
         self.image = self.any
+        self.filters: Filters | None = None
+        self.tiling = tiling_of(op, self.x, self.y, training=at.backward)
 
     def prepare(self) -> bool:
         """Make the forward primitive; False where there is no good one."""
@@ -48,7 +58,7 @@ class ConvStep(PreparedStep):
         layouts = found and found.layouts(Query.SRC, Query.WEIGHTS, Query.DST)
         if not found or not layouts:
             return False
-        self.forward_calls = [self._call(found, *layouts)]
+        self.forward_calls = [self.tiled(layouts[0], layouts[2]) or self._call(found, *layouts)]
         self.hint, self.layouts = found, layouts
         self.backend.promise(self.at.top[0], layouts[2])
         return True
@@ -78,8 +88,48 @@ class ConvStep(PreparedStep):
         if not found:
             return None
         step = PreparedStep(self.backend, self.at)
-        step.forward_calls = [self._call(found, *self.layouts)]
+        call = self.tiled(self.layouts[0], self.layouts[2], relu=True) or self._call(
+            found, *self.layouts
+        )
+        step.forward_calls = [call]
         return step
+
+    def tiled(
+        self,
+        x: Layout,
+        y: Layout,
+        *,
+        relu: bool = False,
+        folded: np.ndarray | None = None,
+    ) -> TiledConvolution | None:
+        """Return the forward pass over tiles; None where it does not pay or cannot be made.
+
+        Args:
+            x: The layout of the bottom.
+            y: The layout of the top.
+            relu: Whether a rectifier follows.
+            folded: An offset for each channel of the top, where weights and offsets are not those
+                of the parameters; whoever makes them updates the filters too.
+        """
+        if self.tiling is None:
+            return None
+        at, engine = self.at, self.engine
+        bias: Reader | np.ndarray | None
+        try:
+            source, target = Reader(Arg.SRC, at.bottom[0], x), Writer(Arg.DST, at.top[0], y)
+            if folded is not None:
+                weight, bias = None, folded
+                filters = Filters(engine, self.tiling)
+            else:
+                weight = at.params[0]
+                bias = Reader(Arg.BIAS, at.params[1], self.bias) if self.bias else None
+                filters = self.filters = self.filters or Filters(engine, self.tiling)
+            return TiledConvolution(
+                engine, self.tiling, source, target, filters, weight, bias, relu=relu
+            )
+        except Missing:
+            self.tiling = None
+            return None
 
     def describe_forward(
         self, x: int, w: int, y: int, attributes: int, bias: Layout | None
@@ -130,13 +180,20 @@ class ConvStep(PreparedStep):
         if not found or not layouts:
             return False
         x, w, dy = layouts
-        ports: list[Port] = [
-            Reader(Arg.SRC, at.bottom[0], x),
-            Reader(Arg.DIFF_DST, at.top[0], dy, diff=True),
-            Gradient(Arg.DIFF_WEIGHTS, at.params[0], w, diff=True),
-        ]
-        if bias:
-            ports.append(Gradient(Arg.DIFF_BIAS, at.params[1], bias, diff=True))
+        source = Reader(Arg.SRC, at.bottom[0], x)
+        gradient = Reader(Arg.DIFF_DST, at.top[0], dy, diff=True)
+        offset = Gradient(Arg.DIFF_BIAS, at.params[1], bias, diff=True) if bias else None
+        if self.tiling is not None:
+            plain = self.engine.plain(self.w)
+            target = Gradient(Arg.DIFF_WEIGHTS, at.params[0], plain, diff=True)
+            with suppress(Missing):
+                tiled = TiledFilterGradient(
+                    self.engine, self.tiling, source, gradient, target, offset
+                )
+                self.backward_calls.append(tiled)
+                return True
+        target = Gradient(Arg.DIFF_WEIGHTS, at.params[0], w, diff=True)
+        ports: list[Port] = [source, gradient, target, *([offset] if offset else [])]
         self.backward_calls.append(Call(self.engine, found, ports))
         return True
 
@@ -157,13 +214,18 @@ class ConvStep(PreparedStep):
             return False
         dx, w, dy = layouts
         bottom = at.bottom[0]
-        ports = [
-            Reader(Arg.DIFF_DST, at.top[0], dy, diff=True),
-            Reader(Arg.WEIGHTS, at.params[0], w),
-            Writer(Arg.DIFF_SRC, bottom, dx, diff=True),
-        ]
-        self.backward_calls.append(Call(self.engine, found, ports))
+        source = Reader(Arg.DIFF_DST, at.top[0], dy, diff=True)
+        target = Writer(Arg.DIFF_SRC, bottom, dx, diff=True)
         self.backend.promise(bottom, dx, diff=True)
+        if self.tiling is not None:
+            turned = self.tiling.backward
+            with suppress(Missing):
+                filters = Filters(self.engine, turned, backward=True)
+                tiled = TiledConvolution(self.engine, turned, source, target, filters, at.params[0])
+                self.backward_calls.append(tiled)
+                return True
+        ports = [source, Reader(Arg.WEIGHTS, at.params[0], w), target]
+        self.backward_calls.append(Call(self.engine, found, ports))
         return True
 
 

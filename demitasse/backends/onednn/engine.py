@@ -19,12 +19,13 @@ import numpy as np
 from demitasse.backends.onednn.constants import (
     CPU_ENGINE,
     DEFAULT_STREAM,
+    FLOAT32,
     USER_SCRATCHPAD,
     Algorithm,
     Arg,
     Query,
 )
-from demitasse.backends.onednn.layout import Layout, aligned, layout_of, plain
+from demitasse.backends.onednn.layout import Layout, aligned, dims, layout_of, plain
 from demitasse.backends.onednn.library import load
 from demitasse.errors import DeviceError
 
@@ -148,6 +149,7 @@ def _free(library: Any, primitive: int, memories: list[int]) -> None:
 
 class _OfThread(threading.local):
     scratch: np.ndarray | None = None
+    workspaces: list[np.ndarray] | None = None
     reorders: dict[tuple[Layout, Layout], Primitive] | None = None
 
 
@@ -159,6 +161,8 @@ class Engine:
 
     Attributes:
         attributes: Of primitives without anything behind them.
+        attributes_with_relu: Of those with a rectifier behind them.
+        attributes_adding: Of those that add to what the target holds.
     """
 
     def __init__(self, library: Any) -> None:
@@ -167,6 +171,8 @@ class Engine:
         self.stream = self._made(library.dnnl_stream_create, self.handle, DEFAULT_STREAM)
         self.attributes = self._attributes()
         self.attributes_with_relu = self._attributes(slope=0.0)
+        self.attributes_adding = self._attributes(adds=True)
+        self._strided: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
         self._own = _OfThread()
 
     def describe(self, function: str, *arguments: Any, general: bool = False) -> Description | None:
@@ -188,6 +194,17 @@ class Engine:
         """Return the layout of a shape in C order."""
         return plain(self.library, shape)
 
+    def strided(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+        """Return the descriptor of a part of a buffer; it lives as long as the process."""
+        found = self._strided.get((shape, strides))
+        if found is None:
+            made = self._made(
+                self.library.dnnl_memory_desc_create_with_strides,
+                len(shape), dims(shape), FLOAT32, dims(strides),
+            )  # fmt: skip
+            found = self._strided.setdefault((shape, strides), made)
+        return found
+
     def memory(self, descriptor: int) -> int:
         """Return a memory object without a buffer."""
         return self._made(self.library.dnnl_memory_create, descriptor, self.handle, None)
@@ -198,6 +215,18 @@ class Engine:
         if own is None or own.nbytes < size:
             own = self._own.scratch = aligned(-(-size // 4))
         return own
+
+    def workspaces(self, *sizes: int) -> list[np.ndarray]:
+        """Return arrays of at least so many elements, the same ones to all Steps of a thread."""
+        own = self._own.workspaces
+        if own is None:
+            own = self._own.workspaces = []
+        for place, size in enumerate(sizes):
+            if place == len(own):
+                own.append(aligned(size))
+            elif own[place].shape[0] < size:
+                own[place] = aligned(size)
+        return own[: len(sizes)]
 
     def reorder(self, source: np.ndarray, here: Layout, target: np.ndarray, there: Layout) -> None:
         """Copy elements from one layout to another of the same shape; padding becomes 0."""
@@ -222,25 +251,36 @@ class Engine:
             message = f"oneDNN failed with status {status}"
             raise DeviceError(message)
 
-    def _reorder(self, here: Layout, there: Layout) -> Primitive:
+    def describe_reorder(self, here: int, there: int) -> Description:
+        """Ask for a copy from one descriptor to another."""
         handle = c_void_p()
         self.check(
             self.library.dnnl_reorder_primitive_desc_create(
-                ctypes.byref(handle),
-                here.handle, self.handle, there.handle, self.handle, self.attributes,
+                ctypes.byref(handle), here, self.handle, there, self.handle, self.attributes
             )
-        )  # fmt: skip
-        found = Description(self, handle.value or 0)
+        )
+        return Description(self, handle.value or 0)
+
+    def _reorder(self, here: Layout, there: Layout) -> Primitive:
+        found = self.describe_reorder(here.handle, there.handle)
         return Primitive(self, found, [(Arg.SRC, here.handle), (Arg.DST, there.handle)])
 
-    def _attributes(self, slope: float | None = None) -> int:
-        """Return attributes with our own scratch memory and, with a slope, a ReLU behind."""
+    def _attributes(self, slope: float | None = None, *, adds: bool = False) -> int:
+        """Return attributes with our own scratch memory, and with what follows the operation.
+
+        Args:
+            slope: Of a rectifier; None for none.
+            adds: Whether the result is added to what is there.
+        """
         library = self.library
         made = self._made(library.dnnl_primitive_attr_create)
         self.check(library.dnnl_primitive_attr_set_scratchpad_mode(made, USER_SCRATCHPAD))
-        if slope is not None:
+        if slope is not None or adds:
             chain = self._made(library.dnnl_post_ops_create)
-            self.check(library.dnnl_post_ops_append_eltwise(chain, Algorithm.RELU, slope, 0.0))
+            if adds:
+                self.check(library.dnnl_post_ops_append_sum(chain, 1.0, 0, 0))
+            if slope is not None:
+                self.check(library.dnnl_post_ops_append_eltwise(chain, Algorithm.RELU, slope, 0.0))
             self.check(library.dnnl_primitive_attr_set_post_ops(made, chain))
             library.dnnl_post_ops_destroy(chain)
         return made

@@ -23,6 +23,7 @@ from demitasse.backends.onednn.normalization import fuse_norm
 from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import PreparedStep
 from demitasse.backends.onednn.sums import EltwiseSumStep
+from demitasse.backends.onednn.winograd.convolution import TiledConvolution
 
 __all__ = ["fuse"]
 
@@ -89,6 +90,10 @@ class FoldedConv(PreparedStep):
         self.plain_weight, self.weight = aligned(int(np.prod(w.shape))), aligned(w.size)
         self.bias = aligned(bias.size)
         self.kept = self.plain_weight.nbytes + self.weight.nbytes
+        tiled = self.conv.tiled(x, y, relu=self.relu, folded=self.bias)
+        if tiled:
+            self.forward_calls = [tiled]
+            return True
         ports = [Reader(Arg.SRC, self.at.bottom[0], x), Writer(Arg.DST, self.at.top[0], y)]
         fixed = [
             (Arg.WEIGHTS, w.handle, self.weight),
@@ -107,7 +112,7 @@ class FoldedConv(PreparedStep):
 
     def _fold(self) -> None:
         """Multiply factors into the weights, channel by channel, and add up the offsets."""
-        params = self.at.params
+        params, call = self.at.params, self.forward_calls[0]
         channels = self.conv.y[1]
         factor: np.ndarray = np.ones(channels, np.float32)
         self.bias[...] = _values(params[1]) if self.conv.op.bias else 0.0
@@ -122,6 +127,9 @@ class FoldedConv(PreparedStep):
             factor = factor * by
         weight = _values(params[0]).reshape(channels, -1)
         np.multiply(weight, factor[:, np.newaxis], out=self.plain_weight.reshape(channels, -1))
+        if isinstance(call, TiledConvolution):
+            call.filters.update(self.plain_weight)
+            return
         layout = self.conv.layouts[1]
         self.engine.reorder(self.plain_weight, self.engine.plain(layout.shape), self.weight, layout)
 

@@ -102,7 +102,8 @@ class NormStep(PreparedStep):
             buffer = aligned(-(-size // 4))
             self.state.append((Arg.WORKSPACE, found.descriptor(Query.WORKSPACE), buffer))
             self.kept += buffer.nbytes
-        self.forward_calls = [Call(self.engine, found, ports, self.state)]
+        self.call = Call(self.engine, found, ports, self.state)
+        self.forward_calls = [self.call]
         self.swaps = self.in_place and self.wants_gradient and not layout.plain
         self.backend.promise(top, layout)
 
@@ -125,7 +126,7 @@ class NormStep(PreparedStep):
     def forward(self) -> None:
         if self.parts.norm and not self.parts.measures:
             self._use_stored(self.parts.norm[1])
-        call = self.forward_calls[0]
+        call = self.call
         if self.in_place and self.wants_gradient:
             self._run_keeping_input(call)
         else:
@@ -203,13 +204,14 @@ class NormStep(PreparedStep):
             fixed.append((Arg.DIFF_SRC, layout.handle, aligned(layout.size)))
         if self.in_place:
             fixed.append((Arg.SRC, layout.handle, aligned(1)))  # bound to the kept input each time
-        self.backward_calls = [Call(self.engine, found, ports, fixed)]
+        self.back = Call(self.engine, found, ports, fixed)
+        self.backward_calls = [self.back]
         return True
 
     def backward(self) -> None:
         if not self.backward_calls:
             return
-        call = self.backward_calls[0]
+        call = self.back
         if self.in_place and self.spare is not None:
             call.primitive.bind(call.primitive.place(Arg.SRC), self.spare)
         call()

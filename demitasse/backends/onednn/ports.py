@@ -35,7 +35,9 @@ class Port:
         descriptor: What the primitive sees of the memory: all of it, unless somebody says else.
     """
 
-    __slots__ = ("blob", "descriptor", "diff", "layout", "place", "plain", "primitive", "role")
+    __slots__ = (
+        "blob", "descriptor", "diff", "engine", "layout", "place", "plain", "primitive", "role",
+    )  # fmt: skip
 
     def __init__(self, role: int, blob: Any, layout: Layout, *, diff: bool = False) -> None:
         self.role, self.blob, self.layout, self.diff = role, blob, layout, diff
@@ -44,7 +46,7 @@ class Port:
 
     def attach(self, primitive: Primitive, engine: Engine) -> None:
         """Belong to this primitive."""
-        del engine
+        self.engine = engine
         self.primitive, self.place = primitive, primitive.place(self.role)
 
     @property
@@ -53,9 +55,13 @@ class Port:
         memory: SyncedMemory = self.blob.diff_memory if self.diff else self.blob.data_memory
         return memory
 
+    def array(self) -> np.ndarray:
+        """Return the memory in our layout, as it is needed now. Shape: (layout.size,)."""
+        raise NotImplementedError
+
     def ready(self) -> None:
         """Bind the memory, before the primitive runs."""
-        raise NotImplementedError
+        self.primitive.bind(self.place, self.array())
 
     def done(self) -> None:
         """Clean up, after the primitive ran."""
@@ -64,24 +70,20 @@ class Port:
 class Reader(Port):
     """An argument that is read."""
 
-    __slots__ = ("engine", "scratch", "version")
+    __slots__ = ("scratch", "version")
 
     def __init__(self, role: int, blob: Any, layout: Layout, *, diff: bool = False) -> None:
         super().__init__(role, blob, layout, diff=diff)
         self.scratch: np.ndarray | None = None
         self.version = (-1, -1)
 
-    def attach(self, primitive: Primitive, engine: Engine) -> None:
-        super().attach(primitive, engine)
-        self.engine = engine
-
-    def ready(self) -> None:
+    def array(self) -> np.ndarray:
         memory = self.blob.diff_memory if self.diff else self.blob.data_memory
         if self.plain:
-            self.primitive.bind(self.place, memory.cpu_data())
-            return
-        side = memory.private_data(self.layout)
-        self.primitive.bind(self.place, self._converted() if side is None else side)
+            host: np.ndarray = memory.cpu_data()
+            return host
+        side: np.ndarray | None = memory.private_data(self.layout)
+        return self._converted() if side is None else side
 
     def _converted(self) -> np.ndarray:
         """Return a copy in our layout of what is up to date in another; kept while it is true."""
@@ -99,39 +101,37 @@ class Writer(Port):
 
     __slots__ = ()
 
-    def ready(self) -> None:
+    def array(self) -> np.ndarray:
         memory = self.blob.diff_memory if self.diff else self.blob.data_memory
-        if self.plain:
-            self.primitive.bind(self.place, memory.mutable_cpu_data(discard=True))
-        else:
-            self.primitive.bind(self.place, memory.mutable_private_data(self.layout))
+        side: np.ndarray = (
+            memory.mutable_cpu_data(discard=True)
+            if self.plain
+            else memory.mutable_private_data(self.layout)
+        )
+        return side
 
 
 class Gradient(Port):
     """A parameter's gradient: overwritten where it was cleared, added to otherwise."""
 
-    __slots__ = ("adds", "engine", "scratch")
+    __slots__ = ("adds", "scratch")
 
     def __init__(self, role: int, blob: Any, layout: Layout, *, diff: bool = False) -> None:
         super().__init__(role, blob, layout, diff=diff)
         self.scratch: np.ndarray | None = None
         self.adds = False
 
-    def attach(self, primitive: Primitive, engine: Engine) -> None:
-        super().attach(primitive, engine)
-        self.engine = engine
-
-    def ready(self) -> None:
+    def array(self) -> np.ndarray:
         memory = self.memory
         self.adds = memory.head.value != 0
         if self.adds:
             if self.scratch is None:
                 self.scratch = aligned(self.layout.size)
-            self.primitive.bind(self.place, self.scratch)
-        elif self.plain:
-            self.primitive.bind(self.place, memory.mutable_cpu_data(discard=True))
-        else:
-            self.primitive.bind(self.place, memory.mutable_private_data(self.layout))
+            return self.scratch
+        if self.plain:
+            return memory.mutable_cpu_data(discard=True)
+        side: np.ndarray = memory.mutable_private_data(self.layout)
+        return side
 
     def done(self) -> None:
         if not self.adds or self.scratch is None:
@@ -194,6 +194,11 @@ class Call:
         self.primitive.run()
         for port in self.ports:
             port.done()
+
+    @property
+    def implementations(self) -> list[str]:
+        """Names of the library's code that it runs."""
+        return [self.primitive.implementation]
 
     @property
     def workspace(self) -> int:

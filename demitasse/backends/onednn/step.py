@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from demitasse.backends.base import Operands, Step
 from demitasse.backends.onednn.backend import OnednnBackend
 from demitasse.backends.onednn.engine import Description
 from demitasse.backends.onednn.layout import any_layout
-from demitasse.backends.onednn.ports import Call
 
-__all__ = ["PreparedStep"]
+__all__ = ["Part", "PreparedStep"]
+
+
+class Part(Protocol):
+    """What a Step runs: one primitive with its ports, or several that belong together."""
+
+    def __call__(self) -> None:
+        """Compute."""
+
+    @property
+    def workspace(self) -> int:
+        """Bytes it holds."""
+
+    @property
+    def implementations(self) -> list[str]:
+        """Names of the library's code that it runs."""
 
 
 class PreparedStep(Step):
@@ -24,8 +38,8 @@ class PreparedStep(Step):
     def __init__(self, backend: OnednnBackend, at: Operands) -> None:
         self.backend, self.engine = backend, backend.engine
         self.at: Any = at
-        self.forward_calls: list[Call] = []
-        self.backward_calls: list[Call] = []
+        self.forward_calls: list[Part] = []
+        self.backward_calls: list[Part] = []
         self.kept = 0
 
     @property

@@ -1,0 +1,147 @@
+"""A convolution over tiles: to the points, products there, and back.
+
+The same is the gradient of a convolution's input, which is a convolution of the output's gradient
+with the filters turned round.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from demitasse.backends.onednn.engine import Engine
+from demitasse.backends.onednn.layout import aligned
+from demitasse.backends.onednn.ports import Port, Reader, Writer
+from demitasse.backends.onednn.winograd.filters import Filters
+from demitasse.backends.onednn.winograd.matrices import POINTS
+from demitasse.backends.onednn.winograd.pieces import Move, Piece, Transform, View, product
+from demitasse.backends.onednn.winograd.tiling import Axes, Tiling
+
+__all__ = ["TiledConvolution", "Windows"]
+
+
+class Windows:
+    """From images in any layout to the values of their tiles at the points."""
+
+    def __init__(self, engine: Engine, tiling: Tiling, image: Axes) -> None:
+        rows, columns = tiling.padded
+        self.padded = aligned(tiling.chunk * rows * columns * tiling.channels)
+        self.inside = Move(engine, *tiling.border(image))
+        self.cut = [Move(engine, *views) for views in tiling.windows()]
+        self.transform = Transform(engine, tiling.matrices.input, tiling.data)
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """What it runs."""
+        return [self.inside, *self.cut, *self.transform.pieces]
+
+    def __call__(self, images: np.ndarray, points: np.ndarray, middle: np.ndarray) -> None:
+        """Write the values to ``points``; ``middle`` is scratch of the same size."""
+        self.inside(images, self.padded)
+        for move in self.cut:
+            move(self.padded, points)
+        self.transform(points, middle, points)
+
+
+class TiledConvolution:
+    """What a Step calls: source and target are ports, as those of one primitive.
+
+    Args:
+        engine: The engine.
+        tiling: The convolution.
+        source: What is read.
+        target: What is written.
+        filters: At the points.
+        weight: The parameter they are made from; None where somebody else updates them.
+        bias: One offset for each channel of the output: a port, or an array; None for none.
+        relu: Whether a rectifier follows.
+
+    Raises:
+        Missing: The library has no good primitive for a part.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        tiling: Tiling,
+        source: Reader,
+        target: Writer,
+        filters: Filters,
+        weight: Any,
+        bias: Reader | np.ndarray | None = None,
+        *,
+        relu: bool = False,
+    ) -> None:
+        self.engine, self.tiling = engine, tiling
+        self.ports: tuple[Port, ...] = (source, target)
+        self.source, self.target, self.bias = source, target, bias
+        self.filters, self.weight = filters, weight
+        for port in self.ports:
+            port.engine = engine
+        here, there = Axes(source.layout), Axes(target.layout)
+        self.windows = Windows(engine, tiling, here)
+        self.products, self.last = self._products(with_bias=bias is not None)
+        self.back = Transform(engine, tiling.matrices.output, tiling.sums, relu=relu)
+        self.join = [Move(engine, *views) for views in tiling.outputs(there)]
+        self.steps = here.image * tiling.chunk, there.image * tiling.chunk
+        self.size = POINTS * max(tiling.data, tiling.sums)
+
+    def _products(self, *, with_bias: bool) -> tuple[list[Piece], list[Piece]]:
+        """Return products at all points, group by group, and those at the last one by itself.
+
+        All outputs of a tile get the offset when the product at the last point gets it.
+        """
+        tiling = self.tiling
+        rows, groups = tiling.tiles, tiling.groups
+        c, m = tiling.channels // groups, tiling.filters // groups
+        wide, broad = tiling.channels, tiling.filters
+
+        def views(count: int, group: int) -> tuple[View, View, View]:
+            first = POINTS - 1 if count == 1 else 0
+            data, weights, sums = tiling.data, tiling.weights, tiling.sums
+            return (
+                View((count, rows, c), (data, wide, 1), first * data + group * c),
+                View((count, c, m), (weights, m, 1), first * weights + group * c * m),
+                View((count, rows, m), (sums, broad, 1), first * sums + group * m),
+            )
+
+        most = POINTS - 1 if with_bias else POINTS
+        engine = self.engine
+        return (
+            [product(engine, views(most, group)) for group in range(groups)],
+            [
+                product(engine, views(1, group), bias=View((1, 1, m), (m, m, 1), group * m))
+                for group in range(groups if with_bias else 0)
+            ],
+        )
+
+    def __call__(self) -> None:
+        x, y = self.source.array(), self.target.array()
+        filters = self.filters.points if self.weight is None else self.filters.of(self.weight)
+        bias = self.bias.array() if isinstance(self.bias, Reader) else self.bias
+        one, two = self.engine.workspaces(self.size, self.size)
+        here, there = self.steps
+        for chunk in range(self.tiling.images // self.tiling.chunk):
+            self.windows(x[chunk * here :], one, two)
+            for multiply in self.products:
+                multiply(one, filters, two)
+            if bias is not None:
+                for multiply in self.last:
+                    multiply(one, filters, bias, two)
+            self.back(two, one, two)
+            for move in self.join:
+                move(two, y[chunk * there :])
+
+    @property
+    def implementations(self) -> list[str]:
+        """Names of the library's code that it runs."""
+        moves: list[Piece] = [*self.windows.pieces, *self.join, *self.filters.pieces]
+        pieces = [*moves, *self.products, *self.last, *self.back.pieces]
+        return [piece.primitive.implementation for piece in pieces]
+
+    @property
+    def workspace(self) -> int:
+        """Bytes it holds."""
+        converted = 0 if self.source.scratch is None else self.source.scratch.nbytes
+        return self.windows.padded.nbytes + self.filters.points.nbytes + converted

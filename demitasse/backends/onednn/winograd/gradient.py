@@ -1,0 +1,129 @@
+"""The gradient of a convolution's filters over tiles: sums of products at the points."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from demitasse.backends.onednn.engine import Engine
+from demitasse.backends.onednn.layout import aligned
+from demitasse.backends.onednn.ports import Gradient, Port, Reader
+from demitasse.backends.onednn.winograd.convolution import Windows
+from demitasse.backends.onednn.winograd.filters import FilterGradient
+from demitasse.backends.onednn.winograd.matrices import POINTS
+from demitasse.backends.onednn.winograd.pieces import Move, Piece, Transform, View, product
+from demitasse.backends.onednn.winograd.tiling import Axes, Tiling
+
+__all__ = ["TiledFilterGradient"]
+
+
+class TiledFilterGradient:
+    """What a Step calls to get the gradients of weights and bias.
+
+    Args:
+        engine: The engine.
+        tiling: The convolution.
+        source: Its input.
+        gradient: The gradient of its output.
+        weight: The gradient of its weights, in C order.
+        bias: The gradient of its bias, or None.
+
+    Raises:
+        Missing: The library has no good primitive for a part.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        tiling: Tiling,
+        source: Reader,
+        gradient: Reader,
+        weight: Gradient,
+        bias: Gradient | None,
+    ) -> None:
+        self.engine, self.tiling = engine, tiling
+        self.ports: tuple[Port, ...] = (source, gradient, weight, *([bias] if bias else []))
+        self.source, self.gradient, self.weight, self.bias = source, gradient, weight, bias
+        for port in self.ports:
+            port.engine = engine
+        here, there = Axes(source.layout), Axes(gradient.layout)
+        self.windows = Windows(engine, tiling, here)
+        self.pieces = aligned(
+            tiling.matrices.outputs**2 * tiling.sums
+        )  # zero where the last tiles are cut off
+        self.cut = [Move(engine, source, target) for target, source in tiling.outputs(there)]
+        matrix = np.ascontiguousarray(tiling.matrices.output.T)
+        self.transform = Transform(engine, matrix, tiling.sums)
+        # those of the first chunk overwrite the totals, the others add to them
+        self.products = [self._products(adds=adds) for adds in (False, True)]
+        if bias:
+            self.ones = aligned(tiling.tiles)
+            self.ones[...] = 1.0
+            self.sums = [self._sum(adds=adds) for adds in (False, True)]
+        self.back = FilterGradient(engine, tiling)
+        self.steps = here.image * tiling.chunk, there.image * tiling.chunk
+
+    def _products(self, *, adds: bool) -> list[Piece]:
+        """Return the products at all points, group by group."""
+        tiling, engine = self.tiling, self.engine
+        rows, groups = tiling.tiles, tiling.groups
+        c, m = tiling.channels // groups, tiling.filters // groups
+        wide, broad = tiling.channels, tiling.filters
+        return [
+            product(
+                engine,
+                (
+                    View((POINTS, c, rows), (tiling.data, 1, wide), group * c),
+                    View((POINTS, rows, m), (tiling.sums, broad, 1), group * m),
+                    View((POINTS, c, m), (tiling.weights, m, 1), group * c * m),
+                ),
+                attributes=engine.attributes_adding if adds else None,
+            )
+            for group in range(groups)
+        ]
+
+    def _sum(self, *, adds: bool) -> Piece:
+        """Return the sum over tiles at the last point, where each is the sum of its outputs."""
+        tiling, engine = self.tiling, self.engine
+        rows, m = tiling.tiles, tiling.filters
+        tiles = View((rows, m), (m, 1), (POINTS - 1) * tiling.sums)
+        views = (View.rows(1, rows), tiles, View.rows(1, m))
+        return product(engine, views, attributes=engine.attributes_adding if adds else None)
+
+    def __call__(self) -> None:
+        x, dy = self.source.array(), self.gradient.array()
+        tiling = self.tiling
+        data, sums, filters = (POINTS * n for n in (tiling.data, tiling.sums, tiling.weights))
+        one, two, three, total = self.engine.workspaces(
+            max(data, filters), max(data, sums, filters), sums, filters
+        )
+        weight = self.weight.array()
+        bias = self.bias.array() if self.bias else None
+        here, there = self.steps
+        for chunk in range(tiling.images // tiling.chunk):
+            self.windows(x[chunk * here :], one, two)
+            for move in self.cut:
+                move(dy[chunk * there :], self.pieces)
+            self.transform(self.pieces, two, three)
+            for multiply in self.products[chunk > 0]:
+                multiply(one, three, total)
+            if bias is not None:
+                self.sums[chunk > 0](self.ones, three, bias)
+        self.back(total, weight)
+        self.weight.done()
+        if self.bias:
+            self.bias.done()
+
+    @property
+    def implementations(self) -> list[str]:
+        """Names of the library's code that it runs."""
+        sums = self.sums if self.bias else []
+        products = [piece for pieces in self.products for piece in pieces]
+        pieces = [*self.windows.pieces, *self.cut, *self.transform.pieces, *products, *sums]
+        return [piece.primitive.implementation for piece in (*pieces, *self.back.pieces)]
+
+    @property
+    def workspace(self) -> int:
+        """Bytes it holds."""
+        scratch = [self.source.scratch, self.gradient.scratch, self.weight.scratch]
+        converted = sum(array.nbytes for array in scratch if array is not None)
+        return self.windows.padded.nbytes + self.pieces.nbytes + converted

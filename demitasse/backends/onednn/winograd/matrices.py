@@ -1,0 +1,81 @@
+"""The matrices of Winograd's minimal filtering, from the points they are made of.
+
+A row of ``m`` outputs of a filter of ``r`` taps is the middle part of a product of polynomials. It
+is found from the product's values at m + r - 1 points, one of them infinity, so m + r - 1
+multiplications do where the definition needs m * r.
+
+Source: S. Winograd, Arithmetic Complexity of Computations, 1980; A. Lavin and S. Gray, Fast
+Algorithms for Convolutional Neural Networks, 2016.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+__all__ = ["POINTS", "SIDE", "Matrices", "matrices"]
+
+FINITE = (0.0, -1.0, 2.0, -0.5, 1.0)
+"""The finite points. These give a third of the rounding error of 0, 1, -1, 2, -2. The value 1 comes
+last, as an offset of all outputs is an offset of the product there alone."""
+
+SIDE = len(FINITE) + 1
+"""Length of the pieces that an input is cut into."""
+
+POINTS = SIDE * SIDE
+"""How many points a tile is looked at."""
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """y = output @ ((filter @ g) * (input @ d)), for a filter g and a piece d of a row.
+
+    Attributes:
+        outputs: How many outputs one piece gives, m.
+        taps: Length of the filter, r.
+        input: (m + r - 1, m + r - 1).
+        filter: (m + r - 1, r).
+        output: (m, m + r - 1).
+    """
+
+    outputs: int
+    taps: int
+    input: np.ndarray
+    filter: np.ndarray
+    output: np.ndarray
+
+
+@cache
+def matrices(taps: int) -> Matrices:
+    """Return the matrices of a filter of ``taps`` taps over all points, in float32."""
+    outputs = SIDE + 1 - taps
+    rows = [_infinite(outputs, taps), *(_finite(a, outputs, taps) for a in FINITE)]
+    data, filters, columns = (np.stack(part) for part in zip(*rows, strict=True))
+    # both of like size, by powers of two, which cost no precision
+    ratio = np.linalg.norm(data, axis=1) / np.linalg.norm(filters, axis=1)
+    factor = 2.0 ** np.round(np.log2(ratio) / 2)[:, np.newaxis]
+    return Matrices(
+        outputs,
+        taps,
+        (data / factor).astype(np.float32),
+        (filters * factor).astype(np.float32),
+        np.ascontiguousarray(columns.T, np.float32),
+    )
+
+
+Parts = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def _finite(point: float, outputs: int, taps: int) -> Parts:
+    """Return a row of the input's and of the filter's matrix, and a column of the output's."""
+    others = [b for b in FINITE if b != point]
+    data = np.zeros(SIDE)
+    data[: SIDE - 1] = np.poly(others)[::-1]
+    norm = np.prod([point - b for b in others])
+    return data, point ** np.arange(taps) / norm, point ** np.arange(outputs)
+
+
+def _infinite(outputs: int, taps: int) -> Parts:
+    return np.poly(FINITE)[::-1].copy(), np.eye(taps)[-1], np.eye(outputs)[-1]

@@ -1,0 +1,158 @@
+"""Primitives over buffers that are named anew in every run: products, moves, transforms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from demitasse.backends.onednn.constants import Arg
+from demitasse.backends.onednn.engine import Description, Engine, Primitive
+from demitasse.backends.onednn.layout import aligned
+
+__all__ = ["Missing", "Move", "Piece", "Transform", "View", "pitch", "product"]
+
+PAGE, SHIFT = 1024, 176
+"""Elements of 4 KiB, and by how many the rows of a stack are apart more than a multiple of that."""
+
+
+def pitch(count: int) -> int:
+    """Return how far apart rows of ``count`` elements begin, where many are read at once.
+
+    Addresses that differ by a multiple of 4 KiB compete for the same few lines of a first-level
+    cache; a dozen rows would drive each other out.
+    """
+    return count + (SHIFT - count) % PAGE
+
+
+class Missing(Exception):  # noqa: N818 - not an error: the definition is computed instead
+    """The library has no good primitive for a part."""
+
+
+class View(NamedTuple):
+    """A part of a buffer as an array.
+
+    Attributes:
+        shape: Sizes of its axes.
+        strides: Elements from one to the next along each axis.
+        offset: Where it begins in the buffer.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+
+    @classmethod
+    def rows(cls, *shape: int) -> View:
+        """Return the whole of a buffer in C order."""
+        return cls(shape, tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape))))
+
+
+class Piece:
+    """A primitive and the places in its buffers that it works on.
+
+    Args:
+        engine: The engine.
+        description: What to make.
+        uses: Role, descriptor and offset of every argument, in the order of the buffers.
+    """
+
+    __slots__ = ("offsets", "primitive")
+
+    def __init__(
+        self, engine: Engine, description: Description | None, uses: Sequence[tuple[int, int, int]]
+    ) -> None:
+        if description is None:
+            raise Missing
+        pairs = [(role, descriptor) for role, descriptor, _ in uses]
+        self.primitive = Primitive(engine, description, pairs)
+        self.offsets = [offset for _, _, offset in uses]
+
+    def __call__(self, *buffers: np.ndarray) -> None:
+        primitive = self.primitive
+        for place, (buffer, offset) in enumerate(zip(buffers, self.offsets, strict=True)):
+            primitive.bind(place, buffer[offset:] if offset else buffer)
+        primitive.run()
+
+
+class Move(Piece):
+    """target = source, from one arrangement to another."""
+
+    __slots__ = ()
+
+    def __init__(self, engine: Engine, source: View, target: View) -> None:
+        here = engine.strided(source.shape, source.strides)
+        there = engine.strided(target.shape, target.strides)
+        uses = [(Arg.SRC, here, source.offset), (Arg.DST, there, target.offset)]
+        super().__init__(engine, engine.describe_reorder(here, there), uses)
+
+
+def product(
+    engine: Engine,
+    views: tuple[View, View, View],
+    *,
+    bias: View | None = None,
+    attributes: int | None = None,
+) -> Piece:
+    """Return target = left @ right (+ bias), for stacks of matrices.
+
+    Args:
+        engine: The engine.
+        views: Of left, right and target.
+        bias: Of an offset for each column.
+        attributes: What happens to the product; by default it overwrites the target.
+
+    Raises:
+        Missing: The library has no good primitive.
+    """
+    a, b, c = (engine.strided(view.shape, view.strides) for view in views)
+    row = engine.strided(bias.shape, bias.strides) if bias else None
+    chosen = engine.attributes if attributes is None else attributes
+    found = engine.describe("dnnl_matmul", engine.handle, a, b, row, c, chosen)
+    left, right, target = views
+    uses = [(Arg.SRC, a, left.offset), (Arg.WEIGHTS, b, right.offset)]
+    if bias and row:
+        uses.append((Arg.BIAS, row, bias.offset))
+    return Piece(engine, found, [*uses, (Arg.DST, c, target.offset)])
+
+
+class Transform:
+    """out[r, s] = sum over i, j of matrix[r, i] * matrix[s, j] * in[i, j], for rows of numbers.
+
+    Args:
+        engine: The engine.
+        matrix: Shape (R, K).
+        count: Length of the rows, a ``pitch``; in is (K, K, count), out is (R, R, count).
+        relu: Whether what is negative becomes 0.
+
+    Raises:
+        Missing: The library has no good primitive.
+    """
+
+    def __init__(
+        self, engine: Engine, matrix: np.ndarray, count: int, *, relu: bool = False
+    ) -> None:
+        high, wide = matrix.shape
+        self.matrix = aligned(matrix.size)
+        self.matrix[...] = matrix.reshape(-1)
+        self.down = product(
+            engine,
+            (View.rows(high, wide), View.rows(wide, wide * count), View.rows(high, wide * count)),
+        )
+        self.across = product(
+            engine,
+            (View.rows(1, high, wide), View.rows(high, wide, count), View.rows(high, high, count)),
+            attributes=engine.attributes_with_relu if relu else None,
+        )
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """What it runs."""
+        return [self.down, self.across]
+
+    def __call__(self, source: np.ndarray, middle: np.ndarray, target: np.ndarray) -> None:
+        """Transform ``source`` to ``target``; ``middle`` is scratch of (R, K, count)."""
+        self.down(self.matrix, source, middle)
+        self.across(self.matrix, middle, target)

@@ -1,0 +1,217 @@
+"""How an image is cut into tiles, and where its elements and theirs lie."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from demitasse.backends.onednn.layout import Layout
+from demitasse.backends.onednn.winograd.matrices import POINTS, SIDE, Matrices
+from demitasse.backends.onednn.winograd.pieces import Missing, View, pitch
+
+__all__ = ["Axes", "Tiling"]
+
+CHUNK = 5 << 20
+"""Bytes of a transformed stack that are worked on at a time: two of them stay in a cache."""
+
+NEAR, FAR = 6.0, 8.0
+"""Operations that take as long as a byte that is moved within the cache, or through it."""
+
+START = 1e7
+"""Operations that take as long as starting the primitives of a chunk."""
+
+MARGIN = 1.3
+"""How much cheaper it must be: the caches are shared with others, the arithmetic is not."""
+
+
+class Axes:
+    """The strides of (N, C, H, W) in a layout, the channels as one loop or as blocks.
+
+    Raises:
+        Missing: It has loops of another kind, or padding.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        loops: dict[int, list[tuple[int, int]]] = {axis: [] for axis in range(4)}
+        parts = View.rows(*layout.shape).strides
+        for axis, count, stride in (
+            zip(range(4), layout.shape, parts, strict=True) if layout.plain else layout.key[1]
+        ):
+            loops[axis].append((count, stride))
+        if any(len(loops[axis]) > 1 for axis in (0, 2, 3)):
+            raise Missing
+        self.image, self.row, self.column = (
+            loops[axis][0][1] if loops[axis] else layout.size for axis in (0, 2, 3)
+        )
+        self.counts = tuple(count for count, _ in loops[1]) or (1,)
+        self.steps = tuple(stride for _, stride in loops[1]) or (1,)
+        if math.prod(self.counts) != layout.shape[1]:
+            raise Missing
+
+    @property
+    def packed(self) -> tuple[int, ...]:
+        """The strides of the channel loops where the channels lie one after the other."""
+        return View.rows(*self.counts).strides
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """The tiles of a stack of images: pieces of the input that overlap, pieces of the output.
+
+    Attributes:
+        matrices: Of the filter.
+        images: How many images there are.
+        channels: Of the input.
+        size: Rows and columns of the input.
+        filters: Channels of the output.
+        groups: Into how many parts channels and filters are divided.
+        pad: Zeros above and left of the input.
+        output: Rows and columns of the output.
+    """
+
+    matrices: Matrices
+    images: int
+    channels: int
+    size: tuple[int, int]
+    filters: int
+    groups: int
+    pad: tuple[int, int]
+    output: tuple[int, int]
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of tiles of one image."""
+        step = self.matrices.outputs
+        return -(-self.output[0] // step), -(-self.output[1] // step)
+
+    @property
+    def padded(self) -> tuple[int, int]:
+        """Rows and columns of an image with zeros around it, as the tiles reach."""
+        more = self.matrices.taps - 1
+        return tuple(count * self.matrices.outputs + more for count in self.grid)  # type: ignore[return-value]
+
+    @property
+    def chunk(self) -> int:
+        """Images that are worked on at a time, a divisor of their number."""
+        one = POINTS * math.prod(self.grid) * max(self.channels, self.filters) * 4
+        most = min(self.images, CHUNK // one)
+        return max((n for n in range(1, most + 1) if self.images % n == 0), default=1)
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of a chunk."""
+        return self.chunk * math.prod(self.grid)
+
+    @property
+    def data(self) -> int:
+        """Elements from one point's values of the input to the next's."""
+        return pitch(self.tiles * self.channels)
+
+    @property
+    def sums(self) -> int:
+        """Elements from one point's values of the output to the next's."""
+        return pitch(self.tiles * self.filters)
+
+    @property
+    def depth(self) -> int:
+        """How many filters of one channel there are."""
+        return self.channels * self.filters // self.groups
+
+    @property
+    def weights(self) -> int:
+        """Elements from one point's values of the filters to the next's."""
+        return pitch(self.depth)
+
+    @property
+    def backward(self) -> Tiling:
+        """The convolution that is the gradient of the input."""
+        rest = self.matrices.taps - 1
+        pad = (rest - self.pad[0], rest - self.pad[1])
+        return replace(
+            self, channels=self.filters, filters=self.channels, size=self.output, pad=pad,
+            output=self.size,
+        )  # fmt: skip
+
+    # -- where things lie ----------------------------------------------------------------------
+
+    def border(self, image: Axes) -> tuple[View, View]:
+        """Return a chunk of images in their layout, and the same inside the zeros around them."""
+        rows, columns = self.padded
+        c = self.channels
+        shape = (self.chunk, *self.size, *image.counts)
+        inside = (self.pad[0] * columns + self.pad[1]) * c
+        return (
+            View(shape, (image.image, image.row, image.column, *image.steps)),
+            View(shape, (rows * columns * c, columns * c, c, *image.packed), inside),
+        )
+
+    def windows(self) -> Iterator[tuple[View, View]]:
+        """Yield parts of the padded images, and where they go in a stack of tiles.
+
+        Pieces of the input overlap, but those parts of them that are as long as a step do not.
+        """
+        step, c = self.matrices.outputs, self.channels
+        rows, columns = self.padded
+        down, right = self.grid
+        per_image = down * right * c
+        source = (columns * c, c, rows * columns * c, step * columns * c, step * c, 1)
+        target = (SIDE * self.data, self.data, per_image, right * c, c, 1)
+        for i in range(0, SIDE, step):
+            for j in range(0, SIDE, step):
+                part = (min(step, SIDE - i), min(step, SIDE - j))
+                shape = (*part, self.chunk, down, right, c)
+                yield (
+                    View(shape, source, (i * columns + j) * c),
+                    View(shape, target, (i * SIDE + j) * self.data),
+                )
+
+    def outputs(self, image: Axes) -> Iterator[tuple[View, View]]:
+        """Yield parts of a stack of output tiles, and where they lie in a chunk of images.
+
+        The last tiles of a row or column may be cut off.
+        """
+        step, m = self.matrices.outputs, self.filters
+        down, right = self.grid
+        per_image = down * right * m
+        source = (step * self.sums, self.sums, per_image, right * m, m, *image.packed)
+        target = (
+            image.row, image.column, image.image, step * image.row, step * image.column,
+            *image.steps,
+        )  # fmt: skip
+        for top, tall, high in _spans(self.output[0], step):
+            for left, wide, broad in _spans(self.output[1], step):
+                shape = (high, broad, self.chunk, tall, wide, *image.counts)
+                yield (
+                    View(shape, source, (top * right + left) * m),
+                    View(shape, target, step * (top * image.row + left * image.column)),
+                )
+
+    # -- what it costs -------------------------------------------------------------------------
+
+    def pays(self, *, training: bool) -> bool:
+        """Whether transforms and products cost less than the definition, by a model of both.
+
+        It knows only sizes, so that the same net always computes the same numbers.
+        """
+        tiles, step = self.images * math.prod(self.grid), self.matrices.outputs
+        rounds = self.images // self.chunk
+        data, sums = (POINTS * tiles * count for count in (self.channels, self.filters))
+        image = self.images * math.prod(self.size) * self.channels
+        out = 1 + 2 * step / SIDE + 3 * step**2 / POINTS
+        moved = 5 * data + out * sums + 3 * image
+        filters = POINTS * self.depth * (rounds + (3 if training else 0))
+        mine = (
+            2.0 * POINTS * tiles * self.depth + 4 * (NEAR * moved + FAR * filters) + START * rounds
+        )
+        area = math.prod(self.output) * self.matrices.taps**2
+        return mine * MARGIN < 2.0 * self.images * area * self.depth
+
+
+def _spans(size: int, step: int) -> Iterator[tuple[int, int, int]]:
+    """Yield first tile, number of tiles and their height: whole tiles, and the one cut off."""
+    whole, rest = divmod(size, step)
+    if whole:
+        yield 0, whole, step
+    if rest:
+        yield whole, 1, rest

@@ -1,0 +1,175 @@
+"""Convolution by minimal filtering against the portable code, which follows the definition."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lowered import build, expect_same, layer, net, run
+
+from demitasse.backends.onednn import status
+from demitasse.backends.onednn.winograd import tiling
+from demitasse.backends.onednn.winograd.convolution import TiledConvolution
+from demitasse.backends.onednn.winograd.gradient import TiledFilterGradient
+from demitasse.backends.onednn.winograd.matrices import matrices
+from demitasse.config import settings
+
+pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
+
+ROUNDING = 5e-5
+"""Of the largest value; the definition's own error is a third of the one here."""
+
+
+@pytest.fixture(autouse=True)
+def always(monkeypatch):
+    """Take the tiles for every convolution that can be tiled, however small."""
+    monkeypatch.setattr(tiling, "MARGIN", 0.0)
+
+
+def conv(m, rest="kernel_size: 3 pad: 1", bottom="x", name="c"):
+    return layer(
+        name, "Convolution", bottom, name, f"convolution_param {{ num_output: {m} {rest} }}"
+    )
+
+
+def calls(planned, name="c"):
+    index = planned.layer_names.index(name)
+    entry = planned.plan.entries[index]
+    step = entry.group.step if entry.group else entry.step
+    return [type(call) for call in (*step.forward_calls, *step.backward_calls)]
+
+
+@pytest.mark.parametrize("taps", [3, 5])
+def test_products_at_the_points_are_the_filtered_row(taps):
+    of, rng = matrices(taps), np.random.default_rng(0)
+    row, taken = rng.normal(size=len(of.input)), rng.normal(size=taps)
+
+    got = of.output @ ((of.filter.astype(float) @ taken) * (of.input.astype(float) @ row))
+
+    assert of.outputs + taps - 1 == len(row)
+    np.testing.assert_allclose(got, np.correlate(row, taken, "valid"), atol=2e-6)
+
+
+def test_a_product_at_the_last_point_goes_to_every_output():
+    for taps in (3, 5):
+        assert np.array_equal(matrices(taps).output[:, -1], np.ones(matrices(taps).outputs))
+
+
+@given(
+    n=st.integers(1, 3),
+    group=st.integers(1, 2),
+    c=st.integers(1, 20),
+    m=st.integers(1, 20),
+    size=st.tuples(st.integers(5, 13), st.integers(5, 13)),
+    taps=st.sampled_from([3, 5]),
+    pad=st.tuples(st.integers(0, 2), st.integers(0, 2)),
+    bias=st.booleans(),
+)
+def test_both_passes_are_the_portable_ones(n, group, c, m, size, taps, pad, bias):
+    rest = (
+        f"group: {group} kernel_size: {taps} pad_h: {pad[0]} pad_w: {pad[1]} "
+        f"bias_term: {str(bias).lower()}"
+    )
+    text = net(conv(m * group, rest), shape=(n, c * group, *size))
+
+    expect_same(text, ["c"], rtol=ROUNDING)
+
+
+def test_all_three_passes_go_over_tiles():
+    planned = build(net(conv(32), shape=(2, 16, 12, 12)))
+
+    run(planned)
+
+    assert calls(planned) == [TiledConvolution, TiledFilterGradient, TiledConvolution]
+
+
+@pytest.mark.parametrize("images", [1, 4, 6, 7])
+def test_images_are_worked_on_in_chunks(images, monkeypatch):
+    monkeypatch.setattr(tiling, "CHUNK", 2 * 36 * 9 * 16 * 4)
+
+    expect_same(net(conv(16), shape=(images, 8, 12, 12)), ["c"], rtol=ROUNDING)
+
+
+def test_blocks_of_channels_and_rows_of_tiles_that_are_cut_off():
+    text = net(
+        conv(32), layer("r", "ReLU", "c", "c"), conv(48, bottom="c", name="d"),
+        shape=(2, 16, 15, 13),
+    )  # fmt: skip
+
+    expect_same(text, ["c", "d"], rtol=ROUNDING)
+
+
+def test_offsets_and_a_rectifier_are_part_of_the_way_back():
+    text = net(conv(24), layer("r", "ReLU", "c", "c"), shape=(2, 16, 9, 9))
+
+    planned = build(text, "TEST")
+
+    expect_same(text, ["c"], "TEST", rtol=ROUNDING)
+    planned.forward()
+    assert calls(planned) == [TiledConvolution]
+    assert planned.plan.entries[1].group.count == 2
+
+
+def test_stored_statistics_and_factors_are_folded_into_the_filters():
+    text = net(
+        conv(24, "kernel_size: 3 pad: 1 bias_term: false"),
+        layer("n", "BatchNorm", "c", "c"),
+        layer("s", "Scale", "c", "c", "scale_param { bias_term: true }"),
+        layer("r", "ReLU", "c", "c"),
+        shape=(2, 16, 9, 9),
+    ).replace("force_backward: true", "")
+    planned, portable = build(text, "TEST"), build(text, "TEST", plan=False)
+
+    for factor in (1.0, 0.5):  # the second time, the filters are made again
+        for each in (planned, portable):
+            each.params["s"][0].data[...] *= factor
+            each.forward()
+        assert planned.plan.entries[1].group.count == 4
+        want = portable.blobs["c"].data
+        assert np.abs(planned.blobs["c"].data - want).max() <= ROUNDING * want.max()
+
+
+def test_filters_are_made_again_when_the_parameter_has_changed():
+    planned = build(net(conv(16), shape=(1, 16, 8, 8)), "TEST")
+    planned.forward()
+    before = np.array(planned.blobs["c"].data)
+
+    for blob in planned.params["c"]:
+        blob.data[...] *= 2
+    planned.forward()
+
+    np.testing.assert_allclose(planned.blobs["c"].data, 2 * before, rtol=1e-4, atol=1e-3)
+
+
+def test_a_setting_asks_for_the_definition():
+    settings.set("winograd", False)
+    try:
+        planned = build(net(conv(16), shape=(1, 16, 8, 8)), "TEST")
+        planned.forward()
+    finally:
+        settings.set("winograd", None)
+
+    assert TiledConvolution not in calls(planned)
+
+
+@pytest.mark.parametrize(
+    "rest",
+    ["kernel_size: 3 stride: 2", "kernel_size: 3 dilation: 2", "kernel_size: 4", "kernel_size: 1"],
+)
+def test_other_windows_follow_the_definition(rest):
+    planned = build(net(conv(16, rest), shape=(1, 16, 9, 9)), "TEST")
+
+    planned.forward()
+
+    assert TiledConvolution not in calls(planned)
+
+
+def test_tiles_are_for_many_channels(monkeypatch):
+    monkeypatch.undo()
+
+    def tiled(channels, size):
+        planned = build(net(conv(channels), shape=(8, channels, size, size)), "TEST")
+        planned.forward()
+        return TiledConvolution in calls(planned)
+
+    assert tiled(256, 14)
+    assert not tiled(8, 14)

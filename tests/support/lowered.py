@@ -1,0 +1,82 @@
+"""A small net with every layer lowered, against the same net in portable code."""
+
+import numpy as np
+
+from demitasse import Net
+from demitasse.proto import NetParameter, parse_text
+
+SEED = 5
+
+
+def build(text, phase="TRAIN", **options):
+    param = parse_text(text, NetParameter)
+    net = Net(param, phase, device="cpu", seed=SEED, **options)
+    rng = np.random.default_rng(SEED)
+    for name, blobs in net.params.items():
+        del name
+        for blob in blobs:
+            blob.data[...] = rng.uniform(0.5, 1.5, blob.shape)
+    for name in net.inputs:
+        blob = net.blobs[name]
+        whole = name == "label"
+        blob.data[...] = rng.integers(0, 3, blob.shape) if whole else rng.normal(size=blob.shape)
+    return net
+
+
+def run(net, passes=2):
+    """Forward and backward; the second pass adds to the parameters' gradients."""
+    net.clear_param_diffs()
+    for _ in range(passes):
+        net.forward()
+        rng = np.random.default_rng(SEED + 1)
+        for name in net.outputs:
+            if name != "loss":
+                net.blobs[name].diff[...] = rng.normal(size=net.blobs[name].shape)
+        net.backward()
+    data = {name: np.array(blob.data) for name, blob in net.blobs.items()}
+    diff = {f"d {name}": np.array(blob.diff) for name, blob in net.blobs.items()}
+    grads = {
+        f"d {name}[{i}]": np.array(blob.diff)
+        for name, blobs in net.params.items()
+        for i, blob in enumerate(blobs)
+    }
+    params = {
+        f"{name}[{i}]": np.array(blob.data)
+        for name, blobs in net.params.items()
+        for i, blob in enumerate(blobs)
+    }
+    return data | diff | grads | params
+
+
+def expect_same(text, lowered=(), phase="TRAIN", rtol=2e-5):
+    """The planned net gives what the portable one gives; the named layers are lowered."""
+    planned, portable = build(text, phase), build(text, phase, plan=False)
+
+    got, want = run(planned), run(portable)
+
+    for key, value in want.items():
+        known = ~np.isnan(value)  # the mean of no element is no number
+        assert np.array_equal(np.isnan(got[key]), ~known), key
+        scale = max(1e-3, np.abs(value[known]).max(initial=0))
+        assert np.abs(got[key] - value)[known].max(initial=0) <= rtol * scale, key
+    steps = dict(zip(planned.layer_names, planned.plan.steps(), strict=True))
+    for name in lowered:
+        assert "onednn" in type(steps[name]).__module__, f"{name} is not lowered"
+
+
+def net(*layers, shape=(2, 3, 7, 6), label=None):
+    dims = " ".join(f"dim: {d}" for d in shape)
+    inputs = [f'layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ {dims} }} }} }}']
+    if label is not None:
+        dims = " ".join(f"dim: {d}" for d in label)
+        inputs.append(
+            f'layer {{ name: "label" type: "Input" top: "label" '
+            f"input_param {{ shape {{ {dims} }} }} }}"
+        )
+    return "\n".join(["force_backward: true", *inputs, *layers])
+
+
+def layer(name, kind, bottom, top, param=""):
+    bottoms = " ".join(f'bottom: "{b}"' for b in bottom.split())
+    tops = " ".join(f'top: "{t}"' for t in top.split())
+    return f'layer {{ name: "{name}" type: "{kind}" {bottoms} {tops} {param} }}'
