@@ -64,11 +64,11 @@ TABLE = {
         Setting("python_layers", _flag, True, "whether a net may import modules for Python layers"),
         Setting("log_level", str, "info", "debug, info, warning or error"),
         Setting("threads", int, 0, "threads of the CPU kernels; 0: as many as the machine has"),
+        Setting("on_error", str, "raise", "broken records: raise, or skip to the next one"),
+        Setting("onednn_library", str, "", "file of oneDNN's library; none: do without it"),
         Setting(
             "winograd", _flag, True, "convolve by minimal filtering on cpu where that is faster"
         ),
-        Setting("on_error", str, "raise", "broken records: raise, or skip to the next one"),
-        Setting("onednn_library", str, "", "file of oneDNN's library; none: do without it"),
         Setting("tf32", _flag, False, "let float32 products on a GPU round their inputs to TF32"),
     )
 }
