@@ -14,7 +14,6 @@ from demitasse.backends.onednn.engine import Engine
 from demitasse.backends.onednn.layout import aligned
 from demitasse.backends.onednn.ports import Port, Reader, Writer
 from demitasse.backends.onednn.winograd.filters import Filters
-from demitasse.backends.onednn.winograd.matrices import POINTS
 from demitasse.backends.onednn.winograd.pieces import Move, Piece, Transform, View, product
 from demitasse.backends.onednn.winograd.tiling import Axes, Tiling
 
@@ -85,7 +84,7 @@ class TiledConvolution:
         self.back = Transform(engine, tiling.matrices.output, tiling.sums, relu=relu)
         self.join = [Move(engine, *views) for views in tiling.outputs(there)]
         self.steps = here.image * tiling.chunk, there.image * tiling.chunk
-        self.size = POINTS * max(tiling.data, tiling.sums)
+        self.size = tiling.points * max(tiling.data, tiling.sums)
 
     def _products(self, *, with_bias: bool) -> tuple[list[Piece], list[Piece]]:
         """Return products at all points, group by group, and those at the last one by itself.
@@ -98,7 +97,7 @@ class TiledConvolution:
         wide, broad = tiling.channels, tiling.filters
 
         def views(count: int, group: int) -> tuple[View, View, View]:
-            first = POINTS - 1 if count == 1 else 0
+            first = tiling.points - 1 if count == 1 else 0
             data, weights, sums = tiling.data, tiling.weights, tiling.sums
             return (
                 View((count, rows, c), (data, wide, 1), first * data + group * c),
@@ -106,7 +105,7 @@ class TiledConvolution:
                 View((count, rows, m), (sums, broad, 1), first * sums + group * m),
             )
 
-        most = POINTS - 1 if with_bias else POINTS
+        most = tiling.points - with_bias
         engine = self.engine
         return (
             [product(engine, views(most, group)) for group in range(groups)],

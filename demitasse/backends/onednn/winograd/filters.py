@@ -8,7 +8,6 @@ import numpy as np
 
 from demitasse.backends.onednn.engine import Engine
 from demitasse.backends.onednn.layout import aligned
-from demitasse.backends.onednn.winograd.matrices import POINTS
 from demitasse.backends.onednn.winograd.pieces import Move, Piece, Transform, View
 from demitasse.backends.onednn.winograd.tiling import Tiling
 
@@ -30,7 +29,7 @@ def filter_views(tiling: Tiling, *, backward: bool = False) -> tuple[View, View]
 
 
 class Filters:
-    """The filters of a convolution at all points, as matrices (36, groups, inputs, outputs).
+    """The filters of a convolution at all points, as matrices (points, groups, inputs, outputs).
 
     Args:
         engine: The engine.
@@ -45,8 +44,8 @@ class Filters:
         count = tiling.weights
         self.move = Move(engine, stored, taps)
         self.transform = Transform(engine, np.ascontiguousarray(matrix), count)
-        self.count = count
-        self.points = aligned(POINTS * count)
+        self.size = tiling.points * count
+        self.points = aligned(self.size)
         self.version = (-1, -1)
 
     @property
@@ -64,7 +63,7 @@ class Filters:
 
     def update(self, weights: np.ndarray) -> None:
         """Transform ``weights``, in C order."""
-        taps, middle = self.engine.workspaces(POINTS * self.count, POINTS * self.count)
+        taps, middle = self.engine.workspaces(self.size, self.size)
         self.move(weights, taps)
         self.transform(taps, middle, self.points)
 
@@ -73,10 +72,10 @@ class FilterGradient:
     """From the gradient at the points to that of the parameter."""
 
     def __init__(self, engine: Engine, tiling: Tiling) -> None:
-        self.engine, self.count = engine, tiling.weights
+        self.engine, self.size = engine, tiling.points * tiling.weights
         stored, taps = filter_views(tiling)
         matrix = np.ascontiguousarray(tiling.matrices.filter.T)
-        self.transform = Transform(engine, matrix, self.count)
+        self.transform = Transform(engine, matrix, tiling.weights)
         self.move = Move(engine, taps, stored)
 
     @property
@@ -86,6 +85,6 @@ class FilterGradient:
 
     def __call__(self, points: np.ndarray, target: np.ndarray) -> None:
         """Write the gradient to ``target``, in C order."""
-        middle, taps = self.engine.workspaces(POINTS * self.count, POINTS * self.count)
+        middle, taps = self.engine.workspaces(self.size, self.size)
         self.transform(points, middle, taps)
         self.move(taps, target)

@@ -9,7 +9,6 @@ from demitasse.backends.onednn.layout import aligned
 from demitasse.backends.onednn.ports import Gradient, Port, Reader
 from demitasse.backends.onednn.winograd.convolution import Windows
 from demitasse.backends.onednn.winograd.filters import FilterGradient
-from demitasse.backends.onednn.winograd.matrices import POINTS
 from demitasse.backends.onednn.winograd.pieces import Move, Piece, Transform, View, product
 from demitasse.backends.onednn.winograd.tiling import Axes, Tiling
 
@@ -72,9 +71,9 @@ class TiledFilterGradient:
             product(
                 engine,
                 (
-                    View((POINTS, c, rows), (tiling.data, 1, wide), group * c),
-                    View((POINTS, rows, m), (tiling.sums, broad, 1), group * m),
-                    View((POINTS, c, m), (tiling.weights, m, 1), group * c * m),
+                    View((tiling.points, c, rows), (tiling.data, 1, wide), group * c),
+                    View((tiling.points, rows, m), (tiling.sums, broad, 1), group * m),
+                    View((tiling.points, c, m), (tiling.weights, m, 1), group * c * m),
                 ),
                 attributes=engine.attributes_adding if adds else None,
             )
@@ -85,14 +84,16 @@ class TiledFilterGradient:
         """Return the sum over tiles at the last point, where each is the sum of its outputs."""
         tiling, engine = self.tiling, self.engine
         rows, m = tiling.tiles, tiling.filters
-        tiles = View((rows, m), (m, 1), (POINTS - 1) * tiling.sums)
+        tiles = View((rows, m), (m, 1), (tiling.points - 1) * tiling.sums)
         views = (View.rows(1, rows), tiles, View.rows(1, m))
         return product(engine, views, attributes=engine.attributes_adding if adds else None)
 
     def __call__(self) -> None:
         x, dy = self.source.array(), self.gradient.array()
         tiling = self.tiling
-        data, sums, filters = (POINTS * n for n in (tiling.data, tiling.sums, tiling.weights))
+        data, sums, filters = (
+            tiling.points * n for n in (tiling.data, tiling.sums, tiling.weights)
+        )
         one, two, three, total = self.engine.workspaces(
             max(data, filters), max(data, sums, filters), sums, filters
         )

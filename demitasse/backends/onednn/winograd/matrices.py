@@ -1,8 +1,8 @@
 """The matrices of Winograd's minimal filtering, from the points they are made of.
 
-A row of ``m`` outputs of a filter of ``r`` taps is the middle part of a product of polynomials. It
-is found from the product's values at m + r - 1 points, one of them infinity, so m + r - 1
-multiplications do where the definition needs m * r.
+A row of m outputs of a filter of r taps is the middle part of a product of polynomials. It is found
+from the product's values at m + r - 1 points, one of them infinity, so that many multiplications do
+where the definition needs m * r.
 
 Source: S. Winograd, Arithmetic Complexity of Computations, 1980; A. Lavin and S. Gray, Fast
 Algorithms for Convolutional Neural Networks, 2016.
@@ -15,17 +15,17 @@ from functools import cache
 
 import numpy as np
 
-__all__ = ["POINTS", "SIDE", "Matrices", "matrices"]
+__all__ = ["FINITE", "Matrices", "matrices"]
 
-FINITE = (0.0, -1.0, 2.0, -0.5, 1.0)
-"""The finite points. These give a third of the rounding error of 0, 1, -1, 2, -2. The value 1 comes
-last, as an offset of all outputs is an offset of the product there alone."""
+FINITE = {
+    3: (0.0, -1.0, 2.0, -0.5, 1.0),
+    5: (0.0, -1.0, 2.0, -2.0, 0.5, -0.5, 1.0),
+}
+"""The finite points for filters of so many taps; with infinity they give 4 outputs.
 
-SIDE = len(FINITE) + 1
-"""Length of the pieces that an input is cut into."""
-
-POINTS = SIDE * SIDE
-"""How many points a tile is looked at."""
+Of those that float32 holds exactly, these round best: the error is 3 and 5 times that of the
+definition. The value 1 comes last: an offset of all outputs is one of the product there alone.
+"""
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,11 @@ class Matrices:
 
 @cache
 def matrices(taps: int) -> Matrices:
-    """Return the matrices of a filter of ``taps`` taps over all points, in float32."""
-    outputs = SIDE + 1 - taps
-    rows = [_infinite(outputs, taps), *(_finite(a, outputs, taps) for a in FINITE)]
+    """Return the matrices of a filter of 3 or 5 taps over all points, in float32."""
+    points = FINITE[taps]
+    outputs = len(points) + 2 - taps
+    rows = [_infinite(points, outputs, taps)]
+    rows += [_finite(points, point, outputs, taps) for point in points]
     data, filters, columns = (np.stack(part) for part in zip(*rows, strict=True))
     # both of like size, by powers of two, which cost no precision
     ratio = np.linalg.norm(data, axis=1) / np.linalg.norm(filters, axis=1)
@@ -68,14 +70,13 @@ def matrices(taps: int) -> Matrices:
 Parts = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-def _finite(point: float, outputs: int, taps: int) -> Parts:
+def _finite(points: tuple[float, ...], point: float, outputs: int, taps: int) -> Parts:
     """Return a row of the input's and of the filter's matrix, and a column of the output's."""
-    others = [b for b in FINITE if b != point]
-    data = np.zeros(SIDE)
-    data[: SIDE - 1] = np.poly(others)[::-1]
-    norm = np.prod([point - b for b in others])
+    others = [other for other in points if other != point]
+    data = np.append(np.poly(others)[::-1], 0.0)
+    norm = np.prod([point - other for other in others])
     return data, point ** np.arange(taps) / norm, point ** np.arange(outputs)
 
 
-def _infinite(outputs: int, taps: int) -> Parts:
-    return np.poly(FINITE)[::-1].copy(), np.eye(taps)[-1], np.eye(outputs)[-1]
+def _infinite(points: tuple[float, ...], outputs: int, taps: int) -> Parts:
+    return np.poly(points)[::-1].copy(), np.eye(taps)[-1], np.eye(outputs)[-1]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from demitasse.backends.onednn.layout import Layout
-from demitasse.backends.onednn.winograd.matrices import POINTS, SIDE, Matrices
+from demitasse.backends.onednn.winograd.matrices import Matrices
 from demitasse.backends.onednn.winograd.pieces import Missing, View, pitch
 
 __all__ = ["Axes", "Tiling"]
@@ -15,14 +15,15 @@ __all__ = ["Axes", "Tiling"]
 CHUNK = 5 << 20
 """Bytes of a transformed stack that are worked on at a time: two of them stay in a cache."""
 
-NEAR, FAR = 6.0, 8.0
-"""Operations that take as long as a byte that is moved within the cache, or through it."""
+NEAR, FAR = 9.0, 8.0
+"""Operations that take as long as a byte that is moved within the cache, or through it. With the
+machine to itself the first is 4; with neighbours on its caches it was seen to be 24."""
 
 START = 1e7
 """Operations that take as long as starting the primitives of a chunk."""
 
-MARGIN = 1.3
-"""How much cheaper it must be: the caches are shared with others, the arithmetic is not."""
+MARGIN = 1.1
+"""How many times cheaper it must be."""
 
 
 class Axes:
@@ -80,6 +81,11 @@ class Tiling:
     output: tuple[int, int]
 
     @property
+    def points(self) -> int:
+        """How many points the tiles are looked at: products for each piece of the output."""
+        return len(self.matrices.input) ** 2
+
+    @property
     def grid(self) -> tuple[int, int]:
         """Rows and columns of tiles of one image."""
         step = self.matrices.outputs
@@ -94,7 +100,7 @@ class Tiling:
     @property
     def chunk(self) -> int:
         """Images that are worked on at a time, a divisor of their number."""
-        one = POINTS * math.prod(self.grid) * max(self.channels, self.filters) * 4
+        one = self.points * math.prod(self.grid) * max(self.channels, self.filters) * 4
         most = min(self.images, CHUNK // one)
         return max((n for n in range(1, most + 1) if self.images % n == 0), default=1)
 
@@ -151,19 +157,19 @@ class Tiling:
 
         Pieces of the input overlap, but those parts of them that are as long as a step do not.
         """
-        step, c = self.matrices.outputs, self.channels
+        side, step, c = len(self.matrices.input), self.matrices.outputs, self.channels
         rows, columns = self.padded
         down, right = self.grid
         per_image = down * right * c
         source = (columns * c, c, rows * columns * c, step * columns * c, step * c, 1)
-        target = (SIDE * self.data, self.data, per_image, right * c, c, 1)
-        for i in range(0, SIDE, step):
-            for j in range(0, SIDE, step):
-                part = (min(step, SIDE - i), min(step, SIDE - j))
+        target = (side * self.data, self.data, per_image, right * c, c, 1)
+        for i in range(0, side, step):
+            for j in range(0, side, step):
+                part = (min(step, side - i), min(step, side - j))
                 shape = (*part, self.chunk, down, right, c)
                 yield (
                     View(shape, source, (i * columns + j) * c),
-                    View(shape, target, (i * SIDE + j) * self.data),
+                    View(shape, target, (i * side + j) * self.data),
                 )
 
     def outputs(self, image: Axes) -> Iterator[tuple[View, View]]:
@@ -196,13 +202,15 @@ class Tiling:
         """
         tiles, step = self.images * math.prod(self.grid), self.matrices.outputs
         rounds = self.images // self.chunk
-        data, sums = (POINTS * tiles * count for count in (self.channels, self.filters))
+        data, sums = (self.points * tiles * count for count in (self.channels, self.filters))
         image = self.images * math.prod(self.size) * self.channels
-        out = 1 + 2 * step / SIDE + 3 * step**2 / POINTS
+        out = 1 + 2 * step / len(self.matrices.input) + 3 * step**2 / self.points
         moved = 5 * data + out * sums + 3 * image
-        filters = POINTS * self.depth * (rounds + (3 if training else 0))
+        filters = self.points * self.depth * (rounds + (3 if training else 0))
         mine = (
-            2.0 * POINTS * tiles * self.depth + 4 * (NEAR * moved + FAR * filters) + START * rounds
+            2.0 * self.points * tiles * self.depth
+            + 4 * (NEAR * moved + FAR * filters)
+            + START * rounds
         )
         area = math.prod(self.output) * self.matrices.taps**2
         return mine * MARGIN < 2.0 * self.images * area * self.depth
