@@ -21,6 +21,11 @@ plans = st.booleans()
 seeds = st.integers(0, 2**32 - 1)
 
 
+def mostly(good, bad):
+    """Values of which one of eight should be refused."""
+    return st.integers(0, 7).flatmap(lambda chance: good if chance else bad)
+
+
 class Case:
     """One layer behind inputs, in a net.
 
@@ -178,10 +183,11 @@ def poolings(draw):
         {
             "kernel": draw(st.integers(1, 5)),
             "stride": draw(st.integers(1, 4)),
-            "pad": draw(st.integers(0, 4)),
         }
         for _ in range(1 if square else 2)
     ]
+    for one in sides:  # a pad as large as the kernel is refused
+        one["pad"] = draw(mostly(st.integers(0, one["kernel"] - 1), st.just(one["kernel"])))
     window = sides * axes if square else sides
     spatial = [draw(st.integers(1, most)) for _ in range(axes)]
     whole = draw(st.integers(0, 9)) == 0
@@ -259,15 +265,13 @@ shapes = st.lists(st.integers(1, 5), min_size=1, max_size=4)
 @on_backend
 @given(shapes, st.data(), plans)
 def test_crop_is_a_plain_loop(backend, shape, data, plan):
-    x = np.random.default_rng(len(shape)).normal(size=shape)
-    axis = data.draw(st.integers(-len(shape) - 1, len(shape)))
-    like = np.zeros([data.draw(st.integers(1, n + (n < 2))) for n in shape])
-    behind = len(shape) - (axis % len(shape))
-    offsets = data.draw(
-        st.lists(st.integers(0, 2), max_size=1)
-        | st.lists(st.integers(0, 2), min_size=behind, max_size=behind)
-        | st.lists(st.integers(0, 2), max_size=4)
-    )
+    x, axes = np.random.default_rng(len(shape)).normal(size=shape), len(shape)
+    axis = data.draw(mostly(st.integers(-axes, axes - 1), st.sampled_from([-axes - 1, axes])))
+    like = np.zeros([data.draw(st.integers(1, n)) for n in shape])
+    room = [n - m for n, m in zip(shape, like.shape, strict=True)][axis % axes :]
+    each = st.tuples(*(st.integers(0, n) for n in room)).map(list)
+    once = st.lists(st.integers(0, min(room)), max_size=1)
+    offsets = data.draw(mostly(each | once, st.lists(st.integers(0, 2), max_size=4)))
     fields = f"crop_param {{ axis: {axis} {' '.join(f'offset: {n}' for n in offsets)} }}"
     case = Case("Crop", fields, {"x": x, "like": like})
     try:
@@ -285,11 +289,13 @@ def test_crop_is_a_plain_loop(backend, shape, data, plan):
 
 
 @on_backend
-@given(shapes, st.data(), st.integers(1, 4), plans)
-def test_slice_is_a_plain_loop(backend, shape, data, tops, plan):
-    x = np.random.default_rng(len(shape)).normal(size=shape)
-    axis = data.draw(st.integers(-len(shape) - 1, len(shape)))
-    points = data.draw(st.lists(st.integers(1, 4), max_size=3) | st.just(list(range(1, tops))))
+@given(shapes, st.data(), plans)
+def test_slice_is_a_plain_loop(backend, shape, data, plan):
+    x, axes = np.random.default_rng(len(shape)).normal(size=shape), len(shape)
+    axis = data.draw(mostly(st.integers(-axes, axes - 1), st.sampled_from([-axes - 1, axes])))
+    tops = data.draw(st.integers(1, shape[axis % axes]))
+    cuts = st.permutations(range(1, shape[axis % axes])).map(lambda cuts: sorted(cuts[: tops - 1]))
+    points = data.draw(cuts | mostly(st.just([]), st.lists(st.integers(1, 4), max_size=3)))
     fields = f"slice_param {{ axis: {axis} {' '.join(f'slice_point: {n}' for n in points)} }}"
     case = Case("Slice", fields, {"x": x}, tops=tops)
     try:
@@ -307,17 +313,31 @@ def test_slice_is_a_plain_loop(backend, shape, data, tops, plan):
     close(dx, np.concatenate(diffs, axis=axis))
 
 
+@st.composite
+def other_shapes(draw, sizes):
+    """Draw other axes for as many elements, with ones, zeros that keep an axis, and a -1."""
+    dims = list(draw(st.permutations(sizes)))
+    for place in range(len(dims)):
+        if dims[place] == sizes[place] and draw(st.booleans()):
+            dims[place] = 0
+    if draw(st.booleans()):
+        dims.append(1)
+    if dims and draw(st.booleans()):
+        dims[draw(st.integers(0, len(dims) - 1))] = -1
+    return dims
+
+
 @on_backend
 @given(shapes, st.data(), plans)
 def test_reshape_is_a_plain_loop(backend, shape, data, plan):
     x = np.random.default_rng(len(shape)).normal(size=shape)
-    dims = data.draw(
-        st.lists(st.sampled_from([-1, 0, 0, 1, 2, 4, *shape]), max_size=4)
-        | st.permutations(shape)
-        | st.just([*shape[:-1], 1, -1])
-    )
-    axis = data.draw(st.sampled_from([0, 0, 0, 1, -1, -2, len(shape), len(shape) + 1]))
-    num_axes = data.draw(st.sampled_from([-1, -1, 0, 1, 2, -2]))
+    axes = len(shape)
+    axis = data.draw(mostly(st.integers(-axes - 1, axes), st.sampled_from([-axes - 2, axes + 1])))
+    start = axis % (axes + 1)
+    num_axes = data.draw(mostly(st.integers(-1, axes - start), st.sampled_from([-2, axes + 1])))
+    replaced = shape[start:] if num_axes < 0 else shape[start : start + num_axes]
+    some = st.sampled_from([-1, 0, 0, 1, 2, 4, *shape])
+    dims = data.draw(mostly(other_shapes(replaced), st.lists(some, max_size=4)))
     fields = (
         f"reshape_param {{ axis: {axis} num_axes: {num_axes} "
         f"shape {{ {' '.join(f'dim: {n}' for n in dims)} }} }}"
