@@ -49,13 +49,20 @@ class Update:
 class Piece:
     """One parameter and what its update needs. All arrays are one-dimensional, of one length.
 
-    ``history`` is overwritten, ``diff`` becomes the value that is taken from ``data``.
+    ``history`` is overwritten, ``diff`` becomes the value that is taken from ``data``. ``count`` is
+    the number of elements without padding, where there is some.
     """
 
     update: Update
     data: Array
     diff: Array
     history: Sequence[Array]
+    count: int = 0
+
+    @property
+    def elements(self) -> int:
+        """The number of elements, padding aside: the same in every layout."""
+        return self.count or int(self.data.shape[0])
 
 
 class UpdateKernels(Protocol):
@@ -71,7 +78,7 @@ class UpdateKernels(Protocol):
 MODULES = {
     "numpy": "demitasse.backends.numpy_updates",
     "cpu": "demitasse.backends.numpy_updates",
-    "onednn": "demitasse.backends.numpy_updates",
+    "onednn": "demitasse.backends.onednn.updates",
 }
 
 

@@ -97,7 +97,7 @@ class Updater:
                     self._flat(data.mutable_gpu_data(), blob.count),
                     self._flat(diff.mutable_gpu_data(), blob.count),
                 )
-            pieces.append(Piece(known[lr, decay], *arrays, own))
+            pieces.append(Piece(known[lr, decay], *arrays, own, blob.count))
         return pieces
 
     def _drifts(self, index: int) -> bool:

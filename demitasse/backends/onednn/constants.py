@@ -28,6 +28,7 @@ class Algorithm(IntEnum):
     TANH = 0x21
     ELU = 0x22
     ABS = 0x24
+    SQRT = 0x25
     LINEAR = 0x26
     LOGISTIC = 0x29
     TANH_FROM_DST = 0x101
@@ -38,6 +39,10 @@ class Algorithm(IntEnum):
     LRN_ACROSS = 0xAFF
     LRN_WITHIN = 0xBFF
     ADD = 0x1FFF0
+    MUL = 0x1FFF1
+    MAX = 0x1FFF2
+    DIV = 0x1FFF4
+    SUB = 0x1FFF5
     SOFTMAX = 0x30000
 
 
@@ -109,3 +114,6 @@ ANY = 1
 CPU_ENGINE = 1
 DEFAULT_STREAM = 1
 USER_SCRATCHPAD = 1
+
+SCALE_OF = 4096
+"""Added to an argument's role: the role of the number that the argument is multiplied with."""

@@ -116,6 +116,11 @@ class Primitive:
             self._bound[place] = buffer
             self._set(self._memories[place], buffer.ctypes.data)
 
+    def point(self, place: int, address: int) -> None:
+        """Let an argument be what is at ``address``, which the caller keeps alive for the run."""
+        self._bound[place] = None
+        self._set(self._memories[place], address)
+
     def bound(self, place: int) -> np.ndarray:
         """Return what an argument is bound to."""
         buffer = self._bound[place]

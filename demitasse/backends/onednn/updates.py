@@ -1,0 +1,217 @@
+"""Parameter updates on oneDNN: a few primitives over each parameter, on all threads.
+
+The formulas are those of ``demitasse.solvers.updates``, with their factors multiplied out first, so
+the results differ in the last bits from the portable ones. They depend on the values and on the
+parameter's number of elements alone, not on the number of threads or on the layout it is in, so a
+run that is resumed continues exactly. Small parameters, and formulas that are rare, are numpy's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from demitasse.backends import numpy_updates
+from demitasse.backends.numpy_updates import sumsq
+from demitasse.backends.onednn.attributes import attributes
+from demitasse.backends.onednn.constants import SCALE_OF, Algorithm, Arg
+from demitasse.backends.onednn.engine import Engine, Primitive, engine
+from demitasse.backends.onednn.layout import aligned
+from demitasse.backends.updates import Piece, Update
+
+__all__ = ["BLOCK", "LEAST", "apply", "sumsq"]
+
+BLOCK = 1 << 18
+"""Elements worked on at a time, small enough to be in a cache when the next primitive reads them,
+and large enough for the threads' start not to be felt."""
+
+LEAST = 100_000
+"""Elements from which on a parameter gains more by the threads than their start costs."""
+
+KEPT = 256
+"""How many sizes of parameters each thread keeps prepared."""
+
+OPERANDS = "wghk"
+"""Letters of the arrays: weight, gradient, first and second history."""
+
+
+class Line(NamedTuple):
+    """One primitive: c = f(s a, t b) + keep * c.
+
+    Attributes:
+        function: What f is.
+        operands: Letters of a, b and c.
+        scales: s and t; they may be other ones in every iteration.
+        keep: How much of the target is kept; it belongs to the primitive.
+        root: Where it is given, c is followed by sqrt(c) + root.
+    """
+
+    function: Algorithm
+    operands: str
+    scales: tuple[float, float] | None = None
+    keep: float = 0.0
+    root: float | None = None
+
+    @property
+    def structure(self) -> Line:
+        """The line without the numbers that may change."""
+        return self if self.scales is None else self._replace(scales=(0.0, 0.0))
+
+
+def _gradient(u: Update, factor: float, target: str, keep: float = 0.0) -> Line:
+    """Return target = factor * (scale g + decay w) + keep * target."""
+    scale = factor * float(u.scale)
+    if u.decay and u.kind != "AdamW":
+        return Line(Algorithm.ADD, "gw" + target, (scale, factor * u.decay), keep)
+    return Line(Algorithm.ADD, "gg" + target, (scale / 2, scale / 2), keep)
+
+
+SUBTRACT = Line(Algorithm.SUB, "wgw")
+
+
+def _sgd(u: Update) -> list[Line]:
+    h = _gradient(u, u.rate, "h", u.momentum)
+    # the larger of a number and itself: a copy
+    return [h, Line(Algorithm.SUB, "whw"), Line(Algorithm.MAX, "hhg")]
+
+
+def _nesterov(u: Update) -> list[Line]:
+    # (1 + m) h - m h_before is m h + r g
+    momentum = (u.momentum, 1.0)
+    return [
+        _gradient(u, u.rate, "g"),
+        Line(Algorithm.ADD, "hgh", momentum),
+        Line(Algorithm.ADD, "hgg", momentum),
+        SUBTRACT,
+    ]
+
+
+def _adam(u: Update) -> list[Line]:
+    first = 1 - u.momentum
+    lines = [
+        Line(Algorithm.MUL, "ggk", (1 - u.decay2, 1.0), u.decay2),
+        Line(Algorithm.ADD, "ggh", (first / 2, first / 2), u.momentum),
+        Line(Algorithm.MAX, "kkg", root=u.delta),
+        Line(Algorithm.DIV, "hgg", (u.rate * u.correction, 1.0)),
+    ]
+    if u.scale != 1.0 or (u.decay and u.kind == "Adam"):
+        lines.insert(0, _gradient(u, 1.0, "g"))
+    if u.decay and u.kind == "AdamW":
+        lines.append(Line(Algorithm.ADD, "gwg", (1.0, u.rate * u.decay)))
+    return [*lines, SUBTRACT]
+
+
+FORMULAS: dict[str, Callable[[Update], list[Line]]] = {
+    "SGD": _sgd,
+    "Nesterov": _nesterov,
+    "Adam": _adam,
+    "AdamW": _adam,
+}
+
+
+class Missing(Exception):  # noqa: N818 - not an error: numpy computes it instead
+    """The library has no good primitive."""
+
+
+class Program:
+    """The lines of an update for arrays of one size.
+
+    Args:
+        owner: The engine.
+        lines: What to run, in order.
+        size: Elements of every array.
+
+    Raises:
+        Missing: The library has no good primitive for a line.
+    """
+
+    def __init__(self, owner: Engine, lines: Sequence[Line], size: int) -> None:
+        whole, one = owner.plain((size,)).handle, owner.plain((1,)).handle
+        self._steps: list[tuple[Primitive, list[tuple[int, int]], list[np.ndarray]]] = []
+        roles = (Arg.SRC, Arg.SECOND_SRC, Arg.DST)
+        for line in lines:
+            root = line.root
+            functions = (
+                [] if root is None else [(Algorithm.SQRT, 0, 0), (Algorithm.LINEAR, 1, root)]
+            )
+            sources = roles[:2] if line.scales else ()
+            with attributes(owner, scales=sources, keep=line.keep, functions=functions) as lent:
+                found = owner.describe(
+                    "dnnl_binary", owner.handle, line.function, whole, whole, whole, lent
+                )
+            if found is None:
+                raise Missing
+            scaled = [SCALE_OF + role for role in sources]
+            uses = [*((role, whole) for role in roles), *((role, one) for role in scaled)]
+            primitive = Primitive(owner, found, uses)
+            buffers = [aligned(1) for _ in scaled]
+            for role, buffer in zip(scaled, buffers, strict=True):
+                primitive.bind(primitive.place(role), buffer)
+            letters = zip(roles, line.operands, strict=True)
+            places = [(primitive.place(role), OPERANDS.index(letter)) for role, letter in letters]
+            self._steps.append((primitive, places, buffers))
+
+    def __call__(self, lines: Sequence[Line], addresses: Sequence[int]) -> None:
+        """Run over the arrays at these addresses, in the order of their letters."""
+        for line, (primitive, places, buffers) in zip(lines, self._steps, strict=True):
+            if line.scales is not None:
+                for buffer, scale in zip(buffers, line.scales, strict=True):
+                    buffer[0] = scale
+            for place, which in places:
+                primitive.point(place, addresses[which])
+            primitive.run()
+
+
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.programs: dict[tuple[tuple[Line, ...], int], Program | None] = {}
+
+
+_own = _OfThread()
+
+
+def apply(pieces: Sequence[Piece]) -> None:
+    """Make all updates of one iteration."""
+    rest = []
+    known: dict[int, tuple[list[Line], tuple[Line, ...]]] = {}
+    for piece in pieces:
+        u = piece.update
+        able = u.kind in FORMULAS and not u.l1 and piece.data.dtype == np.float32
+        if not able or piece.elements < LEAST:
+            rest.append(piece)
+            continue
+        if id(u) not in known:
+            lines = FORMULAS[u.kind](u)
+            known[id(u)] = lines, tuple(line.structure for line in lines)
+        if not _run(piece, *known[id(u)]):
+            rest.append(piece)
+    if rest:
+        numpy_updates.apply(rest)
+
+
+def _run(piece: Piece, lines: list[Line], structure: tuple[Line, ...]) -> bool:
+    """Make one update; False where there are no good primitives."""
+    size = piece.data.shape[0]
+    arrays = (piece.data, piece.diff, *piece.history)
+    starts = [array.__array_interface__["data"][0] for array in arrays]
+    for first in range(0, size, BLOCK):
+        program = _program(structure, min(BLOCK, size - first))
+        if program is None:
+            return False
+        program(lines, [start + 4 * first for start in starts])
+    return True
+
+
+def _program(structure: tuple[Line, ...], size: int) -> Program | None:
+    programs, key = _own.programs, (structure, size)
+    if key not in programs:
+        if len(programs) >= KEPT:
+            programs.clear()
+        try:
+            programs[key] = Program(engine(), structure, size)
+        except Missing:
+            programs[key] = None
+    return programs[key]

@@ -1,0 +1,136 @@
+"""Updates on oneDNN against numpy's, which are the portable ones bit for bit."""
+
+import numpy as np
+import pytest
+
+from demitasse.backends import numpy_updates
+from demitasse.backends.onednn import status
+from demitasse.backends.updates import Piece, Update, update_kernels
+from demitasse.config import settings
+from demitasse.device import Device
+
+pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
+
+KINDS = {"SGD": 1, "Nesterov": 1, "Adam": 2, "AdamW": 2}
+SIZES = (1, 37, 64, 200)
+
+
+@pytest.fixture
+def kernels(monkeypatch):
+    """The backend's updates, in blocks that small parameters have several of."""
+    from demitasse.backends.onednn import updates
+
+    monkeypatch.setattr(updates, "BLOCK", 64)
+    monkeypatch.setattr(updates, "LEAST", 1)
+    return updates
+
+
+def update(kind, **changes):
+    numbers = {"rate": 0.05, "decay": 0.01, "momentum": 0.9, "decay2": 0.99, "delta": 1e-3}
+    return Update(kind, **(numbers | changes))
+
+
+def arrays(kind, size, dtype="float32", seed=3):
+    rng = np.random.default_rng(seed)
+    found = [rng.normal(size=size).astype(dtype) for _ in range(2 + KINDS[kind])]
+    return [*found[:3], *(np.abs(array) for array in found[3:])]
+
+
+def run(kernels, u, given):
+    pieces = [Piece(u, *(a.copy() for a in (w, g)), [a.copy() for a in h]) for w, g, *h in given]
+    with Device("cpu").backend.enter():
+        kernels.apply(pieces)
+    return [[p.data, p.diff, *p.history] for p in pieces]
+
+
+def same_bits(one, other):
+    return all(
+        np.array_equal(a, b)
+        for x, y in zip(one, other, strict=True)
+        for a, b in zip(x, y, strict=True)
+    )
+
+
+def test_the_device_uses_them(kernels):
+    assert update_kernels(Device("cpu").backend) is kernels
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"decay": 0.0}, {"scale": 0.25}, {"scale": 0.25, "decay": 0.0}, {"momentum": 0.0}],
+    ids=str,
+)
+def test_an_update_is_numpys_up_to_rounding(kind, changes, kernels):
+    u, given = update(kind, **changes), [arrays(kind, size) for size in SIZES]
+
+    got, want = run(kernels, u, given), run(numpy_updates, u, given)
+
+    for ours, theirs in zip(got, want, strict=True):
+        for array, expected in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(array, expected, rtol=2e-5, atol=2e-6)
+    assert all(program is not None for program in kernels._own.programs.values())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_gradient_is_what_was_subtracted(kind, kernels):
+    given = [arrays(kind, size) for size in SIZES]
+
+    got = run(kernels, update(kind), given)
+
+    for (before, *_), (after, value, *_) in zip(given, got, strict=True):
+        np.testing.assert_array_equal(after, before - value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_padding_stays_zero(kind, kernels):
+    given = [[np.zeros(50, np.float32) for _ in range(2 + KINDS[kind])]]
+
+    got = run(kernels, update(kind), given)
+
+    assert not np.any(got)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_neither_threads_nor_places_change_a_bit(kind, kernels):
+    u, whole = update(kind), arrays(kind, 200)
+    want = run(kernels, u, [whole])
+
+    with settings.override(threads=1):
+        alone = run(kernels, u, [whole])
+    parts = run(kernels, u, [[a[3:] for a in whole]])
+
+    assert same_bits(alone, want)
+    assert same_bits(parts, [[a[3:] for a in want[0]]])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_numbers_may_change_between_iterations(kind, kernels):
+    given = [arrays(kind, 100)]
+    run(kernels, update(kind), given)
+
+    for changes in ({"rate": 0.5}, {"momentum": 0.5}, {"decay": 0.1}, {"delta": 0.1}):
+        u = update(kind, **changes)
+        got, want = run(kernels, u, given), run(numpy_updates, u, given)
+        np.testing.assert_allclose(got[0], want[0], rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "dtype"), [({"l1": True}, "float32"), ({}, "float64")], ids=["L1", "doubles"]
+)
+def test_what_is_rare_is_numpys(changes, dtype, kernels):
+    u, given = update("SGD", **changes), [arrays("SGD", 100, dtype)]
+
+    assert same_bits(run(kernels, u, given), run(numpy_updates, u, given))
+
+
+def test_the_number_of_elements_decides_not_the_padding(kernels, monkeypatch):
+    """A parameter whose layout changes is computed the same way afterwards."""
+    monkeypatch.setattr(kernels, "LEAST", 100)
+    u, (w, g, h) = update("SGD"), arrays("SGD", 128)
+    padded = Piece(u, w.copy(), g.copy(), [h.copy()], count=90)
+
+    with Device("cpu").backend.enter():
+        kernels.apply([padded])
+
+    assert same_bits([[padded.data]], [run(numpy_updates, u, [[w, g, h]])[0][:1]])
