@@ -28,15 +28,6 @@ CONVOLUTION = (
     'weight_filler { type: "gaussian" std: 0.3 } }'
 )
 SHAPE = (3, 8, 5, 4)
-LEFT_OUT = "a layer in place behind a normalisation is taken for its ReLU, and left out"
-OVERWRITTEN = "the gradient looks at the result, which the next layer has overwritten"
-GAPS = {
-    "Scale": LEFT_OUT,
-    "BatchNorm": LEFT_OUT,
-    "ReLU": OVERWRITTEN,
-    "leaky ReLU": OVERWRITTEN,
-}
-"""First layer -> what is wrong on `cpu` with some of the layers behind it."""
 
 
 def layer(name, bottom, top, text):
@@ -67,10 +58,7 @@ def run(text, phase, device, *, plan):
 @pytest.mark.parametrize("second", LAYERS)
 @pytest.mark.parametrize("first", LAYERS)
 @pytest.mark.parametrize("apart", [False, True], ids=["in_place", "apart"])
-def test_two_layers_are_two_layers(first, second, apart, start, phase, backend, request):
-    if backend == "cpu" and first in GAPS:
-        reason = f"oneDNN: {GAPS[first]}"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=False))
+def test_two_layers_are_two_layers(first, second, apart, start, phase, backend):
     before = CONVOLUTION if start == "convolution" else 'type: "Power" power_param { scale: 2 }'
     top = "z" if apart else "y"
     text = "\n".join(

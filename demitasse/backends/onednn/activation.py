@@ -99,8 +99,10 @@ class ActivationStep(PreparedStep):
         if not found:
             return False
         bottom = at.bottom[0]
+        # a later layer may overwrite the result, and what a rectifier looks at is its input
+        kept = bottom if self.function.role is Arg.SRC else at.top[0]
         ports = [
-            Reader(self.function.role, at.top[0], layout),
+            Reader(self.function.role, kept, layout),
             Reader(Arg.DIFF_DST, at.top[0], layout, diff=True),
             Writer(Arg.DIFF_SRC, bottom, layout, diff=True),
         ]

@@ -227,7 +227,9 @@ def fuse_norm(
     shape = tuple(operands[0].top[0].shape)
     if scale and (len(scale[1].bottom) > 1 or not channelled(scale[0], shape)):  # type: ignore[arg-type]
         return None
-    relu = bool(rest) and is_plain_relu(rest.pop(0)[0])
+    relu = bool(rest) and is_plain_relu(rest[0][0])
+    if relu:
+        rest.pop(0)
     at = operands[0]
     if at.backward and not at.in_place:  # the gradient of the top is that of the first alone
         return None
