@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from demitasse.backends.base import Array, Event, PrivateLayout
 from demitasse.config import settings
 from demitasse.device import Device
 from demitasse.errors import DeviceError, ShapeError
+from demitasse.lodging import Lodging
 from demitasse.transfers import transfers
 
 __all__ = ["Head", "SyncedMemory", "leases_alive", "transfers"]
@@ -88,6 +91,7 @@ class SyncedMemory:
         "_in_flight",
         "_layout",
         "_lease",
+        "_lodging",
         "_owns_device",
         "_owns_host",
         "_poison",
@@ -110,6 +114,7 @@ class SyncedMemory:
         self._owns_host = self._owns_device = True
         self._in_flight: Event | None = None
         self._lease: weakref.ref[Lease] | None = None
+        self._lodging: Lodging | None = None
         self._poison = bool(settings.get("poison")) and dtype.startswith("float")
 
     # -- what it is ----------------------------------------------------------------------------
@@ -151,6 +156,7 @@ class SyncedMemory:
 
     def cpu_data(self) -> np.ndarray:
         """Return the host side, up to date, for reading. Shape: (size,)."""
+        self._enter()
         return self._to_cpu()
 
     def mutable_cpu_data(self, *, discard: bool = False) -> np.ndarray:
@@ -159,6 +165,7 @@ class SyncedMemory:
         Args:
             discard: Everything will be overwritten, so the old contents need not be copied.
         """
+        self._enter()
         host = self._to_cpu(discard=discard)
         self._wait()
         if self._head is not Head.HEAD_AT_CPU:
@@ -169,6 +176,7 @@ class SyncedMemory:
 
     def gpu_data(self) -> Array:
         """Return the device side, up to date, for reading. Shape: (size,)."""
+        self._enter()
         if self.device.shares_host:
             return self._to_cpu()
         return self._to_gpu()
@@ -181,6 +189,7 @@ class SyncedMemory:
         """
         if self.device.shares_host:
             return self.mutable_cpu_data(discard=discard)
+        self._enter()
         side = self._to_gpu(discard=discard)
         if self._head is not Head.HEAD_AT_GPU:
             self._head = Head.HEAD_AT_GPU
@@ -241,7 +250,7 @@ class SyncedMemory:
 
     def _private_side(self, layout: PrivateLayout) -> Array:
         if self._layout is not layout:
-            self._device_side, self._layout = self.device.backend.empty_private(layout), layout
+            self._device_side, self._layout = self._new_private_side(layout), layout
             self._at, self._owns_device = self.device, True
         return self._device_side
 
@@ -328,14 +337,36 @@ class SyncedMemory:
             self._lease = weakref.ref(lease)
         return np.asarray(lease)
 
+    # -- buffers of several memories ------------------------------------------------------------
+
+    @property
+    def lodging(self) -> Lodging | None:
+        """Whose buffers it uses, if not its own."""
+        return self._lodging
+
+    def lodge(self, lodging: Lodging | None) -> None:
+        """Use the buffers of ``lodging`` from now on, or one's own again; the contents are lost."""
+        self._wait()
+        self._lodging = lodging
+        self._host, self._owns_host, self._lease = None, True, None
+        self._device_side, self._layout, self._owns_device = None, None, True
+        self._at, self._head = self.device, Head.UNINITIALIZED
+        self.version += 1
+
+    def _enter(self) -> None:
+        if self._lodging is not None:
+            self._lodging.enter()
+
+    # -- around a pass ---------------------------------------------------------------------------
+
     def before_pass(self) -> None:
         """Take what may have been written through a live view as the newest data."""
-        if self.leased and self._head is not Head.UNINITIALIZED:
+        if self.leased and self._head is not Head.UNINITIALIZED and self._lodging is None:
             self.mutable_cpu_data()
 
     def after_pass(self) -> None:
         """Show in a live view what a pass has computed."""
-        if self.leased and self._head is Head.HEAD_AT_GPU:
+        if self.leased and self._head is Head.HEAD_AT_GPU and self._lodging is None:
             self._to_cpu()
 
     # -- the four states -----------------------------------------------------------------------
@@ -343,7 +374,7 @@ class SyncedMemory:
     def _to_cpu(self, *, discard: bool = False) -> np.ndarray:
         match self._head:
             case Head.UNINITIALIZED:
-                fresh = self._host is None  # and so zero already
+                fresh = self._host is None and self._lodging is None  # and so zero already
                 host = self._host_side()
                 if not (discard or fresh):
                     self._wait()
@@ -371,9 +402,10 @@ class SyncedMemory:
             self._leave_old_device(discard=discard)
         match self._head:
             case Head.UNINITIALIZED:
+                fresh = self._device_side is None and self._lodging is None
                 if self._device_side is None:
                     self._device_side = self._new_device_side()
-                elif not discard:
+                if not (discard or fresh):
                     self._device_side[...] = 0
                 self._head = Head.HEAD_AT_GPU
             case Head.HEAD_AT_CPU:
@@ -407,12 +439,23 @@ class SyncedMemory:
 
     def _host_side(self) -> np.ndarray:
         if self._host is None:
-            self._host = self.device.backend.empty_host(self.size, self.dtype)
+            make = partial(self.device.backend.empty_host, dtype=self.dtype)
+            self._host = self._room("host", self.size, make)
         return self._host
 
     def _new_device_side(self) -> Array:
         self._owns_device = True
-        return self.device.backend.zeros(self.size, self.dtype)
+        make = partial(self.device.backend.zeros, dtype=self.dtype)
+        return self._room(str(self.device), self.size, make)
+
+    def _new_private_side(self, layout: PrivateLayout) -> Array:
+        return self._room("private", layout.size, self.device.backend.empty_private)
+
+    def _room(self, where: str, size: int, make: Callable[[int], Array]) -> Array:
+        """Return new memory, or room in the buffer that is shared."""
+        if self._lodging is None:
+            return make(size)
+        return self._lodging.room.lend((where, self.dtype), size, make)
 
     def _wait(self) -> None:
         """Wait for a copy out of the host side that is still under way."""

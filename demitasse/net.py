@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,6 +33,7 @@ from demitasse.proto import (
     read_net_params,
     upgrade_net,
 )
+from demitasse.reuse import Keep, Reuse, kept_names
 from demitasse.structure import NetStructure
 
 __all__ = ["Net"]
@@ -54,6 +57,9 @@ class Net(NetStructure):
         seed: Key of all its random numbers; None asks the configuration.
         base_dir: Folder where named files are looked for besides the working directory; by
             default that of ``source``.
+        keep: For a net in phase TEST that only runs forward: the names of the blobs to keep besides
+            its inputs and outputs, or "outputs" for those alone. Other blobs share buffers, some
+            are not computed at all, and reading one is an error. None keeps all.
         rank: Which of ``ranks`` data-parallel workers this is.
         ranks: How many of them there are.
 
@@ -84,6 +90,7 @@ class Net(NetStructure):
         plan: bool | None = None,
         seed: int | None = None,
         base_dir: str | os.PathLike[str] | None = None,
+        keep: Keep = None,
         rank: int = 0,
         ranks: int = 1,
     ) -> None:
@@ -117,7 +124,9 @@ class Net(NetStructure):
             super().__init__(assemble(param, self._context, origins))
         self._source = param
         lowered = settings.get("plan") if plan is None else plan
-        self.plan = Plan(self._parts.places(), lowered=lowered)
+        self._kept = kept_names(keep, self.blob_names, self.phase)
+        self._reuse: Reuse | None = None
+        self.plan = self._planned(lowered=lowered)
         self._memories: tuple[int, list[SyncedMemory]] = (-1, [])
         self.debug_info = param.debug_info
         self.before_forward: list[Callback] = []
@@ -138,6 +147,13 @@ class Net(NetStructure):
         return self._context.clock.passes
 
     @property
+    def blob_bytes(self) -> int:
+        """Bytes that the data of the blobs takes at present, on host and device together."""
+        if self._reuse is not None:
+            return self._reuse.nbytes
+        return sum({b.data_memory.serial: b.data_memory.allocated for b in self.blob_list}.values())
+
+    @property
     def base_dir(self) -> Path | None:
         """Folder of the prototxt, where named files are looked for too."""
         return self._context.base_dir
@@ -152,23 +168,25 @@ class Net(NetStructure):
         """
         first = 0 if start is None else self.layer_number(start)
         last = len(self.layers) - 1 if end is None else self.layer_number(end)
-        with self.device.backend.enter():
-            self._before_pass()
-            terms = self._forward(first, last)
-            loss = self._total(terms)
-            self._after_pass()
+        with self.device.backend.enter(), self._pass(first, last):
+            loss = self._total(self._forward(first, last))
         if self.phase == "TRAIN":
             self._context.clock.passes += 1
         return loss
 
     def backward(self, start: Where = None, end: Where = None) -> None:
-        """Run layers from ``start`` down to ``end``, both included; by default all."""
+        """Run layers from ``start`` down to ``end``, both included; by default all.
+
+        Raises:
+            NetError: The net was made with ``keep``.
+        """
+        if self._reuse is not None:
+            message = "a net made with keep=... only runs forward; leave keep out to run backward"
+            raise NetError(message)
         first = len(self.layers) - 1 if start is None else self.layer_number(start)
         last = 0 if end is None else self.layer_number(end)
-        with self.device.backend.enter():
-            self._before_pass()
+        with self.device.backend.enter(), self._pass(last, first):
             self._backward(first, last)
-            self._after_pass()
         if self.debug_info:
             NetDebug(self).totals()
 
@@ -224,15 +242,39 @@ class Net(NetStructure):
             transfers.note(down=total.dtype.itemsize if hasattr(total.dtype, "itemsize") else 4)
         return float(self.device.backend.to_host(total))
 
-    def _before_pass(self) -> None:
-        if leases_alive():
-            for memory in self._all_memories():
-                memory.before_pass()
+    @contextmanager
+    def _pass(self, first: int, last: int) -> Iterator[None]:
+        """Surround the work of a pass over some layers."""
+        reuse = self._reuse
+        if reuse is not None:
+            self.plan.reshape()
+            reuse.settle(self.plan.runs)
+            reuse.needs(first, last)
+            reuse.house.open = True
+        try:
+            if leases_alive():
+                for memory in self._all_memories():
+                    memory.before_pass()
+            yield
+            if leases_alive():
+                for memory in self._all_memories():
+                    memory.after_pass()
+        finally:
+            if reuse is not None:
+                reuse.house.open = False
 
-    def _after_pass(self) -> None:
-        if leases_alive():
-            for memory in self._all_memories():
-                memory.after_pass()
+    def _planned(self, *, lowered: bool) -> Plan:
+        """Return a plan of the layers, and let the blobs that are not kept share buffers."""
+        places = self._parts.places()
+        if self._kept is None:
+            return Plan(places, lowered=lowered)
+        if self._reuse is not None:
+            self._reuse.dissolve()
+        wanted = self._kept.union(self.inputs, self.outputs)
+        kept = [blob for name, blob in self.blobs.items() if name in wanted]
+        places = [replace(place, backward=False) for place in places]
+        self._reuse = Reuse(places, kept)
+        return Plan(places, lowered=lowered, hidden=self._reuse.hidden)
 
     def _all_memories(self) -> list[SyncedMemory]:
         if self._memories[0] != epoch.value:
@@ -330,7 +372,7 @@ class Net(NetStructure):
             blob.to(self.device)
         for layer in self.layers:
             layer.to(self.device)
-        self.plan = Plan(self._parts.places(), lowered=self.plan.lowered)
+        self.plan = self._planned(lowered=self.plan.lowered)
         return self
 
     def clone(self, device: str | Device | None = None) -> Net:
@@ -342,6 +384,7 @@ class Net(NetStructure):
             plan=self.plan.lowered,
             seed=self.seed,
             base_dir=self.base_dir,
+            keep=self._kept,
             rank=self._context.rank,
             ranks=self._context.ranks,
         )
@@ -411,12 +454,6 @@ def _read(source: str | os.PathLike[str] | NetParameter) -> tuple[NetParameter, 
         upgrade_net(param)
         return param, ""
     return read_net_params(source), os.fspath(source)
-
-
-def _folder(base_dir: str | os.PathLike[str] | None, file: str) -> Path | None:
-    if base_dir is not None:
-        return Path(base_dir)
-    return Path(file).parent if file else None
 
 
 def _phase_number(phase: str | int) -> Any:

@@ -24,7 +24,7 @@ KEPT_STEPS = 4
 
 @dataclass(frozen=True)
 class Group:
-    """Layers that follow each other, run by one Step: the first, and others in place on its top."""
+    """Layers that follow each other, each on the top of the one before, run by one Step."""
 
     step: Step
     count: int
@@ -102,7 +102,7 @@ class Entry:
         """Find or prepare a group of this layer and as many of the ``followers`` as possible.
 
         Args:
-            followers: The layers behind it that run in place on its top, in order.
+            followers: The layers behind it that may run as one with it, in order.
         """
         members = [self, *followers]
         key = tuple(member._key(op) for member in members if (op := member.layer.op))
@@ -124,15 +124,20 @@ class Entry:
         while len(self._groups) > KEPT_STEPS:
             self._groups.popitem(last=False)
 
-    def follows(self, head: Entry) -> bool:
-        """Whether it runs in place on the single top of ``head`` and may run as one with it."""
-        top, mine = head.place.top, self.place
-        return (
-            self.layer.op is not None
-            and len(top) == len(mine.bottom) == len(mine.top) == 1
-            and mine.bottom[0] is mine.top[0] is top[0]
-            and not self.layer.loss_weights
-        )
+    def follows(self, top: Blob, *, hidden: bool) -> bool:
+        """Whether it may run as one with the layer before it, whose only top is ``top``.
+
+        Args:
+            top: What that layer writes.
+            hidden: Whether nobody but this layer reads it.
+        """
+        mine, op = self.place, self.layer.op
+        if op is None or self.layer.loss_weights or len(mine.top) != 1:
+            return False
+        if mine.bottom == mine.top == (top,):
+            return True
+        elsewhere = top in mine.bottom and mine.top[0] not in mine.bottom
+        return hidden and op.pointwise and elsewhere
 
     def forward(self) -> None:
         """Compute the tops."""
@@ -189,11 +194,14 @@ class Plan:
     Args:
         places: The layers with their blobs.
         lowered: Whether the backend is asked; False runs every layer's portable code.
+        hidden: Ids of blobs that one layer writes, one reads, and nobody else will ask for.
     """
 
-    def __init__(self, places: Sequence[Place], *, lowered: bool) -> None:
+    def __init__(
+        self, places: Sequence[Place], *, lowered: bool, hidden: frozenset[int] = frozenset()
+    ) -> None:
         self.entries = [Entry(place, lowered=lowered) for place in places]
-        self.lowered = lowered
+        self.lowered, self._hidden = lowered, hidden
         self._epoch = -1
         self._dynamic = [i for i, place in enumerate(places) if place.layer.dynamic_shapes]
 
@@ -251,6 +259,14 @@ class Plan:
         """Return what each layer's next forward runs."""
         return [entry.step for entry in self.entries]
 
+    def runs(self) -> list[int]:
+        """Return, for each layer, the last of those that may run as one with it."""
+        end, last, found = len(self.entries) - 1, -1, []
+        for index in range(len(self.entries)):
+            last = max(last, self._run(index, end))
+            found.append(last)
+        return found
+
     @property
     def workspace(self) -> int:
         """Scratch memory of all prepared Steps, in bytes."""
@@ -300,16 +316,26 @@ class Plan:
             entry.epoch = epoch.value
 
     def _fuse(self, start: int, end: int) -> None:
-        """Group the layers of a range that run in place with the one before them."""
+        """Group the layers of a range that may run as one with the one before them."""
         index = start
         while index <= end:
             head = self.entries[index]
             head.group = None
-            last = index
-            while last < end and self.entries[last + 1].follows(head):
-                last += 1
-            if last > index and self.lowered and head.layer.op and not head.layer.loss_weights:
+            last = self._run(index, end)
+            if last > index:
                 head.fuse(self.entries[index + 1 : last + 1])
             for member in self.entries[index + 1 : index + (head.group.count if head.group else 1)]:
                 member.group = None
             index += head.group.count if head.group else 1
+
+    def _run(self, index: int, end: int) -> int:
+        """Return the last of the layers that may run as one with that of number ``index``."""
+        layer, top = self.entries[index].layer, self.entries[index].place.top
+        if not self.lowered or layer.op is None or layer.loss_weights or len(top) != 1:
+            return index
+        while index < end:
+            follower = self.entries[index + 1]
+            if not follower.follows(top[0], hidden=id(top[0]) in self._hidden):
+                break
+            index, top = index + 1, follower.place.top
+        return index

@@ -203,9 +203,9 @@ class Backend(ABC):
     def download(self, device: Array, host: np.ndarray) -> None:
         """Copy ``device`` into ``host`` and wait until it is there."""
 
-    def empty_private(self, layout: PrivateLayout) -> Array:
+    def empty_private(self, size: int) -> Array:
         """Return memory for a private side; what it holds does not matter. Shape: (size,)."""
-        raise NotImplementedError(layout)
+        raise NotImplementedError(size)
 
     def pack(self, host: np.ndarray, layout: PrivateLayout, private: Array) -> None:
         """Write the elements of the layout's shape, in C order in ``host``, into ``private``.
@@ -284,8 +284,9 @@ class Backend(ABC):
         """Return one Step for several operations, or None: each runs by itself then.
 
         Args:
-            ops: The first operation and those that follow it at once, each in place on the single
-                top of the first.
+            ops: The first operation and those that follow it at once. Each reads the single top of
+                the one before and overwrites it, or writes another blob in its stead: then nobody
+                else reads that top, and it need not be written at all.
             operands: Their blobs.
             steps: What each would run by itself; None for portable code.
         """

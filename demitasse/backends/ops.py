@@ -8,7 +8,7 @@ same operation, so that a prepared Step can be kept and found again.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 __all__ = [
     "LRN",
@@ -34,6 +34,10 @@ Shape = tuple[int, ...]
 @dataclass(frozen=True)
 class Op:
     """What all operations share: the dtype they compute in."""
+
+    pointwise: ClassVar[bool] = False
+    """Whether an output depends on the inputs at its own position (and channel) alone, so that the
+    operation before may compute it along."""
 
     dtype: str
 
@@ -127,6 +131,8 @@ class SoftmaxLoss(Op):
 class BatchNorm(Op):
     """Normalisation by batch statistics, or by the stored ones."""
 
+    pointwise = True
+
     bottom: Shape
     eps: float
     fraction: float
@@ -137,6 +143,8 @@ class BatchNorm(Op):
 class Scale(Op):
     """y = x * w (+ b), the weight broadcast over (outer, dim, inner)."""
 
+    pointwise = True
+
     outer: int
     dim: int
     inner: int
@@ -146,6 +154,8 @@ class Scale(Op):
 @dataclass(frozen=True)
 class Eltwise(Op):
     """Elementwise PROD, SUM with coefficients, or MAX of equal shapes."""
+
+    pointwise = True
 
     operation: Literal["PROD", "SUM", "MAX"]
     shape: Shape
@@ -171,6 +181,8 @@ class Split(Op):
 @dataclass(frozen=True)
 class Activation(Op):
     """An elementwise function; ``parameters`` are its constants, in the layer's order."""
+
+    pointwise = True
 
     function: str
     count: int

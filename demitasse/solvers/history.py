@@ -71,7 +71,7 @@ class History:
         self.orders[index] = layout
         self._apart.pop(index, None)
         if layout is not None and layout.size != self._counts[index]:
-            self._apart[index] = [device.backend.empty_private(layout) for _ in plains]
+            self._apart[index] = [device.backend.empty_private(layout.size) for _ in plains]
         for part, plain in zip(self.parts(index), plains, strict=True):
             if layout is None:
                 part[...] = plain

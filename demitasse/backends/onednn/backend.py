@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from demitasse.backends.base import Lowering, Operands, PrivateLayout, Step
+from demitasse.backends.base import Lowering, Operands, Step
 from demitasse.backends.numpy import NumpyBackend
 from demitasse.backends.onednn.engine import engine
 from demitasse.backends.onednn.layout import Layout, aligned
@@ -48,8 +48,8 @@ class OnednnBackend(NumpyBackend):
     def empty_host(self, size: int, dtype: str) -> np.ndarray:
         return aligned(size) if dtype == "float32" else np.zeros(size, dtype)
 
-    def empty_private(self, layout: PrivateLayout) -> np.ndarray:
-        return aligned(layout.size)
+    def empty_private(self, size: int) -> np.ndarray:
+        return aligned(size)
 
     def pack(self, host: np.ndarray, layout: Any, private: np.ndarray) -> None:
         self.engine.reorder(host, self.engine.plain(layout.shape), private, layout)

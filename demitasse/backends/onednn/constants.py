@@ -67,6 +67,7 @@ class Arg(IntEnum):
     DIFF_SCALE = 255
     DIFF_SHIFT = 256
     MULTIPLE_SRC = 1024
+    ADDED = 32768 | 2  # what the first thing behind a primitive reads
 
 
 class Query(IntEnum):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -14,7 +15,7 @@ from demitasse.backends.base import Operands, Step
 from demitasse.backends.onednn.backend import OnednnBackend
 from demitasse.backends.onednn.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.engine import Description
-from demitasse.backends.onednn.layout import Layout, channels_last, dims
+from demitasse.backends.onednn.layout import Layout, aligned, channels_last, dims
 from demitasse.backends.onednn.ports import Call, Gradient, Port, Reader, Writer
 from demitasse.backends.onednn.step import PreparedStep
 from demitasse.backends.onednn.winograd import tiling_of
@@ -23,12 +24,29 @@ from demitasse.backends.onednn.winograd.filters import Filters
 from demitasse.backends.onednn.winograd.gradient import TiledFilterGradient
 from demitasse.backends.onednn.winograd.pieces import Missing
 
-__all__ = ["ConvStep"]
+__all__ = ["ConvStep", "Folded"]
 
 MOST_AXES = 3
 BLOCK = 16
 WASTE = 1.25
 """Padded arithmetic, as a multiple of the real one, from which on another layout is looked for."""
+
+
+class Folded:
+    """Weights and offsets that somebody makes of several layers' parameters.
+
+    Attributes:
+        bias: One offset for each channel of the top.
+        update: Takes new weights, in C order.
+    """
+
+    def __init__(self, bias: np.ndarray) -> None:
+        self.bias = bias
+        self.update: Callable[[np.ndarray], None] = _nowhere
+
+
+def _nowhere(weights: np.ndarray) -> None:
+    raise NotImplementedError(weights.shape)
 
 
 class ConvStep(PreparedStep):
@@ -58,8 +76,8 @@ class ConvStep(PreparedStep):
         layouts = found and found.layouts(Query.SRC, Query.WEIGHTS, Query.DST)
         if not found or not layouts:
             return False
-        self.forward_calls = [self.tiled(layouts[0], layouts[2]) or self._call(found, *layouts)]
-        self.hint, self.layouts = found, layouts
+        self.hint, self.layouts, top = found, layouts, self.at.top[0]
+        self.forward_calls = [self.tiled(top) or self._call(found, top)]
         self.backend.promise(self.at.top[0], layouts[2])
         return True
 
@@ -80,52 +98,59 @@ class ConvStep(PreparedStep):
         found = self.describe_forward(x, w, y, self.engine.attributes, self.bias)
         return found if found and found.implementation.startswith("brgconv") else None
 
-    def with_relu(self) -> Step | None:
+    def with_relu(self, target: Any) -> PreparedStep | None:
         """Return a Step that runs the ReLU behind it too, in the same layouts."""
-        x, w, y = (layout.handle for layout in self.layouts)
-        attributes = self.engine.attributes_with_relu
-        found = self.describe_forward(x, w, y, attributes, self.bias)
+        return self.fused(target, relu=True)
+
+    def fused(
+        self, target: Any, *, relu: bool, other: Any = None, folded: Folded | None = None
+    ) -> PreparedStep | None:
+        """Return a Step for the forward pass and what follows, in the same layouts, or None.
+
+        Args:
+            target: The blob to write.
+            relu: Whether a rectifier comes last.
+            other: A blob of the top's shape that is added before it.
+            folded: Weights and offsets in place of the parameters'.
+        """
+        x, w, y = self.layouts
+        if self.tiling is not None and other is not None:
+            return None  # the tiles gain more than the sum
+        step = PreparedStep(self.backend, self.at)
+        tiled = self.tiled(target, relu=relu, folded=folded)
+        if tiled is not None:
+            step.forward_calls = [tiled]
+            return step
+        bias = self.engine.plain((self.y[1],)) if folded else self.bias
+        attributes = self.engine.attributes_of(relu=relu, other=y.handle if other else None)
+        found = self.describe_forward(x.handle, w.handle, y.handle, attributes, bias)
         if not found:
             return None
-        step = PreparedStep(self.backend, self.at)
-        call = self.tiled(self.layouts[0], self.layouts[2], relu=True) or self._call(
-            found, *self.layouts
-        )
-        step.forward_calls = [call]
+        step.forward_calls = [self._call(found, target, other, folded)]
+        self.backend.promise(target, y)
         return step
 
     def tiled(
-        self,
-        x: Layout,
-        y: Layout,
-        *,
-        relu: bool = False,
-        folded: np.ndarray | None = None,
+        self, target: Any, *, relu: bool = False, folded: Folded | None = None
     ) -> TiledConvolution | None:
-        """Return the forward pass over tiles; None where it does not pay or cannot be made.
-
-        Args:
-            x: The layout of the bottom.
-            y: The layout of the top.
-            relu: Whether a rectifier follows.
-            folded: An offset for each channel of the top, where weights and offsets are not those
-                of the parameters; whoever makes them updates the filters too.
-        """
+        """Return the forward pass over tiles; None where it does not pay or cannot be made."""
         if self.tiling is None:
             return None
         at, engine = self.at, self.engine
+        x, _, y = self.layouts
         bias: Reader | np.ndarray | None
         try:
-            source, target = Reader(Arg.SRC, at.bottom[0], x), Writer(Arg.DST, at.top[0], y)
             if folded is not None:
-                weight, bias = None, folded
+                weight, bias = None, folded.bias
                 filters = Filters(engine, self.tiling)
+                folded.update = filters.update
             else:
                 weight = at.params[0]
                 bias = Reader(Arg.BIAS, at.params[1], self.bias) if self.bias else None
                 filters = self.filters = self.filters or Filters(engine, self.tiling)
+            source, drain = Reader(Arg.SRC, at.bottom[0], x), Writer(Arg.DST, target, y)
             return TiledConvolution(
-                engine, self.tiling, source, target, filters, weight, bias, relu=relu
+                engine, self.tiling, source, drain, filters, weight, bias, relu=relu
             )
         except Missing:
             self.tiling = None
@@ -147,15 +172,28 @@ class ConvStep(PreparedStep):
             attributes,
         )
 
-    def _call(self, found: Description, x: Layout, w: Layout, y: Layout) -> Call:
-        at, bias = self.at, self.bias
-        ports: list[Port] = [
-            Reader(Arg.SRC, at.bottom[0], x),
-            Reader(Arg.WEIGHTS, at.params[0], w),
-        ]
-        if bias:
-            ports.append(Reader(Arg.BIAS, at.params[1], bias))
-        return Call(self.engine, found, [*ports, Writer(Arg.DST, at.top[0], y)])
+    def _call(
+        self, found: Description, target: Any, other: Any = None, folded: Folded | None = None
+    ) -> Call:
+        at, (x, w, y) = self.at, self.layouts
+        ports: list[Port] = [Reader(Arg.SRC, at.bottom[0], x)]
+        fixed: list[tuple[int, int, np.ndarray]] = []
+        if folded is not None:
+            packed = aligned(w.size)
+            folded.update = partial(self._pack, packed=packed)
+            offsets = self.engine.plain((self.y[1],)).handle
+            fixed = [(Arg.WEIGHTS, w.handle, packed), (Arg.BIAS, offsets, folded.bias)]
+        else:
+            ports.append(Reader(Arg.WEIGHTS, at.params[0], w))
+            if self.bias:
+                ports.append(Reader(Arg.BIAS, at.params[1], self.bias))
+        if other is not None:
+            ports.append(Reader(Arg.ADDED, other, y))
+        return Call(self.engine, found, [*ports, Writer(Arg.DST, target, y)], fixed)
+
+    def _pack(self, weights: np.ndarray, packed: np.ndarray) -> None:
+        layout = self.layouts[1]
+        self.engine.reorder(weights, self.engine.plain(layout.shape), packed, layout)
 
     def prepare_backward(self) -> bool:
         if any(self.at.param_propagate_down) and not self._prepare_weights():

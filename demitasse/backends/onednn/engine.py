@@ -177,6 +177,7 @@ class Engine:
         self.attributes = self._attributes()
         self.attributes_with_relu = self._attributes(slope=0.0)
         self.attributes_adding = self._attributes(adds=True)
+        self._tails: dict[tuple[bool, int | None], int] = {}
         self._strided: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
         self._own = _OfThread()
 
@@ -270,20 +271,37 @@ class Engine:
         found = self.describe_reorder(here.handle, there.handle)
         return Primitive(self, found, [(Arg.SRC, here.handle), (Arg.DST, there.handle)])
 
-    def _attributes(self, slope: float | None = None, *, adds: bool = False) -> int:
+    def attributes_of(self, *, relu: bool, other: int | None) -> int:
+        """Return attributes with an array that is added, and a rectifier.
+
+        Args:
+            relu: Whether there is a rectifier.
+            other: Descriptor of the array; None for none.
+        """
+        found = self._tails.get((relu, other))
+        if found is None:
+            found = self._tails[relu, other] = self._attributes(0.0 if relu else None, other=other)
+        return found
+
+    def _attributes(
+        self, slope: float | None = None, *, adds: bool = False, other: int | None = None
+    ) -> int:
         """Return attributes with our own scratch memory, and with what follows the operation.
 
         Args:
-            slope: Of a rectifier; None for none.
+            slope: Of a rectifier, which comes last; None for none.
             adds: Whether the result is added to what is there.
+            other: Descriptor of an array that is added.
         """
         library = self.library
         made = self._made(library.dnnl_primitive_attr_create)
         self.check(library.dnnl_primitive_attr_set_scratchpad_mode(made, USER_SCRATCHPAD))
-        if slope is not None or adds:
+        if slope is not None or adds or other:
             chain = self._made(library.dnnl_post_ops_create)
             if adds:
                 self.check(library.dnnl_post_ops_append_sum(chain, 1.0, 0, 0))
+            if other:
+                self.check(library.dnnl_post_ops_append_binary(chain, Algorithm.ADD, other))
             if slope is not None:
                 self.check(library.dnnl_post_ops_append_eltwise(chain, Algorithm.RELU, slope, 0.0))
             self.check(library.dnnl_primitive_attr_set_post_ops(made, chain))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,7 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.base import Operands, Step
 from demitasse.backends.onednn.backend import OnednnBackend
-from demitasse.backends.onednn.constants import Arg
-from demitasse.backends.onednn.convolution import ConvStep
+from demitasse.backends.onednn.convolution import ConvStep, Folded
 from demitasse.backends.onednn.inner_product import InnerProductStep
 from demitasse.backends.onednn.layout import aligned
 from demitasse.backends.onednn.norm_parts import (
@@ -20,10 +20,8 @@ from demitasse.backends.onednn.norm_parts import (
     stored_statistics,
 )
 from demitasse.backends.onednn.normalization import fuse_norm
-from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import PreparedStep
 from demitasse.backends.onednn.sums import EltwiseSumStep
-from demitasse.backends.onednn.winograd.convolution import TiledConvolution
 
 __all__ = ["fuse"]
 
@@ -39,31 +37,72 @@ def fuse(
     """Return one Step for a chain of operations, or None."""
     first: Any = steps[0]
     if isinstance(chain[0], (ops.BatchNorm, ops.Scale)):
-        return None if None in steps else fuse_norm(backend, chain, operands)
+        # what the last one writes is what all of them write
+        whole = [replace(operands[0], top=operands[-1].top), *operands[1:]]
+        return None if None in steps else fuse_norm(backend, chain, whole)
     if not isinstance(first, (ConvStep, InnerProductStep, EltwiseSumStep)):
         return None
     rest = list(zip(chain[1:], operands[1:], strict=True))
     if [is_plain_relu(op) for op, _ in rest] == [True]:
-        return first.with_relu()
+        return first.with_relu(operands[-1].top[0])
     if isinstance(first, ConvStep) and not any(at.backward for at in operands):
-        return _folded(first, rest)
+        tail = Tail.of(first, rest)
+        if tail is not None and (tail.links or tail.other is not None):
+            return _with_tail(first, tail)
     return None
 
 
-def _folded(conv: ConvStep, rest: list[tuple[Any, Any]]) -> Step | None:
-    """Return a convolution whose weights contain what follows, or None."""
-    relu = is_plain_relu(rest[-1][0])
-    links = rest[:-1] if relu else rest
-    shape = conv.op.top
-    for op, at in links:
-        stored = isinstance(op, ops.BatchNorm) and op.use_global_stats
-        learned = isinstance(op, ops.Scale) and len(at.bottom) == 1 and channelled(op, shape)
-        if not stored and not learned:
-            return None
-    if not links or conv.op.axis != 1:
-        return None
-    step = FoldedConv(conv, links, relu=relu)
-    return step if step.prepare() else None
+@dataclass(frozen=True)
+class Tail:
+    """What can be part of a convolution in inference.
+
+    Attributes:
+        links: Factors and offsets of its channels.
+        other: A blob that is added, or None.
+        relu: Whether a rectifier follows.
+        target: The blob that is written.
+    """
+
+    links: Links
+    other: Any
+    relu: bool
+    target: Any
+
+    @classmethod
+    def of(cls, conv: ConvStep, rest: Links) -> Tail | None:
+        """Return the operations behind a convolution as a tail; None where they are others."""
+        left, result, other = list(rest), conv.at.top[0], None
+        links = []
+        while left and _is_link(left[0], conv.op):
+            links.append(left.pop(0))
+            result = links[-1][1].top[0]
+        if left and _is_sum(left[0][0]):
+            at = left.pop(0)[1]
+            other, result = at.bottom[at.bottom[0] is result], at.top[0]
+        relu = bool(left) and is_plain_relu(left[0][0])
+        if relu:
+            result = left.pop(0)[1].top[0]
+        return None if left else cls(links, other, relu, result)
+
+
+def _is_link(link: tuple[Any, Any], conv: ops.Conv) -> bool:
+    op, at = link
+    if conv.axis != 1:
+        return False
+    if isinstance(op, ops.BatchNorm):
+        return op.use_global_stats
+    return isinstance(op, ops.Scale) and len(at.bottom) == 1 and channelled(op, conv.top)
+
+
+def _is_sum(op: Any) -> bool:
+    return isinstance(op, ops.Eltwise) and op.operation == "SUM" and op.coefficients == (1.0, 1.0)
+
+
+def _with_tail(conv: ConvStep, tail: Tail) -> Step | None:
+    if tail.links:
+        step = FoldedConv(conv, tail)
+        return step if step.prepare() else None
+    return conv.fused(tail.target, relu=tail.relu, other=tail.other)
 
 
 class FoldedConv(PreparedStep):
@@ -72,34 +111,24 @@ class FoldedConv(PreparedStep):
     The folded weights are made again when a parameter has changed.
     """
 
-    def __init__(self, conv: ConvStep, links: Links, *, relu: bool) -> None:
+    def __init__(self, conv: ConvStep, tail: Tail) -> None:
         super().__init__(conv.backend, conv.at)
-        self.conv, self.links, self.relu = conv, links, relu
-        self.blobs = [*self.at.params, *(blob for _, at in links for blob in at.params)]
+        self.conv, self.tail = conv, tail
+        self.blobs = [*self.at.params, *(blob for _, at in tail.links for blob in at.params)]
         self.versions: tuple[tuple[int, int], ...] = ()
 
     def prepare(self) -> bool:
         """Make the primitive in the layouts of the convolution alone; False where there is none."""
-        conv, engine = self.conv, self.engine
-        x, w, y = conv.layouts
-        attributes = engine.attributes_with_relu if self.relu else engine.attributes
-        bias = engine.plain((conv.y[1],))
-        found = conv.describe_forward(x.handle, w.handle, y.handle, attributes, bias)
-        if not found:
+        shape = self.engine.plain(self.conv.layouts[1].shape)
+        self.plain_weight, self.bias = aligned(shape.size), aligned(self.conv.y[1])
+        folded = Folded(self.bias)
+        step = self.conv.fused(
+            self.tail.target, relu=self.tail.relu, other=self.tail.other, folded=folded
+        )
+        if step is None:
             return False
-        self.plain_weight, self.weight = aligned(int(np.prod(w.shape))), aligned(w.size)
-        self.bias = aligned(bias.size)
-        self.kept = self.plain_weight.nbytes + self.weight.nbytes
-        tiled = self.conv.tiled(x, y, relu=self.relu, folded=self.bias)
-        if tiled:
-            self.forward_calls = [tiled]
-            return True
-        ports = [Reader(Arg.SRC, self.at.bottom[0], x), Writer(Arg.DST, self.at.top[0], y)]
-        fixed = [
-            (Arg.WEIGHTS, w.handle, self.weight),
-            (Arg.BIAS, bias.handle, self.bias),
-        ]
-        self.forward_calls = [Call(engine, found, ports, fixed)]
+        self.folded, self.forward_calls = folded, step.forward_calls
+        self.kept = self.plain_weight.nbytes + self.bias.nbytes
         return True
 
     def forward(self) -> None:
@@ -112,11 +141,11 @@ class FoldedConv(PreparedStep):
 
     def _fold(self) -> None:
         """Multiply factors into the weights, channel by channel, and add up the offsets."""
-        params, call = self.at.params, self.forward_calls[0]
+        params = self.at.params
         channels = self.conv.y[1]
         factor: np.ndarray = np.ones(channels, np.float32)
         self.bias[...] = _values(params[1]) if self.conv.op.bias else 0.0
-        for op, at in self.links:
+        for op, at in self.tail.links:
             if isinstance(op, ops.BatchNorm):
                 mean, variance = stored_statistics(at.params)
                 by = np.reciprocal(np.sqrt(variance + np.float32(op.eps)))
@@ -127,11 +156,7 @@ class FoldedConv(PreparedStep):
             factor = factor * by
         weight = _values(params[0]).reshape(channels, -1)
         np.multiply(weight, factor[:, np.newaxis], out=self.plain_weight.reshape(channels, -1))
-        if isinstance(call, TiledConvolution):
-            call.filters.update(self.plain_weight)
-            return
-        layout = self.conv.layouts[1]
-        self.engine.reorder(self.plain_weight, self.engine.plain(layout.shape), self.weight, layout)
+        self.folded.update(self.plain_weight)
 
 
 def _values(blob: Any) -> np.ndarray:

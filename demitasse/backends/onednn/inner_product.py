@@ -34,17 +34,17 @@ class InnerProductStep(PreparedStep):
         layouts = found and found.layouts(Query.WEIGHTS)
         if not found or not layouts:
             return False
-        self.forward_calls = [self._call(found, layouts[0])]
+        self.forward_calls = [self._call(found, layouts[0], self.at.top[0])]
         self.hint, self.weight = found, layouts[0]
         return True
 
-    def with_relu(self) -> Step | None:
+    def with_relu(self, target: Any) -> Step | None:
         """Return a Step that runs the ReLU behind it too, with the same layout of the weight."""
         found = self._describe(self.weight.handle, self.engine.attributes_with_relu)
         if not found:
             return None
         step = PreparedStep(self.backend, self.at)
-        step.forward_calls = [self._call(found, self.weight)]
+        step.forward_calls = [self._call(found, self.weight, target)]
         return step
 
     def _describe(self, w: int, attributes: int) -> Description | None:
@@ -58,7 +58,7 @@ class InnerProductStep(PreparedStep):
             attributes,
         )
 
-    def _call(self, found: Description, w: Layout) -> Call:
+    def _call(self, found: Description, w: Layout, target: Any) -> Call:
         at, bias = self.at, self.bias
         ports: list[Port] = [
             Reader(Arg.SRC, at.bottom[0], self.x),
@@ -66,7 +66,7 @@ class InnerProductStep(PreparedStep):
         ]
         if bias:
             ports.append(Reader(Arg.BIAS, at.params[1], bias))
-        ports.append(Writer(Arg.DST, at.top[0], self.y))
+        ports.append(Writer(Arg.DST, target, self.y))
         return Call(self.engine, found, ports)
 
     def prepare_backward(self) -> bool:

@@ -59,6 +59,7 @@ SIGNATURES: dict[str, list[Any]] = {
     "dnnl_primitive_attr_set_post_ops": [c_void_p, c_void_p],
     "dnnl_post_ops_create": [_PD],
     "dnnl_post_ops_destroy": [c_void_p],
+    "dnnl_post_ops_append_binary": [c_void_p, c_int, _MD],
     "dnnl_post_ops_append_sum": [c_void_p, c_float, c_int, c_int],
     "dnnl_post_ops_append_eltwise": [c_void_p, c_int, c_float, c_float],
     "dnnl_primitive_create": [_PD, c_void_p],

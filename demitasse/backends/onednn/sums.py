@@ -121,12 +121,12 @@ class EltwiseSumStep(SumStep):
         self.forward_calls = [call] if call else []
         return bool(call)
 
-    def with_relu(self) -> Step | None:
+    def with_relu(self, target: Any) -> Step | None:
         """Return a Step that runs the ReLU behind it too, in the same layout."""
         at, attributes = self.at, self.engine.attributes_with_relu
         if self.op.coefficients != (1.0, 1.0):
             return None
-        call = self._added(at.bottom, at.top[0], self.layout, attributes)
+        call = self._added(at.bottom, target, self.layout, attributes)
         if not call:
             return None
         step = PreparedStep(self.backend, self.at)

@@ -70,7 +70,7 @@ def command(
 
     log = get_logger(__name__)
     scores = Scores()
-    with Net(model, "TEST", device=device, level=level or 0, stages=stages) as net:
+    with Net(model, "TEST", device=device, level=level or 0, stages=stages, keep="outputs") as net:
         log.info("Use %s.", net.device)
         load_weights_into(net, split_names(weights), on_mismatch)
         if iterations is None:

@@ -1,0 +1,178 @@
+"""Nets that only run forward and keep but some blobs."""
+
+import numpy as np
+import pytest
+
+from demitasse import Net
+from demitasse.backends.onednn import status
+from demitasse.errors import ConfigError, NetError
+from demitasse.proto import NetParameter, parse_text
+
+
+def layer(name, kind, bottoms, top, param=""):
+    reads = " ".join(f'bottom: "{bottom}"' for bottom in bottoms.split())
+    return f'layer {{ name: "{name}" type: "{kind}" {reads} top: "{top}" {param} }}\n'
+
+
+def conv(name, bottom, m=16):
+    fields = f'num_output: {m} kernel_size: 3 pad: 1 weight_filler {{ type: "xavier" }}'
+    return layer(name, "Convolution", bottom, name, f"convolution_param {{ {fields} }}")
+
+
+INPUT = (
+    'layer { name: "x" type: "Input" top: "x" '
+    "input_param { shape { dim: 2 dim: 16 dim: 8 dim: 8 } } }\n"
+)
+BLOCK = (
+    conv("a", "x")
+    + layer("a_norm", "BatchNorm", "a", "a_norm")
+    + layer("a_scale", "Scale", "a_norm", "a_scale", "scale_param { bias_term: true }")
+    + layer("a_relu", "ReLU", "a_scale", "a_relu")
+    + conv("b", "a_relu")
+    + layer("sum", "Eltwise", "x b", "sum")
+    + layer("sum_relu", "ReLU", "sum", "sum_relu")
+)
+NET = (
+    INPUT
+    + BLOCK
+    + conv("left", "sum_relu")
+    + conv("right", "sum_relu")
+    + layer("right_relu", "ReLU", "right", "right")
+    + layer("both", "Concat", "left right", "both")
+    + layer("flat", "Flatten", "both", "flat")
+    + layer("ip", "InnerProduct", "flat", "ip", "inner_product_param { num_output: 5 }")
+    + layer("prob", "Softmax", "ip", "prob")
+)
+
+
+def made(device, keep=None, text=NET):
+    net = Net(parse_text(text, NetParameter), "TEST", device=device, seed=3, keep=keep)
+    rng = np.random.default_rng(1)
+    for blobs in net.params.values():
+        for blob in blobs:
+            blob.data[...] = rng.uniform(0.2, 1.0, blob.shape)
+    net.blobs["x"].data[...] = rng.normal(size=net.blobs["x"].shape)
+    return net
+
+
+def test_outputs_and_named_blobs_are_those_of_a_net_that_keeps_all(backend):
+    whole, some = made(backend), made(backend, ["a_relu", "both"])
+
+    for _ in range(2):
+        whole.forward()
+        some.forward()
+
+    for name in ("prob", "a_relu", "both"):
+        want = whole.blobs[name].data
+        np.testing.assert_allclose(some.blobs[name].data, want, rtol=1e-5, atol=1e-5)
+
+
+def test_a_blob_that_was_not_kept_is_refused_by_name(backend):
+    net = made(backend, "outputs")
+    net.forward()
+
+    left = net.blobs["left"]
+    for read in (lambda: left.data, left.cpu_data, left.mutable_cpu_data, left.gpu_data):
+        with pytest.raises(NetError, match=r"blob 'left' was not kept.*keep=\['left', \.\.\.\]"):
+            read()
+    assert left.shape == (2, 16, 8, 8)
+
+
+def test_blobs_whose_times_do_not_meet_share_buffers(backend):
+    row = INPUT + "".join(conv(f"c{i}", f"c{i - 1}" if i else "x") for i in range(6))
+    whole, some = made(backend, text=row), made(backend, "outputs", text=row)
+
+    whole.forward()
+    some.forward()
+
+    assert some.blob_bytes < 0.7 * whole.blob_bytes
+    np.testing.assert_allclose(some.blobs["c5"].data, whole.blobs["c5"].data, rtol=1e-4)
+
+
+def test_larger_and_smaller_batches_get_buffers_that_fit(backend):
+    whole, some = made(backend), made(backend, "outputs")
+    rng = np.random.default_rng(2)
+
+    for items in (2, 5, 1, 3):
+        x = rng.normal(size=(items, 16, 8, 8))
+        want, got = whole.predict(x)["prob"], some.predict(x)["prob"]
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_a_pass_that_begins_behind_what_it_reads_is_refused(backend):
+    net = made(backend, ["sum_relu"])
+    net.forward()
+
+    with pytest.raises(NetError, match="reads blob 'both', which was not kept between passes"):
+        net.forward("flat")
+    net.forward("sum_relu_sum_relu_0_split")  # what it reads was kept
+
+
+def test_only_forward_passes_in_phase_test():
+    net = made("numpy", "outputs")
+    net.forward()
+
+    with pytest.raises(NetError, match=r"keep=\.\.\. only runs forward"):
+        net.backward()
+    with pytest.raises(ConfigError, match="phase TEST"):
+        Net(parse_text(NET, NetParameter), "TRAIN", keep="outputs")
+
+
+def test_names_that_the_net_has_not_are_refused():
+    with pytest.raises(NetError, match="keep= names nothing"):
+        made("numpy", ["nothing"])
+
+
+def test_a_net_that_moves_takes_new_buffers(backend):
+    net = made("numpy", "outputs")
+    net.forward()
+    want = np.array(net.blobs["prob"].data)
+
+    net.to(backend).forward()
+
+    np.testing.assert_allclose(net.blobs["prob"].data, want, rtol=1e-4, atol=1e-6)
+
+
+def test_a_copy_keeps_the_same():
+    net = made("numpy", ["left"])
+
+    copy = net.clone()
+    copy.forward()
+
+    assert copy.blobs["left"].data.any()
+    with pytest.raises(NetError):
+        copy.blobs["right"].cpu_data()
+
+
+def test_callbacks_see_every_blob_in_its_time(backend):
+    net, seen = made(backend, "outputs"), []
+    net.after_forward.append(
+        lambda index: seen.append(net.plan.entries[index].place.top[0].asum_data())
+    )
+
+    net.forward()
+
+    assert len(seen) == len(net.layers)
+    assert all(seen)
+
+
+@pytest.mark.skipif(not status().loaded, reason=str(status()))
+def test_what_nobody_reads_is_not_computed():
+    net = made("cpu", "outputs")
+    net.forward()
+
+    groups = {e.layer.name: e.group.count for e in net.plan.entries if e.group}
+
+    assert groups["a"] == 4  # with BatchNorm, Scale and ReLU
+    assert groups["b"] == 3  # with Eltwise and ReLU
+
+
+@pytest.mark.skipif(not status().loaded, reason=str(status()))
+def test_nothing_runs_as_one_through_a_blob_that_is_kept():
+    net = made("cpu", ["a_norm", "sum"])
+    net.forward()
+
+    groups = {e.layer.name: e.group.count for e in net.plan.entries if e.group}
+
+    assert groups["a"] == 2
+    assert groups["b"] == 2
