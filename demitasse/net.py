@@ -60,6 +60,7 @@ class Net(NetStructure):
         keep: For a net in phase TEST that only runs forward: the names of the blobs to keep besides
             its inputs and outputs, or "outputs" for those alone. Other blobs share buffers, some
             are not computed at all, and reading one is an error. None keeps all.
+        lenient: Whether fields that are not known are left out with a warning, not refused.
         rank: Which of ``ranks`` data-parallel workers this is.
         ranks: How many of them there are.
 
@@ -91,13 +92,14 @@ class Net(NetStructure):
         seed: int | None = None,
         base_dir: str | os.PathLike[str] | None = None,
         keep: Keep = None,
+        lenient: bool = False,
         rank: int = 0,
         ranks: int = 1,
     ) -> None:
         if dtype not in {"float32", "float64"}:
             message = f"a net computes in float32 or float64, not {dtype!r}"
             raise ConfigError(message)
-        param, file = _read(source)
+        param, file = _read(source, lenient)
         if phase is not None:
             param.state.phase = _phase_number(phase)
             param.state.level = level
@@ -447,13 +449,13 @@ class Net(NetStructure):
         return f"Net({self.name!r}, {self.phase}, {len(self.layers)} layers on {self.device})"
 
 
-def _read(source: str | os.PathLike[str] | NetParameter) -> tuple[NetParameter, str]:
+def _read(source: str | os.PathLike[str] | NetParameter, lenient: bool) -> tuple[NetParameter, str]:
     if isinstance(source, NetParameter):
         param = NetParameter()
         param.CopyFrom(source)
         upgrade_net(param)
         return param, ""
-    return read_net_params(source), os.fspath(source)
+    return read_net_params(source, lenient=lenient), os.fspath(source)
 
 
 def _phase_number(phase: str | int) -> Any:

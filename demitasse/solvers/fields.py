@@ -15,7 +15,7 @@ __all__ = ["check_fields", "check_options", "read_fields"]
 
 
 def read_fields(
-    source: str | os.PathLike[str] | SolverParameter,
+    source: str | os.PathLike[str] | SolverParameter, *, lenient: bool = False
 ) -> tuple[SolverParameter, Path | None]:
     """Return the fields of a solver and the folder of its file, if it is one."""
     if isinstance(source, SolverParameter):
@@ -23,7 +23,7 @@ def read_fields(
         param.CopyFrom(source)
         upgrade_solver(param)
         return param, None
-    return read_solver_params(source), Path(source).parent
+    return read_solver_params(source, lenient=lenient), Path(source).parent
 
 
 def check_fields(param: SolverParameter, kind: str) -> None:

@@ -57,7 +57,8 @@ class Source:
                 message.state.CopyFrom(merged_state(phase, message.state, own))
                 return Net(message, base_dir=base, **options)
             path = resolve(self.value, base)
-            state = merged_state(phase, read_text(path, NetParameter).state, own)
+            lenient = options.get("lenient", False)
+            state = merged_state(phase, read_text(path, NetParameter, lenient=lenient).state, own)
             return Net(
                 path,
                 Phase.Name(state.phase),

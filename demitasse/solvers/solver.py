@@ -59,6 +59,7 @@ class Solver:
             ever, the weights are written as ``<snapshot_prefix>_best.caffemodel``. Of outputs that
             are neither accuracies nor losses say what is better: "name:max" or "name:min".
         early_stopping: When to end training before ``max_iter``, or None.
+        lenient: Whether fields that are not known, of solver and nets, are left out with a warning.
         rank: Which of ``ranks`` data-parallel workers this is; only the first tests and writes
             snapshots.
         ranks: How many of them there are.
@@ -90,10 +91,9 @@ class Solver:
 
     def __new__(cls, source: str | os.PathLike[str] | SolverParameter, **options: Any) -> Self:
         """Choose the class by the ``type``, unless a class was called by its own name."""
-        del options
         if cls.kind:
             return super().__new__(cls)
-        given = read_fields(source)
+        given = read_fields(source, lenient=options.get("lenient", False))
         solver = super().__new__(_class_of(given[0].type))
         solver._given = given
         return solver  # type: ignore[return-value]
@@ -112,10 +112,11 @@ class Solver:
         keep_last: int | None = None,
         keep_best: str | None = None,
         early_stopping: EarlyStopping | None = None,
+        lenient: bool = False,
         rank: int = 0,
         ranks: int = 1,
     ) -> None:
-        self.param, folder = self._given or read_fields(source)
+        self.param, folder = self._given or read_fields(source, lenient=lenient)
         self._given = None
         check_fields(self.param, self.kind)
         check_options(self.param, keep_last, early_stopping, ranks)
@@ -127,6 +128,7 @@ class Solver:
         base = folder if base_dir is None else Path(base_dir)
         options: dict[str, Any] = {
             "device": device, "dtype": dtype, "plan": plan, "rank": rank, "ranks": ranks,
+            "lenient": lenient,
         }  # fmt: skip
         self.net = make_train_net(self.param, base, {**options, "seed": seed}, on_mismatch)
         options |= {"device": self.net.device, "seed": self.net.seed}

@@ -5,7 +5,7 @@ import pytest
 
 import demitasse
 from demitasse import Net, Solver
-from demitasse.errors import ConfigError, ShapeError, WeightsError
+from demitasse.errors import ConfigError, PrototxtError, ShapeError, WeightsError
 from demitasse.proto import NetParameter, SolverParameter, parse_text
 
 NET = """
@@ -287,3 +287,19 @@ def test_weights_are_read_without_a_net(saved):
         "ip2": [(3, 5), (3,)],
     }
     np.testing.assert_array_equal(weights["ip2"][0], values(source)["ip2"][0])
+
+
+def test_a_net_leaves_out_fields_that_are_not_known_when_asked(tmp_path, caplog):
+    text = (
+        'layer { name: "x" type: "DummyData" top: "x" colour: 3 '
+        "dummy_data_param { shape { dim: 1 } } }"
+    )
+    file = tmp_path / "net.prototxt"
+    file.write_text(text)
+
+    with pytest.raises(PrototxtError, match="colour"):
+        Net(file, "TEST")
+    net = Net(file, "TEST", lenient=True)
+
+    assert net.blob_names == ["x"]
+    assert "colour" in caplog.text

@@ -243,3 +243,20 @@ def test_a_missing_policy_is_refused_by_the_first_update(fields):
 
     with pytest.raises(ConfigError, match="lr_policy is missing"):
         solver.step(1)
+
+
+def test_fields_that_are_not_known_are_left_out_when_asked(tmp_path):
+    (tmp_path / "net.prototxt").write_text(
+        'layer { name: "x" type: "DummyData" top: "x" colour: 3 '
+        "dummy_data_param { shape { dim: 1 } } }"
+    )
+    file = tmp_path / "solver.prototxt"
+    file.write_text(
+        'net: "net.prototxt" base_lr: 0.1 lr_policy: "fixed" flavour: 2 snapshot_after_train: false'
+    )
+
+    with pytest.raises(DemitasseError, match="flavour"):
+        Solver(file)
+    solver = Solver(file, lenient=True)
+
+    assert solver.net.blob_names == ["x"]
