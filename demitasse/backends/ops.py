@@ -7,7 +7,8 @@ same operation, so that a prepared Step can be kept and found again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 __all__ = [
@@ -191,8 +192,13 @@ class Activation(Op):
 
 @dataclass(frozen=True)
 class Dropout(Op):
-    """Zero a share ``ratio`` of the elements in TRAIN and scale the rest; identity in TEST."""
+    """Zero a share ``ratio`` of the elements in TRAIN and scale the rest; identity in TEST.
+
+    ``kept`` returns, for a shape, which elements this pass keeps: booleans of that shape, the same
+    ones in portable code and in a Step.
+    """
 
     count: int
     ratio: float
     train: bool
+    kept: Callable[[Shape], object] = field(compare=False, repr=False)

@@ -41,7 +41,11 @@ class Dropout(NeuronLayer):
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         super().reshape(bottom, top)
         self.op = ops.Dropout(
-            dtype=self.dtype, count=bottom[0].count, ratio=self.ratio, train=self.drops
+            dtype=self.dtype,
+            count=bottom[0].count,
+            ratio=self.ratio,
+            train=self.drops,
+            kept=self._kept,
         )
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
@@ -50,8 +54,7 @@ class Dropout(NeuronLayer):
             if top[0] is not bottom[0]:
                 top[0].write(x)
             return
-        kept = self._words(x.shape) > int(LARGEST * self.ratio)
-        mask = self.cast(kept) * (1 / (1 - self.ratio))
+        mask = self.cast(self._kept(x.shape)) * (1 / (1 - self.ratio))
         self.saved("mask", x.shape).write(mask)
         top[0].write(x * mask)
 
@@ -62,6 +65,10 @@ class Dropout(NeuronLayer):
                 bottom[0].write_diff(dy * self.saved("mask", dy.shape).read())
             elif top[0] is not bottom[0]:
                 bottom[0].write_diff(dy)
+
+    def _kept(self, shape: tuple[int, ...]) -> Array:
+        """Return which elements this pass keeps."""
+        return self._words(shape) > int(LARGEST * self.ratio)
 
     def _words(self, shape: tuple[int, ...]) -> Array:
         """Return this rank's random words, uint32."""
