@@ -43,6 +43,12 @@ LAYERS = {
     ),
     "ReLU": ((16, 64, 56, 56), 'type: "ReLU"'),
     "batch normalisation": ((16, 64, 56, 56), 'type: "BatchNorm"'),
+    "dropout": ((16, 512, 13, 13), 'type: "Dropout"'),
+    "LSTM": (
+        (20, 16, 1000),
+        'type: "LSTM" bottom: "cont" recurrent_param { num_output: 1000 '
+        'weight_filler { type: "xavier" } }',
+    ),
     "softmax loss": ((256, 1000), 'type: "SoftmaxWithLoss" bottom: "label"'),
 }
 
@@ -58,11 +64,14 @@ def net(request, device, smoke) -> Net:
         layer {{ name: "data" type: "Input" top: "data" input_param {{ shape {{ {dims} }} }} }}
         layer {{ name: "label" type: "Input" top: "label"
                  input_param {{ shape {{ dim: {shape[0]} }} }} }}
+        layer {{ name: "cont" type: "Input" top: "cont"
+                 input_param {{ shape {{ dim: {shape[0]} dim: {shape[1]} }} }} }}
         layer {{ name: "it" top: "it" bottom: "data" {fields} }}
     """
     net = Net(parse_text(text, NetParameter), "TRAIN", device=device, seed=1)
     data = net.blobs["data"]
     data.mutable_cpu_data()[...] = np.random.default_rng(0).normal(size=shape)
+    net.blobs["cont"].mutable_cpu_data()[...] = 1
     net.forward()
     top = net.blobs["it"]
     if len(shape) > 2:

@@ -23,6 +23,7 @@ __all__ = [
     "InnerProduct",
     "Op",
     "Pool",
+    "Recurrent",
     "Scale",
     "Softmax",
     "SoftmaxLoss",
@@ -95,6 +96,24 @@ class InnerProduct(Op):
     m: int
     transpose: bool
     bias: bool
+
+
+@dataclass(frozen=True)
+class Recurrent(Op):
+    """T steps of N sequences through a recurrent layer; the bottoms and parameters are the layer's.
+
+    States that are not exposed are carried in the saved blobs "state 0", "state 1" ...
+
+    Shapes: x (steps, rows, k) -> y (steps, rows, m).
+    """
+
+    cell: Literal["LSTM", "RNN"]
+    steps: int
+    rows: int
+    k: int
+    m: int
+    static: bool
+    exposed: bool
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ class LSTM(RecurrentLayer):
     """
 
     gates, states = 4, 2
+    cell = "LSTM"
 
     def unroll(self, z: Array, cont: Array, states: list[Array]) -> tuple[Array, list[Array]]:
         xp, weight = self.xp, self.blobs[self.recurrent_index].read().T

@@ -5,8 +5,9 @@ Source: Caffe, ``src/caffe/layers/recurrent_layer.cpp``, which builds a net of s
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
+from demitasse.backends import ops
 from demitasse.backends.base import Array
 from demitasse.blob import Blob
 from demitasse.errors import NetError, ShapeError
@@ -49,6 +50,8 @@ class RecurrentLayer(Layer):
     """How many gates there are."""
     states: ClassVar[int]
     """How many blobs a state has; the first is the hidden state."""
+    cell: ClassVar[Literal["LSTM", "RNN"] | None] = None
+    """What backends call it; None for one that they do not know."""
 
     def unroll(self, z: Array, cont: Array, states: list[Array]) -> tuple[Array, list[Array]]:
         """Run all steps.
@@ -119,6 +122,17 @@ class RecurrentLayer(Layer):
         top[0].reshape((self.t, self.n, self.h))
         for blob in top[1:]:
             blob.reshape((1, self.n, self.h))
+        if self.cell is not None:
+            self.op = ops.Recurrent(
+                dtype=self.dtype,
+                cell=self.cell,
+                steps=self.t,
+                rows=self.n,
+                k=self.d,
+                m=self.h,
+                static=self.has_static,
+                exposed=self.exposed,
+            )
 
     def _need_axes(self, bottom: Blobs) -> None:
         x, cont = bottom[0].shape, bottom[1].shape

@@ -22,6 +22,7 @@ class RNN(RecurrentLayer):
     """
 
     gates, states = 1, 1
+    cell = "RNN"
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         super().setup(bottom, top)

@@ -20,6 +20,7 @@ from demitasse.backends.onednn.attributes import attributes
 from demitasse.backends.onednn.constants import SCALE_OF, Algorithm, Arg
 from demitasse.backends.onednn.engine import Engine, Primitive, engine
 from demitasse.backends.onednn.layout import aligned
+from demitasse.backends.onednn.winograd.pieces import Missing
 from demitasse.backends.updates import Piece, Update
 
 __all__ = ["BLOCK", "LEAST", "apply", "sumsq"]
@@ -110,10 +111,6 @@ FORMULAS: dict[str, Callable[[Update], list[Line]]] = {
     "Adam": _adam,
     "AdamW": _adam,
 }
-
-
-class Missing(Exception):  # noqa: N818 - not an error: numpy computes it instead
-    """The library has no good primitive."""
 
 
 class Program:

@@ -1,0 +1,157 @@
+"""LSTM and RNN on oneDNN against the portable layers."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lowered import layer
+
+from demitasse import Net
+from demitasse.backends.onednn import status
+from demitasse.proto import NetParameter, parse_text
+
+pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
+
+STATES = {"LSTM": 2, "RNN": 1}
+FILLERS = "".join(
+    f'{name}_filler {{ type: "uniform" min: -0.4 max: 0.4 }} ' for name in ("weight", "bias")
+)
+
+
+def text(kind, t, n, x, h, static=0, exposed=False, more="", behind=""):
+    shapes = {"x": (t, n, *x), "cont": (t, n)}
+    bottoms, tops = ["x", "cont"], ["y"]
+    if static:
+        shapes["static"] = (n, static)
+        bottoms.append("static")
+    for i in range(STATES[kind] if exposed else 0):
+        shapes[f"from{i}"] = (1, n, h)
+        bottoms.append(f"from{i}")
+        tops.append(f"to{i}")
+    inputs = [
+        f'layer {{ name: "{name}" type: "Input" top: "{name}" input_param {{ shape {{ '
+        + " ".join(f"dim: {d}" for d in shape)
+        + " } } }"
+        for name, shape in shapes.items()
+    ]
+    fields = (
+        f"recurrent_param {{ num_output: {h} expose_hidden: {str(exposed).lower()} {FILLERS} }}"
+    )
+    force = " ".join(f"propagate_down: {str(b in {'x', 'static'}).lower()}" for b in bottoms)
+    return "\n".join(
+        [
+            "force_backward: true",
+            *inputs,
+            layer("cells", kind, " ".join(bottoms), " ".join(tops), f"{fields} {force} {more}"),
+            behind,
+        ]
+    )
+
+
+def build(source, **options):
+    return Net(parse_text(source, NetParameter), "TRAIN", device="cpu", seed=2, **options)
+
+
+def run(net, passes=2):
+    """Several passes: states are carried on, gradients of parameters are added up."""
+    rng, out = np.random.default_rng(3), {}
+    net.clear_param_diffs()
+    for number in range(passes):
+        for name in net.inputs:
+            shape = net.blobs[name].shape
+            begins = rng.random(shape) < 0.7
+            net.blobs[name].data[...] = begins if name == "cont" else rng.normal(size=shape)
+        net.forward()
+        out |= {f"{name} {number}": np.array(b.data) for name, b in net.blobs.items()}
+        for name in net.outputs:
+            net.blobs[name].diff[...] = rng.normal(size=net.blobs[name].shape)
+        net.backward()
+        for name in ("x", "static"):
+            if name in net.blobs:
+                out[f"d {name} {number}"] = np.array(net.blobs[name].diff)
+    blobs = net.params["cells"]
+    return out | {f"d {i}": np.array(blob.diff) for i, blob in enumerate(blobs)}
+
+
+def expect_same(source):
+    planned, portable = build(source), build(source, plan=False)
+
+    got, want = run(planned), run(portable)
+
+    for key, value in want.items():
+        scale = max(1e-3, np.abs(value).max())
+        assert np.abs(got[key] - value).max() <= 2e-5 * scale, key
+    step = planned.plan.steps()[planned.layer_names.index("cells")]
+    assert "onednn" in type(step).__module__
+
+
+@given(
+    kind=st.sampled_from(sorted(STATES)),
+    t=st.integers(1, 5),
+    n=st.integers(1, 5),
+    x=st.sampled_from([(1,), (7,), (3, 2), (33,)]),
+    h=st.integers(1, 20),
+    static=st.sampled_from([0, 1, 6]),
+    exposed=st.booleans(),
+)
+def test_sequences_are_the_portable_ones(kind, t, n, x, h, static, exposed):
+    expect_same(text(kind, t, n, x, h, static, exposed))
+
+
+@pytest.mark.parametrize("kind", STATES)
+@pytest.mark.parametrize(
+    "more",
+    [
+        "param { lr_mult: 0 }",
+        "param {} param { lr_mult: 0 }",
+        "param {} param {} param { lr_mult: 0 }",
+    ],
+    ids=["of x", "bias", "of the hidden state"],
+)
+def test_parameters_that_are_not_learned(kind, more):
+    source = text(kind, 3, 2, (4,), 5, more=more).replace("force_backward: true", "")
+    planned, portable = build(source), build(source, plan=False)
+
+    got, want = run(planned), run(portable)
+
+    for key in (key for key in want if key[0] == "d"):
+        np.testing.assert_allclose(got[key], want[key], rtol=1e-4, atol=1e-5, err_msg=key)
+
+
+@pytest.mark.parametrize("kind", STATES)
+def test_the_output_may_be_overwritten(kind):
+    expect_same(text(kind, 3, 2, (4,), 16, behind=layer("relu", "ReLU", "y", "y")))
+
+
+@pytest.mark.parametrize("kind", STATES)
+def test_states_go_on_where_the_number_of_sequences_stays(kind):
+    """What is carried belongs to the layer, not to the way it runs."""
+    source = text(kind, 2, 3, (4,), 5)
+    whole, portable = build(source), build(source, plan=False)
+    rng = np.random.default_rng(0)
+
+    for number in range(4):
+        values = rng.normal(size=(2, 3, 4))
+        for net in (whole, portable):
+            net.blobs["cont"].data[...] = number > 0
+            net.blobs["x"].data[...] = values
+            net.forward()
+        np.testing.assert_allclose(
+            whole.blobs["y"].data, portable.blobs["y"].data, rtol=1e-4, atol=1e-6
+        )
+
+
+@pytest.mark.parametrize("kind", STATES)
+def test_a_changed_weight_is_packed_anew(kind):
+    source = text(kind, 3, 2, (4,), 5)
+    planned, portable = build(source), build(source, plan=False)
+    run(planned), run(portable)
+
+    for net in (planned, portable):
+        for blob in net.params["cells"]:
+            blob.data[...] *= 0.5
+        net.forward()
+
+    np.testing.assert_allclose(
+        planned.blobs["y"].data, portable.blobs["y"].data, rtol=1e-4, atol=1e-6
+    )
