@@ -17,6 +17,10 @@ from demitasse.errors import DeviceError
 __all__ = ["Own", "Product"]
 
 
+FEW = 8
+"""Rows below which a packed weight is no faster than one in C order."""
+
+
 class Own(Port):
     """An argument that is a buffer of the Step's own, or a part of one.
 
@@ -40,7 +44,8 @@ class Own(Port):
 class Product:
     """y = x W^T + b and its gradients. Shapes: x (rows, k), W (m, k), b (m,), y (rows, m).
 
-    The weight is packed as the primitive likes it, once for each of its values, not in every run.
+    The weight is packed as the primitive likes it, once for each of its values, not in every run;
+    for few rows it stays as it is.
 
     Args:
         step: The Step that runs it.
@@ -71,7 +76,7 @@ class Product:
             "inner_product_forward",
             Pass.TRAINING,
             self.x.handle,
-            step.any((m, k)),
+            step.any((m, k)) if rows >= FEW else self.w.handle,
             self._row.handle if self._row else None,
             self.y.handle,
             engine.attributes if attributes is None else attributes,
