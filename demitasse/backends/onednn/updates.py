@@ -25,9 +25,10 @@ from demitasse.backends.updates import Piece, Update
 
 __all__ = ["BLOCK", "LEAST", "apply", "sumsq"]
 
-BLOCK = 1 << 18
-"""Elements worked on at a time, small enough to be in a cache when the next primitive reads them,
-and large enough for the threads' start not to be felt."""
+BLOCK = 1 << 21
+"""Elements worked on at a time, small enough to be in the last cache when the next primitive reads
+them. Much smaller blocks gain nothing, and where another process has one of the cores, each start
+of the threads waits for the scheduler, for milliseconds."""
 
 LEAST = 100_000
 """Elements from which on a parameter gains more by the threads than their start costs."""
