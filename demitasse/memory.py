@@ -21,10 +21,11 @@ from demitasse.backends.base import Array, Event, PrivateLayout
 from demitasse.config import settings
 from demitasse.device import Device
 from demitasse.errors import DeviceError, ShapeError
+from demitasse.leases import Lease
 from demitasse.lodging import Lodging
 from demitasse.transfers import transfers
 
-__all__ = ["Head", "SyncedMemory", "leases_alive", "transfers"]
+__all__ = ["Head", "SyncedMemory", "transfers"]
 
 
 class Head(Enum):
@@ -41,28 +42,6 @@ PRIVATE_HEADS = (Head.HEAD_AT_GPU, Head.SYNCED)
 
 
 _serials = itertools.count()
-
-
-class Lease:
-    """The owner of a live view: while it lives, somebody may read or write the host side.
-
-    A numpy array made from a Lease, and every slice or view of that array, keeps it alive.
-    """
-
-    __slots__ = ("__array_interface__", "__weakref__", "host")
-
-    def __init__(self, host: np.ndarray) -> None:
-        self.host = host
-        self.__array_interface__ = host.__array_interface__
-        _leases.add(self)
-
-
-_leases: weakref.WeakSet[Lease] = weakref.WeakSet()
-
-
-def leases_alive() -> bool:
-    """Whether any live view of any memory is held; False makes a pass cheaper."""
-    return bool(_leases)
 
 
 class SyncedMemory:

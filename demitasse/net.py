@@ -23,7 +23,8 @@ from demitasse.device import Device, choose_device
 from demitasse.errors import ConfigError, NetError, ShapeError
 from demitasse.layers import LayerContext
 from demitasse.layers.base import Clock
-from demitasse.memory import SyncedMemory, leases_alive, transfers
+from demitasse.leases import leases_alive
+from demitasse.memory import SyncedMemory, transfers
 from demitasse.plan import Plan
 from demitasse.proto import (
     LayerParameter,

@@ -8,7 +8,8 @@ import pytest
 from demitasse.config import settings
 from demitasse.device import Device
 from demitasse.errors import DeviceError, ShapeError
-from demitasse.memory import Head, SyncedMemory, leases_alive, transfers
+from demitasse.leases import leases_alive
+from demitasse.memory import Head, SyncedMemory, transfers
 
 FAR = "strict:device1"  # a device that does not share the host's memory
 
