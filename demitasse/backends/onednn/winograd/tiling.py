@@ -15,7 +15,7 @@ __all__ = ["Axes", "Tiling"]
 CHUNK = 5 << 20
 """Bytes of a transformed stack that are worked on at a time: two of them stay in a cache."""
 
-NEAR, FAR = 9.0, 8.0
+NEAR, FAR = 8.0, 8.0
 """Operations that take as long as a byte that is moved within the cache, or through it. With the
 machine to itself the first is 4; with neighbours on its caches it was seen to be 24."""
 
