@@ -22,7 +22,7 @@ ROUNDING = 5e-5
 @pytest.fixture(autouse=True)
 def always(monkeypatch):
     """Take the tiles for every convolution that can be tiled, however small."""
-    monkeypatch.setattr(tiling, "MARGIN", 0.0)
+    monkeypatch.setattr(tiling, "WORST", float("inf"))
 
 
 def conv(m, rest="kernel_size: 3 pad: 1", bottom="x", name="c"):
@@ -87,6 +87,21 @@ def test_images_are_worked_on_in_chunks(images, monkeypatch):
     monkeypatch.setattr(tiling, "CHUNK", 2 * 36 * 9 * 16 * 4)
 
     expect_same(net(conv(16), shape=(images, 8, 12, 12)), ["c"], rtol=ROUNDING)
+
+
+@pytest.mark.parametrize("rows", [20, 22, 27, 40])
+@pytest.mark.parametrize("taps", [3, 5])
+def test_large_images_are_worked_on_in_bands(rows, taps, monkeypatch):
+    monkeypatch.setattr(tiling, "CHUNK", 2 * 64 * 3 * 16 * 4)  # two rows of three tiles or so
+    rest = f"kernel_size: {taps} pad: 1 group: 2"
+    text = net(conv(16, rest), layer("r", "ReLU", "c", "c"), shape=(2, 8, rows, 10))
+
+    planned = build(text)
+    run(planned)
+    call = planned.plan.entries[1].step.forward_calls[0]
+
+    assert call.tiling.bands > 1
+    expect_same(text, ["c"], rtol=ROUNDING)
 
 
 def test_blocks_of_channels_and_rows_of_tiles_that_are_cut_off():

@@ -28,6 +28,7 @@ class Windows:
         self.padded = aligned(tiling.chunk * rows * columns * tiling.channels)
         self.inside = Move(engine, *tiling.border(image))
         self.cut = [Move(engine, *views) for views in tiling.windows()]
+        self.next_band = tiling.next_band * columns * tiling.channels
         self.transform = Transform(engine, tiling.matrices.input, tiling.data)
 
     @property
@@ -35,11 +36,15 @@ class Windows:
         """What it runs."""
         return [self.inside, *self.cut, *self.transform.pieces]
 
-    def __call__(self, images: np.ndarray, points: np.ndarray, middle: np.ndarray) -> None:
-        """Write the values to ``points``; ``middle`` is scratch of the same size."""
+    def take(self, images: np.ndarray) -> None:
+        """Take a chunk of images."""
         self.inside(images, self.padded)
+
+    def __call__(self, band: int, points: np.ndarray, middle: np.ndarray) -> None:
+        """Write the values of a band to ``points``; ``middle`` is scratch of the same size."""
+        padded = self.padded[band * self.next_band :]
         for move in self.cut:
-            move(self.padded, points)
+            move(padded, points)
         self.transform(points, middle, points)
 
 
@@ -82,8 +87,12 @@ class TiledConvolution:
         self.windows = Windows(engine, tiling, here)
         self.products, self.last = self._products(with_bias=bias is not None)
         self.back = Transform(engine, tiling.matrices.output, tiling.sums, relu=relu)
-        self.join = [Move(engine, *views) for views in tiling.outputs(there)]
+        self.join = [
+            [Move(engine, *views) for views in tiling.outputs(there, last=last)]
+            for last in (False, True)
+        ]
         self.steps = here.image * tiling.chunk, there.image * tiling.chunk
+        self.next_band = tiling.next_band * there.row
         self.size = tiling.points * max(tiling.data, tiling.sums)
 
     def _products(self, *, with_bias: bool) -> tuple[list[Piece], list[Piece]]:
@@ -121,21 +130,26 @@ class TiledConvolution:
         bias = self.bias.array() if isinstance(self.bias, Reader) else self.bias
         one, two = self.engine.workspaces(self.size, self.size)
         here, there = self.steps
+        bands = self.tiling.bands
         for chunk in range(self.tiling.images // self.tiling.chunk):
-            self.windows(x[chunk * here :], one, two)
-            for multiply in self.products:
-                multiply(one, filters, two)
-            if bias is not None:
-                for multiply in self.last:
-                    multiply(one, filters, bias, two)
-            self.back(two, one, two)
-            for move in self.join:
-                move(two, y[chunk * there :])
+            self.windows.take(x[chunk * here :])
+            for band in range(bands):
+                self.windows(band, one, two)
+                for multiply in self.products:
+                    multiply(one, filters, two)
+                if bias is not None:
+                    for multiply in self.last:
+                        multiply(one, filters, bias, two)
+                self.back(two, one, two)
+                target = y[chunk * there + band * self.next_band :]
+                for move in self.join[band == bands - 1]:
+                    move(two, target)
 
     @property
     def implementations(self) -> list[str]:
         """Names of the library's code that it runs."""
-        moves: list[Piece] = [*self.windows.pieces, *self.join, *self.filters.pieces]
+        joins = [move for moves in self.join for move in moves]
+        moves: list[Piece] = [*self.windows.pieces, *joins, *self.filters.pieces]
         pieces = [*moves, *self.products, *self.last, *self.back.pieces]
         return [piece.primitive.implementation for piece in pieces]
 

@@ -49,7 +49,10 @@ class TiledFilterGradient:
         self.pieces = aligned(
             tiling.matrices.outputs**2 * tiling.sums
         )  # zero where the last tiles are cut off
-        self.cut = [Move(engine, source, target) for target, source in tiling.outputs(there)]
+        self.cut = [
+            [Move(engine, image, tiles) for tiles, image in tiling.outputs(there, last=last)]
+            for last in (False, True)
+        ]
         matrix = np.ascontiguousarray(tiling.matrices.output.T)
         self.transform = Transform(engine, matrix, tiling.sums)
         # those of the first chunk overwrite the totals, the others add to them
@@ -60,6 +63,7 @@ class TiledFilterGradient:
             self.sums = [self._sum(adds=adds) for adds in (False, True)]
         self.back = FilterGradient(engine, tiling)
         self.steps = here.image * tiling.chunk, there.image * tiling.chunk
+        self.next_band = tiling.next_band * there.row
 
     def _products(self, *, adds: bool) -> list[Piece]:
         """Return the products at all points, group by group."""
@@ -100,26 +104,38 @@ class TiledFilterGradient:
         weight = self.weight.array()
         bias = self.bias.array() if self.bias else None
         here, there = self.steps
+        first = True
         for chunk in range(tiling.images // tiling.chunk):
-            self.windows(x[chunk * here :], one, two)
-            for move in self.cut:
-                move(dy[chunk * there :], self.pieces)
-            self.transform(self.pieces, two, three)
-            for multiply in self.products[chunk > 0]:
-                multiply(one, three, total)
-            if bias is not None:
-                self.sums[chunk > 0](self.ones, three, bias)
+            self.windows.take(x[chunk * here :])
+            for band in range(tiling.bands):
+                self.windows(band, one, two)
+                self._cut(band, dy[chunk * there + band * self.next_band :])
+                self.transform(self.pieces, two, three)
+                for multiply in self.products[not first]:
+                    multiply(one, three, total)
+                if bias is not None:
+                    self.sums[not first](self.ones, three, bias)
+                first = False
         self.back(total, weight)
         self.weight.done()
         if self.bias:
             self.bias.done()
+
+    def _cut(self, band: int, dy: np.ndarray) -> None:
+        """Cut a band of the gradient into tiles; what lies beyond the image is zero."""
+        last = band == self.tiling.bands - 1
+        if last and band:
+            self.pieces[...] = 0.0  # the band before may have had more rows
+        for move in self.cut[last]:
+            move(dy, self.pieces)
 
     @property
     def implementations(self) -> list[str]:
         """Names of the library's code that it runs."""
         sums = self.sums if self.bias else []
         products = [piece for pieces in self.products for piece in pieces]
-        pieces = [*self.windows.pieces, *self.cut, *self.transform.pieces, *products, *sums]
+        cuts = [move for moves in self.cut for move in moves]
+        pieces = [*self.windows.pieces, *cuts, *self.transform.pieces, *products, *sums]
         return [piece.primitive.implementation for piece in (*pieces, *self.back.pieces)]
 
     @property
