@@ -14,7 +14,7 @@ from demitasse.backends import ops
 from demitasse.backends.base import Operands, Step
 from demitasse.backends.onednn.backend import OnednnBackend
 from demitasse.backends.onednn.constants import Algorithm, Arg, Pass, Query
-from demitasse.backends.onednn.engine import Description
+from demitasse.backends.onednn.engine import Description, Missing
 from demitasse.backends.onednn.layout import Layout, aligned, channels_last, dims
 from demitasse.backends.onednn.ports import Call, Gradient, Port, Reader, Writer
 from demitasse.backends.onednn.step import PreparedStep
@@ -22,7 +22,6 @@ from demitasse.backends.onednn.winograd import tiling_of
 from demitasse.backends.onednn.winograd.convolution import TiledConvolution
 from demitasse.backends.onednn.winograd.filters import Filters
 from demitasse.backends.onednn.winograd.gradient import TiledFilterGradient
-from demitasse.backends.onednn.winograd.pieces import Missing
 
 __all__ = ["ConvStep", "Folded"]
 
@@ -37,16 +36,13 @@ class Folded:
 
     Attributes:
         bias: One offset for each channel of the top.
-        update: Takes new weights, in C order.
+        update: Takes new weights, in C order; given by what computes with them.
     """
+
+    update: Callable[[np.ndarray], None]
 
     def __init__(self, bias: np.ndarray) -> None:
         self.bias = bias
-        self.update: Callable[[np.ndarray], None] = _nowhere
-
-
-def _nowhere(weights: np.ndarray) -> None:
-    raise NotImplementedError(weights.shape)
 
 
 class ConvStep(PreparedStep):

@@ -16,12 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from demitasse.backends.onednn.attributes import RELU, make_attributes
 from demitasse.backends.onednn.constants import (
     CPU_ENGINE,
     DEFAULT_STREAM,
     FLOAT32,
-    USER_SCRATCHPAD,
-    Algorithm,
     Arg,
     Query,
 )
@@ -29,13 +28,17 @@ from demitasse.backends.onednn.layout import Layout, aligned, dims, layout_of, p
 from demitasse.backends.onednn.library import load
 from demitasse.errors import DeviceError
 
-__all__ = ["Description", "Engine", "Primitive", "engine"]
+__all__ = ["Description", "Engine", "Missing", "Primitive", "engine"]
 
 Use = tuple[int, Layout | None]  # role of an argument and its layout
 
 
 class _Argument(ctypes.Structure):
     _fields_ = (("role", c_int), ("memory", c_void_p))
+
+
+class Missing(Exception):  # noqa: N818 - not an error: something else is computed instead
+    """The library has no good primitive for a part of a Step."""
 
 
 class Description:
@@ -174,9 +177,9 @@ class Engine:
         self.library = library
         self.handle = self._made(library.dnnl_engine_create, CPU_ENGINE, 0)
         self.stream = self._made(library.dnnl_stream_create, self.handle, DEFAULT_STREAM)
-        self.attributes = self._attributes()
-        self.attributes_with_relu = self._attributes(slope=0.0)
-        self.attributes_adding = self._attributes(adds=True)
+        self.attributes = make_attributes(self)
+        self.attributes_with_relu = make_attributes(self, functions=[RELU])
+        self.attributes_adding = make_attributes(self, keep=1.0)
         self._tails: dict[tuple[bool, int | None], int] = {}
         self._strided: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
         self._own = _OfThread()
@@ -280,33 +283,10 @@ class Engine:
         """
         found = self._tails.get((relu, other))
         if found is None:
-            found = self._tails[relu, other] = self._attributes(0.0 if relu else None, other=other)
+            functions = [RELU] if relu else []
+            found = make_attributes(self, other=other, functions=functions)
+            self._tails[relu, other] = found
         return found
-
-    def _attributes(
-        self, slope: float | None = None, *, adds: bool = False, other: int | None = None
-    ) -> int:
-        """Return attributes with our own scratch memory, and with what follows the operation.
-
-        Args:
-            slope: Of a rectifier, which comes last; None for none.
-            adds: Whether the result is added to what is there.
-            other: Descriptor of an array that is added.
-        """
-        library = self.library
-        made = self._made(library.dnnl_primitive_attr_create)
-        self.check(library.dnnl_primitive_attr_set_scratchpad_mode(made, USER_SCRATCHPAD))
-        if slope is not None or adds or other:
-            chain = self._made(library.dnnl_post_ops_create)
-            if adds:
-                self.check(library.dnnl_post_ops_append_sum(chain, 1.0, 0, 0))
-            if other:
-                self.check(library.dnnl_post_ops_append_binary(chain, Algorithm.ADD, other))
-            if slope is not None:
-                self.check(library.dnnl_post_ops_append_eltwise(chain, Algorithm.RELU, slope, 0.0))
-            self.check(library.dnnl_primitive_attr_set_post_ops(made, chain))
-            library.dnnl_post_ops_destroy(chain)
-        return made
 
     def _made(self, function: Callable[..., int], *arguments: Any) -> int:
         handle = c_void_p()

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends.onednn.constants import Arg, Pass, Query
-from demitasse.backends.onednn.engine import Description
+from demitasse.backends.onednn.engine import Description, Missing
 from demitasse.backends.onednn.layout import Layout
 from demitasse.backends.onednn.ports import Call, Gradient, Port, Reader
 from demitasse.backends.onednn.step import PreparedStep
-from demitasse.backends.onednn.winograd.pieces import Missing
 from demitasse.errors import DeviceError
 
 __all__ = ["Own", "Product"]

@@ -15,11 +15,11 @@ from demitasse.backends.base import Operands, Step
 from demitasse.backends.onednn.backend import OnednnBackend
 from demitasse.backends.onednn.cells import CELLS, past_tanh
 from demitasse.backends.onednn.constants import Arg
+from demitasse.backends.onednn.engine import Missing
 from demitasse.backends.onednn.layout import aligned
 from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.products import Own, Product
 from demitasse.backends.onednn.step import PreparedStep
-from demitasse.backends.onednn.winograd.pieces import Missing
 
 __all__ = ["RecurrentStep"]
 

@@ -16,11 +16,10 @@ import numpy as np
 
 from demitasse.backends import numpy_updates
 from demitasse.backends.numpy_updates import sumsq
-from demitasse.backends.onednn.attributes import attributes
+from demitasse.backends.onednn.attributes import lent_attributes
 from demitasse.backends.onednn.constants import SCALE_OF, Algorithm, Arg
-from demitasse.backends.onednn.engine import Engine, Primitive, engine
+from demitasse.backends.onednn.engine import Engine, Missing, Primitive, engine
 from demitasse.backends.onednn.layout import aligned
-from demitasse.backends.onednn.winograd.pieces import Missing
 from demitasse.backends.updates import Piece, Update
 
 __all__ = ["BLOCK", "LEAST", "apply", "sumsq"]
@@ -136,7 +135,9 @@ class Program:
                 [] if root is None else [(Algorithm.SQRT, 0, 0), (Algorithm.LINEAR, 1, root)]
             )
             sources = roles[:2] if line.scales else ()
-            with attributes(owner, scales=sources, keep=line.keep, functions=functions) as lent:
+            with lent_attributes(
+                owner, scales=sources, keep=line.keep, functions=functions
+            ) as lent:
                 found = owner.describe(
                     "dnnl_binary", owner.handle, line.function, whole, whole, whole, lent
                 )

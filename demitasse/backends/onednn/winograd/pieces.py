@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from demitasse.backends.onednn.constants import Arg
-from demitasse.backends.onednn.engine import Description, Engine, Primitive
+from demitasse.backends.onednn.engine import Description, Engine, Missing, Primitive
 from demitasse.backends.onednn.layout import aligned
 
-__all__ = ["Missing", "Move", "Piece", "Transform", "View", "pitch", "product"]
+__all__ = ["Move", "Piece", "Transform", "View", "pitch", "product"]
 
 PAGE, SHIFT = 1024, 176
 """Elements of 4 KiB, and by how many the rows of a stack are apart more than a multiple of that."""
@@ -25,10 +25,6 @@ def pitch(count: int) -> int:
     cache; a dozen rows would drive each other out.
     """
     return count + (SHIFT - count) % PAGE
-
-
-class Missing(Exception):  # noqa: N818 - not an error: the definition is computed instead
-    """The library has no good primitive for a part."""
 
 
 class View(NamedTuple):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
+from demitasse.backends.onednn.engine import Missing
 from demitasse.backends.onednn.layout import Layout
 from demitasse.backends.onednn.winograd.matrices import Matrices
-from demitasse.backends.onednn.winograd.pieces import Missing, View, pitch
+from demitasse.backends.onednn.winograd.pieces import View, pitch
 
 __all__ = ["Axes", "Tiling"]
 
@@ -83,71 +85,71 @@ class Tiling:
     pad: tuple[int, int]
     output: tuple[int, int]
 
-    @property
+    @cached_property
     def points(self) -> int:
         """How many points the tiles are looked at: products for each piece of the output."""
         return len(self.matrices.input) ** 2
 
-    @property
+    @cached_property
     def grid(self) -> tuple[int, int]:
         """Rows and columns of tiles of one image."""
         step = self.matrices.outputs
         return -(-self.output[0] // step), -(-self.output[1] // step)
 
-    @property
+    @cached_property
     def padded(self) -> tuple[int, int]:
         """Rows and columns of an image with zeros around it, as the tiles reach."""
         more, step = self.matrices.taps - 1, self.matrices.outputs
         return self.bands * self.band * step + more, self.grid[1] * step + more
 
-    @property
+    @cached_property
     def chunk(self) -> int:
         """Images that are worked on at a time, a divisor of their number."""
         most = min(self.images, CHUNK // (self._row * self.grid[0]))
         return max((n for n in range(1, most + 1) if self.images % n == 0), default=1)
 
-    @property
+    @cached_property
     def bands(self) -> int:
         """Into how many bands of rows a large image is divided, which are worked on in turn."""
         rows = self.grid[0]
         return -(-rows // min(rows, max(1, CHUNK // self._row)))
 
-    @property
+    @cached_property
     def band(self) -> int:
         """Rows of tiles of a band."""
         return -(-self.grid[0] // self.bands)
 
-    @property
+    @cached_property
     def tiles(self) -> int:
         """Tiles that are worked on at a time."""
         return self.chunk * self.band * self.grid[1]
 
-    @property
+    @cached_property
     def _row(self) -> int:
         """Bytes of one row of tiles, transformed."""
         return self.points * self.grid[1] * max(self.channels, self.filters) * 4
 
-    @property
+    @cached_property
     def data(self) -> int:
         """Elements from one point's values of the input to the next's."""
         return pitch(self.tiles * self.channels)
 
-    @property
+    @cached_property
     def sums(self) -> int:
         """Elements from one point's values of the output to the next's."""
         return pitch(self.tiles * self.filters)
 
-    @property
+    @cached_property
     def depth(self) -> int:
         """How many filters of one channel there are."""
         return self.channels * self.filters // self.groups
 
-    @property
+    @cached_property
     def weights(self) -> int:
         """Elements from one point's values of the filters to the next's."""
         return pitch(self.depth)
 
-    @property
+    @cached_property
     def backward(self) -> Tiling:
         """The convolution that is the gradient of the input."""
         rest = self.matrices.taps - 1
@@ -217,7 +219,7 @@ class Tiling:
                     View(shape, target, step * (top * image.row + left * image.column)),
                 )
 
-    @property
+    @cached_property
     def next_band(self) -> int:
         """Rows from one band to the next."""
         return self.band * self.matrices.outputs
