@@ -134,3 +134,17 @@ def test_the_number_of_elements_decides_not_the_padding(kernels, monkeypatch):
         kernels.apply([padded])
 
     assert same_bits([[padded.data]], [run(numpy_updates, u, [[w, g, h]])[0][:1]])
+
+
+def test_an_update_is_made_whole_or_not_at_all(kernels, monkeypatch):
+    """Where primitives are missing for the last block, numpy gets the parameter as it was."""
+    made = kernels._program
+    monkeypatch.setattr(
+        kernels, "_program", lambda lines, size: made(lines, size) if size == 64 else None
+    )
+    u, given = update("SGD"), arrays("SGD", 100)
+
+    got, want = run(kernels, u, [given]), run(numpy_updates, u, [given])
+
+    for mine, theirs in zip(got[0], want[0], strict=True):
+        assert np.array_equal(mine, theirs)

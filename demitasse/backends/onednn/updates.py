@@ -194,12 +194,17 @@ def apply(pieces: Sequence[Piece]) -> None:
 def _run(piece: Piece, lines: list[Line], structure: tuple[Line, ...]) -> bool:
     """Make one update; False where there are no good primitives."""
     size = piece.data.shape[0]
-    arrays = (piece.data, piece.diff, *piece.history)
-    starts = [array.__array_interface__["data"][0] for array in arrays]
-    for first in range(0, size, BLOCK):
+    firsts = range(0, size, BLOCK)
+    # all of them before the first runs: an update is made whole or not at all
+    programs: list[Program] = []
+    for first in firsts:
         program = _program(structure, min(BLOCK, size - first))
         if program is None:
             return False
+        programs.append(program)
+    arrays = (piece.data, piece.diff, *piece.history)
+    starts = [array.__array_interface__["data"][0] for array in arrays]
+    for first, program in zip(firsts, programs, strict=True):
         program(lines, [start + 4 * first for start in starts])
     return True
 
