@@ -85,6 +85,16 @@ def backward(net, *top_diffs):
     return [np.array(net.blobs[net.inputs[0]].diff), *grads]
 
 
+def same_both_ways(case, backend, plan, want, loop_backward):
+    """The layer's one top and the gradient of its first bottom are those of the loop."""
+    net, [y] = case.run(backend, plan)
+    dy = np.random.default_rng(1).normal(size=want.shape)
+    [dx] = backward(net, dy)
+
+    close(y, want)
+    close(dx, loop_backward(dy))
+
+
 def close(got, want):
     assert got.shape == want.shape
     np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
@@ -251,12 +261,7 @@ def test_average_pooling_is_a_plain_loop(backend, drawn, plan):
         case.refused(backend, plan)
         return
 
-    net, [y] = case.run(backend, plan)
-    dy = np.random.default_rng(1).normal(size=want.shape)
-    [dx] = backward(net, dy)
-
-    close(y, want)
-    close(dx, loop_backward(dy))
+    same_both_ways(case, backend, plan, want, loop_backward)
 
 
 shapes = st.lists(st.integers(1, 5), min_size=1, max_size=4)
@@ -280,12 +285,7 @@ def test_crop_is_a_plain_loop(backend, shape, data, plan):
         case.refused(backend, plan)
         return
 
-    net, [y] = case.run(backend, plan)
-    dy = np.random.default_rng(1).normal(size=want.shape)
-    [dx] = backward(net, dy)
-
-    close(y, want)
-    close(dx, loop_backward(dy))
+    same_both_ways(case, backend, plan, want, loop_backward)
 
 
 @on_backend
