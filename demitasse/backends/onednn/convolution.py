@@ -15,7 +15,7 @@ from demitasse.backends.base import Operands, Step
 from demitasse.backends.onednn.backend import OnednnBackend
 from demitasse.backends.onednn.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.engine import Description, Missing
-from demitasse.backends.onednn.layout import Layout, aligned, channels_last, dims
+from demitasse.backends.onednn.layout import Layout, aligned, dims, innermost
 from demitasse.backends.onednn.ports import Call, Gradient, Port, Reader, Writer
 from demitasse.backends.onednn.step import PreparedStep
 from demitasse.backends.onednn.winograd import tiling_of
@@ -89,7 +89,7 @@ class ConvStep(PreparedStep):
 
     def _channels_last(self) -> Description | None:
         """Return the forward primitive with the channels last, where it is the modern one."""
-        self.image = partial(channels_last, self.engine.library)
+        self.image = partial(innermost, self.engine.library, axis=1)
         x, w, y = self.image(self.x), self.any(self.w), self.image(self.y)
         found = self.describe_forward(x, w, y, self.engine.attributes, self.bias)
         return found if found and found.implementation.startswith("brgconv") else None

@@ -17,7 +17,7 @@ import numpy as np
 
 from demitasse.backends.onednn.constants import ANY, BLOCKED, FLOAT32, Query
 
-__all__ = ["Layout", "aligned", "any_layout", "channels_last", "dims", "layout_of", "plain"]
+__all__ = ["Layout", "aligned", "any_layout", "dims", "innermost", "layout_of", "plain"]
 
 MAX_AXES = 12
 
@@ -78,14 +78,14 @@ def any_layout(library: Any, shape: Shape) -> int:
     return handle.value or 0
 
 
-def channels_last(library: Any, shape: Shape) -> int:
-    """Return a memory descriptor of (N, C, *spatial) with the channels innermost."""
+def innermost(library: Any, shape: Shape, axis: int) -> int:
+    """Return a memory descriptor in C order but for one axis, whose elements lie side by side."""
     handle = c_void_p()
-    _, channels, *spatial = shape
-    inner = [channels * math.prod(spatial[axis + 1 :]) for axis in range(len(spatial))]
-    strides = (channels * math.prod(spatial), 1, *inner)
+    outer = (*shape[:axis], *shape[axis + 1 :], shape[axis])
+    strides = [math.prod(outer[place + 1 :]) for place in range(len(outer) - 1)]
+    strides.insert(axis, 1)
     library.dnnl_memory_desc_create_with_strides(
-        ctypes.byref(handle), len(shape), dims(shape), FLOAT32, dims(strides)
+        ctypes.byref(handle), len(shape), dims(shape), FLOAT32, dims(tuple(strides))
     )
     return handle.value or 0
 

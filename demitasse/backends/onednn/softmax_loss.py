@@ -10,9 +10,9 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.base import Operands, Step
 from demitasse.backends.onednn.backend import OnednnBackend
-from demitasse.backends.onednn.constants import Algorithm, Arg, Pass
+from demitasse.backends.onednn.constants import Arg
 from demitasse.backends.onednn.ports import Call, Reader, Writer
-from demitasse.backends.onednn.softmax import spoil_lost
+from demitasse.backends.onednn.softmax import describe_softmax, spoil_lost
 from demitasse.backends.onednn.step import PreparedStep
 
 __all__ = ["SoftmaxLossStep"]
@@ -37,18 +37,11 @@ class SoftmaxLossStep(PreparedStep):
 
     def prepare(self) -> bool:
         """Make the softmax; False where there is no good one."""
-        layout = self.engine.plain(self.op.bottom)
-        found = self.describe(
-            "softmax_forward",
-            Pass.INFERENCE,
-            Algorithm.SOFTMAX,
-            layout.handle,
-            layout.handle,
-            self.op.axis,
-            self.engine.attributes,
-        )
-        if not found:
+        op = self.op
+        good = describe_softmax(self.engine, op.bottom, op.axis, training=False)
+        if not good:
             return False
+        found, layout = good
         ports = [
             Reader(Arg.SRC, self.at.bottom[0], layout),
             Writer(Arg.DST, self.prob.blob, layout),
@@ -59,7 +52,7 @@ class SoftmaxLossStep(PreparedStep):
     def forward(self) -> None:
         self.prob.buffer()  # says that this pass has computed it
         self.forward_calls[0]()
-        spoil_lost(self.at.bottom[0].read(), self.prob.read(), self.op.axis)
+        spoil_lost(self.at.bottom[0].read(), self.prob.blob, self.op.axis)
         places, known, counted = self._labelled()
         picked = self.prob.read().reshape(-1)[places]
         loss = -np.log(np.maximum(picked, SMALLEST_PROBABILITY))

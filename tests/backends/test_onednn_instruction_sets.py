@@ -1,0 +1,36 @@
+"""oneDNN's code for older processors: other kernels and layouts, the same numbers."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from demitasse.backends.onednn import status
+
+pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTS = (
+    "tests/backends/test_onednn.py::test_no_primitive_of_the_zoo_is_a_reference_implementation",
+    "tests/backends/test_onednn_winograd.py",
+    "tests/layers/test_recorded_cases.py",
+    "tests/layers/test_reference.py::test_recorded_cases_run_as_the_reference_says",
+)
+
+
+@pytest.mark.parametrize("instructions", ["SSE41", "AVX2"])
+def test_recorded_cases_on_an_older_processor(instructions):
+    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": instructions}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--backends=cpu"]
+
+    done = subprocess.run(
+        [*command, *TESTS], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed, done.stdout
+    assert int(passed[1]) > 150
