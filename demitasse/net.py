@@ -34,7 +34,7 @@ from demitasse.proto import (
     read_net_params,
     upgrade_net,
 )
-from demitasse.reuse import Keep, Reuse, kept_names
+from demitasse.reuse import Keep, Reuse, hidden_blobs, kept_names
 from demitasse.structure import NetStructure
 
 __all__ = ["Net"]
@@ -58,9 +58,10 @@ class Net(NetStructure):
         seed: Key of all its random numbers; None asks the configuration.
         base_dir: Folder where named files are looked for besides the working directory; by
             default that of ``source``.
-        keep: For a net in phase TEST that only runs forward: the names of the blobs to keep besides
-            its inputs and outputs, or "outputs" for those alone. Other blobs share buffers, some
-            are not computed at all, and reading one is an error. None keeps all.
+        keep: The names of the blobs to keep besides inputs and outputs, or "outputs" for those
+            alone; None keeps all. In phase TEST the net then only runs forward: other blobs share
+            buffers, some are not computed at all, and reading one is an error. In phase TRAIN all
+            data is kept, and other blobs' gradients share buffers.
         lenient: Whether fields that are not known are left out with a warning, not refused.
         rank: Which of ``ranks`` data-parallel workers this is.
         ranks: How many of them there are.
@@ -127,7 +128,7 @@ class Net(NetStructure):
             super().__init__(assemble(param, self._context, origins))
         self._source = param
         lowered = settings.get("plan") if plan is None else plan
-        self._kept = kept_names(keep, self.blob_names, self.phase)
+        self._kept = kept_names(keep, self.blob_names)
         self._reuse: Reuse | None = None
         self.plan = self._planned(lowered=lowered)
         self._memories: tuple[int, list[SyncedMemory]] = (-1, [])
@@ -152,9 +153,12 @@ class Net(NetStructure):
     @property
     def blob_bytes(self) -> int:
         """Bytes that the data of the blobs takes at present, on host and device together."""
-        if self._reuse is not None:
-            return self._reuse.nbytes
-        return sum({b.data_memory.serial: b.data_memory.allocated for b in self.blob_list}.values())
+        return self._bytes([blob.data_memory for blob in self.blob_list])
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes that the gradients of the blobs take at present, on host and device together."""
+        return self._bytes([blob.diff_memory for blob in self.blob_list])
 
     @property
     def base_dir(self) -> Path | None:
@@ -171,7 +175,7 @@ class Net(NetStructure):
         """
         first = 0 if start is None else self.layer_number(start)
         last = len(self.layers) - 1 if end is None else self.layer_number(end)
-        with self.device.backend.enter(), self._pass(first, last):
+        with self.device.backend.enter(), self._pass(first, last, backward=False):
             loss = self._total(self._forward(first, last))
         if self.phase == "TRAIN":
             self._context.clock.passes += 1
@@ -181,14 +185,17 @@ class Net(NetStructure):
         """Run layers from ``start`` down to ``end``, both included; by default all.
 
         Raises:
-            NetError: The net was made with ``keep``.
+            NetError: The net is one of phase TEST that was made with ``keep``.
         """
-        if self._reuse is not None:
-            message = "a net made with keep=... only runs forward; leave keep out to run backward"
+        if self._reuse is not None and not self._reuse.backward:
+            message = (
+                "a net in phase TEST made with keep=... only runs forward; leave keep out to run "
+                "backward"
+            )
             raise NetError(message)
         first = len(self.layers) - 1 if start is None else self.layer_number(start)
         last = 0 if end is None else self.layer_number(end)
-        with self.device.backend.enter(), self._pass(last, first):
+        with self.device.backend.enter(), self._pass(first, last, backward=True):
             self._backward(first, last)
         if self.debug_info:
             NetDebug(self).totals()
@@ -246,11 +253,12 @@ class Net(NetStructure):
         return float(self.device.backend.to_host(total))
 
     @contextmanager
-    def _pass(self, first: int, last: int) -> Iterator[None]:
+    def _pass(self, first: int, last: int, *, backward: bool) -> Iterator[None]:
         """Surround the work of a pass over some layers."""
-        reuse = self._reuse
+        reuse = self._reuse if self._reuse and self._reuse.backward == backward else None
         if reuse is not None:
-            self.plan.reshape()
+            if not backward:
+                self.plan.reshape()
             reuse.settle(self.plan.runs)
             reuse.needs(first, last)
             reuse.house.open = True
@@ -275,9 +283,18 @@ class Net(NetStructure):
             self._reuse.dissolve()
         wanted = self._kept.union(self.inputs, self.outputs)
         kept = [blob for name, blob in self.blobs.items() if name in wanted]
+        if self.phase == "TRAIN":
+            self._reuse = Reuse(places, kept, backward=True)
+            return Plan(places, lowered=lowered)
         places = [replace(place, backward=False) for place in places]
         self._reuse = Reuse(places, kept)
-        return Plan(places, lowered=lowered, hidden=self._reuse.hidden)
+        return Plan(places, lowered=lowered, hidden=hidden_blobs(places, kept))
+
+    def _bytes(self, memories: Sequence[SyncedMemory]) -> int:
+        """Return what some memories take, and the buffers that several of them share."""
+        own = {m.serial: m.allocated for m in memories if m.lodging is None}
+        houses = {id(m.lodging.house): m.lodging.house for m in memories if m.lodging is not None}
+        return sum(own.values()) + sum(house.nbytes for house in houses.values())
 
     def _all_memories(self) -> list[SyncedMemory]:
         if self._memories[0] != epoch.value:

@@ -1,39 +1,38 @@
-"""Which blobs of a net that only runs forward are kept, and whose buffers the others share.
+"""Which blobs of a net are kept, and whose buffers the others share.
 
-A blob that is not kept needs memory from the layer that writes it to the last that reads it. Blobs
-whose times do not meet use one buffer.
+In a net that only runs forward, a blob that is not kept needs memory from the layer that writes it
+to the last that reads it. In a net that is trained all data is kept, for the backward pass reads
+it; but a gradient is needed only from the first layer that writes it to the one that reads it.
+Memories whose times do not meet use one buffer.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from demitasse.blob import Blob, epoch
-from demitasse.errors import ConfigError, NetError
+from demitasse.errors import NetError
 from demitasse.lodging import House, Lodging, Room
 from demitasse.memory import SyncedMemory
 from demitasse.plan import Place
 
-__all__ = ["Keep", "Reuse", "kept_names"]
+__all__ = ["Keep", "Reuse", "Visit", "hidden_blobs", "kept_names", "visits"]
 
 Keep = str | Iterable[str] | None
 """Names of blobs to keep; "outputs" for those nobody reads; None for all blobs."""
 
 
-def kept_names(keep: Keep, known: Sequence[str], phase: str) -> frozenset[str] | None:
+def kept_names(keep: Keep, known: Sequence[str]) -> frozenset[str] | None:
     """Return the names in ``keep``, or None where all blobs are kept.
 
     Raises:
-        ConfigError: The net is for training, whose backward pass reads all blobs.
         NetError: There is no such blob.
     """
     if keep is None:
         return None
-    if phase != "TEST":
-        message = f"keep= is for nets in phase TEST; the backward pass in {phase} reads all blobs"
-        raise ConfigError(message)
     names = frozenset(() if keep == "outputs" else [keep] if isinstance(keep, str) else keep)
     unknown = sorted(names - set(known))
     if unknown:
@@ -42,9 +41,72 @@ def kept_names(keep: Keep, known: Sequence[str], phase: str) -> frozenset[str] |
     return names
 
 
+@dataclass(frozen=True)
+class Visit:
+    """What a pass does at one layer.
+
+    Attributes:
+        layer: Number of the layer.
+        called: The layer as messages name it.
+        reads: Names and memories it reads.
+        writes: Names and memories it writes.
+        secret: Whether what it does to them is not known.
+    """
+
+    layer: int
+    called: str
+    reads: tuple[tuple[str, SyncedMemory], ...]
+    writes: tuple[tuple[str, SyncedMemory], ...]
+    secret: bool
+
+
+def visits(places: Sequence[Place], *, backward: bool) -> list[Visit]:
+    """Return what a forward pass does to the data, or a backward pass to the gradients."""
+    if not backward:
+        return [
+            Visit(
+                index,
+                place.called,
+                tuple((blob.name, blob.data_memory) for blob in place.bottom),
+                tuple((blob.name, blob.data_memory) for blob in place.top),
+                # data layers lend their own memory, and Python layers do what they like with theirs
+                not place.bottom or place.layer.type == "Python",
+            )
+            for index, place in enumerate(places)
+        ]
+    return [
+        Visit(
+            index,
+            place.called,
+            tuple((blob.name, blob.diff_memory) for blob in place.top),
+            tuple(
+                (blob.name, blob.diff_memory)
+                for blob, wanted in zip(place.bottom, place.propagate_down, strict=True)
+                if wanted
+            ),
+            place.layer.type == "Python",
+        )
+        for index, place in reversed(list(enumerate(places)))
+        if place.backward
+    ]
+
+
+def hidden_blobs(places: Sequence[Place], kept: Iterable[Blob]) -> frozenset[int]:
+    """Return the ids of blobs that a backend need not compute at all in a net that runs forward.
+
+    They are written by one layer, read by one other, and not kept.
+    """
+    readers = Counter(id(b) for place in places for b in place.bottom if b not in place.top)
+    seen = {id(blob) for blob in kept}
+    for place in places:
+        if not place.bottom or place.layer.type == "Python":
+            seen |= {id(blob) for blob in place.top}
+    return frozenset(b for b, count in readers.items() if count == 1) - seen
+
+
 @dataclass
 class Stay:
-    """The time in which a memory is needed, as numbers of layers, both included."""
+    """The time in which a memory is needed, both ends included."""
 
     memory: SyncedMemory
     name: str
@@ -54,7 +116,7 @@ class Stay:
 
 @dataclass
 class Booking:
-    """A room, its size so far, and the last layer that it is taken for."""
+    """A room, its size so far, and the last time that it is taken for."""
 
     room: Room
     size: int = 0
@@ -62,27 +124,25 @@ class Booking:
 
 
 class Reuse:
-    """Buffers for the blobs that are not kept.
+    """Buffers for what one kind of pass writes and nobody keeps.
 
     Args:
         places: The layers with their blobs.
         kept: The blobs to keep.
+        backward: Whether it is the backward pass and the gradients; else the forward pass and the
+            data.
 
     Attributes:
         house: The buffers.
-        hidden: Ids of the blobs that are written by one layer, read by one other, and not kept: a
-            backend need not compute them at all.
+        backward: As given.
     """
 
-    def __init__(self, places: Sequence[Place], kept: Iterable[Blob]) -> None:
-        self.places, self.house = places, House()
-        self._kept = {id(blob) for blob in kept}
-        for place in places:
-            # data layers lend their own memory, and what Python layers do with theirs is unknown
-            if not place.bottom or place.layer.type == "Python":
-                self._kept |= {id(blob) for blob in place.top}
-        readers = Counter(id(b) for p in places for b in p.bottom if b not in p.top)
-        self.hidden = frozenset(b for b, count in readers.items() if count == 1) - self._kept
+    def __init__(
+        self, places: Sequence[Place], kept: Iterable[Blob], *, backward: bool = False
+    ) -> None:
+        self.house, self.backward = House(), backward
+        self._places, self._kept = places, list(kept)
+        self._visits = visits(places, backward=backward)
         self._epoch = -1
         self._lodged: dict[int, int] = {}  # sizes by serials
 
@@ -94,9 +154,12 @@ class Reuse:
         """
         if self._epoch != epoch.value:
             self._epoch = epoch.value
+            before = self._memories()
+            self._visits = visits(self._places, backward=self.backward)
             stays = self._stays(runs())
             lodged = {stay.memory.serial: stay.memory.size for stay in stays}
             if lodged != self._lodged:
+                _dissolve(before)
                 self._assign(stays)
                 self._lodged = lodged
         for room in self.house.rooms:
@@ -108,52 +171,57 @@ class Reuse:
 
     def dissolve(self) -> None:
         """Give every memory its own buffers again."""
-        for memory in self._memories():
-            if memory.lodging is not None:
-                memory.lodge(None)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the blobs' data takes at present, kept ones included."""
-        own = {m.serial: m.allocated for m in self._memories() if m.lodging is None}
-        return self.house.nbytes + sum(own.values())
-
-    def _memories(self) -> list[SyncedMemory]:
-        return [b.data_memory for place in self.places for b in (*place.bottom, *place.top)]
+        _dissolve(self._memories())
 
     def needs(self, first: int, last: int) -> None:
-        """Make sure that a pass over some layers finds what it reads.
+        """Make sure that a pass from layer ``first`` to layer ``last`` finds what it reads.
 
         Raises:
-            NetError: A layer reads a blob that only an earlier pass could have left behind.
+            NetError: A layer reads what only an earlier pass could have left behind.
         """
+        low, high = min(first, last), max(first, last)
         written: set[int] = set()
-        for place in self.places[first : last + 1]:
-            for blob in place.bottom:
-                serial = blob.data_memory.serial
-                if serial in self._lodged and serial not in written:
+        for visit in self._visits:
+            if not low <= visit.layer <= high:
+                continue
+            for name, memory in visit.reads:
+                if memory.serial in self._lodged and memory.serial not in written:
                     message = (
-                        f"{place.called} reads blob {blob.name!r}, which was not kept between "
-                        f"passes; start further up, or name it in keep=[{blob.name!r}, ...]"
+                        f"{visit.called} reads blob {name!r}, which was not kept between "
+                        f"passes; start further up, or name it in keep=[{name!r}, ...]"
                     )
                     raise NetError(message)
-            written |= {blob.data_memory.serial for blob in place.top}
+            written |= {memory.serial for _, memory in visit.writes}
+
+    def _memories(self) -> list[SyncedMemory]:
+        return [memory for visit in self._visits for _, memory in (*visit.reads, *visit.writes)]
 
     def _stays(self, together: Sequence[int]) -> list[Stay]:
-        """Return the memories that may share, in the order in which they are first written."""
+        """Return the memories that may share, in the order in which they are first used."""
         stays: dict[int, Stay] = {}
-        kept: set[int] = set()
-        for index, place in enumerate(self.places):
-            for blob in (*place.bottom, *place.top):
-                memory = blob.data_memory
-                if id(blob) in self._kept or memory.leased:
+        memories = [b.diff_memory if self.backward else b.data_memory for b in self._kept]
+        kept = {memory.serial for memory in memories}
+        times = self._times(together)
+        for visit, (begin, end) in zip(self._visits, times, strict=True):
+            for name, memory in (*visit.reads, *visit.writes):
+                fresh = memory.serial not in stays
+                # what is read before anybody writes it comes from elsewhere: a loss's weight, zeros
+                given = fresh and any(memory is read for _, read in visit.reads)
+                if given or visit.secret or memory.leased:
                     kept.add(memory.serial)
-                stay = stays.setdefault(memory.serial, Stay(memory, blob.name, index, index))
-                stay.last = max(stay.last, together[index])
+                stay = stays.setdefault(memory.serial, Stay(memory, name, begin, end))
+                stay.last = max(stay.last, end)
         return [stay for serial, stay in stays.items() if serial not in kept]
 
+    def _times(self, together: Sequence[int]) -> list[tuple[int, int]]:
+        """Return when each visit begins and ends, where layers that run as one end together."""
+        numbers = [visit.layer for visit in self._visits]
+        if not self.backward:
+            return [(number, together[number]) for number in numbers]
+        last = len(together) - 1
+        return [(last - number, last - bisect_left(together, number)) for number in numbers]
+
     def _assign(self, stays: Sequence[Stay]) -> None:
-        self.dissolve()
         taken: list[Booking] = []
         for stay in stays:
             size = stay.memory.size
@@ -166,3 +234,9 @@ class Reuse:
             booking.size, booking.until = max(booking.size, size), stay.last
             stay.memory.lodge(Lodging(self.house, booking.room, stay.name))
         self.house.rooms = [booking.room for booking in taken]
+
+
+def _dissolve(memories: Iterable[SyncedMemory]) -> None:
+    for memory in memories:
+        if memory.lodging is not None:
+            memory.lodge(None)

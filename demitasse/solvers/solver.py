@@ -19,6 +19,7 @@ from demitasse.errors import ConfigError, NetError
 from demitasse.io import OnMismatch
 from demitasse.log import get_logger, number
 from demitasse.proto import ResumeState, SolverParameter
+from demitasse.reuse import Keep
 from demitasse.solvers.evaluate import mean_outputs
 from demitasse.solvers.fields import check_fields, check_options, read_fields
 from demitasse.solvers.history import History
@@ -59,6 +60,9 @@ class Solver:
             ever, the weights are written as ``<snapshot_prefix>_best.caffemodel``. Of outputs that
             are neither accuracies nor losses say what is better: "name:max" or "name:min".
         early_stopping: When to end training before ``max_iter``, or None.
+        keep: Names of blobs of the net to train whose gradients are kept besides those of inputs
+            and outputs, or "outputs" for those alone, as in ``Net``; the others share buffers. None
+            keeps all.
         lenient: Whether fields that are not known, of solver and nets, are left out with a warning.
         rank: Which of ``ranks`` data-parallel workers this is; only the first tests and writes
             snapshots.
@@ -112,6 +116,7 @@ class Solver:
         keep_last: int | None = None,
         keep_best: str | None = None,
         early_stopping: EarlyStopping | None = None,
+        keep: Keep = None,
         lenient: bool = False,
         rank: int = 0,
         ranks: int = 1,
@@ -130,7 +135,8 @@ class Solver:
             "device": device, "dtype": dtype, "plan": plan, "rank": rank, "ranks": ranks,
             "lenient": lenient,
         }  # fmt: skip
-        self.net = make_train_net(self.param, base, {**options, "seed": seed}, on_mismatch)
+        own = {**options, "seed": seed, "keep": keep}
+        self.net = make_train_net(self.param, base, own, on_mismatch)
         options |= {"device": self.net.device, "seed": self.net.seed}
         self.test_nets = make_test_nets(self.param, base, options, on_mismatch)
         for net in self.test_nets:

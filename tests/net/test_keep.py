@@ -1,12 +1,13 @@
-"""Nets that only run forward and keep but some blobs."""
+"""Nets that keep but some blobs: of the data when they only run forward, else of the gradients."""
 
 import numpy as np
 import pytest
 
 from demitasse import Net
 from demitasse.backends.onednn import status
-from demitasse.errors import ConfigError, NetError
-from demitasse.proto import NetParameter, parse_text
+from demitasse.errors import NetError
+from demitasse.proto import NetParameter, SolverParameter, parse_text
+from demitasse.solvers import Solver
 
 
 def layer(name, kind, bottoms, top, param=""):
@@ -114,8 +115,6 @@ def test_only_forward_passes_in_phase_test():
 
     with pytest.raises(NetError, match=r"keep=\.\.\. only runs forward"):
         net.backward()
-    with pytest.raises(ConfigError, match="phase TEST"):
-        Net(parse_text(NET, NetParameter), "TRAIN", keep="outputs")
 
 
 def test_names_that_the_net_has_not_are_refused():
@@ -176,3 +175,114 @@ def test_nothing_runs_as_one_through_a_blob_that_is_kept():
 
     assert groups["a"] == 2
     assert groups["b"] == 2
+
+
+LOSS = (
+    'layer { name: "label" type: "Input" top: "label" input_param { shape { dim: 2 } } }\n'
+    + layer("loss", "SoftmaxWithLoss", "ip label", "loss")
+    + layer("accuracy", "Accuracy", "ip label", "accuracy")
+)
+TRAIN = NET.replace(layer("prob", "Softmax", "ip", "prob"), "") + LOSS
+
+
+def trained(device, keep=None, text=TRAIN, **options):
+    net = Net(parse_text(text, NetParameter), "TRAIN", device=device, seed=3, keep=keep, **options)
+    rng = np.random.default_rng(1)
+    for blob in net.learnable_params:
+        blob.data[...] = rng.uniform(-0.3, 0.3, blob.shape)
+    net.blobs["x"].data[...] = rng.normal(size=net.blobs["x"].shape)
+    net.blobs["label"].data[...] = rng.integers(0, 5, net.blobs["label"].shape)
+    return net
+
+
+def gradients(net):
+    return {
+        f"{name}/{i}": np.array(blob.cpu_diff())
+        for name, blobs in net.params.items()
+        for i, blob in enumerate(blobs)
+    }
+
+
+def test_training_without_kept_gradients_computes_the_same(backend):
+    whole, some = trained(backend), trained(backend, ["sum"])
+
+    for _ in range(2):
+        for net in (whole, some):
+            net.clear_param_diffs()
+            net.forward_backward()
+
+        want = gradients(whole)
+        assert want["a/0"].any()
+        for name, got in gradients(some).items():
+            np.testing.assert_array_equal(got, want[name], err_msg=name)
+        np.testing.assert_array_equal(some.blobs["sum"].cpu_diff(), whole.blobs["sum"].cpu_diff())
+    assert some.gradient_bytes < 0.6 * whole.gradient_bytes
+    assert some.blob_bytes == whole.blob_bytes
+    for name in ("a", "a_relu", "both"):
+        np.testing.assert_array_equal(some.blobs[name].data, whole.blobs[name].data)
+
+
+def test_a_gradient_that_was_not_kept_is_refused_by_name(backend):
+    net = trained(backend, "outputs")
+    net.forward_backward()
+
+    with pytest.raises(NetError, match=r"blob 'left' was not kept.*keep=\['left', \.\.\.\]"):
+        net.blobs["left"].cpu_diff()
+    assert net.blobs["left"].data.any()
+
+
+def test_a_gradient_that_somebody_looks_at_is_kept(backend):
+    net = trained(backend, "outputs")
+    view = net.blobs["left"].diff
+
+    net.forward_backward()
+
+    assert view.any()
+    np.testing.assert_array_equal(view, net.blobs["left"].cpu_diff())
+
+
+def test_a_backward_pass_that_begins_behind_what_it_reads_is_refused(backend):
+    net = trained(backend, ["sum_relu"])
+    net.forward_backward()
+
+    with pytest.raises(NetError, match="reads blob 'flat', which was not kept between passes"):
+        net.backward("flat")
+    net.backward("sum_relu")  # what it reads was kept
+
+
+def test_callbacks_see_every_gradient_in_its_time(backend):
+    net, seen = trained(backend, "outputs"), []
+    places = net.plan.entries
+
+    def look(index):
+        entry = places[index]
+        wanted = zip(entry.place.bottom, entry.place.propagate_down, strict=True)
+        seen.extend(blob.asum_diff() for blob, down in wanted if down)
+
+    net.after_backward.append(look)
+
+    net.forward_backward()
+
+    assert len(seen) > 10
+    assert all(seen)
+
+
+def test_a_solver_trains_alike_whatever_is_kept(backend):
+    weights = []
+    for keep in (None, "outputs"):
+        param = parse_text(
+            'base_lr: 0.1 lr_policy: "fixed" momentum: 0.9 random_seed: 3 '
+            "snapshot_after_train: false",
+            SolverParameter,
+        )
+        param.net_param.CopyFrom(parse_text(TRAIN, NetParameter))
+        with Solver(param, device=backend, keep=keep) as solver:
+            rng = np.random.default_rng(1)
+            for name in ("x", "label"):
+                blob = solver.net.blobs[name]
+                blob.data[...] = rng.integers(0, 5, blob.shape)
+            solver.step(3)
+            weights.append([np.array(blob.cpu_data()) for blob in solver.net.learnable_params])
+
+    for want, got in zip(*weights, strict=True):
+        np.testing.assert_array_equal(got, want)

@@ -134,6 +134,7 @@ def command(
         keep_last=keep_last,
         keep_best=keep_best,
         early_stopping=early,
+        keep="outputs",
     ) as solver:
         solver.on_snapshot.append(lambda weights, state: written.append(state))
         if snapshot is not None:
