@@ -41,7 +41,7 @@ class Profile:
         if case.train:
             param = parse_text(SOLVER, SolverParameter)
             param.net_param.CopyFrom(message)
-            solver = Solver(param, device="cpu", seed=1)
+            solver = Solver(param, device="cpu", seed=1, keep="outputs")
             self.net, self.work = solver.net, lambda: solver.step(1)
         else:
             self.net = Net(message, "TEST", device="cpu", seed=1, keep="outputs")

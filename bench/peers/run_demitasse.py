@@ -1,6 +1,5 @@
 """Demitasse, on any of its devices."""
 
-import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -24,17 +23,17 @@ class Measured:
     def __init__(self, case: Case, folder: Path, threads: int, device: str) -> None:
         settings.set("threads", threads)
         message = read_text(folder / "net.prototxt", NetParameter)
-        self.case, self.about = case, {"demitasse": demitasse.__version__, "device": device}
+        self.case = case
+        self.about = {"demitasse": demitasse.__version__, "device": device, "keep": "outputs"}
         self.solver: Any = None
         if case.train:
             rate = json.loads((folder / "about.json").read_text())["rate"]
-            self.solver = solver_of(message, rate, device=device, seed=1)
+            self.solver = solver_of(message, rate, device=device, seed=1, keep="outputs")
             self.net = self.solver.net
             self.net.load(folder / "weights.caffemodel")
         else:
-            options = {"weights": folder / "weights.caffemodel", "device": device, **_kept()}
-            self.about |= {"keep": options.get("keep", "every blob")}
-            self.net = Net(message, "TEST", **options)
+            weights = folder / "weights.caffemodel"
+            self.net = Net(message, "TEST", weights=weights, device=device, keep="outputs")
         self.inputs = [self.net.blobs[name] for name in self.net.blobs if name in {"data", "label"}]
         with np.load(folder / "batch.npz") as batch:
             for blob in self.inputs:
@@ -69,7 +68,3 @@ class Measured:
         """Let the net believe that its inputs are new, so that none of its work is left out."""
         for blob in self.inputs:
             blob.mutable_cpu_data()
-
-
-def _kept() -> dict[str, str]:
-    return {"keep": "outputs"} if "keep" in inspect.signature(Net).parameters else {}

@@ -429,8 +429,43 @@ def test_no_primitive_of_the_zoo_is_a_reference_implementation(name, batch, trai
         if made.layer_by_name(name_of).type in {"Concat", "Split", "Eltwise"}:
             continue  # what the library calls so here is made of its fast reorders
         for call in (*getattr(step, "forward_calls", ()), *getattr(step, "backward_calls", ())):
-            slow = [one for one in call.implementations if one.startswith("ref")]
+            slow = [one for one in call.implementations if one.startswith(("ref", "simple"))]
             assert not slow, f"{name_of}: {slow}"
+
+
+@here
+def test_the_only_channel_of_a_picture_is_not_padded_to_a_block():
+    text = """
+    layer { name: "x" type: "Input" top: "x"
+      input_param { shape { dim: 4 dim: 1 dim: 12 dim: 12 } } }
+    layer { name: "c" type: "Convolution" bottom: "x" top: "c" loss_weight: 1
+      convolution_param { num_output: 20 kernel_size: 5 } }"""
+    made = Net(parse_text(text, NetParameter), "TRAIN", device="cpu")
+    made.reshape()
+
+    step = made.plan.steps()[1]
+
+    readers = [call.ports[0] for call in (*step.forward_calls, *step.backward_calls)]
+    assert [port.layout.size for port in readers] == [4 * 12 * 12] * 2
+
+
+@here
+def test_a_weight_that_is_learned_is_not_converted_in_every_step():
+    text = """
+    layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 16 dim: 120 } } }
+    layer { name: "h" type: "InnerProduct" bottom: "x" top: "h"
+      inner_product_param { num_output: 100 } }
+    layer { name: "y" type: "InnerProduct" bottom: "h" top: "y" loss_weight: 1
+      inner_product_param { num_output: 100 } }"""
+    made = Net(parse_text(text, NetParameter), "TRAIN", device="cpu")
+    made.reshape()
+
+    step = made.plan.steps()[2]
+
+    weight = made.layer_by_name("y").blobs[0]
+    calls = (*step.forward_calls, *step.backward_calls)
+    layouts = {port.layout for call in calls for port in call.ports if port.blob is weight}
+    assert len(layouts) == 1
 
 
 TRAINED = """

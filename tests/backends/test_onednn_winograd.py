@@ -6,11 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lowered import build, expect_same, layer, net, run
 
-from demitasse.backends.onednn import status
+from demitasse.backends.onednn import status, winograd
 from demitasse.backends.onednn.winograd import tiling
 from demitasse.backends.onednn.winograd.convolution import TiledConvolution
+from demitasse.backends.onednn.winograd.costs import AVX2, AVX512, pays
 from demitasse.backends.onednn.winograd.gradient import TiledFilterGradient
 from demitasse.backends.onednn.winograd.matrices import matrices
+from demitasse.backends.onednn.winograd.tiling import Tiling
 from demitasse.config import settings
 
 pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
@@ -22,7 +24,7 @@ ROUNDING = 5e-5
 @pytest.fixture(autouse=True)
 def always(monkeypatch):
     """Take the tiles for every convolution that can be tiled, however small."""
-    monkeypatch.setattr(tiling, "WORST", float("inf"))
+    monkeypatch.setattr(winograd, "pays", lambda *_, **__: True)
 
 
 def conv(m, rest="kernel_size: 3 pad: 1", bottom="x", name="c"):
@@ -188,3 +190,20 @@ def test_tiles_are_for_many_channels(monkeypatch):
 
     assert tiled(256, 14)
     assert not tiled(8, 14)
+
+
+def stack(n, c, m, size, taps=3):
+    return Tiling(matrices(taps), n, c, (size, size), m, 1, (taps // 2, taps // 2), (size, size))
+
+
+@pytest.mark.parametrize("costs", [AVX2, AVX512], ids=["AVX2", "AVX512"])
+def test_tiles_are_taken_where_there_is_much_to_multiply(costs):
+    assert pays(stack(8, 256, 256, 14), costs, training=False)
+    assert not pays(stack(8, 16, 16, 14), costs, training=False)
+    assert not pays(stack(8, 3, 64, 56), costs, training=False)
+
+
+def test_filters_that_change_in_every_pass_cost_more():
+    chosen = [pays(stack(4, 512, 512, 7), AVX2, training=training) for training in (False, True)]
+
+    assert chosen == [True, False]

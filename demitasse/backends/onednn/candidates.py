@@ -21,16 +21,20 @@ BLOCKS = (16, 8)
 def candidates(
     backend: OnednnBackend, expected: Layout, shape: tuple[int, ...]
 ) -> Iterator[Layout]:
-    """Yield layouts of ``shape``: the expected one, then blocks of channels, then C order."""
+    """Yield layouts of ``shape``: the expected one, blocks of channels, channels last, C order."""
+    engine = backend.engine
     yield expected
     for block in BLOCKS:
-        tag = _tag(backend.engine, len(shape), block)
+        tag = _tag(engine, len(shape), block)
         if tag and shape[1] % block == 0:
-            layout = _tagged(backend.engine, shape, tag)
+            layout = _tagged(engine, shape, tag)
             if layout is not None and layout is not expected:
                 yield layout
+    last = layout_of(engine.library, engine.innermost(shape, 1))
+    if last is not None and last is not expected:
+        yield last
     if not expected.plain:
-        yield backend.engine.plain(shape)
+        yield engine.plain(shape)
 
 
 @cache

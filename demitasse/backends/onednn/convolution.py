@@ -15,7 +15,7 @@ from demitasse.backends.base import Operands, Step
 from demitasse.backends.onednn.backend import OnednnBackend
 from demitasse.backends.onednn.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.engine import Description, Missing
-from demitasse.backends.onednn.layout import Layout, aligned, dims, innermost
+from demitasse.backends.onednn.layout import Layout, aligned, dims
 from demitasse.backends.onednn.ports import Call, Gradient, Port, Reader, Writer
 from demitasse.backends.onednn.step import PreparedStep
 from demitasse.backends.onednn.winograd import tiling_of
@@ -29,6 +29,10 @@ MOST_AXES = 3
 BLOCK = 16
 WASTE = 1.25
 """Padded arithmetic, as a multiple of the real one, from which on another layout is looked for."""
+
+
+Image = Callable[[ops.Shape], int]
+"""Returns the descriptor of a stack of images."""
 
 
 class Folded:
@@ -58,17 +62,15 @@ class ConvStep(PreparedStep):
         shape = (m // g, c // g, *op.kernel)
         self.w = shape if g == 1 else (g, *shape)
         self.bias = self.engine.plain((m,)) if op.bias else None
-        self.image = self.any
+        self.images: tuple[Image, Image] = (self.any, self.any)
         self.filters: Filters | None = None
-        self.tiling = tiling_of(op, self.x, self.y, training=at.backward)
+        self.tiling = tiling_of(op, self.x, self.y, wide=self.engine.wide, training=at.backward)
 
     def prepare(self) -> bool:
         """Make the forward primitive; False where there is no good one."""
-        found = self._channels_last() if self.at.backward and self._wasteful() else None
+        found = self._with_channels_last() if self.at.backward else None
         if not found:
-            self.image = self.any
-            x, w, y = self.any(self.x), self.any(self.w), self.any(self.y)
-            found = self.describe_forward(x, w, y, self.engine.attributes, self.bias)
+            found = self._in(self.any, self.any)
         layouts = found and found.layouts(Query.SRC, Query.WEIGHTS, Query.DST)
         if not found or not layouts:
             return False
@@ -77,22 +79,43 @@ class ConvStep(PreparedStep):
         self.backend.promise(self.at.top[0], layouts[2])
         return True
 
-    def _wasteful(self) -> bool:
-        """Whether blocks of channels would be padded so much that it costs time.
+    def _with_channels_last(self) -> Description | None:
+        """Return the forward primitive with the channels last where blocks of them waste time.
 
-        The library's choice for training is blocks. 20 channels take two of them, and 40% of the
-        arithmetic is on padding. With the channels last there is none.
+        The library's choice for training is blocks. 20 channels take two of 16, and 40% of the
+        arithmetic is on padding; a picture's only channel becomes a block of 8. With the channels
+        last there is no padding.
         """
+        last = partial(self.engine.innermost, axis=1)
         c, m = self.x[1] // self.op.group, self.y[1] // self.op.group
+        if c < BLOCK:
+            found = self._in(self.any, self.any)
+            if found and self._pads_bottom(found):
+                better = self._in(self.any, last)
+                return better if better and not self._pads_bottom(better) else None
+            return None
         padded = -(-c // BLOCK) * -(-m // BLOCK) * BLOCK * BLOCK
-        return min(c, m) >= BLOCK and max(self.op.kernel) > 1 and padded > WASTE * c * m
-
-    def _channels_last(self) -> Description | None:
-        """Return the forward primitive with the channels last, where it is the modern one."""
-        self.image = partial(innermost, self.engine.library, axis=1)
-        x, w, y = self.image(self.x), self.any(self.w), self.image(self.y)
-        found = self.describe_forward(x, w, y, self.engine.attributes, self.bias)
+        if m < BLOCK or max(self.op.kernel) == 1 or padded <= WASTE * c * m:
+            return None
+        found = self._in(last, last)
         return found if found and found.implementation.startswith("brgconv") else None
+
+    def _in(self, bottom: Image, top: Image) -> Description | None:
+        """Ask for the forward primitive with these layouts of bottom and top."""
+        self.images = bottom, top
+        x, y = self._sides()
+        return self.describe_forward(x, self.any(self.w), y, self.engine.attributes, self.bias)
+
+    def _sides(self) -> tuple[int, int]:
+        """Return descriptors of bottom and top, as they were chosen."""
+        bottom, top = self.images
+        return bottom(self.x), top(self.y)
+
+    def _pads_bottom(self, found: Description) -> bool:
+        """Whether the weights' gradient takes a bottom that is largely padding, or has no code."""
+        gradient = self._describe_weights(found, self.bias)
+        layout = gradient and gradient.layout(Query.SRC)
+        return not layout or layout.size > WASTE * math.prod(self.x)
 
     def with_relu(self, target: Any) -> PreparedStep | None:
         """Return a Step that runs the ReLU behind it too, in the same layouts."""
@@ -199,17 +222,7 @@ class ConvStep(PreparedStep):
     def _prepare_weights(self) -> bool:
         at = self.at
         bias = self.bias if self.op.bias and at.param_propagate_down[1] else None
-        found = self.describe(
-            "convolution_backward_weights",
-            Algorithm.CONVOLUTION,
-            self.image(self.x),
-            self.any(self.w),
-            bias.handle if bias else None,
-            self.image(self.y),
-            *self.window,
-            self.hint.handle,
-            self.engine.attributes,
-        )
+        found = self._describe_weights(self.hint, bias)
         layouts = found and found.layouts(Query.SRC, Query.DIFF_WEIGHTS, Query.DIFF_DST)
         if not found or not layouts:
             return False
@@ -231,14 +244,30 @@ class ConvStep(PreparedStep):
         self.backward_calls.append(Call(self.engine, found, ports))
         return True
 
+    def _describe_weights(self, hint: Description, bias: Layout | None) -> Description | None:
+        """Ask for the gradient of the weights that goes with the forward primitive ``hint``."""
+        x, y = self._sides()
+        return self.describe(
+            "convolution_backward_weights",
+            Algorithm.CONVOLUTION,
+            x,
+            self.any(self.w),
+            bias.handle if bias else None,
+            y,
+            *self.window,
+            hint.handle,
+            self.engine.attributes,
+        )
+
     def _prepare_data(self) -> bool:
         at = self.at
+        x, y = self._sides()
         found = self.describe(
             "convolution_backward_data",
             Algorithm.CONVOLUTION,
-            self.image(self.x),
+            x,
             self.any(self.w),
-            self.image(self.y),
+            y,
             *self.window,
             self.hint.handle,
             self.engine.attributes,

@@ -7,6 +7,7 @@ in different threads do not meet.
 from __future__ import annotations
 
 import ctypes
+import math
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -30,7 +31,8 @@ from demitasse.errors import DeviceError
 
 __all__ = ["Description", "Engine", "Missing", "Primitive", "engine"]
 
-Use = tuple[int, Layout | None]  # role of an argument and its layout
+AVX512 = 0x27
+"""The lowest number of an instruction set that has it."""
 
 
 class _Argument(ctypes.Structure):
@@ -73,7 +75,7 @@ class Description:
         return int(self._library.dnnl_memory_desc_get_size(descriptor)) if descriptor else 0
 
     def descriptor(self, what: Query) -> int:
-        """Return the memory descriptor of its workspace or scratchpad; 0 for none."""
+        """Return the memory descriptor of one of its memories; 0 for none."""
         return self._library.dnnl_primitive_desc_query_md(self.handle, what, 0) or 0
 
 
@@ -168,6 +170,7 @@ class Engine:
         library: As :func:`load` returns it.
 
     Attributes:
+        wide: Whether the library uses AVX-512.
         attributes: Of primitives without anything behind them.
         attributes_with_relu: Of those with a rectifier behind them.
         attributes_adding: Of those that add to what the target holds.
@@ -175,6 +178,7 @@ class Engine:
 
     def __init__(self, library: Any) -> None:
         self.library = library
+        self.wide = library.dnnl_get_effective_cpu_isa() >= AVX512
         self.handle = self._made(library.dnnl_engine_create, CPU_ENGINE, 0)
         self.stream = self._made(library.dnnl_stream_create, self.handle, DEFAULT_STREAM)
         self.attributes = make_attributes(self)
@@ -213,6 +217,13 @@ class Engine:
             )  # fmt: skip
             found = self._strided.setdefault((shape, strides), made)
         return found
+
+    def innermost(self, shape: tuple[int, ...], axis: int) -> int:
+        """Return the descriptor of C order but for one axis, whose elements lie side by side."""
+        outer = (*shape[:axis], *shape[axis + 1 :], shape[axis])
+        strides = [math.prod(outer[place + 1 :]) for place in range(len(outer) - 1)]
+        strides.insert(axis, 1)
+        return self.strided(shape, tuple(strides))
 
     def memory(self, descriptor: int) -> int:
         """Return a memory object without a buffer."""

@@ -17,9 +17,11 @@ __all__ = ["InnerProductStep"]
 
 
 class InnerProductStep(PreparedStep):
-    """x (rows, k) in C order; the weight (m, k) in the layout that the primitive likes.
+    """x (rows, k) in C order; the weight (m, k) in one layout for all primitives.
 
-    The bottom is taken as rows, not as images: then all three primitives like one weight layout.
+    It is the one they like, if they like the same; the bottom is taken as rows, not as images, so
+    that they may. Otherwise a weight that is learned would be converted there and back in every
+    step, which takes as long as a product, and stays in C order.
     """
 
     def __init__(self, backend: OnednnBackend, op: ops.InnerProduct, at: Operands) -> None:
@@ -31,12 +33,22 @@ class InnerProductStep(PreparedStep):
     def prepare(self) -> bool:
         """Make the forward primitive; False where there is no good one."""
         found = self._describe(self.any(self.w), self.engine.attributes)
+        if found and not self._agree(found):
+            found = self._describe(self.engine.plain(self.w).handle, self.engine.attributes)
         layouts = found and found.layouts(Query.WEIGHTS)
         if not found or not layouts:
             return False
         self.forward_calls = [self._call(found, layouts[0], self.at.top[0])]
         self.hint, self.weight = found, layouts[0]
         return True
+
+    def _agree(self, found: Description) -> bool:
+        """Whether the gradient of a weight that is learned has the weight's own layout."""
+        if not self.at.backward or not self.at.param_propagate_down[0]:
+            return True
+        gradient = self._describe_weights(found, self.any(self.w), self.bias)
+        mine = gradient and gradient.layout(Query.DIFF_WEIGHTS)
+        return mine is not None and mine is found.layout(Query.WEIGHTS)
 
     def with_relu(self, target: Any) -> Step | None:
         """Return a Step that runs the ReLU behind it too, with the same layout of the weight."""
@@ -77,15 +89,7 @@ class InnerProductStep(PreparedStep):
     def _prepare_weights(self) -> bool:
         at = self.at
         bias = self.bias if self.op.bias and at.param_propagate_down[1] else None
-        found = self.describe(
-            "inner_product_backward_weights",
-            self.x.handle,
-            self.any(self.w),
-            bias.handle if bias else None,
-            self.y.handle,
-            self.hint.handle,
-            self.engine.attributes,
-        )
+        found = self._describe_weights(self.hint, self.weight.handle, bias)
         layouts = found and found.layouts(Query.DIFF_WEIGHTS)
         if not found or not layouts:
             return False
@@ -99,12 +103,25 @@ class InnerProductStep(PreparedStep):
         self.backward_calls.append(Call(self.engine, found, ports))
         return True
 
+    def _describe_weights(
+        self, hint: Description, w: int, bias: Layout | None
+    ) -> Description | None:
+        return self.describe(
+            "inner_product_backward_weights",
+            self.x.handle,
+            w,
+            bias.handle if bias else None,
+            self.y.handle,
+            hint.handle,
+            self.engine.attributes,
+        )
+
     def _prepare_data(self) -> bool:
         at = self.at
         found = self.describe(
             "inner_product_backward_data",
             self.x.handle,
-            self.any(self.w),
+            self.weight.handle,
             self.y.handle,
             self.hint.handle,
             self.engine.attributes,

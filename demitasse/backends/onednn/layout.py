@@ -17,7 +17,7 @@ import numpy as np
 
 from demitasse.backends.onednn.constants import ANY, BLOCKED, FLOAT32, Query
 
-__all__ = ["Layout", "aligned", "any_layout", "dims", "innermost", "layout_of", "plain"]
+__all__ = ["Layout", "aligned", "any_layout", "dims", "layout_of", "plain"]
 
 MAX_AXES = 12
 
@@ -74,18 +74,6 @@ def any_layout(library: Any, shape: Shape) -> int:
     handle = c_void_p()
     library.dnnl_memory_desc_create_with_tag(
         ctypes.byref(handle), len(shape), dims(shape), FLOAT32, ANY
-    )
-    return handle.value or 0
-
-
-def innermost(library: Any, shape: Shape, axis: int) -> int:
-    """Return a memory descriptor in C order but for one axis, whose elements lie side by side."""
-    handle = c_void_p()
-    outer = (*shape[:axis], *shape[axis + 1 :], shape[axis])
-    strides = [math.prod(outer[place + 1 :]) for place in range(len(outer) - 1)]
-    strides.insert(axis, 1)
-    library.dnnl_memory_desc_create_with_strides(
-        ctypes.byref(handle), len(shape), dims(shape), FLOAT32, dims(tuple(strides))
     )
     return handle.value or 0
 

@@ -17,6 +17,8 @@ from demitasse.backends.onednn.step import PreparedStep
 __all__ = ["PoolStep"]
 
 IMAGE_AXES = (3, 4, 5)
+SLOW = "simple"
+"""Begins the names of code that takes ten times as long as the others."""
 
 
 class PoolStep(PreparedStep):
@@ -37,13 +39,20 @@ class PoolStep(PreparedStep):
         """Make the forward primitive in the first layout that it does well; False for none."""
         bottom = self.at.bottom[0]
         expected = self.backend.expected(bottom, self.op.bottom)
+        slow: tuple[Description, Layout, Layout] | None = None
         for layout in candidates(self.backend, expected, self.op.bottom):
             found = self._describe(layout)
             y = found and found.layout(Query.DST)
-            if found and y and (not self.at.backward or self._gradient(found, layout, y)):
+            gradient = self._gradient(found, layout) if found and self.at.backward else found
+            if not found or not y or not gradient:
+                continue
+            if not any(one.implementation.startswith(SLOW) for one in (found, gradient)):
                 self._forward(found, layout, y)
                 return True
-        return False
+            slow = slow or (found, layout, y)
+        if slow:
+            self._forward(*slow)
+        return slow is not None
 
     def _describe(self, layout: Layout) -> Description | None:
         return self.describe(
@@ -56,12 +65,13 @@ class PoolStep(PreparedStep):
             self.engine.attributes,
         )
 
-    def _gradient(self, hint: Description, x: Layout, y: Layout) -> Description | None:
+    def _gradient(self, hint: Description, x: Layout) -> Description | None:
+        # one value for a channel lies alike in several layouts, of which only the top's own will do
         return self.describe(
             "pooling_backward",
             self.algorithm,
             x.handle,
-            y.handle,
+            hint.descriptor(Query.DST),
             *self.window,
             hint.handle,
             self.engine.attributes,
@@ -86,7 +96,7 @@ class PoolStep(PreparedStep):
         at = self.at
         if not at.propagate_down[0]:
             return True
-        found = self._gradient(self.hint, self.x, self.y)
+        found = self._gradient(self.hint, self.x)
         if not found:
             return False
         bottom = at.bottom[0]

@@ -9,6 +9,7 @@ runs on all threads. Rounding errors are three to five times those of the defini
 from __future__ import annotations
 
 from demitasse.backends import ops
+from demitasse.backends.onednn.winograd.costs import AVX2, AVX512, pays
 from demitasse.backends.onednn.winograd.matrices import FINITE, matrices
 from demitasse.backends.onednn.winograd.tiling import Tiling
 from demitasse.config import settings
@@ -16,13 +17,16 @@ from demitasse.config import settings
 __all__ = ["tiling_of"]
 
 
-def tiling_of(op: ops.Conv, x: ops.Shape, y: ops.Shape, *, training: bool) -> Tiling | None:
+def tiling_of(
+    op: ops.Conv, x: ops.Shape, y: ops.Shape, *, wide: bool, training: bool
+) -> Tiling | None:
     """Return how a convolution is tiled, or None where the definition costs less.
 
     Args:
         op: The convolution.
         x: Its input's shape, (N, C, H, W).
         y: Its output's shape.
+        wide: Whether the processor has AVX-512.
         training: Whether filters change between passes.
     """
     if len(op.kernel) != 2 or not settings.get("winograd"):
@@ -35,4 +39,4 @@ def tiling_of(op: ops.Conv, x: ops.Shape, y: ops.Shape, *, training: bool) -> Ti
         matrices(taps), x[0], x[1], (x[2], x[3]), y[1], op.group, (op.pad[0], op.pad[1]),
         (y[2], y[3]),
     )  # fmt: skip
-    return tiling if tiling.pays(training=training) else None
+    return tiling if pays(tiling, AVX512 if wide else AVX2, training=training) else None

@@ -17,19 +17,6 @@ __all__ = ["Axes", "Tiling"]
 CHUNK = 5 << 20
 """Bytes of a transformed stack that are worked on at a time: two of them stay in a cache."""
 
-NEAR, FAR = 19.0, 6.0
-"""Operations that take as long as a byte that is moved within the cache, or through it.
-
-Where the caches are ours alone the first is 4. It was seen to be 19 on a virtual machine, at times
-when the definition was as fast as ever.
-"""
-
-START = 1e7
-"""Operations that take as long as starting the primitives of a chunk."""
-
-WORST = 1.25
-"""How many times the definition's cost is accepted in that case, for the sake of the other."""
-
 
 class Axes:
     """The strides of (N, C, H, W) in a layout, the channels as one loop or as blocks.
@@ -223,29 +210,6 @@ class Tiling:
     def next_band(self) -> int:
         """Rows from one band to the next."""
         return self.band * self.matrices.outputs
-
-    # -- what it costs -------------------------------------------------------------------------
-
-    def pays(self, *, training: bool) -> bool:
-        """Whether transforms and products cost less than the definition, by a model of both.
-
-        It gains up to half of the time on a machine of one's own and loses little on a bad day. It
-        knows only sizes, so that the same net always computes the same numbers.
-        """
-        tiles, step = self.images * math.prod(self.grid), self.matrices.outputs
-        rounds = self.images // self.chunk * self.bands
-        data, sums = (self.points * tiles * count for count in (self.channels, self.filters))
-        image = self.images * math.prod(self.size) * self.channels
-        out = 1 + 2 * step / len(self.matrices.input) + 3 * step**2 / self.points
-        moved = 5 * data + out * sums + 3 * image
-        filters = self.points * self.depth * (rounds + (5 if training else 0))
-        mine = (
-            2.0 * self.points * tiles * self.depth
-            + 4 * (NEAR * moved + FAR * filters)
-            + START * rounds
-        )
-        area = math.prod(self.output) * self.matrices.taps**2
-        return mine < WORST * 2.0 * self.images * area * self.depth
 
 
 def _spans(size: int, step: int) -> Iterator[tuple[int, int, int]]:
