@@ -29,7 +29,7 @@ from demitasse.backends.onednn.layout import Layout, aligned, dims, layout_of, p
 from demitasse.backends.onednn.library import load
 from demitasse.errors import DeviceError
 
-__all__ = ["Description", "Engine", "Missing", "Primitive", "engine"]
+__all__ = ["Description", "Engine", "Missing", "Primitive", "address", "engine"]
 
 AVX512 = 0x27
 """The lowest number of an instruction set that has it."""
@@ -105,6 +105,7 @@ class Primitive:
         for argument, (role, _), memory in zip(self._arguments, roles, self._memories, strict=True):
             argument.role, argument.memory = role, memory
         self._bound: list[np.ndarray | None] = [None] * len(roles)
+        self._addresses = [0] * len(roles)
         self._count = len(roles)
         self._execute = library.dnnl_primitive_execute
         self._stream = owner.stream
@@ -118,13 +119,15 @@ class Primitive:
     def bind(self, place: int, buffer: np.ndarray) -> None:
         """Let an argument be ``buffer`` from now on."""
         if self._bound[place] is not buffer:
+            self.point(place, address(buffer))
             self._bound[place] = buffer
-            self._set(self._memories[place], buffer.ctypes.data)
 
-    def point(self, place: int, address: int) -> None:
-        """Let an argument be what is at ``address``, which the caller keeps alive for the run."""
+    def point(self, place: int, where: int) -> None:
+        """Let an argument be what is at this address, which the caller keeps alive for the run."""
         self._bound[place] = None
-        self._set(self._memories[place], address)
+        if self._addresses[place] != where:
+            self._addresses[place] = where
+            self._set(self._memories[place], where)
 
     def bound(self, place: int) -> np.ndarray:
         """Return what an argument is bound to."""
@@ -149,6 +152,12 @@ class Primitive:
         status = self._execute(self._handle, self._stream, self._count, self._arguments)
         if status:
             self._engine.check(status)
+
+
+def address(array: np.ndarray) -> int:
+    """Return where an array begins."""
+    where: int = array.__array_interface__["data"][0]
+    return where
 
 
 def _free(library: Any, primitive: int, memories: list[int]) -> None:

@@ -18,7 +18,7 @@ from demitasse.backends import numpy_updates
 from demitasse.backends.numpy_updates import sumsq
 from demitasse.backends.onednn.attributes import lent_attributes
 from demitasse.backends.onednn.constants import SCALE_OF, Algorithm, Arg
-from demitasse.backends.onednn.engine import Engine, Missing, Primitive, engine
+from demitasse.backends.onednn.engine import Engine, Missing, Primitive, address, engine
 from demitasse.backends.onednn.layout import aligned
 from demitasse.backends.updates import Piece, Update
 
@@ -203,7 +203,7 @@ def _run(piece: Piece, lines: list[Line], structure: tuple[Line, ...]) -> bool:
             return False
         programs.append(program)
     arrays = (piece.data, piece.diff, *piece.history)
-    starts = [array.__array_interface__["data"][0] for array in arrays]
+    starts = [address(array) for array in arrays]
     for first, program in zip(firsts, programs, strict=True):
         program(lines, [start + 4 * first for start in starts])
     return True

@@ -10,11 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.backends.onednn.engine import Engine
+from demitasse.backends.onednn.engine import Engine, address
 from demitasse.backends.onednn.layout import aligned
 from demitasse.backends.onednn.ports import Port, Reader, Writer
 from demitasse.backends.onednn.winograd.filters import Filters
-from demitasse.backends.onednn.winograd.pieces import Move, Piece, Transform, View, product
+from demitasse.backends.onednn.winograd.pieces import (
+    FLOAT,
+    Move,
+    Piece,
+    Transform,
+    View,
+    product,
+)
 from demitasse.backends.onednn.winograd.tiling import Axes, Tiling
 
 __all__ = ["TiledConvolution", "Windows"]
@@ -26,9 +33,10 @@ class Windows:
     def __init__(self, engine: Engine, tiling: Tiling, image: Axes) -> None:
         rows, columns = tiling.padded
         self.padded = aligned(tiling.chunk * rows * columns * tiling.channels)
+        self.at = address(self.padded)
         self.inside = Move(engine, *tiling.border(image))
         self.cut = [Move(engine, *views) for views in tiling.windows()]
-        self.next_band = tiling.next_band * columns * tiling.channels
+        self.next_band = FLOAT * tiling.next_band * columns * tiling.channels
         self.transform = Transform(engine, tiling.matrices.input, tiling.data)
 
     @property
@@ -36,13 +44,13 @@ class Windows:
         """What it runs."""
         return [self.inside, *self.cut, *self.transform.pieces]
 
-    def take(self, images: np.ndarray) -> None:
-        """Take a chunk of images."""
-        self.inside(images, self.padded)
+    def take(self, images: int) -> None:
+        """Take the chunk of images at this address."""
+        self.inside(images, self.at)
 
-    def __call__(self, band: int, points: np.ndarray, middle: np.ndarray) -> None:
+    def __call__(self, band: int, points: int, middle: int) -> None:
         """Write the values of a band to ``points``; ``middle`` is scratch of the same size."""
-        padded = self.padded[band * self.next_band :]
+        padded = self.at + band * self.next_band
         for move in self.cut:
             move(padded, points)
         self.transform(points, middle, points)
@@ -91,8 +99,8 @@ class TiledConvolution:
             [Move(engine, *views) for views in tiling.outputs(there, last=last)]
             for last in (False, True)
         ]
-        self.steps = here.image * tiling.chunk, there.image * tiling.chunk
-        self.next_band = tiling.next_band * there.row
+        self.steps = FLOAT * here.image * tiling.chunk, FLOAT * there.image * tiling.chunk
+        self.next_band = FLOAT * tiling.next_band * there.row
         self.size = tiling.points * max(tiling.data, tiling.sums)
 
     def _products(self, *, with_bias: bool) -> tuple[list[Piece], list[Piece]]:
@@ -125,14 +133,16 @@ class TiledConvolution:
         )
 
     def __call__(self) -> None:
-        x, y = self.source.array(), self.target.array()
-        filters = self.filters.points if self.weight is None else self.filters.of(self.weight)
-        bias = self.bias.array() if isinstance(self.bias, Reader) else self.bias
-        one, two = self.engine.workspaces(self.size, self.size)
+        source, target = self.source.array(), self.target.array()
+        points = self.filters.points if self.weight is None else self.filters.of(self.weight)
+        offsets = self.bias.array() if isinstance(self.bias, Reader) else self.bias
+        spaces = self.engine.workspaces(self.size, self.size)
+        x, y, filters, one, two = map(address, (source, target, points, *spaces))
+        bias = None if offsets is None else address(offsets)
         here, there = self.steps
         bands = self.tiling.bands
         for chunk in range(self.tiling.images // self.tiling.chunk):
-            self.windows.take(x[chunk * here :])
+            self.windows.take(x + chunk * here)
             for band in range(bands):
                 self.windows(band, one, two)
                 for multiply in self.products:
@@ -141,9 +151,9 @@ class TiledConvolution:
                     for multiply in self.last:
                         multiply(one, filters, bias, two)
                 self.back(two, one, two)
-                target = y[chunk * there + band * self.next_band :]
+                there_now = y + chunk * there + band * self.next_band
                 for move in self.join[band == bands - 1]:
-                    move(two, target)
+                    move(two, there_now)
 
     @property
     def implementations(self) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.backends.onednn.engine import Engine
+from demitasse.backends.onednn.engine import Engine, address
 from demitasse.backends.onednn.layout import aligned
 from demitasse.backends.onednn.winograd.pieces import Move, Piece, Transform, View
 from demitasse.backends.onednn.winograd.tiling import Tiling
@@ -63,9 +63,10 @@ class Filters:
 
     def update(self, weights: np.ndarray) -> None:
         """Transform ``weights``, in C order."""
-        taps, middle = self.engine.workspaces(self.size, self.size)
-        self.move(weights, taps)
-        self.transform(taps, middle, self.points)
+        spaces = self.engine.workspaces(self.size, self.size)
+        taps, middle = map(address, spaces)
+        self.move(address(weights), taps)
+        self.transform(taps, middle, address(self.points))
 
 
 class FilterGradient:
@@ -83,8 +84,9 @@ class FilterGradient:
         """What it runs."""
         return [self.move, *self.transform.pieces]
 
-    def __call__(self, points: np.ndarray, target: np.ndarray) -> None:
+    def __call__(self, points: int, target: int) -> None:
         """Write the gradient to ``target``, in C order."""
-        middle, taps = self.engine.workspaces(self.size, self.size)
+        spaces = self.engine.workspaces(self.size, self.size)
+        middle, taps = map(address, spaces)
         self.transform(points, middle, taps)
         self.move(taps, target)

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from demitasse.backends.onednn.engine import Engine
+from demitasse.backends.onednn.engine import Engine, address
 from demitasse.backends.onednn.layout import aligned
 from demitasse.backends.onednn.ports import Gradient, Port, Reader
 from demitasse.backends.onednn.winograd.convolution import Windows
 from demitasse.backends.onednn.winograd.filters import FilterGradient
-from demitasse.backends.onednn.winograd.pieces import Move, Piece, Transform, View, product
+from demitasse.backends.onednn.winograd.pieces import (
+    FLOAT,
+    Move,
+    Piece,
+    Transform,
+    View,
+    product,
+)
 from demitasse.backends.onednn.winograd.tiling import Axes, Tiling
 
 __all__ = ["TiledFilterGradient"]
@@ -62,8 +69,8 @@ class TiledFilterGradient:
             self.ones[...] = 1.0
             self.sums = [self._sum(adds=adds) for adds in (False, True)]
         self.back = FilterGradient(engine, tiling)
-        self.steps = here.image * tiling.chunk, there.image * tiling.chunk
-        self.next_band = tiling.next_band * there.row
+        self.steps = FLOAT * here.image * tiling.chunk, FLOAT * there.image * tiling.chunk
+        self.next_band = FLOAT * tiling.next_band * there.row
 
     def _products(self, *, adds: bool) -> list[Piece]:
         """Return the products at all points, group by group."""
@@ -93,41 +100,41 @@ class TiledFilterGradient:
         return product(engine, views, attributes=engine.attributes_adding if adds else None)
 
     def __call__(self) -> None:
-        x, dy = self.source.array(), self.gradient.array()
+        source, gradient = self.source.array(), self.gradient.array()
         tiling = self.tiling
         data, sums, filters = (
             tiling.points * n for n in (tiling.data, tiling.sums, tiling.weights)
         )
-        one, two, three, total = self.engine.workspaces(
-            max(data, filters), max(data, sums, filters), sums, filters
-        )
+        spaces = self.engine.workspaces(max(data, filters), max(data, sums, filters), sums, filters)
         weight = self.weight.array()
-        bias = self.bias.array() if self.bias else None
-        here, there = self.steps
+        offsets = self.bias.array() if self.bias else None
+        x, dy, one, two, three, total = map(address, (source, gradient, *spaces))
+        pieces, here, there = address(self.pieces), *self.steps
         first = True
         for chunk in range(tiling.images // tiling.chunk):
-            self.windows.take(x[chunk * here :])
+            self.windows.take(x + chunk * here)
             for band in range(tiling.bands):
                 self.windows(band, one, two)
-                self._cut(band, dy[chunk * there + band * self.next_band :])
-                self.transform(self.pieces, two, three)
+                self._cut(band, dy + chunk * there + band * self.next_band)
+                self.transform(pieces, two, three)
                 for multiply in self.products[not first]:
                     multiply(one, three, total)
-                if bias is not None:
-                    self.sums[not first](self.ones, three, bias)
+                if offsets is not None:
+                    self.sums[not first](address(self.ones), three, address(offsets))
                 first = False
-        self.back(total, weight)
+        self.back(total, address(weight))
         self.weight.done()
         if self.bias:
             self.bias.done()
 
-    def _cut(self, band: int, dy: np.ndarray) -> None:
+    def _cut(self, band: int, dy: int) -> None:
         """Cut a band of the gradient into tiles; what lies beyond the image is zero."""
         last = band == self.tiling.bands - 1
         if last and band:
             self.pieces[...] = 0.0  # the band before may have had more rows
+        pieces = address(self.pieces)
         for move in self.cut[last]:
-            move(dy, self.pieces)
+            move(dy, pieces)
 
     @property
     def implementations(self) -> list[str]:

@@ -1,4 +1,8 @@
-"""Primitives over buffers that are named anew in every run: products, moves, transforms."""
+"""Primitives over buffers that are named anew in every run: products, moves, transforms.
+
+Buffers go by their addresses. There are many small primitives, and a slice of an array for each
+argument of each would take as long as some of them.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,19 @@ from typing import NamedTuple
 import numpy as np
 
 from demitasse.backends.onednn.constants import Arg
-from demitasse.backends.onednn.engine import Description, Engine, Missing, Primitive
+from demitasse.backends.onednn.engine import (
+    Description,
+    Engine,
+    Missing,
+    Primitive,
+    address,
+)
 from demitasse.backends.onednn.layout import aligned
 
-__all__ = ["Move", "Piece", "Transform", "View", "pitch", "product"]
+__all__ = ["FLOAT", "Move", "Piece", "Transform", "View", "pitch", "product"]
+
+FLOAT = 4
+"""Bytes of a number."""
 
 PAGE, SHIFT = 1024, 176
 """Elements of 4 KiB, and by how many the rows of a stack are apart more than a multiple of that."""
@@ -64,12 +77,13 @@ class Piece:
             raise Missing
         pairs = [(role, descriptor) for role, descriptor, _ in uses]
         self.primitive = Primitive(engine, description, pairs)
-        self.offsets = [offset for _, _, offset in uses]
+        self.offsets = tuple(FLOAT * offset for _, _, offset in uses)
 
-    def __call__(self, *buffers: np.ndarray) -> None:
+    def __call__(self, *addresses: int) -> None:
+        """Run over the buffers that begin at these addresses."""
         primitive = self.primitive
-        for place, (buffer, offset) in enumerate(zip(buffers, self.offsets, strict=True)):
-            primitive.bind(place, buffer[offset:] if offset else buffer)
+        for place, offset in enumerate(self.offsets):
+            primitive.point(place, addresses[place] + offset)
         primitive.run()
 
 
@@ -133,6 +147,7 @@ class Transform:
         high, wide = matrix.shape
         self.matrix = aligned(matrix.size)
         self.matrix[...] = matrix.reshape(-1)
+        self.at = address(self.matrix)
         self.down = product(
             engine,
             (View.rows(high, wide), View.rows(wide, wide * count), View.rows(high, wide * count)),
@@ -148,7 +163,7 @@ class Transform:
         """What it runs."""
         return [self.down, self.across]
 
-    def __call__(self, source: np.ndarray, middle: np.ndarray, target: np.ndarray) -> None:
+    def __call__(self, source: int, middle: int, target: int) -> None:
         """Transform ``source`` to ``target``; ``middle`` is scratch of (R, K, count)."""
-        self.down(self.matrix, source, middle)
-        self.across(self.matrix, middle, target)
+        self.down(self.at, source, middle)
+        self.across(self.at, middle, target)
