@@ -28,9 +28,10 @@ def facts() -> dict[str, Any]:
 
     from demitasse.backends.onednn import status
     from demitasse.cli.diagnosis import blas
+    from demitasse.config import TABLE
 
     np.ones((300, 300), np.float32) @ np.ones((300, 300), np.float32)  # chooses its kernels
-    found = blas()
+    found, library, known = blas(), status(), TABLE.values()
     return {
         "date": time.strftime("%Y-%m-%d %H:%M %Z"),
         "processor": _processor(),
@@ -43,9 +44,9 @@ def facts() -> dict[str, Any]:
         "C library": " ".join(platform.libc_ver()),
         "Python": sys.version.split()[0],
         "numpy's BLAS": f"{found['name']} {found['version']}, kernels {found['kernel']}",
-        "oneDNN": str(status()),
+        "oneDNN": f"{library.version} ({library.threading} threads, {library.instruction_set})",
         "versions": _versions(),
-        "settings": {k: v for k, v in os.environ.items() if k.startswith("DEMITASSE_")},
+        "settings": {s.variable: os.environ[s.variable] for s in known if s.variable in os.environ},
     }
 
 
