@@ -91,6 +91,13 @@ def fuzz(session: nox.Session) -> None:
 
 
 @nox.session
+def instruction_sets(session: nox.Session) -> None:
+    """Run the recorded cases with oneDNN's code for older processors."""
+    install(session, "test")
+    pytest(session, "tests/backends/test_onednn_instruction_sets.py", "-m", "slow or not slow")
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Time our own layers, nets, updates and input (arguments go to pytest-benchmark)."""
     install(session, "test")

@@ -5,6 +5,8 @@ import pytest
 
 from demitasse import Net
 from demitasse.backends.onednn import status
+from demitasse.backends.onednn.engine import engine
+from demitasse.backends.onednn.layout import layout_of
 from demitasse.errors import NetError
 from demitasse.proto import NetParameter, SolverParameter, parse_text
 from demitasse.solvers import Solver
@@ -164,6 +166,24 @@ def test_what_nobody_reads_is_not_computed():
 
     assert groups["a"] == 4  # with BatchNorm, Scale and ReLU
     assert groups["b"] == 3  # with Eltwise and ReLU
+
+
+@pytest.mark.skipif(not status().loaded, reason=str(status()))
+@pytest.mark.parametrize("channels", [8, 16])
+def test_layers_run_as_one_where_one_block_of_channels_lies_like_channels_last(channels):
+    size = 8 + channels  # of no other test
+    text = INPUT.replace("dim: 8 dim: 8", f"dim: {size} dim: {size}")
+    text += layer("p", "Pooling", "x", "p", "pooling_param { kernel_size: 3 stride: 1 pad: 1 }")
+    text += conv("a", "p", channels) + layer("n", "BatchNorm", "a", "n")
+    owner = engine()
+    seen = layout_of(owner.library, owner.innermost((2, channels, size, size), 1))
+    net = made("cpu", "outputs", text)
+
+    net.forward()
+
+    groups = {e.layer.name: e.group.count for e in net.plan.entries if e.group}
+    assert seen is not None
+    assert groups["a"] == 2
 
 
 @pytest.mark.skipif(not status().loaded, reason=str(status()))

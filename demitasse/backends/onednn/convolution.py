@@ -12,6 +12,7 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.base import Operands, Step
+from demitasse.backends.onednn.attributes import RELU, lent_attributes
 from demitasse.backends.onednn.backend import OnednnBackend
 from demitasse.backends.onednn.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.engine import Description, Missing
@@ -132,7 +133,6 @@ class ConvStep(PreparedStep):
             other: A blob of the top's shape that is added before it.
             folded: Weights and offsets in place of the parameters'.
         """
-        x, w, y = self.layouts
         if self.tiling is not None and other is not None:
             return None  # the tiles gain more than the sum
         step = PreparedStep(self.backend, self.at)
@@ -141,12 +141,17 @@ class ConvStep(PreparedStep):
             step.forward_calls = [tiled]
             return step
         bias = self.engine.plain((self.y[1],)) if folded else self.bias
-        attributes = self.engine.attributes_of(relu=relu, other=y.handle if other else None)
-        found = self.describe_forward(x.handle, w.handle, y.handle, attributes, bias)
+        # not those of the layouts: one block of channels lies like channels last, but has other code
+        x, w, y = map(self.hint.descriptor, (Query.SRC, Query.WEIGHTS, Query.DST))
+        functions = [RELU] if relu else []
+        with lent_attributes(
+            self.engine, other=y if other else None, functions=functions
+        ) as attributes:
+            found = self.describe_forward(x, w, y, attributes, bias)
         if not found:
             return None
         step.forward_calls = [self._call(found, target, other, folded)]
-        self.backend.promise(target, y)
+        self.backend.promise(target, self.layouts[2])
         return step
 
     def tiled(

@@ -193,7 +193,6 @@ class Engine:
         self.attributes = make_attributes(self)
         self.attributes_with_relu = make_attributes(self, functions=[RELU])
         self.attributes_adding = make_attributes(self, keep=1.0)
-        self._tails: dict[tuple[bool, int | None], int] = {}
         self._strided: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
         self._own = _OfThread()
 
@@ -293,20 +292,6 @@ class Engine:
     def _reorder(self, here: Layout, there: Layout) -> Primitive:
         found = self.describe_reorder(here.handle, there.handle)
         return Primitive(self, found, [(Arg.SRC, here.handle), (Arg.DST, there.handle)])
-
-    def attributes_of(self, *, relu: bool, other: int | None) -> int:
-        """Return attributes with an array that is added, and a rectifier.
-
-        Args:
-            relu: Whether there is a rectifier.
-            other: Descriptor of the array; None for none.
-        """
-        found = self._tails.get((relu, other))
-        if found is None:
-            functions = [RELU] if relu else []
-            found = make_attributes(self, other=other, functions=functions)
-            self._tails[relu, other] = found
-        return found
 
     def _made(self, function: Callable[..., int], *arguments: Any) -> int:
         handle = c_void_p()
