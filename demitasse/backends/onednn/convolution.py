@@ -141,7 +141,7 @@ class ConvStep(PreparedStep):
             step.forward_calls = [tiled]
             return step
         bias = self.engine.plain((self.y[1],)) if folded else self.bias
-        # not those of the layouts: one block of channels lies like channels last, but has other code
+        # not those of the layouts: one block of channels lies like channels last, with other code
         x, w, y = map(self.hint.descriptor, (Query.SRC, Query.WEIGHTS, Query.DST))
         functions = [RELU] if relu else []
         with lent_attributes(
