@@ -6,6 +6,7 @@ with the filters turned round.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,29 +15,33 @@ from demitasse.backends.onednn.engine import Engine, address
 from demitasse.backends.onednn.layout import aligned
 from demitasse.backends.onednn.ports import Port, Reader, Writer
 from demitasse.backends.onednn.winograd.filters import Filters
-from demitasse.backends.onednn.winograd.pieces import (
-    FLOAT,
-    Move,
-    Piece,
-    Transform,
-    View,
-    product,
-)
+from demitasse.backends.onednn.winograd.pieces import FLOAT, Move, Piece, Transform, View, product
 from demitasse.backends.onednn.winograd.tiling import Axes, Tiling
 
 __all__ = ["TiledConvolution", "Windows"]
 
 
 class Windows:
-    """From images in any layout to the values of their tiles at the points."""
+    """From images in any layout to the values of their tiles at the points, band by band.
 
-    def __init__(self, engine: Engine, tiling: Tiling, image: Axes) -> None:
+    Args:
+        engine: The engine.
+        tiling: The convolution.
+        image: Of the images.
+        output: Of the images that the bands belong to at the other end.
+    """
+
+    def __init__(self, engine: Engine, tiling: Tiling, image: Axes, output: Axes) -> None:
         rows, columns = tiling.padded
+        self.tiling = tiling
         self.padded = aligned(tiling.chunk * rows * columns * tiling.channels)
         self.at = address(self.padded)
         self.inside = Move(engine, *tiling.border(image))
         self.cut = [Move(engine, *views) for views in tiling.windows()]
+        self.next_chunk = FLOAT * image.image * tiling.chunk
         self.next_band = FLOAT * tiling.next_band * columns * tiling.channels
+        self.output_chunk = FLOAT * output.image * tiling.chunk
+        self.output_band = FLOAT * tiling.next_band * output.row
         self.transform = Transform(engine, tiling.matrices.input, tiling.data)
 
     @property
@@ -44,16 +49,33 @@ class Windows:
         """What it runs."""
         return [self.inside, *self.cut, *self.transform.pieces]
 
-    def take(self, images: int) -> None:
-        """Take the chunk of images at this address."""
-        self.inside(images, self.at)
+    def bands(
+        self, images: int, output: int, points: int, middle: int
+    ) -> Iterator[tuple[int, bool]]:
+        """Write the values of one band after the other to ``points``.
 
-    def __call__(self, band: int, points: int, middle: int) -> None:
-        """Write the values of a band to ``points``; ``middle`` is scratch of the same size."""
-        padded = self.at + band * self.next_band
-        for move in self.cut:
-            move(padded, points)
-        self.transform(points, middle, points)
+        Args:
+            images: Where the images begin.
+            output: Where those at the other end do.
+            points: Where the values go.
+            middle: Scratch of the same size.
+
+        Yields:
+            Where the band begins at the other end, and whether it is the last of its images, which
+            may have fewer rows.
+        """
+        bands = self.tiling.bands
+        for chunk in range(self.tiling.images // self.tiling.chunk):
+            self.inside(images + chunk * self.next_chunk, self.at)
+            for band in range(bands):
+                padded = self.at + band * self.next_band
+                for move in self.cut:
+                    move(padded, points)
+                self.transform(points, middle, points)
+                yield (
+                    output + chunk * self.output_chunk + band * self.output_band,
+                    band == bands - 1,
+                )
 
 
 class TiledConvolution:
@@ -92,15 +114,13 @@ class TiledConvolution:
         for port in self.ports:
             port.engine = engine
         here, there = Axes(source.layout), Axes(target.layout)
-        self.windows = Windows(engine, tiling, here)
+        self.windows = Windows(engine, tiling, here, there)
         self.products, self.last = self._products(with_bias=bias is not None)
         self.back = Transform(engine, tiling.matrices.output, tiling.sums, relu=relu)
         self.join = [
             [Move(engine, *views) for views in tiling.outputs(there, last=last)]
             for last in (False, True)
         ]
-        self.steps = FLOAT * here.image * tiling.chunk, FLOAT * there.image * tiling.chunk
-        self.next_band = FLOAT * tiling.next_band * there.row
         self.size = tiling.points * max(tiling.data, tiling.sums)
 
     def _products(self, *, with_bias: bool) -> tuple[list[Piece], list[Piece]]:
@@ -139,21 +159,15 @@ class TiledConvolution:
         spaces = self.engine.workspaces(self.size, self.size)
         x, y, filters, one, two = map(address, (source, target, points, *spaces))
         bias = None if offsets is None else address(offsets)
-        here, there = self.steps
-        bands = self.tiling.bands
-        for chunk in range(self.tiling.images // self.tiling.chunk):
-            self.windows.take(x + chunk * here)
-            for band in range(bands):
-                self.windows(band, one, two)
-                for multiply in self.products:
-                    multiply(one, filters, two)
-                if bias is not None:
-                    for multiply in self.last:
-                        multiply(one, filters, bias, two)
-                self.back(two, one, two)
-                there_now = y + chunk * there + band * self.next_band
-                for move in self.join[band == bands - 1]:
-                    move(two, there_now)
+        for band, last in self.windows.bands(x, y, one, two):
+            for multiply in self.products:
+                multiply(one, filters, two)
+            if bias is not None:
+                for multiply in self.last:
+                    multiply(one, filters, bias, two)
+            self.back(two, one, two)
+            for move in self.join[last]:
+                move(two, band)
 
     @property
     def implementations(self) -> list[str]:

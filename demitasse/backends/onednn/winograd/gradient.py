@@ -9,14 +9,7 @@ from demitasse.backends.onednn.layout import aligned
 from demitasse.backends.onednn.ports import Gradient, Port, Reader
 from demitasse.backends.onednn.winograd.convolution import Windows
 from demitasse.backends.onednn.winograd.filters import FilterGradient
-from demitasse.backends.onednn.winograd.pieces import (
-    FLOAT,
-    Move,
-    Piece,
-    Transform,
-    View,
-    product,
-)
+from demitasse.backends.onednn.winograd.pieces import Move, Piece, Transform, View, product
 from demitasse.backends.onednn.winograd.tiling import Axes, Tiling
 
 __all__ = ["TiledFilterGradient"]
@@ -52,7 +45,7 @@ class TiledFilterGradient:
         for port in self.ports:
             port.engine = engine
         here, there = Axes(source.layout), Axes(gradient.layout)
-        self.windows = Windows(engine, tiling, here)
+        self.windows = Windows(engine, tiling, here, there)
         self.pieces = aligned(
             tiling.matrices.outputs**2 * tiling.sums
         )  # zero where the last tiles are cut off
@@ -69,8 +62,6 @@ class TiledFilterGradient:
             self.ones[...] = 1.0
             self.sums = [self._sum(adds=adds) for adds in (False, True)]
         self.back = FilterGradient(engine, tiling)
-        self.steps = FLOAT * here.image * tiling.chunk, FLOAT * there.image * tiling.chunk
-        self.next_band = FLOAT * tiling.next_band * there.row
 
     def _products(self, *, adds: bool) -> list[Piece]:
         """Return the products at all points, group by group."""
@@ -109,32 +100,25 @@ class TiledFilterGradient:
         weight = self.weight.array()
         offsets = self.bias.array() if self.bias else None
         x, dy, one, two, three, total = map(address, (source, gradient, *spaces))
-        pieces, here, there = address(self.pieces), *self.steps
-        first = True
-        for chunk in range(tiling.images // tiling.chunk):
-            self.windows.take(x + chunk * here)
-            for band in range(tiling.bands):
-                self.windows(band, one, two)
-                self._cut(band, dy + chunk * there + band * self.next_band)
-                self.transform(pieces, two, three)
-                for multiply in self.products[not first]:
-                    multiply(one, three, total)
-                if offsets is not None:
-                    self.sums[not first](address(self.ones), three, address(offsets))
-                first = False
+        pieces = address(self.pieces)
+        if offsets is not None:
+            ones, bias = address(self.ones), address(offsets)
+        adds = False
+        for band, last in self.windows.bands(x, dy, one, two):
+            if last and tiling.bands > 1:
+                self.pieces[...] = 0.0  # the band before may have had more rows
+            for move in self.cut[last]:
+                move(band, pieces)
+            self.transform(pieces, two, three)
+            for multiply in self.products[adds]:
+                multiply(one, three, total)
+            if offsets is not None:
+                self.sums[adds](ones, three, bias)
+            adds = True
         self.back(total, address(weight))
         self.weight.done()
         if self.bias:
             self.bias.done()
-
-    def _cut(self, band: int, dy: int) -> None:
-        """Cut a band of the gradient into tiles; what lies beyond the image is zero."""
-        last = band == self.tiling.bands - 1
-        if last and band:
-            self.pieces[...] = 0.0  # the band before may have had more rows
-        pieces = address(self.pieces)
-        for move in self.cut[last]:
-            move(dy, pieces)
 
     @property
     def implementations(self) -> list[str]:

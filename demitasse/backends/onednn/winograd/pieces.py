@@ -13,13 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from demitasse.backends.onednn.constants import Arg
-from demitasse.backends.onednn.engine import (
-    Description,
-    Engine,
-    Missing,
-    Primitive,
-    address,
-)
+from demitasse.backends.onednn.engine import Description, Engine, Missing, Primitive, address
 from demitasse.backends.onednn.layout import aligned
 
 __all__ = ["FLOAT", "Move", "Piece", "Transform", "View", "pitch", "product"]
