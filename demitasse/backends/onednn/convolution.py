@@ -69,9 +69,7 @@ class ConvStep(PreparedStep):
 
     def prepare(self) -> bool:
         """Make the forward primitive; False where there is no good one."""
-        found = self._with_channels_last() if self.at.backward else None
-        if not found:
-            found = self._in(self.any, self.any)
+        found = self._choose()
         layouts = found and found.layouts(Query.SRC, Query.WEIGHTS, Query.DST)
         if not found or not layouts:
             return False
@@ -80,26 +78,32 @@ class ConvStep(PreparedStep):
         self.backend.promise(self.at.top[0], layouts[2])
         return True
 
-    def _with_channels_last(self) -> Description | None:
-        """Return the forward primitive with the channels last where blocks of them waste time.
+    def _choose(self) -> Description | None:
+        """Return the forward primitive, with the channels last where blocks of them waste time.
 
         The library's choice for training is blocks. 20 channels take two of 16, and 40% of the
         arithmetic is on padding; a picture's only channel becomes a block of 8. With the channels
         last there is no padding.
         """
         last = partial(self.engine.innermost, axis=1)
+        if self.at.backward and self._pads_blocks():
+            found = self._in(last, last)
+            if found and found.implementation.startswith("brgconv"):
+                return found
+        found = self._in(self.any, self.any)
+        few = self.x[1] // self.op.group < BLOCK
+        if found and few and self.at.backward and self._pads_bottom(found):
+            better = self._in(self.any, last)
+            if better and not self._pads_bottom(better):
+                return better
+            return self._in(self.any, self.any)
+        return found
+
+    def _pads_blocks(self) -> bool:
+        """Whether many channels would be padded to so many more that it costs time."""
         c, m = self.x[1] // self.op.group, self.y[1] // self.op.group
-        if c < BLOCK:
-            found = self._in(self.any, self.any)
-            if found and self._pads_bottom(found):
-                better = self._in(self.any, last)
-                return better if better and not self._pads_bottom(better) else None
-            return None
         padded = -(-c // BLOCK) * -(-m // BLOCK) * BLOCK * BLOCK
-        if m < BLOCK or max(self.op.kernel) == 1 or padded <= WASTE * c * m:
-            return None
-        found = self._in(last, last)
-        return found if found and found.implementation.startswith("brgconv") else None
+        return min(c, m) >= BLOCK and max(self.op.kernel) > 1 and padded > WASTE * c * m
 
     def _in(self, bottom: Image, top: Image) -> Description | None:
         """Ask for the forward primitive with these layouts of bottom and top."""

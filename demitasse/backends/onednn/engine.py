@@ -26,13 +26,10 @@ from demitasse.backends.onednn.constants import (
     Query,
 )
 from demitasse.backends.onednn.layout import Layout, aligned, dims, layout_of, plain
-from demitasse.backends.onednn.library import load
+from demitasse.backends.onednn.library import AVX512, load
 from demitasse.errors import DeviceError
 
 __all__ = ["Description", "Engine", "Missing", "Primitive", "address", "engine"]
-
-AVX512 = 0x27
-"""The lowest number of an instruction set that has it."""
 
 
 class _Argument(ctypes.Structure):

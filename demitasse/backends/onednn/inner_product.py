@@ -52,7 +52,8 @@ class InnerProductStep(PreparedStep):
 
     def with_relu(self, target: Any) -> Step | None:
         """Return a Step that runs the ReLU behind it too, with the same layout of the weight."""
-        found = self._describe(self.weight.handle, self.engine.attributes_with_relu)
+        w = self.hint.descriptor(Query.WEIGHTS)
+        found = self._describe(w, self.engine.attributes_with_relu)
         if not found:
             return None
         step = PreparedStep(self.backend, self.at)
@@ -89,7 +90,7 @@ class InnerProductStep(PreparedStep):
     def _prepare_weights(self) -> bool:
         at = self.at
         bias = self.bias if self.op.bias and at.param_propagate_down[1] else None
-        found = self._describe_weights(self.hint, self.weight.handle, bias)
+        found = self._describe_weights(self.hint, self.hint.descriptor(Query.WEIGHTS), bias)
         layouts = found and found.layouts(Query.DIFF_WEIGHTS)
         if not found or not layouts:
             return False
@@ -121,7 +122,7 @@ class InnerProductStep(PreparedStep):
         found = self.describe(
             "inner_product_backward_data",
             self.x.handle,
-            self.weight.handle,
+            self.hint.descriptor(Query.WEIGHTS),
             self.y.handle,
             self.hint.handle,
             self.engine.attributes,
