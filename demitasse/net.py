@@ -34,7 +34,7 @@ from demitasse.proto import (
     read_net_params,
     upgrade_net,
 )
-from demitasse.reuse import Keep, Reuse, hidden_blobs, kept_names
+from demitasse.reuse import Keep, Reuse, bytes_taken, hidden_blobs, kept_names
 from demitasse.structure import NetStructure
 
 __all__ = ["Net"]
@@ -153,12 +153,12 @@ class Net(NetStructure):
     @property
     def blob_bytes(self) -> int:
         """Bytes that the data of the blobs takes at present, on host and device together."""
-        return self._bytes([blob.data_memory for blob in self.blob_list])
+        return bytes_taken(blob.data_memory for blob in self.blob_list)
 
     @property
     def gradient_bytes(self) -> int:
         """Bytes that the gradients of the blobs take at present, on host and device together."""
-        return self._bytes([blob.diff_memory for blob in self.blob_list])
+        return bytes_taken(blob.diff_memory for blob in self.blob_list)
 
     @property
     def base_dir(self) -> Path | None:
@@ -289,12 +289,6 @@ class Net(NetStructure):
         places = [replace(place, backward=False) for place in places]
         self._reuse = Reuse(places, kept)
         return Plan(places, lowered=lowered, hidden=hidden_blobs(places, kept))
-
-    def _bytes(self, memories: Sequence[SyncedMemory]) -> int:
-        """Return what some memories take, and the buffers that several of them share."""
-        own = {m.serial: m.allocated for m in memories if m.lodging is None}
-        houses = {id(m.lodging.house): m.lodging.house for m in memories if m.lodging is not None}
-        return sum(own.values()) + sum(house.nbytes for house in houses.values())
 
     def _all_memories(self) -> list[SyncedMemory]:
         if self._memories[0] != epoch.value:

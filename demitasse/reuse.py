@@ -19,7 +19,7 @@ from demitasse.lodging import House, Lodging, Room
 from demitasse.memory import SyncedMemory
 from demitasse.plan import Place
 
-__all__ = ["Keep", "Reuse", "Visit", "hidden_blobs", "kept_names", "visits"]
+__all__ = ["Keep", "Reuse", "bytes_taken", "hidden_blobs", "kept_names"]
 
 Keep = str | Iterable[str] | None
 """Names of blobs to keep; "outputs" for those nobody reads; None for all blobs."""
@@ -60,6 +60,11 @@ class Visit:
     secret: bool
 
 
+def _secret(place: Place) -> bool:
+    """Whether a layer may do with its blobs' memories what it likes, as data and Python layers."""
+    return not place.bottom or place.layer.type == "Python"
+
+
 def visits(places: Sequence[Place], *, backward: bool) -> list[Visit]:
     """Return what a forward pass does to the data, or a backward pass to the gradients."""
     if not backward:
@@ -69,8 +74,7 @@ def visits(places: Sequence[Place], *, backward: bool) -> list[Visit]:
                 place.called,
                 tuple((blob.name, blob.data_memory) for blob in place.bottom),
                 tuple((blob.name, blob.data_memory) for blob in place.top),
-                # data layers lend their own memory, and Python layers do what they like with theirs
-                not place.bottom or place.layer.type == "Python",
+                _secret(place),
             )
             for index, place in enumerate(places)
         ]
@@ -84,7 +88,7 @@ def visits(places: Sequence[Place], *, backward: bool) -> list[Visit]:
                 for blob, wanted in zip(place.bottom, place.propagate_down, strict=True)
                 if wanted
             ),
-            place.layer.type == "Python",
+            _secret(place),
         )
         for index, place in reversed(list(enumerate(places)))
         if place.backward
@@ -99,7 +103,7 @@ def hidden_blobs(places: Sequence[Place], kept: Iterable[Blob]) -> frozenset[int
     readers = Counter(id(b) for place in places for b in place.bottom if b not in place.top)
     seen = {id(blob) for blob in kept}
     for place in places:
-        if not place.bottom or place.layer.type == "Python":
+        if _secret(place):
             seen |= {id(blob) for blob in place.top}
     return frozenset(b for b, count in readers.items() if count == 1) - seen
 
@@ -234,6 +238,18 @@ class Reuse:
             booking.size, booking.until = max(booking.size, size), stay.last
             stay.memory.lodge(Lodging(self.house, booking.room, stay.name))
         self.house.rooms = [booking.room for booking in taken]
+
+
+def bytes_taken(memories: Iterable[SyncedMemory]) -> int:
+    """Return what some memories take at present, and the buffers that several of them share."""
+    own: dict[int, int] = {}
+    houses: dict[int, House] = {}
+    for memory in memories:
+        if memory.lodging is None:
+            own[memory.serial] = memory.allocated
+        else:
+            houses[id(memory.lodging.house)] = memory.lodging.house
+    return sum(own.values()) + sum(house.nbytes for house in houses.values())
 
 
 def _dissolve(memories: Iterable[SyncedMemory]) -> None:

@@ -205,8 +205,8 @@ LOSS = (
 TRAIN = NET.replace(layer("prob", "Softmax", "ip", "prob"), "") + LOSS
 
 
-def trained(device, keep=None, text=TRAIN, **options):
-    net = Net(parse_text(text, NetParameter), "TRAIN", device=device, seed=3, keep=keep, **options)
+def trained(device, keep=None):
+    net = Net(parse_text(TRAIN, NetParameter), "TRAIN", device=device, seed=3, keep=keep)
     rng = np.random.default_rng(1)
     for blob in net.learnable_params:
         blob.data[...] = rng.uniform(-0.3, 0.3, blob.shape)
