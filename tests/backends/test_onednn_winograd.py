@@ -7,11 +7,13 @@ from hypothesis import strategies as st
 from lowered import build, expect_same, layer, net, run
 
 from demitasse.backends.onednn import status, winograd
+from demitasse.backends.onednn.engine import address, engine
 from demitasse.backends.onednn.winograd import tiling
 from demitasse.backends.onednn.winograd.convolution import TiledConvolution
 from demitasse.backends.onednn.winograd.costs import AVX2, AVX512, pays
 from demitasse.backends.onednn.winograd.gradient import TiledFilterGradient
 from demitasse.backends.onednn.winograd.matrices import matrices
+from demitasse.backends.onednn.winograd.pieces import View, moves
 from demitasse.backends.onednn.winograd.tiling import Tiling
 from demitasse.config import settings
 
@@ -57,7 +59,7 @@ def test_a_product_at_the_last_point_goes_to_every_output():
 
 
 @given(
-    n=st.integers(1, 3),
+    n=st.integers(1, 4),
     group=st.integers(1, 2),
     c=st.integers(1, 20),
     m=st.integers(1, 20),
@@ -196,14 +198,85 @@ def stack(n, c, m, size, taps=3):
     return Tiling(matrices(taps), n, c, (size, size), m, 1, (taps // 2, taps // 2), (size, size))
 
 
+@pytest.mark.parametrize("alone", [False, True])
 @pytest.mark.parametrize("costs", [AVX2, AVX512], ids=["AVX2", "AVX512"])
-def test_tiles_are_taken_where_there_is_much_to_multiply(costs):
-    assert pays(stack(8, 256, 256, 14), costs, training=False)
-    assert not pays(stack(8, 16, 16, 14), costs, training=False)
-    assert not pays(stack(8, 3, 64, 56), costs, training=False)
+def test_tiles_are_taken_where_there_is_much_to_multiply(costs, alone):
+    assert pays(stack(8, 256, 256, 14), costs, alone=alone, training=False)
+    assert not pays(stack(8, 16, 16, 14), costs, alone=alone, training=False)
+    assert not pays(stack(8, 3, 64, 56), costs, alone=alone, training=False)
 
 
 def test_filters_that_change_in_every_pass_cost_more():
-    chosen = [pays(stack(4, 512, 512, 7), AVX2, training=training) for training in (False, True)]
+    chosen = [
+        pays(stack(4, 512, 512, 7), AVX2, alone=False, training=training)
+        for training in (False, True)
+    ]
 
     assert chosen == [True, False]
+
+
+@pytest.mark.parametrize("costs", [AVX2, AVX512], ids=["AVX2", "AVX512"])
+def test_what_other_cores_wrote_costs_more(costs):
+    some = stack(8, 48, 48, 28)
+
+    assert pays(some, costs, alone=True, training=True)
+    assert not pays(some, costs, alone=False, training=True)
+
+
+@pytest.mark.parametrize(
+    ("images", "threads", "lanes"), [(8, 2, 2), (8, 3, 2), (9, 4, 3), (7, 2, 1), (1, 4, 1)]
+)
+def test_every_thread_has_a_lane_where_images_can_be_divided(images, threads, lanes):
+    divided = stack(images, 16, 16, 14).divided(threads)
+
+    assert divided.lanes == lanes
+    assert divided.lane * lanes == images
+
+
+def test_lanes_are_further_apart_than_products_read_ahead():
+    divided = stack(8, 16, 32, 14).divided(2)
+
+    assert divided.stack >= 2 * divided.points * max(divided.data, divided.sums)
+
+
+def test_many_filters_are_divided_by_points_not_by_images():
+    assert stack(8, 512, 512, 7).divided(2).lanes == 1
+
+
+def test_sums_of_lanes_are_as_many_as_fit():
+    divided = stack(8, 256, 256, 14).divided(2)
+
+    assert divided.lanes == 2
+    assert divided.gradient.lanes == 1
+    assert stack(8, 64, 64, 14).divided(2).gradient.lanes == 2
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 4])
+@pytest.mark.parametrize("images", [4, 6])
+def test_any_number_of_threads_computes_the_same(images, threads):
+    text = net(
+        conv(16, "kernel_size: 3 pad: 1 group: 2"), layer("r", "ReLU", "c", "c"),
+        shape=(images, 8, 12, 12),
+    )  # fmt: skip
+
+    with settings.override(threads=threads):
+        expect_same(text, ["c"], rtol=ROUNDING)
+
+
+def test_a_copy_over_many_short_axes_is_divided():
+    shape = (2, 2, 2, 2, 7, 7, 96)
+    source = View(shape, (2880, 96, 172800, 86400, 11520, 384, 1))
+    target = View(shape, (62496, 10416, 971136, 4704, 672, 96, 1))
+    here, there = np.arange(345600.0, dtype=np.float32), np.zeros(2 * 971136, np.float32)
+
+    pieces = moves(engine(), source, target)
+    for piece in pieces:
+        piece(address(here), address(there))
+
+    assert all(piece.primitive.implementation.startswith("jit") for piece in pieces)
+    strided = np.lib.stride_tricks.as_strided
+    got, taken = (
+        strided(array, shape, [4 * stride for stride in view.strides])
+        for array, view in ((there, target), (here, source))
+    )
+    assert np.array_equal(got, taken)

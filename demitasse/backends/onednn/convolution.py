@@ -19,6 +19,7 @@ from demitasse.backends.onednn.engine import Description, Missing
 from demitasse.backends.onednn.layout import Layout, aligned, dims
 from demitasse.backends.onednn.ports import Call, Gradient, Port, Reader, Writer
 from demitasse.backends.onednn.step import PreparedStep
+from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.onednn.winograd import tiling_of
 from demitasse.backends.onednn.winograd.convolution import TiledConvolution
 from demitasse.backends.onednn.winograd.filters import Filters
@@ -65,7 +66,9 @@ class ConvStep(PreparedStep):
         self.bias = self.engine.plain((m,)) if op.bias else None
         self.images: tuple[Image, Image] = (self.any, self.any)
         self.filters: Filters | None = None
-        self.tiling = tiling_of(op, self.x, self.y, wide=self.engine.wide, training=at.backward)
+        self.tiling = tiling_of(
+            op, self.x, self.y, wide=self.engine.wide, threads=wanted(), training=at.backward
+        )
 
     def prepare(self) -> bool:
         """Make the forward primitive; False where there is no good one."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from demitasse.config import settings
 
-__all__ = ["only_ours"]
+__all__ = ["only_ours", "wanted"]
 
 
 class _OfThread(threading.local):
@@ -60,15 +60,16 @@ def _set_ours() -> None:
     """Let oneDNN use as many threads as the setting says; OpenMP keeps that for each thread."""
     if _own.changes == settings.changes:
         return
-    _own.changes, wanted = settings.changes, _wanted()
-    if _own.threads != wanted:
+    _own.changes, threads = settings.changes, wanted()
+    if _own.threads != threads:
         runtime = _openmp()
         if runtime is not None:
-            runtime.omp_set_num_threads(wanted)
-        _own.threads = wanted
+            runtime.omp_set_num_threads(threads)
+        _own.threads = threads
 
 
-def _wanted() -> int:
+def wanted() -> int:
+    """Return how many threads a pass has."""
     return int(settings.get("threads")) or int(os.environ.get("OMP_NUM_THREADS") or 0) or _cores()
 
 

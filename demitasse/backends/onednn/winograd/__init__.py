@@ -18,7 +18,7 @@ __all__ = ["tiling_of"]
 
 
 def tiling_of(
-    op: ops.Conv, x: ops.Shape, y: ops.Shape, *, wide: bool, training: bool
+    op: ops.Conv, x: ops.Shape, y: ops.Shape, *, wide: bool, threads: int, training: bool
 ) -> Tiling | None:
     """Return how a convolution is tiled, or None where the definition costs less.
 
@@ -27,6 +27,7 @@ def tiling_of(
         x: Its input's shape, (N, C, H, W).
         y: Its output's shape.
         wide: Whether the processor has AVX-512.
+        threads: How many work on it.
         training: Whether filters change between passes.
     """
     if len(op.kernel) != 2 or not settings.get("winograd"):
@@ -38,5 +39,6 @@ def tiling_of(
     tiling = Tiling(
         matrices(taps), x[0], x[1], (x[2], x[3]), y[1], op.group, (op.pad[0], op.pad[1]),
         (y[2], y[3]),
-    )  # fmt: skip
-    return tiling if pays(tiling, AVX512 if wide else AVX2, training=training) else None
+    ).divided(threads)  # fmt: skip
+    costs, alone = AVX512 if wide else AVX2, tiling.lanes >= threads
+    return tiling if pays(tiling, costs, alone=alone, training=training) else None

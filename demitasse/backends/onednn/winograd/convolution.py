@@ -15,7 +15,7 @@ from demitasse.backends.onednn.engine import Engine, address
 from demitasse.backends.onednn.layout import aligned
 from demitasse.backends.onednn.ports import Port, Reader, Writer
 from demitasse.backends.onednn.winograd.filters import Filters
-from demitasse.backends.onednn.winograd.pieces import FLOAT, Move, Piece, Transform, View, product
+from demitasse.backends.onednn.winograd.pieces import FLOAT, Piece, Transform, View, moves, product
 from demitasse.backends.onednn.winograd.tiling import Axes, Tiling
 
 __all__ = ["TiledConvolution", "Windows"]
@@ -34,20 +34,24 @@ class Windows:
     def __init__(self, engine: Engine, tiling: Tiling, image: Axes, output: Axes) -> None:
         rows, columns = tiling.padded
         self.tiling = tiling
-        self.padded = aligned(tiling.chunk * rows * columns * tiling.channels)
+        here, there = tiling.border(image)
+        as_they_are = here == there  # channels last, and no zeros around them
+        self.inside = [] if as_they_are else moves(engine, here, there)
+        size = tiling.lanes * tiling.chunk * rows * columns * tiling.channels
+        self.padded = aligned(0 if as_they_are else size)
         self.at = address(self.padded)
-        self.inside = Move(engine, *tiling.border(image))
-        self.cut = [Move(engine, *views) for views in tiling.windows()]
+        self.cut = [move for views in tiling.windows() for move in moves(engine, *views)]
         self.next_chunk = FLOAT * image.image * tiling.chunk
         self.next_band = FLOAT * tiling.next_band * columns * tiling.channels
         self.output_chunk = FLOAT * output.image * tiling.chunk
         self.output_band = FLOAT * tiling.next_band * output.row
-        self.transform = Transform(engine, tiling.matrices.input, tiling.data)
+        lanes = tiling.lanes, tiling.stack
+        self.transform = Transform(engine, tiling.matrices.input, tiling.data, lanes)
 
     @property
     def pieces(self) -> list[Piece]:
         """What it runs."""
-        return [self.inside, *self.cut, *self.transform.pieces]
+        return [*self.inside, *self.cut, *self.transform.pieces]
 
     def bands(
         self, images: int, output: int, points: int, middle: int
@@ -65,12 +69,15 @@ class Windows:
             may have fewer rows.
         """
         bands = self.tiling.bands
-        for chunk in range(self.tiling.images // self.tiling.chunk):
-            self.inside(images + chunk * self.next_chunk, self.at)
+        for chunk in range(self.tiling.lane // self.tiling.chunk):
+            first = images + chunk * self.next_chunk
+            for move in self.inside:
+                move(first, self.at)
+            padded = self.at if self.inside else first
             for band in range(bands):
-                padded = self.at + band * self.next_band
+                source = padded + band * self.next_band
                 for move in self.cut:
-                    move(padded, points)
+                    move(source, points)
                 self.transform(points, middle, points)
                 yield (
                     output + chunk * self.output_chunk + band * self.output_band,
@@ -116,12 +123,13 @@ class TiledConvolution:
         here, there = Axes(source.layout), Axes(target.layout)
         self.windows = Windows(engine, tiling, here, there)
         self.products, self.last = self._products(with_bias=bias is not None)
-        self.back = Transform(engine, tiling.matrices.output, tiling.sums, relu=relu)
+        lanes = tiling.lanes, tiling.stack
+        self.back = Transform(engine, tiling.matrices.output, tiling.sums, lanes, relu=relu)
         self.join = [
-            [Move(engine, *views) for views in tiling.outputs(there, last=last)]
+            [move for views in tiling.outputs(there, last=last) for move in moves(engine, *views)]
             for last in (False, True)
         ]
-        self.size = tiling.points * max(tiling.data, tiling.sums)
+        self.size = tiling.lanes * tiling.stack
 
     def _products(self, *, with_bias: bool) -> tuple[list[Piece], list[Piece]]:
         """Return products at all points, group by group, and those at the last one by itself.
@@ -136,10 +144,12 @@ class TiledConvolution:
         def views(count: int, group: int) -> tuple[View, View, View]:
             first = tiling.points - 1 if count == 1 else 0
             data, weights, sums = tiling.data, tiling.weights, tiling.sums
+            lanes, stack, all_weights = tiling.lanes, tiling.stack, tiling.points * weights
+            at = first * data + group * c, first * weights + group * c * m, first * sums + group * m
             return (
-                View((count, rows, c), (data, wide, 1), first * data + group * c),
-                View((count, c, m), (weights, m, 1), first * weights + group * c * m),
-                View((count, rows, m), (sums, broad, 1), first * sums + group * m),
+                View((lanes, count, rows, c), (stack, data, wide, 1), at[0]),
+                View((1, count, c, m), (all_weights, weights, m, 1), at[1]),
+                View((lanes, count, rows, m), (stack, sums, broad, 1), at[2]),
             )
 
         most = tiling.points - with_bias
@@ -147,7 +157,7 @@ class TiledConvolution:
         return (
             [product(engine, views(most, group)) for group in range(groups)],
             [
-                product(engine, views(1, group), bias=View((1, 1, m), (m, m, 1), group * m))
+                product(engine, views(1, group), bias=View((1, 1, 1, m), (m, m, m, 1), group * m))
                 for group in range(groups if with_bias else 0)
             ],
         )

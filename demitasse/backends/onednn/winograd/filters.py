@@ -70,13 +70,13 @@ class Filters:
 
 
 class FilterGradient:
-    """From the gradient at the points to that of the parameter."""
+    """From the gradient at the points, one for each lane, to that of the parameter."""
 
     def __init__(self, engine: Engine, tiling: Tiling) -> None:
         self.engine, self.size = engine, tiling.points * tiling.weights
         stored, taps = filter_views(tiling)
         matrix = np.ascontiguousarray(tiling.matrices.filter.T)
-        self.transform = Transform(engine, matrix, tiling.weights)
+        self.transform = Transform(engine, matrix, tiling.weights, parts=tiling.lanes)
         self.move = Move(engine, taps, stored)
 
     @property

@@ -9,7 +9,7 @@ from demitasse.backends.onednn.layout import aligned
 from demitasse.backends.onednn.ports import Gradient, Port, Reader
 from demitasse.backends.onednn.winograd.convolution import Windows
 from demitasse.backends.onednn.winograd.filters import FilterGradient
-from demitasse.backends.onednn.winograd.pieces import Move, Piece, Transform, View, product
+from demitasse.backends.onednn.winograd.pieces import Piece, Transform, View, moves, product
 from demitasse.backends.onednn.winograd.tiling import Axes, Tiling
 
 __all__ = ["TiledFilterGradient"]
@@ -39,6 +39,7 @@ class TiledFilterGradient:
         weight: Gradient,
         bias: Gradient | None,
     ) -> None:
+        tiling = tiling.gradient
         self.engine, self.tiling = engine, tiling
         self.ports: tuple[Port, ...] = (source, gradient, weight, *([bias] if bias else []))
         self.source, self.gradient, self.weight, self.bias = source, gradient, weight, bias
@@ -46,63 +47,68 @@ class TiledFilterGradient:
             port.engine = engine
         here, there = Axes(source.layout), Axes(gradient.layout)
         self.windows = Windows(engine, tiling, here, there)
-        self.pieces = aligned(
-            tiling.matrices.outputs**2 * tiling.sums
-        )  # zero where the last tiles are cut off
+        self.pieces = aligned(tiling.lanes * tiling.stack)  # zero where the last tiles are cut off
         self.cut = [
-            [Move(engine, image, tiles) for tiles, image in tiling.outputs(there, last=last)]
+            [
+                move
+                for tiles, image in tiling.outputs(there, last=last)
+                for move in moves(engine, image, tiles)
+            ]
             for last in (False, True)
         ]
         matrix = np.ascontiguousarray(tiling.matrices.output.T)
-        self.transform = Transform(engine, matrix, tiling.sums)
+        self.transform = Transform(engine, matrix, tiling.sums, (tiling.lanes, tiling.stack))
         # those of the first chunk overwrite the totals, the others add to them
         self.products = [self._products(adds=adds) for adds in (False, True)]
-        if bias:
-            self.ones = aligned(tiling.tiles)
-            self.ones[...] = 1.0
-            self.sums = [self._sum(adds=adds) for adds in (False, True)]
+        self.ones = aligned(tiling.tiles)
+        self.ones[...] = 1.0
+        self.sums = [
+            [self._sum(lane, adds=adds or lane > 0) for lane in range(tiling.lanes if bias else 0)]
+            for adds in (False, True)
+        ]
         self.back = FilterGradient(engine, tiling)
 
     def _products(self, *, adds: bool) -> list[Piece]:
         """Return the products at all points, group by group."""
         tiling, engine = self.tiling, self.engine
-        rows, groups = tiling.tiles, tiling.groups
+        rows, groups, points = tiling.tiles, tiling.groups, tiling.points
+        lanes, stack = tiling.lanes, tiling.stack
+        data, sums, weights = tiling.data, tiling.sums, tiling.weights
         c, m = tiling.channels // groups, tiling.filters // groups
         wide, broad = tiling.channels, tiling.filters
         return [
             product(
                 engine,
                 (
-                    View((tiling.points, c, rows), (tiling.data, 1, wide), group * c),
-                    View((tiling.points, rows, m), (tiling.sums, broad, 1), group * m),
-                    View((tiling.points, c, m), (tiling.weights, m, 1), group * c * m),
+                    View((lanes, points, c, rows), (stack, data, 1, wide), group * c),
+                    View((lanes, points, rows, m), (stack, sums, broad, 1), group * m),
+                    View((lanes, points, c, m), (points * weights, weights, m, 1), group * c * m),
                 ),
                 attributes=engine.attributes_adding if adds else None,
             )
             for group in range(groups)
         ]
 
-    def _sum(self, *, adds: bool) -> Piece:
-        """Return the sum over tiles at the last point, where each is the sum of its outputs."""
+    def _sum(self, lane: int, *, adds: bool) -> Piece:
+        """Return the sum over a lane's tiles at the last point, where each sums its outputs."""
         tiling, engine = self.tiling, self.engine
         rows, m = tiling.tiles, tiling.filters
-        tiles = View((rows, m), (m, 1), (tiling.points - 1) * tiling.sums)
+        tiles = View((rows, m), (m, 1), lane * tiling.stack + (tiling.points - 1) * tiling.sums)
         views = (View.rows(1, rows), tiles, View.rows(1, m))
         return product(engine, views, attributes=engine.attributes_adding if adds else None)
 
     def __call__(self) -> None:
         source, gradient = self.source.array(), self.gradient.array()
         tiling = self.tiling
-        data, sums, filters = (
-            tiling.points * n for n in (tiling.data, tiling.sums, tiling.weights)
-        )
-        spaces = self.engine.workspaces(max(data, filters), max(data, sums, filters), sums, filters)
+        stack = tiling.lanes * tiling.stack
+        filters = tiling.lanes * tiling.points * tiling.weights
+        size = max(stack, filters)
+        spaces = self.engine.workspaces(size, size, stack, filters)
         weight = self.weight.array()
         offsets = self.bias.array() if self.bias else None
         x, dy, one, two, three, total = map(address, (source, gradient, *spaces))
         pieces = address(self.pieces)
-        if offsets is not None:
-            ones, bias = address(self.ones), address(offsets)
+        ones, bias = address(self.ones), 0 if offsets is None else address(offsets)
         adds = False
         for band, last in self.windows.bands(x, dy, one, two):
             if last and tiling.bands > 1:
@@ -112,8 +118,8 @@ class TiledFilterGradient:
             self.transform(pieces, two, three)
             for multiply in self.products[adds]:
                 multiply(one, three, total)
-            if offsets is not None:
-                self.sums[adds](ones, three, bias)
+            for add in self.sums[adds]:
+                add(ones, three, bias)
             adds = True
         self.back(total, address(weight))
         self.weight.done()
@@ -123,7 +129,7 @@ class TiledFilterGradient:
     @property
     def implementations(self) -> list[str]:
         """Names of the library's code that it runs."""
-        sums = self.sums if self.bias else []
+        sums = [piece for pieces in self.sums for piece in pieces]
         products = [piece for pieces in self.products for piece in pieces]
         cuts = [move for moves in self.cut for move in moves]
         pieces = [*self.windows.pieces, *cuts, *self.transform.pieces, *products, *sums]

@@ -16,7 +16,7 @@ from demitasse.backends.onednn.constants import Arg
 from demitasse.backends.onednn.engine import Description, Engine, Missing, Primitive, address
 from demitasse.backends.onednn.layout import aligned
 
-__all__ = ["FLOAT", "Move", "Piece", "Transform", "View", "pitch", "product"]
+__all__ = ["FLOAT", "Move", "Piece", "Transform", "View", "moves", "pitch", "product"]
 
 FLOAT = 4
 """Bytes of a number."""
@@ -93,6 +93,23 @@ class Move(Piece):
         super().__init__(engine, engine.describe_reorder(here, there), uses)
 
 
+def moves(engine: Engine, source: View, target: View) -> list[Move]:
+    """Return what copies one arrangement to another.
+
+    That is one primitive, or one for each index of the first axis where the library has only its
+    slow code for many short axes.
+    """
+    whole = Move(engine, source, target)
+    if whole.primitive.implementation.startswith("jit") or len(source.shape) == 1:
+        return [whole]
+    parts = (
+        [View(view.shape[1:], view.strides[1:], view.offset + i * view.strides[0])
+         for view in (source, target)]
+        for i in range(source.shape[0])
+    )  # fmt: skip
+    return [move for here, there in parts for move in moves(engine, here, there)]
+
+
 def product(
     engine: Engine,
     views: tuple[View, View, View],
@@ -129,6 +146,9 @@ class Transform:
         engine: The engine.
         matrix: Shape (R, K).
         count: Length of the rows, a ``pitch``; in is (K, K, count), out is (R, R, count).
+        lanes: How many of them there are, each transformed by itself, and how many elements are
+            from one to the next in all buffers.
+        parts: How many ins there are, one after the other, whose sum is transformed.
         relu: Whether what is negative becomes 0.
 
     Raises:
@@ -136,19 +156,35 @@ class Transform:
     """
 
     def __init__(
-        self, engine: Engine, matrix: np.ndarray, count: int, *, relu: bool = False
+        self,
+        engine: Engine,
+        matrix: np.ndarray,
+        count: int,
+        lanes: tuple[int, int] = (1, 0),
+        *,
+        parts: int = 1,
+        relu: bool = False,
     ) -> None:
         high, wide = matrix.shape
-        self.matrix = aligned(matrix.size)
-        self.matrix[...] = matrix.reshape(-1)
-        self.at = address(self.matrix)
+        row, deep = wide * count, parts * wide
+        number, stride = lanes[0], lanes[1] or deep * row
+        self.matrices = [_constant(np.tile(matrix, parts)), _constant(matrix)]
+        self.at = [address(array) for array in self.matrices]
         self.down = product(
             engine,
-            (View.rows(high, wide), View.rows(wide, wide * count), View.rows(high, wide * count)),
+            (
+                View.rows(1, high, deep),
+                View((number, deep, row), (stride, row, 1)),
+                View((number, high, row), (stride, row, 1)),
+            ),
         )
         self.across = product(
             engine,
-            (View.rows(1, high, wide), View.rows(high, wide, count), View.rows(high, high, count)),
+            (
+                View.rows(1, 1, high, wide),
+                View((number, high, wide, count), (stride, row, count, 1)),
+                View((number, high, high, count), (stride, high * count, count, 1)),
+            ),
             attributes=engine.attributes_with_relu if relu else None,
         )
 
@@ -159,5 +195,12 @@ class Transform:
 
     def __call__(self, source: int, middle: int, target: int) -> None:
         """Transform ``source`` to ``target``; ``middle`` is scratch of (R, K, count)."""
-        self.down(self.at, source, middle)
-        self.across(self.at, middle, target)
+        self.down(self.at[0], source, middle)
+        self.across(self.at[1], middle, target)
+
+
+def _constant(matrix: np.ndarray) -> np.ndarray:
+    """Return a copy that begins where the library likes it. Shape: (matrix.size,)."""
+    copy = aligned(matrix.size)
+    copy[...] = matrix.reshape(-1)
+    return copy

@@ -15,7 +15,14 @@ from demitasse.backends.onednn.winograd.pieces import View, pitch
 __all__ = ["Axes", "Tiling"]
 
 CHUNK = 5 << 20
-"""Bytes of a transformed stack that are worked on at a time: two of them stay in a cache."""
+"""Bytes of a transformed stack that are worked on at a time: two of them stay in a cache.
+
+More than two lanes have as much more. Bands of an image may be half as large again, for fewer of
+them fit.
+"""
+
+FILTERS = 10 << 20
+"""Bytes of transformed filters that stay in a cache beside the stacks."""
 
 
 class Axes:
@@ -61,6 +68,10 @@ class Tiling:
         groups: Into how many parts channels and filters are divided.
         pad: Zeros above and left of the input.
         output: Rows and columns of the output.
+        lanes: Into how many parts of equal size the images are divided. The lane is the outermost
+            axis of all that is done to them, along which the library divides work among threads.
+            So no core reads what another one wrote, which takes several times as long where they
+            do not share a cache.
     """
 
     matrices: Matrices
@@ -71,6 +82,20 @@ class Tiling:
     groups: int
     pad: tuple[int, int]
     output: tuple[int, int]
+    lanes: int = 1
+
+    def divided(self, threads: int) -> Tiling:
+        """Return the same with a lane for each thread, or for several where that is not possible.
+
+        With few images and many filters threads divide the points instead: filters are read once.
+        """
+        parts = threads if self._filter_bytes <= FILTERS else 1
+        return replace(self, lanes=_divisor(self.images, parts))
+
+    @cached_property
+    def gradient(self) -> Tiling:
+        """What the filters' gradient is summed over; each lane has a sum of its own."""
+        return replace(self, lanes=_divisor(self.lanes, FILTERS // self._filter_bytes))
 
     @cached_property
     def points(self) -> int:
@@ -90,16 +115,20 @@ class Tiling:
         return self.bands * self.band * step + more, self.grid[1] * step + more
 
     @cached_property
+    def lane(self) -> int:
+        """Images of a lane."""
+        return self.images // self.lanes
+
+    @cached_property
     def chunk(self) -> int:
-        """Images that are worked on at a time, a divisor of their number."""
-        most = min(self.images, CHUNK // (self._row * self.grid[0]))
-        return max((n for n in range(1, most + 1) if self.images % n == 0), default=1)
+        """Images of a lane that are worked on at a time, a divisor of their number."""
+        return _divisor(self.lane, self._space // (self._row * self.grid[0]))
 
     @cached_property
     def bands(self) -> int:
         """Into how many bands of rows a large image is divided, which are worked on in turn."""
         rows = self.grid[0]
-        return -(-rows // min(rows, max(1, CHUNK // self._row)))
+        return -(-rows // min(rows, max(1, 3 * self._space // (2 * self._row))))
 
     @cached_property
     def band(self) -> int:
@@ -108,13 +137,23 @@ class Tiling:
 
     @cached_property
     def tiles(self) -> int:
-        """Tiles that are worked on at a time."""
+        """Tiles of a lane that are worked on at a time."""
         return self.chunk * self.band * self.grid[1]
 
     @cached_property
+    def _space(self) -> int:
+        """Bytes of a stack that are worked on at a time."""
+        return CHUNK * max(2, self.lanes) // 2
+
+    @cached_property
     def _row(self) -> int:
-        """Bytes of one row of tiles, transformed."""
-        return self.points * self.grid[1] * max(self.channels, self.filters) * 4
+        """Bytes of one row of tiles in every lane, transformed."""
+        return self.lanes * self.points * self.grid[1] * max(self.channels, self.filters) * 4
+
+    @cached_property
+    def _filter_bytes(self) -> int:
+        """Bytes of the filters, transformed."""
+        return self.points * self.weights * 4
 
     @cached_property
     def data(self) -> int:
@@ -125,6 +164,15 @@ class Tiling:
     def sums(self) -> int:
         """Elements from one point's values of the output to the next's."""
         return pitch(self.tiles * self.filters)
+
+    @cached_property
+    def stack(self) -> int:
+        """Elements from one lane's values at the points to the next's, in all buffers alike.
+
+        Products read ahead, as far as a whole lane behind its end. What lies there must not be the
+        next lane, which would come from the cache of another core and have to go back.
+        """
+        return min(self.lanes, 2) * self.points * max(self.data, self.sums)
 
     @cached_property
     def depth(self) -> int:
@@ -152,12 +200,12 @@ class Tiling:
         """Return a chunk of images in their layout, and the same inside the zeros around them."""
         rows, columns = self.padded
         c = self.channels
-        shape = (self.chunk, *self.size, *image.counts)
+        shape = (self.lanes, self.chunk, *self.size, *image.counts)
+        here = (self.lane * image.image, image.image, image.row, image.column, *image.steps)
+        area = rows * columns * c
+        there = (self.chunk * area, area, columns * c, c, *image.packed)
         inside = (self.pad[0] * columns + self.pad[1]) * c
-        return (
-            View(shape, (image.image, image.row, image.column, *image.steps)),
-            View(shape, (rows * columns * c, columns * c, c, *image.packed), inside),
-        )
+        return View(shape, here), View(shape, there, inside)
 
     def windows(self) -> Iterator[tuple[View, View]]:
         """Yield parts of the padded images' first band, and where they go in a stack of tiles.
@@ -167,13 +215,14 @@ class Tiling:
         side, step, c = len(self.matrices.input), self.matrices.outputs, self.channels
         rows, columns = self.padded
         down, right = self.band, self.grid[1]
-        per_image = down * right * c
-        source = (columns * c, c, rows * columns * c, step * columns * c, step * c, 1)
-        target = (side * self.data, self.data, per_image, right * c, c, 1)
+        area, per_image = rows * columns * c, down * right * c
+        lanes = self.chunk * area, self.stack
+        source = (columns * c, c, lanes[0], area, step * columns * c, step * c, 1)
+        target = (side * self.data, self.data, lanes[1], per_image, right * c, c, 1)
         for i in range(0, side, step):
             for j in range(0, side, step):
                 part = (min(step, side - i), min(step, side - j))
-                shape = (*part, self.chunk, down, right, c)
+                shape = (*part, self.lanes, self.chunk, down, right, c)
                 yield (
                     View(shape, source, (i * columns + j) * c),
                     View(shape, target, (i * side + j) * self.data),
@@ -193,14 +242,15 @@ class Tiling:
         before = (self.bands - 1) * down * step
         rows = self.output[0] - before if last else min(down * step, self.output[0])
         per_image = down * right * m
-        source = (step * self.sums, self.sums, per_image, right * m, m, *image.packed)
+        lanes = self.stack, self.lane * image.image
+        source = (step * self.sums, self.sums, lanes[0], per_image, right * m, m, *image.packed)
         target = (
-            image.row, image.column, image.image, step * image.row, step * image.column,
+            image.row, image.column, lanes[1], image.image, step * image.row, step * image.column,
             *image.steps,
         )  # fmt: skip
         for top, tall, high in _spans(rows, step):
             for left, wide, broad in _spans(self.output[1], step):
-                shape = (high, broad, self.chunk, tall, wide, *image.counts)
+                shape = (high, broad, self.lanes, self.chunk, tall, wide, *image.counts)
                 yield (
                     View(shape, source, (top * right + left) * m),
                     View(shape, target, step * (top * image.row + left * image.column)),
@@ -210,6 +260,11 @@ class Tiling:
     def next_band(self) -> int:
         """Rows from one band to the next."""
         return self.band * self.matrices.outputs
+
+
+def _divisor(count: int, most: int) -> int:
+    """Return the largest divisor of ``count`` that is not above ``most``; 1 at least."""
+    return max((n for n in range(1, min(count, most) + 1) if count % n == 0), default=1)
 
 
 def _spans(size: int, step: int) -> Iterator[tuple[int, int, int]]:
