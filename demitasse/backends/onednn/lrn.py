@@ -50,10 +50,11 @@ class LRNStep(PreparedStep):
         channels that lie side by side, and a copy costs less than that.
         """
         engine, shape = self.engine, self.op.bottom
+        expected = self.backend.expected(self.at.bottom[0], shape)
         last = layout_of(engine.library, engine.innermost(shape, 1))
-        if last is not None and not engine.wide and not self.at.backward:
+        if last is not None and not (expected.plain or engine.wide or self.at.backward):
             yield last
-        yield from candidates(self.backend, self.backend.expected(self.at.bottom[0], shape), shape)
+        yield from candidates(self.backend, expected, shape)
 
     def _gradient(self, hint: Description, layout: Layout) -> Description | None:
         return self.describe(

@@ -48,6 +48,10 @@ class TiledFilterGradient:
         here, there = Axes(source.layout), Axes(gradient.layout)
         self.windows = Windows(engine, tiling, here, there)
         self.pieces = aligned(tiling.lanes * tiling.stack)  # zero where the last tiles are cut off
+        step = tiling.matrices.outputs
+        lanes = self.pieces.reshape(tiling.lanes, -1)[:, : step**2 * tiling.sums]
+        uneven = tiling.bands > 1 and tiling.output[0] < tiling.bands * tiling.next_band
+        self.cut_off = lanes if uneven else None
         self.cut = [
             [
                 move
@@ -111,8 +115,8 @@ class TiledFilterGradient:
         ones, bias = address(self.ones), 0 if offsets is None else address(offsets)
         adds = False
         for band, last in self.windows.bands(x, dy, one, two):
-            if last and tiling.bands > 1:
-                self.pieces[...] = 0.0  # the band before may have had more rows
+            if last and self.cut_off is not None:
+                self.cut_off[...] = 0.0  # the band before had more rows
             for move in self.cut[last]:
                 move(band, pieces)
             self.transform(pieces, two, three)
