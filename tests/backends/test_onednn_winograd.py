@@ -78,6 +78,15 @@ def test_both_passes_are_the_portable_ones(n, group, c, m, size, taps, pad, bias
     expect_same(text, ["c"], rtol=ROUNDING)
 
 
+@pytest.mark.parametrize("group", [1, 2])
+def test_long_rows_of_filters_are_kept_apart(group):
+    rest = f"group: {group} kernel_size: 3 pad: 1"
+    text = net(conv(128 * group, rest), shape=(2, 128 * group, 6, 6))
+
+    assert stack(2, 128, 128, 6).row > 128
+    expect_same(text, ["c"], rtol=ROUNDING)
+
+
 def test_all_three_passes_go_over_tiles():
     planned = build(net(conv(32), shape=(2, 16, 12, 12)))
 

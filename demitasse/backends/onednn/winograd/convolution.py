@@ -144,12 +144,16 @@ class TiledConvolution:
         def views(count: int, group: int) -> tuple[View, View, View]:
             first = tiling.points - 1 if count == 1 else 0
             data, weights, sums = tiling.data, tiling.weights, tiling.sums
-            lanes, stack, all_weights = tiling.lanes, tiling.stack, tiling.points * weights
-            at = first * data + group * c, first * weights + group * c * m, first * sums + group * m
+            lanes, stack, row = tiling.lanes, tiling.stack, tiling.row
+            at = [first * size for size in (data, weights, sums)]
             return (
-                View((lanes, count, rows, c), (stack, data, wide, 1), at[0]),
-                View((1, count, c, m), (all_weights, weights, m, 1), at[1]),
-                View((lanes, count, rows, m), (stack, sums, broad, 1), at[2]),
+                View((lanes, count, rows, c), (stack, data, wide, 1), at[0] + group * c),
+                View(
+                    (1, count, c, m),
+                    (tiling.points * weights, weights, row, 1),
+                    at[1] + group * c * row,
+                ),
+                View((lanes, count, rows, m), (stack, sums, broad, 1), at[2] + group * m),
             )
 
         most = tiling.points - with_bias

@@ -24,7 +24,7 @@ def filter_views(tiling: Tiling, *, backward: bool = False) -> tuple[View, View]
     own = (b * area, area) if backward else (area, a * area)
     strides = (taps, 1, a * b * area, *own)
     shape = (taps, taps, groups, a, b)
-    packed = (taps * tiling.weights, tiling.weights, a * b, b, 1)
+    packed = (taps * tiling.weights, tiling.weights, a * tiling.row, tiling.row, 1)
     return View(shape, strides), View(shape, packed)
 
 

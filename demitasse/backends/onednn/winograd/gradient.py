@@ -76,7 +76,7 @@ class TiledFilterGradient:
         """Return the products at all points, group by group."""
         tiling, engine = self.tiling, self.engine
         rows, groups, points = tiling.tiles, tiling.groups, tiling.points
-        lanes, stack = tiling.lanes, tiling.stack
+        lanes, stack, row = tiling.lanes, tiling.stack, tiling.row
         data, sums, weights = tiling.data, tiling.sums, tiling.weights
         c, m = tiling.channels // groups, tiling.filters // groups
         wide, broad = tiling.channels, tiling.filters
@@ -86,7 +86,9 @@ class TiledFilterGradient:
                 (
                     View((lanes, points, c, rows), (stack, data, 1, wide), group * c),
                     View((lanes, points, rows, m), (stack, sums, broad, 1), group * m),
-                    View((lanes, points, c, m), (points * weights, weights, m, 1), group * c * m),
+                    View(
+                        (lanes, points, c, m), (points * weights, weights, row, 1), group * c * row
+                    ),
                 ),
                 attributes=engine.attributes_adding if adds else None,
             )

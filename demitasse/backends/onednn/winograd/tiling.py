@@ -21,6 +21,9 @@ More than two lanes have as much more. Bands of an image may be half as large ag
 them fit.
 """
 
+LINE, WIDE = 16, 128
+"""Elements of a cache line, and of a row from which on rows are kept from competing for them."""
+
 FILTERS = 10 << 20
 """Bytes of transformed filters that stay in a cache beside the stacks."""
 
@@ -180,9 +183,19 @@ class Tiling:
         return self.channels * self.filters // self.groups
 
     @cached_property
+    def row(self) -> int:
+        """Elements from one channel's filters to the next's.
+
+        Rows of many whole cache lines would compete for a few of them: products of 512 channels
+        with 512 filters take half as long again.
+        """
+        count = self.filters // self.groups
+        return count + LINE if count >= WIDE and count % (4 * LINE) == 0 else count
+
+    @cached_property
     def weights(self) -> int:
         """Elements from one point's values of the filters to the next's."""
-        return pitch(self.depth)
+        return pitch(self.channels * self.row)
 
     @cached_property
     def backward(self) -> Tiling:
