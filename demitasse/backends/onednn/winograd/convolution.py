@@ -139,7 +139,7 @@ class TiledConvolution:
         tiling = self.tiling
         rows, groups = tiling.tiles, tiling.groups
         c, m = tiling.channels // groups, tiling.filters // groups
-        wide, broad = tiling.channels, tiling.filters
+        wide, broad = tiling.tile, tiling.sum
 
         def views(count: int, group: int) -> tuple[View, View, View]:
             first = tiling.points - 1 if count == 1 else 0

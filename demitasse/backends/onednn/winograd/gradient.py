@@ -79,7 +79,7 @@ class TiledFilterGradient:
         lanes, stack, row = tiling.lanes, tiling.stack, tiling.row
         data, sums, weights = tiling.data, tiling.sums, tiling.weights
         c, m = tiling.channels // groups, tiling.filters // groups
-        wide, broad = tiling.channels, tiling.filters
+        wide, broad = tiling.tile, tiling.sum
         return [
             product(
                 engine,
@@ -99,7 +99,9 @@ class TiledFilterGradient:
         """Return the sum over a lane's tiles at the last point, where each sums its outputs."""
         tiling, engine = self.tiling, self.engine
         rows, m = tiling.tiles, tiling.filters
-        tiles = View((rows, m), (m, 1), lane * tiling.stack + (tiling.points - 1) * tiling.sums)
+        tiles = View(
+            (rows, m), (tiling.sum, 1), lane * tiling.stack + (tiling.points - 1) * tiling.sums
+        )
         views = (View.rows(1, rows), tiles, View.rows(1, m))
         return product(engine, views, attributes=engine.attributes_adding if adds else None)
 

@@ -151,7 +151,7 @@ class Tiling:
     @cached_property
     def _row(self) -> int:
         """Bytes of one row of tiles in every lane, transformed."""
-        return self.lanes * self.points * self.grid[1] * max(self.channels, self.filters) * 4
+        return self.lanes * self.points * self.grid[1] * max(self.tile, self.sum) * 4
 
     @cached_property
     def _filter_bytes(self) -> int:
@@ -159,14 +159,24 @@ class Tiling:
         return self.points * self.weights * 4
 
     @cached_property
+    def tile(self) -> int:
+        """Elements from one tile of the input to the next, at a point."""
+        return _apart(self.channels)
+
+    @cached_property
+    def sum(self) -> int:
+        """Elements from one tile of the output to the next, at a point."""
+        return _apart(self.filters)
+
+    @cached_property
     def data(self) -> int:
         """Elements from one point's values of the input to the next's."""
-        return pitch(self.tiles * self.channels)
+        return pitch(self.tiles * self.tile)
 
     @cached_property
     def sums(self) -> int:
         """Elements from one point's values of the output to the next's."""
-        return pitch(self.tiles * self.filters)
+        return pitch(self.tiles * self.sum)
 
     @cached_property
     def stack(self) -> int:
@@ -184,13 +194,8 @@ class Tiling:
 
     @cached_property
     def row(self) -> int:
-        """Elements from one channel's filters to the next's.
-
-        Rows of many whole cache lines would compete for a few of them: products of 512 channels
-        with 512 filters take half as long again.
-        """
-        count = self.filters // self.groups
-        return count + LINE if count >= WIDE and count % (4 * LINE) == 0 else count
+        """Elements from one channel's filters to the next's."""
+        return _apart(self.filters // self.groups)
 
     @cached_property
     def weights(self) -> int:
@@ -228,10 +233,12 @@ class Tiling:
         side, step, c = len(self.matrices.input), self.matrices.outputs, self.channels
         rows, columns = self.padded
         down, right = self.band, self.grid[1]
-        area, per_image = rows * columns * c, down * right * c
+        area, tile = rows * columns * c, self.tile
         lanes = self.chunk * area, self.stack
         source = (columns * c, c, lanes[0], area, step * columns * c, step * c, 1)
-        target = (side * self.data, self.data, lanes[1], per_image, right * c, c, 1)
+        target = (
+            side * self.data, self.data, lanes[1], down * right * tile, right * tile, tile, 1,
+        )  # fmt: skip
         for i in range(0, side, step):
             for j in range(0, side, step):
                 part = (min(step, side - i), min(step, side - j))
@@ -250,13 +257,21 @@ class Tiling:
             image: Of the output.
             last: Whether it is the last band, which may have fewer rows.
         """
-        step, m = self.matrices.outputs, self.filters
+        step, tile = self.matrices.outputs, self.sum
         down, right = self.band, self.grid[1]
         before = (self.bands - 1) * down * step
         rows = self.output[0] - before if last else min(down * step, self.output[0])
-        per_image = down * right * m
+        per_image = down * right * tile
         lanes = self.stack, self.lane * image.image
-        source = (step * self.sums, self.sums, lanes[0], per_image, right * m, m, *image.packed)
+        source = (
+            step * self.sums,
+            self.sums,
+            lanes[0],
+            per_image,
+            right * tile,
+            tile,
+            *image.packed,
+        )
         target = (
             image.row, image.column, lanes[1], image.image, step * image.row, step * image.column,
             *image.steps,
@@ -265,7 +280,7 @@ class Tiling:
             for left, wide, broad in _spans(self.output[1], step):
                 shape = (high, broad, self.lanes, self.chunk, tall, wide, *image.counts)
                 yield (
-                    View(shape, source, (top * right + left) * m),
+                    View(shape, source, (top * right + left) * tile),
                     View(shape, target, step * (top * image.row + left * image.column)),
                 )
 
@@ -273,6 +288,15 @@ class Tiling:
     def next_band(self) -> int:
         """Rows from one band to the next."""
         return self.band * self.matrices.outputs
+
+
+def _apart(count: int) -> int:
+    """Return how many elements rows of ``count`` are apart in a matrix.
+
+    Those of many whole cache lines would compete for a few places in the cache: products of 512
+    channels with 512 filters take half as long again.
+    """
+    return count + LINE if count >= WIDE and count % (4 * LINE) == 0 else count
 
 
 def _divisor(count: int, most: int) -> int:
