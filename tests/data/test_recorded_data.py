@@ -39,7 +39,9 @@ def caffe_made(reference_data, tmp_path):
 @pytest.fixture
 def mnist_test(caffe_made):
     with tarfile.open(caffe_made / "mnist_test_lmdb.tar.gz") as packed:
-        packed.extractall(caffe_made, filter="data")
+        # Python before 3.11.4 has no filters, from 3.14 on it has this one by itself
+        options = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        packed.extractall(caffe_made, **options)
     return caffe_made / "mnist_test_lmdb"
 
 
