@@ -278,7 +278,7 @@ def test_a_copy_over_many_short_axes_is_divided():
     target = View(shape, (62496, 10416, 971136, 4704, 672, 96, 1))
     here, there = np.arange(345600.0, dtype=np.float32), np.zeros(2 * 971136, np.float32)
 
-    pieces = moves(engine(), source, target)
+    pieces = moves(engine(), [(source, target)])
     for piece in pieces:
         piece(address(here), address(there))
 

@@ -30,7 +30,7 @@ def candidates(
             layout = _tagged(engine, shape, tag)
             if layout is not None and layout is not expected:
                 yield layout
-    last = layout_of(engine.library, engine.innermost(shape, 1))
+    last = engine.innermost_layout(shape, 1)
     if last is not None and last is not expected:
         yield last
     if not expected.plain:

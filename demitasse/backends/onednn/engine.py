@@ -230,6 +230,10 @@ class Engine:
         strides.insert(axis, 1)
         return self.strided(shape, tuple(strides))
 
+    def innermost_layout(self, shape: tuple[int, ...], axis: int) -> Layout | None:
+        """Return the layout with one axis innermost; None where it is not known."""
+        return layout_of(self.library, self.innermost(shape, axis))
+
     def memory(self, descriptor: int) -> int:
         """Return a memory object without a buffer."""
         return self._made(self.library.dnnl_memory_create, descriptor, self.handle, None)

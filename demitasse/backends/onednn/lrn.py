@@ -11,7 +11,7 @@ from demitasse.backends.onednn.backend import OnednnBackend
 from demitasse.backends.onednn.candidates import candidates
 from demitasse.backends.onednn.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.engine import Description
-from demitasse.backends.onednn.layout import Layout, aligned, layout_of
+from demitasse.backends.onednn.layout import Layout, aligned
 from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import PreparedStep
 
@@ -51,7 +51,7 @@ class LRNStep(PreparedStep):
         """
         engine, shape = self.engine, self.op.bottom
         expected = self.backend.expected(self.at.bottom[0], shape)
-        last = layout_of(engine.library, engine.innermost(shape, 1))
+        last = engine.innermost_layout(shape, 1)
         if last is not None and not (expected.plain or engine.wide or self.at.backward):
             yield last
         yield from candidates(self.backend, expected, shape)

@@ -11,7 +11,7 @@ from demitasse.backends.base import Operands, Step
 from demitasse.backends.onednn.backend import OnednnBackend
 from demitasse.backends.onednn.constants import Algorithm, Arg, Pass
 from demitasse.backends.onednn.engine import Description, Engine
-from demitasse.backends.onednn.layout import Layout, layout_of
+from demitasse.backends.onednn.layout import Layout
 from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import PreparedStep
 
@@ -42,7 +42,7 @@ def describe_softmax(
     C order, as the layers around a classifier are; or the axis innermost, where the library has no
     good code to go along it in strides.
     """
-    last = layout_of(engine.library, engine.innermost(shape, axis))
+    last = engine.innermost_layout(shape, axis)
     for layout in (engine.plain(shape), last):
         if layout is None:
             continue

@@ -36,11 +36,11 @@ class Windows:
         self.tiling = tiling
         here, there = tiling.border(image)
         as_they_are = here == there  # channels last, and no zeros around them
-        self.inside = [] if as_they_are else moves(engine, here, there)
+        self.inside = [] if as_they_are else moves(engine, [(here, there)])
         size = tiling.lanes * tiling.chunk * rows * columns * tiling.channels
         self.padded = aligned(0 if as_they_are else size)
         self.at = address(self.padded)
-        self.cut = [move for views in tiling.windows() for move in moves(engine, *views)]
+        self.cut = moves(engine, tiling.windows())
         self.next_chunk = FLOAT * image.image * tiling.chunk
         self.next_band = FLOAT * tiling.next_band * columns * tiling.channels
         self.output_chunk = FLOAT * output.image * tiling.chunk
@@ -125,10 +125,7 @@ class TiledConvolution:
         self.products, self.last = self._products(with_bias=bias is not None)
         lanes = tiling.lanes, tiling.stack
         self.back = Transform(engine, tiling.matrices.output, tiling.sums, lanes, relu=relu)
-        self.join = [
-            [move for views in tiling.outputs(there, last=last) for move in moves(engine, *views)]
-            for last in (False, True)
-        ]
+        self.join = [moves(engine, tiling.outputs(there, last=last)) for last in (False, True)]
         self.size = tiling.lanes * tiling.stack
 
     def _products(self, *, with_bias: bool) -> tuple[list[Piece], list[Piece]]:

@@ -53,11 +53,7 @@ class TiledFilterGradient:
         uneven = tiling.bands > 1 and tiling.output[0] < tiling.bands * tiling.next_band
         self.cut_off = lanes if uneven else None
         self.cut = [
-            [
-                move
-                for tiles, image in tiling.outputs(there, last=last)
-                for move in moves(engine, image, tiles)
-            ]
+            moves(engine, ((image, tiles) for tiles, image in tiling.outputs(there, last=last)))
             for last in (False, True)
         ]
         matrix = np.ascontiguousarray(tiling.matrices.output.T)

@@ -7,7 +7,7 @@ argument of each would take as long as some of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -52,6 +52,10 @@ class View(NamedTuple):
         """Return the whole of a buffer in C order."""
         return cls(shape, tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape))))
 
+    def at(self, index: int) -> View:
+        """Return the part at an index of the first axis."""
+        return View(self.shape[1:], self.strides[1:], self.offset + index * self.strides[0])
+
 
 class Piece:
     """A primitive and the places in its buffers that it works on.
@@ -93,21 +97,21 @@ class Move(Piece):
         super().__init__(engine, engine.describe_reorder(here, there), uses)
 
 
-def moves(engine: Engine, source: View, target: View) -> list[Move]:
-    """Return what copies one arrangement to another.
+def moves(engine: Engine, pairs: Iterable[tuple[View, View]]) -> list[Move]:
+    """Return what copies the first arrangement of each pair to the second.
 
     That is one primitive, or one for each index of the first axis where the library has only its
     slow code for many short axes.
     """
-    whole = Move(engine, source, target)
-    if whole.primitive.implementation.startswith("jit") or len(source.shape) == 1:
-        return [whole]
-    parts = (
-        [View(view.shape[1:], view.strides[1:], view.offset + i * view.strides[0])
-         for view in (source, target)]
-        for i in range(source.shape[0])
-    )  # fmt: skip
-    return [move for here, there in parts for move in moves(engine, here, there)]
+    found: list[Move] = []
+    for source, target in pairs:
+        whole = Move(engine, source, target)
+        if whole.primitive.implementation.startswith("jit") or len(source.shape) == 1:
+            found.append(whole)
+        else:
+            count = range(source.shape[0])
+            found += moves(engine, ((source.at(i), target.at(i)) for i in count))
+    return found
 
 
 def product(
