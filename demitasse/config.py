@@ -66,6 +66,7 @@ TABLE = {
         Setting("threads", int, 0, "threads of the CPU kernels; 0: as many as the machine has"),
         Setting("on_error", str, "raise", "broken records: raise, or skip to the next one"),
         Setting("onednn_library", str, "", "file of oneDNN's library; none: do without it"),
+        Setting("jit", _flag, True, "make kernels for the processor at run time, with LLVM"),
         Setting(
             "winograd", _flag, True, "convolve by minimal filtering on cpu where that is faster"
         ),

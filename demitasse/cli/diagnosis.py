@@ -14,12 +14,22 @@ from typing import Any
 from demitasse import __version__
 from demitasse.config import settings
 
-__all__ = ["blas", "devices", "examine", "libraries", "onednn", "problems", "settings_table"]
+__all__ = [
+    "blas",
+    "devices",
+    "examine",
+    "kernels",
+    "libraries",
+    "onednn",
+    "problems",
+    "settings_table",
+]
 
 LIBRARIES = {
     "numpy": ["numpy"],
     "array-api-compat": ["array-api-compat"],
     "protobuf": ["protobuf"],
+    "llvmlite": ["llvmlite"],
     "lmdb": ["lmdb"],
     "click": ["click"],
     "rich": ["rich"],
@@ -50,6 +60,7 @@ def examine() -> dict[str, Any]:
         "libraries": libraries(),
         "blas": blas(),
         "onednn": onednn(),
+        "kernels": kernels(),
         "devices": devices(),
         "settings": settings_table(),
     }
@@ -88,6 +99,13 @@ def onednn() -> dict[str, Any]:
     from demitasse.backends.onednn import status
 
     return asdict(status())
+
+
+def kernels() -> dict[str, Any]:
+    """Return whether kernels are made at run time, for which processor, or why not."""
+    from demitasse.backends.jit import folder, status
+
+    return {**asdict(status()), "folder": str(folder())}
 
 
 def _openblas(numpy: Path) -> str | None:

@@ -6,18 +6,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lowered import build, expect_same, layer, net, run
 
+from demitasse.backends import jit
 from demitasse.backends.onednn import status, winograd
-from demitasse.backends.onednn.engine import address, engine
+from demitasse.backends.onednn.engine import engine
 from demitasse.backends.onednn.winograd import tiling
-from demitasse.backends.onednn.winograd.convolution import TiledConvolution
-from demitasse.backends.onednn.winograd.costs import AVX2, AVX512, pays
-from demitasse.backends.onednn.winograd.gradient import TiledFilterGradient
+from demitasse.backends.onednn.winograd.costs import pays
 from demitasse.backends.onednn.winograd.matrices import matrices
-from demitasse.backends.onednn.winograd.pieces import View, moves
 from demitasse.backends.onednn.winograd.tiling import Tiling
 from demitasse.config import settings
 
-pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
+pytestmark = [
+    pytest.mark.skipif(not status().loaded, reason=str(status())),
+    pytest.mark.skipif(not jit.status().ready, reason=str(jit.status())),
+    pytest.mark.skipif(
+        status().loaded and not engine().width, reason="oneDNN is to use older instructions"
+    ),
+]
+if jit.status().ready:
+    from demitasse.backends.onednn.winograd.convolution import TiledConvolution
+    from demitasse.backends.onednn.winograd.gradient import TiledFilterGradient
 
 ROUNDING = 5e-5
 """Of the largest value; the definition's own error is a third of the one here."""
@@ -61,8 +68,8 @@ def test_a_product_at_the_last_point_goes_to_every_output():
 @given(
     n=st.integers(1, 4),
     group=st.integers(1, 2),
-    c=st.integers(1, 20),
-    m=st.integers(1, 20),
+    c=st.integers(4, 28),
+    m=st.integers(4, 28),
     size=st.tuples(st.integers(5, 13), st.integers(5, 13)),
     taps=st.sampled_from([3, 5]),
     pad=st.tuples(st.integers(0, 2), st.integers(0, 2)),
@@ -78,15 +85,6 @@ def test_both_passes_are_the_portable_ones(n, group, c, m, size, taps, pad, bias
     expect_same(text, ["c"], rtol=ROUNDING)
 
 
-@pytest.mark.parametrize("group", [1, 2])
-def test_long_rows_of_filters_are_kept_apart(group):
-    rest = f"group: {group} kernel_size: 3 pad: 1"
-    text = net(conv(128 * group, rest), shape=(2, 128 * group, 6, 6))
-
-    assert stack(2, 128, 128, 6).row > 128
-    expect_same(text, ["c"], rtol=ROUNDING)
-
-
 def test_all_three_passes_go_over_tiles():
     planned = build(net(conv(32), shape=(2, 16, 12, 12)))
 
@@ -95,25 +93,43 @@ def test_all_three_passes_go_over_tiles():
     assert calls(planned) == [TiledConvolution, TiledFilterGradient, TiledConvolution]
 
 
-@pytest.mark.parametrize("images", [1, 4, 6, 7])
-def test_images_are_worked_on_in_chunks(images, monkeypatch):
-    monkeypatch.setattr(tiling, "CHUNK", 2 * 36 * 9 * 16 * 4)
-
-    expect_same(net(conv(16), shape=(images, 8, 12, 12)), ["c"], rtol=ROUNDING)
-
-
-@pytest.mark.parametrize("rows", [20, 22, 27, 40])
+@pytest.mark.parametrize("rows", [13, 20, 27])
 @pytest.mark.parametrize("taps", [3, 5])
-def test_large_images_are_worked_on_in_bands(rows, taps, monkeypatch):
-    monkeypatch.setattr(tiling, "CHUNK", 2 * 64 * 3 * 16 * 4)  # two rows of three tiles or so
-    rest = f"kernel_size: {taps} pad: 1 group: 2"
-    text = net(conv(16, rest), layer("r", "ReLU", "c", "c"), shape=(2, 8, rows, 10))
+@pytest.mark.parametrize("strips", [1, 2, 3])
+def test_strips_are_worked_on_a_few_at_a_time(rows, taps, strips, monkeypatch):
+    monkeypatch.setattr(tiling, "FEWEST", 1)
+    monkeypatch.setattr(tiling, "STACK", strips * stack(3, 16, 16, 10, taps=taps).strip)
+    rest = f"kernel_size: {taps} pad: {taps // 2} group: 2"
+    text = net(conv(16, rest), layer("r", "ReLU", "c", "c"), shape=(3, 16, rows, 10))
 
     planned = build(text)
     run(planned)
     call = planned.plan.entries[1].step.forward_calls[0]
 
-    assert call.tiling.bands > 1
+    assert 1 <= call.tiling.block <= strips
+    expect_same(text, ["c"], rtol=ROUNDING)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("space", [1, 1 << 20])
+def test_threads_share_the_tiles_where_filters_are_many(threads, space, monkeypatch):
+    monkeypatch.setattr(tiling, "FILTERS", 0)
+    monkeypatch.setattr(tiling, "COMMON", space)
+    rest = "kernel_size: 3 pad: 1 group: 2"
+    text = net(conv(32, rest), layer("r", "ReLU", "c", "c"), shape=(5, 16, 18, 10))
+
+    with settings.override(threads=threads):
+        expect_same(text, ["c"], rtol=ROUNDING)
+
+
+def test_vectors_of_sixteen_channels(monkeypatch):
+    monkeypatch.setattr(engine(), "width", 16)
+    text = net(conv(50, "kernel_size: 5 pad: 1"), shape=(3, 20, 14, 13))
+
+    planned = build(text)
+    run(planned)
+
+    assert calls(planned) == [TiledConvolution, TiledFilterGradient, TiledConvolution]
     expect_same(text, ["c"], rtol=ROUNDING)
 
 
@@ -203,61 +219,38 @@ def test_tiles_are_for_many_channels(monkeypatch):
     assert not tiled(8, 14)
 
 
-def stack(n, c, m, size, taps=3):
-    return Tiling(matrices(taps), n, c, (size, size), m, 1, (taps // 2, taps // 2), (size, size))
+def stack(n, c, m, size, taps=3, width=8, lanes=2):
+    pad = (taps // 2, taps // 2)
+    return Tiling(matrices(taps), n, c, (size, size), m, 1, pad, (size, size), width, lanes)
 
 
-@pytest.mark.parametrize("alone", [False, True])
-@pytest.mark.parametrize("costs", [AVX2, AVX512], ids=["AVX2", "AVX512"])
-def test_tiles_are_taken_where_there_is_much_to_multiply(costs, alone):
-    assert pays(stack(8, 256, 256, 14), costs, alone=alone, training=False)
-    assert not pays(stack(8, 16, 16, 14), costs, alone=alone, training=False)
-    assert not pays(stack(8, 3, 64, 56), costs, alone=alone, training=False)
+@pytest.mark.parametrize("width", [8, 16])
+def test_tiles_are_taken_where_there_is_much_to_multiply(width):
+    assert pays(stack(8, 256, 256, 14, width=width), training=False)
+    assert pays(stack(8, 64, 64, 28, width=width), training=True)
+    assert not pays(stack(1, 16, 16, 14, width=width), training=False)
 
 
 def test_filters_that_change_in_every_pass_cost_more():
-    chosen = [
-        pays(stack(4, 512, 512, 7), AVX2, alone=False, training=training)
-        for training in (False, True)
-    ]
+    chosen = [pays(stack(2, 512, 512, 7), training=training) for training in (False, True)]
 
     assert chosen == [True, False]
 
 
-@pytest.mark.parametrize("costs", [AVX2, AVX512], ids=["AVX2", "AVX512"])
-def test_what_other_cores_wrote_costs_more(costs):
-    some = stack(8, 48, 48, 28)
-
-    assert pays(some, costs, alone=True, training=True)
-    assert not pays(some, costs, alone=False, training=True)
+def test_few_strips_have_few_lanes():
+    assert stack(1, 16, 16, 7, lanes=4).fitting().lanes == 2
+    assert stack(8, 16, 16, 7, lanes=4).fitting().lanes == 4
 
 
-@pytest.mark.parametrize(
-    ("images", "threads", "lanes"), [(8, 2, 2), (8, 3, 2), (9, 4, 3), (7, 2, 1), (1, 4, 1)]
-)
-def test_every_thread_has_a_lane_where_images_can_be_divided(images, threads, lanes):
-    divided = stack(images, 16, 16, 14).divided(threads)
+def test_points_are_an_odd_number_of_cache_lines_apart():
+    some = stack(8, 64, 96, 14)
 
-    assert divided.lanes == lanes
-    assert divided.lane * lanes == images
+    assert [count % 32 for count in (some.data, some.sums, some.weights)] == [16, 16, 16]
 
 
-def test_lanes_are_further_apart_than_products_read_ahead():
-    divided = stack(8, 16, 32, 14).divided(2)
-
-    assert divided.stack >= 2 * divided.points * max(divided.data, divided.sums)
-
-
-def test_many_filters_are_divided_by_points_not_by_images():
-    assert stack(8, 512, 512, 7).divided(2).lanes == 1
-
-
-def test_sums_of_lanes_are_as_many_as_fit():
-    divided = stack(8, 256, 256, 14).divided(2)
-
-    assert divided.lanes == 2
-    assert divided.gradient.lanes == 1
-    assert stack(8, 64, 64, 14).divided(2).gradient.lanes == 2
+def test_threads_share_what_many_filters_are_multiplied_with():
+    assert stack(8, 512, 512, 7).shared
+    assert not stack(8, 128, 128, 28).shared
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 4])
@@ -270,22 +263,3 @@ def test_any_number_of_threads_computes_the_same(images, threads):
 
     with settings.override(threads=threads):
         expect_same(text, ["c"], rtol=ROUNDING)
-
-
-def test_a_copy_over_many_short_axes_is_divided():
-    shape = (2, 2, 2, 2, 7, 7, 96)
-    source = View(shape, (2880, 96, 172800, 86400, 11520, 384, 1))
-    target = View(shape, (62496, 10416, 971136, 4704, 672, 96, 1))
-    here, there = np.arange(345600.0, dtype=np.float32), np.zeros(2 * 971136, np.float32)
-
-    pieces = moves(engine(), [(source, target)])
-    for piece in pieces:
-        piece(address(here), address(there))
-
-    assert all(piece.primitive.implementation.startswith("jit") for piece in pieces)
-    strided = np.lib.stride_tricks.as_strided
-    got, taken = (
-        strided(array, shape, [4 * stride for stride in view.strides])
-        for array, view in ((there, target), (here, source))
-    )
-    assert np.array_equal(got, taken)

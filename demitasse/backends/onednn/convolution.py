@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,9 +21,10 @@ from demitasse.backends.onednn.ports import Call, Gradient, Port, Reader, Writer
 from demitasse.backends.onednn.step import PreparedStep
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.onednn.winograd import tiling_of
-from demitasse.backends.onednn.winograd.convolution import TiledConvolution
-from demitasse.backends.onednn.winograd.filters import Filters
-from demitasse.backends.onednn.winograd.gradient import TiledFilterGradient
+
+if TYPE_CHECKING:
+    from demitasse.backends.onednn.winograd.convolution import TiledConvolution
+    from demitasse.backends.onednn.winograd.filters import Filters
 
 __all__ = ["ConvStep", "Folded"]
 
@@ -67,7 +68,7 @@ class ConvStep(PreparedStep):
         self.images: tuple[Image, Image] = (self.any, self.any)
         self.filters: Filters | None = None
         self.tiling = tiling_of(
-            op, self.x, self.y, wide=self.engine.wide, threads=wanted(), training=at.backward
+            op, self.x, self.y, width=self.engine.width, threads=wanted(), training=at.backward
         )
 
     def prepare(self) -> bool:
@@ -167,18 +168,21 @@ class ConvStep(PreparedStep):
         """Return the forward pass over tiles; None where it does not pay or cannot be made."""
         if self.tiling is None:
             return None
+        from demitasse.backends.onednn.winograd.convolution import TiledConvolution
+        from demitasse.backends.onednn.winograd.filters import Filters
+
         at, engine = self.at, self.engine
         x, _, y = self.layouts
         bias: Reader | np.ndarray | None
         try:
             if folded is not None:
                 weight, bias = None, folded.bias
-                filters = Filters(engine, self.tiling)
+                filters = Filters(self.tiling)
                 folded.update = filters.update
             else:
                 weight = at.params[0]
                 bias = Reader(Arg.BIAS, at.params[1], self.bias) if self.bias else None
-                filters = self.filters = self.filters or Filters(engine, self.tiling)
+                filters = self.filters = self.filters or Filters(self.tiling)
             source, drain = Reader(Arg.SRC, at.bottom[0], x), Writer(Arg.DST, target, y)
             return TiledConvolution(
                 engine, self.tiling, source, drain, filters, weight, bias, relu=relu
@@ -243,6 +247,8 @@ class ConvStep(PreparedStep):
         gradient = Reader(Arg.DIFF_DST, at.top[0], dy, diff=True)
         offset = Gradient(Arg.DIFF_BIAS, at.params[1], bias, diff=True) if bias else None
         if self.tiling is not None:
+            from demitasse.backends.onednn.winograd.gradient import TiledFilterGradient
+
             plain = self.engine.plain(self.w)
             target = Gradient(Arg.DIFF_WEIGHTS, at.params[0], plain, diff=True)
             with suppress(Missing):
@@ -293,9 +299,12 @@ class ConvStep(PreparedStep):
         target = Writer(Arg.DIFF_SRC, bottom, dx, diff=True)
         self.backend.promise(bottom, dx, diff=True)
         if self.tiling is not None:
+            from demitasse.backends.onednn.winograd.convolution import TiledConvolution
+            from demitasse.backends.onednn.winograd.filters import Filters
+
             turned = self.tiling.backward
             with suppress(Missing):
-                filters = Filters(self.engine, turned, backward=True)
+                filters = Filters(turned, backward=True)
                 tiled = TiledConvolution(self.engine, turned, source, target, filters, at.params[0])
                 self.backward_calls.append(tiled)
                 return True

@@ -26,7 +26,7 @@ from demitasse.backends.onednn.constants import (
     Query,
 )
 from demitasse.backends.onednn.layout import Layout, aligned, dims, layout_of, plain
-from demitasse.backends.onednn.library import AVX512, load
+from demitasse.backends.onednn.library import AVX2, AVX512, load
 from demitasse.errors import DeviceError
 
 __all__ = ["Description", "Engine", "Missing", "Primitive", "address", "engine"]
@@ -177,6 +177,7 @@ class Engine:
 
     Attributes:
         wide: Whether the library uses AVX-512.
+        width: Floats of a vector of the instruction set that the library uses; 0 below AVX2.
         attributes: Of primitives without anything behind them.
         attributes_with_relu: Of those with a rectifier behind them.
         attributes_adding: Of those that add to what the target holds.
@@ -184,7 +185,9 @@ class Engine:
 
     def __init__(self, library: Any) -> None:
         self.library = library
-        self.wide = library.dnnl_get_effective_cpu_isa() >= AVX512
+        best = library.dnnl_get_effective_cpu_isa()
+        self.wide = best >= AVX512
+        self.width = 16 if self.wide else 8 if best >= AVX2 else 0
         self.handle = self._made(library.dnnl_engine_create, CPU_ENGINE, 0)
         self.stream = self._made(library.dnnl_stream_create, self.handle, DEFAULT_STREAM)
         self.attributes = make_attributes(self)

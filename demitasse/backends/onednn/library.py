@@ -18,17 +18,17 @@ from typing import Any
 
 from demitasse.config import settings
 
-__all__ = ["AVX512", "Status", "load", "status"]
+__all__ = ["AVX2", "AVX512", "Status", "load", "status"]
 
 NAME = "libdnnl.so.3"
 RUNTIMES = {0: "none", 1: "sequential", 2: "OpenMP", 4: "TBB", 8: "thread pool", 256: "SYCL"}
-AVX512 = 0x27
+AVX2, AVX512 = 0x7, 0x27
 """The lowest number of an instruction set that has it."""
 
 INSTRUCTION_SETS = {
     0x1: "SSE4.1",
     0x3: "AVX",
-    0x7: "AVX2",
+    AVX2: "AVX2",
     0xF: "AVX2 + VNNI",
     0x1F: "AVX2 + VNNI 2",
     AVX512: "AVX-512",

@@ -6,7 +6,6 @@ cost a factor of 2 for large operations and of 100 for small ones.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import threading
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
+from demitasse.backends.jit.team import openmp
 from demitasse.config import settings
 
 __all__ = ["only_ours", "wanted"]
@@ -62,7 +62,7 @@ def _set_ours() -> None:
         return
     _own.changes, threads = settings.changes, wanted()
     if _own.threads != threads:
-        runtime = _openmp()
+        runtime = openmp()
         if runtime is not None:
             runtime.omp_set_num_threads(threads)
         _own.threads = threads
@@ -77,18 +77,6 @@ def _cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-@cache
-def _openmp() -> Any:
-    """Return the OpenMP runtime that oneDNN's library has loaded, or None."""
-    try:
-        runtime = ctypes.CDLL("libgomp.so.1")
-        runtime.omp_set_num_threads.argtypes = [ctypes.c_int]
-        runtime.omp_set_num_threads.restype = None
-    except (OSError, AttributeError):
-        return None
-    return runtime
 
 
 @cache

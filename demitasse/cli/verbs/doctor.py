@@ -58,6 +58,15 @@ def _text(found: dict[str, Any]) -> str:
             else f"not used: {onednn['reason']}",
         )
     )
+    kernels = found["kernels"]
+    general.append(
+        (
+            "kernels made here",
+            "for {processor}, kept in {folder}".format(**kernels)
+            if kernels["ready"]
+            else f"none: {kernels['reason']}",
+        )
+    )
     devices = [
         (name, ", ".join(there) if isinstance(there, list) else f"none: {there}")
         for name, there in found["devices"].items()

@@ -6,83 +6,114 @@ with the filters turned round.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
 
+from demitasse.backends.jit import Arguments, compiled
+from demitasse.backends.jit.kernel import FLOAT, Kernel
 from demitasse.backends.onednn.engine import Engine, address
 from demitasse.backends.onednn.layout import aligned
 from demitasse.backends.onednn.ports import Port, Reader, Writer
+from demitasse.backends.onednn.winograd.axes import Axes
 from demitasse.backends.onednn.winograd.filters import Filters
-from demitasse.backends.onednn.winograd.pieces import FLOAT, Piece, Transform, View, moves, product
-from demitasse.backends.onednn.winograd.tiling import Axes, Tiling
+from demitasse.backends.onednn.winograd.matrices import Matrices, matrices
+from demitasse.backends.onednn.winograd.multiply import PRODUCTS, panels, product_values
+from demitasse.backends.onednn.winograd.scratch import Scratch
+from demitasse.backends.onednn.winograd.strips import (
+    BLOCK,
+    blocks,
+    cut,
+    entries,
+    image_fields,
+    image_values,
+    strips,
+)
+from demitasse.backends.onednn.winograd.tiling import Tiling
+from demitasse.backends.onednn.winograd.transforms import columns, combined, line, transform
 
-__all__ = ["TiledConvolution", "Windows"]
+__all__ = ["TiledConvolution"]
+
+FIELDS = (*BLOCK, *PRODUCTS, *image_fields("x"), *image_fields("y"), "floor", "bias")
+"""Beside those of strips, products and images: the addresses of what the output is raised to, and
+of the offsets."""
 
 
-class Windows:
-    """From images in any layout to the values of their tiles at the points, band by band.
+@cache
+def _kernel(taps: int, width: int) -> int:
+    """Return the address of the kernel for filters of so many taps."""
+    name = f"convolve{taps}x{width}"
 
-    Args:
-        engine: The engine.
-        tiling: The convolution.
-        image: Of the images.
-        output: Of the images that the bands belong to at the other end.
+    def write(module: Any) -> None:
+        _write(module, name, matrices(taps), width)
+
+    return compiled(name, write, name)[name]
+
+
+def _write(module: Any, name: str, of: Matrices, width: int) -> None:
+    side, step = len(of.input), of.outputs
+    forth = transform(module, "forth", of.input, width)
+    back = _back(module, of, width)
+    k = Kernel(module, name, 1, width, exported=True)
+    f = k.fields(FIELDS)
+    data, sums = (k.bytes(f.data_row), k.bytes(f.data_point)), k.bytes(f.sum_row)
+    with blocks(k, f) as block:
+        copy, totals = k.add(block.scratch, f.copy), k.add(block.stack, f.sums)
+        shape = side, step, side - step
+        cut(k, f, "x", block, forth, shape, (block.stack, *data), (block.scratch, copy))
+        block.wait()
+        with panels(k, f, block, side * side) as panel:
+            k.call_at(
+                panel.multiply, panel.data, data[0], FLOAT, panel.filters, panel.row, panel.sums,
+                sums, block.tiles, f.channels, 0,
+            )  # fmt: skip
+        block.wait()
+        _join(k, f, block, back, step, totals)
+        block.wait()
+    k.done()
+
+
+def _join(k: Kernel, f: Any, block: Any, back: Kernel, step: int, totals: Any) -> None:
+    """Write the way back of all tiles of a block's strips."""
+    with strips(k, f, block) as (image, row, tile), entries(k, f, "y") as (offset, place):
+        top = k.times(row, step)
+        pixel = k.add(k.times(image, f.y_image), k.times(top, f.y_row))
+        target = k.add(k.at(f.y_at, pixel), offset)
+        with k.loop(f.right) as number:
+            left = k.times(number.i, step)
+            k.call(
+                back,
+                k.add(totals, place, k.bytes(k.times(k.add(tile, number.i), f.sum_row))),
+                k.bytes(f.sum_point),
+                k.at(target, k.times(left, f.y_column)), k.bytes(f.y_row), k.bytes(f.y_column),
+                k.least(step, k.minus(f.y_height, top)),
+                k.least(step, k.minus(f.y_breadth, left)),
+                k.add(f.bias, place), f.floor, block.scratch,
+            )  # fmt: skip
+
+
+def _back(module: Any, of: Matrices, width: int) -> Kernel:
+    """Return the kernel that takes one tile's sums at the points to its outputs.
+
+    Its arguments are the first point's address and the bytes to the next one, the first output's
+    address, the bytes to the next row and column, how many rows and columns there are, the
+    addresses of the offsets and of the number that outputs are raised to, and scratch.
     """
-
-    def __init__(self, engine: Engine, tiling: Tiling, image: Axes, output: Axes) -> None:
-        rows, columns = tiling.padded
-        self.tiling = tiling
-        here, there = tiling.border(image)
-        as_they_are = here == there  # channels last, and no zeros around them
-        self.inside = [] if as_they_are else moves(engine, [(here, there)])
-        size = tiling.lanes * tiling.chunk * rows * columns * tiling.channels
-        self.padded = aligned(0 if as_they_are else size)
-        self.at = address(self.padded)
-        self.cut = moves(engine, tiling.windows())
-        self.next_chunk = FLOAT * image.image * tiling.chunk
-        self.next_band = FLOAT * tiling.next_band * columns * tiling.channels
-        self.output_chunk = FLOAT * output.image * tiling.chunk
-        self.output_band = FLOAT * tiling.next_band * output.row
-        lanes = tiling.lanes, tiling.stack
-        self.transform = Transform(engine, tiling.matrices.input, tiling.data, lanes)
-
-    @property
-    def pieces(self) -> list[Piece]:
-        """What it runs."""
-        return [*self.inside, *self.cut, *self.transform.pieces]
-
-    def bands(
-        self, images: int, output: int, points: int, middle: int
-    ) -> Iterator[tuple[int, bool]]:
-        """Write the values of one band after the other to ``points``.
-
-        Args:
-            images: Where the images begin.
-            output: Where those at the other end do.
-            points: Where the values go.
-            middle: Scratch of the same size.
-
-        Yields:
-            Where the band begins at the other end, and whether it is the last of its images, which
-            may have fewer rows.
-        """
-        bands = self.tiling.bands
-        for chunk in range(self.tiling.lane // self.tiling.chunk):
-            first = images + chunk * self.next_chunk
-            for move in self.inside:
-                move(first, self.at)
-            padded = self.at if self.inside else first
-            for band in range(bands):
-                source = padded + band * self.next_band
-                for move in self.cut:
-                    move(source, points)
-                self.transform(points, middle, points)
-                yield (
-                    output + chunk * self.output_chunk + band * self.output_band,
-                    band == bands - 1,
-                )
+    k = Kernel(module, "back", 10, width)
+    source, point, target, row, column, rows, broad, offsets, floor, scratch = k.arguments
+    side = len(of.input)
+    columns(k, of.output, source, (k.times(point, side), point), scratch)
+    bias, least = k.load(offsets), k.spread(k.load_number(floor))
+    with k.loop(rows) as loop:
+        values = line(k, scratch, loop.i, side)
+        first = k.add(target, k.times(loop.i, row))
+        for place, value in enumerate(combined(k, of.output, values)):
+            with k.when(k.below(place, broad)):
+                result = k.at_least(k.plus(value, bias), least)
+                k.store(result, k.add(first, k.times(column, place)))
+    k.done()
+    return k
 
 
 class TiledConvolution:
@@ -99,7 +130,7 @@ class TiledConvolution:
         relu: Whether a rectifier follows.
 
     Raises:
-        Missing: The library has no good primitive for a part.
+        Missing: Channels do not lie side by side.
     """
 
     def __init__(
@@ -120,76 +151,38 @@ class TiledConvolution:
         self.filters, self.weight = filters, weight
         for port in self.ports:
             port.engine = engine
-        here, there = Axes(source.layout), Axes(target.layout)
-        self.windows = Windows(engine, tiling, here, there)
-        self.products, self.last = self._products(with_bias=bias is not None)
-        lanes = tiling.lanes, tiling.stack
-        self.back = Transform(engine, tiling.matrices.output, tiling.sums, lanes, relu=relu)
-        self.join = [moves(engine, tiling.outputs(there, last=last)) for last in (False, True)]
-        self.size = tiling.lanes * tiling.stack
-
-    def _products(self, *, with_bias: bool) -> tuple[list[Piece], list[Piece]]:
-        """Return products at all points, group by group, and those at the last one by itself.
-
-        All outputs of a tile get the offset when the product at the last point gets it.
-        """
-        tiling = self.tiling
-        rows, groups = tiling.tiles, tiling.groups
-        c, m = tiling.channels // groups, tiling.filters // groups
-        wide, broad = tiling.tile, tiling.sum
-
-        def views(count: int, group: int) -> tuple[View, View, View]:
-            first = tiling.points - 1 if count == 1 else 0
-            data, weights, sums = tiling.data, tiling.weights, tiling.sums
-            lanes, stack, row = tiling.lanes, tiling.stack, tiling.row
-            at = [first * size for size in (data, weights, sums)]
-            return (
-                View((lanes, count, rows, c), (stack, data, wide, 1), at[0] + group * c),
-                View(
-                    (1, count, c, m),
-                    (tiling.points * weights, weights, row, 1),
-                    at[1] + group * c * row,
-                ),
-                View((lanes, count, rows, m), (stack, sums, broad, 1), at[2] + group * m),
-            )
-
-        most = tiling.points - with_bias
-        engine = self.engine
-        return (
-            [product(engine, views(most, group)) for group in range(groups)],
-            [
-                product(engine, views(1, group), bias=View((1, 1, 1, m), (m, m, m, 1), group * m))
-                for group in range(groups if with_bias else 0)
-            ],
-        )
+        self.kernel = _kernel(tiling.matrices.taps, tiling.width)
+        self.scratch = Scratch(tiling)
+        self.offsets = aligned(tiling.sum)
+        self.floor = np.array([0.0 if relu else -np.inf], np.float32)
+        x, self._x = image_values("x", Axes(source.layout, tiling.width), tiling.size, tiling.pad)
+        y, self._y = image_values("y", Axes(target.layout, tiling.width), tiling.output)
+        products, self._panels = product_values(tiling)
+        self.arguments = Arguments(
+            FIELDS, **x, **y, **products, **self.scratch.values,
+            floor=address(self.floor), bias=address(self.offsets),
+        )  # fmt: skip
 
     def __call__(self) -> None:
         source, target = self.source.array(), self.target.array()
         points = self.filters.points if self.weight is None else self.filters.of(self.weight)
-        offsets = self.bias.array() if isinstance(self.bias, Reader) else self.bias
-        spaces = self.engine.workspaces(self.size, self.size)
-        x, y, filters, one, two = map(address, (source, target, points, *spaces))
-        bias = None if offsets is None else address(offsets)
-        for band, last in self.windows.bands(x, y, one, two):
-            for multiply in self.products:
-                multiply(one, filters, two)
-            if bias is not None:
-                for multiply in self.last:
-                    multiply(one, filters, bias, two)
-            self.back(two, one, two)
-            for move in self.join[last]:
-                move(two, band)
+        if self.bias is not None:
+            offsets = self.bias.array() if isinstance(self.bias, Reader) else self.bias
+            self.offsets[: offsets.shape[0]] = offsets
+        private, stacks = self.scratch.at(self.engine.workspaces(self.scratch.size)[0])
+        self.arguments.set(
+            x_at=address(source), y_at=address(target), filters=address(points),
+            private=private, stacks=stacks,
+        )  # fmt: skip
+        self.arguments.run(self.kernel, self.tiling.lanes)
 
     @property
     def implementations(self) -> list[str]:
-        """Names of the library's code that it runs."""
-        joins = [move for moves in self.join for move in moves]
-        moves: list[Piece] = [*self.windows.pieces, *joins, *self.filters.pieces]
-        pieces = [*moves, *self.products, *self.last, *self.back.pieces]
-        return [piece.primitive.implementation for piece in pieces]
+        """Names of the code that it runs."""
+        return ["jit:winograd"]
 
     @property
     def workspace(self) -> int:
         """Bytes it holds."""
         converted = 0 if self.source.scratch is None else self.source.scratch.nbytes
-        return self.windows.padded.nbytes + self.filters.points.nbytes + converted
+        return self.filters.points.nbytes + converted

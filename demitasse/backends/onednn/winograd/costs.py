@@ -1,70 +1,54 @@
 """What a convolution over tiles costs beside the definition, by a model of both.
 
-It knows only sizes and the processor's kind, so that the same net always computes the same numbers
-on the same machine.
+It knows only sizes, so that the same net always computes the same numbers on the same machine.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from demitasse.backends.onednn.winograd.tiling import Tiling
 
-__all__ = ["AVX2", "AVX512", "Costs", "pays"]
+__all__ = ["pays"]
+
+# Times, in operations of a large product of matrices on vectors of 8 floats.
+PRODUCTS = 1.1
+"""Of an operation of the products at the points."""
+
+TRANSFORM = 37.0
+"""Of an element of a tile at a point: on the way there, or on the way back."""
+
+READ, LEARN = 15.0, 100.0
+"""Of an element of a filter at a point: where it is only read; where filters change, which are
+transformed for two of the passes and summed in the third."""
+
+START, START_TRAINING = 3e6, 5e6
+"""Of a pass, beside its work, more than the definition's."""
+
+DEFINITION, FEW = 1.2, 7.0
+"""Of an operation of the definition: some time, and more where there are few channels."""
+
+MEASURED = 8
+"""Width of the vectors. Where they are wider, memory and threads cost more operations."""
 
 
-@dataclass(frozen=True)
-class Costs:
-    """Times, in operations of a large product of matrices.
-
-    Attributes:
-        near: Of a byte that is moved within a core's own cache.
-        across: Of such a byte where cores work on each other's.
-        far: Of a byte of transformed filters that a product reads from memory.
-        learn: Of such a byte when the filters are transformed, or their gradient is.
-        start: Of the primitives of a chunk, beside their work.
-        most: How many times the definition's cost is accepted.
-    """
-
-    near: float
-    across: float
-    far: float
-    learn: float
-    start: float
-    most: float
-
-
-AVX512 = Costs(near=6.0, across=19.0, far=6.0, learn=6.0, start=1e7, most=1.0)
-"""Cores of a virtual machine that do not share a cache cost 19 for a byte of each other's, those
-that do 4 to 8."""
-
-AVX2 = Costs(near=4.5, across=7.0, far=4.0, learn=2.0, start=4e7, most=0.9)
-"""The operations take longer, the bytes do not. For most layers of GoogLeNet, ResNet-50, CaffeNet
-and smaller nets this is within a third of what was measured, and on the right side."""
-
-
-def pays(tiling: Tiling, costs: Costs, *, alone: bool, training: bool) -> bool:
+def pays(tiling: Tiling, *, training: bool) -> bool:
     """Return whether transforms and products cost less than the definition.
 
     Args:
         tiling: The convolution.
-        costs: Of this processor.
-        alone: Whether every thread has a lane of its own.
         training: Whether filters change between passes.
     """
-    tiles, step = tiling.images * math.prod(tiling.grid), tiling.matrices.outputs
-    rounds = tiling.lane // tiling.chunk * tiling.bands
-    data, sums = (tiling.points * tiles * n for n in (tiling.channels, tiling.filters))
-    image = tiling.images * math.prod(tiling.size) * tiling.channels
-    out = 1 + 2 * step / len(tiling.matrices.input) + 3 * step**2 / tiling.points
-    moved = 5 * data + out * sums + 3 * image
-    near = costs.near if alone else costs.across
-    filters = rounds * costs.far + (5 * costs.learn if training else 0)
+    tiles = tiling.images * math.prod(tiling.grid)
+    filters = tiling.points * tiling.channels * tiling.filters / tiling.groups
+    slower = tiling.width / MEASURED
     mine = (
-        2.0 * tiling.points * tiles * tiling.depth
-        + 4 * (near * moved + filters * tiling.points * tiling.depth)
-        + costs.start * rounds
+        2 * PRODUCTS * tiles * filters
+        + TRANSFORM * tiling.points * tiles * (tiling.channels + tiling.filters)
+        + slower * (LEARN if training else READ) * filters
+        + slower * (START_TRAINING if training else START)
     )
-    area = math.prod(tiling.output) * tiling.matrices.taps**2
-    return mine < costs.most * 2.0 * tiling.images * area * tiling.depth
+    area = tiling.images * math.prod(tiling.output)
+    weights = filters / tiling.points * tiling.matrices.taps**2
+    few = min(tiling.channels, tiling.filters) / tiling.groups
+    return mine < (DEFINITION + FEW / few) * 2 * area * weights

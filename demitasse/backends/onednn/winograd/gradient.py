@@ -2,17 +2,86 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any
+
 import numpy as np
 
+from demitasse.backends.jit import Arguments, compiled
+from demitasse.backends.jit.kernel import FLOAT, Kernel
 from demitasse.backends.onednn.engine import Engine, address
-from demitasse.backends.onednn.layout import aligned
 from demitasse.backends.onednn.ports import Gradient, Port, Reader
-from demitasse.backends.onednn.winograd.convolution import Windows
+from demitasse.backends.onednn.winograd.axes import Axes
 from demitasse.backends.onednn.winograd.filters import FilterGradient
-from demitasse.backends.onednn.winograd.pieces import Piece, Transform, View, moves, product
-from demitasse.backends.onednn.winograd.tiling import Axes, Tiling
+from demitasse.backends.onednn.winograd.matrices import Matrices, matrices
+from demitasse.backends.onednn.winograd.multiply import PRODUCTS, panels, product_values
+from demitasse.backends.onednn.winograd.scratch import Scratch
+from demitasse.backends.onednn.winograd.strips import (
+    BLOCK,
+    Block,
+    blocks,
+    cut,
+    image_fields,
+    image_values,
+)
+from demitasse.backends.onednn.winograd.tiling import Tiling
+from demitasse.backends.onednn.winograd.transforms import transform
 
 __all__ = ["TiledFilterGradient"]
+
+FIELDS = (*BLOCK, *PRODUCTS, *image_fields("x"), *image_fields("y"), "offsets")
+"""Beside those of strips, products and images: the address of the bias's gradient. That and the
+filters' is what is summed here, by every lane in a part of its own."""
+
+
+@cache
+def _kernel(taps: int, width: int) -> int:
+    """Return the address of the kernel for filters of so many taps."""
+    name = f"gradient{taps}x{width}"
+
+    def write(module: Any) -> None:
+        _write(module, name, matrices(taps), width)
+
+    return compiled(name, write, name)[name]
+
+
+def _write(module: Any, name: str, of: Matrices, width: int) -> None:
+    side, step = len(of.input), of.outputs
+    forth = transform(module, "forth", of.input, width)
+    turn = transform(module, "turn", np.ascontiguousarray(of.output.T), width)
+    k = Kernel(module, name, 1, width, exported=True)
+    f = k.fields(FIELDS)
+    data, sums = (
+        (k.bytes(row), k.bytes(point))
+        for row, point in ((f.data_row, f.data_point), (f.sum_row, f.sum_point))
+    )
+    with blocks(k, f) as block:
+        scratch = block.scratch, k.add(block.scratch, f.copy)
+        slopes = k.add(block.stack, f.sums)
+        cut(k, f, "x", block, forth, (side, step, side - step), (block.stack, *data), scratch)
+        cut(k, f, "y", block, turn, (step, step, 0), (slopes, *sums), scratch)
+        block.wait()
+        with panels(k, f, block, side * side) as panel:
+            k.call_at(
+                panel.multiply, panel.data, FLOAT, data[0], panel.sums, sums[0], panel.filters,
+                panel.row, f.channels, block.tiles, block.again,
+            )  # fmt: skip
+        last = k.add(slopes, k.times(side * side - 1, sums[1]))
+        _sum(k, f, block, last)
+        block.wait()
+    k.done()
+
+
+def _sum(k: Kernel, f: Any, block: Block, slopes: Any) -> None:
+    """Write the sum over a block's tiles at the last point, where each sums its outputs."""
+    offsets = k.at(f.offsets, k.times(block.lane, f.sum_row))
+    begin, end = block.part(k.divided(f.sum_row, k.width))
+    with k.loop(end, begin) as vector:
+        here = k.times(vector.i, FLOAT * k.width)
+        with k.loop(block.tiles, carry=[k.constant(0.0), k.add(slopes, here)]) as tile:
+            total, at = tile.values
+            tile.next = [k.plus(total, k.load(at)), k.add(at, k.bytes(f.sum_row))]
+        k.accumulate(tile.out[0], k.add(offsets, here), block.again)
 
 
 class TiledFilterGradient:
@@ -27,7 +96,7 @@ class TiledFilterGradient:
         bias: The gradient of its bias, or None.
 
     Raises:
-        Missing: The library has no good primitive for a part.
+        Missing: Channels do not lie side by side.
     """
 
     def __init__(
@@ -39,109 +108,48 @@ class TiledFilterGradient:
         weight: Gradient,
         bias: Gradient | None,
     ) -> None:
-        tiling = tiling.gradient
         self.engine, self.tiling = engine, tiling
         self.ports: tuple[Port, ...] = (source, gradient, weight, *([bias] if bias else []))
         self.source, self.gradient, self.weight, self.bias = source, gradient, weight, bias
         for port in self.ports:
             port.engine = engine
-        here, there = Axes(source.layout), Axes(gradient.layout)
-        self.windows = Windows(engine, tiling, here, there)
-        self.pieces = aligned(tiling.lanes * tiling.stack)  # zero where the last tiles are cut off
-        step = tiling.matrices.outputs
-        lanes = self.pieces.reshape(tiling.lanes, -1)[:, : step**2 * tiling.sums]
-        uneven = tiling.bands > 1 and tiling.output[0] < tiling.bands * tiling.next_band
-        self.cut_off = lanes if uneven else None
-        self.cut = [
-            moves(engine, ((image, tiles) for tiles, image in tiling.outputs(there, last=last)))
-            for last in (False, True)
-        ]
-        matrix = np.ascontiguousarray(tiling.matrices.output.T)
-        self.transform = Transform(engine, matrix, tiling.sums, (tiling.lanes, tiling.stack))
-        # those of the first chunk overwrite the totals, the others add to them
-        self.products = [self._products(adds=adds) for adds in (False, True)]
-        self.ones = aligned(tiling.tiles)
-        self.ones[...] = 1.0
-        self.sums = [
-            [self._sum(lane, adds=adds or lane > 0) for lane in range(tiling.lanes if bias else 0)]
-            for adds in (False, True)
-        ]
-        self.back = FilterGradient(engine, tiling)
-
-    def _products(self, *, adds: bool) -> list[Piece]:
-        """Return the products at all points, group by group."""
-        tiling, engine = self.tiling, self.engine
-        rows, groups, points = tiling.tiles, tiling.groups, tiling.points
-        lanes, stack, row = tiling.lanes, tiling.stack, tiling.row
-        data, sums, weights = tiling.data, tiling.sums, tiling.weights
-        c, m = tiling.channels // groups, tiling.filters // groups
-        wide, broad = tiling.tile, tiling.sum
-        return [
-            product(
-                engine,
-                (
-                    View((lanes, points, c, rows), (stack, data, 1, wide), group * c),
-                    View((lanes, points, rows, m), (stack, sums, broad, 1), group * m),
-                    View(
-                        (lanes, points, c, m), (points * weights, weights, row, 1), group * c * row
-                    ),
-                ),
-                attributes=engine.attributes_adding if adds else None,
-            )
-            for group in range(groups)
-        ]
-
-    def _sum(self, lane: int, *, adds: bool) -> Piece:
-        """Return the sum over a lane's tiles at the last point, where each sums its outputs."""
-        tiling, engine = self.tiling, self.engine
-        rows, m = tiling.tiles, tiling.filters
-        tiles = View(
-            (rows, m), (tiling.sum, 1), lane * tiling.stack + (tiling.points - 1) * tiling.sums
-        )
-        views = (View.rows(1, rows), tiles, View.rows(1, m))
-        return product(engine, views, attributes=engine.attributes_adding if adds else None)
+        self.kernel = _kernel(tiling.matrices.taps, tiling.width)
+        self.scratch = Scratch(tiling)
+        self.parts = 1 if tiling.shared else tiling.lanes
+        self.total = tiling.points * tiling.weights
+        x, self._x = image_values("x", Axes(source.layout, tiling.width), tiling.size, tiling.pad)
+        y, self._y = image_values("y", Axes(gradient.layout, tiling.width), tiling.output)
+        products, self._panels = product_values(tiling)
+        self.offsets = np.zeros((self.parts, tiling.sum), np.float32)
+        self.arguments = Arguments(
+            FIELDS, **x, **y, **products, **self.scratch.values,
+            filter_lane=self.total, offsets=address(self.offsets),
+        )  # fmt: skip
+        self.back = FilterGradient(tiling, self.parts)
 
     def __call__(self) -> None:
         source, gradient = self.source.array(), self.gradient.array()
-        tiling = self.tiling
-        stack = tiling.lanes * tiling.stack
-        filters = tiling.lanes * tiling.points * tiling.weights
-        size = max(stack, filters)
-        spaces = self.engine.workspaces(size, size, stack, filters)
         weight = self.weight.array()
-        offsets = self.bias.array() if self.bias else None
-        x, dy, one, two, three, total = map(address, (source, gradient, *spaces))
-        pieces = address(self.pieces)
-        ones, bias = address(self.ones), 0 if offsets is None else address(offsets)
-        adds = False
-        for band, last in self.windows.bands(x, dy, one, two):
-            if last and self.cut_off is not None:
-                self.cut_off[...] = 0.0  # the band before had more rows
-            for move in self.cut[last]:
-                move(band, pieces)
-            self.transform(pieces, two, three)
-            for multiply in self.products[adds]:
-                multiply(one, three, total)
-            for add in self.sums[adds]:
-                add(ones, three, bias)
-            adds = True
-        self.back(total, address(weight))
+        scratch, totals = self.engine.workspaces(self.scratch.size, self.parts * self.total)
+        private, stacks = self.scratch.at(scratch)
+        self.arguments.set(
+            x_at=address(source), y_at=address(gradient), filters=address(totals),
+            private=private, stacks=stacks,
+        )  # fmt: skip
+        self.arguments.run(self.kernel, self.tiling.lanes)
+        self.back(address(totals), address(weight))
         self.weight.done()
         if self.bias:
+            self.bias.array()[...] = self.offsets[:, : self.tiling.filters].sum(axis=0)
             self.bias.done()
 
     @property
     def implementations(self) -> list[str]:
-        """Names of the library's code that it runs."""
-        sums = [piece for pieces in self.sums for piece in pieces]
-        products = [piece for pieces in self.products for piece in pieces]
-        cuts = [move for moves in self.cut for move in moves]
-        pieces = [*self.windows.pieces, *cuts, *self.transform.pieces, *products, *sums]
-        return [piece.primitive.implementation for piece in (*pieces, *self.back.pieces)]
+        """Names of the code that it runs."""
+        return ["jit:winograd"]
 
     @property
     def workspace(self) -> int:
         """Bytes it holds."""
         scratch = [self.source.scratch, self.gradient.scratch, self.weight.scratch]
-        converted = sum(array.nbytes for array in scratch if array is not None)
-        return self.windows.padded.nbytes + self.pieces.nbytes + converted
+        return sum(array.nbytes for array in scratch if array is not None)

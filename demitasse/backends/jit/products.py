@@ -1,0 +1,87 @@
+"""Products of small matrices whose sums stay in registers.
+
+A kernel computes c = a @ b, or c += a @ b, for as many columns as one, two or three vectors hold.
+The rows are taken a few at a time, as many as there are registers for: each number of ``a`` is
+spread over a vector and multiplied with a row of ``b``.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from demitasse.backends.jit.compiler import compiled
+from demitasse.backends.jit.kernel import FLOAT, Kernel, Value
+from demitasse.backends.jit.panels import WIDEST
+
+__all__ = ["ROWS", "products"]
+
+ROWS = {8: {1: 8, 2: 6, 3: 4}, 16: {1: 16, 2: 14, 3: 9}}
+"""Floats of a vector -> vectors of a panel -> rows whose sums fit into the registers, with a row of
+``b`` and one number of ``a``: 16 registers of 8 floats, 32 of 16. Fewer than eight sums would wait
+for each other."""
+
+
+@cache
+def products(width: int) -> dict[int, int]:
+    """Return the kernels' addresses by the number of vectors of a panel.
+
+    Their arguments are: ``a``, the bytes from one of its rows to the next, the bytes from one of
+    its columns to the next; ``b``, the bytes from one of its rows to the next; ``c``, the bytes
+    from one of its rows to the next; rows, the length of the sums, and whether they are added to
+    ``c``.
+    """
+
+    def write(module: Any) -> None:
+        for vectors in range(1, WIDEST + 1):
+            _write(Kernel(module, _name(vectors, width), 10, width, exported=True), vectors)
+
+    names = {vectors: _name(vectors, width) for vectors in range(1, WIDEST + 1)}
+    found = compiled(f"products{width}", write, *names.values())
+    return {vectors: found[name] for vectors, name in names.items()}
+
+
+def _name(vectors: int, width: int) -> str:
+    return f"product{vectors}x{width}"
+
+
+def _write(k: Kernel, vectors: int) -> None:
+    a, a_row, a_column, b, b_row, c, c_row, rows, length, adds = k.arguments
+    most = ROWS[k.width][vectors]
+
+    def sums(a: Value, c: Value, count: int) -> None:
+        places = [
+            k.add(c, k.times(c_row, row), FLOAT * k.width * j)
+            for row in range(count)
+            for j in range(vectors)
+        ]
+        zeros = [k.constant(0.0)] * len(places)
+        with k.loop(length, carry=[*zeros, a, b]) as loop:
+            *totals, left, right = loop.values
+            columns = [k.load(k.add(right, FLOAT * k.width * j)) for j in range(vectors)]
+            for row in range(count):
+                number = k.spread(k.load_number(k.add(left, k.times(a_row, row))))
+                for j, column in enumerate(columns):
+                    at = row * vectors + j
+                    totals[at] = k.multiply_add(number, column, totals[at])
+            loop.next = [*totals, k.add(left, a_column), k.add(right, b_row)]
+        found = list(zip(loop.out, places, strict=False))
+        with k.cases(adds) as case:
+            case(0)
+            for total, place in found:
+                k.store(total, place)
+            case(1)
+            for total, place in found:
+                k.store(k.plus(k.load(place), total), place)
+
+    with k.loop(k.divided(rows, most), carry=[a, c]) as loop:
+        sums(loop.values[0], loop.values[1], most)
+        loop.next = [
+            k.add(loop.values[0], k.times(a_row, most)),
+            k.add(loop.values[1], k.times(c_row, most)),
+        ]
+    with k.cases(k.rest(rows, most)) as case:
+        for count in range(1, most):
+            case(count)
+            sums(loop.out[0], loop.out[1], count)
+    k.done()

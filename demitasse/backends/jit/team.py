@@ -1,0 +1,83 @@
+"""Run a kernel on all threads: those of OpenMP, which oneDNN's primitives run on as well.
+
+A pool of our own would fight with that one: its threads keep spinning for a while after their work.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+__all__ = ["FUNCTIONS", "Arguments", "functions", "openmp"]
+
+FUNCTIONS = ("omp_get_thread_num", "omp_get_num_threads", "GOMP_barrier")
+"""What kernels call."""
+
+
+@cache
+def openmp() -> Any:
+    """Return the OpenMP runtime that oneDNN's library has loaded, or None."""
+    try:
+        runtime = ctypes.CDLL("libgomp.so.1")
+        runtime.GOMP_parallel.argtypes = [
+            ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint,
+        ]  # fmt: skip
+        runtime.GOMP_parallel.restype = None
+        runtime.omp_set_num_threads.argtypes = [ctypes.c_int]
+        runtime.omp_set_num_threads.restype = None
+    except (OSError, AttributeError):
+        return None
+    return runtime
+
+
+_ALONE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_NUMBER = ctypes.CFUNCTYPE(ctypes.c_int)
+_SUBSTITUTES = (_NUMBER(lambda: 0), _NUMBER(lambda: 1), ctypes.CFUNCTYPE(None)(lambda: None))
+
+
+@cache
+def functions() -> dict[str, int]:
+    """Return the addresses of what kernels call."""
+    runtime = openmp()
+    found = [getattr(runtime, name) for name in FUNCTIONS] if runtime is not None else _SUBSTITUTES
+    return {
+        name: ctypes.cast(function, ctypes.c_void_p).value or 0
+        for name, function in zip(FUNCTIONS, found, strict=True)
+    }
+
+
+class Arguments:
+    """The integers that a kernel reads, by name.
+
+    Args:
+        names: Of all of them, in the kernel's order.
+        values: Those that are known already.
+    """
+
+    def __init__(self, names: Sequence[str], **values: int) -> None:
+        self._places = {name: place for place, name in enumerate(names)}
+        self._words = np.zeros(len(names), np.int64)
+        self._at = self._words.ctypes.data
+        self.set(**values)
+
+    def set(self, **values: int) -> None:
+        """Give some of them other values."""
+        for name, value in values.items():
+            self._words[self._places[name]] = value
+
+    def run(self, kernel: int, threads: int) -> None:
+        """Run a kernel on a team of at most so many threads; on this one where there is no OpenMP.
+
+        Args:
+            kernel: Its address. It learns from the runtime which thread it is, and of how many.
+            threads: How many are asked for.
+        """
+        runtime = openmp()
+        if runtime is None:
+            _ALONE(kernel)(self._at)
+        else:
+            runtime.GOMP_parallel(kernel, self._at, threads, 0)
