@@ -137,7 +137,7 @@ class Entry:
         if mine.bottom == mine.top == (top,):
             return True
         elsewhere = top in mine.bottom and mine.top[0] not in mine.bottom
-        return hidden and op.pointwise and elsewhere
+        return hidden and op.joins and elsewhere
 
     def forward(self) -> None:
         """Compute the tops."""

@@ -37,9 +37,9 @@ Shape = tuple[int, ...]
 class Op:
     """What all operations share: the dtype they compute in."""
 
-    pointwise: ClassVar[bool] = False
-    """Whether an output depends on the inputs at its own position (and channel) alone, so that the
-    operation before may compute it along."""
+    joins: ClassVar[bool] = False
+    """Whether an output depends on the inputs of its own channel around its own position alone, so
+    that the operation before may compute it along."""
 
     dtype: str
 
@@ -73,6 +73,8 @@ class Deconv(Conv):
 @dataclass(frozen=True)
 class Pool(Op):
     """Pooling over windows of the spatial axes, Caffe's rounding and clipping in ``top``."""
+
+    joins = True
 
     method: Literal["MAX", "AVE", "STOCHASTIC"]
     bottom: Shape
@@ -151,7 +153,7 @@ class SoftmaxLoss(Op):
 class BatchNorm(Op):
     """Normalisation by batch statistics, or by the stored ones."""
 
-    pointwise = True
+    joins = True
 
     bottom: Shape
     eps: float
@@ -163,7 +165,7 @@ class BatchNorm(Op):
 class Scale(Op):
     """y = x * w (+ b), the weight broadcast over (outer, dim, inner)."""
 
-    pointwise = True
+    joins = True
 
     outer: int
     dim: int
@@ -175,7 +177,7 @@ class Scale(Op):
 class Eltwise(Op):
     """Elementwise PROD, SUM with coefficients, or MAX of equal shapes."""
 
-    pointwise = True
+    joins = True
 
     operation: Literal["PROD", "SUM", "MAX"]
     shape: Shape
@@ -202,7 +204,7 @@ class Split(Op):
 class Activation(Op):
     """An elementwise function; ``parameters`` are its constants, in the layer's order."""
 
-    pointwise = True
+    joins = True
 
     function: str
     count: int

@@ -9,6 +9,7 @@ import pytest
 
 from demitasse import pycaffe
 from demitasse.config import TABLE
+from demitasse.device import set_device
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,7 +25,10 @@ def python_blocks(name: str) -> str:
 
 
 def run(code: str, name: str, **names: object) -> dict[str, object]:
-    exec(compile(code, name, "exec"), names)
+    try:
+        exec(compile(code, name, "exec"), names)
+    finally:
+        set_device(None)  # a text may choose one for the process
     return names
 
 

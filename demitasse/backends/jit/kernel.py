@@ -121,6 +121,14 @@ class Kernel:
         first = self.divided(self.times(count, index), parts)
         return first, self.divided(self.times(count, self.add(index, 1)), parts)
 
+    def opaque(self, value: Value) -> Value:
+        """Return the same integer, about which the compiler knows nothing.
+
+        What is loaded from there twice is loaded twice, not kept in a register that others need.
+        """
+        kind = ir.FunctionType(WORD, [WORD])
+        return self._b.asm(kind, "", "=r,0", [self.word(value)], side_effect=False)
+
     # -- memory --------------------------------------------------------------------------------
 
     def at(self, base: Value, elements: Value) -> Value:
@@ -221,6 +229,10 @@ class Kernel:
                 self.store(self.plus(self.load(address), vector), address)
             with no:
                 self.store(vector, address)
+
+    def select(self, condition: Value, yes: Value, no: Value) -> Value:
+        """Return one of two vectors."""
+        return self._b.select(condition, yes, no)
 
     # -- control -------------------------------------------------------------------------------
 

@@ -48,6 +48,7 @@ def _name(vectors: int, width: int) -> str:
 def _write(k: Kernel, vectors: int) -> None:
     a, a_row, a_column, b, b_row, c, c_row, rows, length, adds = k.arguments
     most = ROWS[k.width][vectors]
+    end = k.add(b, k.times(b_row, length))
 
     def sums(a: Value, c: Value, count: int) -> None:
         places = [
@@ -56,15 +57,15 @@ def _write(k: Kernel, vectors: int) -> None:
             for j in range(vectors)
         ]
         zeros = [k.constant(0.0)] * len(places)
-        with k.loop(length, carry=[*zeros, a, b]) as loop:
-            *totals, left, right = loop.values
-            columns = [k.load(k.add(right, FLOAT * k.width * j)) for j in range(vectors)]
+        with k.loop(end, b, b_row, carry=[*zeros, a]) as loop:
+            *totals, left = loop.values
+            columns = [k.load(k.add(loop.i, FLOAT * k.width * j)) for j in range(vectors)]
             for row in range(count):
                 number = k.spread(k.load_number(k.add(left, k.times(a_row, row))))
                 for j, column in enumerate(columns):
                     at = row * vectors + j
                     totals[at] = k.multiply_add(number, column, totals[at])
-            loop.next = [*totals, k.add(left, a_column), k.add(right, b_row)]
+            loop.next = [*totals, k.add(left, a_column)]
         found = list(zip(loop.out, places, strict=False))
         with k.cases(adds) as case:
             case(0)

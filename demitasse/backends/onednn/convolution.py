@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +18,20 @@ from demitasse.backends.onednn.backend import OnednnBackend
 from demitasse.backends.onednn.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.engine import Description, Missing
 from demitasse.backends.onednn.layout import Layout, aligned, dims
+from demitasse.backends.onednn.parts import Parts
+from demitasse.backends.onednn.pictures import windows_of
 from demitasse.backends.onednn.ports import Call, Gradient, Port, Reader, Writer
-from demitasse.backends.onednn.step import PreparedStep
+from demitasse.backends.onednn.step import Part, PreparedStep
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.onednn.winograd import tiling_of
 
 if TYPE_CHECKING:
+    from demitasse.backends.onednn.pictures.convolution import PictureConvolution
+    from demitasse.backends.onednn.pictures.windows import Windows
+    from demitasse.backends.onednn.pooling import PoolStep
     from demitasse.backends.onednn.winograd.convolution import TiledConvolution
     from demitasse.backends.onednn.winograd.filters import Filters
+    from demitasse.backends.onednn.winograd.tiling import Tiling
 
 __all__ = ["ConvStep", "Folded"]
 
@@ -65,8 +72,10 @@ class ConvStep(PreparedStep):
         shape = (m // g, c // g, *op.kernel)
         self.w = shape if g == 1 else (g, *shape)
         self.bias = self.engine.plain((m,)) if op.bias else None
+        self.picture = self.engine.plain(self.x)
         self.images: tuple[Image, Image] = (self.any, self.any)
         self.filters: Filters | None = None
+        self.windows = windows_of(op, self.x, self.y, width=self.engine.width, threads=wanted())
         self.tiling = tiling_of(
             op, self.x, self.y, width=self.engine.width, threads=wanted(), training=at.backward
         )
@@ -78,7 +87,7 @@ class ConvStep(PreparedStep):
         if not found or not layouts:
             return False
         self.hint, self.layouts, top = found, layouts, self.at.top[0]
-        self.forward_calls = [self.tiled(top) or self._call(found, top)]
+        self.forward_calls = [self.ours(top) or self._call(found, top)]
         self.backend.promise(self.at.top[0], layouts[2])
         return True
 
@@ -93,6 +102,10 @@ class ConvStep(PreparedStep):
         if self.at.backward and self._pads_blocks():
             found = self._in(last, last)
             if found and found.implementation.startswith("brgconv"):
+                return found
+        if self.windows is not None and self.windows.pads and not self.at.backward:
+            found = self._in(self.any, last)
+            if found:
                 return found
         found = self._in(self.any, self.any)
         few = self.x[1] // self.op.group < BLOCK
@@ -131,7 +144,13 @@ class ConvStep(PreparedStep):
         return self.fused(target, relu=True)
 
     def fused(
-        self, target: Any, *, relu: bool, other: Any = None, folded: Folded | None = None
+        self,
+        target: Any,
+        *,
+        relu: bool,
+        other: Any = None,
+        folded: Folded | None = None,
+        pool: PoolStep | None = None,
     ) -> PreparedStep | None:
         """Return a Step for the forward pass and what follows, in the same layouts, or None.
 
@@ -140,14 +159,18 @@ class ConvStep(PreparedStep):
             relu: Whether a rectifier comes last.
             other: A blob of the top's shape that is added before it.
             folded: Weights and offsets in place of the parameters'.
+            pool: The pooling whose top is written in place of the convolution's.
         """
         if self.tiling is not None and other is not None:
             return None  # the tiles gain more than the sum
         step = PreparedStep(self.backend, self.at)
-        tiled = self.tiled(target, relu=relu, folded=folded)
-        if tiled is not None:
-            step.forward_calls = [tiled]
+        ours = None if other else self.ours(target, relu=relu, folded=folded, pool=pool)
+        if ours is not None:
+            step.forward_calls = [ours]
+            self.backend.promise(target, pool.y if pool else self.layouts[2])
             return step
+        if pool is not None:
+            return None
         bias = self.engine.plain((self.y[1],)) if folded else self.bias
         # not those of the layouts: one block of channels lies like channels last, with other code
         x, w, y = map(self.hint.descriptor, (Query.SRC, Query.WEIGHTS, Query.DST))
@@ -162,34 +185,66 @@ class ConvStep(PreparedStep):
         self.backend.promise(target, self.layouts[2])
         return step
 
-    def tiled(
-        self, target: Any, *, relu: bool = False, folded: Folded | None = None
-    ) -> TiledConvolution | None:
-        """Return the forward pass over tiles; None where it does not pay or cannot be made."""
-        if self.tiling is None:
+    def ours(
+        self,
+        target: Any,
+        *,
+        relu: bool = False,
+        folded: Folded | None = None,
+        pool: PoolStep | None = None,
+    ) -> Part | None:
+        """Return the forward pass in kernels of our own; None where none pays or can be made."""
+        if self.tiling is None and self.windows is None:
             return None
+        x, _, y = self.layouts
+        bias: Reader | np.ndarray | None
+        if folded is not None:
+            weight, bias = None, folded.bias
+        else:
+            weight = self.at.params[0]
+            bias = Reader(Arg.BIAS, self.at.params[1], self.bias) if self.bias else None
+        parts = Parts(
+            source=Reader(Arg.SRC, self.at.bottom[0], x if self.tiling else self.picture),
+            target=Writer(Arg.DST, target, pool.y if pool else y),
+            weight=weight,
+            bias=bias,
+            relu=relu,
+        )
+        with suppress(Missing):
+            made: TiledConvolution | PictureConvolution
+            if self.tiling is not None:
+                made = self._tiled(self.tiling, parts, pool, folded)
+            elif self.windows is not None:
+                made = self._pictures(self.windows, parts, pool)
+            if folded is not None:
+                folded.update = made.update
+            return made
+        return None
+
+    def _tiled(
+        self, tiling: Tiling, parts: Parts, pool: PoolStep | None, folded: Folded | None
+    ) -> TiledConvolution:
+        """Return the forward pass over tiles."""
         from demitasse.backends.onednn.winograd.convolution import TiledConvolution
         from demitasse.backends.onednn.winograd.filters import Filters
 
-        at, engine = self.at, self.engine
-        x, _, y = self.layouts
-        bias: Reader | np.ndarray | None
-        try:
-            if folded is not None:
-                weight, bias = None, folded.bias
-                filters = Filters(self.tiling)
-                folded.update = filters.update
-            else:
-                weight = at.params[0]
-                bias = Reader(Arg.BIAS, at.params[1], self.bias) if self.bias else None
-                filters = self.filters = self.filters or Filters(self.tiling)
-            source, drain = Reader(Arg.SRC, at.bottom[0], x), Writer(Arg.DST, target, y)
-            return TiledConvolution(
-                engine, self.tiling, source, drain, filters, weight, bias, relu=relu
-            )
-        except Missing:
-            self.tiling = None
-            return None
+        if folded is not None:
+            filters = Filters(tiling)
+        else:
+            filters = self.filters = self.filters or Filters(tiling)
+        return TiledConvolution(self.engine, tiling, parts, filters, pool.op if pool else None)
+
+    def _pictures(
+        self, windows: Windows, parts: Parts, pool: PoolStep | None
+    ) -> PictureConvolution:
+        """Return the forward pass over the windows of pictures."""
+        from demitasse.backends.onednn.pictures.convolution import PictureConvolution
+
+        if pool is not None:
+            windows = replace(windows, pool=pool.op).fitting()
+        elif not windows.pads:
+            raise Missing  # the library's own code is good
+        return PictureConvolution(self.engine, windows, parts)
 
     def describe_forward(
         self, x: int, w: int, y: int, attributes: int, bias: Layout | None
@@ -246,21 +301,31 @@ class ConvStep(PreparedStep):
         source = Reader(Arg.SRC, at.bottom[0], x)
         gradient = Reader(Arg.DIFF_DST, at.top[0], dy, diff=True)
         offset = Gradient(Arg.DIFF_BIAS, at.params[1], bias, diff=True) if bias else None
-        if self.tiling is not None:
-            from demitasse.backends.onednn.winograd.gradient import TiledFilterGradient
-
-            plain = self.engine.plain(self.w)
-            target = Gradient(Arg.DIFF_WEIGHTS, at.params[0], plain, diff=True)
-            with suppress(Missing):
-                tiled = TiledFilterGradient(
-                    self.engine, self.tiling, source, gradient, target, offset
-                )
-                self.backward_calls.append(tiled)
+        plain = Gradient(Arg.DIFF_WEIGHTS, at.params[0], self.engine.plain(self.w), diff=True)
+        with suppress(Missing):
+            ours = self._our_gradient(source, gradient, plain, offset)
+            if ours is not None:
+                self.backward_calls.append(ours)
                 return True
         target = Gradient(Arg.DIFF_WEIGHTS, at.params[0], w, diff=True)
         ports: list[Port] = [source, gradient, target, *([offset] if offset else [])]
         self.backward_calls.append(Call(self.engine, found, ports))
         return True
+
+    def _our_gradient(
+        self, source: Reader, gradient: Reader, weight: Gradient, bias: Gradient | None
+    ) -> Part | None:
+        """Return the weights' gradient in kernels of our own; None where none pays."""
+        if self.tiling is not None:
+            from demitasse.backends.onednn.winograd.gradient import TiledFilterGradient
+
+            return TiledFilterGradient(self.engine, self.tiling, source, gradient, weight, bias)
+        if self.windows is not None:
+            from demitasse.backends.onednn.pictures.gradient import PictureGradient
+
+            picture = Reader(Arg.SRC, self.at.bottom[0], self.picture)
+            return PictureGradient(self.engine, self.windows, picture, gradient, weight, bias)
+        return None
 
     def _describe_weights(self, hint: Description, bias: Layout | None) -> Description | None:
         """Ask for the gradient of the weights that goes with the forward primitive ``hint``."""
@@ -305,7 +370,8 @@ class ConvStep(PreparedStep):
             turned = self.tiling.backward
             with suppress(Missing):
                 filters = Filters(turned, backward=True)
-                tiled = TiledConvolution(self.engine, turned, source, target, filters, at.params[0])
+                parts = Parts(source, target, at.params[0])
+                tiled = TiledConvolution(self.engine, turned, parts, filters)
                 self.backward_calls.append(tiled)
                 return True
         ports = [source, Reader(Arg.WEIGHTS, at.params[0], w), target]

@@ -20,12 +20,14 @@ from demitasse.backends.onednn.norm_parts import (
     stored_statistics,
 )
 from demitasse.backends.onednn.normalization import fuse_norm
+from demitasse.backends.onednn.pooling import PoolStep
 from demitasse.backends.onednn.step import PreparedStep
 from demitasse.backends.onednn.sums import EltwiseSumStep
 
 __all__ = ["fuse"]
 
-Links = Sequence[tuple[Any, Any]]
+Links = Sequence[tuple[Any, Any, Any]]
+"""Operations with their operands and Steps."""
 
 
 def fuse(
@@ -42,12 +44,12 @@ def fuse(
         return None if None in steps else fuse_norm(backend, chain, whole)
     if not isinstance(first, (ConvStep, InnerProductStep, EltwiseSumStep)):
         return None
-    rest = list(zip(chain[1:], operands[1:], strict=True))
-    if [is_plain_relu(op) for op, _ in rest] == [True]:
+    rest = list(zip(chain[1:], operands[1:], steps[1:], strict=True))
+    if [is_plain_relu(op) for op, *_ in rest] == [True]:
         return first.with_relu(operands[-1].top[0])
     if isinstance(first, ConvStep) and not any(at.backward for at in operands):
         tail = Tail.of(first, rest)
-        if tail is not None and (tail.links or tail.other is not None):
+        if tail is not None and (tail.links or tail.other is not None or tail.pool):
             return _with_tail(first, tail)
     return None
 
@@ -60,12 +62,14 @@ class Tail:
         links: Factors and offsets of its channels.
         other: A blob that is added, or None.
         relu: Whether a rectifier follows.
+        pool: MAX pooling that comes after it, or before, which is the same; or None.
         target: The blob that is written.
     """
 
     links: Links
     other: Any
     relu: bool
+    pool: PoolStep | None
     target: Any
 
     @classmethod
@@ -79,14 +83,21 @@ class Tail:
         if left and _is_sum(left[0][0]):
             at = left.pop(0)[1]
             other, result = at.bottom[at.bottom[0] is result], at.top[0]
-        relu = bool(left) and is_plain_relu(left[0][0])
-        if relu:
-            result = left.pop(0)[1].top[0]
-        return None if left else cls(links, other, relu, result)
+        relu, pool = False, None
+        while left:
+            op, at, step = left.pop(0)
+            if is_plain_relu(op) and not relu:
+                relu = True
+            elif isinstance(step, PoolStep) and step.largest and pool is None:
+                pool = step
+            else:
+                return None
+            result = at.top[0]
+        return cls(links, other, relu, pool, result)
 
 
-def _is_link(link: tuple[Any, Any], conv: ops.Conv) -> bool:
-    op, at = link
+def _is_link(link: tuple[Any, Any, Any], conv: ops.Conv) -> bool:
+    op, at, _ = link
     if conv.axis != 1:
         return False
     if isinstance(op, ops.BatchNorm):
@@ -102,7 +113,7 @@ def _with_tail(conv: ConvStep, tail: Tail) -> Step | None:
     if tail.links:
         step = FoldedConv(conv, tail)
         return step if step.prepare() else None
-    return conv.fused(tail.target, relu=tail.relu, other=tail.other)
+    return conv.fused(tail.target, relu=tail.relu, other=tail.other, pool=tail.pool)
 
 
 class FoldedConv(PreparedStep):
@@ -114,7 +125,7 @@ class FoldedConv(PreparedStep):
     def __init__(self, conv: ConvStep, tail: Tail) -> None:
         super().__init__(conv.backend, conv.at)
         self.conv, self.tail = conv, tail
-        self.blobs = [*self.at.params, *(blob for _, at in tail.links for blob in at.params)]
+        self.blobs = [*self.at.params, *(blob for _, at, _ in tail.links for blob in at.params)]
         self.versions: tuple[tuple[int, int], ...] = ()
 
     def prepare(self) -> bool:
@@ -123,7 +134,11 @@ class FoldedConv(PreparedStep):
         self.plain_weight, self.bias = aligned(shape.size), aligned(self.conv.y[1])
         folded = Folded(self.bias)
         step = self.conv.fused(
-            self.tail.target, relu=self.tail.relu, other=self.tail.other, folded=folded
+            self.tail.target,
+            relu=self.tail.relu,
+            other=self.tail.other,
+            folded=folded,
+            pool=self.tail.pool,
         )
         if step is None:
             return False
@@ -145,7 +160,7 @@ class FoldedConv(PreparedStep):
         channels = self.conv.y[1]
         factor: np.ndarray = np.ones(channels, np.float32)
         self.bias[...] = _values(params[1]) if self.conv.op.bias else 0.0
-        for op, at in self.tail.links:
+        for op, at, _ in self.tail.links:
             if isinstance(op, ops.BatchNorm):
                 mean, variance = stored_statistics(at.params)
                 by = np.reciprocal(np.sqrt(variance + np.float32(op.eps)))

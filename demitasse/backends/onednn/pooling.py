@@ -54,6 +54,11 @@ class PoolStep(PreparedStep):
             self._forward(*slow)
         return slow is not None
 
+    @property
+    def largest(self) -> bool:
+        """Whether it finds the largest of windows over two axes, and nothing else."""
+        return self.algorithm is Algorithm.POOL_MAX and len(self.op.kernel) == 2
+
     def _describe(self, layout: Layout) -> Description | None:
         return self.describe(
             "pooling_forward",

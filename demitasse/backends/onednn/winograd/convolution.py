@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from demitasse.backends import ops
 from demitasse.backends.jit import Arguments, compiled
-from demitasse.backends.jit.kernel import FLOAT, Kernel
-from demitasse.backends.onednn.engine import Engine, address
+from demitasse.backends.jit.kernel import FLOAT, Kernel, Value
+from demitasse.backends.onednn.engine import Engine, Missing, address
 from demitasse.backends.onednn.layout import aligned
-from demitasse.backends.onednn.ports import Port, Reader, Writer
+from demitasse.backends.onednn.parts import Parts
+from demitasse.backends.onednn.ports import Port
 from demitasse.backends.onednn.winograd.axes import Axes
 from demitasse.backends.onednn.winograd.filters import Filters
 from demitasse.backends.onednn.winograd.matrices import Matrices, matrices
@@ -23,6 +25,7 @@ from demitasse.backends.onednn.winograd.multiply import PRODUCTS, panels, produc
 from demitasse.backends.onednn.winograd.scratch import Scratch
 from demitasse.backends.onednn.winograd.strips import (
     BLOCK,
+    Block,
     blocks,
     cut,
     entries,
@@ -40,21 +43,25 @@ FIELDS = (*BLOCK, *PRODUCTS, *image_fields("x"), *image_fields("y"), "floor", "b
 of the offsets."""
 
 
+PAIRS = (2, 2)
+"""Windows that are pooled: four outputs, of which a tile has four times four."""
+
+
 @cache
-def _kernel(taps: int, width: int) -> int:
-    """Return the address of the kernel for filters of so many taps."""
-    name = f"convolve{taps}x{width}"
+def _kernel(taps: int, width: int, *, pool: bool) -> int:
+    """Return the address of the kernel for filters of so many taps, and perhaps pooling."""
+    name = f"convolve{taps}x{width}{'pooled' if pool else ''}"
 
     def write(module: Any) -> None:
-        _write(module, name, matrices(taps), width)
+        _write(module, name, matrices(taps), width, pool=pool)
 
     return compiled(name, write, name)[name]
 
 
-def _write(module: Any, name: str, of: Matrices, width: int) -> None:
+def _write(module: Any, name: str, of: Matrices, width: int, *, pool: bool) -> None:
     side, step = len(of.input), of.outputs
     forth = transform(module, "forth", of.input, width)
-    back = _back(module, of, width)
+    back = _back_pooled(module, of, width) if pool else _back(module, of, width)
     k = Kernel(module, name, 1, width, exported=True)
     f = k.fields(FIELDS)
     data, sums = (k.bytes(f.data_row), k.bytes(f.data_point)), k.bytes(f.sum_row)
@@ -69,26 +76,37 @@ def _write(module: Any, name: str, of: Matrices, width: int) -> None:
                 sums, block.tiles, f.channels, 0,
             )  # fmt: skip
         block.wait()
-        _join(k, f, block, back, step, totals)
+        _join(k, f, block, back, (step, step // 2 if pool else step), totals)
         block.wait()
     k.done()
 
 
-def _join(k: Kernel, f: Any, block: Any, back: Kernel, step: int, totals: Any) -> None:
-    """Write the way back of all tiles of a block's strips."""
+def _join(
+    k: Kernel, f: Any, block: Block, back: Kernel, steps: tuple[int, int], totals: Value
+) -> None:
+    """Write the way back of all tiles of a block's strips.
+
+    Args:
+        k: The kernel.
+        f: Its fields.
+        block: The block.
+        back: The way back of one tile.
+        steps: Outputs of a tile in a row; how many come out of them.
+        totals: Where the block's sums begin.
+    """
+    step, out = steps
     with strips(k, f, block) as (image, row, tile), entries(k, f, "y") as (offset, place):
-        top = k.times(row, step)
-        pixel = k.add(k.times(image, f.y_image), k.times(top, f.y_row))
+        pixel = k.add(k.times(image, f.y_image), k.times(k.times(row, out), f.y_row))
         target = k.add(k.at(f.y_at, pixel), offset)
         with k.loop(f.right) as number:
-            left = k.times(number.i, step)
             k.call(
                 back,
                 k.add(totals, place, k.bytes(k.times(k.add(tile, number.i), f.sum_row))),
                 k.bytes(f.sum_point),
-                k.at(target, k.times(left, f.y_column)), k.bytes(f.y_row), k.bytes(f.y_column),
-                k.least(step, k.minus(f.y_height, top)),
-                k.least(step, k.minus(f.y_breadth, left)),
+                k.at(target, k.times(k.times(number.i, out), f.y_column)),
+                k.bytes(f.y_row), k.bytes(f.y_column),
+                k.least(step, k.minus(f.y_height, k.times(row, step))),
+                k.least(step, k.minus(f.y_breadth, k.times(number.i, step))),
                 k.add(f.bias, place), f.floor, block.scratch,
             )  # fmt: skip
 
@@ -116,47 +134,67 @@ def _back(module: Any, of: Matrices, width: int) -> Kernel:
     return k
 
 
+def _back_pooled(module: Any, of: Matrices, width: int) -> Kernel:
+    """Return the same with the largest of each four outputs, of those that there are."""
+    k = Kernel(module, "back", 10, width)
+    source, point, target, row, column, rows, broad, offsets, floor, scratch = k.arguments
+    side = len(of.input)
+    columns(k, of.output, source, (k.times(point, side), point), scratch)
+    bias, least = k.load(offsets), k.spread(k.load_number(floor))
+    with k.loop(rows, 0, 2) as loop:
+        # a row or column that is not there is replaced by the one beside it
+        below = k.least(k.add(loop.i, 1), k.minus(rows, 1))
+        upper, lower = (
+            combined(k, of.output, line(k, scratch, number, side)) for number in (loop.i, below)
+        )
+        first = k.add(target, k.times(k.divided(loop.i, 2), row))
+        for place in range(0, of.outputs, 2):
+            with k.when(k.below(place, broad)):
+                left, right = (k.at_least(upper[at], lower[at]) for at in (place, place + 1))
+                both = k.select(k.below(place + 1, broad), right, left)
+                result = k.at_least(k.plus(k.at_least(left, both), bias), least)
+                k.store(result, k.add(first, k.times(column, place // 2)))
+    k.done()
+    return k
+
+
 class TiledConvolution:
     """What a Step calls: source and target are ports, as those of one primitive.
 
     Args:
         engine: The engine.
         tiling: The convolution.
-        source: What is read.
-        target: What is written.
+        parts: Its operands.
         filters: At the points.
-        weight: The parameter they are made from; None where somebody else updates them.
-        bias: One offset for each channel of the output: a port, or an array; None for none.
-        relu: Whether a rectifier follows.
+        pool: What is done to the output: windows of four, side by side.
 
     Raises:
-        Missing: Channels do not lie side by side.
+        Missing: Channels do not lie side by side, or the windows that are pooled do not divide the
+            tiles.
     """
 
     def __init__(
         self,
         engine: Engine,
         tiling: Tiling,
-        source: Reader,
-        target: Writer,
+        parts: Parts,
         filters: Filters,
-        weight: Any,
-        bias: Reader | np.ndarray | None = None,
-        *,
-        relu: bool = False,
+        pool: ops.Pool | None = None,
     ) -> None:
-        self.engine, self.tiling = engine, tiling
-        self.ports: tuple[Port, ...] = (source, target)
-        self.source, self.target, self.bias = source, target, bias
-        self.filters, self.weight = filters, weight
+        if pool and not (pool.kernel == pool.stride == PAIRS and not any(pool.pad)):
+            raise Missing
+        self.engine, self.tiling, self.parts, self.filters = engine, tiling, parts, filters
+        self.ports: tuple[Port, ...] = (parts.source, parts.target)
         for port in self.ports:
             port.engine = engine
-        self.kernel = _kernel(tiling.matrices.taps, tiling.width)
+        self.kernel = _kernel(tiling.matrices.taps, tiling.width, pool=pool is not None)
         self.scratch = Scratch(tiling)
         self.offsets = aligned(tiling.sum)
-        self.floor = np.array([0.0 if relu else -np.inf], np.float32)
-        x, self._x = image_values("x", Axes(source.layout, tiling.width), tiling.size, tiling.pad)
-        y, self._y = image_values("y", Axes(target.layout, tiling.width), tiling.output)
+        self.floor = np.array([0.0 if parts.relu else -np.inf], np.float32)
+        x, self._x = image_values(
+            "x", Axes(parts.source.layout, tiling.width), tiling.size, tiling.pad
+        )
+        y, self._y = image_values("y", Axes(parts.target.layout, tiling.width), tiling.output)
         products, self._panels = product_values(tiling)
         self.arguments = Arguments(
             FIELDS, **x, **y, **products, **self.scratch.values,
@@ -164,10 +202,12 @@ class TiledConvolution:
         )  # fmt: skip
 
     def __call__(self) -> None:
-        source, target = self.source.array(), self.target.array()
-        points = self.filters.points if self.weight is None else self.filters.of(self.weight)
-        if self.bias is not None:
-            offsets = self.bias.array() if isinstance(self.bias, Reader) else self.bias
+        parts = self.parts
+        source, target = parts.source.array(), parts.target.array()
+        filters = self.filters
+        points = filters.points if parts.weight is None else filters.of(parts.weight)
+        offsets = parts.offsets()
+        if offsets is not None:
             self.offsets[: offsets.shape[0]] = offsets
         private, stacks = self.scratch.at(self.engine.workspaces(self.scratch.size)[0])
         self.arguments.set(
@@ -175,6 +215,10 @@ class TiledConvolution:
             private=private, stacks=stacks,
         )  # fmt: skip
         self.arguments.run(self.kernel, self.tiling.lanes)
+
+    def update(self, weights: np.ndarray) -> None:
+        """Take new weights, in C order."""
+        self.filters.update(weights)
 
     @property
     def implementations(self) -> list[str]:
@@ -184,5 +228,6 @@ class TiledConvolution:
     @property
     def workspace(self) -> int:
         """Bytes it holds."""
-        converted = 0 if self.source.scratch is None else self.source.scratch.nbytes
+        scratch = self.parts.source.scratch
+        converted = 0 if scratch is None else scratch.nbytes
         return self.filters.points.nbytes + converted

@@ -1,0 +1,35 @@
+"""What a convolution in kernels of our own is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from demitasse.backends.onednn.ports import Reader, Writer
+
+__all__ = ["Parts"]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The operands of a convolution's forward pass, and what follows.
+
+    Attributes:
+        source: What is read.
+        target: What is written.
+        weight: The parameter; None where somebody else updates the filters.
+        bias: One offset for each channel of the output: a port, or an array; None for none.
+        relu: Whether a rectifier follows.
+    """
+
+    source: Reader
+    target: Writer
+    weight: Any
+    bias: Reader | np.ndarray | None = None
+    relu: bool = False
+
+    def offsets(self) -> np.ndarray | None:
+        """Return the offsets as they are now."""
+        return self.bias.array() if isinstance(self.bias, Reader) else self.bias

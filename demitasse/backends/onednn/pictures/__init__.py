@@ -1,0 +1,31 @@
+"""Convolution of pictures: of few channels, which fill no vector.
+
+The vectors are the filters, and every number of a window is multiplied with one of them. The
+library's code for this pads the picture's channels, or the filters; and its gradient of the filters
+takes twice as long as the products.
+"""
+
+from __future__ import annotations
+
+from demitasse.backends import jit, ops
+from demitasse.backends.onednn.pictures.windows import Windows
+
+__all__ = ["windows_of"]
+
+
+def windows_of(
+    op: ops.Conv, x: ops.Shape, y: ops.Shape, *, width: int, threads: int
+) -> Windows | None:
+    """Return the windows of a convolution; None where it is not one of pictures.
+
+    Args:
+        op: The convolution.
+        x: Its input's shape, (N, C, H, W).
+        y: Its output's shape.
+        width: Floats of the processor's vectors; 0 where there are none that kernels use.
+        threads: How many work on it.
+    """
+    few = len(op.kernel) == 2 and op.group == 1 and x[1] < width <= y[1]
+    if not few or max(op.kernel) == 1 or not jit.status().ready:
+        return None
+    return Windows(op, x, y, width, threads).fitting()
