@@ -27,7 +27,8 @@ def where(array):
 @pytest.mark.parametrize("adds", [False, True])
 @pytest.mark.parametrize("vectors", [1, 2, 3])
 @pytest.mark.parametrize("width", [8, 16])
-def test_products_of_any_number_of_rows(width, vectors, adds):
+@pytest.mark.parametrize("packed", [False, True])
+def test_products_of_any_number_of_rows(packed, width, vectors, adds):
     rng, columns = np.random.default_rng(0), width * vectors
     for rows in range(1, 32):
         a = rng.normal(size=(rows, 11)).astype(np.float32)
@@ -37,7 +38,8 @@ def test_products_of_any_number_of_rows(width, vectors, adds):
         behind = c[-1].copy()
 
         called(
-            products(width)[vectors], where(a), 11 * FLOAT, FLOAT, where(b), columns * FLOAT,
+            products(width, packed=packed)[vectors],
+            where(a), 11 * FLOAT, FLOAT, where(b), columns * FLOAT,
             where(c), columns * FLOAT, rows, 11, int(adds),
         )  # fmt: skip
 

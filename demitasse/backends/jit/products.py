@@ -22,51 +22,72 @@ ROWS = {8: {1: 8, 2: 6, 3: 4}, 16: {1: 16, 2: 14, 3: 9}}
 for each other."""
 
 
+UNROLLED = 4
+"""Turns of the innermost loop that are written out where distances are known."""
+
+
 @cache
-def products(width: int) -> dict[int, int]:
+def products(width: int, *, packed: bool = False) -> dict[int, int]:
     """Return the kernels' addresses by the number of vectors of a panel.
 
     Their arguments are: ``a``, the bytes from one of its rows to the next, the bytes from one of
     its columns to the next; ``b``, the bytes from one of its rows to the next; ``c``, the bytes
     from one of its rows to the next; rows, the length of the sums, and whether they are added to
     ``c``.
+
+    Args:
+        width: Floats of a vector.
+        packed: Whether the columns of ``a`` lie side by side, and the rows of ``b`` one behind the
+            other, whatever the arguments say.
     """
+    kind = "packed" if packed else "product"
+    names = {vectors: f"{kind}{vectors}x{width}" for vectors in range(1, WIDEST + 1)}
 
     def write(module: Any) -> None:
-        for vectors in range(1, WIDEST + 1):
-            _write(Kernel(module, _name(vectors, width), 10, width, exported=True), vectors)
+        for vectors, name in names.items():
+            _write(Kernel(module, name, 10, width, exported=True), vectors, packed=packed)
 
-    names = {vectors: _name(vectors, width) for vectors in range(1, WIDEST + 1)}
-    found = compiled(f"products{width}", write, *names.values())
+    found = compiled(f"{kind}x{width}", write, *names.values())
     return {vectors: found[name] for vectors, name in names.items()}
 
 
-def _name(vectors: int, width: int) -> str:
-    return f"product{vectors}x{width}"
-
-
-def _write(k: Kernel, vectors: int) -> None:
+def _write(k: Kernel, vectors: int, *, packed: bool) -> None:
     a, a_row, a_column, b, b_row, c, c_row, rows, length, adds = k.arguments
-    most = ROWS[k.width][vectors]
+    most, size = ROWS[k.width][vectors], FLOAT * k.width
+    if packed:
+        a_column, b_row = FLOAT, size * vectors
     end = k.add(b, k.times(b_row, length))
+
+    def turns(
+        totals: list[Value], left: Value, begin: Value, stop: Value, count: int, unrolled: int
+    ) -> tuple[list[Value], Value]:
+        """Write turns of the innermost loop; return the sums, and where the next column is."""
+        with k.loop(stop, begin, k.times(b_row, unrolled), carry=[*totals, left]) as loop:
+            *totals, left = loop.values
+            for turn in range(unrolled):
+                right = k.add(loop.i, k.times(b_row, turn))
+                columns = [k.load(k.add(right, size * j)) for j in range(vectors)]
+                for row in range(count):
+                    place = k.add(left, k.times(a_row, row), k.times(a_column, turn))
+                    number = k.spread(k.load_number(place))
+                    for j, column in enumerate(columns):
+                        at = row * vectors + j
+                        totals[at] = k.multiply_add(number, column, totals[at])
+            loop.next = [*totals, k.add(left, k.times(a_column, unrolled))]
+        *totals, left = loop.out
+        return totals, left
 
     def sums(a: Value, c: Value, count: int) -> None:
         places = [
-            k.add(c, k.times(c_row, row), FLOAT * k.width * j)
-            for row in range(count)
-            for j in range(vectors)
+            k.add(c, k.times(c_row, row), size * j) for row in range(count) for j in range(vectors)
         ]
-        zeros = [k.constant(0.0)] * len(places)
-        with k.loop(end, b, b_row, carry=[*zeros, a]) as loop:
-            *totals, left = loop.values
-            columns = [k.load(k.add(loop.i, FLOAT * k.width * j)) for j in range(vectors)]
-            for row in range(count):
-                number = k.spread(k.load_number(k.add(left, k.times(a_row, row))))
-                for j, column in enumerate(columns):
-                    at = row * vectors + j
-                    totals[at] = k.multiply_add(number, column, totals[at])
-            loop.next = [*totals, k.add(left, a_column)]
-        found = list(zip(loop.out, places, strict=False))
+        totals, left, begin = [k.constant(0.0)] * len(places), a, b
+        if packed and count == most:
+            middle = k.minus(end, k.times(k.rest(length, UNROLLED), b_row))
+            totals, left = turns(totals, left, begin, middle, count, UNROLLED)
+            begin = middle
+        totals, _ = turns(totals, left, begin, end, count, 1)
+        found = list(zip(totals, places, strict=True))
         with k.cases(adds) as case:
             case(0)
             for total, place in found:

@@ -14,6 +14,7 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.jit import Arguments, compiled
 from demitasse.backends.jit.kernel import FLOAT, Kernel, Value
+from demitasse.backends.jit.products import products
 from demitasse.backends.onednn.engine import Engine, Missing, address
 from demitasse.backends.onednn.layout import aligned
 from demitasse.backends.onednn.parts import Parts
@@ -195,9 +196,10 @@ class TiledConvolution:
             "x", Axes(parts.source.layout, tiling.width), tiling.size, tiling.pad
         )
         y, self._y = image_values("y", Axes(parts.target.layout, tiling.width), tiling.output)
-        products, self._panels = product_values(tiling)
+        kernels = products(tiling.width, packed=True)
+        values, self._panels = product_values(tiling, kernels)
         self.arguments = Arguments(
-            FIELDS, **x, **y, **products, **self.scratch.values,
+            FIELDS, **x, **y, **values, **self.scratch.values,
             floor=address(self.floor), bias=address(self.offsets),
         )  # fmt: skip
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from demitasse.backends.jit import Arguments, compiled
 from demitasse.backends.jit.kernel import FLOAT, Kernel
+from demitasse.backends.jit.products import products
 from demitasse.backends.onednn.engine import Engine, address
 from demitasse.backends.onednn.ports import Gradient, Port, Reader
 from demitasse.backends.onednn.winograd.axes import Axes
@@ -119,10 +120,10 @@ class TiledFilterGradient:
         self.total = tiling.points * tiling.weights
         x, self._x = image_values("x", Axes(source.layout, tiling.width), tiling.size, tiling.pad)
         y, self._y = image_values("y", Axes(gradient.layout, tiling.width), tiling.output)
-        products, self._panels = product_values(tiling)
+        values, self._panels = product_values(tiling, products(tiling.width))
         self.offsets = np.zeros((self.parts, tiling.sum), np.float32)
         self.arguments = Arguments(
-            FIELDS, **x, **y, **products, **self.scratch.values,
+            FIELDS, **x, **y, **values, **self.scratch.values,
             filter_lane=self.total, offsets=address(self.offsets),
         )  # fmt: skip
         self.back = FilterGradient(tiling, self.parts)

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 
 from demitasse.backends.jit.kernel import WIDE, Kernel, Value
-from demitasse.backends.jit.products import products
 from demitasse.backends.onednn.winograd.strips import Block
 from demitasse.backends.onednn.winograd.tiling import Tiling
 
@@ -68,13 +67,17 @@ def panels(k: Kernel, f: SimpleNamespace, block: Block, points: int) -> Iterator
         yield Panel(words[0], data, weights, sums, k.bytes(words[4]))
 
 
-def product_values(tiling: Tiling) -> tuple[dict[str, int], np.ndarray]:
+def product_values(tiling: Tiling, kernels: dict[int, int]) -> tuple[dict[str, int], np.ndarray]:
     """Return the values of those fields that follow from the sizes, and the table.
 
     The table is to be kept alive.
+
+    Args:
+        tiling: The convolution.
+        kernels: Addresses of the products by the vectors of a panel.
     """
     c, m = tiling.channels // tiling.groups, tiling.filters // tiling.groups
-    kernels, width = products(tiling.width), tiling.width
+    width = tiling.width
     table = np.array(
         [
             (kernels[n], g * c, g * tiling.group + at * c, g * m + at, n * width)
