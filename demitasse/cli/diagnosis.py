@@ -105,7 +105,7 @@ def kernels() -> dict[str, Any]:
     """Return whether kernels are made at run time, for which processor, or why not."""
     from demitasse.backends.jit import folder, status
 
-    return {**asdict(status()), "folder": str(folder())}
+    return {**asdict(status()), "folder": str(folder() or "")}
 
 
 def _openblas(numpy: Path) -> str | None:

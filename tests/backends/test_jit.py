@@ -153,6 +153,19 @@ def test_where_nothing_can_be_kept_it_is_made_anew(tmp_path, monkeypatch):
     assert compiler._object(text_of("nowhere"))
 
 
+@needs_llvm
+def test_without_a_home_it_is_made_anew(monkeypatch):
+    def homeless():
+        message = "Could not determine home directory."
+        raise RuntimeError(message)
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(compiler.Path, "home", homeless)
+
+    assert jit.folder() is None
+    assert compiler._object(text_of("homeless"))
+
+
 def test_a_setting_does_without():
     with settings.override(jit=False):
         assert not jit.status().ready

@@ -219,9 +219,9 @@ def test_tiles_are_for_many_channels(monkeypatch):
     assert not tiled(8, 14)
 
 
-def stack(n, c, m, size, taps=3, width=8, lanes=2):
+def stack(n, c, m, size, taps=3, width=8, threads=2):
     pad = (taps // 2, taps // 2)
-    return Tiling(matrices(taps), n, c, (size, size), m, 1, pad, (size, size), width, lanes)
+    return Tiling(matrices(taps), n, c, (size, size), m, 1, pad, (size, size), width, threads)
 
 
 @pytest.mark.parametrize("width", [8, 16])
@@ -238,8 +238,8 @@ def test_filters_that_change_in_every_pass_cost_more():
 
 
 def test_few_strips_have_few_lanes():
-    assert stack(1, 16, 16, 7, lanes=4).fitting().lanes == 2
-    assert stack(8, 16, 16, 7, lanes=4).fitting().lanes == 4
+    assert stack(1, 16, 16, 7, threads=4).lanes == 2
+    assert stack(8, 16, 16, 7, threads=4).lanes == 4
 
 
 def test_points_are_an_odd_number_of_cache_lines_apart():

@@ -83,10 +83,16 @@ def status() -> Status:
     return _probed()
 
 
-def folder() -> Path:
-    """Return where compiled kernels are kept: ``$XDG_CACHE_HOME/demitasse``, or ~/.cache."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "demitasse" / "kernels"
+def folder() -> Path | None:
+    """Return where compiled kernels are kept, or None where the user has no folder of their own.
+
+    That is ``$XDG_CACHE_HOME/demitasse/kernels``, or the same in ``~/.cache``.
+    """
+    base = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return Path(base or Path.home() / ".cache") / "demitasse" / "kernels"
+    except RuntimeError:  # no home
+        return None
 
 
 def compiled(name: str, write: Callable[[Any], None], *exports: str) -> dict[str, int]:
@@ -136,14 +142,17 @@ def _object(text: str) -> bytes:
     about = (text, binding.llvm_version_info, binding.get_host_cpu_name())
     features = binding.get_host_cpu_features().flatten()
     digest = hashlib.sha256(repr((*about, features)).encode()).hexdigest()
-    kept = folder() / f"{digest}.o"
+    place = folder()
+    if place is None:
+        return _optimised(text)
+    kept = place / f"{digest}.o"
     with suppress(OSError):
         seal, code = _split(kept.read_bytes())
         if seal == _seal(code):
             return code
     code = _optimised(text)
     with suppress(OSError):
-        kept.parent.mkdir(parents=True, exist_ok=True)
+        place.mkdir(parents=True, exist_ok=True)
         with atomic_write(kept) as file:
             file.write(_seal(code) + code)
     return code

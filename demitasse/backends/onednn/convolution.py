@@ -241,7 +241,7 @@ class ConvStep(PreparedStep):
         from demitasse.backends.onednn.pictures.convolution import PictureConvolution
 
         if pool is not None:
-            windows = replace(windows, pool=pool.op).fitting()
+            windows = replace(windows, pool=pool.op)
         elif not windows.pads:
             raise Missing  # the library's own code is good
         return PictureConvolution(self.engine, windows, parts)

@@ -62,7 +62,7 @@ def _text(found: dict[str, Any]) -> str:
     general.append(
         (
             "kernels made here",
-            "for {processor}, kept in {folder}".format(**kernels)
+            f"for {kernels['processor']}, kept in {kernels['folder'] or 'no folder'}"
             if kernels["ready"]
             else f"none: {kernels['reason']}",
         )

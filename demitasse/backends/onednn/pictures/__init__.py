@@ -28,4 +28,4 @@ def windows_of(
     few = len(op.kernel) == 2 and op.group == 1 and x[1] < width <= y[1]
     if not few or max(op.kernel) == 1 or not jit.status().ready:
         return None
-    return Windows(op, x, y, width, threads).fitting()
+    return Windows(op, x, y, width, threads)

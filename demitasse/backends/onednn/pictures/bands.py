@@ -153,7 +153,7 @@ def band_values(
         "y_image": axes.image, "y_row": axes.row, "y_column": axes.column, "down": windows.rows,
         "right": right, "step_down": op.stride[0], "step_right": op.stride[1],
         "band": windows.band, "bands": windows.bands, "count": n * windows.bands,
-        "lanes": windows.threads,
+        "lanes": windows.lanes,
         "high": windows.high, "wide": windows.wide,
         "taps": windows.table.ctypes.data, "length": taps,
         "panels": len(table), "panel": table.ctypes.data,

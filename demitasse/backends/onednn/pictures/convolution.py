@@ -147,7 +147,7 @@ class PictureConvolution:
         if offsets is not None:
             np.take(offsets, self.windows.order, out=self.offsets)
         windows = self.windows
-        [scratch] = self.engine.workspaces(windows.threads * windows.scratch)
+        [scratch] = self.engine.workspaces(windows.lanes * windows.scratch)
         self.arguments.set(x_at=address(source), y_at=address(target), scratch=address(scratch))
         self.arguments.run(self.kernel, windows.threads)
 

@@ -81,7 +81,7 @@ class PictureGradient:
         places = [place for _, place in axes.vectors]
         values, self._panels = band_values(windows, axes, window_sums(width), self.taps, places)
         lane = self.taps * len(windows.order)
-        self.sums = aligned(windows.threads * lane).reshape(windows.threads, lane)
+        self.sums = aligned(windows.lanes * lane).reshape(windows.lanes, lane)
         self.arguments = Arguments(
             BANDS, **values, filters=address(self.sums), filter_lane=lane,
             scratch_size=FLOAT * windows.copy,
@@ -90,7 +90,7 @@ class PictureGradient:
     def __call__(self) -> None:
         source, gradient = self.source.array(), self.gradient.array()
         windows = self.windows
-        [scratch] = self.engine.workspaces(windows.threads * windows.copy)
+        [scratch] = self.engine.workspaces(windows.lanes * windows.copy)
         self.sums[...] = 0.0
         self.arguments.set(x_at=address(source), y_at=address(gradient), scratch=address(scratch))
         self.arguments.run(self.kernel, windows.threads)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -40,9 +40,10 @@ class Windows:
     threads: int
     pool: ops.Pool | None = None
 
-    def fitting(self) -> Windows:
-        """Return the same with no more threads than there are rows."""
-        return replace(self, threads=min(self.threads, self.y[0] * self.rows))
+    @cached_property
+    def lanes(self) -> int:
+        """Into how many lanes the bands are divided."""
+        return min(self.threads, self.y[0] * self.rows)
 
     @cached_property
     def rows(self) -> int:
@@ -82,8 +83,8 @@ class Windows:
         else:
             lines = COPY // (self.x[1] * self.wide * 4)
             rows = (lines - self._reach[0]) // self.op.stride[0] + 1
-        # at least as many bands as threads
-        rows = min(max(1, rows), -(-self.y[0] * self.rows // self.threads), self.rows)
+        # at least as many bands as lanes
+        rows = min(max(1, rows), -(-self.y[0] * self.rows // self.lanes), self.rows)
         return -(-self.rows // -(-self.rows // rows))
 
     @cached_property

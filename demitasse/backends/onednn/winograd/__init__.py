@@ -39,5 +39,5 @@ def tiling_of(
     tiling = Tiling(
         matrices(taps), x[0], x[1], (x[2], x[3]), y[1], op.group, (op.pad[0], op.pad[1]),
         (y[2], y[3]), width, threads,
-    ).fitting()  # fmt: skip
+    )  # fmt: skip
     return tiling if pays(tiling, training=training) else None

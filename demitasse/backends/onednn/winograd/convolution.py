@@ -216,7 +216,7 @@ class TiledConvolution:
             x_at=address(source), y_at=address(target), filters=address(points),
             private=private, stacks=stacks,
         )  # fmt: skip
-        self.arguments.run(self.kernel, self.tiling.lanes)
+        self.arguments.run(self.kernel, self.tiling.threads)
 
     def update(self, weights: np.ndarray) -> None:
         """Take new weights, in C order."""

@@ -152,7 +152,7 @@ class Filters:
     """
 
     def __init__(self, tiling: Tiling, *, backward: bool = False) -> None:
-        self.threads = tiling.lanes
+        self.threads = tiling.threads
         self.kernel = _kernel(tiling.matrices.taps, tiling.width, turned=backward)
         self.points = aligned(tiling.points * tiling.weights)
         self._table = np.array(tiling.panels, np.int64)
@@ -183,7 +183,7 @@ class FilterGradient:
     """
 
     def __init__(self, tiling: Tiling, parts: int) -> None:
-        self.threads = tiling.lanes
+        self.threads = tiling.threads
         self.kernel = _kernel(tiling.matrices.taps, tiling.width, back=True)
         self._table = np.array(tiling.panels, np.int64)
         values = _values(tiling, self._table)

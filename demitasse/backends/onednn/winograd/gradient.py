@@ -137,7 +137,7 @@ class TiledFilterGradient:
             x_at=address(source), y_at=address(gradient), filters=address(totals),
             private=private, stacks=stacks,
         )  # fmt: skip
-        self.arguments.run(self.kernel, self.tiling.lanes)
+        self.arguments.run(self.kernel, self.tiling.threads)
         self.back(address(totals), address(weight))
         self.weight.done()
         if self.bias:

@@ -28,7 +28,7 @@ class Scratch:
         copy = side * (tiling.grid[1] * step + side) * tiling.width
         data, sums = (tiling.points * count for count in (tiling.data, tiling.sums))
         private, stack = odd_lines(own + copy), odd_lines(data + sums)
-        self.threads = tiling.lanes * private
+        self.threads = tiling.threads * private
         self.size = self.threads + (1 if tiling.shared else tiling.lanes) * stack
         self.values = {
             "strips": tiling.strips, "block": tiling.block, "lanes": tiling.lanes,

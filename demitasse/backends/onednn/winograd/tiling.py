@@ -43,7 +43,7 @@ class Tiling:
         pad: Zeros above and left of the input.
         output: Rows and columns of the output.
         width: Channels of a vector.
-        lanes: How many threads there are.
+        threads: How many there are.
     """
 
     matrices: Matrices
@@ -55,11 +55,12 @@ class Tiling:
     pad: tuple[int, int]
     output: tuple[int, int]
     width: int
-    lanes: int
+    threads: int
 
-    def fitting(self) -> Tiling:
-        """Return the same with no more lanes than strips."""
-        return replace(self, lanes=min(self.lanes, self.strips))
+    @cached_property
+    def lanes(self) -> int:
+        """Into how many lanes the strips are divided."""
+        return min(self.threads, self.strips)
 
     @cached_property
     def points(self) -> int:
@@ -134,7 +135,7 @@ class Tiling:
     @cached_property
     def block(self) -> int:
         """Strips that are worked on at a time, in a lane or by all."""
-        parts, space = (1, self.lanes * COMMON) if self.shared else (self.lanes, STACK)
+        parts, space = (1, self.threads * COMMON) if self.shared else (self.lanes, STACK)
         most = max(space // self.strip, -(-FEWEST // self.grid[1]))
         lane = -(-self.strips // parts)
         return -(-lane // -(-lane // most))  # rounds of equal length
