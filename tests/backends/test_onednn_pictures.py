@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from lowered import build, expect_same, layer, net, run
 
 from demitasse.backends import jit
-from demitasse.backends.onednn import status, winograd
+from demitasse.backends.onednn import pictures, status, winograd
 from demitasse.backends.onednn.engine import engine
 from demitasse.backends.onednn.pictures import windows
 from demitasse.config import settings
@@ -26,6 +26,12 @@ if jit.status().ready:
 
 ROUNDING = 5e-6
 """Of the largest value."""
+
+
+@pytest.fixture(autouse=True)
+def always(monkeypatch):
+    """Take our kernels for small pictures, too."""
+    monkeypatch.setattr(pictures, "FEWEST", 0)
 
 
 def conv(m, rest, bottom="x", name="c"):
@@ -95,6 +101,16 @@ def test_filters_that_fill_no_vector_are_ours_in_the_forward_pass_too():
 
     assert calls(planned) == [PictureConvolution]
     expect_same(text, ["c"], "TEST", rtol=ROUNDING)
+
+
+def test_small_and_wide_windows_are_left_to_the_library(monkeypatch):
+    wide = build(net(conv(20, "kernel_h: 3 kernel_w: 17"), shape=(2, 1, 12, 40)), "TEST")
+    wide.forward()
+    monkeypatch.undo()
+    small = build(net(conv(20, "kernel_size: 5"), shape=(1, 1, 12, 12)), "TEST")
+    small.forward()
+
+    assert PictureConvolution not in calls(wide) + calls(small)
 
 
 def test_filters_are_taken_again_when_they_have_changed():

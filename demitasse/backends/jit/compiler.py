@@ -25,6 +25,7 @@ from demitasse.config import settings
 __all__ = ["Status", "compiled", "folder", "status"]
 
 _lock = threading.Lock()
+_known: dict[str, dict[str, int]] = {}
 
 LEVEL = 2
 NEEDED = ("avx2", "fma")
@@ -99,23 +100,30 @@ def compiled(name: str, write: Callable[[Any], None], *exports: str) -> dict[str
     """Return the addresses of a module's kernels; they live as long as the process.
 
     Args:
-        name: Of the module.
+        name: Of the module; no other one of the process has it.
         write: Writes its kernels.
         exports: Those whose addresses are wanted.
     """
     from llvmlite import ir
 
-    module = ir.Module(name)
-    write(module)
-    return _linked(str(module), exports)
+    with _lock:
+        if name not in _known:
+            module = ir.Module(name)
+            write(module)
+            _known[name] = _linked(str(module), exports)
+        return _known[name]
+
+
+def _features() -> str:
+    # vectors of 512 bits stay whole where there are registers for them
+    features: str = _llvm().get_host_cpu_features().flatten() + ",-prefer-256-bit"
+    return features
 
 
 def _machine() -> Any:
     binding = _llvm()
-    # vectors of 512 bits stay whole where there are registers for them
-    features = binding.get_host_cpu_features().flatten() + ",-prefer-256-bit"
     return binding.Target.from_default_triple().create_target_machine(
-        cpu=binding.get_host_cpu_name(), features=features, opt=LEVEL, jit=True
+        cpu=binding.get_host_cpu_name(), features=_features(), opt=LEVEL, jit=True
     )
 
 
@@ -128,20 +136,18 @@ def _engine() -> Any:
 
 
 def _linked(text: str, exports: tuple[str, ...]) -> dict[str, int]:
-    binding = _llvm()
-    with _lock:
-        engine = _engine()
-        engine.add_object_file(binding.ObjectFileRef.from_data(_object(text)))
-        engine.finalize_object()
-        return {name: engine.get_function_address(name) for name in exports}
+    engine = _engine()
+    engine.add_object_file(_llvm().ObjectFileRef.from_data(_object(text)))
+    engine.finalize_object()
+    return {name: engine.get_function_address(name) for name in exports}
 
 
 def _object(text: str) -> bytes:
     """Return a module's machine code, from the disk or made now."""
     binding = _llvm()
-    about = (text, binding.llvm_version_info, binding.get_host_cpu_name())
-    features = binding.get_host_cpu_features().flatten()
-    digest = hashlib.sha256(repr((*about, features)).encode()).hexdigest()
+    processor = binding.get_host_cpu_name()
+    about = (text, binding.llvm_version_info, processor, _features(), LEVEL)
+    digest = hashlib.sha256(repr(about).encode()).hexdigest()
     place = folder()
     if place is None:
         return _optimised(text)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,22 +14,15 @@ from demitasse.backends.base import Operands, Step
 from demitasse.backends.onednn.attributes import RELU, lent_attributes
 from demitasse.backends.onednn.backend import OnednnBackend
 from demitasse.backends.onednn.constants import Algorithm, Arg, Pass, Query
-from demitasse.backends.onednn.engine import Description, Missing
+from demitasse.backends.onednn.conv_kernels import ConvKernels
+from demitasse.backends.onednn.engine import Description
 from demitasse.backends.onednn.layout import Layout, aligned, dims
 from demitasse.backends.onednn.parts import Parts
-from demitasse.backends.onednn.pictures import windows_of
 from demitasse.backends.onednn.ports import Call, Gradient, Port, Reader, Writer
 from demitasse.backends.onednn.step import Part, PreparedStep
-from demitasse.backends.onednn.threads import wanted
-from demitasse.backends.onednn.winograd import tiling_of
 
 if TYPE_CHECKING:
-    from demitasse.backends.onednn.pictures.convolution import PictureConvolution
-    from demitasse.backends.onednn.pictures.windows import Windows
     from demitasse.backends.onednn.pooling import PoolStep
-    from demitasse.backends.onednn.winograd.convolution import TiledConvolution
-    from demitasse.backends.onednn.winograd.filters import Filters
-    from demitasse.backends.onednn.winograd.tiling import Tiling
 
 __all__ = ["ConvStep", "Folded"]
 
@@ -72,13 +63,8 @@ class ConvStep(PreparedStep):
         shape = (m // g, c // g, *op.kernel)
         self.w = shape if g == 1 else (g, *shape)
         self.bias = self.engine.plain((m,)) if op.bias else None
-        self.picture = self.engine.plain(self.x)
         self.images: tuple[Image, Image] = (self.any, self.any)
-        self.filters: Filters | None = None
-        self.windows = windows_of(op, self.x, self.y, width=self.engine.width, threads=wanted())
-        self.tiling = tiling_of(
-            op, self.x, self.y, width=self.engine.width, threads=wanted(), training=at.backward
-        )
+        self.kernels = ConvKernels(self.engine, op, self.x, self.y, training=at.backward)
 
     def prepare(self) -> bool:
         """Make the forward primitive; False where there is no good one."""
@@ -87,7 +73,7 @@ class ConvStep(PreparedStep):
         if not found or not layouts:
             return False
         self.hint, self.layouts, top = found, layouts, self.at.top[0]
-        self.forward_calls = [self.ours(top) or self._call(found, top)]
+        self.forward_calls = [self._ours(top) or self._call(found, top)]
         self.backend.promise(self.at.top[0], layouts[2])
         return True
 
@@ -103,7 +89,7 @@ class ConvStep(PreparedStep):
             found = self._in(last, last)
             if found and found.implementation.startswith("brgconv"):
                 return found
-        if self.windows is not None and self.windows.pads and not self.at.backward:
+        if self.kernels.odd_filters and not self.at.backward:
             found = self._in(self.any, last)
             if found:
                 return found
@@ -161,10 +147,10 @@ class ConvStep(PreparedStep):
             folded: Weights and offsets in place of the parameters'.
             pool: The pooling whose top is written in place of the convolution's.
         """
-        if self.tiling is not None and other is not None:
+        if self.kernels.tiling is not None and other is not None:
             return None  # the tiles gain more than the sum
         step = PreparedStep(self.backend, self.at)
-        ours = None if other else self.ours(target, relu=relu, folded=folded, pool=pool)
+        ours = None if other else self._ours(target, relu=relu, folded=folded, pool=pool)
         if ours is not None:
             step.forward_calls = [ours]
             self.backend.promise(target, pool.y if pool else self.layouts[2])
@@ -185,7 +171,7 @@ class ConvStep(PreparedStep):
         self.backend.promise(target, self.layouts[2])
         return step
 
-    def ours(
+    def _ours(
         self,
         target: Any,
         *,
@@ -194,57 +180,21 @@ class ConvStep(PreparedStep):
         pool: PoolStep | None = None,
     ) -> Part | None:
         """Return the forward pass in kernels of our own; None where none pays or can be made."""
-        if self.tiling is None and self.windows is None:
-            return None
-        x, _, y = self.layouts
-        bias: Reader | np.ndarray | None
-        if folded is not None:
-            weight, bias = None, folded.bias
-        else:
-            weight = self.at.params[0]
-            bias = Reader(Arg.BIAS, self.at.params[1], self.bias) if self.bias else None
+        at, (x, _, y) = self.at, self.layouts
+        bias: Reader | np.ndarray | None = folded.bias if folded else None
+        if self.bias and not folded:
+            bias = Reader(Arg.BIAS, at.params[1], self.bias)
         parts = Parts(
-            source=Reader(Arg.SRC, self.at.bottom[0], x if self.tiling else self.picture),
+            source=Reader(Arg.SRC, at.bottom[0], x),
             target=Writer(Arg.DST, target, pool.y if pool else y),
-            weight=weight,
+            weight=None if folded else at.params[0],
             bias=bias,
             relu=relu,
         )
-        with suppress(Missing):
-            made: TiledConvolution | PictureConvolution
-            if self.tiling is not None:
-                made = self._tiled(self.tiling, parts, pool, folded)
-            elif self.windows is not None:
-                made = self._pictures(self.windows, parts, pool)
-            if folded is not None:
-                folded.update = made.update
-            return made
-        return None
-
-    def _tiled(
-        self, tiling: Tiling, parts: Parts, pool: PoolStep | None, folded: Folded | None
-    ) -> TiledConvolution:
-        """Return the forward pass over tiles."""
-        from demitasse.backends.onednn.winograd.convolution import TiledConvolution
-        from demitasse.backends.onednn.winograd.filters import Filters
-
-        if folded is not None:
-            filters = Filters(tiling)
-        else:
-            filters = self.filters = self.filters or Filters(tiling)
-        return TiledConvolution(self.engine, tiling, parts, filters, pool.op if pool else None)
-
-    def _pictures(
-        self, windows: Windows, parts: Parts, pool: PoolStep | None
-    ) -> PictureConvolution:
-        """Return the forward pass over the windows of pictures."""
-        from demitasse.backends.onednn.pictures.convolution import PictureConvolution
-
-        if pool is not None:
-            windows = replace(windows, pool=pool.op)
-        elif not windows.pads:
-            raise Missing  # the library's own code is good
-        return PictureConvolution(self.engine, windows, parts)
+        made = self.kernels.forward(parts, pool.op if pool else None)
+        if made is not None and folded is not None:
+            folded.update = made.update
+        return made
 
     def describe_forward(
         self, x: int, w: int, y: int, attributes: int, bias: Layout | None
@@ -302,30 +252,14 @@ class ConvStep(PreparedStep):
         gradient = Reader(Arg.DIFF_DST, at.top[0], dy, diff=True)
         offset = Gradient(Arg.DIFF_BIAS, at.params[1], bias, diff=True) if bias else None
         plain = Gradient(Arg.DIFF_WEIGHTS, at.params[0], self.engine.plain(self.w), diff=True)
-        with suppress(Missing):
-            ours = self._our_gradient(source, gradient, plain, offset)
-            if ours is not None:
-                self.backward_calls.append(ours)
-                return True
+        ours = self.kernels.weights(source, gradient, plain, offset)
+        if ours is not None:
+            self.backward_calls.append(ours)
+            return True
         target = Gradient(Arg.DIFF_WEIGHTS, at.params[0], w, diff=True)
         ports: list[Port] = [source, gradient, target, *([offset] if offset else [])]
         self.backward_calls.append(Call(self.engine, found, ports))
         return True
-
-    def _our_gradient(
-        self, source: Reader, gradient: Reader, weight: Gradient, bias: Gradient | None
-    ) -> Part | None:
-        """Return the weights' gradient in kernels of our own; None where none pays."""
-        if self.tiling is not None:
-            from demitasse.backends.onednn.winograd.gradient import TiledFilterGradient
-
-            return TiledFilterGradient(self.engine, self.tiling, source, gradient, weight, bias)
-        if self.windows is not None:
-            from demitasse.backends.onednn.pictures.gradient import PictureGradient
-
-            picture = Reader(Arg.SRC, self.at.bottom[0], self.picture)
-            return PictureGradient(self.engine, self.windows, picture, gradient, weight, bias)
-        return None
 
     def _describe_weights(self, hint: Description, bias: Layout | None) -> Description | None:
         """Ask for the gradient of the weights that goes with the forward primitive ``hint``."""
@@ -363,17 +297,10 @@ class ConvStep(PreparedStep):
         source = Reader(Arg.DIFF_DST, at.top[0], dy, diff=True)
         target = Writer(Arg.DIFF_SRC, bottom, dx, diff=True)
         self.backend.promise(bottom, dx, diff=True)
-        if self.tiling is not None:
-            from demitasse.backends.onednn.winograd.convolution import TiledConvolution
-            from demitasse.backends.onednn.winograd.filters import Filters
-
-            turned = self.tiling.backward
-            with suppress(Missing):
-                filters = Filters(turned, backward=True)
-                parts = Parts(source, target, at.params[0])
-                tiled = TiledConvolution(self.engine, turned, parts, filters)
-                self.backward_calls.append(tiled)
-                return True
+        ours = self.kernels.data(Parts(source, target, at.params[0]))
+        if ours is not None:
+            self.backward_calls.append(ours)
+            return True
         ports = [source, Reader(Arg.WEIGHTS, at.params[0], w), target]
         self.backward_calls.append(Call(self.engine, found, ports))
         return True

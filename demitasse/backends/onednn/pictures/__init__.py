@@ -7,10 +7,18 @@ takes twice as long as the products.
 
 from __future__ import annotations
 
+import math
+
 from demitasse.backends import jit, ops
 from demitasse.backends.onednn.pictures.windows import Windows
 
 __all__ = ["windows_of"]
+
+FEWEST = 3e6
+"""Operations below which the time to start a kernel is more than it saves."""
+
+WIDEST = 16
+"""Taps of a window's row at most, for the kernels write them out."""
 
 
 def windows_of(
@@ -26,6 +34,8 @@ def windows_of(
         threads: How many work on it.
     """
     few = len(op.kernel) == 2 and op.group == 1 and x[1] < width <= y[1]
-    if not few or max(op.kernel) == 1 or not jit.status().ready:
+    if not few or max(op.kernel) == 1 or op.kernel[1] > WIDEST or not jit.status().ready:
+        return None
+    if 2 * math.prod(y) * x[1] * math.prod(op.kernel) < FEWEST:
         return None
     return Windows(op, x, y, width, threads)

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from demitasse.backends.jit.kernel import FLOAT, WIDE, Kernel, Value
+from demitasse.backends.onednn.axes import Axes
 from demitasse.backends.onednn.pictures.windows import Windows
-from demitasse.backends.onednn.winograd.axes import Axes
 
 __all__ = ["BANDS", "Band", "band_values", "bands", "panels"]
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from demitasse.backends.jit import Arguments, compiled
 from demitasse.backends.jit.kernel import FLOAT, WIDE, Kernel, Value
+from demitasse.backends.onednn.axes import Axes
 from demitasse.backends.onednn.engine import Engine, address
 from demitasse.backends.onednn.layout import aligned
 from demitasse.backends.onednn.parts import Parts
@@ -18,7 +19,6 @@ from demitasse.backends.onednn.pictures.pooling import POOL, carry, pool_values,
 from demitasse.backends.onednn.pictures.products import window_products
 from demitasse.backends.onednn.pictures.windows import Windows
 from demitasse.backends.onednn.ports import Port
-from demitasse.backends.onednn.winograd.axes import Axes
 
 __all__ = ["PictureConvolution"]
 

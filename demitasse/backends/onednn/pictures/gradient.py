@@ -9,13 +9,13 @@ import numpy as np
 
 from demitasse.backends.jit import Arguments, compiled
 from demitasse.backends.jit.kernel import FLOAT, Kernel
+from demitasse.backends.onednn.axes import Axes
 from demitasse.backends.onednn.engine import Engine, address
 from demitasse.backends.onednn.layout import aligned
 from demitasse.backends.onednn.pictures.bands import BANDS, band_values, bands, panels
 from demitasse.backends.onednn.pictures.products import window_sums
 from demitasse.backends.onednn.pictures.windows import Windows
 from demitasse.backends.onednn.ports import Gradient, Port, Reader
-from demitasse.backends.onednn.winograd.axes import Axes
 
 __all__ = ["PictureGradient"]
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.jit.kernel import FLOAT, WIDE, Kernel, Value
+from demitasse.backends.onednn.axes import Axes
 from demitasse.backends.onednn.pictures.bands import Band
 from demitasse.backends.onednn.pictures.windows import Windows
-from demitasse.backends.onednn.winograd.axes import Axes
 
 __all__ = ["POOL", "carry", "pool_values", "pooled"]
 

@@ -52,7 +52,7 @@ def window_sums(width: int) -> dict[int, int]:
 
 
 def _made(name: str, width: int, count: int, write: Any) -> dict[int, int]:
-    names = {vectors: f"{name}{vectors}x{width}" for vectors in range(1, WIDEST + 1)}
+    names = {vectors: f"{name}_{vectors}x{width}" for vectors in range(1, WIDEST + 1)}
 
     def module(of: Any) -> None:
         for vectors, own in names.items():

@@ -15,11 +15,11 @@ from demitasse.backends import ops
 from demitasse.backends.jit import Arguments, compiled
 from demitasse.backends.jit.kernel import FLOAT, Kernel, Value
 from demitasse.backends.jit.products import products
+from demitasse.backends.onednn.axes import Axes
 from demitasse.backends.onednn.engine import Engine, Missing, address
 from demitasse.backends.onednn.layout import aligned
 from demitasse.backends.onednn.parts import Parts
 from demitasse.backends.onednn.ports import Port
-from demitasse.backends.onednn.winograd.axes import Axes
 from demitasse.backends.onednn.winograd.filters import Filters
 from demitasse.backends.onednn.winograd.matrices import Matrices, matrices
 from demitasse.backends.onednn.winograd.multiply import PRODUCTS, panels, product_values

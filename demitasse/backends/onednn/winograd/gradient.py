@@ -10,9 +10,9 @@ import numpy as np
 from demitasse.backends.jit import Arguments, compiled
 from demitasse.backends.jit.kernel import FLOAT, Kernel
 from demitasse.backends.jit.products import products
+from demitasse.backends.onednn.axes import Axes
 from demitasse.backends.onednn.engine import Engine, address
 from demitasse.backends.onednn.ports import Gradient, Port, Reader
-from demitasse.backends.onednn.winograd.axes import Axes
 from demitasse.backends.onednn.winograd.filters import FilterGradient
 from demitasse.backends.onednn.winograd.matrices import Matrices, matrices
 from demitasse.backends.onednn.winograd.multiply import PRODUCTS, panels, product_values

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from demitasse.backends.jit.kernel import FLOAT, WIDE, Kernel, Value
-from demitasse.backends.onednn.winograd.axes import Axes
+from demitasse.backends.onednn.axes import Axes
 
 __all__ = ["BLOCK", "Block", "blocks", "cut", "entries", "image_fields", "image_values", "strips"]
 
