@@ -4,7 +4,7 @@
 
 For each case: the layer types by their share, the slowest single steps with the code that runs
 them, and how close the products come to the machine's peak. Convolutions that run by minimal
-filtering (``tiles``) can go beyond it, for their operations are counted by the definition.
+filtering (``winograd``) can go beyond it, for their operations are counted by the definition.
 """
 
 import argparse
@@ -106,8 +106,8 @@ def _code(step: object, way: str) -> str:
     calls = getattr(step, f"{way}_calls", None)
     if calls is None:
         return "portable" if step is None else "-"
-    names = [call.implementations for call in calls]
-    return ", ".join("tiles" if len(found) > 2 else found[0].split(":")[0] for found in names)
+    names = [call.implementations[0].split(":") for call in calls]
+    return ", ".join(name[-1] if name[0] == "llvm" else name[0] for name in names)
 
 
 def _flops(op: object) -> float:

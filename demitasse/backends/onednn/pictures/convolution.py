@@ -154,7 +154,7 @@ class PictureConvolution:
     @property
     def implementations(self) -> list[str]:
         """Names of the code that it runs."""
-        return ["jit:pictures"]
+        return ["llvm:pictures"]
 
     @property
     def workspace(self) -> int:

@@ -117,7 +117,7 @@ class PictureGradient:
     @property
     def implementations(self) -> list[str]:
         """Names of the code that it runs."""
-        return ["jit:pictures"]
+        return ["llvm:pictures"]
 
     @property
     def workspace(self) -> int:

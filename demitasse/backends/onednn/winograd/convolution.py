@@ -225,7 +225,7 @@ class TiledConvolution:
     @property
     def implementations(self) -> list[str]:
         """Names of the code that it runs."""
-        return ["jit:winograd"]
+        return ["llvm:winograd"]
 
     @property
     def workspace(self) -> int:

@@ -147,7 +147,7 @@ class TiledFilterGradient:
     @property
     def implementations(self) -> list[str]:
         """Names of the code that it runs."""
-        return ["jit:winograd"]
+        return ["llvm:winograd"]
 
     @property
     def workspace(self) -> int:
