@@ -4,21 +4,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lowered import build, expect_same, layer, net, run
+from lowered import NEEDS_KERNELS, build, calls, conv, expect_same, layer, net, run
 
 from demitasse.backends import jit
-from demitasse.backends.onednn import pictures, status, winograd
-from demitasse.backends.onednn.engine import engine
+from demitasse.backends.onednn import pictures, winograd
 from demitasse.backends.onednn.pictures import windows
 from demitasse.config import settings
 
-pytestmark = [
-    pytest.mark.skipif(not status().loaded, reason=str(status())),
-    pytest.mark.skipif(not jit.status().ready, reason=str(jit.status())),
-    pytest.mark.skipif(
-        status().loaded and not engine().width, reason="oneDNN is to use older instructions"
-    ),
-]
+pytestmark = NEEDS_KERNELS
 if jit.status().ready:
     from demitasse.backends.onednn.pictures.convolution import PictureConvolution
     from demitasse.backends.onednn.pictures.gradient import PictureGradient
@@ -34,20 +27,8 @@ def always(monkeypatch):
     monkeypatch.setattr(pictures, "FEWEST", 0)
 
 
-def conv(m, rest, bottom="x", name="c"):
-    return layer(
-        name, "Convolution", bottom, name, f"convolution_param {{ num_output: {m} {rest} }}"
-    )
-
-
 def pool(rest="kernel_size: 2 stride: 2", bottom="c", name="p"):
     return layer(name, "Pooling", bottom, name, f"pooling_param {{ pool: MAX {rest} }}")
-
-
-def calls(planned, name="c"):
-    entry = planned.plan.entries[planned.layer_names.index(name)]
-    step = entry.group.step if entry.group else entry.step
-    return [type(call) for call in (*step.forward_calls, *step.backward_calls)]
 
 
 def expect_same_outputs(text, *, rtol=ROUNDING, passes=1):

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lowered import build, expect_same, layer, net, run
+from lowered import NEEDS_KERNELS, build, calls, conv, expect_same, layer, net, run
 
 from demitasse.backends import jit
-from demitasse.backends.onednn import status, winograd
+from demitasse.backends.onednn import winograd
 from demitasse.backends.onednn.engine import engine
 from demitasse.backends.onednn.winograd import tiling
 from demitasse.backends.onednn.winograd.costs import pays
@@ -15,13 +15,7 @@ from demitasse.backends.onednn.winograd.matrices import matrices
 from demitasse.backends.onednn.winograd.tiling import Tiling
 from demitasse.config import settings
 
-pytestmark = [
-    pytest.mark.skipif(not status().loaded, reason=str(status())),
-    pytest.mark.skipif(not jit.status().ready, reason=str(jit.status())),
-    pytest.mark.skipif(
-        status().loaded and not engine().width, reason="oneDNN is to use older instructions"
-    ),
-]
+pytestmark = NEEDS_KERNELS
 if jit.status().ready:
     from demitasse.backends.onednn.winograd.convolution import TiledConvolution
     from demitasse.backends.onednn.winograd.gradient import TiledFilterGradient
@@ -34,19 +28,6 @@ ROUNDING = 5e-5
 def always(monkeypatch):
     """Take the tiles for every convolution that can be tiled, however small."""
     monkeypatch.setattr(winograd, "pays", lambda *_, **__: True)
-
-
-def conv(m, rest="kernel_size: 3 pad: 1", bottom="x", name="c"):
-    return layer(
-        name, "Convolution", bottom, name, f"convolution_param {{ num_output: {m} {rest} }}"
-    )
-
-
-def calls(planned, name="c"):
-    index = planned.layer_names.index(name)
-    entry = planned.plan.entries[index]
-    step = entry.group.step if entry.group else entry.step
-    return [type(call) for call in (*step.forward_calls, *step.backward_calls)]
 
 
 @pytest.mark.parametrize("taps", [3, 5])

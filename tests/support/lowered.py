@@ -1,11 +1,24 @@
 """A small net with every layer lowered, against the same net in portable code."""
 
 import numpy as np
+import pytest
 
 from demitasse import Net
+from demitasse.backends import jit
+from demitasse.backends.onednn import status
+from demitasse.backends.onednn.engine import engine
 from demitasse.proto import NetParameter, parse_text
 
 SEED = 5
+
+NEEDS_KERNELS = [
+    pytest.mark.skipif(not status().loaded, reason=str(status())),
+    pytest.mark.skipif(not jit.status().ready, reason=str(jit.status())),
+    pytest.mark.skipif(
+        status().loaded and not engine().width, reason="oneDNN is to use older instructions"
+    ),
+]
+"""Marks of tests of the kernels that are made at run time."""
 
 
 def build(text, phase="TRAIN", **options):
@@ -80,3 +93,16 @@ def layer(name, kind, bottom, top, param=""):
     bottoms = " ".join(f'bottom: "{b}"' for b in bottom.split())
     tops = " ".join(f'top: "{t}"' for t in top.split())
     return f'layer {{ name: "{name}" type: "{kind}" {bottoms} {tops} {param} }}'
+
+
+def conv(m, rest="kernel_size: 3 pad: 1", bottom="x", name="c"):
+    return layer(
+        name, "Convolution", bottom, name, f"convolution_param {{ num_output: {m} {rest} }}"
+    )
+
+
+def calls(planned, name="c"):
+    """The types of what a layer's Step runs, or that of the group it begins."""
+    entry = planned.plan.entries[planned.layer_names.index(name)]
+    step = entry.group.step if entry.group else entry.step
+    return [type(call) for call in (*step.forward_calls, *step.backward_calls)]

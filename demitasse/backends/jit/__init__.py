@@ -6,7 +6,7 @@ instructions, for vectors of any width, compiled once for each processor, and ke
 """
 
 from demitasse.backends.jit.compiler import Status, compiled, folder, status
-from demitasse.backends.jit.panels import WIDEST, panels
+from demitasse.backends.jit.panels import panels
 from demitasse.backends.jit.team import Arguments
 
-__all__ = ["WIDEST", "Arguments", "Status", "compiled", "folder", "panels", "status"]
+__all__ = ["Arguments", "Status", "compiled", "folder", "panels", "status"]

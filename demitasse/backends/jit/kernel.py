@@ -116,6 +116,10 @@ class Kernel:
         """Return the smaller one."""
         return self.choose(self.below(a, b), a, b)
 
+    def most(self, a: Value, b: Value) -> Value:
+        """Return the larger one."""
+        return self.choose(self.below(a, b), b, a)
+
     def part(self, count: Value, index: Value, parts: Value) -> tuple[Value, Value]:
         """Return where one of several parts of ``count`` things begins and ends."""
         first = self.divided(self.times(count, index), parts)
@@ -192,10 +196,6 @@ class Kernel:
             value = self._b.insert_element(value, number, ir.Constant(INDEX, lane))
         return value
 
-    def number(self, vector: Value, lane: int) -> Value:
-        """Return one number of a vector."""
-        return self._b.extract_element(vector, ir.Constant(INDEX, lane))
-
     def plus(self, a: Value, b: Value) -> Value:
         """Return the sum of vectors."""
         return self._b.fadd(a, b)
@@ -222,13 +222,15 @@ class Kernel:
         """Return the vector with numbers below those of ``floor`` raised; what is NaN stays."""
         return self._b.select(self._b.fcmp_ordered(">", floor, vector), floor, vector)
 
-    def accumulate(self, vector: Value, address: Value, adds: Value) -> None:
-        """Write a vector, or add it to what is there if ``adds`` is not 0."""
+    def accumulate(self, pairs: Sequence[tuple[Value, Value]], adds: Value) -> None:
+        """Write vectors to their addresses, or add them to what is there if ``adds`` is not 0."""
         with self._b.if_else(self.below(0, adds)) as (yes, no):
             with yes:
-                self.store(self.plus(self.load(address), vector), address)
+                for vector, address in pairs:
+                    self.store(self.plus(self.load(address), vector), address)
             with no:
-                self.store(vector, address)
+                for vector, address in pairs:
+                    self.store(vector, address)
 
     def select(self, condition: Value, yes: Value, no: Value) -> Value:
         """Return one of two vectors."""

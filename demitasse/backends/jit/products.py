@@ -7,20 +7,13 @@ spread over a vector and multiplied with a row of ``b``.
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
+from collections.abc import Sequence
+from functools import cache, partial
 
-from demitasse.backends.jit.compiler import compiled
 from demitasse.backends.jit.kernel import FLOAT, Kernel, Value
-from demitasse.backends.jit.panels import WIDEST
+from demitasse.backends.jit.registers import ROWS, a_few_at_a_time, by_panel, multiply
 
-__all__ = ["ROWS", "products"]
-
-ROWS = {8: {1: 8, 2: 6, 3: 4}, 16: {1: 16, 2: 14, 3: 9}}
-"""Floats of a vector -> vectors of a panel -> rows whose sums fit into the registers, with a row of
-``b`` and one number of ``a``: 16 registers of 8 floats, 32 of 16. Fewer than eight sums would wait
-for each other."""
-
+__all__ = ["products"]
 
 UNROLLED = 4
 """Turns of the innermost loop that are written out where distances are known."""
@@ -41,14 +34,7 @@ def products(width: int, *, packed: bool = False) -> dict[int, int]:
             other, whatever the arguments say.
     """
     kind = "packed" if packed else "product"
-    names = {vectors: f"{kind}{vectors}x{width}" for vectors in range(1, WIDEST + 1)}
-
-    def write(module: Any) -> None:
-        for vectors, name in names.items():
-            _write(Kernel(module, name, 10, width, exported=True), vectors, packed=packed)
-
-    found = compiled(f"{kind}x{width}", write, *names.values())
-    return {vectors: found[name] for vectors, name in names.items()}
+    return by_panel(kind, width, 10, partial(_write, packed=packed))
 
 
 def _write(k: Kernel, vectors: int, *, packed: bool) -> None:
@@ -67,43 +53,26 @@ def _write(k: Kernel, vectors: int, *, packed: bool) -> None:
             for turn in range(unrolled):
                 right = k.add(loop.i, k.times(b_row, turn))
                 columns = [k.load(k.add(right, size * j)) for j in range(vectors)]
-                for row in range(count):
-                    place = k.add(left, k.times(a_row, row), k.times(a_column, turn))
-                    number = k.spread(k.load_number(place))
-                    for j, column in enumerate(columns):
-                        at = row * vectors + j
-                        totals[at] = k.multiply_add(number, column, totals[at])
+                here = k.add(left, k.times(a_column, turn))
+                multiply(
+                    k, totals, [k.add(here, k.times(a_row, row)) for row in range(count)], columns
+                )
             loop.next = [*totals, k.add(left, k.times(a_column, unrolled))]
         *totals, left = loop.out
         return totals, left
 
-    def sums(a: Value, c: Value, count: int) -> None:
+    def sums(starts: Sequence[Value], count: int) -> None:
+        left, c = starts
         places = [
             k.add(c, k.times(c_row, row), size * j) for row in range(count) for j in range(vectors)
         ]
-        totals, left, begin = [k.constant(0.0)] * len(places), a, b
+        totals, begin = [k.constant(0.0)] * len(places), b
         if packed and count == most:
             middle = k.minus(end, k.times(k.rest(length, UNROLLED), b_row))
             totals, left = turns(totals, left, begin, middle, count, UNROLLED)
             begin = middle
         totals, _ = turns(totals, left, begin, end, count, 1)
-        found = list(zip(totals, places, strict=True))
-        with k.cases(adds) as case:
-            case(0)
-            for total, place in found:
-                k.store(total, place)
-            case(1)
-            for total, place in found:
-                k.store(k.plus(k.load(place), total), place)
+        k.accumulate(list(zip(totals, places, strict=True)), adds)
 
-    with k.loop(k.divided(rows, most), carry=[a, c]) as loop:
-        sums(loop.values[0], loop.values[1], most)
-        loop.next = [
-            k.add(loop.values[0], k.times(a_row, most)),
-            k.add(loop.values[1], k.times(c_row, most)),
-        ]
-    with k.cases(k.rest(rows, most)) as case:
-        for count in range(1, most):
-            case(count)
-            sums(loop.out[0], loop.out[1], count)
+    a_few_at_a_time(k, rows, most, (a, c), (a_row, c_row), sums)
     k.done()

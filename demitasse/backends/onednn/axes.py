@@ -7,7 +7,12 @@ import math
 from demitasse.backends.onednn.engine import Missing
 from demitasse.backends.onednn.layout import Layout
 
-__all__ = ["Axes"]
+__all__ = ["Axes", "first_channels"]
+
+
+def first_channels(count: int, width: int) -> list[int]:
+    """Return the first channel of each vector; the last begins early where they do not divide."""
+    return [min(at, count - width) for at in range(0, count, width)]
 
 
 class Axes:
@@ -50,5 +55,5 @@ class Axes:
             loops[axis][0][1] if loops[axis] else layout.size for axis in (0, 2, 3)
         )
         next_block = channels[0][1] if len(channels) > 1 else 0
-        firsts = [min(at, shape[1] - width) for at in range(0, shape[1], width)]
+        firsts = first_channels(shape[1], width)
         self.vectors = [(at, at // block * next_block + at % block) for at in firsts]

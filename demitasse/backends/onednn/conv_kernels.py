@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from demitasse.backends import ops
+from demitasse.backends import jit, ops
 from demitasse.backends.onednn.constants import Arg
 from demitasse.backends.onednn.engine import Engine, Missing
 from demitasse.backends.onednn.parts import Parts
@@ -45,7 +45,7 @@ class ConvKernels:
         self, engine: Engine, op: ops.Conv, x: ops.Shape, y: ops.Shape, *, training: bool
     ) -> None:
         self.engine, self._picture = engine, engine.plain(x)
-        width, threads = engine.width, wanted()
+        width, threads = engine.width if jit.status().ready else 0, wanted()
         self.tiling = tiling_of(op, x, y, width=width, threads=threads, training=training)
         self._windows = windows_of(op, x, y, width=width, threads=threads)
         self._filters: Filters | None = None

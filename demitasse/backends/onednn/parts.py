@@ -1,15 +1,21 @@
-"""What a convolution in kernels of our own is made of."""
+"""What a convolution in kernels of our own is made of, and when its filters are made again."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from demitasse.backends.onednn.ports import Reader, Writer
 
-__all__ = ["Parts"]
+if TYPE_CHECKING:
+    from demitasse.memory import SyncedMemory
+
+__all__ = ["Parts", "refreshed"]
+
+Version = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -33,3 +39,13 @@ class Parts:
     def offsets(self) -> np.ndarray | None:
         """Return the offsets as they are now."""
         return self.bias.array() if isinstance(self.bias, Reader) else self.bias
+
+
+def refreshed(
+    memory: SyncedMemory, version: Version, update: Callable[[np.ndarray], None]
+) -> Version:
+    """Call ``update`` with what a memory holds if that is not ``version``; return its version."""
+    now = memory.serial, memory.version
+    if now != version:
+        update(memory.cpu_data())
+    return now

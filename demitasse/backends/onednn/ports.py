@@ -18,7 +18,7 @@ from demitasse.transfers import transfers
 if TYPE_CHECKING:
     from demitasse.memory import SyncedMemory
 
-__all__ = ["Call", "Gradient", "Port", "Reader", "Writer"]
+__all__ = ["Call", "Gradient", "Port", "Reader", "Writer", "converted_bytes"]
 
 
 class Port:
@@ -160,6 +160,12 @@ def copy_between(engine: Engine, memory: SyncedMemory, target: np.ndarray, layou
     transfers.note(reorders=1)
 
 
+def converted_bytes(ports: Sequence[Port]) -> int:
+    """Return the bytes of converted copies that ports hold."""
+    scratch = (getattr(port, "scratch", None) for port in ports)
+    return sum(array.nbytes for array in scratch if array is not None)
+
+
 class Call:
     """A primitive with its ports: what a Step runs.
 
@@ -203,5 +209,4 @@ class Call:
     @property
     def workspace(self) -> int:
         """Bytes of converted copies it holds."""
-        scratch = (getattr(port, "scratch", None) for port in self.ports)
-        return sum(array.nbytes for array in scratch if array is not None)
+        return converted_bytes(self.ports)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from demitasse.backends import jit, ops
+from demitasse.backends import ops
 from demitasse.backends.onednn.pictures.windows import Windows
 
 __all__ = ["windows_of"]
@@ -30,11 +30,11 @@ def windows_of(
         op: The convolution.
         x: Its input's shape, (N, C, H, W).
         y: Its output's shape.
-        width: Floats of the processor's vectors; 0 where there are none that kernels use.
+        width: Floats of a kernel's vectors; 0 where none can be made.
         threads: How many work on it.
     """
     few = len(op.kernel) == 2 and op.group == 1 and x[1] < width <= y[1]
-    if not few or max(op.kernel) == 1 or op.kernel[1] > WIDEST or not jit.status().ready:
+    if not few or max(op.kernel) == 1 or op.kernel[1] > WIDEST:
         return None
     if 2 * math.prod(y) * x[1] * math.prod(op.kernel) < FEWEST:
         return None

@@ -11,6 +11,7 @@ import numpy as np
 
 from demitasse.backends.jit.kernel import FLOAT, WIDE, Kernel, Value
 from demitasse.backends.onednn.axes import Axes
+from demitasse.backends.onednn.borders import bordered
 from demitasse.backends.onednn.pictures.windows import Windows
 
 __all__ = ["BANDS", "Band", "band_values", "bands", "panels"]
@@ -40,7 +41,8 @@ class Band(NamedTuple):
     Attributes:
         copy: Where the picture's rows are.
         output: Where the first of what comes out is.
-        row: Its row in the picture.
+        row: Its row among those that come out.
+        line: The convolution's row that it begins with.
         rows: How many rows come out.
         filters: Where the lane's filters are.
         again: Whether the lane has had some before, 1 or 0.
@@ -49,6 +51,7 @@ class Band(NamedTuple):
     copy: Value
     output: Value
     row: Value
+    line: Value
     rows: Value
     filters: Value
     again: Value
@@ -75,34 +78,31 @@ def bands(
         copy = k.add(f.scratch, k.times(lane.i, f.scratch_size))
         if ones:
             area = k.times(f.high, f.wide)
-            first = k.at(copy, k.times(area, f.planes))
+            plane = k.at(copy, k.times(area, f.planes))
             with k.loop(area) as place:
-                k.store(k.real(1.0), k.at(first, place.i))
+                k.store(k.real(1.0), k.at(plane, place.i))
         filters = k.at(f.filters, k.times(lane.i, f.filter_lane))
         begin, end = k.part(f.count, lane.i, f.lanes)
         with k.loop(end, begin) as band:
             image = k.divided(band.i, f.bands)
             row = k.times(k.rest(band.i, f.bands), f.band)
             rows = k.least(f.band, k.minus(f.down, row))
-            _copy(k, f, image, k.minus(k.times(line(row), f.step_down), f.top), copy)
+            first = line(row)
+            _copy(k, f, image, k.minus(k.times(first, f.step_down), f.top), copy)
             output = k.add(k.times(image, f.y_image), k.times(row, f.y_row))
             again = k.least(k.minus(band.i, begin), 1)
-            yield Band(copy, k.at(f.y_at, output), row, rows, filters, again)
+            yield Band(copy, k.at(f.y_at, output), row, first, rows, filters, again)
 
 
 def _copy(k: Kernel, f: SimpleNamespace, image: Value, first: Value, copy: Value) -> None:
     """Write the copy of a picture's rows from ``first`` on, with zeros around it."""
-    end = k.least(k.add(f.left, f.breadth), f.wide)
     with k.loop(f.planes) as plane, k.loop(f.high) as line:
         y = k.add(first, line.i)
-        inside = k.both(k.below(-1, y), k.below(y, f.height))
-        begin, stop = k.choose(inside, f.left, f.wide), k.choose(inside, end, f.wide)
         there = k.at(copy, k.times(k.add(k.times(plane.i, f.high), line.i), f.wide))
         source = k.add(k.times(image, f.x_image), k.times(plane.i, f.x_plane), k.times(y, f.x_row))
         here = k.at(f.x_at, k.minus(source, f.left))
-        for turns in ((begin, 0), (f.wide, stop)):
-            with k.loop(*turns) as zero:
-                k.store(k.real(0.0), k.at(there, zero.i))
+        zero = (there, k.real(0.0), FLOAT)
+        begin, stop = bordered(k, y, (f.height, f.breadth), f.left, f.wide, zero)
         whole = k.minus(stop, k.rest(k.minus(stop, begin), k.width))
         with k.loop(whole, begin, k.width) as column:
             k.store(k.load(k.at(here, column.i)), k.at(there, column.i))

@@ -13,12 +13,12 @@ from demitasse.backends.jit.kernel import FLOAT, WIDE, Kernel, Value
 from demitasse.backends.onednn.axes import Axes
 from demitasse.backends.onednn.engine import Engine, address
 from demitasse.backends.onednn.layout import aligned
-from demitasse.backends.onednn.parts import Parts
+from demitasse.backends.onednn.parts import Parts, refreshed
 from demitasse.backends.onednn.pictures.bands import BANDS, Band, band_values, bands, panels
 from demitasse.backends.onednn.pictures.pooling import POOL, carry, pool_values, pooled
 from demitasse.backends.onednn.pictures.products import window_products
 from demitasse.backends.onednn.pictures.windows import Windows
-from demitasse.backends.onednn.ports import Port
+from demitasse.backends.onednn.ports import Port, converted_bytes
 
 __all__ = ["PictureConvolution"]
 
@@ -139,10 +139,7 @@ class PictureConvolution:
         parts = self.parts
         source, target = parts.source.array(), parts.target.array()
         if parts.weight is not None:
-            memory = parts.weight.data_memory
-            if self.version != (memory.serial, memory.version):
-                self.update(memory.cpu_data())
-                self.version = memory.serial, memory.version
+            self.version = refreshed(parts.weight.data_memory, self.version, self.update)
         offsets = parts.offsets()
         if offsets is not None:
             np.take(offsets, self.windows.order, out=self.offsets)
@@ -159,6 +156,4 @@ class PictureConvolution:
     @property
     def workspace(self) -> int:
         """Bytes it holds."""
-        scratch = self.parts.source.scratch
-        converted = 0 if scratch is None else scratch.nbytes
-        return self.filters.nbytes + converted
+        return self.filters.nbytes + converted_bytes(self.ports)

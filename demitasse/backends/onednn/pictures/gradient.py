@@ -15,7 +15,7 @@ from demitasse.backends.onednn.layout import aligned
 from demitasse.backends.onednn.pictures.bands import BANDS, band_values, bands, panels
 from demitasse.backends.onednn.pictures.products import window_sums
 from demitasse.backends.onednn.pictures.windows import Windows
-from demitasse.backends.onednn.ports import Gradient, Port, Reader
+from demitasse.backends.onednn.ports import Gradient, Port, Reader, converted_bytes
 
 __all__ = ["PictureGradient"]
 
@@ -122,6 +122,4 @@ class PictureGradient:
     @property
     def workspace(self) -> int:
         """Bytes it holds."""
-        scratch = [self.source.scratch, self.gradient.scratch, self.weight.scratch]
-        converted = sum(array.nbytes for array in scratch if array is not None)
-        return self.sums.nbytes + converted
+        return self.sums.nbytes + converted_bytes(self.ports)

@@ -47,10 +47,9 @@ def carry(
         The first row of the convolution that is computed, and that behind the last, both counted
         from the band's first.
     """
-    first = k.minus(k.times(band.row, f.pool_down), f.pool_top)
-    above = k.choose(k.below(first, 0), k.minus(0, first), 0)
+    above = k.most(k.minus(0, band.line), 0)
     lines = k.add(k.times(k.minus(band.rows, 1), f.pool_down), high)
-    end = k.least(lines, k.minus(f.lines, first))
+    end = k.least(lines, k.minus(f.lines, band.line))
     common = k.minus(high, f.pool_down)
     carried = k.both(k.both(k.below(0, band.again), k.below(0, band.row)), k.below(0, common))
     size = k.times(f.right, f.pixel)
@@ -75,8 +74,7 @@ def pooled(
         shape: Rows and columns of a window.
     """
     high, wide = shape
-    first = k.minus(k.times(band.row, f.pool_down), f.pool_top)
-    begins = k.choose(k.below(first, 0), k.minus(0, first), 0)
+    begins = k.most(k.minus(0, band.line), 0)
     next_row, size = k.times(f.right, f.pixel), FLOAT * k.width
     with k.loop(band.rows) as row, k.loop(f.pool_breadth) as column:
         top = k.times(row.i, f.pool_down)
@@ -102,8 +100,8 @@ def pooled(
                         largest = k.at_least(largest, value)
                 k.store(largest, there)
                 case(0)
-                rows = k.choose(k.below(top, begins), k.minus(begins, top), 0)
-                columns = k.choose(k.below(left, 0), k.minus(0, left), 0)
+                rows = k.most(k.minus(begins, top), 0)
+                columns = k.most(k.minus(0, left), 0)
                 last_row = k.least(high, k.minus(ends, top))
                 last_column = k.least(wide, k.minus(f.right, left))
                 with k.loop(last_row, rows, carry=[k.constant(LEAST)]) as down:

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
-from demitasse.backends.jit import WIDEST, compiled
 from demitasse.backends.jit.kernel import FLOAT, WIDE, Kernel, Value
-from demitasse.backends.jit.products import ROWS
+from demitasse.backends.jit.registers import ROWS, a_few_at_a_time, by_panel, multiply
 
 __all__ = ["window_products", "window_sums"]
 
@@ -35,7 +33,7 @@ def window_products(width: int, row: int, step: int, stride: int) -> dict[int, i
     def write(k: Kernel, vectors: int) -> None:
         _write_product(k, vectors, [FLOAT * step * tap for tap in range(row)], FLOAT * stride)
 
-    return _made(f"window_product{row}s{step}s{stride}", width, 10, write)
+    return by_panel(f"window_product{row}s{step}s{stride}", width, 10, write)
 
 
 @cache
@@ -48,18 +46,7 @@ def window_sums(width: int) -> dict[int, int]:
     vectors' places; the totals, tap after tap, to which the sums are added; pixels of a row, and
     rows.
     """
-    return _made("window_sum", width, 12, _write_sum)
-
-
-def _made(name: str, width: int, count: int, write: Any) -> dict[int, int]:
-    names = {vectors: f"{name}_{vectors}x{width}" for vectors in range(1, WIDEST + 1)}
-
-    def module(of: Any) -> None:
-        for vectors, own in names.items():
-            write(Kernel(of, own, count, width, exported=True), vectors)
-
-    found = compiled(f"{name}x{width}", module, *names.values())
-    return {vectors: found[own] for vectors, own in names.items()}
+    return by_panel("window_sum", width, 12, _write_sum)
 
 
 def _write_product(k: Kernel, vectors: int, taps: Sequence[int], stride: int) -> None:
@@ -70,32 +57,23 @@ def _write_product(k: Kernel, vectors: int, taps: Sequence[int], stride: int) ->
     least = k.spread(k.load_number(floor))
     end = k.add(table, length)
 
-    def sums(a: Value, c: Value, count: int) -> None:
+    def sums(starts: Sequence[Value], count: int) -> None:
+        a, c = starts
         with k.loop(end, table, WIDE, carry=[*biases * count, b]) as loop:
             *totals, right = loop.values
             left = k.add(a, k.load_word(loop.i))
             for number, tap in enumerate(taps):
                 row, window = k.add(right, size * vectors * number), k.opaque(left)
                 filters = [k.load(k.add(row, size * j)) for j in range(vectors)]
-                for pixel in range(count):
-                    value = k.spread(k.load_number(k.add(window, stride * pixel + tap)))
-                    for j, one in enumerate(filters):
-                        at = pixel * vectors + j
-                        totals[at] = k.multiply_add(value, one, totals[at])
+                numbers = [k.add(window, stride * pixel + tap) for pixel in range(count)]
+                multiply(k, totals, numbers, filters)
             loop.next = [*totals, k.add(right, size * vectors * len(taps))]
         for pixel in range(count):
             for j, place in enumerate(places):
                 total = k.at_least(loop.out[pixel * vectors + j], least)
                 k.store(total, k.add(c, k.times(next_c, pixel), place))
 
-    with k.loop(k.divided(pixels, most), carry=[a, c]) as loop:
-        sums(loop.values[0], loop.values[1], most)
-        steps = (stride, next_c)
-        loop.next = [k.add(v, k.times(n, most)) for v, n in zip(loop.values, steps, strict=True)]
-    with k.cases(k.rest(pixels, most)) as case:
-        for count in range(1, most):
-            case(count)
-            sums(loop.out[0], loop.out[1], count)
+    a_few_at_a_time(k, pixels, most, (a, c), (stride, next_c), sums)
     k.done()
 
 
@@ -104,7 +82,8 @@ def _write_sum(k: Kernel, vectors: int) -> None:
     most, size = ROWS[k.width][vectors], FLOAT * k.width
     places = [k.load_word(k.add(places, WIDE * j)) for j in range(vectors)]
 
-    def sums(taps: Value, c: Value, count: int) -> None:
+    def sums(starts: Sequence[Value], count: int) -> None:
+        taps, c = starts
         lefts = [k.add(a, k.load_word(k.add(taps, WIDE * tap))) for tap in range(count)]
         zeros = [k.constant(0.0)] * (count * vectors)
         with k.loop(rows, carry=zeros) as row:
@@ -112,25 +91,10 @@ def _write_sum(k: Kernel, vectors: int) -> None:
             with k.loop(pixels, carry=[*row.values, first, right]) as pixel:
                 *totals, offset, gradient = pixel.values
                 slopes = [k.load(k.add(gradient, place)) for place in places]
-                for tap, left in enumerate(lefts):
-                    number = k.spread(k.load_number(k.add(left, offset)))
-                    for j, slope in enumerate(slopes):
-                        at = tap * vectors + j
-                        totals[at] = k.multiply_add(number, slope, totals[at])
+                multiply(k, totals, [k.add(left, offset) for left in lefts], slopes)
                 pixel.next = [*totals, k.add(offset, next_a), k.add(gradient, next_b)]
             row.next = pixel.out[: len(zeros)]
-        for at, total in enumerate(row.out):
-            target = k.add(c, size * at)
-            k.store(k.plus(k.load(target), total), target)
+        k.accumulate([(total, k.add(c, size * at)) for at, total in enumerate(row.out)], 1)
 
-    with k.loop(k.divided(length, most), carry=[taps, c]) as loop:
-        sums(loop.values[0], loop.values[1], most)
-        loop.next = [
-            k.add(loop.values[0], WIDE * most),
-            k.add(loop.values[1], size * vectors * most),
-        ]
-    with k.cases(k.rest(length, most)) as case:
-        for count in range(1, most):
-            case(count)
-            sums(loop.out[0], loop.out[1], count)
+    a_few_at_a_time(k, length, most, (taps, c), (WIDE, size * vectors), sums)
     k.done()

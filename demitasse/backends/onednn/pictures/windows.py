@@ -9,6 +9,7 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.jit import panels
+from demitasse.backends.onednn.axes import first_channels
 
 __all__ = ["Windows"]
 
@@ -135,8 +136,8 @@ class Windows:
 
     @cached_property
     def vectors(self) -> list[int]:
-        """First filter of each vector; the last one begins early where they do not divide."""
-        return [min(at, self.y[1] - self.width) for at in range(0, self.y[1], self.width)]
+        """First filter of each vector."""
+        return first_channels(self.y[1], self.width)
 
     @cached_property
     def panels(self) -> list[tuple[int, int]]:

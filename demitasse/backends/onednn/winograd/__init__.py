@@ -8,7 +8,7 @@ core's own cache. Rounding errors are three to five times those of the definitio
 
 from __future__ import annotations
 
-from demitasse.backends import jit, ops
+from demitasse.backends import ops
 from demitasse.backends.onednn.winograd.costs import pays
 from demitasse.backends.onednn.winograd.matrices import FINITE, matrices
 from demitasse.backends.onednn.winograd.tiling import Tiling
@@ -26,11 +26,11 @@ def tiling_of(
         op: The convolution.
         x: Its input's shape, (N, C, H, W).
         y: Its output's shape.
-        width: Floats of the processor's vectors; 0 where there are none that kernels use.
+        width: Floats of a kernel's vectors; 0 where none can be made.
         threads: How many work on it.
         training: Whether filters change between passes.
     """
-    if len(op.kernel) != 2 or not width or not settings.get("winograd") or not jit.status().ready:
+    if len(op.kernel) != 2 or not width or not settings.get("winograd"):
         return None
     taps = op.kernel[0]
     plain = {*op.stride, *op.dilation} == {1} and op.kernel[1] == taps in FINITE

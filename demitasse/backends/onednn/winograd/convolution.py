@@ -19,7 +19,7 @@ from demitasse.backends.onednn.axes import Axes
 from demitasse.backends.onednn.engine import Engine, Missing, address
 from demitasse.backends.onednn.layout import aligned
 from demitasse.backends.onednn.parts import Parts
-from demitasse.backends.onednn.ports import Port
+from demitasse.backends.onednn.ports import Port, converted_bytes
 from demitasse.backends.onednn.winograd.filters import Filters
 from demitasse.backends.onednn.winograd.matrices import Matrices, matrices
 from demitasse.backends.onednn.winograd.multiply import PRODUCTS, panels, product_values
@@ -62,7 +62,7 @@ def _kernel(taps: int, width: int, *, pool: bool) -> int:
 def _write(module: Any, name: str, of: Matrices, width: int, *, pool: bool) -> None:
     side, step = len(of.input), of.outputs
     forth = transform(module, "forth", of.input, width)
-    back = _back_pooled(module, of, width) if pool else _back(module, of, width)
+    back = _back(module, of, width, pool=pool)
     k = Kernel(module, name, 1, width, exported=True)
     f = k.fields(FIELDS)
     data, sums = (k.bytes(f.data_row), k.bytes(f.data_point)), k.bytes(f.sum_row)
@@ -112,49 +112,41 @@ def _join(
             )  # fmt: skip
 
 
-def _back(module: Any, of: Matrices, width: int) -> Kernel:
+def _back(module: Any, of: Matrices, width: int, *, pool: bool) -> Kernel:
     """Return the kernel that takes one tile's sums at the points to its outputs.
 
-    Its arguments are the first point's address and the bytes to the next one, the first output's
-    address, the bytes to the next row and column, how many rows and columns there are, the
-    addresses of the offsets and of the number that outputs are raised to, and scratch.
+    Its arguments are the first point's address and the bytes to the next one, the address of the
+    first that comes out, the bytes to the next row and column, how many rows and columns of outputs
+    there are, the addresses of the offsets and of the number that outputs are raised to, and
+    scratch.
+
+    Args:
+        module: What it belongs to.
+        of: The matrices.
+        width: Filters of a vector.
+        pool: Whether what comes out is the largest of each four outputs, of those that there are.
     """
     k = Kernel(module, "back", 10, width)
     source, point, target, row, column, rows, broad, offsets, floor, scratch = k.arguments
-    side = len(of.input)
+    side, step = len(of.input), 2 if pool else 1
     columns(k, of.output, source, (k.times(point, side), point), scratch)
     bias, least = k.load(offsets), k.spread(k.load_number(floor))
-    with k.loop(rows) as loop:
-        values = line(k, scratch, loop.i, side)
-        first = k.add(target, k.times(loop.i, row))
-        for place, value in enumerate(combined(k, of.output, values)):
+    with k.loop(rows, 0, step) as loop:
+        values = combined(k, of.output, line(k, scratch, loop.i, side))
+        if pool:
+            # a row or column that is not there is replaced by the one beside it
+            number = k.least(k.add(loop.i, 1), k.minus(rows, 1))
+            below = combined(k, of.output, line(k, scratch, number, side))
+            values = [k.at_least(one, other) for one, other in zip(values, below, strict=True)]
+        first = k.add(target, k.times(k.divided(loop.i, step), row))
+        for place in range(0, of.outputs, step):
             with k.when(k.below(place, broad)):
+                value = values[place]
+                if pool:
+                    beside = k.select(k.below(place + 1, broad), values[place + 1], value)
+                    value = k.at_least(value, beside)
                 result = k.at_least(k.plus(value, bias), least)
-                k.store(result, k.add(first, k.times(column, place)))
-    k.done()
-    return k
-
-
-def _back_pooled(module: Any, of: Matrices, width: int) -> Kernel:
-    """Return the same with the largest of each four outputs, of those that there are."""
-    k = Kernel(module, "back", 10, width)
-    source, point, target, row, column, rows, broad, offsets, floor, scratch = k.arguments
-    side = len(of.input)
-    columns(k, of.output, source, (k.times(point, side), point), scratch)
-    bias, least = k.load(offsets), k.spread(k.load_number(floor))
-    with k.loop(rows, 0, 2) as loop:
-        # a row or column that is not there is replaced by the one beside it
-        below = k.least(k.add(loop.i, 1), k.minus(rows, 1))
-        upper, lower = (
-            combined(k, of.output, line(k, scratch, number, side)) for number in (loop.i, below)
-        )
-        first = k.add(target, k.times(k.divided(loop.i, 2), row))
-        for place in range(0, of.outputs, 2):
-            with k.when(k.below(place, broad)):
-                left, right = (k.at_least(upper[at], lower[at]) for at in (place, place + 1))
-                both = k.select(k.below(place + 1, broad), right, left)
-                result = k.at_least(k.plus(k.at_least(left, both), bias), least)
-                k.store(result, k.add(first, k.times(column, place // 2)))
+                k.store(result, k.add(first, k.times(column, place // step)))
     k.done()
     return k
 
@@ -230,6 +222,4 @@ class TiledConvolution:
     @property
     def workspace(self) -> int:
         """Bytes it holds."""
-        scratch = self.parts.source.scratch
-        converted = 0 if scratch is None else scratch.nbytes
-        return self.filters.points.nbytes + converted
+        return self.filters.points.nbytes + converted_bytes(self.ports)

@@ -13,6 +13,7 @@ from demitasse.backends.jit import Arguments, compiled
 from demitasse.backends.jit.kernel import FLOAT, WIDE, Kernel, Value
 from demitasse.backends.onednn.engine import address
 from demitasse.backends.onednn.layout import aligned
+from demitasse.backends.onednn.parts import refreshed
 from demitasse.backends.onednn.winograd.matrices import matrices
 from demitasse.backends.onednn.winograd.tiling import Tiling
 from demitasse.backends.onednn.winograd.transforms import transform
@@ -162,10 +163,7 @@ class Filters:
 
     def of(self, blob: Any) -> np.ndarray:
         """Return the filters of a parameter, transformed."""
-        memory = blob.data_memory
-        if self.version != (memory.serial, memory.version):
-            self.update(memory.cpu_data())
-            self.version = memory.serial, memory.version
+        self.version = refreshed(blob.data_memory, self.version, self.update)
         return self.points
 
     def update(self, weights: np.ndarray) -> None:

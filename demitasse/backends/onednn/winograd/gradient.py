@@ -12,7 +12,7 @@ from demitasse.backends.jit.kernel import FLOAT, Kernel
 from demitasse.backends.jit.products import products
 from demitasse.backends.onednn.axes import Axes
 from demitasse.backends.onednn.engine import Engine, address
-from demitasse.backends.onednn.ports import Gradient, Port, Reader
+from demitasse.backends.onednn.ports import Gradient, Port, Reader, converted_bytes
 from demitasse.backends.onednn.winograd.filters import FilterGradient
 from demitasse.backends.onednn.winograd.matrices import Matrices, matrices
 from demitasse.backends.onednn.winograd.multiply import PRODUCTS, panels, product_values
@@ -82,7 +82,7 @@ def _sum(k: Kernel, f: Any, block: Block, slopes: Any) -> None:
         with k.loop(block.tiles, carry=[k.constant(0.0), k.add(slopes, here)]) as tile:
             total, at = tile.values
             tile.next = [k.plus(total, k.load(at)), k.add(at, k.bytes(f.sum_row))]
-        k.accumulate(tile.out[0], k.add(offsets, here), block.again)
+        k.accumulate([(tile.out[0], k.add(offsets, here))], block.again)
 
 
 class TiledFilterGradient:
@@ -152,5 +152,4 @@ class TiledFilterGradient:
     @property
     def workspace(self) -> int:
         """Bytes it holds."""
-        scratch = [self.source.scratch, self.gradient.scratch, self.weight.scratch]
-        return sum(array.nbytes for array in scratch if array is not None)
+        return converted_bytes(self.ports)

@@ -10,6 +10,7 @@ import numpy as np
 
 from demitasse.backends.jit.kernel import FLOAT, WIDE, Kernel, Value
 from demitasse.backends.onednn.axes import Axes
+from demitasse.backends.onednn.borders import bordered
 
 __all__ = ["BLOCK", "Block", "blocks", "cut", "entries", "image_fields", "image_values", "strips"]
 
@@ -157,14 +158,10 @@ def cut(
         first = k.minus(k.times(row, step), top)
         with k.loop(high) as line:
             y = k.add(first, line.i)
-            inside = k.both(k.below(-1, y), k.below(y, height))
-            begin = k.choose(inside, left, wide)
-            end = k.choose(inside, k.least(k.add(left, breadth), wide), wide)
             here = k.add(source, k.bytes(k.minus(k.times(y, row_step), k.times(left, column_step))))
             there = k.add(copy, k.times(line.i, next_row))
-            for turns in ((begin, 0), (wide, end)):
-                with k.loop(*turns) as zero:
-                    k.store(k.constant(0.0), k.add(there, k.times(zero.i, size)))
+            zero = (there, k.constant(0.0), size)
+            begin, end = bordered(k, y, (height, breadth), left, wide, zero)
             with k.loop(end, begin) as column:
                 value = k.load(k.add(here, k.bytes(k.times(column.i, column_step))))
                 k.store(value, k.add(there, k.times(column.i, size)))
