@@ -65,15 +65,17 @@ class Entry:
         self.ran_in: Group | None = None
         self.epoch = -1
         self._lowered = lowered
+        self._weighted = [blob.shape for blob in place.top]
         self._steps: OrderedDict[tuple[object, ...], Step | None] = OrderedDict()
         self._groups: OrderedDict[tuple[object, ...], Group | None] = OrderedDict()
 
     def reshape(self) -> None:
         """Let the layer give its tops their shapes."""
-        before = [blob.shape for blob in self.place.top]
         self.layer.reshape(self.place.bottom, self.place.top)
-        if [blob.shape for blob in self.place.top] != before:
+        shapes = [blob.shape for blob in self.place.top]
+        if shapes != self._weighted:
             self.layer.fill_loss_weights(self.place.top)
+            self._weighted = shapes
 
     def lower(self) -> bool:
         """Find or prepare the Step for the present shapes; True when it is a new one."""
@@ -87,16 +89,21 @@ class Entry:
             self.step = self._steps[key]
             return False
         self.step = self.layer.device.backend.lower(op, self._operands())
-        self._keep(key)
+        if self.step is None:
+            self._keep(key)
         return self.step is not None
 
     def lower_backward(self) -> None:
-        """Ask a new Step for its gradient; without one the layer runs its portable code."""
-        if self.step is not None and not self.step.lower_backward(self._operands()):
-            op = self.layer.op
+        """Ask a new Step for its gradient; without one the layer runs its portable code.
+
+        Only now is the Step kept: one whose preparation was interrupted is never met again.
+        """
+        op = self.layer.op
+        if op is None or self.step is None:
+            return
+        if not self.step.lower_backward(self._operands()):
             self.step = None
-            if op is not None:
-                self._keep(self._key(op))
+        self._keep(self._key(op))
 
     def fuse(self, followers: Sequence[Entry]) -> None:
         """Find or prepare a group of this layer and as many of the ``followers`` as possible.
