@@ -6,23 +6,51 @@ A pool of our own would fight with that one: its threads keep spinning for a whi
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-__all__ = ["FUNCTIONS", "Arguments", "functions", "openmp"]
+__all__ = ["FUNCTIONS", "Arguments", "bounded_spinning", "functions", "openmp"]
 
 FUNCTIONS = ("omp_get_thread_num", "omp_get_num_threads", "GOMP_barrier")
 """What kernels call."""
+
+
+SPIN_COUNT = "10000"
+"""Turns that a thread waits awake for the others, some microseconds, before it sleeps. By itself
+the runtime waits for milliseconds, which it takes from threads that have work to do wherever other
+programs use the cores too."""
+
+WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+"""Variables by which a user says how threads wait."""
+
+
+@contextmanager
+def bounded_spinning() -> Iterator[None]:
+    """Let an OpenMP runtime that is loaded here spin for a bounded time, unless the user chose.
+
+    The runtime reads its environment once, when it is loaded.
+    """
+    if any(name in os.environ for name in WAITING):
+        yield
+        return
+    os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
+    try:
+        yield
+    finally:
+        os.environ.pop("GOMP_SPINCOUNT", None)
 
 
 @cache
 def openmp() -> Any:
     """Return the OpenMP runtime that oneDNN's library has loaded, or None."""
     try:
-        runtime = ctypes.CDLL("libgomp.so.1")
+        with bounded_spinning():
+            runtime = ctypes.CDLL("libgomp.so.1")
         runtime.GOMP_parallel.argtypes = [
             ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint,
         ]  # fmt: skip

@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from demitasse.backends.jit.team import bounded_spinning
 from demitasse.config import settings
 
 __all__ = ["AVX2", "AVX512", "Status", "load", "status"]
@@ -197,7 +198,8 @@ def _found() -> tuple[Any, Status]:
     refused = []
     for place in _places():
         try:
-            library = ctypes.CDLL(place)
+            with bounded_spinning():
+                library = ctypes.CDLL(place)
             version = _version(library)
             if version.major != 3:
                 refused.append(f"{place} is version {version.major}, 3 is needed")
