@@ -6,19 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lowered import NEEDS_KERNELS, build, calls, conv, expect_same, layer, net, run
 
-from demitasse.backends import jit
-from demitasse.backends.onednn import winograd
-from demitasse.backends.onednn.engine import engine
-from demitasse.backends.onednn.winograd import tiling
-from demitasse.backends.onednn.winograd.costs import pays
-from demitasse.backends.onednn.winograd.matrices import matrices
-from demitasse.backends.onednn.winograd.tiling import Tiling
+from demitasse.backends.kernels import language as jit
+from demitasse.backends.kernels import winograd
+from demitasse.backends.kernels.winograd import tiling
+from demitasse.backends.kernels.winograd.costs import pays
+from demitasse.backends.kernels.winograd.matrices import matrices
+from demitasse.backends.kernels.winograd.tiling import Tiling
+from demitasse.backends.onednn.library.engine import engine
 from demitasse.config import settings
 
 pytestmark = NEEDS_KERNELS
 if jit.status().ready:
-    from demitasse.backends.onednn.winograd.convolution import TiledConvolution
-    from demitasse.backends.onednn.winograd.gradient import TiledFilterGradient
+    from demitasse.backends.kernels.winograd.convolution import TiledConvolution
+    from demitasse.backends.kernels.winograd.gradient import TiledFilterGradient
 
 ROUNDING = 5e-5
 """Of the largest value; the definition's own error is a third of the one here."""

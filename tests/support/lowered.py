@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from demitasse import Net
-from demitasse.backends import jit
+from demitasse.backends.kernels import language as jit
 from demitasse.backends.onednn import status
-from demitasse.backends.onednn.engine import engine
+from demitasse.backends.onednn.library.engine import engine
 from demitasse.proto import NetParameter, parse_text
 
 SEED = 5
