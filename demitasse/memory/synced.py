@@ -104,6 +104,11 @@ class SyncedMemory:
         return self._head
 
     @property
+    def cleared(self) -> bool:
+        """Whether it holds nothing: it reads as zeros, and may be overwritten without reading."""
+        return self._head is Head.UNINITIALIZED
+
+    @property
     def nbytes(self) -> int:
         """Size of one side, in bytes."""
         return self.size * np.dtype(self.dtype).itemsize

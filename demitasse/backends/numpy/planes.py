@@ -45,10 +45,6 @@ class PoolStep(Step):
         )
         self.block = max(1, min(self.count, BLOCK // math.prod(self.size)))
 
-    def lower_backward(self, operands: Operands) -> bool:
-        self.at = operands
-        return True
-
     def blocks(self) -> Iterator[slice]:
         """Cut the planes into blocks."""
         for first in range(0, self.count, self.block):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.base import Backend, Operands, Step
-from demitasse.backends.numpy.backend import NumpyBackend
+from demitasse.backends.step import Operands, Step
 from demitasse.backends.numpy.scratch import scratch
 
 __all__ = ["ReLUStep"]
@@ -17,10 +16,6 @@ class ReLUStep(Step):
 
     def __init__(self, op: ops.Activation, at: Operands) -> None:
         self.op, self.at = op, at
-
-    def lower_backward(self, operands: Operands) -> bool:
-        self.at = operands
-        return True
 
     def forward(self) -> None:
         x = self.at.bottom[0].read()

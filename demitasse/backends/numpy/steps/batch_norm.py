@@ -7,8 +7,7 @@ import math
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.base import Backend, Operands, Step
-from demitasse.backends.numpy.backend import NumpyBackend
+from demitasse.backends.step import Operands, Step
 
 __all__ = ["BatchNormStep"]
 
@@ -23,10 +22,6 @@ class BatchNormStep(Step):
         self.op, self.at = op, at
         n, self.channels, *rest = op.bottom
         self.shape = (n, self.channels, math.prod(rest))
-
-    def lower_backward(self, operands: Operands) -> bool:
-        self.at = operands
-        return True
 
     def forward(self) -> None:
         x, y = self.at.bottom[0].read().reshape(self.shape), self.at.top[0].buffer()

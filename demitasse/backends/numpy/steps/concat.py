@@ -5,8 +5,7 @@ from __future__ import annotations
 from itertools import accumulate, pairwise
 
 from demitasse.backends import ops
-from demitasse.backends.base import Backend, Operands, Step
-from demitasse.backends.numpy.backend import NumpyBackend
+from demitasse.backends.step import Operands, Step
 
 __all__ = ["ConcatStep"]
 
@@ -19,10 +18,6 @@ class ConcatStep(Step):
         ends = accumulate((shape[op.axis] for shape in op.bottoms), initial=0)
         before = (slice(None),) * op.axis
         self.places = [(*before, slice(first, last)) for first, last in pairwise(ends)]
-
-    def lower_backward(self, operands: Operands) -> bool:
-        self.at = operands
-        return True
 
     def forward(self) -> None:
         y = self.at.top[0].buffer()

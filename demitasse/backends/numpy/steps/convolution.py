@@ -8,8 +8,7 @@ from functools import partial
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.base import Backend, BlobLike, Operands, Step
-from demitasse.backends.numpy.backend import NumpyBackend
+from demitasse.backends.step import Operand, Operands
 from demitasse.backends.numpy.geometry import Geometry
 from demitasse.backends.numpy.gradients import add_gradient
 from demitasse.backends.numpy.products import Products
@@ -38,10 +37,6 @@ class _WindowStep(Step):
     def workspace(self) -> int:  # type: ignore[override]
         return self.products.workspace
 
-    def lower_backward(self, operands: Operands) -> bool:
-        self.at = operands
-        return True
-
     def backward(self) -> None:
         wanted, dtype = self.at.param_propagate_down, self.op.dtype
         for bottom, top, down in zip(
@@ -54,15 +49,15 @@ class _WindowStep(Step):
             if down:
                 self.bottom_gradient(bottom, top)
 
-    def weight_gradient(self, bottom: BlobLike, top: BlobLike, out: np.ndarray) -> None:
+    def weight_gradient(self, bottom: Operand, top: Operand, out: np.ndarray) -> None:
         """Write the weight's gradient into ``out``."""
         raise NotImplementedError
 
-    def bottom_gradient(self, bottom: BlobLike, top: BlobLike) -> None:
+    def bottom_gradient(self, bottom: Operand, top: Operand) -> None:
         """Overwrite the bottom's gradient."""
         raise NotImplementedError
 
-    def _sum(self, top: BlobLike, out: np.ndarray) -> None:
+    def _sum(self, top: Operand, out: np.ndarray) -> None:
         """Write the bias's gradient into ``out``: the sum over images and places."""
         dy = top.read_diff()
         per_plane = np.add.reduce(dy.reshape(self.g.n * out.size, -1), axis=1)
@@ -79,11 +74,11 @@ class ConvStep(_WindowStep):
             image, maps = bottom.read().reshape(self.image), top.buffer().reshape(self.maps)
             self.products.to_map(image, weight, bias, maps)
 
-    def weight_gradient(self, bottom: BlobLike, top: BlobLike, out: np.ndarray) -> None:
+    def weight_gradient(self, bottom: Operand, top: Operand, out: np.ndarray) -> None:
         image, maps = bottom.read().reshape(self.image), top.read_diff().reshape(self.maps)
         self.products.weight_gradient(image, maps, out)
 
-    def bottom_gradient(self, bottom: BlobLike, top: BlobLike) -> None:
+    def bottom_gradient(self, bottom: Operand, top: Operand) -> None:
         maps, image = top.read_diff().reshape(self.maps), bottom.diff_buffer().reshape(self.image)
         self.products.to_image(maps, self.weight.read(), image)
 
@@ -100,11 +95,11 @@ class DeconvStep(_WindowStep):
                 flat = image.reshape(self.g.n, self.g.image_channels, -1)
                 flat += self.bias.read()[:, np.newaxis]
 
-    def weight_gradient(self, bottom: BlobLike, top: BlobLike, out: np.ndarray) -> None:
+    def weight_gradient(self, bottom: Operand, top: Operand, out: np.ndarray) -> None:
         maps, image = bottom.read().reshape(self.maps), top.read_diff().reshape(self.image)
         self.products.weight_gradient(image, maps, out)
 
-    def bottom_gradient(self, bottom: BlobLike, top: BlobLike) -> None:
+    def bottom_gradient(self, bottom: Operand, top: Operand) -> None:
         image, maps = top.read_diff().reshape(self.image), bottom.diff_buffer().reshape(self.maps)
         self.products.to_map(image, self.weight.read(), None, maps)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.base import Backend, Operands, Step
-from demitasse.backends.numpy.backend import NumpyBackend
+from demitasse.backends.step import Operands, Step
 from demitasse.backends.numpy.gradients import add_gradient
 from demitasse.backends.numpy.scratch import scratch
 
@@ -24,10 +23,6 @@ class InnerProductStep(Step):
         self.x_shape, self.y_shape = (op.rows, op.k), (op.rows, op.m)
         # a product of few rows is up to twice as fast with the weight on the left
         self.weight_first = not op.transpose and 1 < op.rows <= op.m // FEW
-
-    def lower_backward(self, operands: Operands) -> bool:
-        self.at = operands
-        return True
 
     def forward(self) -> None:
         x = self.at.bottom[0].read().reshape(self.x_shape)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.base import Backend, Operands, Step
-from demitasse.backends.numpy.backend import NumpyBackend
+from demitasse.backends.step import Operands, Step
 from demitasse.backends.numpy.scratch import scratch
 
 __all__ = ["LRNStep"]
@@ -23,10 +22,6 @@ class LRNStep(Step):
         self.axes = (0,) if op.region == "ACROSS_CHANNELS" else (1, 2)
         self.rate = op.alpha / op.size ** len(self.axes)
         self.image = op.bottom[1:]
-
-    def lower_backward(self, operands: Operands) -> bool:
-        self.at = operands
-        return True
 
     def forward(self) -> None:
         op, at = self.op, self.at

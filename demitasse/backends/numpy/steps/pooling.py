@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 
 from demitasse.backends import ops
-from demitasse.backends.base import Backend, Operands, Step
-from demitasse.backends.numpy.backend import NumpyBackend
+from demitasse.backends.step import Operands, Step
 from demitasse.backends.numpy.planes import LEAD
 from demitasse.backends.numpy.steps.pool_average import AverageStep, GlobalAverageStep
 from demitasse.backends.numpy.steps.pool_max import GlobalMaxStep, MaxStep

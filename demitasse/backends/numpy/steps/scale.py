@@ -7,8 +7,7 @@ import math
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.base import Backend, BlobLike, Operands, Step
-from demitasse.backends.numpy.backend import NumpyBackend
+from demitasse.backends.step import Operand, Operands
 from demitasse.backends.numpy.gradients import add_gradient
 
 __all__ = ["ScaleStep"]
@@ -25,10 +24,6 @@ class ScaleStep(Step):
         self.learned = len(at.bottom) == 1
         self.scale = at.params[0] if self.learned else at.bottom[1]
         self.shape = (op.outer, op.dim, op.inner)
-
-    def lower_backward(self, operands: Operands) -> bool:
-        self.at = operands
-        return True
 
     def forward(self) -> None:
         at = self.at
@@ -60,7 +55,7 @@ class ScaleStep(Step):
     def _sum(self, out: np.ndarray, subscripts: str, *terms: np.ndarray) -> None:
         np.einsum(subscripts, *terms, out=out.reshape(self.op.dim))
 
-    def _spread(self, blob: BlobLike) -> np.ndarray:
+    def _spread(self, blob: Operand) -> np.ndarray:
         values: np.ndarray = blob.read().reshape(1, self.op.dim, 1)
         return values
 

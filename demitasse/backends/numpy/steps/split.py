@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.base import Backend, Operands, Step
-from demitasse.backends.numpy.backend import NumpyBackend
+from demitasse.backends.step import Operands, Step
 
 __all__ = ["SplitStep"]
 
@@ -16,10 +15,6 @@ class SplitStep(Step):
 
     def __init__(self, at: Operands) -> None:
         self.at = at
-
-    def lower_backward(self, operands: Operands) -> bool:
-        self.at = operands
-        return True
 
     def forward(self) -> None:
         pass
