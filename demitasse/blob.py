@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.axes import LEGACY, Axes, checked_shape, flat_list, shape_string
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.device import Device, current_device
 from demitasse.errors import ShapeError
 from demitasse.memory import Head, SyncedMemory

@@ -169,7 +169,7 @@ class Step(ABC, Generic[E, O]):
         """Scratch memory it holds, in bytes."""
         return 0
 
-    def prepare(self) -> None:  # noqa: B027 - many have nothing to prepare
+    def prepare(self) -> None:
         """Make what the forward pass needs; asked in the order of the layers.
 
         Raises:
@@ -180,7 +180,7 @@ class Step(ABC, Generic[E, O]):
     def forward(self) -> None:
         """Compute the tops."""
 
-    def prepare_backward(self) -> None:  # noqa: B027
+    def prepare_backward(self) -> None:
         """Make what the gradient needs; asked in reverse order, when every forward is prepared.
 
         Raises:

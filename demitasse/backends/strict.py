@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from demitasse.backends.base import Array, Backend, Lowering
-from demitasse.backends.ops import Op
+from demitasse.backends.arrays import Array
+from demitasse.backends.base import Backend
 from demitasse.errors import DeviceError
 
 __all__ = ["StrictBackend"]
@@ -23,7 +23,6 @@ class StrictBackend(Backend):
     """``array_api_strict`` with real copies on every transfer."""
 
     name = "strict"
-    lowerings: ClassVar[dict[type[Op], Lowering]] = {}
 
     def __init__(self, index: str = "") -> None:
         super().__init__(index or "device1")

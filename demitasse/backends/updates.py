@@ -6,7 +6,7 @@ have a faster body for all of them; a test holds the two equal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -65,10 +65,10 @@ class Piece:
 
 
 class UpdateKernels(Protocol):
-    """What a backend's module of fast updates holds."""
+    """What a backend's fast updates offer."""
 
-    apply: Callable[[Sequence[Piece]], None]
-    """Make all updates of one iteration."""
+    def apply(self, pieces: Sequence[Piece], /) -> None:
+        """Make all updates of one iteration."""
 
-    sumsq: Callable[[Sequence[Array]], float | Array]
-    """Return the sum of the squares of all elements: a number, or a 0-d array on the device."""
+    def sumsq(self, diffs: Sequence[Array], /) -> float | Array:
+        """Return the sum of the squares of all elements: a number, or a 0-d array on the device."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError
 from demitasse.layers.base import Blobs, Exactly, Layer, positive, register
 

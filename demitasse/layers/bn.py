@@ -9,7 +9,7 @@ Source: SegNet (alexgkendall/caffe-segnet) and yjxiong/caffe, ``src/caffe/layers
 
 from __future__ import annotations
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError, ShapeError
 from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer, register
 from demitasse.proto import BNParameter, FillerParameter

@@ -8,7 +8,7 @@ Source: caffe-face (ydwen), ``src/caffe/layers/center_loss_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.errors import ShapeError
 from demitasse.layers.base import Blobs, Flags, positive, register
 from demitasse.layers.indices import check_indices

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.layers.base import Layer
 from demitasse.layers.window import Shape, Window
 

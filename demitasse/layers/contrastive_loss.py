@@ -5,7 +5,7 @@ Source: Caffe, ``src/caffe/layers/contrastive_loss_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.errors import ShapeError
 from demitasse.layers.base import Blobs, Exactly, Flags, register
 from demitasse.layers.loss import LossLayer

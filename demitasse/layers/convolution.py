@@ -6,7 +6,7 @@ Source: Caffe, ``src/caffe/layers/conv_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.backends import ops
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.blob import Blob
 from demitasse.layers.base import Blobs, Flags, register
 from demitasse.layers.convolution_base import ConvolutionBase

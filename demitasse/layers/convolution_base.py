@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError, NetError, ShapeError
 from demitasse.layers.base import AtLeast, Blobs, Flags, Layer, positive
 from demitasse.layers.columns import Canvas

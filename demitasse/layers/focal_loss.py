@@ -9,7 +9,7 @@ Source: Lin et al., Focal Loss for Dense Object Detection; with a sigmoid: caffe
 
 from __future__ import annotations
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError
 from demitasse.layers.base import Blobs, Flags, register
 from demitasse.layers.classes import ClassAxis, normalizer

@@ -5,7 +5,7 @@ Source: Caffe, ``src/caffe/layers/infogain_loss_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.blob import Blob
 from demitasse.device import Device
 from demitasse.errors import ConfigError, DataError, NetError, ShapeError

@@ -6,7 +6,7 @@ Source: Caffe, ``src/caffe/layers/inner_product_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.backends import ops
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer, need_count, positive, register
 
 __all__ = ["InnerProduct"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.errors import NetError, ShapeError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer, register
 

@@ -5,7 +5,7 @@ Source: Caffe, ``src/caffe/layers/power_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.layers.base import Blobs, Flags, register
 from demitasse.layers.neuron import NeuronLayer
 

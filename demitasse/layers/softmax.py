@@ -6,7 +6,7 @@ Source: Caffe, ``src/caffe/layers/softmax_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.backends import ops
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer, register
 
 __all__ = ["Softmax"]

@@ -6,7 +6,7 @@ SegNet (alexgkendall/caffe-segnet), ``src/caffe/layers/upsample_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError, NetError, ShapeError
 from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer, register
 from demitasse.layers.indices import check_indices

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.backends.base import Array, Event, PrivateLayout
+from demitasse.backends.arrays import Array, Event, PrivateLayout
 from demitasse.config import settings
 from demitasse.device import Device
 from demitasse.errors import DeviceError, ShapeError

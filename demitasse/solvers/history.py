@@ -7,7 +7,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from demitasse.backends.base import Array, PrivateLayout
+from demitasse.backends.arrays import Array, PrivateLayout
 from demitasse.blob import Blob
 from demitasse.device import Device
 from demitasse.memory import SyncedMemory

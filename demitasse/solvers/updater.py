@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 
-from demitasse.backends.base import Array, PrivateLayout
-from demitasse.backends.updates import Piece, Update, update_kernels
+from demitasse.backends.arrays import Array, PrivateLayout
+from demitasse.backends.updates import Piece, Update
 from demitasse.blob import Blob
 from demitasse.log import get_logger, number
 from demitasse.memory import Head
@@ -61,7 +61,7 @@ class Updater:
             for memory in memories if watched else ():
                 memory.before_pass()
             pieces = self._pieces(param, rate, iteration)
-            kernels = update_kernels(net.device.backend)
+            kernels = net.device.backend.updates
             if kernels is not None:
                 kernels.apply(pieces)
             else:
@@ -118,7 +118,7 @@ class Updater:
         ]
         if not diffs:
             return 1.0
-        kernels = update_kernels(backend)
+        kernels = backend.updates
         total = updates.sumsq(backend.xp, diffs) if kernels is None else kernels.sumsq(diffs)
         if not isinstance(total, float):  # stays on the device: nobody waits for it
             return updates.clip_scale(backend.xp, total, limit)

@@ -187,7 +187,6 @@ def test_docstrings_say_what_is_not_compared(name):
 
 
 def lowered_by_numpy() -> tuple[type[Backend], set[str]]:
-    import_module("demitasse.backends.numpy.lowerings")
     return import_module("demitasse.backends.numpy.backend").NumpyBackend, {"relu"}
 
 

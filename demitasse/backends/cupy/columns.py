@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.library.engine import Engine, Launch
 from demitasse.backends.cupy.library.gemm import Product
 

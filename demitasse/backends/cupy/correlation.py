@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.columns import Chunk, Windows
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.library.gemm import Product

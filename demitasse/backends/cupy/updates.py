@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.updates import Piece, Update
 

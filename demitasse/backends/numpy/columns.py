@@ -15,8 +15,8 @@ from itertools import product
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from demitasse.backends.numpy.engine import Engine
 from demitasse.backends.numpy.geometry import Geometry, Shape
-from demitasse.backends.numpy.scratch import scratch
 
 __all__ = ["Chunk", "Columns"]
 
@@ -60,13 +60,14 @@ class Columns:
     """Makes columns of images, and adds columns back to images.
 
     Args:
+        engine: Lends working memory.
         geometry: Image, map and window.
         dtype: Of all arrays, which are in C order.
     """
 
-    def __init__(self, geometry: Geometry, dtype: str) -> None:
+    def __init__(self, engine: Engine, geometry: Geometry, dtype: str) -> None:
         g = self.g = geometry
-        self.dtype = dtype
+        self.engine, self.dtype = engine, dtype
         self.size = g.canvas
         per_image = max(1, g.group * g.height * g.plane)
         self.single = per_image >= BUDGET or (
@@ -117,7 +118,7 @@ class Columns:
     def blank(self, chunk: Chunk) -> np.ndarray:
         """Return room for columns."""
         width = chunk.n * math.prod(chunk.places)
-        return scratch("columns", (self.g.group, self.g.height, width), self.dtype)
+        return self.engine.scratch("columns", (self.g.group, self.g.height, width), self.dtype)
 
     def scatter(self, columns: np.ndarray, image: np.ndarray, chunk: Chunk) -> None:
         """Add columns up where their taps lie; ``image`` is complete after its last rows."""
@@ -149,7 +150,7 @@ class Columns:
         if chunk.n == 1:
             flat = maps.reshape(g.n, *shape, g.plane)
             return flat[chunk.images.start, :, :, self._span(chunk)]
-        return scratch("map", (*shape, chunk.n * math.prod(chunk.places)), self.dtype)
+        return self.engine.scratch("map", (*shape, chunk.n * math.prod(chunk.places)), self.dtype)
 
     def store(self, matrix: np.ndarray, maps: np.ndarray, chunk: Chunk) -> None:
         """Put what was computed in ``map_room`` into the map."""
@@ -167,9 +168,9 @@ class Columns:
         """Return room for the padded images of a chunk: (n, C, *size)."""
         channels = self.g.image_channels
         if self._images_last:
-            room = scratch("canvas", (channels, *self.size, chunk.n), self.dtype)
+            room = self.engine.scratch("canvas", (channels, *self.size, chunk.n), self.dtype)
             return np.moveaxis(room, -1, 0)
-        return scratch("canvas", (chunk.n, channels, *self.size), self.dtype)
+        return self.engine.scratch("canvas", (chunk.n, channels, *self.size), self.dtype)
 
     def _canvas_of(self, image: np.ndarray, chunk: Chunk) -> np.ndarray:
         """Return the padded images of a chunk; laid when its first rows are asked for."""

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.base import Operands, Step
-from demitasse.backends.numpy.scratch import scratch
+from demitasse.backends.numpy.engine import Engine
+from demitasse.backends.numpy.step import HostStep, decline_in_place
+from demitasse.backends.step import Declined, Operands
 
 __all__ = ["LEAD", "PoolStep"]
 
@@ -22,14 +23,18 @@ BLOCK = 1 << 19
 """Elements of padded planes that are worked on at once, so that they stay in the caches."""
 
 
-class PoolStep(Step):
+class PoolStep(HostStep[ops.Pool]):
     """Pooling over planes, a block of planes at a time.
 
     Shapes: bottom (planes, *spatial), top (planes, *places), with planes = N C.
     """
 
-    def __init__(self, op: ops.Pool, at: Operands) -> None:
-        self.op, self.at = op, at
+    def __init__(self, engine: Engine, op: ops.Pool, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        decline_in_place(self)
+        if 0 in op.bottom:
+            message = "an empty bottom"
+            raise Declined(message)
         self.count = math.prod(op.bottom[:LEAD])
         self.spatial, self.places = op.bottom[LEAD:], op.top[LEAD:]
         self.x_shape, self.y_shape = (self.count, *self.spatial), (self.count, *self.places)
@@ -74,7 +79,7 @@ class PoolStep(Step):
         """Return a block of planes with room around it: (block, *size), in C order."""
         if self.size == self.spatial:
             return planes
-        canvas = scratch("canvas", (len(planes), *self.size), self.op.dtype)
+        canvas = self.scratch("canvas", (len(planes), *self.size))
         canvas.fill(around)
         canvas[self.inside] = planes
         return canvas

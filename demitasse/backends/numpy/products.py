@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from demitasse.backends.numpy.columns import Columns
+from demitasse.backends.numpy.engine import Engine
 from demitasse.backends.numpy.geometry import Geometry
-from demitasse.backends.numpy.scratch import scratch
 
 __all__ = ["Products"]
 
@@ -18,13 +18,14 @@ class Products:
     (M, C/G, *kernel).
 
     Args:
+        engine: Lends working memory.
         geometry: Image, map and window.
         dtype: Of all arrays.
     """
 
-    def __init__(self, geometry: Geometry, dtype: str) -> None:
-        self.g, self.dtype = geometry, dtype
-        self.columns = Columns(geometry, dtype)
+    def __init__(self, engine: Engine, geometry: Geometry, dtype: str) -> None:
+        self.engine, self.g, self.dtype = engine, geometry, dtype
+        self.columns = Columns(engine, geometry, dtype)
         self._direct = geometry.pointwise and self.columns.single
 
     @property
@@ -75,7 +76,7 @@ class Products:
             if index == 0:
                 np.matmul(left, right, out=total)
             else:
-                part = scratch("partial", total.shape, self.dtype)
+                part = self.engine.scratch("partial", total.shape, self.dtype)
                 np.matmul(left, right, out=part)
                 total += part
 

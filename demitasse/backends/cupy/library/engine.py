@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.library.gemm import Product
 from demitasse.backends.cupy.library.sources import MOST_THREADS, options
 from demitasse.backends.random import MASK, WORDS_PER_BLOCK

@@ -8,10 +8,10 @@ from itertools import product
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.base import Operands
+from demitasse.backends.numpy.engine import Engine
 from demitasse.backends.numpy.phases import Phases
 from demitasse.backends.numpy.planes import PoolStep
-from demitasse.backends.numpy.scratch import scratch
+from demitasse.backends.step import Operands
 
 __all__ = ["GlobalMaxStep", "MaxStep"]
 
@@ -26,13 +26,13 @@ class MaxStep(PoolStep):
     wins only by being larger, so the winner is the largest number among those that ever led.
     """
 
-    def __init__(self, op: ops.Pool, at: Operands) -> None:
-        super().__init__(op, at)
+    def __init__(self, engine: Engine, op: ops.Pool, at: Operands) -> None:
+        super().__init__(engine, op, at)
         self.taps = list(product(*(range(k) for k in op.kernel)))
         self.tap_dtype = "uint8" if len(self.taps) < 1 << 8 else "uint16"
         self.kept = at.backward or op.tops > 1
         self.disjoint = all(k <= s for k, s in zip(op.kernel, op.stride, strict=True))
-        self.phases = None if self.disjoint else Phases(op, self.spatial, self.places)
+        self.phases = None if self.disjoint else Phases(engine, op, self.spatial, self.places)
         offsets = [_place(tap, self.spatial) for tap in self.taps]
         self.offset_of = np.array([0, *offsets], np.intp)
         firsts = np.zeros(self.places, np.intp)
@@ -71,7 +71,7 @@ class MaxStep(PoolStep):
         home = np.arange(self.block).reshape(-1, *(1,) * len(self.places)) * plane + self.firsts
         for block in self.blocks():
             numbers = winner[block]
-            places = scratch("places", numbers.shape, "intp")
+            places = self.scratch("places", numbers.shape, "intp")
             np.take(self.offset_of, numbers, out=places, mode="clip")
             places += home[: len(numbers)]
             won = ... if every else numbers > 0
@@ -89,7 +89,7 @@ class MaxStep(PoolStep):
         for axis, taps in enumerate(self.op.kernel):
             target = y
             if axis != last:
-                target = scratch(f"axis{axis}", (len(y), *self.swept(axis)), self.op.dtype)
+                target = self.scratch(f"axis{axis}", (len(y), *self.swept(axis)))
             np.fmax(values[self.along(axis, 0)], LOWEST, out=target)
             for tap in range(1, taps):
                 np.fmax(target, values[self.along(axis, tap)], out=target)
@@ -97,9 +97,9 @@ class MaxStep(PoolStep):
 
     def _find(self, canvas: np.ndarray, y: np.ndarray, winner: np.ndarray) -> None:
         """Write maxima and winners, one tap's elements after the other's."""
-        seen = scratch("seen", y.shape, self.op.dtype)
-        better = scratch("better", y.shape, "bool")
-        number = scratch("number", y.shape, self.tap_dtype)
+        seen = self.scratch("seen", y.shape)
+        better = self.scratch("better", y.shape, "bool")
+        number = self.scratch("number", y.shape, self.tap_dtype)
         y.fill(LOWEST)
         winner.fill(0)
         for i, tap in enumerate(self.taps, start=1):
@@ -112,10 +112,10 @@ class MaxStep(PoolStep):
         """Write maxima and winners, found for every element of a phase as if it were a place."""
         rows = phases.lay(planes, LOWEST)
         count = rows[0].size - phases.taps[-1][1]
-        best = scratch("seen", (len(planes), *phases.size), self.op.dtype)
-        found = scratch("found", best.shape, self.tap_dtype)
-        better = scratch("better", (count,), "bool")
-        number = scratch("number", (count,), self.tap_dtype)
+        best = self.scratch("seen", (len(planes), *phases.size))
+        found = self.scratch("found", best.shape, self.tap_dtype)
+        better = self.scratch("better", (count,), "bool")
+        number = self.scratch("number", (count,), self.tap_dtype)
         best_row, found_row = best.reshape(-1)[:count], found.reshape(-1)[:count]
         best_row.fill(LOWEST)
         found_row.fill(0)
