@@ -1,7 +1,7 @@
 """The device side on an NVIDIA GPU: cupy arrays, pinned host memory, asynchronous uploads.
 
-Everything is queued on the stream that is current in the calling thread, which is CUDA's default
-stream unless somebody made another one current; whatever uses one net must use one stream.
+Everything is queued on the stream that is current in the calling thread: CUDA's default stream
+unless another was made current. All work on one net must use one stream.
 """
 
 from __future__ import annotations

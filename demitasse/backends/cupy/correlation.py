@@ -66,14 +66,15 @@ class Correlation:
         total: Array | None = None,
         spread: Array | None = None,
     ) -> None:
-        """Compute the gradients of the weight and of the image from that of a map.
+        """Compute the two products that begin with a map: for the weight and for the image.
 
         Args:
-            maps: The map's gradient; for a deconvolution the map.
+            maps: A convolution's top gradient; a deconvolution's bottom.
             weight: The weight.
-            image: The image; needed for ``total``.
+            image: What the map is multiplied with for ``total``; else not needed.
             total: The weight's gradient, which is added to; None where it is not wanted.
-            spread: The image's gradient, which is overwritten; None where it is not wanted.
+            spread: An image that is overwritten: a convolution's bottom gradient, a deconvolution's
+                top. None where it is not wanted.
         """
         if self.direct and spread is not None:
             self.engine.multiply(self._direct_transposed, weight, maps, spread)
