@@ -1,4 +1,4 @@
-"""Windows of a chunk of samples as columns of a matrix, and back: what convolution multiplies.
+"""im2col and col2im: images as the columns of a matrix, which convolution multiplies, and back.
 
 An *image* (N, C, *size) and a *map* (N, M, *places) are connected by a weight
 (M, C / group, *kernel). As a matrix the image becomes columns (C * taps, N * places), the map
@@ -18,12 +18,12 @@ from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.library.engine import Engine, Launch
 from demitasse.backends.cupy.library.gemm import Product
 
-__all__ = ["Chunk", "Windows"]
+__all__ = ["Chunk", "SlidingWindow"]
 
 
 @dataclass(frozen=True)
-class Windows:
-    """A window that slides over images: the numbers that every chunk has in common.
+class SlidingWindow:
+    """A window that slides over an image, one step for each element of the map.
 
     Attributes:
         channels: C, of the image.
@@ -65,7 +65,10 @@ class Windows:
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether every place sees its own element alone, so that an image is its columns."""
+        """Whether each element of the map sees one element of each channel, at its own position.
+
+        The image is its own columns then.
+        """
         return all(
             (k, s, p) == (1, 1, 0)
             for k, s, p in zip(self.kernel, self.stride, self.pad, strict=True)
@@ -102,17 +105,19 @@ class Chunk:
 
     Args:
         engine: Runs them.
-        windows: The window.
+        window: The window.
         samples: How many samples.
-        geometry: ``windows.geometry()`` on the device; read where there are over two axes.
+        geometry: ``window.geometry()`` on the device, for kernels of more than two axes.
     """
 
-    def __init__(self, engine: Engine, windows: Windows, samples: int, geometry: Array) -> None:
-        self.engine, self.windows, self.samples, self.geometry = engine, windows, samples, geometry
-        w = windows
+    def __init__(
+        self, engine: Engine, window: SlidingWindow, samples: int, geometry: Array
+    ) -> None:
+        self.engine, self.window, self.samples, self.geometry = engine, window, samples, geometry
+        w = window
         self.length = samples * w.places
         self.alone = samples == 1
-        """One sample: its map has the order of rows already."""
+        """Whether it is one sample: its map is in the order of rows already."""
         rows, columns, many = w.maps // w.group, w.height // w.group, w.group
         self.to_rows = Product(w.dtype, rows, self.length, columns, batch=many)
         self.to_columns = Product(w.dtype, columns, self.length, rows, transpose_a=True, batch=many)
@@ -122,34 +127,34 @@ class Chunk:
 
     def scratch(self) -> tuple[Array, Array]:
         """Return memory for columns (C * taps, length) and rows (M, length)."""
-        w = self.windows
+        w = self.window
         columns, rows = self.engine.scratch(w.dtype, w.height * self.length, w.maps * self.length)
         return columns, rows
 
     def unfold(self, image: Array, columns: Array) -> None:
-        """Write what each tap sees of an image into columns."""
-        self._windowed(self._unfold, image, columns)
+        """Write an image's columns (im2col)."""
+        self._launch(self._unfold, image, columns)
 
     def fold(self, columns: Array, image: Array) -> None:
-        """Add columns up into an image."""
-        self._windowed(self._fold, columns, image)
+        """Add columns up to an image (col2im)."""
+        self._launch(self._fold, columns, image)
 
-    def _windowed(self, kernel: Launch, source: Array, target: Array) -> None:
-        if self.windows.two_axes() is None:
+    def _launch(self, kernel: Launch, source: Array, target: Array) -> None:
+        if self.window.two_axes() is None:
             kernel(source, target, self.geometry)
         else:
             kernel(source, target)
 
     @cached_property
     def _unfold(self) -> Launch:
-        return self._kernel("im2col", self.windows.channels * self.length)
+        return self._kernel("im2col", self.window.channels * self.length)
 
     @cached_property
     def _fold(self) -> Launch:
-        return self._kernel("col2im", self.samples * self.windows.channels * self.windows.plane)
+        return self._kernel("col2im", self.samples * self.window.channels * self.window.plane)
 
     def _kernel(self, name: str, count: int) -> Launch:
-        w, flat = self.windows, self.windows.two_axes()
+        w, flat = self.window, self.window.two_axes()
         reach = max(w.height * self.length, self.samples * w.channels * w.plane)
         head = (self.samples, w.channels)
         if flat is not None:
@@ -160,21 +165,21 @@ class Chunk:
     @cached_property
     def gather(self) -> Launch:
         """Kernel: a map's samples -> rows."""
-        w = self.windows
+        w = self.window
         numbers = (self.samples, w.maps, w.places)
         return self.engine.each("conv", "samples_to_rows", w.dtype, w.maps * self.length, *numbers)
 
     @cached_property
     def scatter(self) -> Launch:
         """Kernel: rows -> a map's samples."""
-        w = self.windows
+        w = self.window
         numbers = (self.samples, w.maps, w.places)
         return self.engine.each("conv", "rows_to_samples", w.dtype, w.maps * self.length, *numbers)
 
     @cached_property
     def scatter_with_bias(self) -> Launch:
         """Kernel: rows, bias -> a map's samples."""
-        w = self.windows
+        w = self.window
         numbers = (self.samples, w.maps, w.places)
         return self.engine.each(
             "conv", "rows_to_samples_with_bias", w.dtype, w.maps * self.length, *numbers
@@ -183,6 +188,6 @@ class Chunk:
     @cached_property
     def add_bias(self) -> Launch:
         """Kernel: adds a bias to a map's samples."""
-        w = self.windows
+        w = self.window
         count = w.maps * self.length
         return self.engine.each("conv", "add_bias", w.dtype, count, w.maps, w.places)
