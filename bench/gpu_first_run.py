@@ -28,7 +28,7 @@ import gpu_cudnn
 import gpu_peers
 import gpu_times
 
-from demitasse.backends.cupy.detect import advice, look
+from demitasse.backends.cupy.library.detect import advice, look
 from demitasse.device import Device
 
 LIBRARIES = (

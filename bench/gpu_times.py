@@ -7,7 +7,7 @@ from typing import Any
 
 import gpu_nets
 
-from demitasse.backends.cupy.gemm import Product
+from demitasse.backends.cupy.library.gemm import Product
 from demitasse.blob import Blob
 from demitasse.config import settings
 from demitasse.device import Device

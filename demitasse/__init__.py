@@ -24,10 +24,10 @@ if TYPE_CHECKING:
         SnapshotError,
         WeightsError,
     )
-    from demitasse.io import load_weights
     from demitasse.layers.base import Layer, register
     from demitasse.net import Net
     from demitasse.solvers import EarlyStopping, Solver
+    from demitasse.weights.read import load_weights
 
 __version__ = "0.1.0.dev0"
 
@@ -61,7 +61,7 @@ _ROOMS = {
     "demitasse.config": ["settings"],
     "demitasse.device": ["Device", "current_device", "set_device", "use_device"],
     "demitasse.errors": [name for name in __all__ if name.endswith("Error")],
-    "demitasse.io": ["load_weights"],
+    "demitasse.weights.read": ["load_weights"],
     "demitasse.layers.base": ["Layer", "register"],
     "demitasse.net": ["Net"],
     "demitasse.solvers": ["EarlyStopping", "Solver"],

@@ -3,11 +3,16 @@
 A value is looked for in this order: set by the program, ``DEMITASSE_<NAME>`` in the environment,
 ``demitasse.toml`` or ``[tool.demitasse]`` in ``pyproject.toml`` (in the working directory or the
 nearest folder above it that has one), the default.
+
+A file may have been left there by somebody else. So it cannot make code be loaded or run, only
+forbid it, and a file that another user owns or can write counts for nothing.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+import stat
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +24,8 @@ from typing import Any
 from demitasse.errors import ConfigError
 
 __all__ = ["Setting", "Settings", "Value", "settings"]
+
+log = logging.getLogger(__name__)
 
 
 def _flag(value: object) -> bool:
@@ -33,12 +40,22 @@ def _flag(value: object) -> bool:
 
 @dataclass(frozen=True)
 class Setting:
-    """One thing that can be set."""
+    """One thing that can be set.
+
+    Attributes:
+        name: What it is called in files and in Python.
+        read: Makes a value of what was written; ValueError if it cannot.
+        default: The value where nothing is set.
+        meaning: What it is for.
+        from_files: The values that settings files may give; None: any. For a setting that decides
+            which code is loaded or run, those that forbid it.
+    """
 
     name: str
     read: Callable[[Any], object]
     default: object
     meaning: str
+    from_files: tuple[object, ...] | None = None
 
     @property
     def variable(self) -> str:
@@ -61,12 +78,30 @@ TABLE = {
         Setting("plan", _flag, True, "run lowered operations; off: every layer's portable code"),
         Setting("seed", int, -1, "seed of fillers, dropout and augmentation; -1: a fresh one"),
         Setting("poison", _flag, False, "fill the stale side of every memory with NaN (debugging)"),
-        Setting("python_layers", _flag, True, "whether a net may import modules for Python layers"),
+        Setting(
+            "python_layers",
+            _flag,
+            True,
+            "whether a net may import modules for Python layers",
+            from_files=(False,),
+        ),
         Setting("log_level", str, "info", "debug, info, warning or error"),
         Setting("threads", int, 0, "threads of the CPU kernels; 0: as many as the machine has"),
         Setting("on_error", str, "raise", "broken records: raise, or skip to the next one"),
-        Setting("onednn_library", str, "", "file of oneDNN's library; none: do without it"),
-        Setting("jit", _flag, True, "make kernels for the processor at run time, with LLVM"),
+        Setting(
+            "onednn_library",
+            str,
+            "",
+            "file of oneDNN's library; none: do without it",
+            from_files=("none",),
+        ),
+        Setting(
+            "jit",
+            _flag,
+            True,
+            "make kernels for the processor at run time, with LLVM",
+            from_files=(False,),
+        ),
         Setting(
             "winograd", _flag, True, "convolve by minimal filtering on cpu where that is faster"
         ),
@@ -96,7 +131,13 @@ class Settings:
             return self._read(setting, os.environ[setting.variable], setting.variable)
         for path, table in _files(Path.cwd()):
             if name in table:
-                return self._read(setting, table[name], str(path))
+                found = self._read(setting, table[name], str(path))
+                if setting.from_files is None or found.value in setting.from_files:
+                    return found
+                _warn(
+                    f"{path} sets {name} to {table[name]!r}, which is ignored: a file cannot say "
+                    f"which code is loaded or run; set {setting.variable} in the environment"
+                )
         return Value(setting.default, "default")
 
     def get(self, name: str) -> Any:
@@ -165,23 +206,51 @@ def _files(folder: Path) -> Iterator[tuple[Path, dict[str, object]]]:
 
 
 def _table(path: Path, keys: tuple[str, ...]) -> dict[str, object] | None:
-    return _read_table(path, keys, path.stat().st_mtime_ns)
+    status = path.stat()
+    return _read_table(path, keys, status.st_mtime_ns, _doubt(status))
 
 
 @cache
-def _read_table(path: Path, keys: tuple[str, ...], changed: int) -> dict[str, object] | None:
-    """Read a settings file once for each time it changed."""
+def _read_table(
+    path: Path, keys: tuple[str, ...], changed: int, doubt: str
+) -> dict[str, object] | None:
+    """Read a settings file once for each time it changed; one that is in doubt counts as absent."""
     del changed
     try:
         table: Any = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         if keys:  # somebody else's pyproject.toml is not ours to complain about
             return None
-        message = f"{path} cannot be read: {error}"
-        raise ConfigError(message) from None
+        if not doubt:
+            message = f"{path} cannot be read: {error}"
+            raise ConfigError(message) from None
+        table = {}
     for key in keys:
         table = table.get(key, {})
-    return table if isinstance(table, dict) and (table or not keys) else None
+    if not isinstance(table, dict) or (keys and not table):
+        return None
+    if doubt:
+        _warn(f"the settings in {path} are ignored: {doubt}")
+        return None
+    return table
+
+
+def _doubt(status: os.stat_result) -> str:
+    """Say why a settings file may not be the user's own, and what to do; else nothing."""
+    if os.name != "posix":  # elsewhere neither owner nor mode tells
+        return ""
+    if status.st_uid not in {0, os.geteuid()}:
+        return f"it belongs to another user (uid {status.st_uid}); make a copy that is yours"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        mode = stat.filemode(status.st_mode)
+        return f"other users can write it ({mode}); chmod go-w takes that from them"
+    return ""
+
+
+@cache
+def _warn(message: str) -> None:
+    """Warn once in a process."""
+    log.warning(message)
 
 
 settings = Settings()

@@ -17,6 +17,9 @@ settings.register_profile("fuzz", max_examples=2000, deadline=None, print_blob=T
 settings.load_profile("default")
 
 
+os.umask(0o022)  # settings files that a group can write are ignored
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--backends",

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.backends.onednn.library import load
+from demitasse.backends.onednn.library.library import load
 from peers.cases import Case
 
 __all__ = ["Measured"]

@@ -13,7 +13,7 @@ __all__ = ["backend_class", "backend_names"]
 # name -> module and class there, or a function that returns the class
 _PLACES = {
     "cpu": ("demitasse.backends.onednn", "cpu_backend"),
-    "numpy": ("demitasse.backends.numpy", "NumpyBackend"),
+    "numpy": ("demitasse.backends.numpy.backend", "NumpyBackend"),
     "readonly": ("demitasse.backends.readonly", "ReadonlyBackend"),
     "strict": ("demitasse.backends.strict", "StrictBackend"),
     "cuda": ("demitasse.backends.cupy", "CupyBackend"),

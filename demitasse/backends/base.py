@@ -218,6 +218,12 @@ class Backend(ABC):
         """Write the elements in ``private`` in C order to the beginning of ``host``."""
         raise NotImplementedError(layout)
 
+    def repack(
+        self, private: Array, here: PrivateLayout, target: Array, there: PrivateLayout
+    ) -> None:
+        """Write the elements in ``private`` to ``target``, from one layout to another."""
+        raise NotImplementedError(there)
+
     @abstractmethod
     def asarray(self, host: np.ndarray) -> Array:
         """Return a copy of a host array of any shape on the device."""

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from demitasse.backends.base import Lowering, Step
-from demitasse.backends.numpy import NumpyBackend
+from demitasse.backends.numpy.backend import NumpyBackend
 from demitasse.backends.ops import Op
 
 __all__ = ["ReadonlyBackend"]

@@ -76,8 +76,8 @@ class UpdateKernels(Protocol):
 
 
 MODULES = {
-    "numpy": "demitasse.backends.numpy_updates",
-    "cpu": "demitasse.backends.numpy_updates",
+    "numpy": "demitasse.backends.numpy.updates",
+    "cpu": "demitasse.backends.numpy.updates",
     "onednn": "demitasse.backends.onednn.updates",
 }
 

@@ -103,7 +103,7 @@ def onednn() -> dict[str, Any]:
 
 def kernels() -> dict[str, Any]:
     """Return whether kernels are made at run time, for which processor, or why not."""
-    from demitasse.backends.jit import folder, status
+    from demitasse.backends.kernels.language import folder, status
 
     return {**asdict(status()), "folder": str(folder() or "")}
 

@@ -1,4 +1,4 @@
-"""What Ctrl-C and a hang-up do to a training run.
+"""What Ctrl-C, a hang-up and a request to terminate do to a training run.
 
 Source: Caffe, ``src/caffe/util/signal_handler.cpp``.
 """
@@ -30,11 +30,14 @@ class Signals:
         request: Takes "stop" or "snapshot"; called in the middle of anything.
         sigint: What Ctrl-C does.
         sighup: What a hang-up does.
+        sigterm: What a request to terminate does, which job schedulers and ``kill`` send.
     """
 
-    def __init__(self, request: Callable[[Any], None], sigint: Effect, sighup: Effect) -> None:
+    def __init__(
+        self, request: Callable[[Any], None], sigint: Effect, sighup: Effect, sigterm: Effect
+    ) -> None:
         self._request = request
-        self._effects: dict[int, Effect] = {signal.SIGINT: sigint}
+        self._effects: dict[int, Effect] = {signal.SIGINT: sigint, signal.SIGTERM: sigterm}
         if HANG_UP is not None:
             self._effects[HANG_UP] = sighup
         self._before: dict[int, Any] = {}

@@ -66,17 +66,18 @@ def _start(
     from demitasse.errors import ConfigError
     from demitasse.log import start_logging, stop_logging
 
+    if log_level is None and minloglevel is not None:
+        log_level = GLOG_LEVELS[minloglevel]
+    start_logging(log_level or "warning", log_format)  # settings may be warned of
+    stack.callback(stop_logging)
     try:
         for name in settings.names():
             settings.find(name)
     except ConfigError as error:  # told by the user and not by a model: wrong usage
         raise click.UsageError(str(error)) from error
-    if log_level is None and minloglevel is not None:
-        log_level = GLOG_LEVELS[minloglevel]
     if log_level is not None:
         stack.enter_context(settings.override(log_level=log_level))
     shown = start_logging(log_level, log_format)
-    stack.callback(stop_logging)
     if log_dir is not None:
         log_dir.mkdir(parents=True, exist_ok=True)
         file = logging.FileHandler(

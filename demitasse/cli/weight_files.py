@@ -13,9 +13,9 @@ import numpy as np
 
 from demitasse.atomic import atomic_write
 from demitasse.errors import WeightsError
-from demitasse.hdf5 import open_hdf5
-from demitasse.io import load_weights
 from demitasse.proto import NetParameter, set_floats, write_binary
+from demitasse.weights.hdf5 import open_hdf5
+from demitasse.weights.read import load_weights
 
 __all__ = ["KINDS", "Weights", "read_weights", "write_weights"]
 

@@ -21,8 +21,8 @@ from demitasse.backends.random import stream_of
 from demitasse.blob import Blob
 from demitasse.device import Device, current_device
 from demitasse.errors import ConfigError, NetError, ShapeError
-from demitasse.fillers import fill
 from demitasse.layers.arity import Arity, AtLeast, Between, Exactly
+from demitasse.layers.fillers import fill
 from demitasse.layers.registry import register
 from demitasse.proto import FillerParameter, LayerParameter
 

@@ -11,8 +11,8 @@ from typing import TypeVar
 from demitasse.backends.random import stream_of
 from demitasse.blob import Blob
 from demitasse.errors import ConfigError
-from demitasse.fillers import fill
 from demitasse.layers.base import AtLeast, Blobs, Exactly, Layer, register
+from demitasse.layers.fillers import fill
 from demitasse.proto import BlobShape, FillerParameter
 
 __all__ = ["DummyData"]

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from demitasse.errors import ConfigError, ShapeError
 from demitasse.layers.base import Blobs, positive, register
+from demitasse.layers.detection.regions import Region, regions_between
 from demitasse.layers.region_pooling import RegionPooling
-from demitasse.regions import Region, regions_between
 
 __all__ = ["PSROIPooling"]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from demitasse.errors import NetError, ShapeError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
-from demitasse.regions import Region
+from demitasse.layers.detection.regions import Region
 
 __all__ = ["RegionPooling"]
 

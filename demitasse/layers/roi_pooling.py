@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from demitasse.backends.base import Array
 from demitasse.layers.base import Blobs, positive, register
+from demitasse.layers.detection.regions import Region, regions
 from demitasse.layers.region_pooling import RegionPooling
-from demitasse.regions import Region, regions
 
 __all__ = ["ROIPooling"]
 

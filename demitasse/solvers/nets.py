@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from demitasse.errors import ConfigError, DemitasseError
-from demitasse.io import LoadReport, OnMismatch
 from demitasse.log import get_logger
 from demitasse.net import Net
 from demitasse.paths import resolve
 from demitasse.proto import NetParameter, NetState, Phase, SolverParameter, read_text
 from demitasse.solvers.evaluate import Epoch
+from demitasse.weights.pairing import LoadReport, OnMismatch
 
 __all__ = [
     "TRAIN_FIELDS",

@@ -16,10 +16,9 @@ import numpy as np
 
 from demitasse.device import Device
 from demitasse.errors import ConfigError, NetError
-from demitasse.io import OnMismatch
 from demitasse.log import get_logger, number
+from demitasse.plan.liveness import Keep
 from demitasse.proto import ResumeState, SolverParameter
-from demitasse.reuse import Keep
 from demitasse.solvers.evaluate import mean_outputs
 from demitasse.solvers.fields import check_fields, check_options, read_fields
 from demitasse.solvers.history import History
@@ -31,6 +30,7 @@ from demitasse.solvers.report import TrainReport, first_nonfinite, tell_test
 from demitasse.solvers.snapshot import check_folder, check_prefix, read_checked, write_best
 from demitasse.solvers.updater import Updater
 from demitasse.solvers.watch import EarlyStopping, Watch
+from demitasse.weights.pairing import OnMismatch
 
 __all__ = ["Solver"]
 

@@ -17,7 +17,6 @@ import numpy as np
 from demitasse.atomic import atomic_write
 from demitasse.data.hdf5 import array_of, damage
 from demitasse.errors import SnapshotError, WeightsError
-from demitasse.hdf5 import is_hdf5, open_hdf5
 from demitasse.paths import is_file
 from demitasse.proto import (
     BlobProto,
@@ -30,6 +29,7 @@ from demitasse.proto import (
 )
 from demitasse.proto.cut import Arrays, read_cut
 from demitasse.proto.stream import blob_pieces, with_field, write_pieces
+from demitasse.weights.hdf5 import is_hdf5, open_hdf5
 
 __all__ = ["State", "read_state", "write_state"]
 

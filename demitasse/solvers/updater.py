@@ -10,9 +10,9 @@ import math
 from demitasse.backends.base import Array, PrivateLayout
 from demitasse.backends.updates import Piece, Update, update_kernels
 from demitasse.blob import Blob
-from demitasse.leases import leases_alive
 from demitasse.log import get_logger, number
 from demitasse.memory import Head
+from demitasse.memory.leases import leases_alive
 from demitasse.net import Net
 from demitasse.proto import SolverParameter
 from demitasse.solvers import updates

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from demitasse.backends.cupy import CupyBackend
-from demitasse.backends.cupy.pools import readable
+from demitasse.backends.cupy.library.pools import readable
 from demitasse.device import Device
 from demitasse.errors import DeviceError
 from demitasse.memory import Head, SyncedMemory

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from demitasse.backends.cupy import CupyBackend, detect
-from demitasse.backends.cupy.detect import advice, look
+from demitasse.backends.cupy import CupyBackend
+from demitasse.backends.cupy.library import detect
+from demitasse.backends.cupy.library.detect import advice, look
 from demitasse.device import Device, available_devices
 from demitasse.errors import DeviceError
 

@@ -239,7 +239,7 @@ class TestConvolution:
 
     @on_each
     def test_more_elements_than_32_bits_count(self, place, monkeypatch):
-        monkeypatch.setattr("demitasse.backends.cupy.engine.WIDE", 4)
+        monkeypatch.setattr("demitasse.backends.cupy.library.engine.WIDE", 4)
         convolution = (
             'type: "Convolution" convolution_param { num_output: 2 kernel_size: 2 pad: 1 }'
         )

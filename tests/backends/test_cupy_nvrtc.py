@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from demitasse.backends.cupy.sources import FAMILIES, MOST_THREADS, options, source
+from demitasse.backends.cupy.library.sources import FAMILIES, MOST_THREADS, options, source
 
 ARCHITECTURE = "sm_90"
 

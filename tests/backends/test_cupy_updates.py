@@ -7,7 +7,7 @@ import pytest
 from cuda_host import HostEngine, host_cuda
 from goldens import golden_solvers
 
-from demitasse.backends.cupy.engine import Grid
+from demitasse.backends.cupy.library.engine import Grid
 from demitasse.backends.cupy.updates import UNIT, Updates
 from demitasse.backends.updates import Piece, Update
 from demitasse.solvers import updates

@@ -5,14 +5,15 @@ import ctypes
 import numpy as np
 import pytest
 
-from demitasse.backends import jit
-from demitasse.backends.jit import compiler, team
+from demitasse.backends.kernels import language as jit
+from demitasse.backends.kernels.language import compiler, team
+from demitasse.backends.kernels.products.panels import panels
 from demitasse.config import settings
 
 needs_llvm = pytest.mark.skipif(not jit.status().ready, reason=str(jit.status()))
 if jit.status().ready:
-    from demitasse.backends.jit.kernel import FLOAT, WIDE, Kernel
-    from demitasse.backends.jit.products import products
+    from demitasse.backends.kernels.language.kernel import FLOAT, WIDE, Kernel
+    from demitasse.backends.kernels.products.products import products
 
 
 def called(address, *arguments):
@@ -65,7 +66,7 @@ def test_a_product_of_a_transposed_matrix(width):
 @pytest.mark.parametrize("width", [8, 16])
 @pytest.mark.parametrize("columns", [1, 8, 9, 24, 25, 32, 50, 64, 100])
 def test_panels_cover_all_columns_once(columns, width):
-    found = jit.panels(columns, width)
+    found = panels(columns, width)
 
     places = [at + width * n for vectors, at in found for n in range(vectors)]
     assert places == list(range(0, columns, width))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from demitasse import Net
-from demitasse.backends.numpy_kernels import columns
+from demitasse.backends.numpy import columns
 from demitasse.proto import NetParameter, parse_text
 
 

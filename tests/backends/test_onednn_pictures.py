@@ -19,16 +19,16 @@ from lowered import (
     run,
 )
 
-from demitasse.backends import jit
-from demitasse.backends.onednn.engine import engine
-from demitasse.backends.onednn.pictures import windows
+from demitasse.backends.kernels import language as jit
+from demitasse.backends.kernels.direct import windows
+from demitasse.backends.onednn.library.engine import engine
 from demitasse.config import settings
 
 pytestmark = NEEDS_KERNELS
 if jit.status().ready:
-    from demitasse.backends.onednn.pictures.convolution import PictureConvolution
-    from demitasse.backends.onednn.pictures.gradient import PictureGradient
-    from demitasse.backends.onednn.winograd.convolution import TiledConvolution
+    from demitasse.backends.kernels.direct.convolution import PictureConvolution
+    from demitasse.backends.kernels.direct.gradient import PictureGradient
+    from demitasse.backends.kernels.winograd.convolution import TiledConvolution
 
 ROUNDING = 5e-6
 """Of the largest value."""

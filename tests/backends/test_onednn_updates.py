@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from demitasse.backends import numpy_updates
+from demitasse.backends.numpy import updates as numpy_updates
 from demitasse.backends.onednn import status
 from demitasse.backends.updates import Piece, Update, update_kernels
 from demitasse.config import settings

@@ -19,16 +19,16 @@ from lowered import (
     run,
 )
 
-from demitasse.backends import jit
+from demitasse.backends.kernels import language as jit
+from demitasse.backends.kernels.winograd import tiling
 from demitasse.backends.onednn import status
-from demitasse.backends.onednn.engine import engine
-from demitasse.backends.onednn.winograd import tiling
+from demitasse.backends.onednn.library.engine import engine
 from demitasse.config import settings
 
 pytestmark = NEEDS_KERNELS
 if jit.status().ready:
-    from demitasse.backends.onednn.winograd.convolution import TiledConvolution
-    from demitasse.backends.onednn.winograd.gradient import TiledFilterGradient
+    from demitasse.backends.kernels.winograd.convolution import TiledConvolution
+    from demitasse.backends.kernels.winograd.gradient import TiledFilterGradient
 
 NATIVE = engine().width if status().loaded else 0
 """Floats of a vector of the instruction set that the library uses."""

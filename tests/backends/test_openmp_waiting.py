@@ -11,7 +11,7 @@ from demitasse.backends import onednn
 PROGRAM = """
 import os
 from demitasse.backends import onednn
-from demitasse.backends.jit.team import openmp
+from demitasse.backends.kernels.language.team import openmp
 {first}
 assert onednn.status().loaded
 print("left behind:", os.environ.get("GOMP_SPINCOUNT"))

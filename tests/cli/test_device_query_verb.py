@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from demitasse.backends.cupy import CupyBackend
-from demitasse.backends.cupy.properties import properties
+from demitasse.backends.cupy.library.properties import properties
 from demitasse.errors import DeviceError
 
 PROPERTIES = {

@@ -40,10 +40,11 @@ def read_until(process, words: str) -> str:
 
 
 @posix
-def test_ctrl_c_leaves_a_snapshot_to_go_on_from(long_run, run):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_leaves_a_snapshot_to_go_on_from(long_run, number):
     process = long_run()
 
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     log = process.stderr.read()
 
     assert process.wait() == 130
@@ -54,6 +55,40 @@ def test_ctrl_c_leaves_a_snapshot_to_go_on_from(long_run, run):
     assert "Optimization stopped early." in log
     assert f"demitasse train --solver solver.prototxt --snapshot {state}" in log
     assert "Traceback" not in log
+
+
+@posix
+def test_a_run_that_was_terminated_goes_on_as_if_it_had_not_been(long_run, run):
+    process = long_run()
+
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    [state] = Path().glob("run_iter_*.solverstate")
+    end = read_state(state).iter + 20
+    solver = Path("solver.prototxt").read_text().replace("max_iter: 1000000", f"max_iter: {end}")
+    Path("solver.prototxt").write_text(solver)
+    Path("whole.prototxt").write_text(solver.replace('"run"', '"whole"'))
+
+    assert run(f"train --solver solver.prototxt --snapshot={state}").exit_code == 0
+    assert run("train --solver whole.prototxt").exit_code == 0
+    resumed, whole = (Path(f"{name}_iter_{end}.caffemodel") for name in ("run", "whole"))
+    assert resumed.read_bytes() == whole.read_bytes()
+
+
+@posix
+def test_sigterm_before_training_ends_the_process(project, start):
+    Path("terminating.py").write_text(
+        "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\nsignal.pause()"
+    )
+    with Path("net.prototxt").open("a") as net:
+        net.write('layer { name: "p" type: "Python" top: "p" '
+                  'python_param { module: "terminating" layer: "Any" } }')  # fmt: skip
+
+    process = start("train --solver solver.prototxt")
+    log = process.communicate()[1]
+
+    assert process.returncode == -signal.SIGTERM, log
+    assert not list(Path().glob("*.solverstate"))
 
 
 @posix
@@ -74,11 +109,12 @@ def test_a_hang_up_writes_a_snapshot_and_training_goes_on(long_run):
 
 @posix
 def test_effects_can_be_exchanged(long_run):
-    process = long_run("-sigint_effect snapshot -sighup_effect=stop")
+    process = long_run("-sigint_effect snapshot -sighup_effect=stop --sigterm-effect snapshot")
 
-    process.send_signal(signal.SIGINT)
-    read_until(process, "Snapshotting solver state")
-    read_until(process, "Iteration")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        process.send_signal(number)
+        read_until(process, "Snapshotting solver state")
+        read_until(process, "Iteration")
     process.send_signal(signal.SIGHUP)
     process.stderr.read()
 
@@ -88,37 +124,40 @@ def test_effects_can_be_exchanged(long_run):
 def test_a_signal_of_no_effect_is_ignored():
     asked = []
 
-    with Signals(asked.append, "none", "none"):
+    with Signals(asked.append, "none", "none", "none"):
         signal.raise_signal(signal.SIGINT)
 
     assert asked == []
 
 
-def test_a_second_stop_leaves_at_once():
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_stop_leaves_at_once(first, second):
     asked = []
 
-    with Signals(asked.append, "stop", "snapshot"):
-        signal.raise_signal(signal.SIGINT)
+    with Signals(asked.append, "stop", "snapshot", "stop"):
+        signal.raise_signal(first)
         assert asked == ["stop"]
 
         with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(second)
 
 
-def test_handlers_are_given_back():
-    before = signal.getsignal(signal.SIGINT)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_handlers_are_given_back(number):
+    before = signal.getsignal(number)
 
-    with Signals(print, "stop", "snapshot"):
-        assert signal.getsignal(signal.SIGINT) != before
+    with Signals(print, "stop", "snapshot", "stop"):
+        assert signal.getsignal(number) != before
 
-    assert signal.getsignal(signal.SIGINT) == before
+    assert signal.getsignal(number) == before
 
 
 def test_in_another_thread_signals_are_left_alone():
     before, seen = signal.getsignal(signal.SIGINT), []
 
     def work():
-        with Signals(print, "stop", "snapshot"):
+        with Signals(print, "stop", "snapshot", "stop"):
             seen.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=work)

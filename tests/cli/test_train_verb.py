@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from demitasse import settings
-from demitasse.io import load_weights
 from demitasse.proto import read_net_params_binary
 from demitasse.solvers import read_state
+from demitasse.weights.read import load_weights
 
 
 def edit(path: str, *pairs: tuple[str, str]) -> None:

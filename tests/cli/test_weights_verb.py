@@ -11,7 +11,7 @@ import pytest
 from demitasse.cli.weight_diff import weights_difference
 from demitasse.cli.weight_files import KINDS, read_weights, write_weights
 from demitasse.errors import WeightsError
-from demitasse.io import load_weights
+from demitasse.weights.read import load_weights
 
 WEIGHTS = {
     "conv/1": [np.arange(6, dtype=np.float32).reshape(1, 2, 3), np.zeros(1, np.float32)],

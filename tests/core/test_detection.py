@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from demitasse.detection import Detector, box_sizes, overlaps, prior_boxes, suppress
 from demitasse.errors import NetError
+from demitasse.layers.detection.boxes import Detector, box_sizes, overlaps, prior_boxes, suppress
 
 RNG = np.random.default_rng(0)
 

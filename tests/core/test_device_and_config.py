@@ -1,7 +1,12 @@
 """Settings and devices: which value wins, and what is said when it cannot be had."""
 
+import os
 import pickle
+import shutil
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +14,8 @@ from demitasse import errors
 from demitasse.config import Settings, settings
 from demitasse.device import Device, choose_device, current_device, set_device, use_device
 from demitasse.errors import ConfigError, DataError, DeviceError, PrototxtError
+
+posix = pytest.mark.skipif(os.name != "posix", reason="owners and modes of POSIX systems")
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +101,131 @@ def test_values_that_cannot_be_read_name_their_source(tmp_path, monkeypatch):
     (tmp_path / "demitasse.toml").write_text("plan = = 1")
     with pytest.raises(ConfigError, match=r"demitasse\.toml cannot be read"):
         settings.get("plan")
+
+
+CODE = [
+    ("onednn_library", '"/tmp/libdnnl.so.3"', "", '"none"', "none"),
+    ("python_layers", "true", True, "false", False),
+    ("jit", "true", True, "false", False),
+]
+"""Settings that decide which code runs: what a file cannot say, the default, what it can say."""
+
+
+@pytest.mark.parametrize(("name", "permits", "default", "forbids", "forbidden"), CODE)
+def test_a_file_may_forbid_code_and_cannot_permit_it(
+    tmp_path, caplog, name, permits, default, forbids, forbidden
+):
+    file = tmp_path / "demitasse.toml"
+
+    file.write_text(f"{name} = {permits}")
+    found = [settings.find(name) for _ in range(2)]
+
+    assert [(value.value, value.where) for value in found] == [(default, "default")] * 2
+    [warning] = caplog.messages  # once
+    assert warning.startswith(f"{file} sets {name} to ")
+    assert f"set DEMITASSE_{name.upper()} in the environment" in warning
+
+    (tmp_path / "pyproject.toml").write_text(f"[tool.demitasse]\n{name} = {forbids}")
+
+    assert settings.get(name) == forbidden
+    assert len(caplog.messages) == 1
+
+
+def test_code_is_permitted_by_the_environment_and_the_program(tmp_path, monkeypatch):
+    (tmp_path / "demitasse.toml").write_text("python_layers = false\njit = false")
+
+    monkeypatch.setenv("DEMITASSE_ONEDNN_LIBRARY", "libdnnl.so.3")
+    monkeypatch.setenv("DEMITASSE_PYTHON_LAYERS", "1")
+
+    assert settings.get("onednn_library") == "libdnnl.so.3"
+    assert settings.get("python_layers") is True
+    with settings.override(jit=True):
+        assert settings.get("jit") is True
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no cc to compile a library")
+def test_a_library_that_a_file_names_is_not_loaded(tmp_path):
+    library, marker = tmp_path / "stranger.so", tmp_path / "loaded"
+    Path("stranger.c").write_text(
+        "#include <stdio.h>\n"
+        f'__attribute__((constructor)) void run(void) {{ fclose(fopen("{marker}", "w")); }}'
+    )
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, "stranger.c"], check=True)
+    Path("demitasse.toml").write_text(f'onednn_library = "{library}"')
+    doctor = [sys.executable, "-m", "demitasse", "doctor"]
+
+    done = subprocess.run(doctor, capture_output=True, text=True, check=False)
+
+    assert not marker.exists()
+    assert "demitasse.toml sets onednn_library" in done.stderr
+    assert "DEMITASSE_ONEDNN_LIBRARY" in done.stderr
+
+    subprocess.run(
+        doctor, env={**os.environ, "DEMITASSE_ONEDNN_LIBRARY": str(library)}, check=False
+    )
+
+    assert marker.exists()  # the user's own word is enough
+
+
+@posix
+@pytest.mark.parametrize("text", ["seed = 5", "seed = = 5"])
+def test_a_settings_file_of_another_user_is_ignored(tmp_path, caplog, monkeypatch, text):
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "pyproject.toml").write_text("[tool.demitasse]\nseed = 7")
+    file = tmp_path / "deep" / "demitasse.toml"
+    file.write_text(text)
+    monkeypatch.chdir(tmp_path / "deep")
+    try:
+        os.chown(file, 12345, -1)
+    except PermissionError:
+        pytest.skip("only root gives files away")
+
+    values = [settings.get("seed") for _ in range(2)]
+
+    assert values == [7, 7]  # of the next folder
+    [warning] = caplog.messages
+    assert f"the settings in {file} are ignored: it belongs to another user (uid 12345)" in warning
+
+
+@posix
+def test_files_of_root_and_of_the_user_count(tmp_path, monkeypatch):
+    file = tmp_path / "demitasse.toml"
+    file.write_text("seed = 5")
+
+    def seen_by(user):
+        monkeypatch.setattr(os, "geteuid", lambda: user)
+        return settings.get("seed")
+
+    owner = file.stat().st_uid
+    assert seen_by(owner) == 5
+    assert seen_by(owner + 1) == (5 if owner == 0 else -1)
+
+
+@posix
+@pytest.mark.parametrize("mode", [0o664, 0o646])
+def test_a_settings_file_that_others_can_write_is_ignored_until_they_cannot(tmp_path, caplog, mode):
+    file = tmp_path / "demitasse.toml"
+    file.write_text("seed = 5")
+
+    file.chmod(mode)
+
+    assert settings.get("seed") == -1
+    [warning] = caplog.messages
+    assert f"the settings in {file} are ignored: other users can write it" in warning
+    assert "chmod go-w" in warning
+
+    file.chmod(0o644)
+
+    assert settings.get("seed") == 5
+
+
+@posix
+def test_a_foreign_pyproject_without_settings_is_not_warned_of(tmp_path, caplog):
+    (tmp_path / "pyproject.toml").write_text("[tool.other]\nx = 1")
+    (tmp_path / "pyproject.toml").chmod(0o666)
+
+    assert settings.where("seed") == "default"
+    assert caplog.messages == []
 
 
 def test_an_unknown_setting_names_the_known_ones():

@@ -8,8 +8,8 @@ import pytest
 from demitasse.config import settings
 from demitasse.device import Device
 from demitasse.errors import DeviceError, ShapeError
-from demitasse.leases import leases_alive
 from demitasse.memory import Head, SyncedMemory, transfers
+from demitasse.memory.leases import leases_alive
 
 FAR = "strict:device1"  # a device that does not share the host's memory
 

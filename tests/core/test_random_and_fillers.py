@@ -6,7 +6,7 @@ import pytest
 from demitasse.backends import random
 from demitasse.device import Device
 from demitasse.errors import ConfigError
-from demitasse.fillers import FILLERS, fill
+from demitasse.layers.fillers import FILLERS, fill
 from demitasse.proto import FillerParameter
 
 

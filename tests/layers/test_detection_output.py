@@ -1,12 +1,12 @@
-"""DetectionOutput; what it computes is tested with ``demitasse.detection``."""
+"""DetectionOutput; what it computes is tested with ``demitasse.layers.detection.boxes``."""
 
 import logging
 
 import numpy as np
 import pytest
 
-from demitasse.detection import Detector
 from demitasse.errors import ConfigError, NetError, ShapeError
+from demitasse.layers.detection.boxes import Detector
 from demitasse.net import Net
 from demitasse.proto import NetParameter, parse_text
 from demitasse.testing import make_layer

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from demitasse.detection import box_sizes, prior_boxes
 from demitasse.errors import ConfigError, ShapeError
+from demitasse.layers.detection.boxes import box_sizes, prior_boxes
 from demitasse.testing import make_layer
 
 MAP, IMAGE = np.zeros((2, 8, 3, 4)), np.zeros((2, 3, 60, 100))

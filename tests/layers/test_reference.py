@@ -187,20 +187,20 @@ def test_docstrings_say_what_is_not_compared(name):
 
 
 def lowered_by_numpy() -> tuple[type[Backend], set[str]]:
-    import_module("demitasse.backends.numpy_kernels")
-    return import_module("demitasse.backends.numpy").NumpyBackend, {"relu"}
+    import_module("demitasse.backends.numpy.lowerings")
+    return import_module("demitasse.backends.numpy.backend").NumpyBackend, {"relu"}
 
 
 def lowered_by_cpu() -> tuple[type[Backend], set[str]]:
-    import_module("demitasse.backends.onednn.steps")
-    functions = import_module("demitasse.backends.onednn.activation").FUNCTIONS
+    import_module("demitasse.backends.onednn.lowerings")
+    functions = import_module("demitasse.backends.onednn.steps.activation").FUNCTIONS
     return import_module("demitasse.backends.onednn.backend").OnednnBackend, set(functions)
 
 
 def lowered_by_cuda() -> tuple[type[Backend], set[str]]:
     module = import_module("demitasse.backends.cupy.backend")
     module.load_lowerings()
-    functions = import_module("demitasse.backends.cupy.activation").KERNELS
+    functions = import_module("demitasse.backends.cupy.steps.activation").KERNELS
     return module.CupyBackend, set(functions)
 
 

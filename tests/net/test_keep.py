@@ -5,8 +5,8 @@ import pytest
 
 from demitasse import Net
 from demitasse.backends.onednn import status
-from demitasse.backends.onednn.engine import engine
-from demitasse.backends.onednn.layout import layout_of
+from demitasse.backends.onednn.library.engine import engine
+from demitasse.backends.onednn.library.layout import layout_of
 from demitasse.errors import NetError
 from demitasse.proto import NetParameter, SolverParameter, parse_text
 from demitasse.solvers import Solver

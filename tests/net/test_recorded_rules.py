@@ -9,8 +9,8 @@ from goldens import describe, golden_rules
 
 from demitasse import Net
 from demitasse.errors import DemitasseError
-from demitasse.fillers import FILLERS
 from demitasse.layers import base
+from demitasse.layers.fillers import FILLERS
 
 # Caffe's own nets whose recording holds a refusal, and why ours may differ.
 RECORDED_REFUSALS = {

@@ -50,7 +50,7 @@ def at_iteration(solver, number):
 
 
 def run(solver):
-    with Signals(solver.request, "stop", "snapshot"):
+    with Signals(solver.request, "stop", "snapshot", "stop"):
         solver.solve()
 
 
@@ -117,7 +117,7 @@ def test_a_stop_while_a_snapshot_is_written_waits_for_it(made, tmp_path, monkeyp
         sync(handle)
 
     monkeypatch.setattr(os, "fsync", interrupted)
-    with Signals(solver.request, "stop", "snapshot"):
+    with Signals(solver.request, "stop", "snapshot", "stop"):
         solver.step(8)
 
     assert (solver.stopped, solver.iter) == (True, 3)  # before the test that is due there
@@ -138,7 +138,7 @@ def test_leaving_at_once_leaves_the_old_snapshot_whole(made, tmp_path, monkeypat
         sync(handle)
 
     monkeypatch.setattr(os, "fsync", interrupted)
-    with Signals(solver.request, "stop", "snapshot"), pytest.raises(KeyboardInterrupt):
+    with Signals(solver.request, "stop", "snapshot", "stop"), pytest.raises(KeyboardInterrupt):
         solver.snapshot()
 
     assert {file: file.read_bytes() for file in tmp_path.iterdir()} == old

@@ -14,9 +14,9 @@ from goldens import GOLDENS
 from demitasse import Solver
 from demitasse.axes import shape_string
 from demitasse.errors import ConfigError, ShapeError, SnapshotError, WeightsError
-from demitasse.hdf5 import is_hdf5
 from demitasse.proto import NetParameter, SolverState, floats, read_binary, write_binary
 from demitasse.solvers import read_state
+from demitasse.weights.hdf5 import is_hdf5
 
 FORMATS = ["binary", "hdf5"]
 

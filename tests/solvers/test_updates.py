@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from demitasse.backends import numpy_updates
+from demitasse.backends.numpy import updates as numpy_updates
 from demitasse.backends.updates import Piece, Update, update_kernels
 from demitasse.device import Device
 from demitasse.errors import ConfigError

@@ -31,10 +31,10 @@ import pytest
 from demitasse.backends.base import Backend, Operands, Step
 from demitasse.backends.cupy import CupyBackend
 from demitasse.backends.cupy.backend import load_lowerings
-from demitasse.backends.cupy.cublas import Cublas, Handle
-from demitasse.backends.cupy.engine import Engine, Grid, Launch
-from demitasse.backends.cupy.gemm import Product
-from demitasse.backends.cupy.sources import source
+from demitasse.backends.cupy.library.cublas import Cublas, Handle
+from demitasse.backends.cupy.library.engine import Engine, Grid, Launch
+from demitasse.backends.cupy.library.gemm import Product
+from demitasse.backends.cupy.library.sources import source
 from demitasse.backends.cupy.updates import Updates
 from demitasse.backends.ops import Op
 from demitasse.device import Device

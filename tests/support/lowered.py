@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from demitasse import Net
-from demitasse.backends import jit
-from demitasse.backends.onednn import pictures, status, winograd
-from demitasse.backends.onednn.engine import engine
+from demitasse.backends.kernels import direct, winograd
+from demitasse.backends.kernels import language as jit
+from demitasse.backends.onednn import status
+from demitasse.backends.onednn.library.engine import engine
 from demitasse.proto import NetParameter, parse_text
 
 SEED = 5
@@ -38,8 +39,8 @@ def our_kernels(width, layout):
             divide, the channels are last. The library's is the only one that may leave a
             convolution to the library.
     """
-    from demitasse.backends.onednn.convolution import ConvStep
     from demitasse.backends.onednn.step import PreparedStep
+    from demitasse.backends.onednn.steps.convolution import ConvStep
 
     def image(shape):
         found = _blocked(shape, width) if layout == "blocks" else None
@@ -53,7 +54,7 @@ def our_kernels(width, layout):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine(), "width", width)
         patch.setattr(winograd, "pays", lambda *_, **__: True)
-        patch.setattr(pictures, "FEWEST", 0)
+        patch.setattr(direct, "FEWEST", 0)
         if layout != LIBRARY:
             patch.setattr(ConvStep, "_choose", lambda step: step._in(image, image))
             patch.setattr(PreparedStep, "describe", describe)
@@ -62,7 +63,7 @@ def our_kernels(width, layout):
 
 def _blocked(shape, block):
     """Return the descriptor of images in blocks of channels; None where they do not divide."""
-    from demitasse.backends.onednn.candidates import _tag, _tagged
+    from demitasse.backends.onednn.library.candidates import _tag, _tagged
 
     if shape[1] % block:
         return None

@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from demitasse.backends.base import Array, Backend, Event, Lowering, Operands, Step
-from demitasse.backends.cupy.detect import advice, look
-from demitasse.backends.cupy.engine import Engine
-from demitasse.backends.cupy.failures import failures
-from demitasse.backends.cupy.flight import Flights
-from demitasse.backends.cupy.pools import Pools
+from demitasse.backends.cupy.library.detect import advice, look
+from demitasse.backends.cupy.library.engine import Engine
+from demitasse.backends.cupy.library.failures import failures
+from demitasse.backends.cupy.library.flight import Flights
+from demitasse.backends.cupy.library.pools import Pools
 from demitasse.backends.cupy.updates import Updates
 from demitasse.backends.ops import Op
 from demitasse.errors import DeviceError
@@ -27,7 +27,8 @@ from demitasse.errors import DeviceError
 __all__ = ["LOWERINGS", "CupyBackend", "load_lowerings"]
 
 LOWERINGS = (
-    "activation", "batch_norm", "conv", "elementwise", "inner_product", "lrn", "pool", "softmax",
+    "activation", "batch_norm", "convolution", "elementwise", "inner_product", "lrn", "pooling",
+    "softmax",
 )  # fmt: skip
 """Modules of this package that lower operations, imported when a net first asks."""
 
@@ -35,7 +36,7 @@ LOWERINGS = (
 def load_lowerings() -> None:
     """Import what lowers operations; importing registers it."""
     for module in LOWERINGS:
-        import_module(f"demitasse.backends.cupy.{module}")
+        import_module(f"demitasse.backends.cupy.steps.{module}")
 
 
 class CupyBackend(Backend):
@@ -151,7 +152,7 @@ class CupyBackend(Backend):
     @cached_property
     def engine(self) -> Engine:
         """Kernels, matrix products and scratch memory of this GPU."""
-        from demitasse.backends.cupy.gpu import GpuEngine
+        from demitasse.backends.cupy.library.gpu import GpuEngine
 
         return GpuEngine(self._cupy, self.array_device)
 

@@ -15,8 +15,8 @@ from functools import cached_property
 import numpy as np
 
 from demitasse.backends.base import Array
-from demitasse.backends.cupy.engine import Engine, Launch
-from demitasse.backends.cupy.gemm import Product
+from demitasse.backends.cupy.library.engine import Engine, Launch
+from demitasse.backends.cupy.library.gemm import Product
 
 __all__ = ["Chunk", "Windows"]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from demitasse.backends.base import Array
 from demitasse.backends.cupy.columns import Chunk, Windows
-from demitasse.backends.cupy.engine import Engine
-from demitasse.backends.cupy.gemm import Product
+from demitasse.backends.cupy.library.engine import Engine
+from demitasse.backends.cupy.library.gemm import Product
 
 __all__ = ["Correlation"]
 

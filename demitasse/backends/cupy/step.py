@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Protocol, cast
 
 from demitasse.backends.base import Array, BlobLike, Operands, Step
-from demitasse.backends.cupy.engine import engine_of
+from demitasse.backends.cupy.library.engine import engine_of
 
 __all__ = ["EngineStep", "total_of"]
 

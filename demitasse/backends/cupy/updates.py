@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from demitasse.backends.base import Array
-from demitasse.backends.cupy.engine import Engine
+from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.updates import Piece, Update
 
 __all__ = ["UNIT", "Updates"]

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from demitasse.backends.base import Backend
-from demitasse.backends.onednn.library import Status, load, status
+from demitasse.backends.onednn.library.library import Status, load, status
 
 __all__ = ["Status", "cpu_backend", "status"]
 
@@ -15,7 +15,7 @@ __all__ = ["Status", "cpu_backend", "status"]
 def cpu_backend() -> type[Backend]:
     """Return the backend of ``Device("cpu")``."""
     if load() is None:
-        from demitasse.backends.numpy import NumpyBackend
+        from demitasse.backends.numpy.backend import NumpyBackend
 
         return NumpyBackend
     from demitasse.backends.onednn.backend import OnednnBackend

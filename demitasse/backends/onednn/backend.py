@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from demitasse.backends.base import Lowering, Operands, Step
-from demitasse.backends.numpy import NumpyBackend
-from demitasse.backends.onednn.engine import engine
-from demitasse.backends.onednn.layout import Layout, aligned
+from demitasse.backends.numpy.backend import NumpyBackend
+from demitasse.backends.onednn.library.engine import engine
+from demitasse.backends.onednn.library.layout import Layout, aligned
 from demitasse.backends.onednn.threads import only_ours
 from demitasse.backends.ops import Op
 
@@ -57,6 +57,9 @@ class OnednnBackend(NumpyBackend):
     def unpack(self, private: np.ndarray, layout: Any, host: np.ndarray) -> None:
         self.engine.reorder(private, layout, host, self.engine.plain(layout.shape))
 
+    def repack(self, private: np.ndarray, here: Any, target: np.ndarray, there: Any) -> None:
+        self.engine.reorder(private, here, target, there)
+
     # -- layouts that Steps agree on -----------------------------------------------------------
 
     def promise(self, blob: Any, layout: Layout, *, diff: bool = False) -> None:
@@ -76,10 +79,10 @@ class OnednnBackend(NumpyBackend):
     def fuse(
         self, ops: Sequence[Op], operands: Sequence[Operands], steps: Sequence[Step | None]
     ) -> Step | None:
-        from demitasse.backends.onednn.fusion import fuse
+        from demitasse.backends.onednn.steps.fusion import fuse
 
         return fuse(self, ops, operands, steps)
 
     def lower(self, op: Op, operands: Operands | object) -> Step | None:
-        import_module("demitasse.backends.onednn.steps")
+        import_module("demitasse.backends.onednn.lowerings")
         return super().lower(op, operands)

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from demitasse.backends.onednn.engine import Description, Engine, Primitive
-from demitasse.backends.onednn.layout import Layout, aligned
-from demitasse.transfers import transfers
+from demitasse.backends.onednn.library.engine import Description, Engine, Primitive
+from demitasse.backends.onednn.library.layout import Layout, aligned
 
 if TYPE_CHECKING:
     from demitasse.memory import SyncedMemory
@@ -91,7 +90,7 @@ class Reader(Port):
             self.scratch = aligned(self.layout.size)
         memory = self.memory
         if self.version != (memory.serial, memory.version):
-            copy_between(self.engine, memory, self.scratch, self.layout)
+            memory.convert(self.layout, self.scratch)
             self.version = memory.serial, memory.version
         return self.scratch
 
@@ -147,17 +146,6 @@ class Gradient(Port):
             self.engine.reorder(self.scratch, layout, part, self.engine.plain(layout.shape))
         total = memory.mutable_cpu_data()[: part.shape[0]]
         total += part
-
-
-def copy_between(engine: Engine, memory: SyncedMemory, target: np.ndarray, layout: Layout) -> None:
-    """Copy a memory into ``target``, which has ``layout``."""
-    here: Any = memory.layout
-    side = memory.private_data(here) if here is not None and here.shape == layout.shape else None
-    if side is not None:
-        engine.reorder(side, here, target, layout)
-    else:
-        engine.reorder(memory.cpu_data(), engine.plain(layout.shape), target, layout)
-    transfers.note(reorders=1)
 
 
 def converted_bytes(ports: Sequence[Port]) -> int:

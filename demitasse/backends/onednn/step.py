@@ -6,8 +6,8 @@ from typing import Any, Protocol
 
 from demitasse.backends.base import Operands, Step
 from demitasse.backends.onednn.backend import OnednnBackend
-from demitasse.backends.onednn.engine import Description
-from demitasse.backends.onednn.layout import any_layout
+from demitasse.backends.onednn.library.engine import Description
+from demitasse.backends.onednn.library.layout import any_layout
 
 __all__ = ["Part", "PreparedStep"]
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from demitasse.backends.jit.team import openmp
+from demitasse.backends.kernels.language.team import openmp
 from demitasse.config import settings
 
 __all__ = ["only_ours", "wanted"]

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from demitasse.backends import numpy_updates
-from demitasse.backends.numpy_updates import sumsq
-from demitasse.backends.onednn.attributes import lent_attributes
-from demitasse.backends.onednn.constants import SCALE_OF, Algorithm, Arg
-from demitasse.backends.onednn.engine import Engine, Missing, Primitive, address, engine
-from demitasse.backends.onednn.layout import aligned
+from demitasse.backends.numpy import updates as numpy_updates
+from demitasse.backends.numpy.updates import sumsq
+from demitasse.backends.onednn.library.attributes import lent_attributes
+from demitasse.backends.onednn.library.constants import SCALE_OF, Algorithm, Arg
+from demitasse.backends.onednn.library.engine import Engine, Missing, Primitive, address, engine
+from demitasse.backends.onednn.library.layout import aligned
 from demitasse.backends.updates import Piece, Update
 
 __all__ = ["BLOCK", "LEAST", "apply", "sumsq"]

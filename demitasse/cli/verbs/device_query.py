@@ -46,7 +46,7 @@ def command(gpu: str, as_json: bool) -> None:
 
     Exits with 4 where there is no GPU, or not the one that was asked for.
     """
-    from demitasse.backends.cupy.properties import properties
+    from demitasse.backends.cupy.library.properties import properties
 
     devices = [{"id": number, **properties(number)} for number in _numbers(gpu)]
     if as_json:

@@ -47,6 +47,13 @@ EFFECTS = click.Choice(["stop", "snapshot", "none"])
     help="What a hang-up (SIGHUP) does.",
 )
 @click.option(
+    "--sigterm_effect",
+    type=EFFECTS,
+    default="stop",
+    show_default=True,
+    help="What SIGTERM does, which job schedulers send before they kill.",
+)
+@click.option(
     "--on_nonfinite",
     type=click.Choice(["warn", "stop"]),
     default="warn",
@@ -91,6 +98,7 @@ def command(
     weights: tuple[str, ...],
     sigint_effect: Effect,
     sighup_effect: Effect,
+    sigterm_effect: Effect,
     on_nonfinite: Literal["warn", "stop"],
     on_mismatch: Literal["error", "skip"],
     keep_last: int | None,
@@ -141,7 +149,8 @@ def command(
             log.info("Resuming from %s", snapshot)
             solver.restore(snapshot)
         log.info("Starting Optimization")
-        _solve(solver, Signals(solver.request, sigint_effect, sighup_effect))
+        signals = Signals(solver.request, sigint_effect, sighup_effect, sigterm_effect)
+        _solve(solver, signals)
     if solver.stopped:
         if written:
             log.info("To go on: demitasse train --solver %s --snapshot %s", file, written[-1])

@@ -1,0 +1,129 @@
+"""cuBLAS by its C interface.
+
+cupy's own matrix products cannot be recorded into a CUDA graph and allocate their results; these
+write where they are told, on the stream they are told, with a workspace that stays where it is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Sequence
+from ctypes import byref, c_char_p, c_double, c_float, c_int, c_longlong, c_size_t, c_void_p
+from importlib import import_module
+from typing import Any
+
+from demitasse.backends.cupy.library.gemm import Product
+from demitasse.errors import DeviceError
+
+__all__ = ["Cublas", "Handle", "load"]
+
+DEFAULT_MATH, TF32_MATH = 0, 3
+
+_SCALARS = {"float32": ("S", c_float), "float64": ("D", c_double)}
+
+
+def load() -> ctypes.CDLL:
+    """Return the cuBLAS library that cupy would use.
+
+    Raises:
+        DeviceError: It is not installed.
+    """
+    try:
+        pathfinder: Any = import_module("cuda.pathfinder")
+        return ctypes.CDLL(pathfinder.load_nvidia_dynamic_lib("cublas").abs_path)
+    except (ImportError, OSError, RuntimeError) as error:
+        message = (
+            f'cuBLAS cannot be loaded ({error}); pip install "cupy-cuda13x[ctk]" (or 12x) brings it'
+        )
+        raise DeviceError(message) from error
+
+
+class Cublas:
+    """The functions we call, with their argument types."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.library = library
+        plain: dict[str, Sequence[Any]] = {
+            "cublasCreate_v2": [c_void_p],
+            "cublasDestroy_v2": [c_void_p],
+            "cublasSetStream_v2": [c_void_p, c_void_p],
+            "cublasSetWorkspace_v2": [c_void_p, c_void_p, c_size_t],
+            "cublasSetMathMode": [c_void_p, c_int],
+        }
+        for name, arguments in plain.items():
+            self._declare(name, arguments)
+        sizes = [c_void_p, c_int, c_int, c_int, c_int, c_int]  # handle, transposes, m, n, k
+        matrix, step = [c_void_p, c_int], [c_longlong]
+        for letter, _ in _SCALARS.values():
+            one = [*sizes, c_void_p, *matrix, *matrix, c_void_p, *matrix]
+            self._declare(f"cublas{letter}gemm_v2", one)
+            batch = [*sizes, c_void_p, *matrix, *step, *matrix, *step, c_void_p, *matrix, *step]
+            self._declare(f"cublas{letter}gemmStridedBatched", [*batch, c_int])
+        library.cublasGetStatusName.argtypes = [c_int]
+        library.cublasGetStatusName.restype = c_char_p
+
+    def _declare(self, name: str, arguments: Sequence[Any]) -> None:
+        function = getattr(self.library, name)
+        function.argtypes, function.restype = list(arguments), c_int
+
+    def call(self, name: str, *arguments: object) -> None:
+        """Call a function.
+
+        Raises:
+            DeviceError: It failed.
+        """
+        status = getattr(self.library, name)(*arguments)
+        if status:
+            said = self.library.cublasGetStatusName(status).decode()
+            message = f"{name} failed: {said}"
+            raise DeviceError(message)
+
+
+class Handle:
+    """cuBLAS on one device and one stream, for one thread at a time.
+
+    Args:
+        cublas: The library.
+        stream: Address of the stream.
+        workspace: Address and size in bytes of device memory that is ours alone.
+        tf32: Whether float32 products may round their inputs to TF32.
+    """
+
+    def __init__(
+        self, cublas: Cublas, stream: int, workspace: tuple[int, int], *, tf32: bool
+    ) -> None:
+        self._cublas, self._handle = cublas, c_void_p()
+        cublas.call("cublasCreate_v2", byref(self._handle))
+        cublas.call("cublasSetStream_v2", self._handle, stream)
+        # setting the stream takes the workspace away, so this comes after it
+        cublas.call("cublasSetWorkspace_v2", self._handle, *workspace)
+        cublas.call("cublasSetMathMode", self._handle, TF32_MATH if tf32 else DEFAULT_MATH)
+
+    def multiply(self, product: Product, a: int, b: int, out: int) -> None:
+        """Queue a product of the matrices at these addresses."""
+        if product.empty:
+            return
+        letter, scalar = _SCALARS[product.dtype]
+        call, (step_a, step_b, step_out) = product.column_major(), product.steps
+        alpha, beta = byref(scalar(1.0)), byref(scalar(1.0 if product.accumulate else 0.0))
+        sizes = (
+            *(self._handle, int(call.first_transposed), int(call.second_transposed)),
+            *(call.m, call.n, call.k),
+        )
+        first, second, target = call.first_stride, call.second_stride, call.out_stride
+        if product.batch == 1:
+            arguments = (alpha, b, first, a, second, beta, out, target)
+            self._cublas.call(f"cublas{letter}gemm_v2", *sizes, *arguments)
+            return
+        self._cublas.call(
+            f"cublas{letter}gemmStridedBatched",
+            *sizes,
+            *(alpha, b, first, step_b, a, second, step_a),
+            *(beta, out, target, step_out, product.batch),
+        )
+
+    def __del__(self) -> None:
+        # at the end of the process CUDA may be gone already
+        if self._handle and not sys.is_finalizing():
+            self._cublas.library.cublasDestroy_v2(self._handle)

@@ -1,0 +1,166 @@
+"""What lowerings need of a GPU: kernels by name, matrix products, scratch memory.
+
+The part that talks to cupy is in ``gpu.py``. Tests put another one under the same interface, which
+runs the very same kernel sources and lowerings on the host.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from demitasse.backends.base import Array
+from demitasse.backends.cupy.library.gemm import Product
+from demitasse.backends.cupy.library.sources import MOST_THREADS, options
+from demitasse.backends.random import MASK, WORDS_PER_BLOCK
+
+__all__ = ["Engine", "Grid", "Launch", "engine_of"]
+
+THREADS = 256
+"""Threads in a block of a kernel that has no rows."""
+
+WIDE = 1 << 30
+"""Arrays of more elements than this are counted with 64 bits; far enough below 2^31 that adding
+the size of a grid does not overflow."""
+
+Launch = Callable[..., None]
+"""A kernel with its size and numbers fixed; called with its arrays."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """How many blocks run a kernel, and how many threads are in each."""
+
+    blocks: int
+    threads: int
+
+
+class Engine(ABC):
+    """Kernels, matrix products and memory of one device."""
+
+    most_blocks: int = 4096
+    """More blocks than this bring nothing: each goes on with the next elements instead."""
+
+    column_budget: int = 1 << 29
+    """Bytes that one convolution may use for columns, unless a single sample needs more."""
+
+    # -- kernels -------------------------------------------------------------------------------
+
+    def each(
+        self, family: str, name: str, dtype: str, count: int, *numbers: float, reach: int = 0
+    ) -> Launch:
+        """Return a kernel that has one thread for each of ``count`` elements.
+
+        Args:
+            family: The source file, without its ending.
+            name: The kernel in it.
+            dtype: What it computes in, "float32" or "float64".
+            count: Number of elements, its first argument behind the arrays.
+            numbers: Its other arguments: int becomes an index, float a value of ``dtype``.
+            reach: Size of the largest array, where that is more than ``count``.
+        """
+        grid = Grid(min(-(-count // THREADS), self.most_blocks), THREADS)
+        return self._launch(family, name, dtype, grid, max(count, reach), (count, *numbers))
+
+    def rows(
+        self,
+        family: str,
+        name: str,
+        dtype: str,
+        count: int,
+        length: int,
+        *numbers: float,
+        reach: int = 0,
+    ) -> Launch:
+        """Return a kernel that has one block for each of ``count`` rows.
+
+        Args:
+            family: The source file, without its ending.
+            name: The kernel in it.
+            dtype: What it computes in, "float32" or "float64".
+            count: Number of rows.
+            length: Number of elements a block shares among its threads.
+            numbers: All arguments behind the arrays.
+            reach: Size of the largest array, where that is more than ``count * length``.
+        """
+        threads = 32
+        while threads < min(length, MOST_THREADS):
+            threads *= 2
+        grid = Grid(min(count, self.most_blocks), threads)
+        return self._launch(family, name, dtype, grid, max(count * length, reach), numbers)
+
+    def _launch(
+        self, family: str, name: str, dtype: str, grid: Grid, reach: int, numbers: Sequence[float]
+    ) -> Launch:
+        if not grid.blocks:
+            return _nothing
+        wide = reach > WIDE
+        real, index = np.dtype(dtype).type, np.int64 if wide else np.int32
+        arguments = tuple(real(n) if isinstance(n, float) else index(n) for n in numbers)
+        return self.function(family, name, options(dtype, wide=wide), grid, arguments)
+
+    @abstractmethod
+    def function(
+        self, family: str, name: str, flags: tuple[str, ...], grid: Grid, numbers: tuple[Any, ...]
+    ) -> Launch:
+        """Return kernel ``name`` of ``family``, compiled with ``flags``, bound to its numbers."""
+
+    # -- memory --------------------------------------------------------------------------------
+
+    @abstractmethod
+    def scratch(self, dtype: str, *counts: int) -> list[Array]:
+        """Return arrays with these numbers of elements; the next caller gets the same memory.
+
+        Shapes: (count,) each, not initialised.
+        """
+
+    @abstractmethod
+    def empty(self, count: int, dtype: str) -> Array:
+        """Return a new array that is not initialised. Shape: (count,)."""
+
+    @abstractmethod
+    def asarray(self, host: np.ndarray) -> Array:
+        """Return a copy of a host array on the device."""
+
+    @abstractmethod
+    def address(self, array: Array) -> int:
+        """Return where an array begins in the device's memory."""
+
+    # -- matrix products -----------------------------------------------------------------------
+
+    @abstractmethod
+    def multiply(self, product: Product, a: Array, b: Array, out: Array) -> None:
+        """Compute a matrix product of contiguous arrays into ``out``."""
+
+    # -- random numbers ------------------------------------------------------------------------
+
+    def random_bits(self, seed: int, stream: int, passes: int, count: int, first: int = 0) -> Array:
+        """Return random words, as ``demitasse.backends.random.bits`` does.
+
+        Shapes: (count,), uint32.
+        """
+        out = self.empty(count, "uint32")
+        if not count:
+            return out
+        blocks = -(-(first + count) // WORDS_PER_BLOCK) - first // WORDS_PER_BLOCK
+        numbers = (
+            *(np.int64(n) for n in (blocks, first, count)),
+            *(np.uint64(word & MASK) for word in (seed, stream, passes)),
+        )
+        grid = Grid(min(-(-blocks // THREADS), self.most_blocks), THREADS)
+        self.function("random", "philox", options("float32", wide=False), grid, numbers)(out)
+        return out
+
+
+def engine_of(backend: Any) -> Engine:
+    """Return the engine of a backend that has one."""
+    engine: Engine = backend.engine
+    return engine
+
+
+def _nothing(*arrays: Array) -> None:
+    """Run a kernel on no elements."""

@@ -1,0 +1,112 @@
+"""The engine that talks to a GPU through cupy."""
+
+from __future__ import annotations
+
+import threading
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from demitasse.backends.base import Array
+from demitasse.backends.cupy.library.cublas import Cublas, Handle, load
+from demitasse.backends.cupy.library.engine import Engine, Grid, Launch
+from demitasse.backends.cupy.library.gemm import Product
+from demitasse.backends.cupy.library.sources import source
+from demitasse.config import settings
+
+__all__ = ["GpuEngine"]
+
+CUBLAS_WORKSPACE = 32 << 20
+"""Bytes of workspace for matrix products; what NVIDIA recommends for Hopper."""
+
+ALIGNMENT = 256
+"""Bytes that the beginning of every scratch array is a multiple of."""
+
+
+class _Local(threading.local):
+    """What each thread has for itself, by stream."""
+
+    def __init__(self) -> None:
+        self.scratch: dict[int, Array] = {}
+        self.handles: dict[int, tuple[Handle, Array]] = {}
+
+
+class GpuEngine(Engine):
+    """Kernels compiled by NVRTC, products by cuBLAS, on the stream that is current.
+
+    Scratch memory and cuBLAS handles belong to a thread and a stream, so that neither nets in two
+    threads nor two streams ever write over each other's. It grows to what the largest layer needs
+    and is kept; whoever records a CUDA graph must keep what ``scratch_memory`` returns with it.
+
+    Args:
+        cupy: The library.
+        device: ``cupy.cuda.Device`` of the GPU.
+    """
+
+    def __init__(self, cupy: Any, device: Any) -> None:
+        self._cupy, self._device, self._local = cupy, device, _Local()
+        properties = cupy.cuda.runtime.getDeviceProperties(device.id)
+        self.most_blocks = 32 * int(properties["multiProcessorCount"])
+        self.column_budget = min(self.column_budget, int(device.mem_info[1]) // 16)
+        self._kernel = cache(self._compile)
+        self._cublas: Cublas | None = None
+
+    def function(
+        self, family: str, name: str, flags: tuple[str, ...], grid: Grid, numbers: tuple[Any, ...]
+    ) -> Launch:
+        kernel = self._kernel(family, name, flags)
+        blocks, threads = (grid.blocks,), (grid.threads,)
+
+        def launch(*arrays: Array) -> None:
+            kernel(blocks, threads, (*arrays, *numbers))
+
+        return launch
+
+    def _compile(self, family: str, name: str, flags: tuple[str, ...]) -> Any:
+        # cupy keeps the compiled module, in memory and on disk, by text and options
+        return self._cupy.RawModule(code=source(family), options=flags).get_function(name)
+
+    def scratch(self, dtype: str, *counts: int) -> list[Array]:
+        width = np.dtype(dtype).itemsize
+        sizes = [-(-count * width // ALIGNMENT) * ALIGNMENT for count in counts]
+        memory, start, parts = self.scratch_memory(sum(sizes)), 0, []
+        for count, size in zip(counts, sizes, strict=True):
+            parts.append(memory[start : start + count * width].view(dtype))
+            start += size
+        return parts
+
+    def scratch_memory(self, nbytes: int = 0) -> Array:
+        """Return the scratch memory of this thread and stream, of at least ``nbytes`` bytes."""
+        mine, stream = self._local.scratch, self._stream()
+        if stream not in mine or mine[stream].size < nbytes:
+            mine.pop(stream, None)  # first, so that its room can be used again
+            mine[stream] = self._cupy.empty(max(nbytes, ALIGNMENT), "uint8")
+        return mine[stream]
+
+    def empty(self, count: int, dtype: str) -> Array:
+        return self._cupy.empty(count, dtype)
+
+    def asarray(self, host: np.ndarray) -> Array:
+        return self._cupy.array(host, order="C")
+
+    def address(self, array: Array) -> int:
+        return int(array.data.ptr)
+
+    def multiply(self, product: Product, a: Array, b: Array, out: Array) -> None:
+        self._handle().multiply(product, *map(self.address, (a, b, out)))
+
+    def _handle(self) -> Handle:
+        mine, stream = self._local.handles, self._stream()
+        if stream not in mine:
+            if self._cublas is None:
+                self._cublas = Cublas(load())
+            workspace = self._cupy.empty(CUBLAS_WORKSPACE, "uint8")
+            place = (workspace.data.ptr, workspace.nbytes)
+            handle = Handle(self._cublas, stream, place, tf32=bool(settings.get("tf32")))
+            mine[stream] = (handle, workspace)
+        return mine[stream][0]
+
+    def _stream(self) -> int:
+        stream: int = self._cupy.cuda.get_current_stream().ptr
+        return stream

@@ -1,0 +1,1 @@
+"""Kernels made at run time for the host's processor, for any backend that works on the host."""

@@ -1,0 +1,186 @@
+"""Compile modules for this machine's processor, and keep the result on the disk.
+
+The file's name is a digest of the module's text, of LLVM's version and of the processor, so that a
+kept result is used where it would be made again, and nowhere else. Where the folder cannot be
+written to, nothing is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from demitasse.atomic import atomic_write
+from demitasse.backends.kernels.language import team
+from demitasse.config import settings
+
+__all__ = ["Status", "compiled", "folder", "status"]
+
+_lock = threading.Lock()
+_known: dict[str, dict[str, int]] = {}
+
+LEVEL = 2
+NEEDED = ("avx2", "fma")
+"""Without these, a kernel's multiplications and additions would be calls of a function."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """Whether kernels can be made at run time.
+
+    Attributes:
+        ready: Whether they can.
+        version: Of LLVM's Python package.
+        processor: As LLVM calls it.
+        reason: Why they cannot.
+    """
+
+    ready: bool
+    version: str = ""
+    processor: str = ""
+    reason: str = ""
+
+    def __str__(self) -> str:
+        if not self.ready:
+            return f"no kernels are made at run time: {self.reason}"
+        return f"llvmlite {self.version} for {self.processor}"
+
+
+@cache
+def _llvm() -> Any:
+    """Return LLVM's Python binding, ready for this machine."""
+    from llvmlite import binding
+
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    return binding
+
+
+@cache
+def _probed() -> Status:
+    try:
+        binding = _llvm()
+    except ImportError as error:
+        return Status(False, reason=f"llvmlite is not here ({error})")
+    has = binding.get_host_cpu_features()
+    lacking = [name for name in NEEDED if not has.get(name)]
+    if lacking:
+        return Status(False, reason=f"the processor has no {', '.join(lacking)}")
+    return Status(True, version("llvmlite"), binding.get_host_cpu_name())
+
+
+def status() -> Status:
+    """Say whether kernels can be made at run time; or why not."""
+    if not settings.get("jit"):
+        return Status(False, reason="it was switched off")
+    return _probed()
+
+
+def folder() -> Path | None:
+    """Return where compiled kernels are kept, or None where the user has no folder of their own.
+
+    That is ``$XDG_CACHE_HOME/demitasse/kernels``, or the same in ``~/.cache``.
+    """
+    base = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return Path(base or Path.home() / ".cache") / "demitasse" / "kernels"
+    except RuntimeError:  # no home
+        return None
+
+
+def compiled(name: str, write: Callable[[Any], None], *exports: str) -> dict[str, int]:
+    """Return the addresses of a module's kernels; they live as long as the process.
+
+    Args:
+        name: Of the module; no other one of the process has it.
+        write: Writes its kernels.
+        exports: Those whose addresses are wanted.
+    """
+    from llvmlite import ir
+
+    with _lock:
+        if name not in _known:
+            module = ir.Module(name)
+            write(module)
+            _known[name] = _linked(str(module), exports)
+        return _known[name]
+
+
+def _features() -> str:
+    # vectors of 512 bits stay whole where there are registers for them
+    features: str = _llvm().get_host_cpu_features().flatten() + ",-prefer-256-bit"
+    return features
+
+
+def _machine() -> Any:
+    binding = _llvm()
+    return binding.Target.from_default_triple().create_target_machine(
+        cpu=binding.get_host_cpu_name(), features=_features(), opt=LEVEL, jit=True
+    )
+
+
+@cache
+def _engine() -> Any:
+    binding = _llvm()
+    for function, address in team.functions().items():
+        binding.add_symbol(function, address)
+    return binding.create_mcjit_compiler(binding.parse_assembly(""), _machine())
+
+
+def _linked(text: str, exports: tuple[str, ...]) -> dict[str, int]:
+    engine = _engine()
+    engine.add_object_file(_llvm().ObjectFileRef.from_data(_object(text)))
+    engine.finalize_object()
+    return {name: engine.get_function_address(name) for name in exports}
+
+
+def _object(text: str) -> bytes:
+    """Return a module's machine code, from the disk or made now."""
+    binding = _llvm()
+    processor = binding.get_host_cpu_name()
+    about = (text, binding.llvm_version_info, processor, _features(), LEVEL)
+    digest = hashlib.sha256(repr(about).encode()).hexdigest()
+    place = folder()
+    if place is None:
+        return _optimised(text)
+    kept = place / f"{digest}.o"
+    with suppress(OSError):
+        seal, code = _split(kept.read_bytes())
+        if seal == _seal(code):
+            return code
+    code = _optimised(text)
+    with suppress(OSError):
+        place.mkdir(parents=True, exist_ok=True)
+        with atomic_write(kept) as file:
+            file.write(_seal(code) + code)
+    return code
+
+
+def _seal(code: bytes) -> bytes:
+    """Return what a file begins with, so that a damaged one is not run."""
+    return hashlib.sha256(code).digest()
+
+
+def _split(content: bytes) -> tuple[bytes, bytes]:
+    return content[: hashlib.sha256().digest_size], content[hashlib.sha256().digest_size :]
+
+
+def _optimised(text: str) -> bytes:
+    binding, machine = _llvm(), _machine()
+    module = binding.parse_assembly(text)
+    module.verify()
+    # kernels are vectors and unrolled already
+    options = binding.create_pipeline_tuning_options(speed_level=LEVEL)
+    options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
+    builder = binding.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    code: bytes = machine.emit_object(module)
+    return code

@@ -1,0 +1,1 @@
+"""Products of small matrices whose sums stay in registers."""

@@ -1,0 +1,64 @@
+"""The host itself: numpy arrays, portable layers and a few kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import ClassVar
+
+import numpy as np
+
+from demitasse.backends.base import Backend, Lowering, Step
+from demitasse.backends.ops import Op
+
+__all__ = ["NumpyBackend"]
+
+
+class NumpyBackend(Backend):
+    """numpy on the host; device arrays are host arrays."""
+
+    name = "numpy"
+    shares_host = True
+    lowerings: ClassVar[dict[type[Op], Lowering]] = {}
+    xp = np
+    array_device = "cpu"
+
+    @classmethod
+    def devices(cls) -> list[str]:
+        return ["numpy"]
+
+    @contextmanager
+    def enter(self) -> Iterator[None]:
+        # overflow and NaN are values, as on every other device; debug_info finds them
+        with np.errstate(all="ignore"):
+            yield
+
+    def zeros(self, size: int, dtype: str) -> np.ndarray:
+        return np.zeros(size, dtype)
+
+    def upload(self, host: np.ndarray, device: np.ndarray) -> None:
+        device[...] = host
+
+    def download(self, device: np.ndarray, host: np.ndarray) -> None:
+        host[...] = device
+
+    def asarray(self, host: np.ndarray) -> np.ndarray:
+        return np.array(host)
+
+    def to_host(self, array: np.ndarray) -> np.ndarray:
+        return np.array(array)
+
+    def view(self, flat: np.ndarray, shape: tuple[int, ...], count: int) -> np.ndarray:
+        return flat[:count].reshape(shape)
+
+    def random_bits(
+        self, seed: int, stream: int, passes: int, count: int, first: int = 0
+    ) -> np.ndarray:
+        from demitasse.backends import random
+
+        return random.bits(seed, stream, passes, count, first)
+
+    def lower(self, op: Op, operands: object) -> Step | None:
+        import_module("demitasse.backends.numpy.lowerings")
+        return super().lower(op, operands)  # type: ignore[arg-type]

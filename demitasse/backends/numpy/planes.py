@@ -1,0 +1,100 @@
+"""What pooling kernels share: images as planes, and where windows lie on them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from demitasse.backends import ops
+from demitasse.backends.base import Operands, Step
+from demitasse.backends.numpy.scratch import scratch
+
+__all__ = ["LEAD", "PoolStep"]
+
+Shape = tuple[int, ...]
+
+LEAD = 2
+"""Axes before the spatial ones: images and channels, which pooling does not tell apart."""
+
+BLOCK = 1 << 19
+"""Elements of padded planes that are worked on at once, so that they stay in the caches."""
+
+
+class PoolStep(Step):
+    """Pooling over planes, a block of planes at a time.
+
+    Shapes: bottom (planes, *spatial), top (planes, *places), with planes = N C.
+    """
+
+    def __init__(self, op: ops.Pool, at: Operands) -> None:
+        self.op, self.at = op, at
+        self.count = math.prod(op.bottom[:LEAD])
+        self.spatial, self.places = op.bottom[LEAD:], op.top[LEAD:]
+        self.x_shape, self.y_shape = (self.count, *self.spatial), (self.count, *self.places)
+        needed = (
+            (o - 1) * s + k for o, s, k in zip(self.places, op.stride, op.kernel, strict=True)
+        )
+        self.size = tuple(
+            max(n + 2 * p, room) for n, p, room in zip(self.spatial, op.pad, needed, strict=True)
+        )
+        self.inside = (
+            slice(None),
+            *(slice(p, p + n) for n, p in zip(self.spatial, op.pad, strict=True)),
+        )
+        self.block = max(1, min(self.count, BLOCK // math.prod(self.size)))
+
+    def lower_backward(self, operands: Operands) -> bool:
+        self.at = operands
+        return True
+
+    def blocks(self) -> Iterator[slice]:
+        """Cut the planes into blocks."""
+        for first in range(0, self.count, self.block):
+            yield slice(first, min(first + self.block, self.count))
+
+    def x(self) -> np.ndarray:
+        """Return the bottom's planes."""
+        planes: np.ndarray = self.at.bottom[0].read().reshape(self.x_shape)
+        return planes
+
+    def y(self) -> np.ndarray:
+        """Return the top's planes, to be overwritten."""
+        planes: np.ndarray = self.at.top[0].buffer().reshape(self.y_shape)
+        return planes
+
+    def dx(self) -> np.ndarray:
+        """Return the bottom's gradient as planes, to be overwritten."""
+        planes: np.ndarray = self.at.bottom[0].diff_buffer().reshape(self.x_shape)
+        return planes
+
+    def dy(self) -> np.ndarray:
+        """Return the top's gradient as planes."""
+        planes: np.ndarray = self.at.top[0].read_diff().reshape(self.y_shape)
+        return planes
+
+    def laid(self, planes: np.ndarray, around: float) -> np.ndarray:
+        """Return a block of planes with room around it: (block, *size), in C order."""
+        if self.size == self.spatial:
+            return planes
+        canvas = scratch("canvas", (len(planes), *self.size), self.op.dtype)
+        canvas.fill(around)
+        canvas[self.inside] = planes
+        return canvas
+
+    def along(self, axis: int, tap: int) -> tuple[slice, ...]:
+        """Return the index of what one tap along one spatial axis sees."""
+        return (*(slice(None),) * (axis + 1), self._reach(axis, tap))
+
+    def at_tap(self, tap: Shape) -> tuple[slice, ...]:
+        """Return the index of what one tap sees: (block, *places) of (block, *size)."""
+        return (slice(None), *(self._reach(axis, t) for axis, t in enumerate(tap)))
+
+    def swept(self, axis: int) -> Shape:
+        """Return the size of a canvas whose spatial axes, up to ``axis``, are made places."""
+        return (*self.places[: axis + 1], *self.size[axis + 1 :])
+
+    def _reach(self, axis: int, tap: int) -> slice:
+        stride = self.op.stride[axis]
+        return slice(tap, tap + (self.places[axis] - 1) * stride + 1, stride)

@@ -1,0 +1,1 @@
+"""Steps of the numpy backend, one file for each family of operations."""

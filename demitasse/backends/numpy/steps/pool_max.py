@@ -1,0 +1,173 @@
+"""MAX pooling. The first of equal elements wins; what is not a number never does."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+
+from demitasse.backends import ops
+from demitasse.backends.base import Operands
+from demitasse.backends.numpy.phases import Phases
+from demitasse.backends.numpy.planes import PoolStep
+from demitasse.backends.numpy.scratch import scratch
+
+__all__ = ["GlobalMaxStep", "MaxStep"]
+
+LOWEST = -3.4028234663852886e38
+"""The lowest float32: what Caffe starts a maximum with, in double precision too."""
+
+
+class MaxStep(PoolStep):
+    """Maximum over windows; for the gradient, the number of each winning tap is kept.
+
+    Taps are counted from 1 in the order of their indices, and 0 says that nothing won. A later tap
+    wins only by being larger, so the winner is the largest number among those that ever led.
+    """
+
+    def __init__(self, op: ops.Pool, at: Operands) -> None:
+        super().__init__(op, at)
+        self.taps = list(product(*(range(k) for k in op.kernel)))
+        self.tap_dtype = "uint8" if len(self.taps) < 1 << 8 else "uint16"
+        self.kept = at.backward or op.tops > 1
+        self.disjoint = all(k <= s for k, s in zip(op.kernel, op.stride, strict=True))
+        self.phases = None if self.disjoint else Phases(op, self.spatial, self.places)
+        offsets = [_place(tap, self.spatial) for tap in self.taps]
+        self.offset_of = np.array([0, *offsets], np.intp)
+        firsts = np.zeros(self.places, np.intp)
+        for axis, count in enumerate(self.places):
+            first = np.arange(count) * op.stride[axis] - op.pad[axis]
+            step = math.prod(self.spatial[axis + 1 :])
+            firsts += (first * step).reshape(-1, *(1,) * (len(self.places) - axis - 1))
+        self.firsts = firsts
+
+    def forward(self) -> None:
+        x, y = self.x(), self.y()
+        if not self.kept:
+            for block in self.blocks():
+                self._largest(self.laid(x[block], LOWEST), y[block])
+            return
+        winner = self.at.saved("winner", self.op.top, self.tap_dtype).buffer()
+        winner = winner.reshape(self.y_shape)
+        for block in self.blocks():
+            if self.phases is None:
+                self._find(self.laid(x[block], LOWEST), y[block], winner[block])
+            else:
+                self._find_in(self.phases, x[block], y[block], winner[block])
+        if self.op.tops > 1:
+            mask = self.at.top[1].buffer().reshape(self.y_shape)
+            mask[...] = self.offset_of[winner] + self.firsts
+            mask[winner == 0] = -1
+
+    def backward(self) -> None:
+        if not self.at.propagate_down[0]:
+            return
+        winner = self.at.saved("winner", self.op.top, self.tap_dtype).read().reshape(self.y_shape)
+        dy, dx = self.dy(), self.dx()
+        dx.fill(0)
+        every = winner.min() > 0
+        plane = math.prod(self.spatial)
+        home = np.arange(self.block).reshape(-1, *(1,) * len(self.places)) * plane + self.firsts
+        for block in self.blocks():
+            numbers = winner[block]
+            places = scratch("places", numbers.shape, "intp")
+            np.take(self.offset_of, numbers, out=places, mode="clip")
+            places += home[: len(numbers)]
+            won = ... if every else numbers > 0
+            self._send(dx[block].reshape(-1), places[won].reshape(-1), dy[block][won].reshape(-1))
+
+    def _send(self, dx: np.ndarray, places: np.ndarray, dy: np.ndarray) -> None:
+        if self.disjoint:
+            dx[places] = dy
+        else:
+            np.add.at(dx, places, dy)
+
+    def _largest(self, canvas: np.ndarray, y: np.ndarray) -> None:
+        """Write maxima into ``y``, one axis after the other."""
+        values, last = canvas, len(self.places) - 1
+        for axis, taps in enumerate(self.op.kernel):
+            target = y
+            if axis != last:
+                target = scratch(f"axis{axis}", (len(y), *self.swept(axis)), self.op.dtype)
+            np.fmax(values[self.along(axis, 0)], LOWEST, out=target)
+            for tap in range(1, taps):
+                np.fmax(target, values[self.along(axis, tap)], out=target)
+            values = target
+
+    def _find(self, canvas: np.ndarray, y: np.ndarray, winner: np.ndarray) -> None:
+        """Write maxima and winners, one tap's elements after the other's."""
+        seen = scratch("seen", y.shape, self.op.dtype)
+        better = scratch("better", y.shape, "bool")
+        number = scratch("number", y.shape, self.tap_dtype)
+        y.fill(LOWEST)
+        winner.fill(0)
+        for i, tap in enumerate(self.taps, start=1):
+            seen[...] = canvas[self.at_tap(tap)]
+            _challenge(seen, i, y, winner, better, number)
+
+    def _find_in(
+        self, phases: Phases, planes: np.ndarray, y: np.ndarray, winner: np.ndarray
+    ) -> None:
+        """Write maxima and winners, found for every element of a phase as if it were a place."""
+        rows = phases.lay(planes, LOWEST)
+        count = rows[0].size - phases.taps[-1][1]
+        best = scratch("seen", (len(planes), *phases.size), self.op.dtype)
+        found = scratch("found", best.shape, self.tap_dtype)
+        better = scratch("better", (count,), "bool")
+        number = scratch("number", (count,), self.tap_dtype)
+        best_row, found_row = best.reshape(-1)[:count], found.reshape(-1)[:count]
+        best_row.fill(LOWEST)
+        found_row.fill(0)
+        for i, (phase, shift) in enumerate(phases.taps, start=1):
+            _challenge(rows[phase][shift : shift + count], i, best_row, found_row, better, number)
+        y[...] = best[phases.windows]
+        winner[...] = found[phases.windows]
+
+
+class GlobalMaxStep(PoolStep):
+    """Maximum over whole planes."""
+
+    def forward(self) -> None:
+        planes = self.x().reshape(self.count, -1)
+        place = np.argmax(planes, axis=1)
+        best = np.take_along_axis(planes, place[:, np.newaxis], axis=1)[:, 0]
+        won = best > LOWEST
+        if not won.all():  # something is not a number, or infinitely low
+            numbers = np.where(planes > LOWEST, planes, planes.dtype.type(LOWEST))
+            place = np.argmax(numbers, axis=1)
+            best = np.take_along_axis(numbers, place[:, np.newaxis], axis=1)[:, 0]
+            won = best > LOWEST
+        self.y().reshape(-1)[...] = best
+        place[~won] = -1
+        self.at.saved("place", (self.count,), "int64").buffer()[...] = place
+        if self.op.tops > 1:
+            self.at.top[1].buffer().reshape(-1)[...] = place
+
+    def backward(self) -> None:
+        if self.at.propagate_down[0]:
+            place = self.at.saved("place", (self.count,), "int64").read()
+            dx = self.dx().reshape(self.count, -1)
+            dx.fill(0)
+            won = np.flatnonzero(place >= 0)
+            dx[won, place[won]] = self.dy().reshape(-1)[won]
+
+
+def _challenge(
+    seen: np.ndarray,
+    number: int,
+    best: np.ndarray,
+    winner: np.ndarray,
+    better: np.ndarray,
+    room: np.ndarray,
+) -> None:
+    """Let what tap ``number`` sees take the lead where it is larger."""
+    np.greater(seen, best, out=better)
+    np.fmax(seen, best, out=best)
+    np.multiply(better, winner.dtype.type(number), out=room)
+    np.maximum(winner, room, out=winner)
+
+
+def _place(index: tuple[int, ...], shape: tuple[int, ...]) -> int:
+    """Return the place of an element in an array in C order."""
+    return sum(i * math.prod(shape[axis + 1 :]) for axis, i in enumerate(index))

@@ -1,0 +1,1 @@
+"""oneDNN's C interface: the library, its constants, and primitives over layouts."""

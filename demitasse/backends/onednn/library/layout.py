@@ -1,0 +1,176 @@
+"""How the elements of a shape lie in memory: row after row, channels last, in blocks of channels.
+
+Layouts are chosen by the primitives, never by us; here they are only told apart. Two layouts that
+put every element in the same place are the same object.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import mmap
+from contextlib import suppress
+from ctypes import POINTER, c_int, c_int64, c_void_p
+from typing import Any
+
+import numpy as np
+
+from demitasse.backends.onednn.library.constants import ANY, BLOCKED, FLOAT32, Query
+
+__all__ = ["Layout", "aligned", "any_layout", "dims", "layout_of", "plain"]
+
+MAX_AXES = 12
+
+LARGE_PAGE = 2 << 20
+Shape = tuple[int, ...]
+Key = tuple[Any, ...]
+
+
+class Layout:
+    """One arrangement of the float32 elements of a shape.
+
+    Attributes:
+        shape: The logical shape.
+        handle: oneDNN's memory descriptor; lives as long as the process.
+        size: Elements of a buffer in this layout, padding included.
+        plain: Whether it is C order without padding, that of the host side.
+    """
+
+    __slots__ = ("handle", "key", "plain", "shape", "size")
+
+    def __init__(self, shape: Shape, handle: int, size: int, *, is_plain: bool, key: Key) -> None:
+        self.shape, self.handle, self.size = shape, handle, size
+        self.plain, self.key = is_plain, key
+
+    def __repr__(self) -> str:
+        return f"Layout({self.shape}, {'plain' if self.plain else self.key[1]})"
+
+
+_known: dict[Key, Layout] = {}
+
+
+def dims(values: Shape) -> Any:
+    """Return ``values`` as oneDNN takes sizes."""
+    return (c_int64 * max(1, len(values)))(*values)
+
+
+def plain(library: Any, shape: Shape) -> Layout:
+    """Return the layout in C order."""
+    key: Key = (shape, "plain")
+    found = _known.get(key)
+    if found is None:
+        handle = c_void_p()
+        strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+        library.dnnl_memory_desc_create_with_strides(
+            ctypes.byref(handle), len(shape), dims(shape), FLOAT32, dims(tuple(strides))
+        )
+        made = Layout(shape, handle.value or 0, math.prod(shape), is_plain=True, key=key)
+        found = _known.setdefault(key, made)
+    return found
+
+
+def any_layout(library: Any, shape: Shape) -> int:
+    """Return a memory descriptor that leaves the layout to the primitive."""
+    handle = c_void_p()
+    library.dnnl_memory_desc_create_with_tag(
+        ctypes.byref(handle), len(shape), dims(shape), FLOAT32, ANY
+    )
+    return handle.value or 0
+
+
+def layout_of(library: Any, descriptor: int) -> Layout | None:
+    """Return the layout that a memory descriptor describes.
+
+    None for one that only the library understands, and for one that holds nothing.
+    """
+    axes = _number(library, descriptor, Query.NDIMS)
+    if not axes or _number(library, descriptor, Query.FORMAT_KIND) != BLOCKED:
+        return None
+    shape = _sizes(library, descriptor, Query.DIMS, axes)
+    padded = _sizes(library, descriptor, Query.PADDED_DIMS, axes)
+    strides = _sizes(library, descriptor, Query.STRIDES, axes)
+    blocks = _number(library, descriptor, Query.INNER_COUNT)
+    sizes = _sizes(library, descriptor, Query.INNER_BLOCKS, blocks)
+    owners = _sizes(library, descriptor, Query.INNER_AXES, blocks)
+    parts = _parts(padded, strides, sizes, owners)
+    size = library.dnnl_memory_desc_get_size(descriptor) // 4
+    if padded == shape and size == math.prod(shape) and parts == _plain_parts(shape):
+        return plain(library, shape)
+    key: Key = (shape, tuple(parts), padded, size)
+    found = _known.get(key)
+    if found is None:
+        handle = c_void_p()
+        library.dnnl_memory_desc_clone(ctypes.byref(handle), descriptor)
+        made = Layout(shape, handle.value or 0, size, is_plain=False, key=key)
+        found = _known.setdefault(key, made)
+    return found
+
+
+def _parts(padded: Shape, strides: Shape, sizes: Shape, owners: Shape) -> list[tuple[int, ...]]:
+    """Return (axis, count, stride) of all loops over the elements, outermost stride first.
+
+    Loops of one turn are left out and loops that continue each other are joined, so that equal
+    arrangements give equal lists.
+    """
+    outer = list(padded)
+    inner, stride = [], 1
+    for size, axis in zip(reversed(sizes), reversed(owners), strict=True):
+        inner.append((axis, size, stride))
+        stride *= size
+        outer[axis] //= size
+    loops = [(axis, outer[axis], strides[axis]) for axis in range(len(padded))]
+    loops += reversed(inner)
+    joined: list[tuple[int, ...]] = []
+    for axis, count, step in sorted(
+        (loop for loop in loops if loop[1] > 1), key=lambda loop: -loop[2]
+    ):
+        last = joined[-1] if joined else None
+        if last is not None and last[0] == axis and last[2] == step * count:
+            joined[-1] = (axis, last[1] * count, step)
+        else:
+            joined.append((axis, count, step))
+    return joined
+
+
+def _plain_parts(shape: Shape) -> list[tuple[int, ...]]:
+    strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    return _parts(shape, strides, (), ())
+
+
+def _number(library: Any, descriptor: int, what: Query) -> int:
+    value = c_int()
+    library.dnnl_memory_desc_query(descriptor, what, ctypes.byref(value))
+    return value.value
+
+
+def _sizes(library: Any, descriptor: int, what: Query, count: int) -> Shape:
+    if not count:
+        return ()
+    values = POINTER(c_int64)()
+    library.dnnl_memory_desc_query(descriptor, what, ctypes.byref(values))
+    return tuple(values[:count])
+
+
+def aligned(size: int) -> np.ndarray:
+    """Return ``size`` float32 zeros that begin at a multiple of 64 bytes. Shape: (size,).
+
+    Large ones lie in large pages where the system has them: steps that go through many rows at once
+    then find their addresses without a walk through page tables.
+    """
+    if size * 4 >= LARGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        return _in_large_pages(size)
+    raw = np.zeros(size + 16, np.float32)
+    skip = -(raw.ctypes.data // 4) % 16
+    return raw[skip : skip + size]
+
+
+def _in_large_pages(size: int) -> np.ndarray:
+    memory = mmap.mmap(-1, size * 4 + LARGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    raw = np.frombuffer(memory, np.float32)
+    skip = -raw.ctypes.data % LARGE_PAGE
+    whole = (
+        size * 4 // LARGE_PAGE * LARGE_PAGE
+    )  # the rest in small pages, so that nothing is wasted
+    with suppress(OSError):
+        memory.madvise(mmap.MADV_HUGEPAGE, skip, whole)
+    return raw[skip // 4 : skip // 4 + size]

@@ -1,0 +1,255 @@
+"""Find oneDNN's shared library and declare the functions of its C interface that we call.
+
+Looked for in this order: the setting ``onednn_library``, the file that the ``onednn-cpu-gomp``
+wheel puts beside Python, and what the system's loader knows. Any version 3 will do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterator
+from ctypes import POINTER, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint, c_void_p
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from demitasse.backends.kernels.language.team import bounded_spinning
+from demitasse.config import settings
+
+__all__ = ["AVX2", "AVX512", "Status", "load", "status"]
+
+NAME = "libdnnl.so.3"
+RUNTIMES = {0: "none", 1: "sequential", 2: "OpenMP", 4: "TBB", 8: "thread pool", 256: "SYCL"}
+AVX2, AVX512 = 0x7, 0x27
+"""The lowest number of an instruction set that has it."""
+
+INSTRUCTION_SETS = {
+    0x1: "SSE4.1",
+    0x3: "AVX",
+    AVX2: "AVX2",
+    0xF: "AVX2 + VNNI",
+    0x1F: "AVX2 + VNNI 2",
+    AVX512: "AVX-512",
+    0x67: "AVX-512 + VNNI",
+    0xE7: "AVX-512 + BF16",
+    0x1EF: "AVX-512 + FP16",
+    0xFEF: "AVX-512 + AMX",
+    0x1FEF: "AVX-512 + AMX FP16",
+}
+
+_PD = POINTER(c_void_p)  # receives a handle
+_DIMS = POINTER(c_int64)
+_MD = c_void_p
+
+SIGNATURES: dict[str, list[Any]] = {
+    "dnnl_engine_create": [_PD, c_int, c_size_t],
+    "dnnl_stream_create": [_PD, c_void_p, c_uint],
+    "dnnl_memory_desc_create_with_strides": [_PD, c_int, _DIMS, c_int, _DIMS],
+    "dnnl_memory_desc_create_with_tag": [_PD, c_int, _DIMS, c_int, c_int],
+    "dnnl_memory_desc_create_submemory": [_PD, _MD, _DIMS, _DIMS],
+    "dnnl_memory_desc_clone": [_PD, _MD],
+    "dnnl_memory_desc_destroy": [_MD],
+    "dnnl_memory_desc_query": [_MD, c_int, c_void_p],
+    "dnnl_memory_create": [_PD, _MD, c_void_p, c_void_p],
+    "dnnl_memory_set_data_handle": [c_void_p, c_void_p],
+    "dnnl_memory_destroy": [c_void_p],
+    "dnnl_primitive_attr_create": [_PD],
+    "dnnl_primitive_attr_destroy": [c_void_p],
+    "dnnl_primitive_attr_set_scratchpad_mode": [c_void_p, c_int],
+    "dnnl_primitive_attr_set_scales_mask": [c_void_p, c_int, c_int],
+    "dnnl_primitive_attr_set_post_ops": [c_void_p, c_void_p],
+    "dnnl_post_ops_create": [_PD],
+    "dnnl_post_ops_destroy": [c_void_p],
+    "dnnl_post_ops_append_binary": [c_void_p, c_int, _MD],
+    "dnnl_post_ops_append_sum": [c_void_p, c_float, c_int, c_int],
+    "dnnl_post_ops_append_eltwise": [c_void_p, c_int, c_float, c_float],
+    "dnnl_primitive_create": [_PD, c_void_p],
+    "dnnl_primitive_destroy": [c_void_p],
+    "dnnl_primitive_desc_destroy": [c_void_p],
+    "dnnl_primitive_desc_query": [c_void_p, c_int, c_int, c_void_p],
+    "dnnl_primitive_execute": [c_void_p, c_void_p, c_int, c_void_p],
+    "dnnl_reorder_primitive_desc_create": [_PD, _MD, c_void_p, _MD, c_void_p, c_void_p],
+    "dnnl_convolution_forward_primitive_desc_create": [
+        _PD, c_void_p, c_int, c_int, _MD, _MD, _MD, _MD, *[_DIMS] * 4, c_void_p,
+    ],
+    "dnnl_convolution_backward_data_primitive_desc_create": [
+        _PD, c_void_p, c_int, _MD, _MD, _MD, *[_DIMS] * 4, c_void_p, c_void_p,
+    ],
+    "dnnl_convolution_backward_weights_primitive_desc_create": [
+        _PD, c_void_p, c_int, _MD, _MD, _MD, _MD, *[_DIMS] * 4, c_void_p, c_void_p,
+    ],
+    "dnnl_deconvolution_forward_primitive_desc_create": [
+        _PD, c_void_p, c_int, c_int, _MD, _MD, _MD, _MD, *[_DIMS] * 4, c_void_p,
+    ],
+    "dnnl_deconvolution_backward_data_primitive_desc_create": [
+        _PD, c_void_p, c_int, _MD, _MD, _MD, *[_DIMS] * 4, c_void_p, c_void_p,
+    ],
+    "dnnl_deconvolution_backward_weights_primitive_desc_create": [
+        _PD, c_void_p, c_int, _MD, _MD, _MD, _MD, *[_DIMS] * 4, c_void_p, c_void_p,
+    ],
+    "dnnl_inner_product_forward_primitive_desc_create": [
+        _PD, c_void_p, c_int, _MD, _MD, _MD, _MD, c_void_p,
+    ],
+    "dnnl_inner_product_backward_data_primitive_desc_create": [
+        _PD, c_void_p, _MD, _MD, _MD, c_void_p, c_void_p,
+    ],
+    "dnnl_inner_product_backward_weights_primitive_desc_create": [
+        _PD, c_void_p, _MD, _MD, _MD, _MD, c_void_p, c_void_p,
+    ],
+    "dnnl_matmul_primitive_desc_create": [_PD, c_void_p, _MD, _MD, _MD, _MD, c_void_p],
+    "dnnl_pooling_forward_primitive_desc_create": [
+        _PD, c_void_p, c_int, c_int, _MD, _MD, *[_DIMS] * 5, c_void_p,
+    ],
+    "dnnl_pooling_backward_primitive_desc_create": [
+        _PD, c_void_p, c_int, _MD, _MD, *[_DIMS] * 5, c_void_p, c_void_p,
+    ],
+    "dnnl_lrn_forward_primitive_desc_create": [
+        _PD, c_void_p, c_int, c_int, _MD, _MD, c_int64, c_float, c_float, c_float, c_void_p,
+    ],
+    "dnnl_lrn_backward_primitive_desc_create": [
+        _PD, c_void_p, c_int, _MD, _MD, _MD, c_int64, c_float, c_float, c_float,
+        c_void_p, c_void_p,
+    ],
+    "dnnl_eltwise_forward_primitive_desc_create": [
+        _PD, c_void_p, c_int, c_int, _MD, _MD, c_float, c_float, c_void_p,
+    ],
+    "dnnl_eltwise_backward_primitive_desc_create": [
+        _PD, c_void_p, c_int, _MD, _MD, _MD, c_float, c_float, c_void_p, c_void_p,
+    ],
+    "dnnl_softmax_forward_primitive_desc_create": [
+        _PD, c_void_p, c_int, c_int, _MD, _MD, c_int, c_void_p,
+    ],
+    "dnnl_softmax_backward_primitive_desc_create": [
+        _PD, c_void_p, c_int, _MD, _MD, _MD, c_int, c_void_p, c_void_p,
+    ],
+    "dnnl_batch_normalization_forward_primitive_desc_create": [
+        _PD, c_void_p, c_int, _MD, _MD, c_float, c_uint, c_void_p,
+    ],
+    "dnnl_batch_normalization_backward_primitive_desc_create": [
+        _PD, c_void_p, c_int, _MD, _MD, _MD, c_float, c_uint, c_void_p, c_void_p,
+    ],
+    "dnnl_binary_primitive_desc_create": [_PD, c_void_p, c_int, _MD, _MD, _MD, c_void_p],
+    "dnnl_concat_primitive_desc_create": [
+        _PD, c_void_p, _MD, c_int, c_int, POINTER(c_void_p), c_void_p,
+    ],
+    "dnnl_sum_primitive_desc_create": [
+        _PD, c_void_p, _MD, c_int, POINTER(c_float), POINTER(c_void_p), c_void_p,
+    ],
+}  # fmt: skip
+
+
+class Version(ctypes.Structure):
+    """What ``dnnl_version`` points to."""
+
+    _fields_ = (
+        ("major", c_int),
+        ("minor", c_int),
+        ("patch", c_int),
+        ("hash", c_char_p),
+        ("cpu_runtime", c_uint),
+        ("gpu_runtime", c_uint),
+    )
+
+
+@dataclass(frozen=True)
+class Status:
+    """Whether oneDNN is used, and which.
+
+    Attributes:
+        loaded: Whether a library was found that can be used.
+        path: Its file, as the loader was given it.
+        version: Of the library, e.g. "3.2.0".
+        threading: What its threads are made of, e.g. "OpenMP".
+        instruction_set: The best that the processor has and the library uses.
+        reason: Why there is none.
+    """
+
+    loaded: bool
+    path: str = ""
+    version: str = ""
+    threading: str = ""
+    instruction_set: str = ""
+    reason: str = ""
+
+    def __str__(self) -> str:
+        if not self.loaded:
+            return f"oneDNN is not used: {self.reason}"
+        return (
+            f"oneDNN {self.version} ({self.threading} threads, {self.instruction_set}) "
+            f"from {self.path}"
+        )
+
+
+def load() -> Any:
+    """Return the library with its functions declared, or None where there is none."""
+    return _found()[0]
+
+
+def status() -> Status:
+    """Say whether oneDNN is used on ``Device("cpu")``, and which; or why not."""
+    return _found()[1]
+
+
+@cache
+def _found() -> tuple[Any, Status]:
+    refused = []
+    for place in _places():
+        try:
+            with bounded_spinning():
+                library = ctypes.CDLL(place)
+            version = _version(library)
+            if version.major != 3:
+                refused.append(f"{place} is version {version.major}, 3 is needed")
+                continue
+            _declare(library)
+        except (OSError, AttributeError) as error:
+            refused.append(f"{place}: {error}")
+            continue
+        return library, _describe(library, version, place)
+    return None, Status(False, reason="; ".join(refused) or "it was switched off")
+
+
+def _places() -> Iterator[str]:
+    """Yield where the library may be, most wanted first."""
+    wanted = settings.get("onednn_library")
+    if wanted:
+        if wanted != "none":
+            yield str(wanted)
+        return
+    for folder in dict.fromkeys((sys.prefix, sys.base_prefix)):
+        wheel = Path(folder) / "lib" / NAME
+        if wheel.is_file():
+            yield str(wheel)
+    yield NAME
+
+
+def _version(library: Any) -> Version:
+    library.dnnl_version.restype = POINTER(Version)
+    library.dnnl_version.argtypes = []
+    version: Version = library.dnnl_version().contents
+    return version
+
+
+def _declare(library: Any) -> None:
+    for name, arguments in SIGNATURES.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = arguments, c_int
+    library.dnnl_memory_desc_get_size.argtypes = [_MD]
+    library.dnnl_memory_desc_get_size.restype = c_size_t
+    library.dnnl_primitive_desc_query_md.argtypes = [c_void_p, c_int, c_int]
+    library.dnnl_primitive_desc_query_md.restype = c_void_p
+    library.dnnl_get_effective_cpu_isa.restype = c_int
+
+
+def _describe(library: Any, version: Version, place: str) -> Status:
+    runtime, isa = version.cpu_runtime, library.dnnl_get_effective_cpu_isa()
+    return Status(
+        loaded=True,
+        path=os.path.realpath(place) if os.path.sep in place else place,
+        version=f"{version.major}.{version.minor}.{version.patch}",
+        threading=RUNTIMES.get(runtime, f"runtime {runtime}"),
+        instruction_set=INSTRUCTION_SETS.get(isa, f"instruction set {isa:#x}"),
+    )

@@ -1,0 +1,1 @@
+"""Steps of the oneDNN backend, one file for each family of operations."""

@@ -1,0 +1,131 @@
+"""Products of rows with a learned weight, over buffers that a Step names anew in every run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from demitasse.backends.onednn.library.constants import Arg, Pass, Query
+from demitasse.backends.onednn.library.engine import Description, Missing
+from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.ports import Call, Gradient, Port, Reader
+from demitasse.backends.onednn.step import PreparedStep
+from demitasse.errors import DeviceError
+
+__all__ = ["Own", "Product"]
+
+
+FEW = 8
+"""Rows below which a packed weight is no faster than one in C order."""
+
+
+class Own(Port):
+    """An argument that is a buffer of the Step's own, or a part of one.
+
+    Attributes:
+        buffer: What the next run works on, contiguous.
+    """
+
+    __slots__ = ("buffer",)
+
+    def __init__(self, role: int, layout: Layout, buffer: np.ndarray | None = None) -> None:
+        super().__init__(role, None, layout)
+        self.buffer = buffer
+
+    def array(self) -> np.ndarray:
+        if self.buffer is None:
+            message = "a product was run before its buffers were named"
+            raise DeviceError(message)
+        return self.buffer
+
+
+class Product:
+    """y = x W^T + b and its gradients. Shapes: x (rows, k), W (m, k), b (m,), y (rows, m).
+
+    The weight is packed as the primitive likes it, once for each of its values, not in every run;
+    for few rows it stays as it is.
+
+    Args:
+        step: The Step that runs it.
+        rows: How many rows.
+        weight: The blob of W, of this very shape.
+        bias: The blob of b, or None.
+        attributes: What happens to the product; by default it overwrites the target.
+
+    Raises:
+        Missing: The library has no good primitive.
+    """
+
+    def __init__(
+        self,
+        step: PreparedStep,
+        rows: int,
+        weight: Any,
+        bias: Any = None,
+        *,
+        attributes: int | None = None,
+    ) -> None:
+        self._step, self._weight, self._bias = step, weight, bias
+        engine = self._engine = step.engine
+        m, k = weight.shape
+        self.x, self.y, self.w = (engine.plain(shape) for shape in ((rows, k), (rows, m), (m, k)))
+        self._row = None if bias is None else engine.plain((m,))
+        found = step.describe(
+            "inner_product_forward",
+            Pass.TRAINING,
+            self.x.handle,
+            step.any((m, k)) if rows >= FEW else self.w.handle,
+            self._row.handle if self._row else None,
+            self.y.handle,
+            engine.attributes if attributes is None else attributes,
+        )
+        self._forward, self._packed = _need(found, Query.WEIGHTS)
+
+    def forward(self, x: Port, y: Port) -> Call:
+        """Return what computes y."""
+        ports = [x, Reader(Arg.WEIGHTS, self._weight, self._packed)]
+        if self._row:
+            ports.append(Reader(Arg.BIAS, self._bias, self._row))
+        return Call(self._engine, self._forward, [*ports, y])
+
+    def gradient(self, dy: Port, dx: Port) -> Call:
+        """Return what computes the gradient of x.
+
+        The weight is used as it is, in C order: for few rows that is the fastest there is.
+        """
+        described = self._step.describe(
+            "inner_product_backward_data",
+            self.x.handle,
+            self.w.handle,
+            self.y.handle,
+            self._forward.handle,
+            self._engine.attributes,
+        )
+        found, _ = _need(described, Query.WEIGHTS)
+        return Call(self._engine, found, [dy, Reader(Arg.WEIGHTS, self._weight, self.w), dx])
+
+    def gradients(self, x: Port, dy: Port, *, bias: bool) -> Call:
+        """Return what adds to the gradients of W and, with ``bias``, of b."""
+        row = self._row if bias else None
+        described = self._step.describe(
+            "inner_product_backward_weights",
+            self.x.handle,
+            self.w.handle,
+            row.handle if row else None,
+            self.y.handle,
+            self._forward.handle,
+            self._engine.attributes,
+        )
+        found, _ = _need(described, Query.DIFF_WEIGHTS)
+        ports = [x, dy, Gradient(Arg.DIFF_WEIGHTS, self._weight, self.w, diff=True)]
+        if row:
+            ports.append(Gradient(Arg.DIFF_BIAS, self._bias, row, diff=True))
+        return Call(self._engine, found, ports)
+
+
+def _need(found: Description | None, weight: Query) -> tuple[Description, Layout]:
+    layout = found.layout(weight) if found else None
+    if found is None or layout is None:
+        raise Missing
+    return found, layout

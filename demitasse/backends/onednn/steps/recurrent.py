@@ -1,0 +1,221 @@
+"""LSTM and RNN: the products of all time steps at once where they can be, else step by step.
+
+What goes into the gates from outside is one product for all steps, and so are all gradients of
+weights; only the product with the hidden state waits for the step before.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from demitasse.backends import ops
+from demitasse.backends.base import Operands, Step
+from demitasse.backends.onednn.backend import OnednnBackend
+from demitasse.backends.onednn.library.constants import Arg
+from demitasse.backends.onednn.library.engine import Missing
+from demitasse.backends.onednn.library.layout import aligned
+from demitasse.backends.onednn.ports import Call, Reader, Writer
+from demitasse.backends.onednn.step import PreparedStep
+from demitasse.backends.onednn.steps.cells import CELLS, past_tanh
+from demitasse.backends.onednn.steps.products import Own, Product
+
+__all__ = ["RecurrentStep"]
+
+
+class RecurrentStep(PreparedStep):
+    """T steps of N sequences, with G gates for each of H hidden values.
+
+    Raises:
+        Missing: The library has no good primitive for some product.
+    """
+
+    def __init__(self, backend: OnednnBackend, op: ops.Recurrent, at: Operands) -> None:
+        super().__init__(backend, at)
+        self.op = op
+        t, n, h = op.steps, op.rows, op.m
+        self.cell = CELLS[op.cell](t, n, h)
+        wide = self.cell.gates * h
+        self.first_state = 3 if op.static else 2
+        # the inputs of the gates, which become the open gates
+        self.z, self.before = _array(t, n, wide), _array(t, n, h)
+        weights, bottom = at.params, at.bottom
+        self.input = Product(self, t * n, weights[0], weights[1])
+        z = Own(Arg.DST, self.input.y, self.z)
+        x = Reader(Arg.SRC, bottom[0], self.input.x)
+        self.to_gates = self.input.forward(x, z)
+        self.again = Product(
+            self, n, weights[self.first_state], attributes=self.engine.attributes_adding
+        )
+        self.h_port, self.z_port = Own(Arg.SRC, self.again.x), Own(Arg.DST, self.again.y)
+        self.from_hidden = self.again.forward(self.h_port, self.z_port)
+        self.forward_calls = [self.to_gates, self.from_hidden]
+        self.from_static: Call | None = None
+        if op.static:
+            self.static, self.row = Product(self, n, weights[2]), _array(n, wide)
+            row = Own(Arg.DST, self.static.y, self.row)
+            port = Reader(Arg.SRC, bottom[2], self.static.x)
+            self.from_static = self.static.forward(port, row)
+            self.forward_calls.append(self.from_static)
+        self.hidden: np.ndarray | None = None
+        if op.cell == "RNN":
+            self._add_output()
+        self.kept = self.z.nbytes + self.before.nbytes + self.cell.nbytes
+
+    def _add_output(self) -> None:
+        """The RNN's own layer behind its hidden states: o = tanh(W_o h + b_o)."""
+        op, at, index = self.op, self.at, self.first_state + 1
+        # the top may be overwritten before the gradient is computed
+        self.hidden, self.y = (_array(op.steps, op.rows, op.m) for _ in range(2))
+        self.output = Product(self, op.steps * op.rows, *at.params[index : index + 2])
+        hidden = Own(Arg.SRC, self.output.x, self.hidden)
+        self.to_output = self.output.forward(hidden, Own(Arg.DST, self.output.y, self.y))
+        self.forward_calls.append(self.to_output)
+
+    # -- forward -------------------------------------------------------------------------------
+
+    def forward(self) -> None:
+        op, at, cell, z = self.op, self.at, self.cell, self.z
+        states, cont = self._begin(), self._cont()
+        self.to_gates()
+        if self.from_static is not None:
+            self.from_static()
+            z += self.row
+        hidden = at.top[0].buffer() if self.hidden is None else self.hidden
+        h = states[0]
+        cell.begin(states)
+        for t in range(op.steps):
+            np.multiply(cont[t], h, out=self.before[t])
+            self.h_port.buffer, self.z_port.buffer = self.before[t], z[t]
+            self.from_hidden()
+            h = hidden[t]
+            cell.step(t, z[t], cont[t], h)
+        kept = at.top[1:] if op.exposed else self._carried()
+        for blob, state in zip(kept, [h, *cell.end()], strict=True):
+            blob.write(state.reshape(blob.shape))
+        if self.hidden is not None:
+            self.to_output()
+            at.top[0].write(np.tanh(self.y, out=self.y))
+
+    def _begin(self) -> list[np.ndarray]:
+        blobs = self.at.bottom[self.first_state :] if self.op.exposed else self._carried()
+        return [blob.read().reshape(self.op.rows, self.op.m) for blob in blobs]
+
+    def _carried(self) -> list[Any]:
+        """Return the blobs in which the layer carries its states from pass to pass."""
+        shape = (self.op.rows, self.op.m)
+        return [self.at.saved(f"state {i}", shape).blob for i in range(self.cell.states)]
+
+    def _cont(self) -> np.ndarray:
+        cont: np.ndarray = self.at.bottom[1].read()
+        return cont.reshape(self.op.steps, self.op.rows, 1)
+
+    # -- backward ------------------------------------------------------------------------------
+
+    def prepare_backward(self) -> bool:
+        at, op = self.at, self.op
+        wanted, last = at.param_propagate_down, self.first_state + 1
+        alone = [i for i in (1, last + 1) if i < len(wanted) and wanted[i] and not wanted[i - 1]]
+        if at.propagate_down[1] or alone:  # an error of the layer's, or a bias without its weight
+            return False
+        self.dz, self.dh = np.zeros_like(self.z), _array(op.rows, op.m)
+        self.kept += self.dz.nbytes + self.dh.nbytes
+        self.dz_port = Own(Arg.DIFF_DST, self.again.y)
+        dh = Own(Arg.DIFF_SRC, self.again.x, self.dh)
+        self.from_output: list[Call] = []
+        self.from_row: list[Call] = []
+        try:
+            self.from_gates = self.again.gradient(self.dz_port, dh)
+            self.backward_calls = self._from_all_gates()
+            if op.static:
+                self.from_row = self._from_static()
+            if self.hidden is not None:
+                self.from_output = self._from_output(self.hidden)
+        except Missing:
+            return False
+        return True
+
+    def _from_all_gates(self) -> list[Any]:
+        """Return what runs when the gradients of the gates of all steps are there."""
+        at, op, wanted = self.at, self.op, self.at.param_propagate_down
+        dz, x, calls = Own(Arg.DIFF_DST, self.input.y, self.dz), at.bottom[0], []
+        if wanted[0]:
+            calls.append(self.input.gradients(Reader(Arg.SRC, x, self.input.x), dz, bias=wanted[1]))
+        if wanted[self.first_state]:
+            every = Product(self, op.steps * op.rows, at.params[self.first_state])
+            before = Own(Arg.SRC, every.x, self.before)
+            dz = Own(Arg.DIFF_DST, every.y, self.dz)
+            calls.append(every.gradients(before, dz, bias=False))
+        if at.propagate_down[0]:
+            dz = Own(Arg.DIFF_DST, self.input.y, self.dz)
+            dx = Writer(Arg.DIFF_SRC, x, self.input.x, diff=True)
+            calls.append(self.input.gradient(dz, dx))
+        return calls
+
+    def _from_static(self) -> list[Call]:
+        at, product, calls = self.at, self.static, []
+        if at.param_propagate_down[2]:
+            static = Reader(Arg.SRC, at.bottom[2], product.x)
+            row = Own(Arg.DIFF_DST, product.y, self.row)
+            calls.append(product.gradients(static, row, bias=False))
+        if at.propagate_down[2]:
+            row = Own(Arg.DIFF_DST, product.y, self.row)
+            target = Writer(Arg.DIFF_SRC, at.bottom[2], product.x, diff=True)
+            calls.append(product.gradient(row, target))
+        return calls
+
+    def _from_output(self, hidden: np.ndarray) -> list[Call]:
+        """Return what turns the gradient of the output, in ``dy``, into that of the hidden."""
+        product, wanted = self.output, self.at.param_propagate_down[self.first_state + 1 :]
+        self.dy, calls = _array(*hidden.shape), []
+        if wanted[0]:
+            source = Own(Arg.SRC, product.x, hidden)
+            dy = Own(Arg.DIFF_DST, product.y, self.dy)
+            calls.append(product.gradients(source, dy, bias=wanted[1]))
+        self.d_hidden = _array(*hidden.shape)
+        dy = Own(Arg.DIFF_DST, product.y, self.dy)
+        calls.append(product.gradient(dy, Own(Arg.DIFF_SRC, product.x, self.d_hidden)))
+        return calls
+
+    def backward(self) -> None:
+        at, cell, dz, dh = self.at, self.cell, self.dz, self.dh
+        cont, dy = self._cont(), at.top[0].read_diff()
+        if self.hidden is not None:
+            past_tanh(self.y, dy, self.dy)
+            dy = self.d_hidden
+            for call in self.from_output:
+                call()
+        dh[...] = 0
+        cell.begin_back()
+        for t in reversed(range(self.op.steps)):
+            np.add(dh, dy[t], out=dh)
+            cell.back(t, self.z[t], cont[t], dh, dz[t])
+            if t:  # gradients do not cross passes
+                self.dz_port.buffer = dz[t]
+                self.from_gates()
+                np.multiply(dh, cont[t], out=dh)
+        super().backward()
+        if self.from_row:
+            np.sum(dz, axis=0, out=self.row)
+            for call in self.from_row:
+                call()
+        for place in range(self.first_state, len(at.bottom)):
+            if at.propagate_down[place]:
+                at.bottom[place].set_diff(0)
+
+
+def _array(*shape: int) -> np.ndarray:
+    """Return zeros in memory that primitives like."""
+    return aligned(int(np.prod(shape))).reshape(shape)
+
+
+@OnednnBackend.lowers(ops.Recurrent)
+def recurrent(backend: Any, op: ops.Recurrent, at: Operands) -> Step | None:
+    """LSTM and RNN, with tops of their own."""
+    if op.dtype != "float32" or at.in_place or 0 in (op.steps, op.rows, op.k, op.m):
+        return None
+    try:
+        return RecurrentStep(backend, op, at)
+    except Missing:
+        return None

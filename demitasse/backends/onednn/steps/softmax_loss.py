@@ -1,0 +1,105 @@
+"""SoftmaxWithLoss: oneDNN's softmax, and the few labelled values on numpy."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from demitasse.backends import ops
+from demitasse.backends.base import Operands, Step
+from demitasse.backends.onednn.backend import OnednnBackend
+from demitasse.backends.onednn.library.constants import Arg
+from demitasse.backends.onednn.ports import Call, Reader, Writer
+from demitasse.backends.onednn.step import PreparedStep
+from demitasse.backends.onednn.steps.softmax import describe_softmax, spoil_lost
+
+__all__ = ["SoftmaxLossStep"]
+
+SMALLEST_PROBABILITY = np.finfo(np.float32).tiny
+
+
+class SoftmaxLossStep(PreparedStep):
+    """The mean of -log p of the labelled class. Shapes: (outer, C, inner), labels (outer * inner).
+
+    An unknown label gives no number; one to be ignored gives no loss and no gradient.
+    """
+
+    def __init__(self, backend: OnednnBackend, op: ops.SoftmaxLoss, at: Operands) -> None:
+        super().__init__(backend, at)
+        self.op, axis = op, op.axis
+        self.classes = op.bottom[axis]
+        self.outer, self.inner = math.prod(op.bottom[:axis]), math.prod(op.bottom[axis + 1 :])
+        rows = np.arange(self.outer)[:, np.newaxis] * (self.classes * self.inner)
+        self.starts = (rows + np.arange(self.inner)).reshape(-1)
+        self.prob: Any = self.at.saved("prob", op.bottom)
+
+    def prepare(self) -> bool:
+        """Make the softmax; False where there is no good one."""
+        op = self.op
+        good = describe_softmax(self.engine, op.bottom, op.axis, training=False)
+        if not good:
+            return False
+        found, layout = good
+        ports = [
+            Reader(Arg.SRC, self.at.bottom[0], layout),
+            Writer(Arg.DST, self.prob.blob, layout),
+        ]
+        self.forward_calls = [Call(self.engine, found, ports)]
+        return True
+
+    def forward(self) -> None:
+        self.prob.buffer()  # says that this pass has computed it
+        self.forward_calls[0]()
+        spoil_lost(self.at.bottom[0].read(), self.prob.blob, self.op.axis)
+        places, known, counted = self._labelled()
+        picked = self.prob.read().reshape(-1)[places]
+        loss = -np.log(np.maximum(picked, SMALLEST_PROBABILITY))
+        if not known.all():
+            loss[~known] = np.nan
+        if counted is not None:
+            loss[~counted] = 0.0
+        total = np.add.reduce(loss) / self._normalizer(counted)
+        self.at.top[0].buffer()[...] = total
+
+    def prepare_backward(self) -> bool:
+        return True
+
+    def backward(self) -> None:
+        at = self.at
+        if not at.propagate_down[0]:
+            return
+        places, known, counted = self._labelled()
+        scale = at.top[0].read_diff() / self._normalizer(counted)
+        dx = at.bottom[0].diff_buffer()
+        np.multiply(self.prob.read(), scale, out=dx)
+        flat = dx.reshape(-1)
+        flat[places if known.all() else places[known]] -= scale
+        if counted is not None and not counted.all():
+            rows = dx.reshape(self.outer, self.classes, self.inner)
+            rows *= counted.reshape(self.outer, 1, self.inner)
+
+    def _labelled(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Return where the labelled values are, which labels are classes, and which count."""
+        labels = self.at.bottom[1].read().reshape(-1).astype(np.int64)
+        inside = np.minimum(np.maximum(labels, 0), self.classes - 1)
+        counted = None if self.op.ignore_label is None else labels != self.op.ignore_label
+        return inside * self.inner + self.starts, inside == labels, counted
+
+    def _normalizer(self, counted: np.ndarray | None) -> np.float32:
+        mode = self.op.normalization
+        if mode == "VALID" and counted is not None:
+            return np.float32(max(1, int(np.count_nonzero(counted))))
+        places = self.outer * self.inner
+        by_mode = {"FULL": places, "VALID": places, "BATCH_SIZE": self.outer, "NONE": 1}
+        return np.float32(by_mode[mode])
+
+
+@OnednnBackend.lowers(ops.SoftmaxLoss)
+def softmax_loss(backend: Any, op: ops.SoftmaxLoss, at: Operands) -> Step | None:
+    """Any axis, normalisation and label to be ignored."""
+    if op.dtype != "float32" or 0 in op.bottom or any(at.propagate_down[1:]):
+        return None
+    step = SoftmaxLossStep(backend, op, at)
+    return step if step.prepare() else None

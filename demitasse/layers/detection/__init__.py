@@ -1,0 +1,1 @@
+"""What detection layers share: boxes and regions."""

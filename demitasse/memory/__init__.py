@@ -1,0 +1,6 @@
+"""Memory: a host side, a device side, and which is newest; buffers that several memories share."""
+
+from demitasse.memory.synced import Head, SyncedMemory
+from demitasse.memory.transfers import transfers
+
+__all__ = ["Head", "SyncedMemory", "transfers"]

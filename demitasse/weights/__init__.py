@@ -1,0 +1,1 @@
+"""Weights in and out of nets: caffemodels, HDF5 files, and what belongs to which parameter."""

@@ -1,0 +1,109 @@
+"""Stored parameters into nets.
+
+Source: Caffe, ``Net::CopyTrainedLayersFrom`` in ``src/caffe/net.cpp``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from demitasse.blob import Blob
+from demitasse.errors import ConfigError, NetError, ShapeError, WeightsError
+from demitasse.proto import BlobProto, NetParameter, read_net_arrays, upgrade_net
+from demitasse.proto.cut import Arrays
+from demitasse.weights.hdf5 import is_hdf5, read_hdf5_weights
+from demitasse.weights.nvcaffe import adopted
+from demitasse.weights.pairing import (
+    LoadReport,
+    OnMismatch,
+    array_pairs,
+    finished,
+    fits,
+    message_pairs,
+    target,
+)
+
+if TYPE_CHECKING:
+    from demitasse.net import Net
+
+__all__ = ["load_into"]
+
+
+def load_into(
+    net: Net, source: str | os.PathLike[str] | NetParameter, on_mismatch: OnMismatch = "error"
+) -> LoadReport:
+    """Load parameters into a net, by layer name.
+
+    Everything is checked before anything is changed.
+
+    Args:
+        net: The net.
+        source: A caffemodel, an HDF5 file or a message.
+        on_mismatch: "error" or "skip".
+
+    Raises:
+        ConfigError: ``on_mismatch`` is neither.
+        WeightsError: The file cannot be read, or a layer has another number of parameters.
+        ShapeError: A parameter has another shape; both are shown.
+    """
+    if on_mismatch not in {"error", "skip"}:
+        message = f"on_mismatch must be 'error' or 'skip', not {on_mismatch!r}"
+        raise ConfigError(message)
+    skip = on_mismatch == "skip"
+    if isinstance(source, NetParameter):
+        given = NetParameter()
+        given.CopyFrom(source)
+        upgrade_net(given)
+        return _load_message(net, given, Arrays(), skip)
+    path = Path(source)
+    if is_hdf5(path):
+        weights = read_hdf5_weights(path)
+        return _at(path, lambda: _load_arrays(net, weights, skip))
+    given, arrays = read_net_arrays(path)
+    return _at(path, lambda: _load_message(net, given, arrays, skip))
+
+
+def _at(path: Path, load: Callable[[], LoadReport]) -> LoadReport:
+    try:
+        return load()
+    except (NetError, ShapeError, WeightsError) as error:
+        raise error.at(os.fspath(path)) from None
+
+
+def _load_message(net: Net, message: NetParameter, arrays: Arrays, skip: bool) -> LoadReport:
+    report, pairs = LoadReport(), dict[str, list[tuple[Blob, BlobProto]]]()
+    for layer in message.layer:
+        mine = target(net, layer.name, bool(layer.blobs), report)
+        if mine is None:
+            continue
+        if layer.type == "BatchNorm":  # perhaps to be converted
+            for stored in layer.blobs:
+                arrays.put_back(stored)
+        pairs.pop(layer.name, None)
+        with fits(layer.name, report, skip):
+            stored_blobs = adopted(layer, len(mine))
+            pairs[layer.name] = message_pairs(layer.name, mine, stored_blobs, arrays)
+    with np.errstate(over="ignore", invalid="ignore"):  # doubles may become infinite, as in C
+        for blob, proto in chain.from_iterable(pairs.values()):
+            blob.set_floats(arrays.floats(proto), arrays.floats(proto, diff=True))
+    return finished(net, report)
+
+
+def _load_arrays(net: Net, weights: dict[str, dict[int, np.ndarray]], skip: bool) -> LoadReport:
+    report, pairs = LoadReport(), list[tuple[Blob, np.ndarray]]()
+    for name, arrays in weights.items():
+        mine = target(net, name, bool(arrays), report)
+        if mine is None:
+            continue
+        with fits(name, report, skip):
+            pairs += array_pairs(net, name, mine, arrays)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for blob, array in pairs:
+            blob.mutable_cpu_data()[...] = array
+    return finished(net, report)

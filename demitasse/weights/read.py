@@ -1,0 +1,60 @@
+"""Stored parameters as arrays, without a net."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+
+from demitasse.axes import shape_string
+from demitasse.errors import WeightsError
+from demitasse.proto import BlobProto, read_net_arrays, stored_shape
+from demitasse.proto.cut import Arrays
+from demitasse.weights.hdf5 import is_hdf5, read_hdf5_weights
+
+__all__ = ["load_weights"]
+
+
+def load_weights(path: str | os.PathLike[str]) -> dict[str, list[np.ndarray]]:
+    """Read the parameters of every layer of a caffemodel or HDF5 file; needs no net.
+
+    Returns:
+        For each layer that has parameters, its arrays in Caffe's order (weight, bias, ...).
+
+    Raises:
+        WeightsError: The file is not there, or cannot be read.
+    """
+    if is_hdf5(Path(path)):
+        found = read_hdf5_weights(Path(path))
+        return {name: list(arrays.values()) for name, arrays in found.items() if arrays}
+    net, arrays = read_net_arrays(path)
+    try:
+        return {
+            layer.name: [
+                _array_of(layer.name, i, blob, arrays) for i, blob in enumerate(layer.blobs)
+            ]
+            for layer in net.layer
+            if layer.blobs
+        }
+    except WeightsError as error:
+        raise error.at(os.fspath(path)) from None
+
+
+def _array_of(layer: str, index: int, blob: BlobProto, arrays: Arrays) -> np.ndarray:
+    try:
+        values, shape = arrays.floats(blob), stored_shape(blob)
+    except WeightsError as error:
+        place = f"parameter {index} of layer {layer!r}"
+        raise error.at(place) from None
+    try:
+        if min(shape, default=1) >= 0 and values.size == math.prod(shape):
+            return np.array(values.reshape(shape))  # lets go of the rest of the file
+    except ValueError:  # no values, but axes too long all the same
+        pass
+    message = (
+        f"parameter {index} of layer {layer!r} has {values.size} values for its shape "
+        f"{shape_string(shape)}"
+    )
+    raise WeightsError(message)
