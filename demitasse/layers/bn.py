@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from demitasse.backends.base import Array
 from demitasse.errors import ConfigError, ShapeError
-from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer, register
+from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
+from demitasse.layers.registry import register
 from demitasse.proto import BNParameter, FillerParameter
 
 __all__ = ["BN"]

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from demitasse.backends import ops
 from demitasse.backends.base import Array
-from demitasse.layers.base import Blobs, Flags, register
+from demitasse.layers.base import Blobs, Flags
 from demitasse.layers.convolution_base import ConvolutionBase
+from demitasse.layers.registry import register
 from demitasse.layers.window import Shape
 
 __all__ = ["Deconvolution"]

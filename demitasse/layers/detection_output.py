@@ -6,8 +6,9 @@ Source: SSD (weiliu89/caffe), ``src/caffe/layers/detection_output_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.errors import ConfigError, ShapeError
-from demitasse.layers.base import Between, Blobs, Exactly, Layer, positive, register
+from demitasse.layers.base import Between, Blobs, Exactly, Layer, positive
 from demitasse.layers.detection.boxes import Detector
+from demitasse.layers.registry import register
 from demitasse.log import get_logger
 from demitasse.proto import DetectionOutputParameter, PriorBoxParameter
 

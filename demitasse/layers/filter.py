@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from demitasse.backends.base import Array
 from demitasse.errors import NetError, ShapeError
-from demitasse.layers.base import AtLeast, Blobs, Flags, Layer, register
+from demitasse.layers.base import AtLeast, Blobs, Flags, Layer
+from demitasse.layers.registry import register
 
 __all__ = ["Filter"]
 

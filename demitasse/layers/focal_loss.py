@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from demitasse.backends.base import Array
 from demitasse.errors import ConfigError
-from demitasse.layers.base import Blobs, Flags, register
+from demitasse.layers.base import Blobs, Flags
 from demitasse.layers.classes import ClassAxis, normalizer
 from demitasse.layers.loss import LossLayer, normalization_of, refuse_weights
+from demitasse.layers.registry import register
 from demitasse.layers.sigmoid import sigmoid
 from demitasse.layers.softmax import softmax
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 
 from demitasse.errors import ShapeError
-from demitasse.layers.base import Blobs, Exactly, Flags, Layer, register
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.columns import Canvas
+from demitasse.layers.registry import register
 from demitasse.layers.window import convolution_window
 
 __all__ = ["Im2col"]
