@@ -29,16 +29,16 @@ from demitasse.net.structure import NetStructure
 from demitasse.plan import Plan
 from demitasse.plan.liveness import Keep, Reuse, bytes_taken, hidden_blobs, kept_names
 from demitasse.proto import (
-    LayerParameter,
     NetParameter,
     Phase,
     origin_of_layer,
     read_net_params,
     upgrade_net,
 )
+from demitasse.weights.hdf5 import write_hdf5_weights
 from demitasse.weights.load import load_into
 from demitasse.weights.pairing import LoadReport, OnMismatch, matched
-from demitasse.weights.save import save, save_hdf5
+from demitasse.weights.save import save
 
 __all__ = ["Net"]
 
@@ -353,32 +353,13 @@ class Net(NetStructure):
         """
         return load_into(self, source, on_mismatch)
 
-    def to_proto(self, write_diff: bool = False) -> NetParameter:
-        """Return the message of the net as built, with its parameters in it."""
-        proto = NetParameter(name=self.name, layer=self.layer_messages())
-        for layer, message in zip(self.layers, proto.layer, strict=True):
-            message.blobs.extend(blob.to_proto(write_diff) for blob in layer.blobs)
-        return proto
-
-    def layer_messages(self) -> list[LayerParameter]:
-        """Return the messages of the layers as built, without parameters."""
-        messages = []
-        for layer, node in zip(self.layers, self._parts.graph.nodes, strict=True):
-            message = LayerParameter()
-            message.CopyFrom(layer.param)
-            message.ClearField("blobs")
-            message.bottom[:] = node.param.bottom
-            message.top[:] = node.param.top
-            messages.append(message)
-        return messages
-
     def save(self, path: str | os.PathLike[str], write_diff: bool = False) -> None:
         """Write the parameters to a caffemodel, atomically."""
         save(self, Path(path), write_diff)
 
     def save_hdf5(self, path: str | os.PathLike[str], write_diff: bool = False) -> None:
         """Write the parameters to an HDF5 file, atomically; shared ones once."""
-        save_hdf5(self, Path(path), write_diff)
+        write_hdf5_weights(self, Path(path), write_diff)
 
     # -- devices and inputs --------------------------------------------------------------------
 
@@ -428,7 +409,14 @@ class Net(NetStructure):
         if unknown or missing:
             message = f"the inputs of net {self.name!r} are {self.inputs}, given are {list(given)}"
             raise NetError(message)
-        return run_in_batches(self, given, batch)
+        return run_in_batches(self._run, given, batch)
+
+    def _run(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Fill inputs, run forward and return copies of the outputs, all as numpy arrays."""
+        for name, array in inputs.items():
+            self.set_input(name, array)
+        self.forward()
+        return {name: self.blobs[name].cpu_data().copy() for name in self.outputs}
 
     def _only_input(self) -> str:
         if len(self.inputs) != 1:

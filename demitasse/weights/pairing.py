@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -17,9 +17,7 @@ from demitasse.blob import Blob
 from demitasse.errors import NetError, ShapeError, WeightsError
 from demitasse.proto import BlobProto, stored_shape
 from demitasse.proto.cut import Arrays
-
-if TYPE_CHECKING:
-    from demitasse.net import Net
+from demitasse.weights.store import ParameterStore
 
 __all__ = [
     "LoadReport",
@@ -86,7 +84,7 @@ def message_pairs(
 
 
 def array_pairs(
-    net: Net, name: str, mine: list[Blob], arrays: dict[int, np.ndarray]
+    net: ParameterStore, name: str, mine: list[Blob], arrays: dict[int, np.ndarray]
 ) -> list[tuple[Blob, np.ndarray]]:
     """Pair a layer's parameters with those of an HDF5 file, which may lack what is shared.
 
@@ -131,7 +129,9 @@ def fits(name: str, report: LoadReport, skip: bool) -> Iterator[None]:
             report.loaded.remove(name)
 
 
-def target(net: Net, name: str, has_blobs: bool, report: LoadReport) -> list[Blob] | None:
+def target(
+    net: ParameterStore, name: str, has_blobs: bool, report: LoadReport
+) -> list[Blob] | None:
     """Return the parameters of the net's layer of that name, and note what becomes of the file's.
 
     Args:
@@ -149,11 +149,11 @@ def target(net: Net, name: str, has_blobs: bool, report: LoadReport) -> list[Blo
     return net.layer_by_name(name).blobs
 
 
-def _is_shared(net: Net, blob: Blob) -> bool:
+def _is_shared(net: ParameterStore, blob: Blob) -> bool:
     return not any(blob is owner for owner in net.learnable_params)
 
 
-def finished(net: Net, report: LoadReport) -> LoadReport:
+def finished(net: ParameterStore, report: LoadReport) -> LoadReport:
     """Note which layers of the net got nothing, and return the report."""
     report.missing = [name for name in net.params if name not in report.loaded]
     return report
