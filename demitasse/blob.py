@@ -256,7 +256,7 @@ class Blob(Axes):
 
     def add_diff(self, array: Array) -> None:
         """Add ``array``, which must have exactly our shape, to the gradient."""
-        if self._diff.head is Head.UNINITIALIZED:  # zero: nothing to add to
+        if self._diff.cleared:  # nothing to add to
             self.write_diff(array)
             return
         self._need_shape(array)
@@ -314,7 +314,7 @@ class Blob(Axes):
 
     def _norm(self, memory: SyncedMemory, power: int) -> float:
         self._need_float("norm")
-        if memory.head is Head.UNINITIALIZED:
+        if memory.cleared:
             return 0.0
         if memory.head is Head.HEAD_AT_CPU:
             host = memory.cpu_data()[: self._count]
@@ -325,7 +325,7 @@ class Blob(Axes):
 
     def _scale(self, memory: SyncedMemory, factor: float) -> None:
         self._need_float("scale")
-        if memory.head is Head.UNINITIALIZED:
+        if memory.cleared:
             return
         if memory.head is Head.HEAD_AT_CPU:
             host = memory.mutable_cpu_data()[: self._count]
