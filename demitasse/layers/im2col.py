@@ -49,7 +49,7 @@ class Im2col(Layer):
         if len(spatial) != len(self.window.kernel):
             message = f"the window {self.window.kernel} does not fit the axes of {shape}"
             raise ShapeError(message)
-        out = self.window.places(spatial)
+        out = self.window.convolved(spatial)
         self.canvas = Canvas(self, self.window, spatial, out)
         self.image_shape = (math.prod(lead), channels, *spatial)
         self.column_shape = (math.prod(lead), channels * self.window.size, math.prod(out))
