@@ -124,7 +124,7 @@ class Blob(Axes):
             epoch.value += 1
 
     def to(self, device: Device) -> None:
-        """Live on another device from now on; data follows when it is asked for."""
+        """Move to another device; the contents are copied when they are next used."""
         self.device = device
         self._data.to(device)
         self._diff.to(device)
