@@ -46,8 +46,8 @@ class SyncedMemory:
     """``size`` elements that exist on the host, on a device, or on both.
 
     Allocated when first touched, and zero then. Where the device works on the host's arrays, a Step
-    may still keep the elements in a layout of its own: that *private* side is then the device side,
-    and everybody else reads the host side, which is brought up to date by a reorder.
+    may still keep the elements in a layout of its own. This *private* side is then the device side;
+    all other code reads the host side, which is brought up to date by a reorder.
 
     Args:
         size: How many elements.
@@ -168,8 +168,8 @@ class SyncedMemory:
         """Return the private side in ``layout``, up to date, for reading. Shape: (layout.size,).
 
         Returns:
-            None when the private side is up to date in another layout: whoever wrote it chose that
-            one, and a reader converts it into memory of his own.
+            None when the private side is up to date in another layout; ``convert`` then gives the
+            contents in this one.
         """
         here = self.layout
         if here is not None and self._device_side.device is self.device:
@@ -288,7 +288,7 @@ class SyncedMemory:
     # -- moving --------------------------------------------------------------------------------
 
     def to(self, device: Device) -> None:
-        """Belong to another device from now on; the data follows when somebody asks for it."""
+        """Move to another device; the contents are copied when they are next used."""
         self.device = device
         if self._device_side.device is not device and self._head is not Head.HEAD_AT_GPU:
             self._drop_device_side()
@@ -325,12 +325,12 @@ class SyncedMemory:
     # -- around a pass -------------------------------------------------------------------------
 
     def before_pass(self) -> None:
-        """Take what may have been written through a live view as the newest data."""
+        """Make the host side newest if it has live views, for they may have been written to."""
         if self.leased and not self.cleared and self._assignment is None:
             self.mutable_cpu_data()
 
     def after_pass(self) -> None:
-        """Show in a live view what a pass has computed."""
+        """Bring the host side up to date if it has live views, to show what a pass computed."""
         if self.leased and self._head is Head.HEAD_AT_GPU and self._assignment is None:
             self._to_cpu()
 
