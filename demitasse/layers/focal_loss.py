@@ -25,7 +25,7 @@ SMALLEST = 1.1754943508222875e-38  # FLT_MIN: the smallest probability whose log
 
 @register("FocalLoss")
 class FocalLoss(LossLayer):
-    """Cross entropy that looks away from what is known already.
+    """Cross entropy that down-weights easy examples.
 
     With one target per score, each is a yes or no of its own (target 1 or not), as in
     caffe-windows: a is ``alpha`` for yes and 1 - alpha for no, and the sum is divided by the batch

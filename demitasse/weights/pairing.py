@@ -116,7 +116,7 @@ def _listed(numbers: Iterable[int]) -> str:
 
 @contextmanager
 def fits(name: str, report: LoadReport, skip: bool) -> Iterator[None]:
-    """Note a layer that does not fit as mismatched, where such layers are to be left out."""
+    """With ``skip``, report a layer that does not fit as mismatched; otherwise raise the error."""
     try:
         yield
         report.mismatched.pop(name, None)  # of several in the file the last one counts
@@ -132,13 +132,16 @@ def fits(name: str, report: LoadReport, skip: bool) -> Iterator[None]:
 def target(
     net: ParameterStore, name: str, has_blobs: bool, report: LoadReport
 ) -> list[Blob] | None:
-    """Return the parameters of the net's layer of that name, and note what becomes of the file's.
+    """Return the parameters of the net's layer of a name, and report what becomes of the stored.
 
     Args:
         net: The net.
         name: A layer of the file.
         has_blobs: Whether the file has parameters for it.
-        report: Where that is noted.
+        report: The layer is added to those loaded, repeated or ignored.
+
+    Returns:
+        None if the net has no such layer.
     """
     if not net.has_layer(name):
         if has_blobs:
@@ -154,7 +157,7 @@ def _is_shared(net: ParameterStore, blob: Blob) -> bool:
 
 
 def finished(net: ParameterStore, report: LoadReport) -> LoadReport:
-    """Note which layers of the net got nothing, and return the report."""
+    """Add the layers of the net that were not loaded to the report, and return it."""
     report.missing = [name for name in net.params if name not in report.loaded]
     return report
 
