@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 __all__ = [
+    "LOWEST",
     "LRN",
     "Activation",
     "BatchNorm",
@@ -32,6 +33,9 @@ __all__ = [
 ]
 
 Shape = tuple[int, ...]
+
+LOWEST = -3.4028234663852886e38
+"""The lowest float32: what Caffe starts a maximum with, in double precision too."""
 
 
 @dataclass(frozen=True)
