@@ -12,9 +12,10 @@ import math
 from dataclasses import dataclass
 from itertools import product
 
+from demitasse.backends.ops import Conv
 from demitasse.errors import ShapeError
 
-__all__ = ["Shape", "Window"]
+__all__ = ["ConvGeometry", "Shape", "Window"]
 
 Shape = tuple[int, ...]
 
@@ -132,3 +133,57 @@ class Window:
             )
             raise ShapeError(message)
         return out
+
+
+@dataclass(frozen=True)
+class ConvGeometry:
+    """An image (n, C, *spatial), a map (n, M, *positions), and the window between them.
+
+    A convolution's bottom is the image, and its top the map; a transposed convolution's bottom is
+    the map, and its top the image. The weight is (M, C / group, *kernel) in both.
+
+    Attributes:
+        n: Samples.
+        group: Into how many parts the channels of both are divided.
+        channels: C, of the image.
+        maps: M, channels of the map.
+        spatial: Spatial axes of the image.
+        positions: Spatial axes of the map: output positions of the convolution.
+        window: Between them.
+    """
+
+    n: int
+    group: int
+    channels: int
+    maps: int
+    spatial: Shape
+    positions: Shape
+    window: Window
+
+    @classmethod
+    def between(cls, op: Conv, image: Shape, maps: Shape) -> ConvGeometry:
+        """Return the geometry of an operation whose image and map have these shapes."""
+        return cls(
+            n=math.prod(image[: op.axis]),
+            group=op.group,
+            channels=image[op.axis],
+            maps=maps[op.axis],
+            spatial=image[op.axis + 1 :],
+            positions=maps[op.axis + 1 :],
+            window=Window(op.kernel, op.stride, op.pad, op.dilation),
+        )
+
+    @property
+    def image_plane(self) -> int:
+        """Elements of one channel of an image."""
+        return math.prod(self.spatial)
+
+    @property
+    def map_plane(self) -> int:
+        """Elements of one channel of a map."""
+        return math.prod(self.positions)
+
+    @property
+    def height(self) -> int:
+        """Rows of the columns of one group: channels times taps."""
+        return self.channels // self.group * self.window.size

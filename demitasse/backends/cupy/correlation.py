@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from demitasse.backends.arrays import Array
-from demitasse.backends.cupy.columns import Chunk, SlidingWindow
+from demitasse.backends.cupy.columns import Chunk, any_axes
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.library.gemm import Product
+from demitasse.backends.windows import ConvGeometry
 
 __all__ = ["Correlation"]
 
@@ -17,27 +20,28 @@ class Correlation:
 
     Args:
         engine: Runs it.
-        window: The window.
-        samples: N.
+        geometry: Image, map and window.
+        dtype: Of all arrays.
 
-    Shapes: image (N, C, *size), maps (N, M, *places), weight (M, C / group, *kernel), bias (M,).
+    Shapes: image (n, C, *spatial), maps (n, M, *positions), weight (M, C / group, *kernel),
+        bias (M,).
     """
 
-    def __init__(self, engine: Engine, window: SlidingWindow, samples: int) -> None:
-        self.engine, self.window, self.samples = engine, window, samples
-        most = max(1, engine.column_budget // window.sample_bytes)
-        number = max(1, -(-samples // most))
-        self.step = max(1, -(-samples // number))
-        self._geometry = engine.asarray(window.geometry())
+    def __init__(self, engine: Engine, geometry: ConvGeometry, dtype: str) -> None:
+        g = self.g = geometry
+        self.engine, self.dtype, self.samples = engine, dtype, g.n
+        sample = (g.group * g.height + g.maps) * g.map_plane * np.dtype(dtype).itemsize
+        most = max(1, engine.column_budget // sample)
+        number = max(1, -(-g.n // most))
+        self.step = max(1, -(-g.n // number))
+        self._axes = engine.asarray(any_axes(g))
         self._chunks: dict[int, Chunk] = {}
-        self.direct = window.is_pointwise and window.group == 1
+        self.direct = g.window.is_pointwise and g.group == 1
         """Whether products with the weight read and write images themselves, without columns."""
-        sides = (window.maps, window.places, window.channels)
-        self._direct = Product(window.dtype, *sides, batch=samples, step_a=0)
-        sides = (window.channels, window.places, window.maps)
-        self._direct_transposed = Product(
-            window.dtype, *sides, transpose_a=True, batch=samples, step_a=0
-        )
+        sides = (g.maps, g.map_plane, g.channels)
+        self._direct = Product(dtype, *sides, batch=g.n, step_a=0)
+        sides = (g.channels, g.map_plane, g.maps)
+        self._direct_transposed = Product(dtype, *sides, transpose_a=True, batch=g.n, step_a=0)
 
     def forward(self, image: Array, weight: Array, bias: Array | None, maps: Array) -> None:
         """Compute the map of an image."""
@@ -107,5 +111,5 @@ class Correlation:
 
     def _chunk(self, samples: int) -> Chunk:
         if samples not in self._chunks:
-            self._chunks[samples] = Chunk(self.engine, self.window, samples, self._geometry)
+            self._chunks[samples] = Chunk(self.engine, self.g, self.dtype, samples, self._axes)
         return self._chunks[samples]

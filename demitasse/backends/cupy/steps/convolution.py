@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
-from demitasse.backends.cupy.columns import SlidingWindow
 from demitasse.backends.cupy.steps.windows import WindowStep
+from demitasse.backends.windows import ConvGeometry
 
 __all__ = ["ConvStep"]
 
@@ -20,8 +20,8 @@ class ConvStep(WindowStep[ops.Conv]):
     def code(self) -> str:
         return "cuBLAS" if self.correlation.direct else "im2col + cuBLAS"
 
-    def window(self) -> SlidingWindow:
-        return self.between(self.op.bottom, self.op.top)
+    def geometry(self) -> ConvGeometry:
+        return ConvGeometry.between(self.op, self.op.bottom, self.op.top)
 
     def compute(self, x: Array, weight: Array, bias: Array | None, y: Array) -> None:
         self.correlation.forward(x, weight, bias, y)

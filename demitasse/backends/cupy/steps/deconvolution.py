@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
-from demitasse.backends.cupy.columns import SlidingWindow
 from demitasse.backends.cupy.steps.windows import WindowStep
+from demitasse.backends.windows import ConvGeometry
 
 __all__ = ["DeconvStep"]
 
@@ -20,8 +20,8 @@ class DeconvStep(WindowStep[ops.Deconv]):
     def code(self) -> str:
         return "cuBLAS" if self.correlation.direct else "cuBLAS + col2im"
 
-    def window(self) -> SlidingWindow:
-        return self.between(self.op.top, self.op.bottom)
+    def geometry(self) -> ConvGeometry:
+        return ConvGeometry.between(self.op, self.op.top, self.op.bottom)
 
     def compute(self, x: Array, weight: Array, bias: Array | None, y: Array) -> None:
         self.correlation.backward(x, weight, spread=y)

@@ -6,6 +6,7 @@ from demitasse.backends import ops
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.step import GpuStep
 from demitasse.backends.cupy.steps.softmax import sizes, softmax_kernel
+from demitasse.backends.losses import loss_divisor
 from demitasse.backends.step import Declined, Operands
 
 __all__ = ["SoftmaxLossStep"]
@@ -22,7 +23,9 @@ class SoftmaxLossStep(GpuStep[ops.SoftmaxLoss]):
         outer, classes, inner = sizes(op)
         labels, count = outer * inner, outer * classes * inner
         ignored = (int(op.ignore_label is not None), op.ignore_label or 0)
-        fixed = _divisor(op, outer, labels)
+        some_ignored = op.ignore_label is not None
+        divisor = loss_divisor(op.normalization, outer, labels, some_ignored=some_ignored)
+        fixed = divisor or 0.0  # the kernel counts the labels that are not ignored
         self._softmax = softmax_kernel(engine, op)
         numbers = (labels, classes, inner, *ignored, fixed)
         self._loss = engine.rows(
@@ -53,16 +56,3 @@ class SoftmaxLossStep(GpuStep[ops.SoftmaxLoss]):
             labels, weight = at.bottom[1].read(), at.top[0].read_diff()
             known = (probabilities.read(), labels, weight, divisor.read())
             self._backward(*known, at.bottom[0].diff_buffer())
-
-
-def _divisor(op: ops.SoftmaxLoss, batch: int, labels: int) -> float:
-    """Return what the loss is divided by; 0 where the kernel counts the labels not ignored."""
-    match op.normalization:
-        case "VALID" if op.ignore_label is not None:
-            return 0.0
-        case "FULL" | "VALID":
-            return max(1.0, float(labels))
-        case "BATCH_SIZE":
-            return max(1.0, float(batch))
-        case _:
-            return 1.0

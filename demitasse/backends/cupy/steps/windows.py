@@ -7,11 +7,11 @@ from typing import TypeVar
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
-from demitasse.backends.cupy.columns import SlidingWindow
 from demitasse.backends.cupy.correlation import Correlation
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.step import GpuStep, decline_in_place
 from demitasse.backends.step import Operands
+from demitasse.backends.windows import ConvGeometry
 
 __all__ = ["WindowStep"]
 
@@ -25,7 +25,7 @@ class WindowStep(GpuStep[O]):
         super().__init__(engine, op, at)
         decline_in_place(self)
         samples, axis = math.prod(op.bottom[: op.axis]), op.axis
-        self.correlation = Correlation(engine, self.window(), samples)
+        self.correlation = Correlation(engine, self.geometry(), op.dtype)
         channels, plane = op.top[axis], math.prod(op.top[axis + 1 :])
         reach = samples * channels * plane
         self.add_channel_sums = engine.rows(
@@ -40,25 +40,9 @@ class WindowStep(GpuStep[O]):
         direct = self.correlation.direct and not self.at.param_propagate_down[0]
         return "cuBLAS" if direct else "im2col + cuBLAS"
 
-    def window(self) -> SlidingWindow:
-        """Return the window that slides over the image."""
+    def geometry(self) -> ConvGeometry:
+        """Return the sizes of image, map and window."""
         raise NotImplementedError
-
-    def between(self, image: ops.Shape, maps: ops.Shape) -> SlidingWindow:
-        """Return the window between an image and a map of these shapes."""
-        op = self.op
-        return SlidingWindow(
-            dtype=op.dtype,
-            group=op.group,
-            channels=image[op.axis],
-            maps=maps[op.axis],
-            size=image[op.axis + 1 :],
-            out=maps[op.axis + 1 :],
-            kernel=op.kernel,
-            stride=op.stride,
-            pad=op.pad,
-            dilation=op.dilation,
-        )
 
     def forward(self) -> None:
         at = self.at
