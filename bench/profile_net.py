@@ -22,6 +22,7 @@ from peers.run_peak import Measured as Peak
 
 from demitasse import Net
 from demitasse.backends import ops
+from demitasse.backends.step import AnyStep
 from demitasse.plan import Entry
 from demitasse.proto import NetParameter, SolverParameter, parse_text
 from demitasse.solvers import Solver
@@ -85,7 +86,7 @@ class Profile:
             key = (layer.name, layer.type, way)
             runner = group.step if group is not None and together else entry
             setattr(runner, way, self._clocked(getattr(runner, way), key))
-            self.code[key] = _code(runner if together else entry.step, way)
+            self.code[key] = _code(group.step if group and together else entry.step, way)
             self.flops[key] = _flops(layer.op) * (1 if way == "forward" else _ways(entry))
 
     def _clocked(self, work: Callable[[], None], key: Key) -> Callable[[], None]:
@@ -102,12 +103,10 @@ class Profile:
             yield statistics.median(seconds) * 1e3, key
 
 
-def _code(step: object, way: str) -> str:
-    calls = getattr(step, f"{way}_calls", None)
-    if calls is None:
-        return "portable" if step is None else "-"
-    names = [call.implementations[0].split(":") for call in calls]
-    return ", ".join(name[-1] if name[0] == "llvm" else name[0] for name in names)
+def _code(step: AnyStep | None, way: str) -> str:
+    if step is None:
+        return "portable"
+    return step.code if way == "forward" else step.backward_code
 
 
 def _flops(op: object) -> float:

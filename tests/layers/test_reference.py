@@ -191,7 +191,6 @@ def lowered_by_numpy() -> tuple[type[Backend], set[str]]:
 
 
 def lowered_by_cpu() -> tuple[type[Backend], set[str]]:
-    import_module("demitasse.backends.onednn.lowerings")
     functions = import_module("demitasse.backends.onednn.steps.activation").FUNCTIONS
     return import_module("demitasse.backends.onednn.backend").OnednnBackend, set(functions)
 
