@@ -206,5 +206,4 @@ class Backend(ABC):
             Declined: There is none; each operation runs by itself then.
         """
         del chain, at, steps
-        message = f"{self.name} runs every operation by itself"
-        raise Declined(message)
+        raise Declined

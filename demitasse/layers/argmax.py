@@ -9,7 +9,8 @@ import math
 
 from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError
-from demitasse.layers.base import Blobs, Exactly, Layer, positive, register
+from demitasse.layers.base import Blobs, Exactly, Layer, positive
+from demitasse.layers.registry import register
 
 __all__ = ["ArgMax"]
 

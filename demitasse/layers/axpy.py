@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from demitasse.backends.arrays import Array
 from demitasse.errors import NetError, ShapeError
-from demitasse.layers.base import Blobs, Exactly, Flags, Layer, register
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer
+from demitasse.layers.registry import register
 
 __all__ = ["Axpy"]
 

@@ -23,7 +23,6 @@ from demitasse.device import Device, current_device
 from demitasse.errors import ConfigError, NetError, ShapeError
 from demitasse.layers.arity import Arity, AtLeast, Between, Exactly
 from demitasse.layers.fillers import fill
-from demitasse.layers.registry import register
 from demitasse.proto import FillerParameter, LayerParameter
 
 __all__ = [
@@ -37,7 +36,6 @@ __all__ = [
     "LayerContext",
     "Saved",
     "positive",
-    "register",
 ]
 
 Blobs = Sequence[Blob]

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from demitasse.backends.arrays import Array
 from demitasse.errors import ShapeError
-from demitasse.layers.base import Blobs, Flags, positive, register
+from demitasse.layers.base import Blobs, Flags, positive
 from demitasse.layers.indices import check_indices
 from demitasse.layers.loss import LossLayer
+from demitasse.layers.registry import register
 
 __all__ = ["CenterLoss"]
 

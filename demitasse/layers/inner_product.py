@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
-from demitasse.layers.base import Blobs, Exactly, Flags, Layer, need_count, positive, register
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer, need_count, positive
+from demitasse.layers.registry import register
 
 __all__ = ["InnerProduct"]
 

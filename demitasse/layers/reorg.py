@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from demitasse.backends.arrays import Array
 from demitasse.errors import NetError, ShapeError
-from demitasse.layers.base import Blobs, Exactly, Flags, Layer, positive, register
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer, positive
+from demitasse.layers.registry import register
 
 __all__ = ["Reorg"]
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
-from demitasse.layers.base import Blobs, Exactly, Flags, Layer, register
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer
+from demitasse.layers.registry import register
 
 __all__ = ["Softmax"]
 

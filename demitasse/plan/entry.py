@@ -118,7 +118,7 @@ class Entry:
         op = self.layer.op
         if op is None or not self._lowered:
             self.step = None
-            self.why = "plans are off" if op is not None else "its portable code is all there is"
+            self.why = "plans are off" if op is not None else ""
             return False
         found = self._choices.find(self._key(op))
         if found is None:

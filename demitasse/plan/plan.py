@@ -7,6 +7,7 @@ shape or memory, a pass is a loop over what was prepared; one integer comparison
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.step import AnyStep
@@ -17,6 +18,16 @@ from demitasse.plan.entry import Entry, Group, Place
 __all__ = ["Plan"]
 
 
+class Watch(Protocol):
+    """Who is told what a plan runs."""
+
+    def begin(self) -> None:
+        """A pass begins."""
+
+    def ran(self, layer: int, *, backward: bool) -> None:
+        """A layer, and those that run as one with it, have run."""
+
+
 class Plan:
     """The layers of a net, prepared for its device.
 
@@ -24,6 +35,9 @@ class Plan:
         places: The layers with their blobs.
         lowered: Whether the backend is asked; False runs every layer's portable code.
         hidden: Ids of blobs that one layer writes, one reads, and nobody else will ask for.
+
+    Attributes:
+        watch: Is told what runs, to take the time; None for nobody.
     """
 
     def __init__(
@@ -31,6 +45,7 @@ class Plan:
     ) -> None:
         self.entries = [Entry(place, lowered=lowered) for place in places]
         self.lowered, self._hidden = lowered, hidden
+        self.watch: Watch | None = None
         self._epoch = -1
         self._dynamic = [i for i, place in enumerate(places) if place.layer.dynamic_shapes]
 
@@ -41,12 +56,14 @@ class Plan:
             Weighted sums of the loss tops on the way, each a 0-d device array.
         """
         terms: list[Array] = []
+        if self.watch is not None:
+            self.watch.begin()
         for first, last in self._segments(start, end):
             if self._epoch != epoch.value:
                 self._prepare(first, last)
             index = first
             while index <= last:
-                entry = self.entries[index]
+                entry, number = self.entries[index], index
                 group = entry.group
                 try:
                     if group is None or index + group.count - 1 > last:
@@ -60,6 +77,8 @@ class Plan:
                     raise
                 if entry.layer.loss_weights:
                     terms += entry.layer.loss_terms(entry.place.top)
+                if self.watch is not None:
+                    self.watch.ran(number, backward=False)
         if all(entry.epoch == epoch.value for entry in self.entries):
             self._epoch = epoch.value
         return terms
@@ -67,6 +86,8 @@ class Plan:
     def backward(self, start: int, end: int) -> None:
         """Run layers ``start`` down to ``end``, both included, those that take part."""
         index = start
+        if self.watch is not None:
+            self.watch.begin()
         while index >= end:
             entry = self.entries[index]
             group, count = entry.ran_in, 1
@@ -79,6 +100,8 @@ class Plan:
                 error.at(entry.place.called)
                 raise
             index -= count
+            if self.watch is not None:
+                self.watch.ran(index + 1, backward=True)
 
     def reshape(self) -> None:
         """Let every layer give its tops their shapes."""

@@ -11,7 +11,6 @@ from demitasse.backends.arrays import Array, PrivateLayout
 from demitasse.backends.updates import Piece, Update
 from demitasse.blob import Blob
 from demitasse.log import get_logger, number
-from demitasse.memory import Head
 from demitasse.memory.leases import leases_alive
 from demitasse.net import Net
 from demitasse.proto import SolverParameter
@@ -114,7 +113,7 @@ class Updater:
         diffs = [
             self._flat(blob.diff_memory.gpu_data(), blob.count)
             for blob in self.net.learnable_params
-            if blob.diff_memory.head is not Head.UNINITIALIZED
+            if not blob.diff_memory.cleared
         ]
         if not diffs:
             return 1.0

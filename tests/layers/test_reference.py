@@ -196,10 +196,8 @@ def lowered_by_cpu() -> tuple[type[Backend], set[str]]:
 
 
 def lowered_by_cuda() -> tuple[type[Backend], set[str]]:
-    module = import_module("demitasse.backends.cupy.backend")
-    module.load_lowerings()
     functions = import_module("demitasse.backends.cupy.steps.activation").KERNELS
-    return module.CupyBackend, set(functions)
+    return import_module("demitasse.backends.cupy.backend").CupyBackend, set(functions)
 
 
 TABLES = {"cpu": lowered_by_cpu, "numpy": lowered_by_numpy, "cuda": lowered_by_cuda}

@@ -11,10 +11,9 @@ from demitasse.backends import ops
 from demitasse.backends.numpy.engine import Engine
 from demitasse.backends.numpy.step import HostStep, decline_in_place
 from demitasse.backends.step import Declined, Operands
+from demitasse.backends.windows import Shape, Window
 
 __all__ = ["LEAD", "PoolStep"]
-
-Shape = tuple[int, ...]
 
 LEAD = 2
 """Axes before the spatial ones: images and channels, which pooling does not tell apart."""
@@ -38,16 +37,9 @@ class PoolStep(HostStep[ops.Pool]):
         self.count = math.prod(op.bottom[:LEAD])
         self.spatial, self.places = op.bottom[LEAD:], op.top[LEAD:]
         self.x_shape, self.y_shape = (self.count, *self.spatial), (self.count, *self.places)
-        needed = (
-            (o - 1) * s + k for o, s, k in zip(self.places, op.stride, op.kernel, strict=True)
-        )
-        self.size = tuple(
-            max(n + 2 * p, room) for n, p, room in zip(self.spatial, op.pad, needed, strict=True)
-        )
-        self.inside = (
-            slice(None),
-            *(slice(p, p + n) for n, p in zip(self.spatial, op.pad, strict=True)),
-        )
+        self.window = Window(op.kernel, op.stride, op.pad, (1,) * len(op.kernel))
+        self.size = self.window.canvas(self.spatial, self.places)
+        self.inside = (slice(None), *self.window.inside(self.spatial))
         self.block = max(1, min(self.count, BLOCK // math.prod(self.size)))
 
     def blocks(self) -> Iterator[slice]:
@@ -90,7 +82,7 @@ class PoolStep(HostStep[ops.Pool]):
 
     def at_tap(self, tap: Shape) -> tuple[slice, ...]:
         """Return the index of what one tap sees: (block, *places) of (block, *size)."""
-        return (slice(None), *(self._reach(axis, t) for axis, t in enumerate(tap)))
+        return (slice(None), *self.window.reach(tap, self.places))
 
     def swept(self, axis: int) -> Shape:
         """Return the size of a canvas whose spatial axes, up to ``axis``, are made places."""

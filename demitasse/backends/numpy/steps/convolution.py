@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.numpy.geometry import Geometry
 from demitasse.backends.numpy.steps.windows import WindowStep
 from demitasse.backends.step import Operand
+from demitasse.backends.windows import ConvGeometry
 
 __all__ = ["ConvStep"]
 
@@ -15,7 +15,7 @@ __all__ = ["ConvStep"]
 class ConvStep(WindowStep[ops.Conv]):
     """Bottom = image, top = map."""
 
-    def geometry(self) -> Geometry:
+    def geometry(self) -> ConvGeometry:
         return self.between(self.op.bottom, self.op.top)
 
     def forward(self) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.numpy.geometry import Geometry
 from demitasse.backends.numpy.steps.windows import WindowStep
 from demitasse.backends.step import Operand
+from demitasse.backends.windows import ConvGeometry
 
 __all__ = ["DeconvStep"]
 
@@ -15,7 +15,7 @@ __all__ = ["DeconvStep"]
 class DeconvStep(WindowStep[ops.Deconv]):
     """Bottom = map, top = image."""
 
-    def geometry(self) -> Geometry:
+    def geometry(self) -> ConvGeometry:
         return self.between(self.op.top, self.op.bottom)
 
     def forward(self) -> None:
@@ -24,7 +24,7 @@ class DeconvStep(WindowStep[ops.Deconv]):
             maps, image = bottom.read().reshape(self.maps), top.buffer().reshape(self.image)
             self.products.to_image(maps, weight, image)
             if self.bias is not None:
-                flat = image.reshape(self.g.n, self.g.image_channels, -1)
+                flat = image.reshape(self.g.n, self.g.channels, -1)
                 flat += self.bias.read()[:, np.newaxis]
 
     def weight_gradient(self, bottom: Operand, top: Operand, out: np.ndarray) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import product
 
 import numpy as np
 
@@ -15,9 +14,6 @@ from demitasse.backends.step import Operands
 
 __all__ = ["GlobalMaxStep", "MaxStep"]
 
-LOWEST = -3.4028234663852886e38
-"""The lowest float32: what Caffe starts a maximum with, in double precision too."""
-
 
 class MaxStep(PoolStep):
     """Maximum over windows; for the gradient, the number of each winning tap is kept.
@@ -28,7 +24,7 @@ class MaxStep(PoolStep):
 
     def __init__(self, engine: Engine, op: ops.Pool, at: Operands) -> None:
         super().__init__(engine, op, at)
-        self.taps = list(product(*(range(k) for k in op.kernel)))
+        self.taps = self.window.taps()
         self.tap_dtype = "uint8" if len(self.taps) < 1 << 8 else "uint16"
         self.kept = at.backward or op.tops > 1
         self.disjoint = all(k <= s for k, s in zip(op.kernel, op.stride, strict=True))
@@ -46,13 +42,13 @@ class MaxStep(PoolStep):
         x, y = self.x(), self.y()
         if not self.kept:
             for block in self.blocks():
-                self._largest(self.laid(x[block], LOWEST), y[block])
+                self._largest(self.laid(x[block], ops.LOWEST), y[block])
             return
         winner = self.at.saved("winner", self.op.top, self.tap_dtype).buffer()
         winner = winner.reshape(self.y_shape)
         for block in self.blocks():
             if self.phases is None:
-                self._find(self.laid(x[block], LOWEST), y[block], winner[block])
+                self._find(self.laid(x[block], ops.LOWEST), y[block], winner[block])
             else:
                 self._find_in(self.phases, x[block], y[block], winner[block])
         if self.op.tops > 1:
@@ -90,7 +86,7 @@ class MaxStep(PoolStep):
             target = y
             if axis != last:
                 target = self.scratch(f"axis{axis}", (len(y), *self.swept(axis)))
-            np.fmax(values[self.along(axis, 0)], LOWEST, out=target)
+            np.fmax(values[self.along(axis, 0)], ops.LOWEST, out=target)
             for tap in range(1, taps):
                 np.fmax(target, values[self.along(axis, tap)], out=target)
             values = target
@@ -100,7 +96,7 @@ class MaxStep(PoolStep):
         seen = self.scratch("seen", y.shape)
         better = self.scratch("better", y.shape, "bool")
         number = self.scratch("number", y.shape, self.tap_dtype)
-        y.fill(LOWEST)
+        y.fill(ops.LOWEST)
         winner.fill(0)
         for i, tap in enumerate(self.taps, start=1):
             seen[...] = canvas[self.at_tap(tap)]
@@ -110,14 +106,14 @@ class MaxStep(PoolStep):
         self, phases: Phases, planes: np.ndarray, y: np.ndarray, winner: np.ndarray
     ) -> None:
         """Write maxima and winners, found for every element of a phase as if it were a place."""
-        rows = phases.lay(planes, LOWEST)
+        rows = phases.lay(planes, ops.LOWEST)
         count = rows[0].size - phases.taps[-1][1]
         best = self.scratch("seen", (len(planes), *phases.size))
         found = self.scratch("found", best.shape, self.tap_dtype)
         better = self.scratch("better", (count,), "bool")
         number = self.scratch("number", (count,), self.tap_dtype)
         best_row, found_row = best.reshape(-1)[:count], found.reshape(-1)[:count]
-        best_row.fill(LOWEST)
+        best_row.fill(ops.LOWEST)
         found_row.fill(0)
         for i, (phase, shift) in enumerate(phases.taps, start=1):
             _challenge(rows[phase][shift : shift + count], i, best_row, found_row, better, number)
@@ -132,12 +128,12 @@ class GlobalMaxStep(PoolStep):
         planes = self.x().reshape(self.count, -1)
         place = np.argmax(planes, axis=1)
         best = np.take_along_axis(planes, place[:, np.newaxis], axis=1)[:, 0]
-        won = best > LOWEST
+        won = best > ops.LOWEST
         if not won.all():  # something is not a number, or infinitely low
-            numbers = np.where(planes > LOWEST, planes, planes.dtype.type(LOWEST))
+            numbers = np.where(planes > ops.LOWEST, planes, planes.dtype.type(ops.LOWEST))
             place = np.argmax(numbers, axis=1)
             best = np.take_along_axis(numbers, place[:, np.newaxis], axis=1)[:, 0]
-            won = best > LOWEST
+            won = best > ops.LOWEST
         self.y().reshape(-1)[...] = best
         place[~won] = -1
         self.at.saved("place", (self.count,), "int64").buffer()[...] = place

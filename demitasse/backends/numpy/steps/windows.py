@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import TypeVar
 
@@ -10,10 +9,10 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.numpy.engine import Engine
-from demitasse.backends.numpy.geometry import Geometry
 from demitasse.backends.numpy.products import Products
 from demitasse.backends.numpy.step import HostStep, decline_in_place
 from demitasse.backends.step import Declined, Operand, Operands
+from demitasse.backends.windows import ConvGeometry
 
 __all__ = ["WindowStep"]
 
@@ -30,40 +29,28 @@ class WindowStep(HostStep[O]):
         self.g, self.products = geometry, Products(engine, geometry, op.dtype)
         self.weight = at.params[0]
         self.bias = at.params[1] if op.bias else None
-        self.image = (geometry.n, geometry.image_channels, *geometry.spatial)
-        self.maps = (geometry.n, geometry.map_channels, *geometry.places)
+        self.image = (geometry.n, geometry.channels, *geometry.spatial)
+        self.maps = (geometry.n, geometry.maps, *geometry.positions)
 
     @property
     def workspace(self) -> int:
         return self.products.workspace
 
-    def geometry(self) -> Geometry:
+    def geometry(self) -> ConvGeometry:
         """Return the sizes of image, map and window."""
         raise NotImplementedError
 
-    def between(self, image: ops.Shape, maps: ops.Shape) -> Geometry:
+    def between(self, image: ops.Shape, maps: ops.Shape) -> ConvGeometry:
         """Return the sizes for an image and a map of these shapes.
 
         Raises:
             Declined: The portable code does as well.
         """
-        op = self.op
-        n = math.prod(image[: op.axis])
-        if not op.kernel or n == 0:
-            message = "no spatial axes" if n else "an empty bottom"
+        geometry = ConvGeometry.between(self.op, image, maps)
+        if not self.op.kernel or not geometry.n:
+            message = "no spatial axes" if geometry.n else "an empty bottom"
             raise Declined(message)
-        return Geometry(
-            n=n,
-            group=op.group,
-            image_channels=image[op.axis],
-            map_channels=maps[op.axis],
-            spatial=image[op.axis + 1 :],
-            places=maps[op.axis + 1 :],
-            kernel=op.kernel,
-            stride=op.stride,
-            pad=op.pad,
-            dilation=op.dilation,
-        )
+        return geometry
 
     def backward(self) -> None:
         wanted = self.at.param_propagate_down
