@@ -94,13 +94,13 @@ class FusedStep(OnednnStep[O]):
         return " + ".join([super().code, *self.followers])
 
 
-def decline_in_place(at: Operands) -> None:
+def decline_in_place(step: OnednnStep[O]) -> None:
     """Leave an operation in place to others.
 
     Raises:
         Declined: It is in place.
     """
-    if at.in_place:
+    if step.at.in_place:
         message = "in place; oneDNN needs a top of its own"
         raise Declined(message)
 

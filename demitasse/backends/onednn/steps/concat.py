@@ -22,7 +22,7 @@ class ConcatStep(OnednnStep[ops.Concat]):
 
     def __init__(self, engine: Engine, op: ops.Concat, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_in_place(at)
+        decline_in_place(self)
         if len(at.bottom) == 1:
             message = "one bottom; oneDNN's Step joins two or more"
             raise Declined(message)

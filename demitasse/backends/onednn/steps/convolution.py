@@ -17,13 +17,14 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description
 from demitasse.backends.onednn.ports import Call, Gradient, Port, Reader, Writer
-from demitasse.backends.onednn.step import OnednnStep, Runnable
+from demitasse.backends.onednn.step import Runnable
 from demitasse.backends.onednn.steps.activation import post_op
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands
 from demitasse.backends.onednn.steps.own_kernels import ConvKernels
 from demitasse.backends.onednn.steps.pooling import PoolStep
-from demitasse.backends.onednn.steps.windows import decline_windows, image_shape, window_of
+from demitasse.backends.onednn.steps.windows import WindowStep
 from demitasse.backends.step import Declined, Operand, Operands
+from demitasse.backends.windows import ConvGeometry
 
 __all__ = ["ConvStep", "Folded"]
 
@@ -50,20 +51,17 @@ class Folded:
         self.bias = bias
 
 
-class ConvStep(OnednnStep[ops.Conv]):
+class ConvStep(WindowStep[ops.Conv]):
     """One bottom, one top; each primitive in the layouts that it likes best."""
 
     def __init__(self, engine: Engine, op: ops.Conv, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_windows(op, at)
-        self.x, self.y = image_shape(op.bottom, op.axis), image_shape(op.top, op.axis)
-        self.window = window_of(op)
-        m, c, g = self.y[1], self.x[1], op.group
-        shape = (m // g, c // g, *op.kernel)
-        self.w = shape if g == 1 else (g, *shape)
-        self.bias = engine.plain((m,)) if op.bias else None
+        self.bias = engine.plain((self.maps[1],)) if op.bias else None
         self.images: tuple[Image, Image] = (engine.any, engine.any)
-        self.kernels = ConvKernels(engine, op, self.x, self.y, training=at.backward)
+        self.kernels = ConvKernels(engine, op, self.image, self.maps, training=at.backward)
+
+    def geometry(self) -> ConvGeometry:
+        return ConvGeometry.between(self.op, self.op.bottom, self.op.top)
 
     def prepare(self) -> None:
         found, top = self._choose(), self.at.top[0]
@@ -87,7 +85,7 @@ class ConvStep(OnednnStep[ops.Conv]):
             with suppress(Declined):
                 return self._in(likes, last)
         found = self._in(likes, likes)
-        few = self.x[1] // self.op.group < BLOCK
+        few = self.image[1] // self.op.group < BLOCK
         if few and self.at.backward and self._pads_bottom(found):
             with suppress(Declined):
                 better = self._in(likes, last)
@@ -98,7 +96,7 @@ class ConvStep(OnednnStep[ops.Conv]):
 
     def _pads_blocks(self) -> bool:
         """Whether many channels would be padded to so many more that it costs time."""
-        c, m = self.x[1] // self.op.group, self.y[1] // self.op.group
+        c, m = self.image[1] // self.op.group, self.maps[1] // self.op.group
         padded = -(-c // BLOCK) * -(-m // BLOCK) * BLOCK * BLOCK
         return min(c, m) >= BLOCK and max(self.op.kernel) > 1 and padded > WASTE * c * m
 
@@ -112,7 +110,7 @@ class ConvStep(OnednnStep[ops.Conv]):
     def _sides(self) -> tuple[int, int]:
         """Return descriptors of bottom and top, as they were chosen."""
         bottom, top = self.images
-        return bottom(self.x), top(self.y)
+        return bottom(self.image), top(self.maps)
 
     def _pads_bottom(self, found: Description) -> bool:
         """Whether the weights' gradient takes a bottom that is largely padding, or has no code."""
@@ -120,7 +118,7 @@ class ConvStep(OnednnStep[ops.Conv]):
             layout = self._describe_weights(found, self.bias).layout(Query.SRC)
         except Declined:
             return True
-        return layout.size > WASTE * math.prod(self.x)
+        return layout.size > WASTE * math.prod(self.image)
 
     def with_activation(self, then: ops.Activation, target: Operand) -> Runnable:
         """Return the convolution with an activation behind it, in the same layouts.
@@ -161,7 +159,7 @@ class ConvStep(OnednnStep[ops.Conv]):
         if pool is not None:
             message = "pooling behind a convolution that our kernels do not run"
             raise Declined(message)
-        bias = self.engine.plain((self.y[1],)) if folded else self.bias
+        bias = self.engine.plain((self.maps[1],)) if folded else self.bias
         # not those of the layouts: one block of channels lies like channels last, with other code
         x, w, y = map(self.hint.descriptor, (Query.SRC, Query.WEIGHTS, Query.DST))
         with lent_attributes(
@@ -229,7 +227,7 @@ class ConvStep(OnednnStep[ops.Conv]):
         if folded is not None:
             packed = aligned(w.size)
             folded.update = partial(self._pack, packed=packed)
-            offsets = self.engine.plain((self.y[1],)).handle
+            offsets = self.engine.plain((self.maps[1],)).handle
             fixed = [(Arg.WEIGHTS, w.handle, packed), (Arg.BIAS, offsets, folded.bias)]
         else:
             ports.append(Reader(Arg.WEIGHTS, at.params[0], w))

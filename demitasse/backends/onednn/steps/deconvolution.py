@@ -10,28 +10,20 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
-from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description
 from demitasse.backends.onednn.ports import Call, Gradient, Reader, Writer
-from demitasse.backends.onednn.step import OnednnStep
-from demitasse.backends.onednn.steps.windows import decline_windows, image_shape, window_of
-from demitasse.backends.step import Operands
+from demitasse.backends.onednn.steps.windows import WindowStep
+from demitasse.backends.windows import ConvGeometry
 
 __all__ = ["DeconvStep"]
 
 
-class DeconvStep(OnednnStep[ops.Deconv]):
+class DeconvStep(WindowStep[ops.Deconv]):
     """Bottom = maps, top = image, as the convolution sees them."""
 
-    def __init__(self, engine: Engine, op: ops.Deconv, at: Operands) -> None:
-        super().__init__(engine, op, at)
-        decline_windows(op, at)
-        self.image, self.maps = image_shape(op.top, op.axis), image_shape(op.bottom, op.axis)
-        self.window = window_of(op)
-        c, m, g = self.image[1], self.maps[1], op.group
-        shape = (m // g, c // g, *op.kernel)
-        self.w = shape if g == 1 else (g, *shape)
+    def geometry(self) -> ConvGeometry:
+        return ConvGeometry.between(self.op, self.op.top, self.op.bottom)
 
     def prepare(self) -> None:
         engine, at = self.engine, self.at

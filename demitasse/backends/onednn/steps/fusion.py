@@ -125,7 +125,7 @@ class FoldedStep(FusedStep[ops.Conv]):
 
     def __init__(self, conv: ConvStep, tail: Tail, followers: Sequence[str]) -> None:
         weight = conv.engine.plain(conv.layouts[1].shape)
-        self.plain_weight, self.bias = aligned(weight.size), aligned(conv.y[1])
+        self.plain_weight, self.bias = aligned(weight.size), aligned(conv.maps[1])
         self.folded, self.tail = Folded(self.bias), tail
         call = conv.fused(
             tail.target, tail.then, other=tail.other, folded=self.folded, pool=tail.pool

@@ -26,7 +26,7 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
 
     def __init__(self, engine: Engine, op: ops.InnerProduct, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_in_place(at)
+        decline_in_place(self)
         if op.transpose:
             message = "a transposed weight; oneDNN's Step takes (num_output, K)"
             raise Declined(message)

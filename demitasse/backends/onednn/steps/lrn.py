@@ -24,7 +24,7 @@ class LRNStep(OnednnStep[ops.LRN]):
 
     def __init__(self, engine: Engine, op: ops.LRN, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_in_place(at)
+        decline_in_place(self)
         if op.region != "ACROSS_CHANNELS":
             message = f"{op.region}, whose sums oneDNN does not form; it takes ACROSS_CHANNELS"
             raise Declined(message)

@@ -33,7 +33,7 @@ class PoolStep(OnednnStep[ops.Pool]):
 
     def __init__(self, engine: Engine, op: ops.Pool, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_in_place(at)
+        decline_in_place(self)
         if op.tops > 1:
             message = "a second top; oneDNN's Step writes one"
             raise Declined(message)

@@ -29,7 +29,7 @@ class RecurrentStep(OnednnStep[ops.Recurrent]):
 
     def __init__(self, engine: Engine, op: ops.Recurrent, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_in_place(at)
+        decline_in_place(self)
         t, n, h = op.steps, op.rows, op.m
         self.cell = CELLS[op.cell](t, n, h)
         wide = self.cell.gates * h

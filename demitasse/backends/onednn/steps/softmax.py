@@ -68,7 +68,7 @@ class SoftmaxStep(OnednnStep[ops.Softmax]):
 
     def __init__(self, engine: Engine, op: ops.Softmax, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_in_place(at)
+        decline_in_place(self)
 
     def prepare(self) -> None:
         at, op = self.at, self.op

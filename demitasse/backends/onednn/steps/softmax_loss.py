@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from demitasse.backends import ops
+from demitasse.backends.losses import loss_divisor
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.ports import Call, Reader, Writer
@@ -35,6 +36,12 @@ class SoftmaxLossStep(OnednnStep[ops.SoftmaxLoss]):
         self.outer, self.inner = math.prod(op.bottom[:axis]), math.prod(op.bottom[axis + 1 :])
         rows = np.arange(self.outer)[:, np.newaxis] * (self.classes * self.inner)
         self.starts = (rows + np.arange(self.inner)).reshape(-1)
+        self.divisor = loss_divisor(
+            op.normalization,
+            self.outer,
+            self.outer * self.inner,
+            some_ignored=op.ignore_label is not None,
+        )
         self.prob = at.saved("prob", op.bottom)
 
     def prepare(self) -> None:
@@ -57,7 +64,7 @@ class SoftmaxLossStep(OnednnStep[ops.SoftmaxLoss]):
             loss[~known] = np.nan
         if counted is not None:
             loss[~counted] = 0.0
-        total = np.add.reduce(loss) / self._normalizer(counted)
+        total = np.add.reduce(loss) / self._divisor(counted)
         self.at.top[0].buffer()[...] = total
 
     @property
@@ -69,7 +76,7 @@ class SoftmaxLossStep(OnednnStep[ops.SoftmaxLoss]):
         if not at.propagate_down[0]:
             return
         places, known, counted = self._labelled()
-        scale = at.top[0].read_diff() / self._normalizer(counted)
+        scale = at.top[0].read_diff() / self._divisor(counted)
         dx = at.bottom[0].diff_buffer()
         np.multiply(self.prob.read(), scale, out=dx)
         flat = dx.reshape(-1)
@@ -85,10 +92,7 @@ class SoftmaxLossStep(OnednnStep[ops.SoftmaxLoss]):
         counted = None if self.op.ignore_label is None else labels != self.op.ignore_label
         return inside * self.inner + self.starts, inside == labels, counted
 
-    def _normalizer(self, counted: np.ndarray | None) -> np.float32:
-        mode = self.op.normalization
-        if mode == "VALID" and counted is not None:
+    def _divisor(self, counted: np.ndarray | None) -> np.float32:
+        if self.divisor is None and counted is not None:
             return np.float32(max(1, int(np.count_nonzero(counted))))
-        places = self.outer * self.inner
-        by_mode = {"FULL": places, "VALID": places, "BATCH_SIZE": self.outer, "NONE": 1}
-        return np.float32(by_mode[mode])
+        return np.float32(self.divisor or 1.0)
