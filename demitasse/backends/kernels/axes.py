@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from demitasse.backends.onednn.library.engine import Missing
 from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.step import Declined
 
 __all__ = ["Axes", "first_channels"]
 
@@ -30,7 +30,7 @@ class Axes:
             early where the channels do not divide; some are then in two vectors.
 
     Raises:
-        Missing: A vector's channels do not lie side by side, or there is padding.
+        Declined: A vector's channels do not lie side by side, or there is padding.
     """
 
     def __init__(self, layout: Layout, width: int) -> None:
@@ -41,7 +41,8 @@ class Axes:
             loops[axis].append((count, stride))
         channels = loops[1]
         if any(len(loops[axis]) > 1 for axis in (0, 2, 3)) or not 1 <= len(channels) <= 2:
-            raise Missing
+            message = "channels that do not lie side by side; our kernels take those that do"
+            raise Declined(message)
         block, side_by_side = channels[-1]
         whole = len(channels) == 1 or block % width == 0
         if (
@@ -50,7 +51,8 @@ class Axes:
             or not whole
             or math.prod(count for count, _ in channels) != shape[1]
         ):
-            raise Missing
+            message = "channels that do not lie side by side; our kernels take those that do"
+            raise Declined(message)
         self.image, self.row, self.column = (
             loops[axis][0][1] if loops[axis] else layout.size for axis in (0, 2, 3)
         )

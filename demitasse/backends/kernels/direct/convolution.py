@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from demitasse.backends.arrays import address, aligned
 from demitasse.backends.kernels.axes import Axes
 from demitasse.backends.kernels.direct.bands import BANDS, Band, band_values, bands, panels
 from demitasse.backends.kernels.direct.pooling import POOL, carry, pool_values, pooled
@@ -15,10 +16,9 @@ from demitasse.backends.kernels.direct.products import window_products
 from demitasse.backends.kernels.direct.windows import Windows
 from demitasse.backends.kernels.language import Arguments, compiled
 from demitasse.backends.kernels.language.kernel import FLOAT, WIDE, Kernel, Value
-from demitasse.backends.onednn.library.engine import Engine, address
-from demitasse.backends.onednn.library.layout import aligned
+from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.ports import Port, converted_bytes
-from demitasse.backends.onednn.steps.parts import Parts, refreshed
+from demitasse.backends.onednn.steps.conv_operands import ConvOperands, refreshed
 
 __all__ = ["PictureConvolution"]
 
@@ -95,10 +95,10 @@ class PictureConvolution:
         parts: Its operands; the source is in C order.
 
     Raises:
-        Missing: The target's channels do not lie side by side.
+        Declined: The target's channels do not lie side by side.
     """
 
-    def __init__(self, engine: Engine, windows: Windows, parts: Parts) -> None:
+    def __init__(self, engine: Engine, windows: Windows, parts: ConvOperands) -> None:
         self.engine, self.windows, self.parts = engine, windows, parts
         self.ports: tuple[Port, ...] = (parts.source, parts.target)
         for port in self.ports:

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from demitasse.backends.arrays import address, aligned
 from demitasse.backends.kernels.axes import Axes
 from demitasse.backends.kernels.direct.bands import BANDS, band_values, bands, panels
 from demitasse.backends.kernels.direct.products import window_sums
 from demitasse.backends.kernels.direct.windows import Windows
 from demitasse.backends.kernels.language import Arguments, compiled
 from demitasse.backends.kernels.language.kernel import FLOAT, Kernel
-from demitasse.backends.onednn.library.engine import Engine, address
-from demitasse.backends.onednn.library.layout import aligned
+from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.ports import Gradient, Port, Reader, converted_bytes
 
 __all__ = ["PictureGradient"]
@@ -58,7 +58,7 @@ class PictureGradient:
         bias: The gradient of its bias, or None.
 
     Raises:
-        Missing: The gradient's channels do not lie side by side.
+        Declined: The gradient's channels do not lie side by side.
     """
 
     def __init__(

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends import ops
+from demitasse.backends.arrays import address, aligned
 from demitasse.backends.kernels.axes import Axes
 from demitasse.backends.kernels.language import Arguments, compiled
 from demitasse.backends.kernels.language.kernel import FLOAT, Kernel, Value
@@ -32,10 +33,10 @@ from demitasse.backends.kernels.winograd.strips import (
 )
 from demitasse.backends.kernels.winograd.tiling import Tiling
 from demitasse.backends.kernels.winograd.transforms import columns, combined, line, transform
-from demitasse.backends.onednn.library.engine import Engine, Missing, address
-from demitasse.backends.onednn.library.layout import aligned
+from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.ports import Port, converted_bytes
-from demitasse.backends.onednn.steps.parts import Parts
+from demitasse.backends.onednn.steps.conv_operands import ConvOperands
+from demitasse.backends.step import Declined
 
 __all__ = ["TiledConvolution"]
 
@@ -162,7 +163,7 @@ class TiledConvolution:
         pool: What is done to the output: windows of four, side by side.
 
     Raises:
-        Missing: Channels do not lie side by side, or the windows that are pooled do not divide the
+        Declined: Channels do not lie side by side, or the windows that are pooled do not divide the
             tiles.
     """
 
@@ -170,12 +171,13 @@ class TiledConvolution:
         self,
         engine: Engine,
         tiling: Tiling,
-        parts: Parts,
+        parts: ConvOperands,
         filters: Filters,
         pool: ops.Pool | None = None,
     ) -> None:
         if pool and not (pool.kernel == pool.stride == PAIRS and not any(pool.pad)):
-            raise Missing
+            message = "pooling that does not divide tiles; winograd takes windows of 2 x 2"
+            raise Declined(message)
         self.engine, self.tiling, self.parts, self.filters = engine, tiling, parts, filters
         self.ports: tuple[Port, ...] = (parts.source, parts.target)
         for port in self.ports:

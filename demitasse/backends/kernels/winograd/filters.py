@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from demitasse.backends.arrays import address, aligned
 from demitasse.backends.kernels.language import Arguments, compiled
 from demitasse.backends.kernels.language.kernel import FLOAT, WIDE, Kernel, Value
 from demitasse.backends.kernels.winograd.matrices import matrices
 from demitasse.backends.kernels.winograd.tiling import Tiling
 from demitasse.backends.kernels.winograd.transforms import transform
-from demitasse.backends.onednn.library.engine import address
-from demitasse.backends.onednn.library.layout import aligned
-from demitasse.backends.onednn.steps.parts import refreshed
+from demitasse.backends.onednn.steps.conv_operands import refreshed
 
 __all__ = ["FilterGradient", "Filters"]
 

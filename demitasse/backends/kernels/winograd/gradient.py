@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from demitasse.backends.arrays import address
 from demitasse.backends.kernels.axes import Axes
 from demitasse.backends.kernels.language import Arguments, compiled
 from demitasse.backends.kernels.language.kernel import FLOAT, Kernel
@@ -25,7 +26,7 @@ from demitasse.backends.kernels.winograd.strips import (
 )
 from demitasse.backends.kernels.winograd.tiling import Tiling
 from demitasse.backends.kernels.winograd.transforms import transform
-from demitasse.backends.onednn.library.engine import Engine, address
+from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.ports import Gradient, Port, Reader, converted_bytes
 
 __all__ = ["TiledFilterGradient"]
@@ -97,7 +98,7 @@ class TiledFilterGradient:
         bias: The gradient of its bias, or None.
 
     Raises:
-        Missing: Channels do not lie side by side.
+        Declined: Channels do not lie side by side.
     """
 
     def __init__(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from demitasse.backends.arrays import address
 from demitasse.backends.kernels.language.kernel import FLOAT
 from demitasse.backends.kernels.winograd.tiling import Tiling, odd_lines
-from demitasse.backends.onednn.library.engine import address
 
 __all__ = ["Scratch"]
 

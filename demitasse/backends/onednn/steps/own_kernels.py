@@ -11,11 +11,12 @@ from demitasse.backends.kernels import language as jit
 from demitasse.backends.kernels.direct import windows_of
 from demitasse.backends.kernels.winograd import tiling_of
 from demitasse.backends.onednn.library.constants import Arg
-from demitasse.backends.onednn.library.engine import Engine, Missing
+from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.ports import Gradient, Reader
-from demitasse.backends.onednn.step import Part
-from demitasse.backends.onednn.steps.parts import Parts
+from demitasse.backends.onednn.step import Runnable
+from demitasse.backends.onednn.steps.conv_operands import ConvOperands
 from demitasse.backends.onednn.threads import wanted
+from demitasse.backends.step import Declined
 
 if TYPE_CHECKING:
     from demitasse.backends.kernels.direct.convolution import PictureConvolution
@@ -57,10 +58,10 @@ class ConvKernels:
         return self._windows is not None and self._windows.pads
 
     def forward(
-        self, parts: Parts, pool: ops.Pool | None
+        self, parts: ConvOperands, pool: ops.Pool | None
     ) -> TiledConvolution | PictureConvolution | None:
         """Return the forward pass, and perhaps MAX pooling behind it."""
-        with suppress(Missing):
+        with suppress(Declined):
             if self.tiling is not None:
                 return self._tiled(self.tiling, parts, pool)
             return self._pictures(parts, pool)
@@ -68,7 +69,9 @@ class ConvKernels:
             self.tiling = None
         return None
 
-    def _tiled(self, tiling: Tiling, parts: Parts, pool: ops.Pool | None) -> TiledConvolution:
+    def _tiled(
+        self, tiling: Tiling, parts: ConvOperands, pool: ops.Pool | None
+    ) -> TiledConvolution:
         from demitasse.backends.kernels.winograd.convolution import TiledConvolution
         from demitasse.backends.kernels.winograd.filters import Filters
 
@@ -78,10 +81,11 @@ class ConvKernels:
             filters = self._filters = self._filters or Filters(tiling)
         return TiledConvolution(self.engine, tiling, parts, filters, pool)
 
-    def _pictures(self, parts: Parts, pool: ops.Pool | None) -> PictureConvolution:
+    def _pictures(self, parts: ConvOperands, pool: ops.Pool | None) -> PictureConvolution:
         windows = self._windows
         if windows is None or not (pool or windows.pads):
-            raise Missing  # the library's own code is good
+            message = "filters that fill vectors, for which the library's code is good"
+            raise Declined(message)
         from demitasse.backends.kernels.direct.convolution import PictureConvolution
 
         source = Reader(Arg.SRC, parts.source.blob, self._picture)
@@ -91,9 +95,9 @@ class ConvKernels:
 
     def weights(
         self, source: Reader, gradient: Reader, weight: Gradient, bias: Gradient | None
-    ) -> Part | None:
+    ) -> Runnable | None:
         """Return the gradient of the weights, in C order, and of the bias."""
-        with suppress(Missing):
+        with suppress(Declined):
             if self.tiling is not None:
                 from demitasse.backends.kernels.winograd.gradient import TiledFilterGradient
 
@@ -105,7 +109,7 @@ class ConvKernels:
                 return PictureGradient(self.engine, self._windows, picture, gradient, weight, bias)
         return None
 
-    def data(self, parts: Parts) -> Part | None:
+    def data(self, parts: ConvOperands) -> Runnable | None:
         """Return the gradient of the input: a convolution of the output's with turned filters."""
         if self.tiling is None:
             return None
@@ -113,6 +117,6 @@ class ConvKernels:
         from demitasse.backends.kernels.winograd.filters import Filters
 
         turned = self.tiling.backward
-        with suppress(Missing):
+        with suppress(Declined):
             return TiledConvolution(self.engine, turned, parts, Filters(turned, backward=True))
         return None

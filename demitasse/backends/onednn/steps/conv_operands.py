@@ -1,25 +1,22 @@
-"""What a convolution in kernels of our own is made of, and when its filters are made again."""
+"""What a convolution in kernels of our own works on, and when its filters are made again."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from demitasse.backends.onednn.ports import Reader, Writer
+from demitasse.backends.step import Memory, Operand
 
-if TYPE_CHECKING:
-    from demitasse.memory import SyncedMemory
-
-__all__ = ["Parts", "refreshed"]
+__all__ = ["ConvOperands", "refreshed"]
 
 Version = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Parts:
+class ConvOperands:
     """The operands of a convolution's forward pass, and what follows.
 
     Attributes:
@@ -32,7 +29,7 @@ class Parts:
 
     source: Reader
     target: Writer
-    weight: Any
+    weight: Operand | None
     bias: Reader | np.ndarray | None = None
     relu: bool = False
 
@@ -41,9 +38,7 @@ class Parts:
         return self.bias.array() if isinstance(self.bias, Reader) else self.bias
 
 
-def refreshed(
-    memory: SyncedMemory, version: Version, update: Callable[[np.ndarray], None]
-) -> Version:
+def refreshed(memory: Memory, version: Version, update: Callable[[np.ndarray], None]) -> Version:
     """Call ``update`` with what a memory holds if that is not ``version``; return its version."""
     now = memory.serial, memory.version
     if now != version:
