@@ -144,6 +144,9 @@ class Backend(ABC):
     shares_host: ClassVar[bool] = False
     """Whether device arrays are host arrays, so that nothing needs to be moved."""
 
+    default_index: ClassVar[str] = ""
+    """The index of a device that is named without one."""
+
     xp: Any
     """The array namespace layers compute with."""
 
@@ -163,6 +166,16 @@ class Backend(ABC):
     @abstractmethod
     def devices(cls) -> list[str]:
         """Names of the devices that are there, e.g. ``["cuda:0"]``; never raises."""
+
+    @classmethod
+    def indices(cls) -> list[str]:
+        """Return what follows the backend's name in the names of its devices; "" if nothing."""
+        return [device.partition(":")[2] for device in cls.devices()]
+
+    @classmethod
+    def has(cls, index: str) -> bool:
+        """Whether a device of this index can be used, be it listed or not."""
+        return index in cls.indices()
 
     @classmethod
     def missing(cls) -> str:
