@@ -284,7 +284,7 @@ class Backend(ABC):
             count: How many words.
             first: Index of the first word within the pass.
 
-        Shapes: (count,), uint32.
+        Shapes: (count,), uint32, or a wider integer type where a library cannot compute with these.
         """
         return self.asarray(random.bits(seed, stream, passes, count, first))
 
