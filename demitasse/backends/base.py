@@ -147,6 +147,9 @@ class Backend(ABC):
     default_index: ClassVar[str] = ""
     """The index of a device that is named without one."""
 
+    has_float64: bool = True
+    """Whether it computes in float64; without, ``dtype`` refuses it with a DeviceError."""
+
     xp: Any
     """The array namespace layers compute with."""
 

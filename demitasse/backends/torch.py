@@ -44,6 +44,7 @@ class TorchBackend(Backend):
             raise DeviceError(self.missing()) from error
         self.array_device = self._torch.device(self.index)
         self._on_host = self.array_device.type == "cpu"
+        self.has_float64 = self.array_device.type != "mps"
 
     # -- where ---------------------------------------------------------------------------------
 
@@ -86,8 +87,8 @@ class TorchBackend(Backend):
         Raises:
             DeviceError: The device has none of that name.
         """
-        if name == "float64" and self.array_device.type == "mps":
-            message = "torch:mps has no float64; compute in float32, or on another device"
+        if name == "float64" and not self.has_float64:
+            message = f"torch:{self.index} has no float64; compute in float32, or elsewhere"
             raise DeviceError(message)
         return getattr(self._torch, name)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from demitasse.blob import Blob
 from demitasse.layers.python import PythonLayerBase
 from demitasse.net import Net
 
@@ -22,15 +23,17 @@ LABELS = np.arange(4, dtype=np.float32)
 class Halves(PythonLayerBase):
     """What the Python layer runs: half of its bottom."""
 
-    def reshape(self, bottom: list, top: list) -> None:
+    def reshape(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None:
         """Take the bottom's shape."""
         top[0].reshape(*bottom[0].shape)
 
-    def forward(self, bottom: list, top: list) -> None:
+    def forward(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None:
         """Halve."""
         top[0].data[...] = bottom[0].data / 2
 
-    def backward(self, top: list, propagate_down: list[bool], bottom: list) -> None:
+    def backward(
+        self, top: Sequence[Blob], propagate_down: Sequence[bool], bottom: Sequence[Blob]
+    ) -> None:
         """Halve the gradient."""
         if propagate_down[0]:
             bottom[0].diff[...] = top[0].diff / 2

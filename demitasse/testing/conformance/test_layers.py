@@ -34,9 +34,7 @@ def test_layer_that_knows_the_host(name, device, dtype, tmp_path, monkeypatch):
         pytest.importorskip(library, reason=f"{name} needs {library}, which is not installed")
     tried.write()
 
-    run_on_both(
-        parse_text(tried.net, NetParameter), device, dtype, {}, tried.phase, tried.prepare
-    )
+    run_on_both(parse_text(tried.net, NetParameter), device, dtype, {}, tried.phase, tried.prepare)
 
 
 def net_of(case: LayerCase) -> tuple[NetParameter, dict[str, np.ndarray]]:
