@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from demitasse.backends import random
-from demitasse.backends.base import Array, Backend, Lowering
-from demitasse.backends.ops import Op
+from demitasse.backends.base import Array, Backend
 from demitasse.errors import DeviceError
 
 __all__ = ["TorchBackend"]
@@ -33,7 +32,6 @@ class TorchBackend(Backend):
 
     name = "torch"
     default_index = "cpu"
-    lowerings: ClassVar[dict[type[Op], Lowering]] = {}
 
     def __init__(self, index: str = "") -> None:
         super().__init__(index or self.default_index)

@@ -36,13 +36,20 @@ LIBRARIES = {
     "h5py": ["h5py"],
     "Pillow": ["pillow"],
     "scikit-learn": ["scikit-learn"],
+    "torch": ["torch"],
     "cupy": ["cupy-cuda13x", "cupy-cuda12x", "cupy"],
     "cuDNN": ["nvidia-cudnn-cu13", "nvidia-cudnn-cu12"],
     "cuDNN frontend": ["nvidia-cudnn-frontend"],
 }
 """Library -> distributions that may bring it."""
 
-EXTRAS = {"h5py": "hdf5", "Pillow": "image", "scikit-learn": "examples", "cupy": "cuda13"}
+EXTRAS = {
+    "h5py": "hdf5",
+    "Pillow": "image",
+    "scikit-learn": "examples",
+    "torch": "torch",
+    "cupy": "cuda13",
+}
 """Optional library -> the extra of demitasse that installs it."""
 
 BLAS_VARIABLES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
