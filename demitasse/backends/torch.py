@@ -27,7 +27,7 @@ class TorchBackend(Backend):
         index: The device as PyTorch calls it, e.g. "cpu", "cuda:0", "mps".
 
     Raises:
-        DeviceError: PyTorch is not installed.
+        DeviceError: PyTorch is not there.
     """
 
     name = "torch"
@@ -35,11 +35,10 @@ class TorchBackend(Backend):
 
     def __init__(self, index: str = "") -> None:
         super().__init__(index or self.default_index)
-        try:
-            self._torch: Any = import_module("torch")
-            self.xp = import_module("array_api_compat.torch")
-        except Exception as error:  # whatever a broken installation raises
-            raise DeviceError(self.missing()) from error
+        self._torch, why = _library()
+        if self._torch is None:
+            raise DeviceError(why)
+        self.xp = import_module("array_api_compat.torch")
         self.array_device = self._torch.device(self.index)
         self._on_host = self.array_device.type == "cpu"
         self.has_float64 = self.array_device.type != "mps"
@@ -48,9 +47,8 @@ class TorchBackend(Backend):
 
     @classmethod
     def devices(cls) -> list[str]:
-        try:
-            torch: Any = import_module("torch")
-        except Exception:  # whatever a broken installation raises
+        torch, _ = _library()
+        if torch is None:
             return []
         found = ["torch:cpu"]
         for kind in ("cuda", "xpu"):
@@ -61,15 +59,8 @@ class TorchBackend(Backend):
 
     @classmethod
     def missing(cls) -> str:
-        try:
-            import_module("torch")
-        except ImportError as error:
-            if error.name == "torch":
-                return 'PyTorch is not installed; pip install "demitasse[torch]"'
-            return f"PyTorch cannot be imported: {error}"
-        except Exception as error:  # whatever a broken installation raises
-            return f"PyTorch cannot be imported: {error}"
-        return super().missing()
+        _, why = _library()
+        return why or super().missing()
 
     @contextmanager
     def enter(self) -> Iterator[None]:
@@ -134,3 +125,13 @@ class TorchBackend(Backend):
         # PyTorch stores 32-bit words without a sign, but does not compare them
         words = random.bits(seed, stream, passes, count, first)
         return self.asarray(words.astype(np.int64))
+
+
+def _library() -> tuple[Any, str]:
+    """Return PyTorch, or None and why it is not there."""
+    try:
+        return import_module("torch"), ""
+    except Exception as error:  # whatever a broken installation raises
+        absent = isinstance(error, ModuleNotFoundError) and error.name == "torch"
+        install = 'PyTorch is not installed; pip install "demitasse[torch]"'
+        return None, install if absent else f"PyTorch cannot be imported: {error}"
