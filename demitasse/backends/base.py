@@ -32,6 +32,12 @@ class Backend(ABC):
     shares_host: ClassVar[bool] = False
     """Whether device arrays are host arrays, so that nothing needs to be moved."""
 
+    default_index: ClassVar[str] = ""
+    """The index of a device that is named without one."""
+
+    has_float64: bool = True
+    """Whether it computes in float64; without, ``dtype`` refuses it with a DeviceError."""
+
     xp: Any
     """The array namespace layers compute with."""
 
@@ -44,6 +50,16 @@ class Backend(ABC):
     @abstractmethod
     def devices(cls) -> list[str]:
         """Names of the devices that are there, e.g. ``["cuda:0"]``; never raises."""
+
+    @classmethod
+    def indices(cls) -> list[str]:
+        """Return what follows the backend's name in the names of its devices; "" if nothing."""
+        return [device.partition(":")[2] for device in cls.devices()]
+
+    @classmethod
+    def has(cls, index: str) -> bool:
+        """Whether a device of this index can be used, be it listed or not."""
+        return index in cls.indices()
 
     @classmethod
     def missing(cls) -> str:
@@ -152,7 +168,7 @@ class Backend(ABC):
             count: How many words.
             first: Index of the first word within the pass.
 
-        Shapes: (count,), uint32.
+        Shapes: (count,), uint32, or a wider integer type where a library cannot compute with these.
         """
         return self.asarray(random.bits(seed, stream, passes, count, first))
 

@@ -23,18 +23,15 @@ class StrictBackend(Backend):
     """``array_api_strict`` with real copies on every transfer."""
 
     name = "strict"
+    default_index = "device1"
 
     def __init__(self, index: str = "") -> None:
-        super().__init__(index or "device1")
+        super().__init__(index or self.default_index)
         try:
             import array_api_strict
         except ImportError:
             raise DeviceError(self.missing()) from None
         self.xp: Any = array_api_strict
-        known = [str(d) for d in array_api_strict.__array_namespace_info__().devices()]
-        if not any(self.index in name for name in known):
-            message = f"array_api_strict has no device {self.index!r}; it has {', '.join(known)}"
-            raise DeviceError(message)
         self.array_device = array_api_strict.Device(self.index)
         self._host = array_api_strict.Device("CPU_DEVICE")
 
@@ -45,6 +42,17 @@ class StrictBackend(Backend):
         except ImportError:
             return []
         return ["strict:device1"]
+
+    @classmethod
+    def has(cls, index: str) -> bool:
+        """Whether ``array_api_strict`` has the device: those not listed serve its own tests."""
+        import array_api_strict
+
+        try:
+            array_api_strict.Device(index)
+        except ValueError:
+            return False
+        return True
 
     @classmethod
     def missing(cls) -> str:

@@ -42,10 +42,11 @@ class CupyBackend(Backend):
     """
 
     name = "cupy"
+    default_index = "0"
     lowerings: ClassVar[Lowerings] = LOWERINGS
 
     def __init__(self, index: str = "") -> None:
-        super().__init__(index or "0")
+        super().__init__(index or self.default_index)
         try:
             self._cupy: Any = import_module("cupy")
             self.xp = import_module("array_api_compat.cupy")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from demitasse.backends import ops
@@ -36,7 +34,7 @@ class ReLUStep(HostStep[ops.Activation]):
             np.multiply(dy, passed, out=self.at.bottom[0].diff_buffer())
 
 
-FUNCTIONS: Mapping[str, type[HostStep[ops.Activation]]] = {"relu": ReLUStep}
+FUNCTIONS: dict[str, type[HostStep[ops.Activation]]] = {"relu": ReLUStep}
 
 
 def activation(engine: Engine, op: ops.Activation, at: Operands) -> HostStep[ops.Activation]:
