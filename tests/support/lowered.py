@@ -1,6 +1,7 @@
 """A small net with every layer lowered, against the same net in portable code."""
 
 from contextlib import contextmanager
+from functools import partialmethod
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from demitasse import Net
 from demitasse.backends.kernels import direct, winograd
 from demitasse.backends.kernels import language as jit
 from demitasse.backends.onednn import status
-from demitasse.backends.onednn.library.engine import engine
+from demitasse.backends.onednn.library.engine import Engine, engine
 from demitasse.proto import NetParameter, parse_text
 
 SEED = 5
@@ -39,17 +40,14 @@ def our_kernels(width, layout):
             divide, the channels are last. The library's is the only one that may leave a
             convolution to the library.
     """
-    from demitasse.backends.onednn.step import PreparedStep
     from demitasse.backends.onednn.steps.convolution import ConvStep
 
     def image(shape):
         found = _blocked(shape, width) if layout == "blocks" else None
         return engine().innermost(shape, 1) if found is None else found
 
-    def describe(step, function, *arguments):
-        # the library's code gives the layouts, and runs where ours cannot: slow code will do
-        whole = f"dnnl_{function}"
-        return step.engine.describe(whole, step.engine.handle, *arguments, general=True)
+    # the library's code gives the layouts, and runs where ours cannot: slow code will do
+    describe = partialmethod(Engine.describe, general=True)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine(), "width", width)
@@ -57,17 +55,17 @@ def our_kernels(width, layout):
         patch.setattr(direct, "FEWEST", 0)
         if layout != LIBRARY:
             patch.setattr(ConvStep, "_choose", lambda step: step._in(image, image))
-            patch.setattr(PreparedStep, "describe", describe)
+            patch.setattr(Engine, "describe", describe)
         yield
 
 
 def _blocked(shape, block):
     """Return the descriptor of images in blocks of channels; None where they do not divide."""
-    from demitasse.backends.onednn.library.candidates import _tag, _tagged
+    from demitasse.backends.onednn.library.candidates import channel_blocks
 
     if shape[1] % block:
         return None
-    return _tagged(engine(), shape, _tag(engine(), len(shape), block)).handle
+    return channel_blocks(engine(), shape, block).handle
 
 
 def build(text, phase="TRAIN", **options):
