@@ -10,9 +10,11 @@ forbid it, and a file that another user owns or can write is ignored.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import stat
+import threading
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,6 +40,19 @@ def _flag(value: object) -> bool:
     raise ValueError(message)
 
 
+def _word(value: object) -> str:
+    return str(value).strip().lower()
+
+
+def _whole(value: object) -> int:
+    """Read a whole number; True and 2.5 are none, though ``int`` would take them."""
+    number = value if isinstance(value, int) else int(str(value))
+    if isinstance(number, bool):
+        message = f"{value!r} is no whole number"
+        raise TypeError(message)
+    return number
+
+
 @dataclass(frozen=True)
 class Setting:
     """One thing that can be set.
@@ -47,6 +62,8 @@ class Setting:
         read: Makes a value of what was written; ValueError if it cannot.
         default: The value where nothing is set.
         meaning: What it is for.
+        choices: The values there are; none given: any.
+        at_least: The smallest number it may be, or None.
         from_files: The values that settings files may give; None: any. For a setting that decides
             which code is loaded or run, those that forbid it.
     """
@@ -55,7 +72,24 @@ class Setting:
     read: Callable[[Any], object]
     default: object
     meaning: str
+    choices: tuple[object, ...] = ()
+    at_least: int | None = None
     from_files: tuple[object, ...] | None = None
+
+    def value_of(self, raw: object) -> object:
+        """Return the value of what was written.
+
+        Raises:
+            ValueError: It cannot be read, or is not allowed; says what is.
+        """
+        value = self.read(raw)
+        if self.choices and value not in self.choices:
+            message = f"it must be one of {', '.join(map(str, self.choices))}"
+            raise ValueError(message)
+        if self.at_least is not None and isinstance(value, int) and value < self.at_least:
+            message = f"it must be at least {self.at_least}"
+            raise ValueError(message)
+        return value
 
     @property
     def variable(self) -> str:
@@ -76,7 +110,13 @@ TABLE = {
     for setting in (
         Setting("device", str, "cpu", "where nets run when nobody says otherwise"),
         Setting("plan", _flag, True, "run lowered operations; off: every layer's portable code"),
-        Setting("seed", int, -1, "seed of fillers, dropout and augmentation; -1: a fresh one"),
+        Setting(
+            "seed",
+            _whole,
+            -1,
+            "seed of fillers, dropout and augmentation; -1: a fresh one",
+            at_least=-1,
+        ),
         Setting("poison", _flag, False, "fill the stale side of every memory with NaN (debugging)"),
         Setting(
             "python_layers",
@@ -85,9 +125,27 @@ TABLE = {
             "whether a net may import modules for Python layers",
             from_files=(False,),
         ),
-        Setting("log_level", str, "info", "debug, info, warning or error"),
-        Setting("threads", int, 0, "threads of the CPU kernels; 0: as many as the machine has"),
-        Setting("on_error", str, "raise", "broken records: raise, or skip to the next one"),
+        Setting(
+            "log_level",
+            _word,
+            "info",
+            "least severe messages that are logged",
+            choices=("debug", "info", "warning", "error", "critical"),
+        ),
+        Setting(
+            "threads",
+            _whole,
+            0,
+            "threads of the CPU kernels; 0: as many as the machine has",
+            at_least=0,
+        ),
+        Setting(
+            "on_error",
+            _word,
+            "raise",
+            "broken records: raise, or skip to the next one",
+            choices=("raise", "skip"),
+        ),
         Setting(
             "onednn_library",
             str,
@@ -110,13 +168,24 @@ TABLE = {
 }
 
 
+class _Override:
+    """One ``with settings.override(...)``: the value it gives one setting; None for none."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+
 class Settings:
-    """The settings of this process."""
+    """The settings of this process; threads may change them at the same time."""
 
     def __init__(self) -> None:
         self._set: dict[str, object] = {}
+        self._overrides: dict[str, tuple[_Override, ...]] = {}
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
         self.changes = 0
-        """Grows when the program sets something; so values may be kept, as reading takes time."""
+        """Another number after each change by the program; so values may be kept, as reading takes
+        time."""
 
     def find(self, name: str) -> Value:
         """Return the value of ``name`` and where it came from.
@@ -125,8 +194,9 @@ class Settings:
             ConfigError: There is no such setting, or its value cannot be read.
         """
         setting = self._setting(name)
-        if name in self._set:
-            return Value(self._set[name], "set by the program")
+        program = self._of_program(name)
+        if program is not None:
+            return Value(program, "set by the program")
         if setting.variable in os.environ:
             return self._read(setting, os.environ[setting.variable], setting.variable)
         for path, table in _files(Path.cwd()):
@@ -149,29 +219,51 @@ class Settings:
         return self.find(name).where
 
     def set(self, name: str, value: object) -> None:
-        """Set ``name`` for the rest of the process; None takes the program's value back."""
-        setting = self._setting(name)
-        if value is None:
-            self._set.pop(name, None)
-        else:
-            self._set[name] = self._read(setting, value, "the program").value
-        self.changes += 1
+        """Set ``name`` for the rest of the process; None takes the program's value back.
+
+        Where an ``override`` of the same setting is in force, it wins until its block ends.
+        """
+        checked = self._checked(name, value)
+        with self._lock:
+            if checked is None:
+                self._set.pop(name, None)
+            else:
+                self._set[name] = checked
+            self.changes = next(self._numbers)
 
     @contextmanager
     def override(self, **values: object) -> Iterator[None]:
-        """Set some values until the end of the ``with`` block."""
-        before = dict(self._set)
+        """Set some values, for all threads, until the end of the ``with`` block.
+
+        Of several blocks that set one setting, the one that began last wins; each takes back its
+        own value alone when it ends, in whichever order they do.
+        """
+        mine = {name: _Override(self._checked(name, value)) for name, value in values.items()}
+        with self._lock:
+            for name, one in mine.items():
+                self._overrides[name] = (*self._overrides.get(name, ()), one)
+            self.changes = next(self._numbers)
         try:
-            for name, value in values.items():
-                self.set(name, value)
             yield
         finally:
-            self._set = before
-            self.changes += 1
+            with self._lock:
+                for name, one in mine.items():
+                    self._overrides[name] = tuple(o for o in self._overrides[name] if o is not one)
+                self.changes = next(self._numbers)
 
     def names(self) -> list[str]:
         """Names of all settings, in the order of the documentation."""
         return list(TABLE)
+
+    def _of_program(self, name: str) -> object:
+        """Return what the program set, or None."""
+        overrides = self._overrides.get(name)
+        return overrides[-1].value if overrides else self._set.get(name)
+
+    def _checked(self, name: str, value: object) -> object:
+        """Return a value that the program gives; None stays None."""
+        setting = self._setting(name)
+        return None if value is None else self._read(setting, value, "the program").value
 
     @staticmethod
     def _setting(name: str) -> Setting:
@@ -184,7 +276,7 @@ class Settings:
     @staticmethod
     def _read(setting: Setting, raw: object, where: str) -> Value:
         try:
-            return Value(setting.read(raw), where)
+            return Value(setting.value_of(raw), where)
         except (TypeError, ValueError) as error:
             message = f"{where} sets {setting.name} to {raw!r}: {error}"
             raise ConfigError(message) from None

@@ -103,6 +103,48 @@ def test_values_that_cannot_be_read_name_their_source(tmp_path, monkeypatch):
         settings.get("plan")
 
 
+REFUSED = [
+    ("threads", -3, "it must be at least 0"),
+    ("threads", 2.5, "invalid literal"),
+    ("threads", True, "True is no whole number"),
+    ("seed", -2, "it must be at least -1"),
+    ("log_level", "loud", "it must be one of debug, info, warning, error, critical"),
+    ("on_error", "shrug", "it must be one of raise, skip"),
+    ("plan", "perhaps", "neither true nor false"),
+]
+"""A setting, a value that it cannot have, and what the refusal says."""
+
+
+@pytest.mark.parametrize(("name", "value", "says"), REFUSED)
+def test_a_value_that_is_not_allowed_is_refused_wherever_it_comes_from(
+    tmp_path, monkeypatch, name, value, says
+):
+    with pytest.raises(ConfigError, match=f"the program sets {name} to {value!r}: .*{says}"):
+        settings.set(name, value)
+    with (
+        pytest.raises(ConfigError, match=f"the program sets {name} to {value!r}: .*{says}"),
+        settings.override(winograd=False, **{name: value}),
+    ):
+        pass
+    assert settings.where("winograd") == "default"  # nothing of a refused override stays
+
+    if isinstance(value, bool):
+        return  # text is never one
+    monkeypatch.setenv(f"DEMITASSE_{name.upper()}", str(value))
+    with pytest.raises(ConfigError, match=f"DEMITASSE_{name.upper()} sets {name} to .*{says}"):
+        settings.get(name)
+    monkeypatch.delenv(f"DEMITASSE_{name.upper()}")
+    (tmp_path / "demitasse.toml").write_text(f'{name} = "{value}"')
+    with pytest.raises(ConfigError, match=rf"demitasse\.toml sets {name} to .*{says}"):
+        settings.get(name)
+
+
+def test_words_are_read_in_any_case(monkeypatch):
+    monkeypatch.setenv("DEMITASSE_LOG_LEVEL", "WARNING")
+
+    assert settings.get("log_level") == "warning"
+
+
 CODE = [
     ("onednn_library", '"/tmp/libdnnl.so.3"', "", '"none"', "none"),
     ("python_layers", "true", True, "false", False),
@@ -256,6 +298,44 @@ def test_an_override_ends_with_its_block():
         inside = mine.get("seed")
 
     assert (inside, mine.get("seed")) == (5, -1)
+
+
+def test_an_override_takes_back_its_own_value_and_nothing_else():
+    mine = Settings()
+
+    with mine.override(seed=5):
+        mine.set("threads", 2)
+        mine.set("seed", 7)
+        inside = mine.get("seed")
+
+    assert inside == 5
+    assert (mine.get("threads"), mine.get("seed")) == (2, 7)
+
+
+def test_overrides_of_two_threads_may_end_in_any_order():
+    mine, seen = Settings(), []
+    first, second = mine.override(seed=1), mine.override(seed=2, threads=4)
+
+    first.__enter__()
+    second.__enter__()
+    seen.append(mine.get("seed"))
+    first.__exit__(None, None, None)
+    seen.append(mine.get("seed"))
+    second.__exit__(None, None, None)
+    seen.append(mine.get("seed"))
+
+    assert seen == [2, 2, -1]
+    assert mine.get("threads") == 0
+
+
+def test_an_override_may_take_back_what_the_program_set():
+    mine = Settings()
+    mine.set("seed", 7)
+
+    with mine.override(seed=None):
+        assert mine.where("seed") == "default"
+
+    assert mine.get("seed") == 7
 
 
 def test_errors_say_where():

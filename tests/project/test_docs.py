@@ -89,6 +89,12 @@ def test_what_the_python_interface_lacks_is_what_the_page_says():
 def test_every_setting_is_documented():
     text = (ROOT / "docs/devices.md").read_text(encoding="utf-8")
 
-    documented = re.findall(r"^\| `(\w+)` \| [^|]+ \| [^|]+ \|$", text, re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \| [^|]+ \| [^|]+ \|$", text, re.MULTILINE)
+    documented = {name: values for name, values in rows if name in TABLE}
 
-    assert [name for name in documented if name in TABLE] == list(TABLE)
+    assert list(documented) == list(TABLE)
+    for name, setting in TABLE.items():
+        if setting.choices:
+            assert documented[name] == ", ".join(f"`{choice}`" for choice in setting.choices)
+        if setting.at_least is not None:
+            assert documented[name] == f"at least {setting.at_least}"
