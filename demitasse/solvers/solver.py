@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 
 from demitasse.device import Device
-from demitasse.errors import ConfigError, NetError
+from demitasse.errors import ConfigError, NetError, SnapshotError
 from demitasse.log import get_logger, number
 from demitasse.plan.liveness import Keep
 from demitasse.proto import ResumeState, SolverParameter
@@ -191,7 +191,7 @@ class Solver:
                     break
             self._iterate()
             request = self._next_request()
-            if self._snapshot_is_due() or request == "snapshot":
+            if self._snapshot_is_due() or (request == "snapshot" and self._is_root):
                 self.snapshot()
             if request == "stop":
                 self.stopped = True
@@ -364,7 +364,8 @@ class Solver:
     def request(self, action: Request | None) -> None:
         """Ask a running solver for something as soon as it can; safe in signal handlers.
 
-        To ask twice for what has not been done yet is to ask once.
+        To ask twice for what has not been done yet is to ask once. Ranks may all be asked for a
+        snapshot: rank 0 writes it, the others go on.
 
         Args:
             action: "stop", "snapshot", or None to take back what has not been done yet.
@@ -384,7 +385,7 @@ class Solver:
     # -- snapshots -----------------------------------------------------------------------------
 
     def snapshot(self, prefix: str | os.PathLike[str] | None = None) -> tuple[Path, Path]:
-        """Write the weights and the state as ``<prefix>_iter_<N>...``.
+        """Write the weights and the state as ``<prefix>_iter_<N>...``; only rank 0 does.
 
         Args:
             prefix: ``snapshot_prefix`` by default.
@@ -393,8 +394,14 @@ class Solver:
             The weights file and the state file.
 
         Raises:
-            SnapshotError: They cannot be written; files that were there are whole.
+            SnapshotError: They cannot be written, and files that were there are whole; or this is
+                another rank than 0.
         """
+        if not self._is_root:
+            message = (
+                "this solver is not of rank 0, which alone writes snapshots; call snapshot there"
+            )
+            raise SnapshotError(message)
         resume = self._before_test or self._progress()
         checkpoint = Checkpoint(
             self.param, self.net, self.history, self.iter, self.current_step, resume

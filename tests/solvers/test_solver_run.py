@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from demitasse import Solver
-from demitasse.errors import ConfigError, NetError
+from demitasse.errors import ConfigError, NetError, SnapshotError
 
 # The patterns by which Caffe's parse_log finds its numbers.
 ITERATION = r"Iteration (\d+)"
@@ -305,6 +305,24 @@ def test_only_the_first_rank_tests_and_writes(fields, tmp_path, lines):
 
     assert not matching(lines(), "Testing net")
     assert not list(tmp_path.iterdir())
+
+
+def test_of_ranks_that_are_asked_for_a_snapshot_only_the_first_writes_it(fields, tmp_path):
+    param = fields(snapshot_prefix=str(tmp_path / "s"))
+    first, second = (Solver(param, rank=rank, ranks=2) for rank in range(2))
+
+    second.request("snapshot")
+    second.step(1)
+
+    assert second.iter == 1
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(SnapshotError, match="not of rank 0, which alone writes snapshots"):
+        second.snapshot()
+
+    first.request("snapshot")
+    first.step(1)
+
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 # -- what goes wrong ---------------------------------------------------------------------------
