@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
+
+import numpy as np
 
 from demitasse.backends.arrays import Array
 from demitasse.blob import Blob, epoch
@@ -130,6 +132,7 @@ class Net(NetStructure):
         with self.device.backend.enter():
             super().__init__(assemble(param, self._context, origins))
         self._source = param
+        self._declared = {name: self.blobs[name].shape for name in self.inputs}
         lowered = settings.get("plan") if plan is None else plan
         self._kept = kept_names(keep, self.blob_names)
         self._allocator: Allocator | None = None
@@ -393,32 +396,59 @@ class Net(NetStructure):
         copy.clock.passes = self.clock.passes
         return copy
 
-    def predict(self, inputs: dict[str, Any] | Any, batch: int | None = None) -> dict[str, Any]:
+    def predict(
+        self,
+        inputs: dict[str, Any] | Any,
+        batch: int | None = None,
+        whole: Collection[str] | None = None,
+    ) -> dict[str, Any]:
         """Run the net on arrays; any batch size.
 
         Args:
             inputs: An array for each net input, or one array where there is one input.
-            batch: Run at most this many items at a time; None runs all at once.
+            batch: Run at most this many items at a time; None runs all at once. The items are on
+                the first axis and do not depend on each other.
+            whole: Names of the inputs that go into every batch as they are. None: those that have
+                fewer items than others, and the shape that the net declares for them.
 
         Returns:
-            A copy of every output, as numpy arrays.
+            A copy of every output, as numpy arrays. Of several batches those outputs are joined
+            whose first axis grows with the number of items; others are the same in every batch.
 
         Raises:
-            NetError: Inputs are missing or unknown.
+            NetError: Inputs are missing or unknown; it cannot be told which inputs or outputs
+                have a batch axis, or an output that has none changes from batch to batch.
         """
         given = inputs if isinstance(inputs, dict) else {self._only_input(): inputs}
         unknown, missing = set(given) - set(self.inputs), set(self.inputs) - set(given)
         if unknown or missing:
             message = f"the inputs of net {self.name!r} are {self.inputs}, given are {list(given)}"
             raise NetError(message)
-        return run_in_batches(self._run, given, batch)
+        if batch is not None and batch < 1:
+            message = f"batch must be at least 1, or None, it is {batch}"
+            raise ConfigError(message)
+        arrays = {name: np.asarray(value) for name, value in given.items()}
+        if batch is None:
+            return self._run(arrays)
+        return run_in_batches(self._run, self._output_shapes, arrays, batch, self._declared, whole)
 
-    def _run(self, inputs: dict[str, Any]) -> dict[str, Any]:
+    def _run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Fill inputs, run forward and return copies of the outputs, all as numpy arrays."""
         for name, array in inputs.items():
             self.set_input(name, array)
         self.forward()
         return {name: self.blobs[name].cpu_data().copy() for name in self.outputs}
+
+    def _output_shapes(self, inputs: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+        """Return the shapes that the outputs have for shapes of inputs, computing nothing.
+
+        The inputs keep these shapes. Where a size depends on values, it is that of the last pass.
+        """
+        for name, shape in inputs.items():
+            self.blob_by_name(name).reshape(shape)
+        with self.device.backend.enter():
+            self.plan.reshape_layers()
+        return {name: self.blobs[name].shape for name in self.outputs}
 
     def _only_input(self) -> str:
         if len(self.inputs) != 1:

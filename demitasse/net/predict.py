@@ -1,38 +1,155 @@
-"""Arrays through a net, a batch at a time."""
+"""Arrays through a net, a batch at a time.
+
+Which inputs are cut into batches follows from the lengths of their first axes, and which outputs
+are joined from their shapes for two batch sizes. Where neither tells, it is said and not guessed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import numpy as np
+
+from demitasse.errors import DemitasseError, NetError
 
 __all__ = ["run_in_batches"]
 
 Arrays = dict[str, np.ndarray]
+Shapes = dict[str, tuple[int, ...]]
+
+
+Run = Callable[[Arrays], Arrays]
+"""Fills the inputs of a net, runs it forward and returns copies of its outputs."""
+
+OutputShapes = Callable[[Shapes], Shapes]
+"""Returns the shapes of a net's outputs for shapes of its inputs, computing nothing."""
 
 
 def run_in_batches(
-    run: Callable[[Arrays], Arrays], inputs: dict[str, Any], batch: int | None
+    run: Run,
+    output_shapes: OutputShapes,
+    inputs: Arrays,
+    batch: int,
+    declared: Mapping[str, tuple[int, ...]],
+    whole: Collection[str] | None = None,
 ) -> Arrays:
     """Run inputs through a net, at most ``batch`` items at a time, and join the outputs.
 
     Args:
-        run: Fills the inputs of the net, runs it forward and returns copies of its outputs.
-        inputs: An array for each input, the items on its first axis; one without axes goes into
-            every batch.
-        batch: The most items of one run; None runs all at once.
+        run: Runs the net.
+        output_shapes: Tells the shapes of its outputs.
+        inputs: An array for each input, the items on its first axis.
+        batch: The most items of one run.
+        declared: The shapes of the inputs as the net was made.
+        whole: Names of the inputs that go into every batch as they are; None works it out.
 
     Returns:
-        The outputs, joined along their first axis.
+        The outputs: those with a batch axis joined along it, the others once.
+
+    Raises:
+        NetError: It cannot be told which inputs or outputs have a batch axis, or an output
+            without one is another in every batch.
     """
-    arrays = {name: np.asarray(value) for name, value in inputs.items()}
-    total = max((len(array) for array in arrays.values() if array.ndim), default=1)
-    size = total if batch is None else max(1, batch)
-    parts = [
-        run({name: a[start : start + size] if a.ndim else a for name, a in arrays.items()})
-        for start in range(0, max(total, 1), max(size, 1))
-    ]
-    if len(parts) == 1:
-        return parts[0]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    cut = _cut(inputs, declared, whole)
+    total = max((len(inputs[name]) for name in cut), default=0)
+    if total <= batch:
+        return run(inputs)
+    parts = _parts(inputs, cut, total, batch)
+    found = {name: [array] for name, array in run(next(parts)).items()}
+    joined = _joined(output_shapes, inputs, cut, batch, total % batch)
+    for part in parts:
+        for name, array in run(part).items():
+            if name in joined:
+                found[name].append(array)
+            else:
+                _need_same(name, found[name][0], array)
+    return {
+        name: np.concatenate(arrays) if name in joined else arrays[0]
+        for name, arrays in found.items()
+    }
+
+
+def _cut(
+    inputs: Arrays, declared: Mapping[str, tuple[int, ...]], whole: Collection[str] | None
+) -> list[str]:
+    """Return the names of the inputs that are cut into batches: the longest ones.
+
+    The others must be of the very shape that the net declares for them, as ``im_info`` is.
+    """
+    unknown = sorted(set(whole or ()) - set(inputs))
+    if unknown:
+        message = f"whole= names {', '.join(unknown)}; the inputs are {', '.join(inputs)}"
+        raise NetError(message)
+    free = [name for name, a in inputs.items() if a.ndim and name not in (whole or ())]
+    longest = max((len(inputs[name]) for name in free), default=0)
+    cut = [name for name in free if len(inputs[name]) == longest]
+    odd, by_chance = [name for name in free if name not in cut], False
+    if whole is None:
+        odd = [name for name in odd if inputs[name].shape != declared[name]]
+        # of one length by chance, as three images and three values that describe each of them
+        by_chance = len({declared[name][0] for name in cut if declared[name]}) > 1
+    if odd or by_chance:
+        given = ", ".join(f"{name!r} {array.shape}" for name, array in inputs.items())
+        known = ", ".join(f"{name!r} {declared[name]}" for name in inputs)
+        message = (
+            f"it cannot be told which inputs have an item for each of {longest}: given are "
+            f"{given}, the net declares {known}; name those that go into every batch as they are "
+            "in whole=[...]"
+        )
+        raise NetError(message)
+    return cut
+
+
+def _parts(inputs: Arrays, cut: Collection[str], total: int, batch: int) -> Iterator[Arrays]:
+    for start in range(0, total, batch):
+        end = start + batch
+        yield {name: a[start:end] if name in cut else a for name, a in inputs.items()}
+
+
+def _joined(
+    output_shapes: OutputShapes, inputs: Arrays, cut: Collection[str], batch: int, rest: int
+) -> set[str]:
+    """Return the names of the outputs whose first axis grows with the number of items.
+
+    Args:
+        output_shapes: Tells shapes; asked last for those of ``batch`` items.
+        inputs: All of the inputs.
+        cut: The names of those that have a batch axis.
+        batch: How many items a batch has.
+        rest: How many the last one has; 0 if as many.
+    """
+    other = rest or batch - 1 or 2
+
+    def shapes(items: int) -> Shapes:
+        return output_shapes(
+            {n: (items, *a.shape[1:]) if n in cut else a.shape for n, a in inputs.items()}
+        )
+
+    try:
+        few, many = shapes(other), shapes(batch)
+    except DemitasseError as error:
+        error.at(f"a batch of {other} after one of {batch}")
+        raise
+    joined = set()
+    for name, shape in many.items():
+        rows, others = shape[:1], few[name][:1]
+        if rows == others:
+            continue
+        if rows[0] * other != others[0] * batch:
+            message = (
+                f"output {name!r} is {few[name]} for {other} items and {shape} for {batch}, so it "
+                "cannot be joined; predict without batch=, or batch by batch"
+            )
+            raise NetError(message)
+        joined.add(name)
+    return joined
+
+
+def _need_same(name: str, first: np.ndarray, array: np.ndarray) -> None:
+    """Refuse an output without a batch axis that one batch changes."""
+    if not np.array_equal(first, array, equal_nan=True):
+        message = (
+            f"output {name!r} {array.shape} has no batch axis, and its values are others in every "
+            "batch, so it cannot be joined; predict without batch=, or batch by batch"
+        )
+        raise NetError(message)

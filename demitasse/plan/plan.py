@@ -107,6 +107,10 @@ class Plan:
         """Let every layer give its tops their shapes."""
         self._prepare(0, len(self.entries) - 1)
 
+    def reshape_layers(self) -> None:
+        """Let every layer give its tops their shapes, and prepare nothing."""
+        self._reshape(self.entries)
+
     def steps(self) -> list[AnyStep | None]:
         """Return what each layer's next forward runs."""
         return [entry.step for entry in self.entries]
@@ -154,18 +158,21 @@ class Plan:
         part = self.entries[start : end + 1]
         if all(entry.epoch == epoch.value for entry in part):
             return
-        for entry in part:
-            try:
-                entry.reshape()
-            except DemitasseError as error:
-                error.at(entry.place.called)
-                raise
+        self._reshape(part)
         fresh = [entry for entry in part if entry.lower()]
         for entry in reversed(fresh):
             entry.lower_backward()
         self._fuse(start, end)
         for entry in part:
             entry.epoch = epoch.value
+
+    def _reshape(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            try:
+                entry.reshape()
+            except DemitasseError as error:
+                error.at(entry.place.called)
+                raise
 
     def _fuse(self, start: int, end: int) -> None:
         """Group the layers of a range that may run as one with the one before them."""

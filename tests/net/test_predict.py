@@ -1,0 +1,122 @@
+"""Predicting in batches: what is cut, what is joined, and what cannot be told."""
+
+import numpy as np
+import pytest
+
+from demitasse import Net
+from demitasse.errors import ConfigError, NetError, ShapeError
+from demitasse.proto import NetParameter, parse_text
+
+INPUT = 'layer {{ name: "{0}" type: "Input" top: "{0}" input_param {{ shape {{ {1} }} }} }}'
+
+
+def net_of(layers, device="numpy", phase="TEST", **inputs):
+    """Return a net with inputs of some shapes."""
+    dims = {name: " ".join(f"dim: {d}" for d in shape) for name, shape in inputs.items()}
+    text = "".join(INPUT.format(name, shape) for name, shape in dims.items()) + layers
+    return Net(parse_text(text, NetParameter), phase, device=device, seed=1)
+
+
+def items(*shape):
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+POWER = 'layer { name: "p" type: "Power" bottom: "x" top: "y" power_param { scale: 2 } }'
+SCALED = """layer { name: "scale" type: "Scale" bottom: "x" bottom: "info" top: "y"
+    scale_param { axis: 1 } }"""
+PRIORS = (
+    POWER
+    + """layer { name: "prior" type: "PriorBox" bottom: "x" bottom: "x" top: "boxes"
+    prior_box_param { min_size: 3 } }"""
+)
+RESHAPED = """layer {{ name: "r" type: "Reshape" bottom: "x" top: "y"
+    reshape_param {{ shape {{ {} }} }} }}"""
+ONE_MORE = """layer { name: "d" type: "DummyData" top: "d"
+    dummy_data_param { shape { dim: 1 dim: 3 } } }
+    layer { name: "c" type: "Concat" bottom: "x" bottom: "d" top: "y" concat_param { axis: 0 } }"""
+COUNTED = POWER + 'layer { name: "sum" type: "Reduction" bottom: "x" top: "sum" }'
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 5, 6, 9])
+def test_batches_of_any_size_give_what_all_at_once_gives(backend, batch):
+    net = net_of(POWER, backend, x=(4, 3))
+    x = items(6, 3)
+
+    for _ in range(2):
+        np.testing.assert_array_equal(net.predict(x, batch=batch)["y"], 2 * x)
+
+
+def test_an_input_of_another_length_goes_into_every_batch(backend):
+    net = net_of(SCALED, backend, x=(1, 3), info=(3,))
+    x, info = items(5, 3), items(3)
+
+    found = net.predict({"x": x, "info": info}, batch=2)
+
+    np.testing.assert_allclose(found["y"], x * info, rtol=1e-6)
+
+
+@pytest.mark.parametrize("count", [4, 5])
+def test_an_output_without_a_batch_axis_comes_once(backend, count):
+    net = net_of(PRIORS, backend, x=(1, 3, 4, 4))
+    x = items(count, 3, 4, 4)
+
+    found = net.predict(x, batch=2)
+
+    assert found["y"].shape == x.shape
+    assert found["boxes"].shape == (1, 2, 64)
+    np.testing.assert_array_equal(found["boxes"], net.predict(x)["boxes"])
+
+
+def test_an_output_that_each_batch_changes_and_none_grows_is_refused(backend):
+    net = net_of(COUNTED, backend, x=(1, 3))
+
+    assert net.predict(items(2, 3), batch=2)["sum"].shape == ()
+    with pytest.raises(NetError, match=r"output 'sum' \(\) has no batch axis, and its values"):
+        net.predict(items(4, 3), batch=2)
+
+
+def test_several_rows_for_each_item_are_joined_in_order():
+    net = net_of(RESHAPED.format("dim: -1 dim: 2"), x=(1, 6))
+    x = items(5, 6)
+
+    np.testing.assert_array_equal(net.predict(x, batch=2)["y"], x.reshape(15, 2))
+
+
+def test_an_output_whose_rows_do_not_follow_the_items_is_refused():
+    net = net_of(ONE_MORE, x=(1, 3))
+
+    with pytest.raises(NetError, match=r"output 'y' is \(2, 3\) for 1 items and \(3, 3\) for 2"):
+        net.predict(items(4, 3), batch=2)
+
+
+def test_inputs_of_lengths_that_say_nothing_are_refused():
+    net = net_of(SCALED, x=(1, 3), info=(3,))
+
+    with pytest.raises(NetError, match=r"cannot be told.*'x' \(3, 3\), 'info' \(3,\).*whole="):
+        net.predict({"x": items(3, 3), "info": items(3)}, batch=2)
+    with pytest.raises(NetError, match="cannot be told which inputs have an item for each of 5"):
+        net.predict({"x": items(5, 3), "info": items(4)}, batch=2)
+
+
+def test_the_caller_may_say_which_inputs_are_whole():
+    net = net_of(SCALED, x=(1, 3), info=(3,))
+    x, info = items(3, 3), items(3)
+
+    found = net.predict({"x": x, "info": info}, batch=2, whole=["info"])
+
+    np.testing.assert_allclose(found["y"], x * info, rtol=1e-6)
+    with pytest.raises(NetError, match="whole= names z; the inputs are x, info"):
+        net.predict({"x": x, "info": info}, batch=2, whole=["z"])
+
+
+def test_a_net_that_takes_one_size_alone_says_so():
+    net = net_of(RESHAPED.format("dim: 2 dim: 3"), x=(2, 3))
+
+    with pytest.raises(ShapeError, match="a batch of 1 after one of 2"):
+        net.predict(items(4, 3), batch=2)
+
+
+@pytest.mark.parametrize("batch", [0, -1])
+def test_a_batch_has_items(batch):
+    with pytest.raises(ConfigError, match=f"batch must be at least 1, or None, it is {batch}"):
+        net_of(POWER, x=(4, 3)).predict(items(6, 3), batch=batch)
