@@ -5,11 +5,14 @@ Source: Caffe, ``include/caffe/net.hpp``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from demitasse.blob import Blob
 from demitasse.errors import NetError
 from demitasse.graph import ParamTable
 from demitasse.layers import Layer
 from demitasse.net.assembly import Assembly
+from demitasse.net.named import Named
 from demitasse.proto import LayerParameter, NetParameter, Phase
 
 __all__ = ["NetStructure"]
@@ -25,6 +28,8 @@ class NetStructure:
         blob_list: The blobs, in order of appearance.
         params_list: All parameter blobs, in order of layers, shared ones again for each sharer.
         learnable_params: The parameter blobs that own their memory.
+        blobs: The blobs by name, in order of appearance.
+        params: The parameters of each layer that has any, by its name.
     """
 
     def __init__(self, parts: Assembly) -> None:
@@ -35,6 +40,18 @@ class NetStructure:
         self.blob_list: list[Blob] = parts.blobs
         self.params_list: list[Blob] = parts.params
         self.learnable_params = [parts.params[i] for i in parts.table.learnable]
+        self.blobs: Mapping[str, Blob] = Named(
+            zip(parts.graph.blobs, self.blob_list, strict=True),
+            "net.blobs",
+            "write its values with net.blobs[{0!r}].data[...] = array, or hold another blob's "
+            "memory with share_data",
+        )
+        self.params: Mapping[str, Sequence[Blob]] = Named(
+            ((layer.name, tuple(layer.blobs)) for layer in self.layers if layer.blobs),
+            "net.params",
+            "write its values with net.params[{0!r}][0].data[...] = array, or hold another "
+            "parameter's memory with share_data",
+        )
         self._layer_numbers = {layer.name: i for i, layer in reversed([*enumerate(self.layers)])}
 
     @property
@@ -46,16 +63,6 @@ class NetStructure:
     def blob_names(self) -> list[str]:
         """Names of the blobs, in order of appearance."""
         return list(self._parts.graph.blobs)
-
-    @property
-    def blobs(self) -> dict[str, Blob]:
-        """The blobs by name, in order of appearance."""
-        return dict(zip(self._parts.graph.blobs, self.blob_list, strict=True))
-
-    @property
-    def params(self) -> dict[str, list[Blob]]:
-        """The parameters of each layer that has any."""
-        return {layer.name: layer.blobs for layer in self.layers if layer.blobs}
 
     @property
     def inputs(self) -> list[str]:
@@ -136,7 +143,7 @@ class NetStructure:
 
     def has_blob(self, name: str) -> bool:
         """Whether there is a blob of this name."""
-        return name in self._parts.graph.blobs
+        return name in self.blobs
 
     def blob_by_name(self, name: str) -> Blob:
         """Return the blob of this name.

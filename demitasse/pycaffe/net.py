@@ -50,7 +50,9 @@ class Net:
     def _fill(self) -> None:
         net = self._net
         self.blobs: OrderedDict[str, Blob] = OrderedDict(net.blobs)
-        self.params: OrderedDict[str, list[Blob]] = OrderedDict(net.params)
+        self.params: OrderedDict[str, list[Blob]] = OrderedDict(
+            (name, list(blobs)) for name, blobs in net.params.items()
+        )
         self.layer_dict: OrderedDict[str, Layer] = OrderedDict(
             zip(net.layer_names, net.layers, strict=True)
         )

@@ -35,7 +35,7 @@ class ParameterStore(Protocol):
         """All layers, in order."""
 
     @property
-    def params(self) -> Mapping[str, list[Blob]]:
+    def params(self) -> Mapping[str, Sequence[Blob]]:
         """The parameters of each layer that has any, by its name."""
 
     @property

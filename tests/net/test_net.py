@@ -66,6 +66,26 @@ def test_a_name_that_is_not_there_lists_those_that_are(call):
         getattr(small(), call)("nobody")
 
 
+def test_blobs_and_parameters_are_written_to_and_not_replaced():
+    net = small()
+    blob = net.blobs["x"]
+
+    with pytest.raises(TypeError, match=r"net\.blobs\['x'\] cannot be replaced; write its values"):
+        net.blobs["x"] = np.ones((4, 6))
+    with pytest.raises(TypeError, match=r"net\.params\['ip1'\] cannot be replaced; write its val"):
+        net.params["ip1"] = []
+    with pytest.raises(TypeError, match="cannot be removed"):
+        del net.blobs["x"]
+    with pytest.raises(TypeError, match="does not support item assignment"):
+        net.params["ip1"][0] = blob
+
+    blob.data[...] = 5
+    assert net.blobs["x"] is net.blob_by_name("x") is blob
+    assert (net.blobs["x"].data == 5).all()
+    assert list(net.blobs) == net.blob_names
+    assert dict(net.params).keys() == {"ip1", "ip2"}
+
+
 def test_the_phase_given_wins_over_the_file_and_stages_add_up():
     text = 'state { phase: TEST stage: "a" }' + SMALL.replace(
         'type: "Dropout"', 'type: "Dropout" include { stage: "a" stage: "b" phase: TRAIN }'
