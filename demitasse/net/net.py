@@ -59,7 +59,8 @@ class Net(NetStructure):
         level: Level of the net's state, when ``phase`` is given.
         stages: Stages added to the file's state, when ``phase`` is given.
         dtype: "float32", or "float64" for gradient checks.
-        plan: Whether backends may lower operations; None asks the configuration.
+        lowered: Whether backends may lower operations to Steps of their own; off, every layer runs
+            its portable code. None asks the setting ``plan``.
         seed: Key of all its random numbers; None asks the configuration.
         base_dir: Folder where named files are looked for besides the working directory; by
             default that of ``source``.
@@ -95,7 +96,7 @@ class Net(NetStructure):
         level: int = 0,
         stages: Sequence[str] = (),
         dtype: str = "float32",
-        plan: bool | None = None,
+        lowered: bool | None = None,
         seed: int | None = None,
         base_dir: str | os.PathLike[str] | None = None,
         keep: Keep = None,
@@ -133,7 +134,7 @@ class Net(NetStructure):
             super().__init__(assemble(param, self._context, origins))
         self._source = param
         self._declared = {name: self.blobs[name].shape for name in self.inputs}
-        lowered = settings.get("plan") if plan is None else plan
+        lowered = settings.get("plan") if lowered is None else lowered
         self._kept = kept_names(keep, self.blob_names)
         self._allocator: Allocator | None = None
         self.plan = self._planned(lowered=lowered)
@@ -384,7 +385,7 @@ class Net(NetStructure):
             self._source,
             device=self.device if device is None else device,
             dtype=self.dtype,
-            plan=self.plan.lowered,
+            lowered=self.plan.lowered,
             seed=self.seed,
             base_dir=self.base_dir,
             keep=self._kept,

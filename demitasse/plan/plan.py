@@ -141,7 +141,7 @@ class Plan:
         if not whole or self.entries[first].group is not group:
             message = (
                 "its last forward pass ran as one with its neighbours, so its gradient cannot be "
-                "computed alone; run forward over the same range of layers, or with plan=False"
+                "computed alone; run forward over the same range of layers, or with lowered=False"
             )
             raise NetError(message)
         group.step.backward()

@@ -48,7 +48,7 @@ class Solver:
         source: A solver's prototxt file or message.
         device: Where its nets run; None asks the configuration.
         dtype: "float32" or "float64".
-        plan: Whether backends may lower operations; None asks the configuration.
+        lowered: Whether backends may lower operations; None asks the setting ``plan``.
         seed: Key of all random numbers; None takes ``random_seed``, then the configuration.
         base_dir: Folder where named files are looked for besides the working directory; by
             default that of ``source``.
@@ -117,7 +117,7 @@ class Solver:
         *,
         device: str | Device | None = None,
         dtype: str = "float32",
-        plan: bool | None = None,
+        lowered: bool | None = None,
         seed: int | None = None,
         base_dir: str | os.PathLike[str] | None = None,
         on_nonfinite: Literal["warn", "stop"] = "warn",
@@ -141,7 +141,7 @@ class Solver:
             seed = self.param.random_seed
         base = folder if base_dir is None else Path(base_dir)
         options: dict[str, Any] = {
-            "device": device, "dtype": dtype, "plan": plan, "rank": rank, "ranks": ranks,
+            "device": device, "dtype": dtype, "lowered": lowered, "rank": rank, "ranks": ranks,
             "lenient": lenient,
         }  # fmt: skip
         own = {**options, "seed": seed, "keep": keep}

@@ -12,7 +12,7 @@ from demitasse.backends.numpy import columns
 from demitasse.proto import NetParameter, parse_text
 
 
-def build(layer, shapes, *, plan, dtype="float32", tops=1, backward=True, in_place=False):
+def build(layer, shapes, *, lowered, dtype="float32", tops=1, backward=True, in_place=False):
     """A net of one layer: bottoms x0, x1, ... are inputs, tops are y0, y1, ... or the bottoms."""
     inputs = "".join(
         f'layer {{ name: "x{i}" type: "Input" top: "x{i}" input_param {{ shape {{ '
@@ -23,7 +23,7 @@ def build(layer, shapes, *, plan, dtype="float32", tops=1, backward=True, in_pla
     names += " " + " ".join(f'top: "{"x" if in_place else "y"}{i}"' for i in range(tops))
     text = f'force_backward: {int(backward)} {inputs} layer {{ name: "layer" {names} {layer} }}'
     param = parse_text(text, NetParameter)
-    return Net(param, "TRAIN", device="numpy", plan=plan, dtype=dtype, seed=1)
+    return Net(param, "TRAIN", device="numpy", lowered=lowered, dtype=dtype, seed=1)
 
 
 def run(net, values, top_diffs):
@@ -48,7 +48,7 @@ def expect_equal_to_portable(
 ):
     """Run the layer both ways; ``kernel`` names the Step, or several, that must have run it."""
     rng = np.random.default_rng(0)
-    fast, slow = (build(layer, shapes, plan=plan, **options) for plan in (True, False))
+    fast, slow = (build(layer, shapes, lowered=on, **options) for on in (True, False))
     if values is None:
         values = {f"x{i}": rng.standard_normal(shape) for i, shape in enumerate(shapes)}
     diffs = {name: rng.standard_normal(fast.blobs[name].shape) for name in fast.outputs}
@@ -235,7 +235,7 @@ def test_max_pooling_when_the_empty_windows_make_up_for_the_rows_left_out():
 def test_max_pooling_without_a_gradient(case):
     fields, shape = case
     layer = f'type: "Pooling" pooling_param {{ {fields} }}'
-    fast, slow = (build(layer, [shape], plan=plan, backward=False) for plan in (True, False))
+    fast, slow = (build(layer, [shape], lowered=on, backward=False) for on in (True, False))
     for net in (fast, slow):
         net.blobs["x0"].data = ties(shape)["x0"]
 
@@ -383,7 +383,7 @@ def test_inner_product_of_few_rows():
 
 def test_a_bottom_of_another_shape_gets_a_kernel_of_its_own():
     layer = 'type: "Pooling" pooling_param { kernel_size: 2 stride: 2 }'
-    fast, slow = (build(layer, [(2, 3, 8, 8)], plan=plan) for plan in (True, False))
+    fast, slow = (build(layer, [(2, 3, 8, 8)], lowered=on) for on in (True, False))
     rng = np.random.default_rng(0)
 
     for shape in [(2, 3, 8, 8), (1, 3, 5, 6), (2, 3, 8, 8)]:
@@ -402,7 +402,7 @@ def test_a_bottom_of_another_shape_gets_a_kernel_of_its_own():
 def test_stochastic_pooling_runs_its_portable_code():
     layer = 'type: "Pooling" pooling_param { pool: STOCHASTIC kernel_size: 2 }'
 
-    net = build(layer, [(2, 3, 8, 8)], plan=True)
+    net = build(layer, [(2, 3, 8, 8)], lowered=True)
     net.forward()
 
     assert net.plan.steps()[-1] is None

@@ -224,7 +224,7 @@ def test_normalisation_is_folded_into_a_convolution_that_needs_no_gradient():
         layer("relu", "ReLU", "c", "c"),
         conv("next", "c", "z", 4, "kernel_size: 3"),
     ).replace("force_backward: true\n", "")
-    planned, portable = build(text, "TEST"), build(text, "TEST", plan=False)
+    planned, portable = build(text, "TEST"), build(text, "TEST", lowered=False)
 
     for weight in (1.0, 2.0):  # changed parameters are folded in again
         for each in (planned, portable):
@@ -259,7 +259,7 @@ def test_softmax_hides_no_value_that_is_not_a_number(shape, value):
     text = net(
         layer("softmax", "Softmax", "x", "y"), layer("again", "Softmax", "y", "z"), shape=shape
     )
-    planned, portable = build(text), build(text, plan=False)
+    planned, portable = build(text), build(text, lowered=False)
 
     for each in (planned, portable):
         each.blobs["x"].data[1, 4] = value

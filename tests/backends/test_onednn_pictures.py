@@ -54,7 +54,7 @@ def pool(rest="kernel_size: 2 stride: 2", bottom="c", name="p"):
 def expect_same_outputs(text, *, rtol=ROUNDING, passes=1):
     """Expect what a net that keeps its outputs alone computes without a plan."""
     fast = build(text, "TEST", keep="outputs")
-    plain = build(text, "TEST", plan=False)
+    plain = build(text, "TEST", lowered=False)
     for number in range(passes):
         picture = np.random.default_rng(number).normal(size=fast.blobs["x"].shape)
         for each in (fast, plain):
@@ -216,7 +216,7 @@ def test_a_blob_that_is_kept_is_computed():
     text = text.replace("force_backward: true", "")
 
     kept = build(text, "TEST", keep=["c"])
-    plain = build(text, "TEST", plan=False)
+    plain = build(text, "TEST", lowered=False)
     for each in (kept, plain):
         each.forward()
 
@@ -228,7 +228,7 @@ def test_a_blob_that_is_kept_is_computed():
 def test_what_is_not_a_number_is_passed_over_by_pooling_as_in_caffe():
     text = net(conv(32, "kernel_size: 1 kernel_size: 3 pad: 0 pad: 1"), pool(), shape=(1, 3, 8, 8))
     text = text.replace("force_backward: true", "")
-    fast, plain = build(text, "TEST", keep="outputs"), build(text, "TEST", plan=False)
+    fast, plain = build(text, "TEST", keep="outputs"), build(text, "TEST", lowered=False)
 
     for each in (fast, plain):
         each.blobs["x"].data[...] = 1.0

@@ -74,7 +74,7 @@ def run(net, passes=2):
 
 
 def expect_same(source):
-    planned, portable = build(source), build(source, plan=False)
+    planned, portable = build(source), build(source, lowered=False)
 
     got, want = run(planned), run(portable)
 
@@ -110,7 +110,7 @@ def test_sequences_are_the_portable_ones(kind, t, n, x, h, static, exposed):
 )
 def test_parameters_that_are_not_learned(kind, more):
     source = text(kind, 3, 2, (4,), 5, more=more).replace("force_backward: true", "")
-    planned, portable = build(source), build(source, plan=False)
+    planned, portable = build(source), build(source, lowered=False)
 
     got, want = run(planned), run(portable)
 
@@ -127,7 +127,7 @@ def test_the_output_may_be_overwritten(kind):
 def test_states_go_on_where_the_number_of_sequences_stays(kind):
     """What is carried belongs to the layer, not to the way it runs."""
     source = text(kind, 2, 3, (4,), 5)
-    whole, portable = build(source), build(source, plan=False)
+    whole, portable = build(source), build(source, lowered=False)
     rng = np.random.default_rng(0)
 
     for number in range(4):
@@ -144,7 +144,7 @@ def test_states_go_on_where_the_number_of_sequences_stays(kind):
 @pytest.mark.parametrize("kind", STATES)
 def test_a_changed_weight_is_packed_anew(kind):
     source = text(kind, 3, 2, (4,), 5)
-    planned, portable = build(source), build(source, plan=False)
+    planned, portable = build(source), build(source, lowered=False)
     run(planned), run(portable)
 
     for net in (planned, portable):

@@ -57,7 +57,7 @@ class Case:
         Returns:
             The net, and its tops.
         """
-        net = Net(parse_text(self.text, NetParameter), "TRAIN", device=backend, plan=plan)
+        net = Net(parse_text(self.text, NetParameter), "TRAIN", device=backend, lowered=plan)
         announced = [net.blobs[name].shape for name in self.names]
         for name, value in self.inputs.items():
             net.blobs[name].data[...] = value

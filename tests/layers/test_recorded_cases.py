@@ -15,7 +15,7 @@ def test_layer_matches_caffe(case, backend):
 
 @pytest.mark.parametrize("case", golden_layers(), ids=str)
 def test_portable_code_matches_caffe(case):
-    net = case.net(device="numpy", plan=False)
+    net = case.net(device="numpy", lowered=False)
 
     case.run(net)
 

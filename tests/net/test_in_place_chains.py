@@ -34,9 +34,9 @@ def layer(name, bottom, top, text):
     return f'layer {{ name: "{name}" bottom: "{bottom}" top: "{top}" {text} }}'
 
 
-def run(text, phase, device, *, plan):
+def run(text, phase, device, *, lowered):
     """Return the output of a pass and, in phase TRAIN, all gradients."""
-    net = Net(parse_text(text, NetParameter), phase, device=device, plan=plan, seed=3)
+    net = Net(parse_text(text, NetParameter), phase, device=device, lowered=lowered, seed=3)
     rng = np.random.default_rng(5)
     for name, blobs in net.params.items():
         if net.layer_by_name(name).type == "BatchNorm":
@@ -72,8 +72,8 @@ def test_two_layers_are_two_layers(first, second, apart, start, phase, backend):
         ]
     )
 
-    got = run(text, phase, backend, plan=True)
-    want = run(text, phase, "numpy", plan=False)
+    got = run(text, phase, backend, lowered=True)
+    want = run(text, phase, "numpy", lowered=False)
 
     for mine, other in zip(got, want, strict=True):
         # a scale before a normalisation has a gradient of nearly 0, a difference of large sums

@@ -312,7 +312,7 @@ def test_a_net_moves_and_its_blobs_follow(backend):
 
 
 def test_plan_and_portable_code_agree(backend):
-    fast, portable = small(device=backend), small(device=backend, plan=False)
+    fast, portable = small(device=backend), small(device=backend, lowered=False)
 
     losses = [(fast.forward_backward(), portable.forward_backward()) for _ in range(3)]
 

@@ -86,7 +86,7 @@ def test_every_layer_is_reported_on_every_device(backend):
 
 
 def test_without_plans_all_is_portable(backend):
-    layers = reported(net_on(backend, plan=False))
+    layers = reported(net_on(backend, lowered=False))
 
     assert {layer.code for layer in layers.values()} == {"portable"}
     assert layers["conv"].why == "plans are off"

@@ -123,7 +123,7 @@ class LayerCase:
         return WeakKeyDictionary()
 
     def net(self, **options: Any) -> Any:
-        """The net, made with ``options`` (``device=``, ``dtype=``, ``plan=``, ...)."""
+        """The net, made with ``options`` (``device=``, ``dtype=``, ``lowered=``, ...)."""
         from demitasse import Net
 
         return Net(self.path, self.phase, **options)

@@ -113,7 +113,7 @@ def expect_same(text, lowered=(), phase="TRAIN", rtol=2e-5):
 
     The named layers are lowered.
     """
-    planned, portable = build(text, phase), build(text, phase, plan=False)
+    planned, portable = build(text, phase), build(text, phase, lowered=False)
 
     got, want = run(planned), run(portable)
 

@@ -42,7 +42,7 @@ def run_on_both(
     Raises:
         AssertionError: Names the layer, the blob and by how much it is off.
     """
-    want = run(param, REFERENCE, dtype, inputs, phase, prepare, plan=False)
+    want = run(param, REFERENCE, dtype, inputs, phase, prepare, lowered=False)
     got = run(param, device, dtype, inputs, phase, prepare)
     expect_same(got, want, dtype, device)
 
@@ -55,7 +55,7 @@ def run(
     phase: str = "TRAIN",
     prepare: Prepare | None = None,
     *,
-    plan: bool = True,
+    lowered: bool = True,
 ) -> Arrays:
     """Make a net, run it forward and backward; return every array in the order of computation.
 
@@ -66,9 +66,9 @@ def run(
         inputs: A value for each input.
         phase: "TRAIN" or "TEST".
         prepare: Called with the net before its first pass.
-        plan: Whether the backend may lower operations.
+        lowered: Whether the backend may lower operations.
     """
-    with Net(param, phase, device=device, dtype=dtype, plan=plan, seed=SEED) as net:
+    with Net(param, phase, device=device, dtype=dtype, lowered=lowered, seed=SEED) as net:
         if prepare is not None:
             prepare(net)
         net.clear_param_diffs()
