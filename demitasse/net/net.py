@@ -148,14 +148,16 @@ class Net(NetStructure):
             self.load(one)
 
     @property
-    def clock(self) -> Clock:
-        """Counter of TRAIN passes that random numbers are keyed by."""
-        return self._context.clock
-
-    @property
     def passes(self) -> int:
-        """Forward passes in phase TRAIN so far."""
+        """Forward passes in phase TRAIN so far: what random numbers are keyed by, besides the seed.
+
+        May be set, to draw the same numbers again.
+        """
         return self._context.clock.passes
+
+    @passes.setter
+    def passes(self, value: int) -> None:
+        self._context.clock.passes = value
 
     @property
     def blob_bytes(self) -> int:
@@ -185,7 +187,7 @@ class Net(NetStructure):
         with self.device.backend.enter(), self._pass(first, last, backward=False):
             loss = self._total(self._forward(first, last))
         if self.phase == "TRAIN":
-            self._context.clock.passes += 1
+            self.passes += 1
         return loss
 
     def backward(self, start: Where = None, end: Where = None) -> None:
@@ -394,7 +396,7 @@ class Net(NetStructure):
         )
         for mine, theirs in zip(self.learnable_params, copy.learnable_params, strict=True):
             theirs.copy_from(mine)
-        copy.clock.passes = self.clock.passes
+        copy.passes = self.passes
         return copy
 
     def predict(
@@ -432,6 +434,25 @@ class Net(NetStructure):
         if batch is None:
             return self._run(arrays)
         return run_in_batches(self._run, self._output_shapes, arrays, batch, self._declared, whole)
+
+    def __call__(self, inputs: Any = None, /, **named: Any) -> Any:
+        """Run the net forward on arrays: ``net(x)``, ``net(data=x, label=y)``, ``net({"x-1": x})``.
+
+        Args:
+            inputs: One array where there is one input, or a dict of arrays by the inputs' names.
+            named: Or the arrays by name.
+
+        Returns:
+            A copy of the output as a numpy array, or, where there are several, a dict of them.
+
+        Raises:
+            NetError: Inputs are missing or unknown.
+        """
+        if inputs is not None and named:
+            message = "give all inputs in one dict or all by name, not some of each"
+            raise NetError(message)
+        outputs = self.predict(named if inputs is None else inputs)
+        return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
     def _run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Fill inputs, run forward and return copies of the outputs, all as numpy arrays."""

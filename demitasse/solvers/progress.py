@@ -65,7 +65,7 @@ def set_progress(resume: ResumeState, train: Net | None, tests: Sequence[Net]) -
         part = parts.get(name)
         if part is None:
             continue
-        net.clock.passes = part.passes
+        net.passes = part.passes
         for progress in part.layer:
             if not net.has_layer(progress.layer):
                 log.warning(

@@ -145,7 +145,7 @@ def test_backward_agrees_with_differences_of_the_loss(backend):
     for index in np.ndindex(*weight.shape):
         for sign in (1, -1):
             weight.data[index] += sign * step
-            net.clock.passes = 0  # the same dropout mask again
+            net.passes = 0  # the same dropout mask again
             numeric[index] += sign * net.forward() / (2 * step)
             weight.data[index] -= sign * step
 

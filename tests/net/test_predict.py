@@ -116,6 +116,54 @@ def test_a_net_that_takes_one_size_alone_says_so():
         net.predict(items(4, 3), batch=2)
 
 
+# -- called like a function --------------------------------------------------------------------
+
+
+def test_a_net_of_one_input_and_one_output_is_a_function_of_arrays(backend):
+    net = net_of(POWER, backend, x=(4, 3))
+    x = items(6, 3)
+
+    y = net(x)
+    again = net(x=-x)
+
+    np.testing.assert_array_equal(y, 2 * x)  # a copy, which the next call leaves alone
+    np.testing.assert_array_equal(again, -2 * x)
+
+
+def test_a_net_of_several_inputs_and_outputs_takes_and_gives_them_by_name():
+    net = net_of(SCALED + SCALED.replace('"scale"', '"more"').replace('"y"', '"z"'),
+                 x=(1, 3), info=(3,))  # fmt: skip
+    given = {"x": items(2, 3), "info": items(3)}
+
+    by_name, in_a_dict = net(**given), net(given)
+
+    assert list(by_name) == list(in_a_dict) == ["y", "z"]
+    for name, array in by_name.items():
+        np.testing.assert_array_equal(array, in_a_dict[name])
+
+
+@pytest.mark.parametrize(
+    ("given", "named", "says"),
+    [
+        ([items(2, 3)], {}, "give a dict of arrays"),
+        ([], {"x": items(2, 3)}, r"given are \['x'\]"),
+        ([items(2, 3)], {"info": items(3)}, "not some of each"),
+    ],
+)
+def test_inputs_that_are_missing_or_mixed_are_refused(given, named, says):
+    net = net_of(SCALED, x=(1, 3), info=(3,))
+
+    with pytest.raises(NetError, match=says):
+        net(*given, **named)
+
+
+def test_a_net_without_inputs_is_called_without():
+    made = """layer { name: "d" type: "DummyData" top: "x"
+        dummy_data_param { shape { dim: 2 } data_filler { value: 3 } } }"""
+
+    np.testing.assert_array_equal(net_of(made)(), [3, 3])
+
+
 @pytest.mark.parametrize("batch", [0, -1])
 def test_a_batch_has_items(batch):
     with pytest.raises(ConfigError, match=f"batch must be at least 1, or None, it is {batch}"):

@@ -89,7 +89,7 @@ def test_gradients_add_up_until_they_are_cleared(device):
     net.forward_backward()
     once = np.array(net.params["ip"][0].diff)
 
-    net.clock.passes = 0  # the same elements are dropped
+    net.passes = 0  # the same elements are dropped
     net.forward_backward()
     twice = np.array(net.params["ip"][0].diff)
     net.clear_param_diffs()
@@ -116,7 +116,7 @@ def test_held_views_are_live(device):
     seen = (float(loss), np.array(gradient))
 
     x *= -2
-    net.clock.passes = 0
+    net.passes = 0
     second = net.forward_backward()
 
     assert seen[0] == pytest.approx(first)
@@ -135,7 +135,7 @@ def test_a_net_moves_to_another_device_and_back(other, device, dtype):
     losses = []
     for place in (other, device):
         net.to(place)
-        net.clock.passes = 0
+        net.passes = 0
         net.clear_param_diffs()
         losses.append(net.forward_backward())
 
@@ -146,7 +146,7 @@ def test_a_net_moves_to_another_device_and_back(other, device, dtype):
 def test_a_net_runs_in_another_thread(device):
     net, found = small(device), []
     here = net.forward_backward()
-    net.clock.passes = 0
+    net.passes = 0
 
     thread = threading.Thread(target=lambda: found.append(net.forward_backward()))
     thread.start()
