@@ -5,6 +5,7 @@ Source: Caffe, ``src/caffe/blob.cpp``.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -18,20 +19,29 @@ from demitasse.errors import ShapeError
 from demitasse.memory import Head, SyncedMemory
 from demitasse.proto import BlobProto, BlobShape, floats, set_floats, stored_shape
 
-__all__ = ["Blob", "Epoch", "epoch"]
+__all__ = ["Blob", "Changes"]
+
+_numbers = itertools.count(1)
 
 
-class Epoch:
-    """A counter that grows whenever some blob changes its shape or its memory.
+class Changes:
+    """Tells whether some blob of a net has changed its shape or its memory.
 
     A plan compares one integer to know that nothing has moved since it was made.
+
+    Attributes:
+        number: Of the last change. No number comes twice in a process, so none is lost when
+            threads note changes at the same time.
     """
 
+    __slots__ = ("number",)
+
     def __init__(self) -> None:
-        self.value = 0
+        self.number = 0
 
-
-epoch = Epoch()
+    def note(self) -> None:
+        """Note a change."""
+        self.number = next(_numbers)
 
 
 class Blob(Axes):
@@ -59,6 +69,16 @@ class Blob(Axes):
         super().__init__(shape, name)
         self._data = SyncedMemory(self._count, dtype, self.device)
         self._diff = SyncedMemory(self._count, dtype, self.device)
+        self._told: tuple[Changes, ...] = ()
+
+    def tell(self, changes: Changes) -> None:
+        """Note changes of shape and memory there from now on; a blob may be of several nets."""
+        if changes not in self._told:
+            self._told = (*self._told, changes)
+
+    def _note(self) -> None:
+        for changes in self._told:
+            changes.note()
 
     # -- shape ---------------------------------------------------------------------------------
 
@@ -82,7 +102,7 @@ class Blob(Axes):
             # both are renewed, as in Caffe, so whatever was shared no longer is
             self._data = SyncedMemory(self._count, self.dtype, self.device)
             self._diff = SyncedMemory(self._count, self.dtype, self.device)
-        epoch.value += 1
+        self._note()
         return True
 
     def reshape_like(self, other: Blob) -> bool:
@@ -114,14 +134,14 @@ class Blob(Axes):
         self._need_same_count(other)
         if self._data is not other._data:
             self._data = other._data
-            epoch.value += 1
+            self._note()
 
     def share_diff(self, other: Blob) -> None:
         """Hold the same gradient memory as ``other``, which must have the same count."""
         self._need_same_count(other)
         if self._diff is not other._diff:
             self._diff = other._diff
-            epoch.value += 1
+            self._note()
 
     def to(self, device: Device) -> None:
         """Move to another device; the contents are copied when they are next used."""
@@ -147,7 +167,7 @@ class Blob(Axes):
         if self._data.size != self._count:  # both sides of both memories are renewed, as in Caffe
             self._data = SyncedMemory(self._count, self.dtype, self.device)
             self._diff = SyncedMemory(self._count, self.dtype, self.device)
-            epoch.value += 1
+            self._note()
         if side is Head.HEAD_AT_CPU:
             self._data.set_cpu_data(array.reshape(-1))
         else:

@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 
 from demitasse.backends.arrays import Array
-from demitasse.blob import Blob, epoch
+from demitasse.blob import Blob, Changes
 from demitasse.config import settings
 from demitasse.device import Device, choose_device
 from demitasse.errors import ConfigError, NetError, ShapeError
@@ -28,6 +28,7 @@ from demitasse.net.assembly import assemble, called
 from demitasse.net.debug import NetDebug
 from demitasse.net.predict import run_in_batches
 from demitasse.net.structure import NetStructure
+from demitasse.net.turn import Turn
 from demitasse.plan import Plan
 from demitasse.plan.liveness import Allocator, Keep, bytes_taken, hidden_blobs, kept_names
 from demitasse.proto import (
@@ -84,6 +85,9 @@ class Net(NetStructure):
         NetError: Layers do not fit together.
         ShapeError: A layer cannot take the shape of a bottom.
         DeviceError: The device is not there.
+
+    Nets may run in different threads at the same time, one net in one thread at a time: what works
+    on a net's blobs raises NetError where another thread does so already.
     """
 
     def __init__(
@@ -137,6 +141,7 @@ class Net(NetStructure):
         lowered = settings.get("plan") if lowered is None else lowered
         self._kept = kept_names(keep, self.blob_names)
         self._allocator: Allocator | None = None
+        self._changes, self._turn = Changes(), Turn(self.name)
         self.plan = self._planned(lowered=lowered)
         self._memories: tuple[int, list[SyncedMemory]] = (-1, [])
         self.debug_info = param.debug_info
@@ -184,7 +189,7 @@ class Net(NetStructure):
         """
         first = 0 if start is None else self.layer_number(start)
         last = len(self.layers) - 1 if end is None else self.layer_number(end)
-        with self.device.backend.enter(), self._pass(first, last, backward=False):
+        with self._turn, self.device.backend.enter(), self._pass(first, last, backward=False):
             loss = self._total(self._forward(first, last))
         if self.phase == "TRAIN":
             self.passes += 1
@@ -204,7 +209,7 @@ class Net(NetStructure):
             raise NetError(message)
         first = len(self.layers) - 1 if start is None else self.layer_number(start)
         last = 0 if end is None else self.layer_number(end)
-        with self.device.backend.enter(), self._pass(first, last, backward=True):
+        with self._turn, self.device.backend.enter(), self._pass(first, last, backward=True):
             self._backward(first, last)
         if self.debug_info:
             NetDebug(self).totals()
@@ -217,7 +222,7 @@ class Net(NetStructure):
 
     def reshape(self) -> None:
         """Let every layer give its tops their shapes, without computing anything."""
-        with self.device.backend.enter():
+        with self._turn, self.device.backend.enter():
             self.plan.reshape()
 
     def synchronize(self) -> None:
@@ -289,23 +294,24 @@ class Net(NetStructure):
         """Return a plan of the layers, and let the blobs that are not kept share buffers."""
         places = self._parts.places()
         if self._kept is None:
-            return Plan(places, lowered=lowered)
+            return Plan(places, self._changes, lowered=lowered)
         if self._allocator is not None:
             self._allocator.release()
         wanted = self._kept.union(self.inputs, self.outputs)
         kept = [blob for name, blob in self.blobs.items() if name in wanted]
         if self.phase == "TRAIN":
-            self._allocator = Allocator(places, kept, backward=True)
-            return Plan(places, lowered=lowered)
+            self._allocator = Allocator(places, kept, self._changes, backward=True)
+            return Plan(places, self._changes, lowered=lowered)
         places = [replace(place, backward=False) for place in places]
-        self._allocator = Allocator(places, kept)
-        return Plan(places, lowered=lowered, hidden=hidden_blobs(places, kept))
+        self._allocator = Allocator(places, kept, self._changes)
+        hidden = hidden_blobs(places, kept)
+        return Plan(places, self._changes, lowered=lowered, hidden=hidden)
 
     def _all_memories(self) -> list[SyncedMemory]:
-        if self._memories[0] != epoch.value:
+        if self._memories[0] != self._changes.number:
             blobs = [*self.blob_list, *self.params_list]
             found = {m.serial: m for b in blobs for m in (b.data_memory, b.diff_memory)}
-            self._memories = (epoch.value, list(found.values()))
+            self._memories = (self._changes.number, list(found.values()))
         return self._memories[1]
 
     # -- parameters ----------------------------------------------------------------------------
@@ -317,7 +323,7 @@ class Net(NetStructure):
 
     def update(self) -> None:
         """Subtract its gradient from every learnable parameter."""
-        with self.device.backend.enter():
+        with self._turn, self.device.backend.enter():
             for blob in self.learnable_params:
                 blob.update()
 
@@ -373,12 +379,13 @@ class Net(NetStructure):
 
     def to(self, device: str | Device) -> Self:
         """Move to another device; blobs follow when they are used."""
-        self.device = self._context.device = Device(device)
-        for blob in (*self.blob_list, *self.params_list):
-            blob.to(self.device)
-        for layer in self.layers:
-            layer.to(self.device)
-        self.plan = self._planned(lowered=self.plan.lowered)
+        with self._turn:
+            self.device = self._context.device = Device(device)
+            for blob in (*self.blob_list, *self.params_list):
+                blob.to(self.device)
+            for layer in self.layers:
+                layer.to(self.device)
+            self.plan = self._planned(lowered=self.plan.lowered)
         return self
 
     def clone(self, device: str | Device | None = None) -> Net:

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from demitasse.backends.ops import Op
 from demitasse.backends.step import AnyStep, Declined, Operands
-from demitasse.blob import Blob
+from demitasse.blob import Blob, Changes
 from demitasse.layers.base import Layer
 
 __all__ = ["Entry", "Group", "Place"]
@@ -89,7 +89,7 @@ class Entry:
         ran_in: The group whose Step ran this layer and keeps what its gradient needs, or None.
         why: Why nothing faster runs.
         why_alone: Why no more of the layers behind it run as one with it.
-        epoch: When its shapes were last looked at.
+        seen: The number of the last change when its shapes were last looked at.
     """
 
     def __init__(self, place: Place, *, lowered: bool) -> None:
@@ -99,11 +99,16 @@ class Entry:
         self.group: Group | None = None
         self.ran_in: Group | None = None
         self.why = self.why_alone = ""
-        self.epoch = -1
+        self.seen = -1
         self._lowered = lowered
         self._weighted = [blob.shape for blob in place.top]
         self._choices: Recent[Choice] = Recent()
         self._groups: Recent[tuple[Group | None, str]] = Recent()
+
+    def tell(self, changes: Changes) -> None:
+        """Have all its blobs note changes there, also those it got from another net."""
+        for blob in (*self.place.bottom, *self.place.top, *self.layer.blobs):
+            blob.tell(changes)
 
     def reshape(self) -> None:
         """Let the layer give its tops their shapes."""

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from demitasse.blob import Blob, epoch
+from demitasse.blob import Blob, Changes
 from demitasse.errors import NetError
 from demitasse.memory import SyncedMemory
 from demitasse.memory.arena import Arena, Assignment, Slot
@@ -156,6 +156,7 @@ class Allocator:
     Args:
         places: The layers with their blobs.
         kept: The blobs to keep.
+        changes: Where the blobs note changes of their shapes and memories.
         backward: Whether it is the backward pass and the gradients; else the forward pass and the
             data.
 
@@ -165,12 +166,17 @@ class Allocator:
     """
 
     def __init__(
-        self, places: Sequence[Place], kept: Iterable[Blob], *, backward: bool = False
+        self,
+        places: Sequence[Place],
+        kept: Iterable[Blob],
+        changes: Changes,
+        *,
+        backward: bool = False,
     ) -> None:
         self.arena, self.backward = Arena(), backward
         self._places, self._kept = places, list(kept)
         self._accesses = accesses(places, backward=backward)
-        self._epoch = -1
+        self._changes, self._seen = changes, -1
         self._assigned: dict[int, int] = {}  # sizes by serials
 
     def update(self, runs: Callable[[], Sequence[int]]) -> None:
@@ -179,8 +185,8 @@ class Allocator:
         Args:
             runs: Returns, for each layer, the last of those that may be computed as one with it.
         """
-        if self._epoch != epoch.value:
-            self._epoch = epoch.value
+        if self._seen != self._changes.number:
+            self._seen = self._changes.number
             before = self._memories()
             self._accesses = accesses(self._places, backward=self.backward)
             ranges = self._live_ranges(runs())

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.step import AnyStep
-from demitasse.blob import epoch
+from demitasse.blob import Changes
 from demitasse.errors import DemitasseError, NetError
 from demitasse.plan.entry import Entry, Group, Place
 
@@ -33,6 +33,7 @@ class Plan:
 
     Args:
         places: The layers with their blobs.
+        changes: Where the blobs note changes of their shapes and memories.
         lowered: Whether the backend is asked; False runs every layer's portable code.
         hidden: Ids of blobs that one layer writes, one reads, and nobody else will ask for.
 
@@ -41,12 +42,19 @@ class Plan:
     """
 
     def __init__(
-        self, places: Sequence[Place], *, lowered: bool, hidden: frozenset[int] = frozenset()
+        self,
+        places: Sequence[Place],
+        changes: Changes,
+        *,
+        lowered: bool,
+        hidden: frozenset[int] = frozenset(),
     ) -> None:
         self.entries = [Entry(place, lowered=lowered) for place in places]
         self.lowered, self._hidden = lowered, hidden
         self.watch: Watch | None = None
-        self._epoch = -1
+        for entry in self.entries:
+            entry.tell(changes)
+        self._changes, self._seen = changes, -1
         self._dynamic = [i for i, place in enumerate(places) if place.layer.dynamic_shapes]
 
     def forward(self, start: int, end: int) -> list[Array]:
@@ -59,7 +67,7 @@ class Plan:
         if self.watch is not None:
             self.watch.begin()
         for first, last in self._segments(start, end):
-            if self._epoch != epoch.value:
+            if self._seen != self._changes.number:
                 self._prepare(first, last)
             index = first
             while index <= last:
@@ -79,8 +87,8 @@ class Plan:
                     terms += entry.layer.loss_terms(entry.place.top)
                 if self.watch is not None:
                     self.watch.ran(number, backward=False)
-        if all(entry.epoch == epoch.value for entry in self.entries):
-            self._epoch = epoch.value
+        if all(entry.seen == self._changes.number for entry in self.entries):
+            self._seen = self._changes.number
         return terms
 
     def backward(self, start: int, end: int) -> None:
@@ -156,7 +164,7 @@ class Plan:
     def _prepare(self, start: int, end: int) -> None:
         """Reshape and lower those of a range whose shapes may have changed."""
         part = self.entries[start : end + 1]
-        if all(entry.epoch == epoch.value for entry in part):
+        if all(entry.seen == self._changes.number for entry in part):
             return
         self._reshape(part)
         fresh = [entry for entry in part if entry.lower()]
@@ -164,7 +172,8 @@ class Plan:
             entry.lower_backward()
         self._fuse(start, end)
         for entry in part:
-            entry.epoch = epoch.value
+            entry.tell(self._changes)
+            entry.seen = self._changes.number
 
     def _reshape(self, entries: Sequence[Entry]) -> None:
         for entry in entries:

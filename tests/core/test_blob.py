@@ -1,6 +1,7 @@
 """Blob: shapes, sharing, arithmetic, messages, live views."""
 
 import copy
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from demitasse.blob import Blob, epoch
+from demitasse.blob import Blob, Changes
 from demitasse.device import Device
 from demitasse.errors import ShapeError
 from demitasse.proto import BlobProto, BlobShape
@@ -78,16 +79,36 @@ def test_memory_never_shrinks_and_growth_renews_both_and_ends_sharing():
     np.testing.assert_array_equal(two.data, np.zeros(5))
 
 
-def test_only_a_changed_shape_starts_a_new_epoch():
-    made = Blob((2, 3), device="numpy")
-    before = epoch.value
+def test_a_blob_tells_of_another_shape_or_memory_and_of_nothing_else():
+    made, other, changes = Blob((2, 3), device="numpy"), Blob((3, 2), device="numpy"), Changes()
+    made.tell(changes)
+    seen = [changes.number]
 
-    made.reshape(2, 3)
-    same = epoch.value
-    made.reshape(3, 2)
+    for act in (
+        lambda: made.reshape(2, 3),
+        lambda: made.reshape(3, 2),
+        lambda: made.share_data(other),
+        lambda: made.share_data(other),
+        lambda: made.share_diff(other),
+        lambda: other.reshape(100),
+        lambda: made.data.fill(1),
+        lambda: made.reshape(200),
+    ):
+        act()
+        seen.append(changes.number)
 
-    assert same == before
-    assert epoch.value > before
+    moved = [before != after for before, after in pairwise(seen)]
+    assert moved == [False, True, True, False, True, False, False, True]
+
+
+def test_a_blob_of_two_nets_tells_both():
+    made, first, second = Blob((2,), device="numpy"), Changes(), Changes()
+    for changes in (first, second, first):
+        made.tell(changes)
+
+    made.reshape(3)
+
+    assert first.number != 0 != second.number
 
 
 def test_axes_count_from_either_end():

@@ -1,0 +1,199 @@
+"""Several nets in a process: blobs they share, and threads they run in."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from demitasse import Blob, Net, Solver
+from demitasse.errors import NetError
+from demitasse.proto import NetParameter, SolverParameter, parse_text
+
+TEXT = """
+name: "small"
+layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 4 dim: 6 } } }
+layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y"
+        inner_product_param { num_output: 3 bias_term: false weight_filler { type: "xavier" } } }
+"""
+TRAINED = (
+    TEXT
+    + """layer { name: "relu" type: "ReLU" bottom: "y" top: "y" }
+    layer { name: "drop" type: "Dropout" bottom: "y" top: "y" }
+    layer { name: "loss" type: "Reduction" bottom: "y" top: "loss"
+            reduction_param { operation: SUMSQ } loss_weight: 1 }"""
+)
+X = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
+
+
+def made(backend, seed, text=TEXT):
+    net = Net(parse_text(text, NetParameter), "TRAIN", device=backend, seed=seed)
+    net.blobs["x"].data = X
+    return net
+
+
+def weight(backend, value):
+    """Return a weight that multiplies the sum of each row."""
+    blob = Blob((3, 6), device=backend)
+    blob.data = value
+    return blob
+
+
+def output(net):
+    net.forward()
+    return net.blobs["y"].data.copy()
+
+
+def test_a_net_that_shares_follows_when_it_shares_again(backend):
+    one, other = made(backend, 1), made(backend, 2)
+    sums = X.sum(axis=1, keepdims=True).repeat(3, axis=1)
+    before = output(one), output(other)
+
+    other.share_trained_layers_with(one)
+    np.testing.assert_array_equal(output(other), before[0])
+
+    one.params["ip"][0].share_data(weight(backend, 2.0))
+    np.testing.assert_allclose(output(one), 2 * sums, rtol=1e-5)
+    np.testing.assert_array_equal(output(other), before[0])  # the memory it was given
+
+    other.share_trained_layers_with(one)
+    np.testing.assert_allclose(output(other), 2 * sums, rtol=1e-5)
+
+
+def test_test_nets_follow_a_weight_whose_memory_is_another(backend):
+    fields = 'base_lr: 0 lr_policy: "fixed" test_iter: 1 test_interval: 9 snapshot_after_train: 0'
+    param = parse_text(fields, SolverParameter)
+    param.net_param.CopyFrom(parse_text(TEXT, NetParameter))
+    solver = Solver(param, device=backend, seed=1)
+    solver.test_nets[0].blobs["x"].data = X
+    solver.test()
+
+    solver.net.params["ip"][0].share_data(weight(backend, 3.0))
+    means = solver.test()
+
+    np.testing.assert_allclose(means["y"], 3 * X.sum(axis=1, keepdims=True).repeat(3, 1), rtol=1e-5)
+
+
+def test_a_blob_that_is_in_two_nets_is_noticed_by_both(backend):
+    one, other = made(backend, 1), made(backend, 2)
+    other.layer_by_name("ip").blobs[0] = one.params["ip"][0]
+    np.testing.assert_array_equal(output(one), output(other))
+
+    one.params["ip"][0].share_data(weight(backend, 2.0))
+
+    want = 2 * X.sum(axis=1, keepdims=True).repeat(3, axis=1)
+    np.testing.assert_allclose(output(other), want, rtol=1e-5)
+    np.testing.assert_allclose(output(one), want, rtol=1e-5)
+
+
+def test_shapes_of_one_net_are_no_business_of_another(backend, monkeypatch):
+    one, other, reshaped = made(backend, 1), made(backend, 2), []
+    for net in (one, other):
+        net.forward()
+        layer = net.layer_by_name("ip")
+        monkeypatch.setattr(
+            layer,
+            "reshape",
+            lambda bottom, top, net=net, own=layer.reshape: (
+                reshaped.append(net),
+                own(bottom, top),
+            ),
+        )
+
+    one.blobs["x"].reshape(7, 6)
+    for net in (one, other):
+        net.forward()
+
+    assert reshaped == [one]
+
+
+# -- threads -----------------------------------------------------------------------------------
+
+
+def trained(net, steps=5):
+    """Train a little, and return what came of it."""
+    losses = []
+    for _ in range(steps):
+        net.clear_param_diffs()
+        losses.append(net.forward_backward())
+        net.params["ip"][0].scale_diff(0.01)
+        net.update()
+    return losses, net.params["ip"][0].data.tobytes()
+
+
+def in_threads(*acts):
+    """Run functions in threads of their own that begin together, and return what they return."""
+    found, together = {}, threading.Barrier(len(acts))
+
+    def run(number, act):
+        together.wait()
+        found[number] = act()
+
+    threads = [threading.Thread(target=run, args=pair) for pair in enumerate(acts)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [found[number] for number in range(len(acts))]
+
+
+def test_nets_in_different_threads_compute_what_they_do_alone(backend):
+    alone = [trained(made(backend, seed, TRAINED)) for seed in range(4)]
+
+    nets = [made(backend, seed, TRAINED) for seed in range(4)]
+    together = in_threads(*(lambda net=net: trained(net) for net in nets))
+
+    assert together == alone
+
+
+def test_nets_may_be_made_and_reshaped_while_others_run(backend):
+    def sizes(seed):
+        net = made(backend, seed)
+        return [output_of(net, rows) for rows in (3, 9, 5, 12)]
+
+    def output_of(net, rows):
+        return net(np.ones((rows, 6), np.float32)).tobytes()
+
+    assert in_threads(*(lambda seed=seed: sizes(seed) for seed in range(4))) == [
+        sizes(seed) for seed in range(4)
+    ]
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda net: net.forward(),
+        lambda net: net.backward(),
+        lambda net: net.predict(X),
+        lambda net: net.update(),
+        lambda net: net.reshape(),
+        lambda net: net.to("numpy"),
+    ],
+)
+def test_a_net_refuses_a_second_thread_and_goes_on_when_the_first_has_left(act):
+    net, refused = made("numpy", 1), []
+
+    def another(index):
+        def enter():
+            with pytest.raises(NetError, match="net 'small' is at work in another thread") as error:
+                act(net)
+            refused.append(error)
+
+        thread = threading.Thread(target=enter)
+        thread.start()
+        thread.join()
+
+    net.before_forward.append(another)
+    net.forward()
+    net.before_forward.clear()
+
+    assert len(refused) == len(net.layers)
+    act(net)
+
+
+def test_a_pass_may_be_begun_within_a_pass_of_the_same_thread():
+    net, inner = made("numpy", 1), []
+    net.after_forward.append(lambda index: inner or inner.append(1) or net.forward(0, 0))
+
+    net.forward()
+
+    assert inner == [1]
