@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from demitasse.proto import SolverParameter, parse_text
-from demitasse.solvers import SOLVERS, Solver
+from demitasse.solvers import RULES, Solver
 
 NET = """
     layer {{ name: "data" type: "Input" top: "data" input_param {{ shape {{ dim: 1 dim: {k} }} }} }}
@@ -14,7 +14,7 @@ NET = """
 """
 
 
-@pytest.fixture(params=SOLVERS)
+@pytest.fixture(params=RULES)
 def solver(request, device, smoke) -> Solver:
     k, m = (8, 4) if smoke else (2560, 4096)
     momentum = "" if request.param in {"AdaGrad", "RMSProp"} else "momentum: 0.9"

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from demitasse.errors import DemitasseError
+from demitasse.errors import ConfigError, DemitasseError
 from demitasse.lint.finding import Severity
 from demitasse.paths import is_folder
 from demitasse.proto import SolverParameter
-from demitasse.solvers import SOLVERS
 from demitasse.solvers.fields import check_fields
 from demitasse.solvers.nets import TRAIN_FIELDS, check_test_counts
+from demitasse.solvers.updates import find_rule
 
 __all__ = ["RULES", "Said"]
 
@@ -45,12 +45,13 @@ Rule = Callable[[SolverParameter], Iterator[Said]]
 
 def values(param: SolverParameter) -> Iterator[Said]:
     """Values that training would refuse."""
-    if param.type not in SOLVERS:
-        message = f"unknown solver type {param.type!r}; known are {', '.join(SOLVERS)}"
-        yield Said("error", "solver-field", "type", message)
+    try:
+        rule = find_rule(param.type)
+    except ConfigError as error:
+        yield Said("error", "solver-field", "type", error.message)
         return
     checks: list[Callable[[], object]] = [
-        lambda: check_fields(param, param.type),
+        lambda: check_fields(param, rule),
         lambda: check_test_counts(param),
     ]
     if not param.HasField("lr_policy"):

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
-
-import numpy as np
 
 from demitasse.backends.arrays import Array
 from demitasse.blob import Blob, Changes
@@ -26,7 +24,7 @@ from demitasse.memory import SyncedMemory, transfers
 from demitasse.memory.leases import leases_alive
 from demitasse.net.assembly import assemble, called
 from demitasse.net.debug import NetDebug
-from demitasse.net.predict import run_in_batches
+from demitasse.net.predict import Arrays, Shapes, as_arrays, run_in_batches
 from demitasse.net.structure import NetStructure
 from demitasse.net.turn import Turn
 from demitasse.plan import Plan
@@ -437,10 +435,13 @@ class Net(NetStructure):
         if batch is not None and batch < 1:
             message = f"batch must be at least 1, or None, it is {batch}"
             raise ConfigError(message)
-        arrays = {name: np.asarray(value) for name, value in given.items()}
-        if batch is None:
-            return self._run(arrays)
-        return run_in_batches(self._run, self._output_shapes, arrays, batch, self._declared, whole)
+        arrays = as_arrays(given)
+        with self._turn:
+            if batch is None:
+                return self._run(arrays)
+            return run_in_batches(
+                self._run, self._output_shapes, arrays, batch, self._declared, whole
+            )
 
     def __call__(self, inputs: Any = None, /, **named: Any) -> Any:
         """Run the net forward on arrays: ``net(x)``, ``net(data=x, label=y)``, ``net({"x-1": x})``.
@@ -461,14 +462,14 @@ class Net(NetStructure):
         outputs = self.predict(named if inputs is None else inputs)
         return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
-    def _run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def _run(self, inputs: Arrays) -> Arrays:
         """Fill inputs, run forward and return copies of the outputs, all as numpy arrays."""
         for name, array in inputs.items():
             self.set_input(name, array)
         self.forward()
         return {name: self.blobs[name].cpu_data().copy() for name in self.outputs}
 
-    def _output_shapes(self, inputs: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    def _output_shapes(self, inputs: Shapes) -> Shapes:
         """Return the shapes that the outputs have for shapes of inputs, computing nothing.
 
         The inputs keep these shapes. Where a size depends on values, it is that of the last pass.

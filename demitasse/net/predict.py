@@ -7,12 +7,13 @@ are joined from their shapes for two batch sizes. Where neither tells, it is sai
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
 from demitasse.errors import DemitasseError, NetError
 
-__all__ = ["run_in_batches"]
+__all__ = ["Arrays", "Shapes", "as_arrays", "run_in_batches"]
 
 Arrays = dict[str, np.ndarray]
 Shapes = dict[str, tuple[int, ...]]
@@ -23,6 +24,11 @@ Run = Callable[[Arrays], Arrays]
 
 OutputShapes = Callable[[Shapes], Shapes]
 """Returns the shapes of a net's outputs for shapes of its inputs, computing nothing."""
+
+
+def as_arrays(values: Mapping[str, Any]) -> Arrays:
+    """Return what the caller gave, arrays or lists, as arrays."""
+    return {name: np.asarray(value) for name, value in values.items()}
 
 
 def run_in_batches(

@@ -30,6 +30,9 @@ Path = str | os.PathLike[str]
 class Solver:
     """A solver of any type, from its file.
 
+    The type of the file counts for ``get_solver``; a class called by its own name, as
+    ``AdamSolver(file)``, is of that type whatever the file says, as in Caffe.
+
     Raises:
         PrototxtError: The file cannot be read.
         ConfigError: It asks for something that is not there.
@@ -38,9 +41,7 @@ class Solver:
     type = ""
 
     def __init__(self, param_file: Path | SolverParameter) -> None:
-        # a class called by its own name wins over the file's type, as in Caffe
-        make = solvers.SOLVERS[self.type] if self.type else solvers.Solver
-        self._solver = make(param_file)
+        self._solver = solvers.Solver(param_file, type=self.type or None)
         self.net = Net._over(self._solver.net)
         self.test_nets = [Net._over(net) for net in self._solver.test_nets]
 

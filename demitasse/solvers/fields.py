@@ -8,7 +8,7 @@ from pathlib import Path
 from demitasse.errors import ConfigError
 from demitasse.proto import SolverParameter, read_solver_params, upgrade_solver
 from demitasse.solvers.policies import check_policy
-from demitasse.solvers.updates import check_update
+from demitasse.solvers.updates import UpdateRule, check_update
 from demitasse.solvers.watch import EarlyStopping
 
 __all__ = ["check_fields", "check_options", "read_fields"]
@@ -26,7 +26,7 @@ def read_fields(
     return read_solver_params(source, lenient=lenient), Path(source).parent
 
 
-def check_fields(param: SolverParameter, kind: str) -> None:
+def check_fields(param: SolverParameter, rule: UpdateRule) -> None:
     """Refuse values that fields cannot have.
 
     A missing ``lr_policy`` is refused when the first update needs it, as in Caffe: a solver may be
@@ -35,7 +35,7 @@ def check_fields(param: SolverParameter, kind: str) -> None:
     Raises:
         ConfigError: Says which field, and what it may be.
     """
-    check_update(param, kind)
+    check_update(param, rule)
     if param.HasField("lr_policy"):
         check_policy(param)
     for name in ("average_loss", "iter_size"):

@@ -10,7 +10,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from demitasse.solvers.progress import progress_of, set_progress
 from demitasse.solvers.report import TrainReport, first_nonfinite, tell_test
 from demitasse.solvers.snapshot import check_folder, check_prefix, read_checked, write_best
 from demitasse.solvers.updater import Updater
+from demitasse.solvers.updates import find_rule
 from demitasse.solvers.watch import EarlyStopping, Watch
 from demitasse.weights.pairing import OnMismatch
 
@@ -42,10 +43,15 @@ log = get_logger(__name__)
 
 
 class Solver:
-    """Trains a net. ``Solver(...)`` makes an object of the class that the ``type`` names.
+    """Trains a net.
+
+    It may be subclassed: ``step`` and ``solve`` call ``apply_update``, ``test_all``, ``test`` and
+    ``snapshot``.
 
     Args:
         source: A solver's prototxt file or message.
+        type: "SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam" or "AdamW"; None takes
+            what ``source`` says, else this wins.
         device: Where its nets run; None asks the configuration.
         dtype: "float32" or "float64".
         lowered: Whether backends may lower operations; None asks the setting ``plan``.
@@ -89,32 +95,11 @@ class Solver:
         DemitasseError: A net cannot be made.
     """
 
-    kind: ClassVar[str] = ""
-    """The ``type`` in solver files that asks for this class."""
-
-    kinds: ClassVar[dict[str, type[Solver]]] = {}
-    """The classes that ``Solver(...)`` chooses from, by that ``type``."""
-
-    _given: tuple[SolverParameter, Path | None] | None = None
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if cls.kind:
-            Solver.kinds.setdefault(cls.kind, cls)
-
-    def __new__(cls, source: str | os.PathLike[str] | SolverParameter, **options: Any) -> Self:
-        """Choose the class by the ``type``, unless a class was called by its own name."""
-        if cls.kind:
-            return super().__new__(cls)
-        given = read_fields(source, lenient=options.get("lenient", False))
-        solver = super().__new__(cls._class_of(given[0].type))
-        solver._given = given
-        return solver  # type: ignore[return-value]
-
     def __init__(
         self,
         source: str | os.PathLike[str] | SolverParameter,
         *,
+        type: str | None = None,
         device: str | Device | None = None,
         dtype: str = "float32",
         lowered: bool | None = None,
@@ -130,9 +115,11 @@ class Solver:
         rank: int = 0,
         ranks: int = 1,
     ) -> None:
-        self.param, folder = self._given or read_fields(source, lenient=lenient)
-        self._given = None
-        check_fields(self.param, self.kind)
+        self.param, folder = read_fields(source, lenient=lenient)
+        if type is not None:
+            self.param.type = type
+        rule = find_rule(self.param.type)
+        check_fields(self.param, rule)
         check_options(self.param, keep_last, early_stopping, ranks)
         self._is_root = rank == 0
         if self._is_root:
@@ -159,7 +146,7 @@ class Solver:
         self.on_snapshot: list[Callable[[Path, Path], None]] = []
         self._watch = Watch(self.param, self.test_nets, keep_best, early_stopping)
         self._keeper = Keeper(self.param, keep_last)
-        self._updater = Updater(self.net, self.kind)
+        self._updater = Updater(self.net, rule)
         self._report = TrainReport(self.param.average_loss)
         self._on_nonfinite, self._warned = on_nonfinite, False
         self._requests: deque[Request] = deque()
@@ -169,12 +156,10 @@ class Solver:
             warn_of_a_full_disk(self.param, self.net, self.history)
         log.info("Solver scaffolding done.")
 
-    @classmethod
-    def _class_of(cls, kind: str) -> type[Solver]:
-        if kind not in cls.kinds:
-            message = f"unknown solver type {kind!r}; known are {', '.join(cls.kinds)}"
-            raise ConfigError(message)
-        return cls.kinds[kind]
+    @property
+    def type(self) -> str:
+        """What its rule is called: "SGD", "Adam", ..."""
+        return self._updater.rule.type
 
     # -- training ------------------------------------------------------------------------------
 
@@ -422,7 +407,7 @@ class Solver:
             WeightsError: Its weights cannot be read; nothing has changed.
             ShapeError: Its weights do not fit; nothing has changed.
         """
-        state = read_checked(Path(path), self.net, len(self.history.memories), self.kind)
+        state = read_checked(Path(path), self.net, len(self.history.memories), self.type)
         if state.learned_net:
             self.net.load(state.learned_net)
         self.history.load(state.history)
@@ -455,7 +440,8 @@ class Solver:
         self.close()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.net!r}, iteration {self.iter})"
+        name = self.__class__.__name__
+        return f"{name}({self.type}, {self.net!r}, iteration {self.iter})"
 
 
 def _call(callbacks: Sequence[Callback]) -> None:

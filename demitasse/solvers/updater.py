@@ -16,30 +16,27 @@ from demitasse.net import Net
 from demitasse.proto import SolverParameter
 from demitasse.solvers import updates
 from demitasse.solvers.history import History
+from demitasse.solvers.updates import UpdateRule
 
 __all__ = ["Updater"]
 
 log = get_logger(__name__)
 
 
-ZERO_STAYS = {"SGD", "Nesterov"}
-"""Updates that keep a zero weight with a zero gradient as it is, whatever their numbers are."""
-
-
 class Updater:
-    """Changes the learnable parameters of a net by one solver's formula.
+    """Changes the learnable parameters of a net by one solver's rule.
 
     Args:
         net: The training net.
-        kind: The solver's type, e.g. "Adam".
+        rule: The solver's rule.
 
     Attributes:
         history: What is remembered between updates.
     """
 
-    def __init__(self, net: Net, kind: str) -> None:
-        self.net, self.kind = net, kind
-        self.history = History(net.learnable_params, updates.HISTORIES[kind], net.dtype, net.device)
+    def __init__(self, net: Net, rule: UpdateRule) -> None:
+        self.net, self.rule = net, rule
+        self.history = History(net.learnable_params, rule.histories, net.dtype, net.device)
 
     def apply(self, param: SolverParameter, rate: float, iteration: int) -> None:
         """Make one update from the gradients that the net holds.
@@ -71,7 +68,7 @@ class Updater:
 
     def _pieces(self, param: SolverParameter, rate: float, iteration: int) -> list[Piece]:
         net = self.net
-        common = updates.numbers(param, self.kind, rate, iteration)
+        common = updates.numbers(param, self.rule, rate, iteration)
         scale = self._clip_scale(param) / param.iter_size
         known: dict[tuple[float, float], Update] = {}
         pieces = []
@@ -79,14 +76,14 @@ class Updater:
         for index, (history, (lr, decay)) in enumerate(
             zip(self.history.views(), factors, strict=True)
         ):
-            if not lr and not self._drifts(index):
+            if not lr and not (self.rule.coasts and self.history.moving[index]):
                 continue
             self.history.moving[index] = True
             if (lr, decay) not in known:
                 known[lr, decay] = updates.scaled(common, lr, decay, scale)
             blob = net.learnable_params[index]
             data, diff = blob.data_memory, blob.diff_memory
-            layout = _common_layout(blob, padded=self.kind in ZERO_STAYS)
+            layout = _common_layout(blob, padded=self.rule.zero_stays)
             self.history.order(index, layout)
             own = history
             if layout is not None:
@@ -99,10 +96,6 @@ class Updater:
                 )
             pieces.append(Piece(known[lr, decay], *arrays, own, blob.count))
         return pieces
-
-    def _drifts(self, index: int) -> bool:
-        """Whether a parameter whose ``lr_mult`` is 0 still moves, by the momentum it has."""
-        return self.kind in {"SGD", "Nesterov"} and self.history.moving[index]
 
     def _clip_scale(self, param: SolverParameter) -> float | Array:
         """Return what keeps the L2 norm of all gradients within ``clip_gradients``."""

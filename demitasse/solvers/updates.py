@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from demitasse.backends.arrays import Array
@@ -20,11 +20,12 @@ from demitasse.errors import ConfigError
 from demitasse.proto import SolverParameter
 
 __all__ = [
-    "FORMULAS",
-    "HISTORIES",
+    "RULES",
+    "UpdateRule",
     "apply",
     "check_update",
     "clip_scale",
+    "find_rule",
     "numbers",
     "scaled",
     "sumsq",
@@ -75,18 +76,68 @@ def _adam(xp: Any, u: Update, g: Array, history: Sequence[Array]) -> tuple[Array
     return (u.rate * u.correction) * (h / (xp.sqrt(k) + u.delta)), h, k
 
 
-FORMULAS: dict[str, Formula] = {
-    "SGD": _sgd,
-    "Nesterov": _nesterov,
-    "AdaGrad": _adagrad,
-    "RMSProp": _rmsprop,
-    "AdaDelta": _adadelta,
-    "Adam": _adam,
-    "AdamW": _adam,  # its decay goes around the averages, see `apply`
-}
+@dataclass(frozen=True)
+class UpdateRule:
+    """How one type of solver changes a parameter.
 
-HISTORIES = {kind: 2 if kind in {"AdaDelta", "Adam", "AdamW"} else 1 for kind in FORMULAS}
-"""How many arrays of history each parameter has, in the order of Caffe's solver states."""
+    Attributes:
+        type: What solver files call it.
+        formula: Returns what is subtracted from the weights, and the new history.
+        histories: How many arrays of history a parameter has, in the order of Caffe's solver
+            states.
+        averages: The fields that say how slowly running averages move: at least 0 and below 1.
+        squares: The field that says so for averages of squares.
+        takes_momentum: Whether ``momentum`` may be given.
+        takes_l1: Whether weights may decay by their absolute value.
+        corrected: Whether averages are corrected for their start at 0.
+        decoupled: Whether the decay goes around the averages.
+        coasts: Whether a parameter whose ``lr_mult`` is 0 still moves by the momentum it has.
+        zero_stays: Whether a zero weight with a zero gradient stays as it is, whatever the numbers
+            are; what pads a layout may then be updated too.
+    """
+
+    type: str
+    formula: Formula
+    histories: int = 1
+    averages: tuple[str, ...] = ()
+    squares: str = "momentum2"
+    takes_momentum: bool = True
+    takes_l1: bool = True
+    corrected: bool = False
+    decoupled: bool = False
+    coasts: bool = False
+    zero_stays: bool = False
+
+
+ADAM = UpdateRule("Adam", _adam, histories=2, averages=("momentum", "momentum2"), corrected=True)
+
+RULES = {
+    rule.type: rule
+    for rule in (
+        UpdateRule("SGD", _sgd, coasts=True, zero_stays=True),
+        UpdateRule("Nesterov", _nesterov, coasts=True, zero_stays=True),
+        UpdateRule("AdaGrad", _adagrad, takes_momentum=False),
+        UpdateRule(
+            "RMSProp", _rmsprop, averages=("rms_decay",), squares="rms_decay", takes_momentum=False
+        ),
+        UpdateRule("AdaDelta", _adadelta, histories=2, averages=("momentum",)),
+        ADAM,
+        replace(ADAM, type="AdamW", decoupled=True, takes_l1=False),
+    )
+}
+"""The rules by the ``type`` in solver files."""
+
+
+def find_rule(type_: str) -> UpdateRule:
+    """Return the rule of a type of solver.
+
+    Raises:
+        ConfigError: There is none; names those there are.
+    """
+    if type_ not in RULES:
+        message = f"unknown solver type {type_!r}; known are {', '.join(RULES)}"
+        raise ConfigError(message)
+    return RULES[type_]
 
 
 def apply(xp: Any, piece: Piece) -> None:
@@ -95,12 +146,11 @@ def apply(xp: Any, piece: Piece) -> None:
     Shapes: all of ``piece`` (n,).
     """
     u, w = piece.update, piece.data
-    g = piece.diff * u.scale
-    decoupled = u.kind == "AdamW"
-    if u.decay and not decoupled:
+    g, rule = piece.diff * u.scale, RULES[u.kind]
+    if u.decay and not rule.decoupled:
         g = g + u.decay * (xp.sign(w) if u.l1 else w)
-    value, *history = FORMULAS[u.kind](xp, u, g, piece.history)
-    if u.decay and decoupled:
+    value, *history = rule.formula(xp, u, g, piece.history)
+    if u.decay and rule.decoupled:
         value = value + (u.rate * u.decay) * w
     for kept, new in zip(piece.history, history, strict=True):
         kept[...] = new
@@ -136,50 +186,47 @@ def scaled(update: Update, lr_mult: float, decay_mult: float, scale: float | Arr
     return replace(update, rate=rate, decay=decay, scale=scale)
 
 
-def numbers(param: SolverParameter, kind: str, rate: float, iteration: int) -> Update:
+def numbers(param: SolverParameter, rule: UpdateRule, rate: float, iteration: int) -> Update:
     """Return what an iteration's updates have in common, for a parameter with multipliers of 1.
 
     Args:
         param: The solver's fields.
-        kind: The solver's type.
+        rule: The solver's rule.
         rate: The learning rate.
         iteration: Number of updates made so far.
     """
     beta1, beta2 = param.momentum, param.momentum2
-    adam = kind in {"Adam", "AdamW"}
     time = iteration + 1
     return Update(
-        kind,
+        rule.type,
         rate=rate,
         decay=param.weight_decay,
         l1=param.regularization_type == "L1",
         momentum=beta1,
-        decay2=param.rms_decay if kind == "RMSProp" else beta2,
+        decay2=getattr(param, rule.squares),
         delta=param.delta,
-        correction=math.sqrt(1 - beta2**time) / (1 - beta1**time) if adam else 1.0,
+        correction=math.sqrt(1 - beta2**time) / (1 - beta1**time) if rule.corrected else 1.0,
     )
 
 
-def check_update(param: SolverParameter, kind: str) -> None:
+def check_update(param: SolverParameter, rule: UpdateRule) -> None:
     """Refuse fields that a solver's formula cannot work with.
 
     Raises:
         ConfigError: Says which field, and what it may be.
     """
-    if kind in {"AdaGrad", "RMSProp"} and param.momentum:
-        message = f"momentum cannot be used with {kind}; remove it"
+    if param.momentum and not rule.takes_momentum:
+        message = f"momentum cannot be used with {rule.type}; remove it"
         raise ConfigError(message)
-    averages = {"RMSProp": ["rms_decay"], "AdaDelta": ["momentum"]}
-    averages |= {adam: ["momentum", "momentum2"] for adam in ("Adam", "AdamW")}
-    for name in averages.get(kind, []):
+    for name in rule.averages:
         value: float = getattr(param, name)
         if not 0 <= value < 1:
-            message = f"{name} of {kind} must be at least 0 and below 1, it is {value:g}"
+            message = f"{name} of {rule.type} must be at least 0 and below 1, it is {value:g}"
             raise ConfigError(message)
-    known = ["L2"] if kind == "AdamW" else ["L2", "L1"]
+    known = ["L2", "L1"] if rule.takes_l1 else ["L2"]
     if param.weight_decay and param.regularization_type not in known:
         message = (
-            f"regularization_type of {kind} must be {' or '.join(known)}, "
+            f"regularization_type of {rule.type} must be {' or '.join(known)}, "
             f"it is {param.regularization_type!r}"
         )
         raise ConfigError(message)

@@ -11,7 +11,7 @@ from demitasse.backends.cupy.library.engine import Grid
 from demitasse.backends.cupy.updates import UNIT, Updates
 from demitasse.backends.updates import Piece, Update
 from demitasse.solvers import updates
-from demitasse.solvers.updates import FORMULAS, HISTORIES
+from demitasse.solvers.updates import RULES
 
 RNG = np.random.default_rng(0)
 GRIDS = [Grid(1, 1), Grid(2, 4)]
@@ -19,7 +19,9 @@ GRIDS = [Grid(1, 1), Grid(2, 4)]
 
 def piece(update: Update, size: int, dtype: str) -> Piece:
     data, diff = RNG.normal(size=(2, size)).astype(dtype)
-    history = [abs(RNG.normal(size=size)).astype(dtype) for _ in range(HISTORIES[update.kind])]
+    history = [
+        abs(RNG.normal(size=size)).astype(dtype) for _ in range(RULES[update.kind].histories)
+    ]
     return Piece(update, data, diff, history)
 
 
@@ -27,7 +29,7 @@ def copy_of(one: Piece) -> Piece:
     return Piece(one.update, one.data.copy(), one.diff.copy(), [h.copy() for h in one.history])
 
 
-@pytest.mark.parametrize("kind", FORMULAS)
+@pytest.mark.parametrize("kind", RULES)
 @pytest.mark.parametrize("scale", [1.0, 0.25, np.array(0.5)], ids=str)
 @pytest.mark.parametrize("l1", [False, True])
 @pytest.mark.parametrize("decay", [0.0, 0.02])

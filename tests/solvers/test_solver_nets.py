@@ -6,7 +6,7 @@ import pytest
 from demitasse import Net, Solver
 from demitasse.errors import ConfigError, DemitasseError, ShapeError
 from demitasse.proto import write_binary, write_text
-from demitasse.solvers import SOLVERS, AdamSolver, SGDSolver, get_solver
+from demitasse.solvers import RULES
 
 STAGED = """
 name: "staged" state { level: 3 stage: "file" }
@@ -23,22 +23,66 @@ def layers(net):
     return [name for name in net.layer_names if name not in {"x", "x_x_0_split"}]
 
 
-@pytest.mark.parametrize("kind", SOLVERS)
-def test_the_type_chooses_the_class(fields, kind):
+@pytest.mark.parametrize("kind", RULES)
+def test_the_file_chooses_the_rule(fields, kind):
     momentum = 0 if kind in {"AdaGrad", "RMSProp"} else 0.9
 
-    solver = get_solver(fields(type=kind, momentum=momentum))
+    solver = Solver(fields(type=kind, momentum=momentum))
 
-    assert type(solver) is SOLVERS[kind]
+    assert solver.type == kind
+    assert len(solver.history.memories) == RULES[kind].histories
     assert kind in repr(solver)
 
 
-def test_a_class_called_by_its_name_is_that_class(fields):
-    assert type(AdamSolver(fields(type="SGD"))) is AdamSolver
+def test_a_type_that_is_given_wins_over_the_file(fields):
+    solver = Solver(fields(type="SGD"), type="Adam")
+
+    assert solver.type == solver.param.type == "Adam"
+    with pytest.raises(ConfigError, match="unknown solver type 'Adamm'"):
+        Solver(fields(), type="Adamm")
 
 
 def test_sgd_is_the_default(fields):
-    assert type(Solver(fields())) is SGDSolver
+    assert Solver(fields()).type == "SGD"
+
+
+class Careful(Solver):
+    """Halves all gradients, stops after some updates, and notes what it is asked for."""
+
+    def __init__(self, source, *, most, **options):
+        super().__init__(source, **options)
+        self.most, self.calls = most, []
+
+    def apply_update(self):
+        self.calls.append("update")
+        for blob in self.net.learnable_params:
+            blob.scale_diff(0.5)
+        super().apply_update()
+        if self.iter >= self.most:
+            self.request("stop")
+
+    def test(self, index=0):
+        self.calls.append("test")
+        return super().test(index)
+
+    def snapshot(self, prefix=None):
+        self.calls.append("snapshot")
+        return super().snapshot(prefix)
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adam"])
+def test_a_solver_can_be_subclassed(fields, tmp_path, kind):
+    param = fields("test_iter: 1 test_interval: 2 snapshot: 2", type=kind,
+                   snapshot_prefix=str(tmp_path / "s"))  # fmt: skip
+
+    mine = Careful(param, most=3, device="numpy")
+    mine.solve()
+
+    assert type(mine) is Careful
+    assert (mine.type, mine.iter, mine.stopped) == (kind, 3, True)
+    assert mine.calls == ["test", "update", "update", "snapshot", "test", "update"]
+    assert repr(mine).startswith(f"Careful({kind}, ")
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_an_unknown_type_is_refused(fields):

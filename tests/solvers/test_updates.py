@@ -12,9 +12,9 @@ from demitasse.device import Device
 from demitasse.errors import ConfigError
 from demitasse.proto import SolverParameter, parse_text
 from demitasse.solvers import updates
-from demitasse.solvers.updates import FORMULAS, HISTORIES, check_update, numbers
+from demitasse.solvers.updates import RULES, check_update, numbers
 
-KINDS = list(FORMULAS)
+KINDS = list(RULES)
 
 
 def update(kind: str, **values: float) -> Update:
@@ -29,7 +29,7 @@ def arrays(kind: str, size: int, dtype: str = "float64") -> list[np.ndarray]:
     """Weights, gradient and history: none of them special."""
     rng = np.random.default_rng(len(kind) + size)
     weights, diff = rng.normal(size=(2, size))
-    history = np.abs(rng.normal(size=(HISTORIES[kind], size)))
+    history = np.abs(rng.normal(size=(RULES[kind].histories, size)))
     return [np.array(a, dtype) for a in (weights, diff, *history)]
 
 
@@ -110,7 +110,7 @@ def test_l1_decay_is_the_sign(kind, backend):
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_comes_of_nothing(kind, backend):
     """Padding and weights without a gradient stay zero: no 0 / 0."""
-    given = [np.zeros(5) for _ in range(2 + HISTORIES[kind])]
+    given = [np.zeros(5) for _ in range(2 + RULES[kind].histories)]
 
     got = run(update(kind), given, backend)
 
@@ -174,7 +174,7 @@ def test_clip_scale_on_the_device(norm, want, backend):
 def test_adam_corrects_its_first_steps():
     fields = parse_text("momentum: 0.5 momentum2: 0.75", SolverParameter)
 
-    first, later = numbers(fields, "Adam", 0.1, 0), numbers(fields, "Adam", 0.1, 1)
+    first, later = (numbers(fields, RULES["Adam"], 0.1, n) for n in range(2))
 
     assert first.correction == pytest.approx(math.sqrt(0.25) / 0.5)
     assert later.correction == pytest.approx(math.sqrt(1 - 0.75**2) / (1 - 0.5**2))
@@ -196,8 +196,8 @@ def test_adam_corrects_its_first_steps():
 )
 def test_refusal_names_the_field(kind, text, what):
     with pytest.raises(ConfigError, match=what):
-        check_update(parse_text(text, SolverParameter), kind)
+        check_update(parse_text(text, SolverParameter), RULES[kind])
 
 
 def test_regularization_type_does_not_matter_without_decay():
-    check_update(parse_text("regularization_type: 'L3'", SolverParameter), "SGD")
+    check_update(parse_text("regularization_type: 'L3'", SolverParameter), RULES["SGD"])

@@ -10,8 +10,7 @@ from demitasse.device import Device
 from demitasse.memory import transfers
 from demitasse.net import Net
 from demitasse.proto import NetParameter, SolverParameter, parse_text
-from demitasse.solvers import Solver
-from demitasse.solvers.updates import FORMULAS
+from demitasse.solvers import RULES, Solver
 from demitasse.testing.conformance.runs import SEED, expect_same, run, run_on_both
 
 RNG = np.random.default_rng(5)
@@ -197,7 +196,7 @@ def test_weights_that_the_device_changed_are_saved_and_loaded(device, tmp_path):
         np.testing.assert_array_equal(blob.data, value)
 
 
-@pytest.mark.parametrize("kind", FORMULAS)
+@pytest.mark.parametrize("kind", RULES)
 def test_solver_steps(kind, device, dtype):
     def trained(place: str | Device) -> dict[str, np.ndarray]:
         momentum = "" if kind in {"AdaGrad", "RMSProp"} else "momentum: 0.9"
