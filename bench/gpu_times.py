@@ -132,7 +132,7 @@ def steps(device: Device, dry: bool) -> dict[str, Any]:
             "forward, host": queued(device, net.forward, repeats) / 1e3,
             "backward, host": queued(device, net.backward, repeats) / 1e3,
             "steps": [type(s).__name__ if s else None for s in net.plan.steps()],
-            "bytes of blobs": net.memory_used,
+            "bytes of blobs": net.structure.memory_used,
         }
         if hasattr(device.backend, "pools"):
             found[f"{name} {batch}"]["memory"] = device.backend.pools.facts()
@@ -149,7 +149,7 @@ def layers(device: Device, dry: bool) -> dict[str, Any]:
     for index, layer in enumerate(net.layer_names):
         forward = timed(device, lambda i=index: net.forward(i, i), 3)
         found[layer] = {"forward": forward / 1e3}
-        if net.layer_need_backward[index]:
+        if net.structure.layer_need_backward[index]:
             backward = timed(device, lambda i=index: net.backward(i, i), 3)
             found[layer]["backward"] = backward / 1e3
     return found

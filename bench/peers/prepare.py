@@ -60,7 +60,7 @@ def prepare(case: Case, folder: Path) -> None:
         "rate": rate,
         "forward_flop": sum(_multiplications(net)) * 2,
         "parameters": sum(blob.count for blob in net.learnable_params),
-        "tops_mib": sum(blob.count for blob in net.blob_list) * 4 / 2**20,
+        "tops_mib": sum(blob.count for blob in net.structure.blob_list) * 4 / 2**20,
     }
     (folder / "about.json").write_text(json.dumps(about))
 
@@ -133,8 +133,12 @@ def _multiplications(net: Net) -> Iterator[int]:
     """Yield the multiplications of each convolution and inner product, forward."""
     for index, layer in enumerate(net.layers):
         if layer.type in {"Convolution", "Deconvolution", "InnerProduct"}:
-            blobs = net.bottom_ids(index) if layer.type == "Deconvolution" else net.top_ids(index)
-            places = net.blob_list[blobs[0]]
+            blobs = (
+                net.structure.bottom_ids(index)
+                if layer.type == "Deconvolution"
+                else net.structure.top_ids(index)
+            )
+            places = net.structure.blob_list[blobs[0]]
             yield layer.blobs[0].count * places.count // places.shape[1]
 
 

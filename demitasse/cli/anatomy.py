@@ -17,12 +17,15 @@ def anatomy(net: Net) -> dict[str, Any]:
     """
     layers = []
     for index, layer in enumerate(net.layers):
-        tops = {net.blob_names[i]: list(net.blob_list[i].shape) for i in net.top_ids(index)}
+        tops = {
+            net.blob_names[i]: list(net.structure.blob_list[i].shape)
+            for i in net.structure.top_ids(index)
+        }
         layers.append(
             {
                 "name": layer.name,
                 "type": layer.type,
-                "bottoms": [net.blob_names[i] for i in net.bottom_ids(index)],
+                "bottoms": [net.blob_names[i] for i in net.structure.bottom_ids(index)],
                 "tops": tops,
                 "parameter_shapes": [list(blob.shape) for blob in layer.blobs],
                 "parameters": sum(blob.count for blob in layer.blobs),
@@ -40,7 +43,7 @@ def anatomy(net: Net) -> dict[str, Any]:
             "parameters": parameters,
             "parameter_bytes": width * parameters,
             "multiply_adds": sum(layer["multiply_adds"] or 0 for layer in layers),
-            "top_bytes": width * sum(blob.count for blob in net.blob_list),
-            "memory_used": net.memory_used,
+            "top_bytes": width * sum(blob.count for blob in net.structure.blob_list),
+            "memory_used": net.structure.memory_used,
         },
     }

@@ -42,7 +42,7 @@ class Scores:
         Raises:
             ConfigError: An epoch is wanted of a net that has none.
         """
-        self._weights = dict(zip(net.blob_names, net.blob_loss_weights, strict=True))
+        self._weights = dict(zip(net.blob_names, net.structure.blob_loss_weights, strict=True))
         for weight, loss in Epoch(net).batches() if batches is None else _batches(net, batches):
             self._loss += weight * loss
             for name in net.outputs:

@@ -134,5 +134,5 @@ def _layers(net: Net, timing: Timing, *, backward: bool) -> None:
     timing.layer_forward = [1e3 * total / timing.iterations for total in watch.forward]
     timing.layer_backward = [
         1e3 * total / timing.iterations if backward and need else None
-        for total, need in zip(watch.backward, net.layer_need_backward, strict=True)
+        for total, need in zip(watch.backward, net.structure.layer_need_backward, strict=True)
     ]

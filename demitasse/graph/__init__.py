@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from demitasse.graph.filter import filter_net, state_meets_rule
 from demitasse.graph.needs import LayerFacts, Needs, who_needs_backward
-from demitasse.graph.params import ParamTable, append_params
+from demitasse.graph.params import Param, append_params
 from demitasse.graph.splits import insert_splits
 from demitasse.graph.wire import Graph, Node, wire
 
@@ -13,7 +13,7 @@ __all__ = [
     "LayerFacts",
     "Needs",
     "Node",
-    "ParamTable",
+    "Param",
     "append_params",
     "filter_net",
     "insert_splits",

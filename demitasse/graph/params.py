@@ -12,101 +12,98 @@ from math import prod
 from demitasse.errors import NetError
 from demitasse.proto import LayerParameter, ParamSpec
 
-__all__ = ["ParamTable", "append_params"]
+__all__ = ["Param", "append_params"]
 
 Shape = tuple[int, ...]
 
+FACTORS = ("lr_mult", "decay_mult")
 
-@dataclass
-class ParamTable:
-    """All parameters of a net, in order of layers.
+
+@dataclass(eq=False)
+class Param:
+    """One parameter of a layer.
 
     Attributes:
-        display_names: Name of each, or its index in its layer.
-        layer_indices: (layer, index in it) of each.
-        owners: For each, the parameter whose memory it shares, or -1 when it is its own.
-        learnable_ids: For each, which learnable parameter it is.
-        learnable: The parameters that own their memory.
-        names: Parameter of each name.
-        lr_mult: Learning rate factor of each learnable parameter.
-        decay_mult: Weight decay factor of each learnable parameter.
-        has_lr: Whether that factor was given.
-        has_decay: Whether that factor was given.
+        number: Which of the net's parameters it is, sharers included.
+        layer: Index of its layer.
+        index: Its index in that layer.
+        shape: Its shape.
+        name: The name it is shared by; empty for none.
+        owner: The parameter whose memory it shares; None when it is its own, and learnable.
+        lr_mult: Its factor of the learning rate; of a sharer, its owner's counts.
+        decay_mult: Its factor of the weight decay, likewise.
+        given: Those of the two factors that were written.
     """
 
-    display_names: list[str] = field(default_factory=list)
-    layer_indices: list[tuple[int, int]] = field(default_factory=list)
-    owners: list[int] = field(default_factory=list)
-    learnable_ids: list[int] = field(default_factory=list)
-    learnable: list[int] = field(default_factory=list)
-    names: dict[str, int] = field(default_factory=dict)
-    lr_mult: list[float] = field(default_factory=list)
-    decay_mult: list[float] = field(default_factory=list)
-    has_lr: list[bool] = field(default_factory=list)
-    has_decay: list[bool] = field(default_factory=list)
+    number: int
+    layer: int
+    index: int
+    shape: Shape
+    name: str = ""
+    owner: Param | None = None
+    lr_mult: float = 1.0
+    decay_mult: float = 1.0
+    given: set[str] = field(default_factory=set)
+
+    @property
+    def display_name(self) -> str:
+        """Its name, or its index in its layer."""
+        return self.name or str(self.index)
 
 
 def append_params(
-    table: ParamTable, layer: int, param: LayerParameter, shapes: Sequence[Shape], all_: list[Shape]
+    params: list[Param], layer: int, message: LayerParameter, shapes: Sequence[Shape]
 ) -> None:
     """Append the parameters of one layer.
 
     Args:
-        table: What is known so far; extended.
+        params: Those of the layers before it; extended.
         layer: Index of the layer.
-        param: Its message, as the layer has it after setup.
+        message: Its message, as the layer has it after setup.
         shapes: Shapes of its parameters.
-        all_: Shapes of all parameters so far; extended.
 
     Raises:
         NetError: More specs than parameters, or a shared parameter does not fit its owner.
     """
-    if len(param.param) > len(shapes):
-        message = f"{len(param.param)} param specs are given for {len(shapes)} parameters"
-        raise NetError(message)
+    if len(message.param) > len(shapes):
+        text = f"{len(message.param)} param specs are given for {len(shapes)} parameters"
+        raise NetError(text)
     for index, shape in enumerate(shapes):
-        spec = param.param[index] if index < len(param.param) else ParamSpec()
-        me = len(table.owners)
-        table.display_names.append(spec.name or str(index))
-        table.layer_indices.append((layer, index))
-        all_.append(shape)
-        if spec.name and spec.name in table.names:
-            _share(table, spec, table.names[spec.name], shape, all_)
-        else:
-            if spec.name:
-                table.names[spec.name] = me
-            table.owners.append(-1)
-            table.learnable_ids.append(len(table.learnable))
-            table.learnable.append(me)
-            table.lr_mult.append(spec.lr_mult)
-            table.decay_mult.append(spec.decay_mult)
-            table.has_lr.append(spec.HasField("lr_mult"))
-            table.has_decay.append(spec.HasField("decay_mult"))
+        spec = message.param[index] if index < len(message.param) else ParamSpec()
+        param = Param(len(params), layer, index, shape, spec.name)
+        if spec.name:
+            param.owner = next((p for p in params if p.name == spec.name), None)
+        if param.owner is not None:
+            _check_fit(param, param.owner, permissive=spec.share_mode == ParamSpec.PERMISSIVE)
+        _set_factors(param.owner or param, spec)
+        params.append(param)
 
 
-def _share(table: ParamTable, spec: ParamSpec, owner: int, shape: Shape, all_: list[Shape]) -> None:
-    permissive = spec.share_mode == ParamSpec.PERMISSIVE
-    fits = prod(shape) == prod(all_[owner]) if permissive else shape == all_[owner]
-    if not fits:
-        what = "count" if permissive else "shape"
+def _check_fit(param: Param, owner: Param, *, permissive: bool) -> None:
+    if permissive:
+        mine, theirs = prod(param.shape), prod(owner.shape)
+        if mine != theirs:
+            message = (
+                f"shared parameter {param.name!r} {param.shape} has {mine} values, its owner "
+                f"{owner.shape} has {theirs}"
+            )
+            raise NetError(message)
+    elif param.shape != owner.shape:
         message = (
-            f"shared parameter {spec.name!r} has {what} {shape}, its owner has {all_[owner]}"
-            + ("" if permissive else "; share_mode: PERMISSIVE compares counts only")
+            f"shared parameter {param.name!r} has shape {param.shape}, its owner has "
+            f"{owner.shape}; share_mode: PERMISSIVE compares counts only"
         )
         raise NetError(message)
-    learnable = table.learnable_ids[owner]
-    table.owners.append(owner)
-    table.learnable_ids.append(learnable)
-    for name, values, given in (
-        ("lr_mult", table.lr_mult, table.has_lr),
-        ("decay_mult", table.decay_mult, table.has_decay),
-    ):
-        if spec.HasField(name):
-            value = getattr(spec, name)
-            if given[learnable] and value != values[learnable]:
-                message = (
-                    f"shared parameter {spec.name!r} has {name} {value}, "
-                    f"its owner has {values[learnable]}"
-                )
-                raise NetError(message)
-            values[learnable], given[learnable] = value, True
+
+
+def _set_factors(owner: Param, spec: ParamSpec) -> None:
+    """Take the factors that are given; sharers may give what nobody gave before."""
+    for factor in FACTORS:
+        if not spec.HasField(factor):
+            continue
+        value, known = getattr(spec, factor), getattr(owner, factor)
+        if factor in owner.given and value != known:
+            message = f"shared parameter {spec.name!r} has {factor} {value}, its owner has {known}"
+            raise NetError(message)
+        setattr(owner, factor, value)
+        owner.given.add(factor)

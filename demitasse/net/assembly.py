@@ -8,15 +8,13 @@ Source: Caffe, ``Net::Init`` in ``src/caffe/net.cpp``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from demitasse.blob import Blob
 from demitasse.errors import DemitasseError, NetError
 from demitasse.graph import (
     Graph,
     LayerFacts,
-    Needs,
-    ParamTable,
+    Param,
     append_params,
     filter_net,
     insert_splits,
@@ -24,48 +22,10 @@ from demitasse.graph import (
     wire,
 )
 from demitasse.layers import Layer, LayerContext, create_layer
-from demitasse.plan import Place
+from demitasse.net.structure import Structure
 from demitasse.proto import LayerParameter, NetParameter, Phase
 
-__all__ = ["Assembly", "assemble", "called"]
-
-
-@dataclass
-class Assembly:
-    """A net's parts.
-
-    Attributes:
-        param: The message as built: filtered, with splits.
-        graph: Who reads and writes which blob.
-        layers: The layers, set up.
-        blobs: One for each entry of ``graph.blobs``.
-        needs: Who takes part in the backward pass.
-        table: Owners, sharers and factors of the parameters.
-        params: The parameter blobs, in the table's order.
-        memory_used: Bytes of all tops, in-place ones counted again, as Caffe's figure does.
-    """
-
-    param: NetParameter
-    graph: Graph
-    layers: list[Layer]
-    blobs: list[Blob]
-    needs: Needs
-    table: ParamTable
-    params: list[Blob]
-    memory_used: int
-
-    def places(self) -> list[Place]:
-        """Return each layer with its blobs and the gradients wanted of it."""
-        return [
-            Place(
-                layer,
-                tuple(self.blobs[b] for b in node.bottoms),
-                tuple(self.blobs[t] for t in node.tops),
-                tuple(self.needs.bottoms[i]),
-                self.needs.layers[i],
-            )
-            for i, (layer, node) in enumerate(zip(self.layers, self.graph.nodes, strict=True))
-        ]
+__all__ = ["assemble", "called"]
 
 
 def called(layer: Layer | LayerParameter) -> str:
@@ -73,8 +33,10 @@ def called(layer: Layer | LayerParameter) -> str:
     return f"layer {layer.name!r} ({layer.type})"
 
 
-def assemble(message: NetParameter, context: LayerContext, origins: Sequence[str] = ()) -> Assembly:
-    """Build the parts of a net.
+def assemble(
+    message: NetParameter, context: LayerContext, origins: Sequence[str] = ()
+) -> Structure:
+    """Build a net's layers and blobs.
 
     Args:
         message: The whole net, with its state filled in.
@@ -98,7 +60,8 @@ def assemble(message: NetParameter, context: LayerContext, origins: Sequence[str
     layers = _create(split, context, origin_of)
     graph = wire(split, [layer.tops.low if layer.auto_tops else 0 for layer in layers])
     blobs = [Blob((), context.dtype, context.device, name) for name in graph.blobs]
-    table, params, shapes = ParamTable(), [], list[tuple[int, ...]]()
+    records: list[Param] = []
+    params: list[Blob] = []
     memory_used = 0
     for index, (layer, node) in enumerate(zip(layers, graph.nodes, strict=True)):
         bottom = [blobs[b] for b in node.bottoms]
@@ -106,7 +69,7 @@ def assemble(message: NetParameter, context: LayerContext, origins: Sequence[str
         try:
             layer.initialize(bottom, top)
             _mark_frozen(layer, node.param)
-            append_params(table, index, layer.param, [b.shape for b in layer.blobs], shapes)
+            append_params(records, index, layer.param, [b.shape for b in layer.blobs])
         except DemitasseError as error:
             error.at(called(layer)).from_line(origin_of(index))
             raise
@@ -116,11 +79,18 @@ def assemble(message: NetParameter, context: LayerContext, origins: Sequence[str
     for layer, wanted in zip(layers, needs.params, strict=True):
         for index, want in enumerate(wanted):
             layer.set_param_propagate_down(index, want)
-    for blob, owner in zip(params, table.owners, strict=True):
-        if owner >= 0:
-            blob.share_data(params[owner])
-            blob.share_diff(params[owner])
-    return Assembly(split, graph, layers, blobs, needs, table, params, memory_used)
+    structure = Structure(
+        message=split,
+        graph=graph,
+        layers=tuple(layers),
+        blob_list=tuple(blobs),
+        needs=needs,
+        param_records=tuple(records),
+        params_list=tuple(params),
+        memory_used=memory_used,
+    )
+    structure.share_weights()
+    return structure
 
 
 def _create(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 
-from demitasse.net.structure import NetStructure
+from demitasse.net.structure import Structure
 
 __all__ = ["NetDebug"]
 
@@ -20,10 +20,10 @@ class NetDebug:
     """Writes mean absolute values of a net's blobs to the log.
 
     Args:
-        net: The net whose passes are logged.
+        net: The structure of the net whose passes are logged.
     """
 
-    def __init__(self, net: NetStructure) -> None:
+    def __init__(self, net: Structure) -> None:
         self.net = net
 
     def forward(self, index: int) -> None:
@@ -72,8 +72,8 @@ class NetDebug:
         )
 
     def _param_name(self, layer: int, index: int) -> str:
-        number = self.net.param_layer_indices.index((layer, index))
-        return self.net.param_display_names[number]
+        records = self.net.param_records
+        return next(r.display_name for r in records if (r.layer, r.index) == (layer, index))
 
 
 def _mean(total: float, count: int) -> float:

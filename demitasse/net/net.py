@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,14 +18,13 @@ from demitasse.blob import Blob, Changes
 from demitasse.config import settings
 from demitasse.device import Device, choose_device
 from demitasse.errors import ConfigError, NetError, ShapeError
-from demitasse.layers import LayerContext
+from demitasse.layers import Layer, LayerContext
 from demitasse.layers.base import Clock
 from demitasse.memory import SyncedMemory, transfers
 from demitasse.memory.leases import leases_alive
 from demitasse.net.assembly import assemble, called
 from demitasse.net.debug import NetDebug
 from demitasse.net.predict import Arrays, Shapes, as_arrays, run_in_batches
-from demitasse.net.structure import NetStructure
 from demitasse.net.turn import Turn
 from demitasse.plan import Plan
 from demitasse.plan.liveness import Allocator, Keep, bytes_taken, hidden_blobs, kept_names
@@ -47,7 +46,7 @@ Where = int | str | None
 Callback = Callable[[int], None]
 
 
-class Net(NetStructure):
+class Net:
     """Layers, the blobs between them, and the passes over them.
 
     Args:
@@ -72,6 +71,7 @@ class Net(NetStructure):
         ranks: How many of them there are.
 
     Attributes:
+        structure: Its parts by number, and how they hang together.
         device: Where it runs; ``to`` moves it.
         plan: How its layers run.
         debug_info: Whether passes write mean absolute values of everything to the log.
@@ -133,7 +133,7 @@ class Net(NetStructure):
         )
         origins = [origin_of_layer(param, i) for i in range(len(param.layer))]
         with self.device.backend.enter():
-            super().__init__(assemble(param, self._context, origins))
+            self.structure = assemble(param, self._context, origins)
         self._source = param
         self._declared = {name: self.blobs[name].shape for name in self.inputs}
         lowered = settings.get("plan") if lowered is None else lowered
@@ -150,6 +150,94 @@ class Net(NetStructure):
         for one in _several(weights):
             self.load(one)
 
+    # -- what it is ----------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """Name in the message."""
+        return self.structure.name
+
+    @property
+    def phase(self) -> str:
+        """Its phase: "TRAIN" or "TEST"."""
+        return self.structure.phase
+
+    @property
+    def layers(self) -> Sequence[Layer]:
+        """The layers, splits included, in order."""
+        return self.structure.layers
+
+    @property
+    def layer_names(self) -> list[str]:
+        """Names of the layers, in order."""
+        return self.structure.layer_names
+
+    @property
+    def blobs(self) -> Mapping[str, Blob]:
+        """The blobs by name, in order of appearance."""
+        return self.structure.blobs
+
+    @property
+    def blob_names(self) -> list[str]:
+        """Names of the blobs, in order of appearance."""
+        return self.structure.blob_names
+
+    @property
+    def params(self) -> Mapping[str, Sequence[Blob]]:
+        """The parameters of each layer that has any, by its name."""
+        return self.structure.params
+
+    @property
+    def learnable_params(self) -> Sequence[Blob]:
+        """The parameters that own their memory."""
+        return self.structure.learnable_params
+
+    @property
+    def inputs(self) -> list[str]:
+        """Names of the blobs the caller fills."""
+        return self.structure.inputs
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names of the blobs nobody reads, in alphabetical order."""
+        return self.structure.outputs
+
+    def has_blob(self, name: str) -> bool:
+        """Whether there is a blob of this name."""
+        return self.structure.has_blob(name)
+
+    def blob_by_name(self, name: str) -> Blob:
+        """Return the blob of this name.
+
+        Raises:
+            NetError: There is none.
+        """
+        return self.structure.blob_by_name(name)
+
+    def has_layer(self, name: str) -> bool:
+        """Whether there is a layer of this name."""
+        return self.structure.has_layer(name)
+
+    def layer_by_name(self, name: str) -> Layer:
+        """Return the first layer of this name.
+
+        Raises:
+            NetError: There is none.
+        """
+        return self.structure.layer_by_name(name)
+
+    def layer_number(self, layer: int | str) -> int:
+        """Return the index of a layer given by name or index.
+
+        Raises:
+            NetError: There is no such layer.
+        """
+        return self.structure.layer_number(layer)
+
+    def to_proto(self, write_diff: bool = False) -> NetParameter:
+        """Return the message of the net as built, with its parameters in it."""
+        return self.structure.to_proto(write_diff)
+
     @property
     def passes(self) -> int:
         """Forward passes in phase TRAIN so far: what random numbers are keyed by, besides the seed.
@@ -165,12 +253,12 @@ class Net(NetStructure):
     @property
     def blob_bytes(self) -> int:
         """Bytes that the data of the blobs takes at present, on host and device together."""
-        return bytes_taken(blob.data_memory for blob in self.blob_list)
+        return bytes_taken(blob.data_memory for blob in self.structure.blob_list)
 
     @property
     def gradient_bytes(self) -> int:
         """Bytes that the gradients of the blobs take at present, on host and device together."""
-        return bytes_taken(blob.diff_memory for blob in self.blob_list)
+        return bytes_taken(blob.diff_memory for blob in self.structure.blob_list)
 
     @property
     def base_dir(self) -> Path | None:
@@ -210,7 +298,7 @@ class Net(NetStructure):
         with self._turn, self.device.backend.enter(), self._pass(first, last, backward=True):
             self._backward(first, last)
         if self.debug_info:
-            NetDebug(self).totals()
+            NetDebug(self.structure).totals()
 
     def forward_backward(self) -> float:
         """Run forward and backward; return the loss."""
@@ -238,7 +326,7 @@ class Net(NetStructure):
             _call(self.before_forward, index)
             terms += self.plan.forward(index, index)
             if self.debug_info:
-                NetDebug(self).forward(index)
+                NetDebug(self.structure).forward(index)
             _call(self.after_forward, index)
         return terms
 
@@ -249,8 +337,8 @@ class Net(NetStructure):
         for index in range(first, last - 1, -1):
             _call(self.before_backward, index)
             self.plan.backward(index, index)
-            if self.debug_info and self._parts.needs.layers[index]:
-                NetDebug(self).backward(index)
+            if self.debug_info and self.structure.needs.layers[index]:
+                NetDebug(self.structure).backward(index)
             _call(self.after_backward, index)
 
     def _total(self, terms: list[Array]) -> float:
@@ -290,7 +378,7 @@ class Net(NetStructure):
 
     def _planned(self, *, lowered: bool) -> Plan:
         """Return a plan of the layers, and let the blobs that are not kept share buffers."""
-        places = self._parts.places()
+        places = self.structure.places()
         if self._kept is None:
             return Plan(places, self._changes, lowered=lowered)
         if self._allocator is not None:
@@ -307,7 +395,7 @@ class Net(NetStructure):
 
     def _all_memories(self) -> list[SyncedMemory]:
         if self._memories[0] != self._changes.number:
-            blobs = [*self.blob_list, *self.params_list]
+            blobs = [*self.structure.blob_list, *self.structure.params_list]
             found = {m.serial: m for b in blobs for m in (b.data_memory, b.diff_memory)}
             self._memories = (self._changes.number, list(found.values()))
         return self._memories[1]
@@ -327,10 +415,7 @@ class Net(NetStructure):
 
     def share_weights(self) -> None:
         """Let parameters of one name hold one memory again."""
-        for blob, owner in zip(self.params_list, self._parts.table.owners, strict=True):
-            if owner >= 0:
-                blob.share_data(self.params_list[owner])
-                blob.share_diff(self.params_list[owner])
+        self.structure.share_weights()
 
     def share_trained_layers_with(self, other: Net) -> None:
         """Hold the same parameter data as the layers of the same names in another net.
@@ -363,15 +448,15 @@ class Net(NetStructure):
             Which layers were loaded, ignored (not in this net), missing (not in the source) and
             mismatched.
         """
-        return load_into(self, source, on_mismatch)
+        return load_into(self.structure, source, on_mismatch)
 
     def save(self, path: str | os.PathLike[str], write_diff: bool = False) -> None:
         """Write the parameters to a caffemodel, atomically."""
-        save(self, Path(path), write_diff)
+        save(self.structure, Path(path), write_diff)
 
     def save_hdf5(self, path: str | os.PathLike[str], write_diff: bool = False) -> None:
         """Write the parameters to an HDF5 file, atomically; shared ones once."""
-        write_hdf5_weights(self, Path(path), write_diff)
+        write_hdf5_weights(self.structure, Path(path), write_diff)
 
     # -- devices and inputs --------------------------------------------------------------------
 
@@ -379,7 +464,7 @@ class Net(NetStructure):
         """Move to another device; blobs follow when they are used."""
         with self._turn:
             self.device = self._context.device = Device(device)
-            for blob in (*self.blob_list, *self.params_list):
+            for blob in (*self.structure.blob_list, *self.structure.params_list):
                 blob.to(self.device)
             for layer in self.layers:
                 layer.to(self.device)

@@ -62,7 +62,7 @@ class Net:
     @property
     def layers(self) -> list[Layer]:
         """The layers, splits included."""
-        return self._net.layers
+        return list(self._net.layers)
 
     @property
     def inputs(self) -> list[str]:
@@ -77,12 +77,12 @@ class Net:
     @property
     def top_names(self) -> OrderedDict[str, list[str]]:
         """Names of the tops of each layer."""
-        return self._names(self._net.top_ids)
+        return self._names(self._net.structure.top_ids)
 
     @property
     def bottom_names(self) -> OrderedDict[str, list[str]]:
         """Names of the bottoms of each layer."""
-        return self._names(self._net.bottom_ids)
+        return self._names(self._net.structure.bottom_ids)
 
     def _names(self, ids: Callable[[int], list[int]]) -> OrderedDict[str, list[str]]:
         blobs = self._net.blob_names
@@ -94,7 +94,9 @@ class Net:
     @property
     def blob_loss_weights(self) -> OrderedDict[str, float]:
         """The loss weight of each blob."""
-        return OrderedDict(zip(self._net.blob_names, self._net.blob_loss_weights, strict=True))
+        return OrderedDict(
+            zip(self._net.blob_names, self._net.structure.blob_loss_weights, strict=True)
+        )
 
     @property
     def _layer_names(self) -> list[str]:
@@ -106,7 +108,7 @@ class Net:
 
     @property
     def _blobs(self) -> list[Blob]:
-        return self._net.blob_list
+        return list(self._net.structure.blob_list)
 
     @property
     def _inputs(self) -> list[int]:
@@ -117,22 +119,22 @@ class Net:
         return [self._net.blob_names.index(name) for name in self._net.outputs]
 
     def _bottom_ids(self, layer: int) -> list[int]:
-        return self._net.bottom_ids(layer)
+        return self._net.structure.bottom_ids(layer)
 
     def _top_ids(self, layer: int) -> list[int]:
-        return self._net.top_ids(layer)
+        return self._net.structure.top_ids(layer)
 
     @property
     def _blob_loss_weights(self) -> list[float]:
-        return self._net.blob_loss_weights
+        return self._net.structure.blob_loss_weights
 
     @property
     def _layer_need_backward(self) -> list[bool]:
-        return self._net.layer_need_backward
+        return self._net.structure.layer_need_backward
 
     @property
     def _memory_used(self) -> int:
-        return self._net.memory_used
+        return self._net.structure.memory_used
 
     # -- passes --------------------------------------------------------------------------------
 

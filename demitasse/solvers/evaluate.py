@@ -39,7 +39,7 @@ class Epoch:
         for index, layer in enumerate(net.layers):
             if isinstance(layer, EpochDataLayer):
                 self._sources.append(layer)
-            elif not net.bottom_ids(index) and layer.type not in WITHOUT_RECORDS:
+            elif not net.structure.bottom_ids(index) and layer.type not in WITHOUT_RECORDS:
                 message = (
                     f"layer {layer.name!r} ({layer.type}) has no last record, so there is no "
                     "whole epoch; give the number of batches"

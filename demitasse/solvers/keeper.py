@@ -88,7 +88,7 @@ def warn_of_a_full_disk(param: SolverParameter, net: Net, history: History) -> N
     """
     if not param.snapshot:
         return
-    size = sum(blob.data_memory.nbytes for blob in net.params_list)
+    size = sum(blob.data_memory.nbytes for blob in net.structure.params_list)
     size += sum(memory.nbytes for memory in history.memories)
     folder = Path(param.snapshot_prefix).parent
     free = shutil.disk_usage(folder).free

@@ -67,11 +67,11 @@ def find_metric(text: str, nets: Sequence[Net]) -> Metric:
 
 def _larger(net: Net, name: str) -> bool:
     """Whether more of an output is better."""
-    weights = dict(zip(net.blob_names, net.blob_loss_weights, strict=True))
+    weights = dict(zip(net.blob_names, net.structure.blob_loss_weights, strict=True))
     [kind] = [
         layer.type
         for index, layer in enumerate(net.layers)
-        if name in [net.blob_names[top] for top in net.top_ids(index)]
+        if name in [net.blob_names[top] for top in net.structure.top_ids(index)]
     ][-1:]
     if weights[name] > 0 or kind.endswith("Loss"):
         return False

@@ -90,7 +90,7 @@ def _tell_outputs(
     kind: str, net: Net, values: Mapping[str, np.ndarray], metrics: Mapping[str, Any]
 ) -> None:
     """Tell every output element of a net, with its share of the loss where it has one."""
-    weights = dict(zip(net.blob_names, net.blob_loss_weights, strict=True))
+    weights = dict(zip(net.blob_names, net.structure.blob_loss_weights, strict=True))
     index = 0
     for name, array in values.items():
         weight = weights[name]
@@ -110,8 +110,8 @@ def first_nonfinite(net: Net) -> str:
         for i, blob in enumerate(layer.blobs):
             if not _finite(blob):
                 return f"parameter {i} of {place}"
-        for top in net.top_ids(index):
-            if not _finite(net.blob_list[top]):
+        for top in net.structure.top_ids(index):
+            if not _finite(net.structure.blob_list[top]):
                 return f"top {net.blob_names[top]!r} of {place}"
     return "nothing that is left of the pass"
 

@@ -240,11 +240,10 @@ def read_checked(path: Path, net: Net, sorts: int, kind: str) -> State:
 
 def _param_names(net: Net) -> list[str]:
     """Return what messages call each learnable parameter: by its owner."""
-    names: dict[int, str] = {}
-    places = zip(net.learnable_param_ids, net.param_layer_indices, strict=True)
-    for learnable, (layer, index) in places:
-        names.setdefault(learnable, f"parameter {index} of layer {net.layer_names[layer]!r}")
-    return [names[i] for i in range(len(names))]
+    return [
+        f"parameter {record.index} of layer {net.layer_names[record.layer]!r}"
+        for record in net.structure.learnable_records
+    ]
 
 
 def _trimmed(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -36,6 +36,7 @@ class Updater:
 
     def __init__(self, net: Net, rule: UpdateRule) -> None:
         self.net, self.rule = net, rule
+        self._factors = [(r.lr_mult, r.decay_mult) for r in net.structure.learnable_records]
         self.history = History(net.learnable_params, rule.histories, net.dtype, net.device)
 
     def apply(self, param: SolverParameter, rate: float, iteration: int) -> None:
@@ -72,9 +73,8 @@ class Updater:
         scale = self._clip_scale(param) / param.iter_size
         known: dict[tuple[float, float], Update] = {}
         pieces = []
-        factors = zip(net.params_lr, net.params_weight_decay, strict=True)
         for index, (history, (lr, decay)) in enumerate(
-            zip(self.history.views(), factors, strict=True)
+            zip(self.history.views(), self._factors, strict=True)
         ):
             if not lr and not (self.rule.coasts and self.history.moving[index]):
                 continue

@@ -115,7 +115,7 @@ def compare(
         message = f"compare needs two devices or more, not {list(devices)}"
         raise NetError(message)
     given = {name: net.blobs[name].cpu_data() for name in net.inputs} | dict(inputs or {})
-    wanted = any(net.blob_loss_weights) if backward is None else backward
+    wanted = any(net.structure.blob_loss_weights) if backward is None else backward
     runs = [list(_run(net, device, given, wanted)) for device in devices]
     result = Comparison(str(devices[0]), [str(d) for d in devices[1:]])
     for steps in zip(*runs, strict=True):
@@ -138,19 +138,21 @@ def _run(
 
         def after_forward(index: int) -> None:
             layer = copy.layers[index]
-            for top in copy.top_ids(index):
-                data = copy.blob_list[top].cpu_data().copy()
+            for top in copy.structure.top_ids(index):
+                data = copy.structure.blob_list[top].cpu_data().copy()
                 found.append((layer.name, layer.type, f"top {names[top]!r}", data))
 
         def after_backward(index: int) -> None:
             layer = copy.layers[index]
-            if not copy.layer_need_backward[index]:
+            if not copy.structure.layer_need_backward[index]:
                 return
             for bottom, need in zip(
-                copy.bottom_ids(index), copy.bottom_need_backward[index], strict=True
+                copy.structure.bottom_ids(index),
+                copy.structure.bottom_need_backward[index],
+                strict=True,
             ):
                 if need:
-                    diff = copy.blob_list[bottom].cpu_diff().copy()
+                    diff = copy.structure.blob_list[bottom].cpu_diff().copy()
                     what = f"gradient of bottom {names[bottom]!r}"
                     found.append((layer.name, layer.type, what, diff))
 
@@ -178,7 +180,7 @@ def _run(
 
 def _give_gradients(net: Net, copy: Net) -> None:
     """Set the gradients of outputs that are no loss to what the net's own blobs hold."""
-    weights = dict(zip(net.blob_names, net.blob_loss_weights, strict=True))
+    weights = dict(zip(net.blob_names, net.structure.blob_loss_weights, strict=True))
     for name in net.outputs:
         if not weights[name] and net.blobs[name].shape == copy.blobs[name].shape:
             copy.blobs[name].mutable_cpu_diff()[...] = net.blobs[name].cpu_diff()

@@ -114,9 +114,8 @@ def write_hdf5_weights(net: ParameterStore, path: Path, write_diff: bool) -> Non
             group = file.create_group(kind)
             for layer in net.layers:
                 group.require_group(layer.name)
-            for blob, owner, (layer_index, index) in zip(
-                net.params_list, net.param_owners, net.param_layer_indices, strict=True
-            ):
-                if owner < 0 or kind == "diff":  # as in Caffe
+            for blob, record in zip(net.params_list, net.param_records, strict=True):
+                if record.owner is None or kind == "diff":  # as in Caffe
                     values = blob.cpu_data() if kind == "data" else blob.cpu_diff()
-                    group[net.layers[layer_index].name].create_dataset(str(index), data=values)
+                    name = net.layers[record.layer].name
+                    group[name].create_dataset(str(record.index), data=values)

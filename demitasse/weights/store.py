@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from demitasse.blob import Blob
+from demitasse.graph import Param
 from demitasse.proto import LayerParameter
 
 __all__ = ["ParameterLayer", "ParameterStore"]
@@ -24,7 +25,7 @@ class ParameterLayer(Protocol):
 
 
 class ParameterStore(Protocol):
-    """The layers of a net and their parameters (``demitasse.net.structure.NetStructure``)."""
+    """The layers of a net and their parameters (``demitasse.net.structure.Structure``)."""
 
     @property
     def name(self) -> str:
@@ -43,12 +44,8 @@ class ParameterStore(Protocol):
         """The parameters of all layers, in order; a shared one stands there for each sharer."""
 
     @property
-    def param_layer_indices(self) -> Sequence[tuple[int, int]]:
-        """For each of ``params_list``, the index of its layer and its index in that layer."""
-
-    @property
-    def param_owners(self) -> Sequence[int]:
-        """For each of ``params_list``, whose memory it shares; -1 when it has its own."""
+    def param_records(self) -> Sequence[Param]:
+        """For each of ``params_list``, its place and its owner."""
 
     @property
     def learnable_params(self) -> Sequence[Blob]:

@@ -39,7 +39,7 @@ def net_of(layer: str, *shapes: tuple[int, ...], force: bool = True) -> Net:
     head = "force_backward: true" if force else ""
     text = f'{inputs} {head} layer {{ name: "l" {layer} {bottoms}{tops} }}'
     net = Net(parse_text(text, NetParameter), "TRAIN", dtype="float64", device="readonly", seed=1)
-    for blob in net.blob_list:
+    for blob in net.structure.blob_list:
         blob.data[...] = RNG.normal(size=blob.shape)
         blob.diff[...] = RNG.normal(size=blob.shape)
     for blob in net.learnable_params:

@@ -504,5 +504,7 @@ def test_updates_in_private_layouts_are_those_in_c_order(kind):
         assert order is (None if padded and kind == "Adam" else kept)
     for got, want in zip(history.arrays(), theirs._updater.history.arrays(), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-5)
-    for got, want in zip(mine.net.params_list, theirs.net.params_list, strict=True):
+    for got, want in zip(
+        mine.net.structure.params_list, theirs.net.structure.params_list, strict=True
+    ):
         np.testing.assert_allclose(got.data, want.data, rtol=1e-3, atol=1e-5)

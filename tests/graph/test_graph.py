@@ -5,7 +5,7 @@ import pytest
 from demitasse.errors import NetError
 from demitasse.graph import (
     LayerFacts,
-    ParamTable,
+    Param,
     append_params,
     filter_net,
     insert_splits,
@@ -269,58 +269,64 @@ def test_force_brings_everything_back():
 # -- parameters --------------------------------------------------------------------------------
 
 
-def table(*layers: tuple[str, list[tuple[int, ...]]]) -> ParamTable:
+def params_of(*layers: tuple[str, list[tuple[int, ...]]]) -> list[Param]:
     """Each layer as the text of its ``param`` fields and the shapes of its parameters."""
-    made, shapes = ParamTable(), []
+    made = []
     for index, (text, own) in enumerate(layers):
-        append_params(made, index, parse_text(text or "name: ''", LayerParameter), own, shapes)
+        append_params(made, index, parse_text(text or "name: ''", LayerParameter), own)
     return made
 
 
 def test_anonymous_parameters_are_their_own():
-    made = table(("", [(2, 3), (2,)]), ("param { lr_mult: 2 } ", [(4,)]))
+    made = params_of(("", [(2, 3), (2,)]), ("param { lr_mult: 2 } ", [(4,)]))
 
-    assert made.owners == [-1, -1, -1]
-    assert made.display_names == ["0", "1", "0"]
-    assert made.layer_indices == [(0, 0), (0, 1), (1, 0)]
-    assert made.lr_mult == [1, 1, 2]
-    assert made.has_lr == [False, False, True]
+    assert [p.owner for p in made] == [None] * 3
+    assert [p.display_name for p in made] == ["0", "1", "0"]
+    assert [(p.number, p.layer, p.index) for p in made] == [(0, 0, 0), (1, 0, 1), (2, 1, 0)]
+    assert [(p.lr_mult, p.decay_mult) for p in made] == [(1, 1), (1, 1), (2, 1)]
+    assert [p.given for p in made] == [set(), set(), {"lr_mult"}]
 
 
 def test_a_name_seen_before_is_shared_and_may_set_what_the_owner_did_not():
-    made = table(
+    owner, sharer, third = params_of(
         ('param { name: "w" decay_mult: 3 }', [(2, 3)]),
+        ('param { name: "w" lr_mult: 5 }', [(2, 3)]),
         ('param { name: "w" lr_mult: 5 }', [(2, 3)]),
     )
 
-    assert made.owners == [-1, 0]
-    assert made.learnable_ids == [0, 0]
-    assert (made.lr_mult, made.decay_mult) == ([5], [3])
+    assert owner.owner is None
+    assert sharer.owner is third.owner is owner
+    assert (owner.lr_mult, owner.decay_mult) == (5, 3)
 
 
 def test_permissive_sharing_compares_counts():
-    made = table(
+    made = params_of(
         ('param { name: "w" }', [(2, 3)]),
         ('param { name: "w" share_mode: PERMISSIVE }', [(6,)]),
     )
 
-    assert made.owners == [-1, 0]
+    assert made[1].owner is made[0]
 
 
 @pytest.mark.parametrize(
     ("first", "second", "shape", "says"),
     [
         ('name: "w"', 'name: "w"', (3, 2), "PERMISSIVE compares counts only"),
-        ('name: "w"', 'name: "w" share_mode: PERMISSIVE', (5,), "has count"),
+        (
+            'name: "w"',
+            'name: "w" share_mode: PERMISSIVE',
+            (5,),
+            r"\(5,\) has 5 values, its owner \(2, 3\) has 6",
+        ),
         ('name: "w" lr_mult: 1', 'name: "w" lr_mult: 2', (2, 3), "has lr_mult 2"),
         ('name: "w" decay_mult: 1', 'name: "w" decay_mult: 0', (2, 3), "has decay_mult 0"),
     ],
 )
 def test_sharers_that_do_not_fit_are_refused(first, second, shape, says):
     with pytest.raises(NetError, match=says):
-        table((f"param {{ {first} }}", [(2, 3)]), (f"param {{ {second} }}", [shape]))
+        params_of((f"param {{ {first} }}", [(2, 3)]), (f"param {{ {second} }}", [shape]))
 
 
 def test_more_specs_than_parameters_are_refused():
     with pytest.raises(NetError, match="2 param specs are given for 1 parameters"):
-        table(("param { } param { }", [(2,)]))
+        params_of(("param { } param { }", [(2,)]))

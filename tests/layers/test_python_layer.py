@@ -99,7 +99,7 @@ def test_a_loss_written_for_caffe_runs_unchanged(write, backend):
     difference = net.blobs["y"].data - t
     np.testing.assert_allclose(loss, (difference**2).sum() / 4, rtol=1e-5)
     np.testing.assert_allclose(net.params["ip"][0].diff, (difference / 2).T @ x, rtol=1e-4)
-    assert net.layer_need_backward == [False, False, True, True]
+    assert net.structure.layer_need_backward == [False, False, True, True]
 
 
 def test_gradients_of_a_users_layer(write, backend):
@@ -197,7 +197,7 @@ def test_parameters_are_made_with_add_blob(write, backend):
     net.backward()
 
     assert [blob.shape for blob in net.params["p"]] == [(1,), (2, 3)]
-    assert net.params_lr == [1, 1]
+    assert [record.lr_mult for record in net.structure.param_records] == [1, 1]
     np.testing.assert_array_equal(net.blobs["y"].data, 6)
     np.testing.assert_array_equal(net.params["p"][0].diff, 18)
 

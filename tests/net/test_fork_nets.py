@@ -90,4 +90,6 @@ def test_face_features_are_trained_with_centres(reference_data):
     net = made(reference_data, FACE, "TRAIN", {"data": (4, 3, 112, 96), "label": (4,)})
 
     assert net.params["center_loss"][0].shape == (10572, 512)
-    assert net.blob_loss_weights[net.blob_names.index("center_loss")] == pytest.approx(0.008)
+    assert net.structure.blob_loss_weights[net.blob_names.index("center_loss")] == pytest.approx(
+        0.008
+    )

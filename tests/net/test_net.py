@@ -56,8 +56,8 @@ def test_a_net_knows_its_parts():
     assert net.layer_number(-1) == len(net.layers) - 1
     assert net.has_blob("prob")
     assert not net.has_layer("prob2")
-    assert net.blob_loss_weights[net.blob_names.index("loss")] == 1
-    assert net.learnable_param_ids == [0, 1, 2, 3]
+    assert net.structure.blob_loss_weights[net.blob_names.index("loss")] == 1
+    assert [record.owner for record in net.structure.param_records] == [None] * 4
 
 
 @pytest.mark.parametrize("call", ["blob_by_name", "layer_by_name"])
@@ -362,12 +362,12 @@ def test_the_report_says_what_did_not_meet():
 )
 def test_weights_that_do_not_fit_change_nothing(text, error, says):
     net = small()
-    before = [b.data.copy() for b in net.params_list]
+    before = [b.data.copy() for b in net.structure.params_list]
 
     with pytest.raises(error, match=says):
         net.load(small(text=text, seed=8).to_proto())
 
-    for blob, values in zip(net.params_list, before, strict=True):
+    for blob, values in zip(net.structure.params_list, before, strict=True):
         np.testing.assert_array_equal(blob.data, values)
 
 
@@ -455,7 +455,7 @@ def test_a_dropped_net_frees_its_memory():
 
     net = small()
     net.forward_backward()
-    memory = weakref.ref(net.params_list[0].data_memory)
+    memory = weakref.ref(net.structure.params_list[0].data_memory)
 
     del net
     gc.collect()

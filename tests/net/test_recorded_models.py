@@ -33,7 +33,7 @@ def check(folder: Path, name: str, device: str) -> None:
     for key, expected in np.load(judge).items():
         blob = key.replace("__", "/")
         if blob not in net.blobs:  # OpenCV names outputs after layers
-            blob = net.blob_names[net.top_ids(net.layer_names.index(blob))[0]]
+            blob = net.blob_names[net.structure.top_ids(net.layer_names.index(blob))[0]]
         found = net.blobs[blob].cpu_data()
         scale = max(1e-3, float(np.abs(expected).max()))
         np.testing.assert_allclose(

@@ -72,7 +72,7 @@ def folder(tmp_path_factory):
 
 
 def values(solver):
-    return [blob.cpu_data().tobytes() for blob in solver.net.params_list]
+    return [blob.cpu_data().tobytes() for blob in solver.net.structure.params_list]
 
 
 @pytest.mark.parametrize("name", NETS)

@@ -212,21 +212,23 @@ def describe(net: Any) -> dict[str, Any]:
         {
             "name": name,
             "type": layer.type,
-            "bottoms": [names[b] for b in net.bottom_ids(i)],
-            "tops": [names[t] for t in net.top_ids(i)],
+            "bottoms": [names[b] for b in net.structure.bottom_ids(i)],
+            "tops": [names[t] for t in net.structure.top_ids(i)],
         }
         for i, (name, layer) in enumerate(zip(net.layer_names, net.layers, strict=True))
     ]
-    needs = zip(net.layer_names, net.layer_need_backward, strict=True)
+    needs = zip(net.layer_names, net.structure.layer_need_backward, strict=True)
     return {
         "layers": layers,
-        "blobs": {name: blob.shape for name, blob in zip(names, net.blob_list, strict=True)},
+        "blobs": {
+            name: blob.shape for name, blob in zip(names, net.structure.blob_list, strict=True)
+        },
         "params": {k: [p.shape for p in blobs] for k, blobs in net.params.items()},
         "inputs": list(net.inputs),
         "outputs": list(net.outputs),
-        "loss_weights": dict(zip(names, map(float, net.blob_loss_weights), strict=True)),
+        "loss_weights": dict(zip(names, map(float, net.structure.blob_loss_weights), strict=True)),
         "needs_backward": [name for name, need in needs if need],
-        "memory_bytes": net.memory_used,
+        "memory_bytes": net.structure.memory_used,
     }
 
 

@@ -105,7 +105,7 @@ def expect_same(got: Arrays, want: Arrays, dtype: str, device: str | Device) -> 
 def _give_gradients(net: Net) -> None:
     """Set the gradients of outputs that are no loss, the same on every device."""
     rng = np.random.default_rng(SEED)
-    weights = dict(zip(net.blob_names, net.blob_loss_weights, strict=True))
+    weights = dict(zip(net.blob_names, net.structure.blob_loss_weights, strict=True))
     for name in net.outputs:
         blob = net.blobs[name]
         if not weights[name]:
@@ -119,16 +119,18 @@ def _collected(net: Net) -> Arrays:
     gradient the first layer's.
     """
     found: Arrays = {}
-    names, blobs = net.blob_names, net.blob_list
+    names, blobs = net.blob_names, net.structure.blob_list
     wheres = [f"layer {layer.name!r} ({layer.type})" for layer in net.layers]
-    writers = {top: where for i, where in enumerate(wheres) for top in net.top_ids(i)}
+    writers = {top: where for i, where in enumerate(wheres) for top in net.structure.top_ids(i)}
     for top, where in writers.items():
         found[f"{where}, top {names[top]!r}"] = np.array(blobs[top].data)
     readers = {
         bottom: where
         for i, where in reversed(list(enumerate(wheres)))
-        for bottom, need in zip(net.bottom_ids(i), net.bottom_need_backward[i], strict=True)
-        if need and net.layer_need_backward[i]
+        for bottom, need in zip(
+            net.structure.bottom_ids(i), net.structure.bottom_need_backward[i], strict=True
+        )
+        if need and net.structure.layer_need_backward[i]
     }
     for bottom, where in readers.items():
         found[f"{where}, gradient of bottom {names[bottom]!r}"] = np.array(blobs[bottom].diff)
