@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import weakref
 
-from demitasse.data.augment.draws import WORDS
 from demitasse.data.broken import Broken, skips
 from demitasse.data.prefetch import Batch, BatchSource, Prefetcher
-from demitasse.data.random import RecordRandom
-from demitasse.data.transformer import DataTransformer
+from demitasse.data.transform.augment.draws import WORDS
+from demitasse.data.transform.random import RecordRandom
+from demitasse.data.transform.transformer import DataTransformer
 from demitasse.layers.base import Between, Blobs, Exactly, Layer, positive
 from demitasse.proto import TransformationParameter
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 
 from demitasse.backends.random import bits, stream_of
-from demitasse.data.database_batches import DatabaseBatches
+from demitasse.data.sources.database import DatabaseBatches
 from demitasse.errors import ConfigError
 from demitasse.layers._data_base import EpochDataLayer
 from demitasse.layers.base import Blobs, positive

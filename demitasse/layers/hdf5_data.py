@@ -5,8 +5,8 @@ Source: Caffe, ``src/caffe/layers/hdf5_data_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.data.hdf5 import read_list
-from demitasse.data.hdf5_batches import Hdf5Batches
+from demitasse.data.databases.hdf5 import read_list
+from demitasse.data.sources.hdf5 import Hdf5Batches
 from demitasse.errors import ConfigError
 from demitasse.layers._data_base import EpochDataLayer
 from demitasse.layers.base import AtLeast, Blobs, positive

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from demitasse.backends.random import bits, stream_of
-from demitasse.data.image_list import ImageListBatches, read_image_list
-from demitasse.data.order import Order
+from demitasse.data.sources.image_list import ImageListBatches, read_image_list
+from demitasse.data.sources.order import Order
 from demitasse.errors import ConfigError
 from demitasse.layers._data_base import EpochDataLayer
 from demitasse.layers.base import Blobs, Exactly, positive

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from demitasse.data.augment.augmenter import Augmenter
-from demitasse.data.augment.draws import WORDS
-from demitasse.data.label_images import LabelImageBatches, Look, read_pairs
-from demitasse.data.order import Order
-from demitasse.data.random import RecordRandom
-from demitasse.data.transformer import crop_of
+from demitasse.data.sources.label_images import LabelImageBatches, Look, read_pairs
+from demitasse.data.sources.order import Order
+from demitasse.data.transform.augment.augmenter import Augmenter
+from demitasse.data.transform.augment.draws import WORDS
+from demitasse.data.transform.random import RecordRandom
+from demitasse.data.transform.transformer import crop_of
 from demitasse.errors import ConfigError
 from demitasse.layers._data_base import EpochDataLayer
 from demitasse.layers.base import Between, Blobs, positive

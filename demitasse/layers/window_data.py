@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from demitasse.data.augment.augmenter import FIELDS
-from demitasse.data.random import RecordRandom
-from demitasse.data.window_cut import Cut
-from demitasse.data.window_file import read_window_file
-from demitasse.data.windows import WindowBatches, window_mean
+from demitasse.data.images.window import Cut
+from demitasse.data.sources.window_file import read_window_file
+from demitasse.data.sources.windows import WindowBatches, window_mean
+from demitasse.data.transform.augment.augmenter import FIELDS
+from demitasse.data.transform.random import RecordRandom
 from demitasse.errors import ConfigError
 from demitasse.layers._data_base import PrefetchingDataLayer
 from demitasse.layers.base import Blobs, Exactly, positive

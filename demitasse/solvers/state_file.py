@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.atomic import atomic_write
-from demitasse.data.hdf5 import array_of, damage
+from demitasse.data.databases.hdf5 import array_of, damage
 from demitasse.errors import SnapshotError, WeightsError
 from demitasse.paths import is_file
 from demitasse.proto import (

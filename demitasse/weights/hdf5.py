@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.atomic import atomic_write
-from demitasse.data.hdf5 import array_of, damage
+from demitasse.data.databases.hdf5 import array_of, damage
 from demitasse.errors import WeightsError
 from demitasse.weights.store import ParameterStore
 

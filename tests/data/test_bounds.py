@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from demitasse import load_weights
-from demitasse.data.hdf5 import Hdf5File
-from demitasse.data.hdf5_batches import Hdf5Batches
-from demitasse.data.mean import read_mean
-from demitasse.data.mnist import read_idx
+from demitasse.data.databases.hdf5 import Hdf5File
+from demitasse.data.databases.mnist import read_idx
 from demitasse.data.prefetch import Batch
+from demitasse.data.sources.hdf5 import Hdf5Batches
+from demitasse.data.transform.mean import read_mean
 from demitasse.errors import ConfigError, DataError, WeightsError
 from demitasse.paths import is_file, is_folder, resolve
 from demitasse.proto import BlobProto, NetParameter

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from demitasse.data.broken import Broken
-from demitasse.data.list_walk import ListWalk
 from demitasse.data.prefetch import Batch
+from demitasse.data.sources.list_walk import ListWalk
 from demitasse.errors import DataError
 
 

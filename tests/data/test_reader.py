@@ -2,9 +2,9 @@
 
 import pytest
 
-from demitasse.data.db import open_db
-from demitasse.data.lmdb import LmdbDatabase, write_lmdb
-from demitasse.data.reader import RecordReader
+from demitasse.data.databases.database import open_db
+from demitasse.data.databases.lmdb import LmdbDatabase, write_lmdb
+from demitasse.data.databases.reader import RecordReader
 from demitasse.errors import DataError
 from demitasse.proto import Datum
 

@@ -8,8 +8,8 @@ import PIL.Image
 import pytest
 
 from demitasse.config import settings
-from demitasse.data.datum import array_to_datum
-from demitasse.data.lmdb import write_lmdb
+from demitasse.data.databases.datum import array_to_datum
+from demitasse.data.databases.lmdb import write_lmdb
 from demitasse.errors import ConfigError, DataError
 from demitasse.testing import make_layer
 

@@ -5,7 +5,7 @@ Source: Caffe, ``src/caffe/layers/data_layer.cpp`` (``Next``, ``Skip``).
 
 from __future__ import annotations
 
-from demitasse.data.db import Database, Raw, printable
+from demitasse.data.databases.database import Database, Raw, printable
 from demitasse.errors import DataError
 
 __all__ = ["RecordReader"]

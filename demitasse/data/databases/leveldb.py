@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NoReturn
 
-from demitasse.data._leveldb_files import (
+from demitasse.data.databases._leveldb_files import (
     VALUE,
     DamagedError,
     Entry,
@@ -22,7 +22,7 @@ from demitasse.data._leveldb_files import (
     read_manifest,
     table_entries,
 )
-from demitasse.data.db import Mode, what_is_there
+from demitasse.data.databases.database import Mode, what_is_there
 from demitasse.errors import ConfigError, DataError
 
 __all__ = ["LevelDbCursor", "LevelDbDatabase", "open_database"]

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from demitasse.data.db import Mode, what_is_there
+from demitasse.data.databases.database import Mode, what_is_there
 from demitasse.errors import DataError
 
 if TYPE_CHECKING:

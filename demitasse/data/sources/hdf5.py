@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from demitasse.data.hdf5 import Hdf5File
-from demitasse.data.order import Order
+from demitasse.data.databases.hdf5 import Hdf5File
 from demitasse.data.prefetch import Batch
+from demitasse.data.sources.order import Order
 from demitasse.errors import DataError
 
 __all__ = ["Hdf5Batches"]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from demitasse.data.image import Color, decode_image
+from demitasse.data.images.decode import Color, decode_image
 from demitasse.errors import DataError, ShapeError
 from demitasse.proto import Datum, floats
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from demitasse.data.augment.draws import Choice, Draws
-from demitasse.data.augment.interpolate import interpolate
-from demitasse.data.augment.levels import rounded
+from demitasse.data.images.interpolate import interpolate
+from demitasse.data.images.levels import rounded
+from demitasse.data.transform.augment.draws import Choice, Draws
 from demitasse.errors import ConfigError, ShapeError
 from demitasse.proto import ResizeParameter
 

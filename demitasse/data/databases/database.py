@@ -31,7 +31,7 @@ Raw = bytes | memoryview
 Mode = Literal["read", "write", "new"]
 """``read``, ``write`` (add to what is there) or ``new`` (refused when something is there)."""
 
-BACKENDS = {"LMDB": "demitasse.data.lmdb", "LEVELDB": "demitasse.data.leveldb"}
+BACKENDS = {"LMDB": "demitasse.data.databases.lmdb", "LEVELDB": "demitasse.data.databases.leveldb"}
 """Backend of ``data_param`` -> the module whose ``open_database`` opens it."""
 
 

@@ -14,9 +14,9 @@ from itertools import permutations
 
 import numpy as np
 
-from demitasse.data.augment.colors import bgr_to_hsv, hsv_to_bgr
-from demitasse.data.augment.draws import Choice, Draws
-from demitasse.data.augment.levels import rounded
+from demitasse.data.images.colors import bgr_to_hsv, hsv_to_bgr
+from demitasse.data.images.levels import rounded
+from demitasse.data.transform.augment.draws import Choice, Draws
 from demitasse.errors import ConfigError, ShapeError
 from demitasse.proto import DistortionParameter
 

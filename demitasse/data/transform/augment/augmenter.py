@@ -16,11 +16,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from demitasse.data.augment.distort import Distort
-from demitasse.data.augment.draws import Draws
-from demitasse.data.augment.expand import Expand
-from demitasse.data.augment.noise import Noise
-from demitasse.data.augment.resize import Resize
+from demitasse.data.transform.augment.distort import Distort
+from demitasse.data.transform.augment.draws import Draws
+from demitasse.data.transform.augment.expand import Expand
+from demitasse.data.transform.augment.noise import Noise
+from demitasse.data.transform.augment.resize import Resize
 from demitasse.errors import ConfigError, ShapeError
 from demitasse.proto import TransformationParameter
 

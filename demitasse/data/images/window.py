@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from demitasse.data.resize import resize_image
+from demitasse.data.images.resize import resize_image
 from demitasse.errors import DataError
 
 __all__ = ["Cut", "cut_window"]

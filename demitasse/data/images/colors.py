@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from demitasse.data.augment.levels import rounded
+from demitasse.data.images.levels import rounded
 
 __all__ = [
     "bgr_to_gray",

@@ -16,12 +16,12 @@ from typing import NamedTuple
 import numpy as np
 
 from demitasse.data.broken import Broken
-from demitasse.data.image import Color, read_image
-from demitasse.data.list_walk import ListWalk
-from demitasse.data.order import Order
+from demitasse.data.images.decode import Color, read_image
+from demitasse.data.images.resize import resize_image
 from demitasse.data.prefetch import Batch
-from demitasse.data.resize import resize_image
-from demitasse.data.transformer import DataTransformer
+from demitasse.data.sources.list_walk import ListWalk
+from demitasse.data.sources.order import Order
+from demitasse.data.transform.transformer import DataTransformer
 from demitasse.errors import ConfigError, DataError, DemitasseError
 
 __all__ = ["Entry", "ImageListBatches", "read_image_list"]

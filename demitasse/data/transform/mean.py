@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from demitasse.data.datum import datum_to_array
-from demitasse.data.db import open_db, printable, records
+from demitasse.data.databases.database import open_db, printable, records
+from demitasse.data.databases.datum import datum_to_array
 from demitasse.errors import DataError, DemitasseError, WeightsError
 from demitasse.proto import BlobProto, Datum, floats, set_floats, stored_shape
 

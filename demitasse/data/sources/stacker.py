@@ -14,11 +14,11 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from demitasse.data.broken import RecordError
-from demitasse.data.datum import Label, datum_to_array, label_of
-from demitasse.data.db import Raw
-from demitasse.data.image import Color
-from demitasse.data.records import Images
+from demitasse.data.databases.database import Raw
+from demitasse.data.databases.datum import Label, datum_to_array, label_of
+from demitasse.data.images.decode import Color
 from demitasse.data.threads import Threads
+from demitasse.data.transform.records import Images
 from demitasse.errors import DemitasseError
 from demitasse.proto import Datum
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from demitasse.data._lmdb_environment import acquire, let_go
-from demitasse.data.datum import array_to_datum
-from demitasse.data.db import Mode, printable
+from demitasse.data.databases._lmdb_environment import acquire, let_go
+from demitasse.data.databases.database import Mode, printable
+from demitasse.data.databases.datum import array_to_datum
 from demitasse.errors import ConfigError, DataError
 from demitasse.proto import Datum
 

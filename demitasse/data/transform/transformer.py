@@ -2,10 +2,10 @@
 
 A record is cut out (anywhere in phase TRAIN, the centre in phase TEST), the mean is subtracted, the
 result is scaled and, with ``mirror``, turned left to right in one case of two: in **both** phases,
-as in Caffe. Before all that, SSD's fields have their turn: see ``demitasse.data.augment``.
+as in Caffe. Before all that SSD's fields have their turn: ``demitasse.data.transform.augment``.
 
 Source: Caffe, ``src/caffe/data_transformer.cpp``. Which records are mirrored and where they are cut
-is ours: see ``demitasse.data.random``.
+is ours: see ``demitasse.data.transform.random``.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pathlib import Path
 import numpy as np
 
 from demitasse.blob import Blob
-from demitasse.data.augment.augmenter import Augmenter
-from demitasse.data.augment.draws import WORDS
 from demitasse.data.broken import RecordError
-from demitasse.data.image import Color
-from demitasse.data.mean import read_mean
-from demitasse.data.random import RandomWords, RecordRandom, words_of
-from demitasse.data.records import Images, as_batch, need_shape
+from demitasse.data.images.decode import Color
 from demitasse.data.threads import Threads
+from demitasse.data.transform.augment.augmenter import Augmenter
+from demitasse.data.transform.augment.draws import WORDS
+from demitasse.data.transform.mean import read_mean
+from demitasse.data.transform.random import RandomWords, RecordRandom, words_of
+from demitasse.data.transform.records import Images, as_batch, need_shape
 from demitasse.errors import ConfigError, DemitasseError, ShapeError
 from demitasse.paths import resolve
 from demitasse.proto import Datum, TransformationParameter

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from demitasse.data.augment.draws import Choice, Draws
-from demitasse.data.augment.levels import rounded
+from demitasse.data.images.levels import rounded
+from demitasse.data.transform.augment.draws import Choice, Draws
 from demitasse.errors import ConfigError, ShapeError
 from demitasse.proto import ExpansionParameter
 

@@ -3,7 +3,7 @@
 Each is a weighted sum of old pixels in both directions. Unlike Pillow's, all but AREA take the same
 few neighbours however much a picture shrinks.
 
-Compared with OpenCV, within one level. LINEAR is exact, see ``demitasse.data.resize``.
+Compared with OpenCV, within one level. LINEAR is exact, see ``demitasse.data.images.resize``.
 
 Source: OpenCV, ``modules/imgproc/src/resize.cpp``.
 """
@@ -14,8 +14,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from demitasse.data.augment.levels import rounded
-from demitasse.data.resize import resize_image
+from demitasse.data.images.levels import rounded
+from demitasse.data.images.resize import resize_image
 
 __all__ = ["MODES", "interpolate"]
 

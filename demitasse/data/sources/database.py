@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from demitasse.data.broken import Broken, RecordError
-from demitasse.data.datum import Label
-from demitasse.data.db import Raw, open_db
+from demitasse.data.databases.database import Raw, open_db
+from demitasse.data.databases.datum import Label
+from demitasse.data.databases.reader import RecordReader
 from demitasse.data.prefetch import Batch
-from demitasse.data.reader import RecordReader
-from demitasse.data.stacker import Stacker
-from demitasse.data.transformer import DataTransformer, Images
+from demitasse.data.sources.stacker import Stacker
+from demitasse.data.transform.transformer import DataTransformer, Images
 from demitasse.errors import DataError, DemitasseError
 
 __all__ = ["DatabaseBatches"]

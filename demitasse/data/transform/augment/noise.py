@@ -17,17 +17,17 @@ from collections.abc import Callable
 
 import numpy as np
 
-from demitasse.data.augment.colors import (
+from demitasse.data.images.colors import (
     bgr_to_gray,
     bgr_to_hsv,
     bgr_to_lab,
     bgr_to_ycrcb,
     ycrcb_to_bgr,
 )
-from demitasse.data.augment.draws import Choice, Draws
-from demitasse.data.augment.histogram import equalize, equalize_parts
-from demitasse.data.augment.levels import rounded
-from demitasse.data.image import decode_image
+from demitasse.data.images.decode import decode_image
+from demitasse.data.images.histogram import equalize, equalize_parts
+from demitasse.data.images.levels import rounded
+from demitasse.data.transform.augment.draws import Choice, Draws
 from demitasse.errors import ConfigError, DataError, ShapeError
 from demitasse.proto import NoiseParameter
 

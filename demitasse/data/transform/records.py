@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from demitasse.blob import Blob
-from demitasse.data.datum import datum_to_array
-from demitasse.data.image import Color
+from demitasse.data.databases.datum import datum_to_array
+from demitasse.data.images.decode import Color
 from demitasse.errors import ShapeError
 from demitasse.proto import Datum
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from demitasse.data.broken import Broken
-from demitasse.data.image import decode_image
-from demitasse.data.mean import read_mean
+from demitasse.data.images.decode import decode_image
+from demitasse.data.images.window import Cut, cut_window
 from demitasse.data.prefetch import Batch
-from demitasse.data.random import RecordRandom
-from demitasse.data.window_cut import Cut, cut_window
-from demitasse.data.window_file import Window, WindowFile
+from demitasse.data.sources.window_file import Window, WindowFile
+from demitasse.data.transform.mean import read_mean
+from demitasse.data.transform.random import RecordRandom
 from demitasse.errors import ConfigError, DataError, DemitasseError, ShapeError
 
 __all__ = ["WindowBatches", "window_mean"]

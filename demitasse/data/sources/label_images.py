@@ -14,16 +14,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from demitasse.data.augment.augmenter import Augmenter
-from demitasse.data.augment.interpolate import interpolate
 from demitasse.data.broken import Broken
-from demitasse.data.image import Color, read_image
-from demitasse.data.image_list import Find
-from demitasse.data.list_walk import ListWalk
-from demitasse.data.order import Order
+from demitasse.data.images.decode import Color, read_image
+from demitasse.data.images.interpolate import interpolate
+from demitasse.data.images.resize import resize_image
 from demitasse.data.prefetch import Batch
-from demitasse.data.random import RandomWords
-from demitasse.data.resize import resize_image
+from demitasse.data.sources.image_list import Find
+from demitasse.data.sources.list_walk import ListWalk
+from demitasse.data.sources.order import Order
+from demitasse.data.transform.augment.augmenter import Augmenter
+from demitasse.data.transform.random import RandomWords
 from demitasse.errors import DataError, DemitasseError, ShapeError
 
 __all__ = ["LabelImageBatches", "Look", "Pair", "read_pairs"]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from demitasse.data.db import Raw
+from demitasse.data.databases.database import Raw
 from demitasse.errors import DataError
 
 if TYPE_CHECKING:
