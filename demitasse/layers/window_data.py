@@ -72,14 +72,11 @@ class WindowData(PrefetchingDataLayer):
             self.windows.channels,
             size,
         )
-        self.open_source(0)
-        top[0].reshape((self.batch_size, self.windows.channels, size, size))
-        top[1].reshape((self.batch_size,))
+        self.shape_tops(top)
 
     def open_source(self, position: int) -> WindowBatches:
         p, transform = self.param.window_data_param, self.param.transform_param
         context = self.context
-        sharded = self.phase == "TRAIN"
         return WindowBatches(
             self.source,
             self.windows,
@@ -92,8 +89,5 @@ class WindowData(PrefetchingDataLayer):
             scale=transform.scale * p.scale,
             random=RecordRandom(context.seed, self.name),
             cache=p.cache_images,
-            position=position,
-            rank=context.rank if sharded else 0,
-            ranks=context.ranks if sharded else 1,
-            broken=self.broken(p.on_error),
+            reading=self.reading(position, p.on_error),
         )

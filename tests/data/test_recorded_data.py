@@ -11,8 +11,8 @@ from demitasse.data.databases.database import open_db, records
 from demitasse.data.databases.datum import datum_to_array
 from demitasse.data.databases.lmdb import write_database
 from demitasse.data.databases.mnist import read_mnist
-from demitasse.data.prefetch import Batch
 from demitasse.data.sources.database import DatabaseBatches
+from demitasse.data.sources.source import Batch
 from demitasse.data.transform.mean import compute_mean, read_mean
 from demitasse.data.transform.transformer import DataTransformer
 from demitasse.proto import DataParameter, Datum, NetParameter

@@ -5,15 +5,17 @@ Source: Caffe, ``src/caffe/layers/data_layer.cpp`` (``load_batch``).
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from demitasse.data.broken import Broken, RecordError
+from demitasse.data.broken import RecordError, nothing_left
 from demitasse.data.databases.database import Raw, open_db
 from demitasse.data.databases.datum import Label
-from demitasse.data.databases.reader import RecordReader
-from demitasse.data.prefetch import Batch
+from demitasse.data.sources.reader import RecordReader
+from demitasse.data.sources.source import Batch, Reading, Shape
 from demitasse.data.sources.stacker import Stacker
 from demitasse.data.transform.transformer import DataTransformer, Images
 from demitasse.errors import DataError, DemitasseError
@@ -21,12 +23,17 @@ from demitasse.errors import DataError, DemitasseError
 __all__ = ["DatabaseBatches"]
 
 
+class Loaded(NamedTuple):
+    """A good record: its number, its bytes, what shape it becomes (C, h, w), and its label."""
+
+    number: int
+    raw: Raw
+    shape: Shape
+    label: Label
+
+
 class DatabaseBatches:
     """Fills batches with the records of a database, in order and round and round.
-
-    Where a broken record is skipped, the next good one of the database stands in for it; it comes
-    again in its own place. So each place in a batch depends on its number alone, whatever the
-    number of ranks. In whole epochs, which count, the batch becomes smaller instead.
 
     Args:
         path: Where the database is.
@@ -34,11 +41,7 @@ class DatabaseBatches:
         transformer: What is done to each record.
         batch_size: Records in a batch.
         labels: Whether labels are wanted.
-        position: Records that all ranks together have read before.
-        rank: Which of the ranks this is, from 0.
-        ranks: How many there are.
-        whole_epochs: Whether to begin with the first record, and to end a batch with the last one.
-        broken: What becomes of broken records; None refuses them.
+        reading: Where to begin, and which share of the records to take.
 
     Raises:
         DataError: The database cannot be opened or is empty.
@@ -52,37 +55,24 @@ class DatabaseBatches:
         batch_size: int,
         *,
         labels: bool = True,
-        position: int = 0,
-        rank: int = 0,
-        ranks: int = 1,
-        whole_epochs: bool = False,
-        broken: Broken | None = None,
+        reading: Reading | None = None,
     ) -> None:
+        reading = reading or Reading()
         self._transformer, self._stacker = transformer, Stacker(transformer.color)
         self._source, self._batch_size, self._labels = str(path), batch_size, labels
-        self._position, self._ranks = position, ranks
-        self._broken = broken or Broken()
+        self._position, self._step = reading.position, reading.shard.ranks
+        self._whole_epochs, self._broken = reading.whole_epochs, reading.broken
         self._database = open_db(path, backend)
-        self._reader = RecordReader(self._database, position, rank, ranks)
-        self._whole_epochs = whole_epochs
-        if whole_epochs:
+        self._reader = RecordReader(self._database, reading.position, reading.shard)
+        if self._whole_epochs:
             self._position -= self._reader.begin_round()
 
-    def first_shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the shapes of the first batch: data (N, C, h, w), labels (N,) or (N, labels)."""
-        number = at = self._reader.number
-        while True:
-            try:
-                images, labels = self._stacker.stack([self._reader.record(at)])
-                images = self._transformer.augment(images, first=number)
-                shape = self._shape_of(images)
-                return (self._batch_size, *shape), (self._batch_size, *np.shape(labels[0]))
-            except RecordError as error:
-                if not self._broken.skip:
-                    raise self._placed(error, at) from error
-                at = self._after(at, number, error)
-            except DemitasseError as error:
-                raise self._placed(error, at) from error
+    def shapes(self) -> list[Shape]:
+        """Return the shapes of a batch: data (N, C, h, w) and labels (N,) or (N, labels)."""
+        slot = self._reader.number
+        first = self._broken.find_one(lambda n: self._load(n, slot), self._round_from(slot))
+        N = self._batch_size
+        return [(N, *first.shape), (N, *np.shape(first.label))][: 1 + self._labels]
 
     def fill(self, batch: Batch) -> None:
         """Make the next batch: data (N, C, h, w) and, if wanted, labels (N,) or (N, labels).
@@ -90,12 +80,13 @@ class DatabaseBatches:
         Raises:
             DataError: A record cannot be read or transformed; names it.
         """
-        places: list[int] = []
-        while not places:  # all records of a batch may be broken
-            number = self._reader.number
+        made = False
+        while not made:  # all records of a batch may be broken
+            first = self._reader.number
             records = self._reader.take(self._batch_size, to_end=self._whole_epochs)
-            self._position += len(records) * self._ranks
-            places = self._fill(batch, records, number)
+            self._position += len(records) * self._step
+            slots = range(first, first + len(records) * self._step, self._step)
+            made = self._fill(batch, records, slots)
         batch.position, batch.last = self._position, self._whole_epochs and self._reader.at_start
         batch.skipped = self._broken.count
 
@@ -106,49 +97,77 @@ class DatabaseBatches:
         self._reader.close()
         self._database.close()
 
-    def _fill(self, batch: Batch, records: list[Raw], number: int) -> list[int]:
-        """Make a batch of some records, the first of that number; return which are in it."""
-        places = list(range(len(records)))
-        sources = [number + place * self._ranks for place in places]
-        while places:
+    def _fill(self, batch: Batch, records: list[Raw], slots: range) -> bool:
+        """Make a batch of some records, or of good ones for them; tell whether there are any."""
+        try:
+            self._make(batch, records, slots.start, range(len(slots)))
+            return True
+        except RecordError as error:
+            if not (error.broken and self._broken.skip):
+                raise self._placed(error, slots[error.index]) from error
+        except DemitasseError as error:
+            raise self._placed(error, slots.start) from error
+        good = self._without_broken(records, slots)
+        if good:
             try:
-                self._make(batch, records, number, places)
-                break
+                self._make(batch, [one.raw for one in good.values()], slots.start, list(good))
             except RecordError as error:
-                i = error.index
-                fault = self._placed(error, sources[i])
-                if not error.broken:
-                    raise fault from error
-                begin = number + places[i] * self._ranks
-                if sources[i] == begin:
-                    self._broken.note(fault, begin // (self._reader.size or begin + 1))
-                if self._whole_epochs:
-                    del records[i], places[i], sources[i]
-                    if not places and self._reader.at_start:
-                        raise fault from error
-                else:
-                    sources[i] = self._after(sources[i], begin, error)
-                    records[i] = self._reader.record(sources[i])
-            except DemitasseError as error:
+                number = list(good.values())[error.index].number
                 raise self._placed(error, number) from error
-        return places
+        return bool(good)
 
-    def _make(self, batch: Batch, records: list[Raw], number: int, places: list[int]) -> None:
+    def _without_broken(self, records: list[Raw], slots: range) -> dict[int, Loaded]:
+        """Return the good records for a batch by their places, and count the broken ones."""
+        good: dict[int, Loaded] = {}
+        for place, (slot, raw) in enumerate(zip(slots, records, strict=True)):
+            one, fault = self._find(slot, raw)
+            if fault is not None:
+                self._broken.note(fault, slot // (self._reader.size or slot + 1))
+            if one is not None:
+                good[place] = one
+            elif fault is not None and not self._whole_epochs:
+                raise fault
+        if not good and self._reader.at_start:
+            raise nothing_left(self._source)
+        return good
+
+    def _find(self, slot: int, own: Raw) -> tuple[Loaded | None, DataError | None]:
+        """Return what comes in a slot, and what is wrong with its own record."""
+        candidates = (slot,) if self._whole_epochs else self._round_from(slot)
+        return self._broken.find(
+            lambda number: self._load(number, slot, own if number == slot else None), candidates
+        )
+
+    def _round_from(self, slot: int) -> Iterator[int]:
+        """Yield the numbers of all records of the database, the first of them ``slot``."""
+        number = slot
+        while self._reader.size is None or number - slot < self._reader.size:
+            yield number
+            number += 1
+
+    def _load(self, number: int, slot: int, raw: Raw | None = None) -> Loaded:
+        """Return a record as it comes in a slot.
+
+        Raises:
+            DataError: It is broken; names it.
+        """
+        raw = self._reader.record(number) if raw is None else raw
+        try:
+            images, labels = self._stacker.stack([raw])
+            shape = self._shape_of(self._transformer.augment(images, first=slot))
+        except DemitasseError as error:
+            raise self._placed(error, number) from error
+        return Loaded(number, raw, shape, labels[0])
+
+    def _make(self, batch: Batch, records: list[Raw], first: int, places: Sequence[int]) -> None:
         images, labels = self._stacker.stack(records)
-        step = self._ranks
-        images = self._transformer.augment(images, first=number, step=step, places=places)
+        step = self._step
+        images = self._transformer.augment(images, first=first, step=step, places=places)
         data = batch.array(0, (len(records), *self._shape_of(images)))
-        self._transformer.finish(images, data, first=number, step=step, places=places)
+        self._transformer.finish(images, data, first=first, step=step, places=places)
         if self._labels:
             stacked = _stacked(labels)
             batch.array(1, stacked.shape)[...] = stacked
-
-    def _after(self, at: int, begin: int, error: RecordError) -> int:
-        """Return the record that comes after ``at``, where that is not ``begin`` again."""
-        size = self._reader.size
-        if not error.broken or (size is not None and at + 1 - begin >= size):
-            raise self._placed(error, at) from error
-        return at + 1
 
     def _shape_of(self, images: Images) -> tuple[int, int, int]:
         """Return what the records of a batch become; they must agree."""

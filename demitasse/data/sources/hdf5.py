@@ -10,8 +10,8 @@ from contextlib import closing
 from pathlib import Path
 
 from demitasse.data.databases.hdf5 import Hdf5File
-from demitasse.data.prefetch import Batch
 from demitasse.data.sources.order import Order
+from demitasse.data.sources.source import Batch, Reading, Shape
 from demitasse.errors import DataError
 
 __all__ = ["Hdf5Batches"]
@@ -27,10 +27,7 @@ class Hdf5Batches:
         shuffle: Whether the files, and the rows in each, come in an order of their own every round.
         seed: Key of all random numbers of the net.
         name: The layer's name.
-        position: Rows that all ranks together have used before.
-        rank: Which of the ranks this is, from 0.
-        ranks: How many there are.
-        whole_epochs: Whether to begin with a round's first row, and to end a batch with its last.
+        reading: Where to begin, and which share of the records to take.
     """
 
     def __init__(
@@ -42,27 +39,25 @@ class Hdf5Batches:
         shuffle: bool = False,
         seed: int = 0,
         name: str = "",
-        position: int = 0,
-        rank: int = 0,
-        ranks: int = 1,
-        whole_epochs: bool = False,
+        reading: Reading | None = None,
     ) -> None:
         self._paths, self._names, self._batch_size = paths, names, batch_size
         self._seed, self._name, self._shuffle = seed, name, shuffle
         self._files = Order(len(paths), seed, f"{name}/files", shuffle=shuffle)
-        self._position, self._ranks = position, ranks
+        reading = reading or Reading()
+        self._position, self._step = reading.position, reading.shard.ranks
         self._visit = 0  # files opened since the first round began
         self._row = 0  # row in this visit
         self._sizes: dict[int, int] = {}  # rows of each file that was opened
         self._file: Hdf5File | None = None
-        self._shapes: list[tuple[int, ...]] = []
-        self._whole_epochs = whole_epochs
-        self._rows_in_all = self._count_rows() if whole_epochs else 0
-        if whole_epochs:
-            self._position -= position % self._rows_in_all
-        self._skip(self._position + rank)
+        self._shapes: list[Shape] = []
+        self._whole_epochs = reading.whole_epochs
+        self._rows_in_all = self._count_rows() if self._whole_epochs else 0
+        if self._whole_epochs:
+            self._position -= self._position % self._rows_in_all
+        self._skip(self._position + reading.shard.rank)
 
-    def shapes(self) -> list[tuple[int, ...]]:
+    def shapes(self) -> list[Shape]:
         """Return the shapes of a batch, one for each top."""
         shapes = self._open().shapes
         return [(self._batch_size, *shape) for shape in shapes]
@@ -89,8 +84,8 @@ class Hdf5Batches:
                     )
                     raise DataError(message, str(file.path))
                 array[place] = values
-            self._skip(self._ranks)
-        self._position += size * self._ranks
+            self._skip(self._step)
+        self._position += size * self._step
         batch.position = self._position
         batch.last = self._whole_epochs and self._position % self._rows_in_all == 0
 

@@ -15,12 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from demitasse.data.broken import Broken
 from demitasse.data.images.decode import Color, read_image
 from demitasse.data.images.resize import resize_image
-from demitasse.data.prefetch import Batch
 from demitasse.data.sources.list_walk import ListWalk
 from demitasse.data.sources.order import Order
+from demitasse.data.sources.source import Batch, Reading, Shape
 from demitasse.data.transform.transformer import DataTransformer
 from demitasse.errors import ConfigError, DataError, DemitasseError
 
@@ -121,12 +120,7 @@ class ImageListBatches:
         order: In which order they come.
         color: Channels to decode to.
         size: (height, width) in pixels that pictures are resized to, or None.
-        position: Pictures that all ranks together have used before.
-        rank: Which of the ranks this is, from 0.
-        ranks: How many there are.
-        whole_epochs: Whether to begin with a round's first picture, and to end a batch with its
-            last one.
-        broken: What becomes of pictures that cannot be used; None refuses them. See ``ListWalk``.
+        reading: Where to begin, and which share of the records to take.
     """
 
     def __init__(
@@ -140,35 +134,30 @@ class ImageListBatches:
         *,
         color: Color = "color",
         size: tuple[int, int] | None = None,
-        position: int = 0,
-        rank: int = 0,
-        ranks: int = 1,
-        whole_epochs: bool = False,
-        broken: Broken | None = None,
+        reading: Reading | None = None,
     ) -> None:
         self._source, self._entries, self._find = source, entries, find
         self._transformer, self._batch_size, self._order = transformer, batch_size, order
         self._color, self._size = color, size
+        count = len(entries[0].labels)
+        self._label_shape: Shape = () if count == 1 else (count,)
         self._walk = ListWalk(
             str(source),
             len(entries),
             self._read,
             batch_size,
-            position=position,
-            rank=rank,
-            ranks=ranks,
-            whole_epochs=whole_epochs,
-            broken=broken,
+            reading or Reading(),
         )
 
-    def first_shape(self) -> tuple[int, ...]:
-        """Return the shape of the first batch: (N, C, h, w).
+    def shapes(self) -> list[Shape]:
+        """Return the shapes of a batch: data (N, C, h, w) and labels (N,) or (N, labels).
 
         Raises:
             DataError: The first picture cannot be used; names it.
         """
         picture = self._walk.first()
-        return (self._batch_size, *self._transformer.infer_shape(picture.pixels.shape))
+        shape = self._transformer.infer_shape(picture.pixels.shape)
+        return [(self._batch_size, *shape), (self._batch_size, *self._label_shape)]
 
     def fill(self, batch: Batch) -> None:
         """Make the next batch: data (N, C, h, w) and labels (N,), or (N, labels).
@@ -177,7 +166,7 @@ class ImageListBatches:
             DataError: A picture cannot be read, or becomes another size than the first; names it.
         """
         pictures = self._walk.take(batch)
-        labels = batch.array(1, (len(pictures), *self.label_shape[1:]))
+        labels = batch.array(1, (len(pictures), *self._label_shape))
         shape = self._transformer.infer_shape(pictures[0].pixels.shape)
         data = batch.array(0, (len(pictures), *shape))
         for index, (number, entry, pixels) in enumerate(pictures):
@@ -186,12 +175,6 @@ class ImageListBatches:
                 self._transformer.finish([pixels], data[index : index + 1], first=number)
             except DemitasseError as error:
                 raise self._placed(error, entry) from error
-
-    @property
-    def label_shape(self) -> tuple[int, ...]:
-        """Shape of the labels of a batch."""
-        count = len(self._entries[0].labels)
-        return (self._batch_size,) if count == 1 else (self._batch_size, count)
 
     def close(self) -> None:
         """Let go of threads; no file is kept open."""

@@ -14,14 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from demitasse.data.broken import Broken
 from demitasse.data.images.decode import Color, read_image
 from demitasse.data.images.interpolate import interpolate
 from demitasse.data.images.resize import resize_image
-from demitasse.data.prefetch import Batch
 from demitasse.data.sources.image_list import Find
 from demitasse.data.sources.list_walk import ListWalk
 from demitasse.data.sources.order import Order
+from demitasse.data.sources.source import Batch, Reading, Shape
 from demitasse.data.transform.augment.augmenter import Augmenter
 from demitasse.data.transform.random import RandomWords
 from demitasse.errors import DataError, DemitasseError, ShapeError
@@ -118,12 +117,7 @@ class LabelImageBatches:
         order: In which order they come.
         random: Random words by record, to be cut out and mirrored by.
         augment_random: Random words by record, for the augmenter.
-        position: Pictures that all ranks together have used before.
-        rank: Which of the ranks this is, from 0.
-        ranks: How many there are.
-        whole_epochs: Whether to begin with a round's first picture, and to end a batch with its
-            last one.
-        broken: What becomes of pictures that cannot be used; None refuses them. See ``ListWalk``.
+        reading: Where to begin, and which share of the records to take.
     """
 
     def __init__(
@@ -138,11 +132,7 @@ class LabelImageBatches:
         *,
         random: RandomWords,
         augment_random: RandomWords,
-        position: int = 0,
-        rank: int = 0,
-        ranks: int = 1,
-        whole_epochs: bool = False,
-        broken: Broken | None = None,
+        reading: Reading | None = None,
     ) -> None:
         self._source, self._pairs, self._find, self._look = source, pairs, find, look
         self._augmenter, self._order, self._batch_size = augmenter, order, batch_size
@@ -152,17 +142,18 @@ class LabelImageBatches:
             len(pairs),
             self._read,
             batch_size,
-            position=position,
-            rank=rank,
-            ranks=ranks,
-            whole_epochs=whole_epochs,
-            broken=broken,
+            reading or Reading(),
         )
 
-    def first_shape(self) -> tuple[int, ...]:
-        """Return the shape of the first batch: (N, C, h, w)."""
-        pixels = self._walk.first().pixels
-        return (self._batch_size, len(pixels), *(self._look.crop or pixels.shape[1:]))
+    def shapes(self) -> list[Shape]:
+        """Return the shapes of a batch: data (N, C, h, w), labels (N, 1, h, w), sizes (N, 1, 1, 2).
+
+        Raises:
+            DataError: The first image cannot be used; names it.
+        """
+        pixels, N = self._walk.first().pixels, self._batch_size
+        h, w = self._look.crop or pixels.shape[1:]
+        return [(N, len(pixels), h, w), (N, 1, h, w), (N, 1, 1, 2)]
 
     def fill(self, batch: Batch) -> None:
         """Make the next batch: data (N, C, h, w), labels (N, 1, h, w) and sizes (N, 1, 1, 2).

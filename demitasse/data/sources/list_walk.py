@@ -1,8 +1,6 @@
 """ListWalk: the items of a list, round and round, as one rank of several sees them.
 
-Items are numbered on and on through all rounds. Where a broken one is skipped, the next good one
-stands in for it; it comes again in its own place. So each place in a batch depends on its number
-alone. In whole epochs, which count, the batch becomes smaller instead.
+Items are numbered on and on through all rounds; see ``Broken`` for what becomes of broken ones.
 """
 
 from __future__ import annotations
@@ -10,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from demitasse.data.broken import Broken
-from demitasse.data.prefetch import Batch
+from demitasse.data.broken import nothing_left
+from demitasse.data.sources.source import Batch, Reading
 from demitasse.data.threads import Threads
 from demitasse.errors import DataError
 
@@ -26,15 +24,10 @@ class ListWalk(Generic[Item]):
     Args:
         source: The list, for messages.
         size: Items in it.
-        read: Returns the item of one number as it comes in the place of another one: what is
-            random about it is random by the latter. Raises DataError for a broken one. Several
-            threads call it at once.
+        read: Load item ``index`` for position ``slot``; randomness comes from ``slot``. Raises
+            DataError for a broken one. Several threads call it at once.
         batch_size: Items in a batch.
-        position: Items that all ranks together have used before.
-        rank: Which of the ranks this is, from 0.
-        ranks: How many there are.
-        whole_epochs: Whether to begin with a round's first item, and to end a batch with its last.
-        broken: What becomes of broken items; None refuses them.
+        reading: Where to begin, and which share to take.
     """
 
     def __init__(
@@ -43,19 +36,14 @@ class ListWalk(Generic[Item]):
         size: int,
         read: Callable[[int, int], Item],
         batch_size: int,
-        *,
-        position: int = 0,
-        rank: int = 0,
-        ranks: int = 1,
-        whole_epochs: bool = False,
-        broken: Broken | None = None,
+        reading: Reading,
     ) -> None:
         self._source, self._size, self._read, self._batch_size = source, size, read, batch_size
-        self._position, self._rank, self._ranks = position, rank, ranks
-        self._threads = Threads("read pictures")
-        self._whole_epochs, self._broken = whole_epochs, broken or Broken()
-        if whole_epochs:
-            self._position -= position % size
+        self._position, self._shard = reading.position, reading.shard
+        self._whole_epochs, self._broken = reading.whole_epochs, reading.broken
+        self._threads = Threads("read images")
+        if self._whole_epochs:
+            self._position -= self._position % size
 
     def first(self) -> Item:
         """Return the first item there will be, without going on.
@@ -63,14 +51,10 @@ class ListWalk(Generic[Item]):
         Raises:
             DataError: It is broken, or all of them are.
         """
-        number = at = self._position + self._rank
-        while True:
-            try:
-                return self._read(at, number)
-            except DataError:
-                at += 1
-                if not self._broken.skip or at - number == self._size:
-                    raise
+        (slot,) = self._shard.numbers(self._position, 1)
+        return self._broken.find_one(
+            lambda index: self._read(index, slot), range(slot, slot + self._size)
+        )
 
     def take(self, batch: Batch) -> list[Item]:
         """Return the items of the next batch, at least one, and tell the batch where that is.
@@ -84,21 +68,19 @@ class ListWalk(Generic[Item]):
             size = self._batch_size
             if self._whole_epochs:
                 size = min(size, self._size - self._position % self._size)
-            first = self._position + self._rank
-            numbers = range(first, first + size * self._ranks, self._ranks)
-            found = self._threads.map(self._find, numbers)
-            for number, (item, fault) in zip(numbers, found, strict=True):
+            slots = self._shard.numbers(self._position, size)
+            found = self._threads.map(self._find, slots)
+            for slot, (item, fault) in zip(slots, found, strict=True):
                 if fault is not None:
-                    self._broken.note(fault, number // self._size)
+                    self._broken.note(fault, slot // self._size)
                 if item is not None:
                     items.append(item)
                 elif fault is not None and not self._whole_epochs:
                     raise fault
-            self._position += size * self._ranks
+            self._position += size * self._shard.ranks
             batch.last = self._whole_epochs and self._position % self._size == 0
             if batch.last and not items:
-                message = "nothing of the last batch can be used; change the batch size"
-                raise DataError(message, self._source)
+                raise nothing_left(self._source)
         batch.position, batch.skipped = self._position, self._broken.count
         return items
 
@@ -106,14 +88,7 @@ class ListWalk(Generic[Item]):
         """Let go of threads."""
         self._threads.close()
 
-    def _find(self, number: int) -> tuple[Item | None, DataError | None]:
-        """Return what comes in the place of a number, and what is wrong with its own item."""
-        fault = None
-        for at in range(number, number + self._size):
-            try:
-                return self._read(at, number), fault
-            except DataError as error:
-                fault = fault or error
-                if not self._broken.skip or self._whole_epochs:
-                    break
-        return None, fault
+    def _find(self, slot: int) -> tuple[Item | None, DataError | None]:
+        """Return what comes in a slot, and what is wrong with its own item."""
+        candidates = range(slot, slot + (1 if self._whole_epochs else self._size))
+        return self._broken.find(lambda index: self._read(index, slot), candidates)

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from demitasse.data.broken import Broken
 from demitasse.data.images.decode import decode_image
 from demitasse.data.images.window import Cut, cut_window
-from demitasse.data.prefetch import Batch
+from demitasse.data.sources.source import Batch, Reading, Shape
 from demitasse.data.sources.window_file import Window, WindowFile
 from demitasse.data.transform.mean import read_mean
 from demitasse.data.transform.random import RecordRandom
@@ -73,11 +72,7 @@ class WindowBatches:
         scale: What the difference is multiplied by.
         random: Random words by record.
         cache: Whether to keep the files of all pictures in memory.
-        position: Windows that all ranks together have used before.
-        rank: Which of the ranks this is, from 0.
-        ranks: How many there are.
-        broken: What becomes of windows whose picture cannot be used; None refuses them. Where one
-            is skipped, the next one of the file stands in for it.
+        reading: Where to begin, and which share of the records to take.
 
     Raises:
         DataError: There are no windows of a kind that is needed.
@@ -97,24 +92,26 @@ class WindowBatches:
         scale: float = 1.0,
         random: RecordRandom,
         cache: bool = False,
-        position: int = 0,
-        rank: int = 0,
-        ranks: int = 1,
-        broken: Broken | None = None,
+        reading: Reading | None = None,
     ) -> None:
-        self._broken = broken or Broken()
+        reading = reading or Reading()
+        self._broken, self._position, self._shard = reading.broken, reading.position, reading.shard
         self._source, self._windows, self._find = source, windows, find
         self._cut, self._mirror, self._mean, self._scale = cut, mirror, mean, scale
         shown = int(np.float32(batch_size) * np.float32(fraction))  # as Caffe rounds it
         self._counts = (batch_size - shown, shown)
         self._random, self._cache = random, cache
         self._files: dict[str, bytes] = {}
-        self._position, self._rank, self._ranks = position, rank, ranks
         kinds = (("background", windows.background), ("foreground", windows.foreground))
         for (kind, found), count in zip(kinds, self._counts, strict=True):
             if count and not found:
                 message = f"a batch has {count} {kind} windows, but the window file has none"
                 raise DataError(message, str(source))
+
+    def shapes(self) -> list[Shape]:
+        """Return the shapes of a batch: data (N, C, size, size) and labels (N,)."""
+        N, size = sum(self._counts), self._cut.size
+        return [(N, self._windows.channels, size, size), (N,)]
 
     def fill(self, batch: Batch) -> None:
         """Make the next batch: data (N, C, size, size) and labels (N,).
@@ -122,17 +119,16 @@ class WindowBatches:
         Raises:
             DataError: A picture cannot be read or a window does not lie in it; names the picture.
         """
-        count, size = sum(self._counts), self._cut.size
-        data = batch.array(0, (count, self._windows.channels, size, size))
-        labels = batch.array(1, (count,))
+        data, labels = (batch.array(i, shape) for i, shape in enumerate(self.shapes()))
+        count, ranks = len(labels), self._shard.ranks
         data[...] = 0
-        words = self._random(self._position + self._rank, count, self._ranks)
+        words = self._random(self._position + self._shard.rank, count, ranks)
         for index in range(count):
             shown = index >= self._counts[0]
             choice = self._windows.foreground if shown else self._windows.background
             mirror = self._mirror and bool(words[index, 1] & 1)
             labels[index] = self._draw(choice, int(words[index, 0]), data[index], mirror=mirror)
-        self._position += count * self._ranks
+        self._position += count * ranks
         batch.position, batch.skipped = self._position, self._broken.count
 
     def close(self) -> None:
@@ -141,16 +137,13 @@ class WindowBatches:
 
     def _draw(self, choice: list[Window], word: int, out: np.ndarray, *, mirror: bool) -> int:
         """Put one window of some, the next good one from a random one on; return its label."""
-        for place in range(len(choice)):
-            window = choice[(word + place) % len(choice)]
-            try:
-                self._put(window, out, mirror=mirror)
-                return window.label
-            except DataError as error:
-                fault = error
-                if not place:
-                    self._broken.note(error, 0)
-        raise fault
+
+        def put(number: int) -> int:
+            window = choice[number % len(choice)]
+            self._put(window, out, mirror=mirror)
+            return window.label
+
+        return self._broken.find_one(put, range(word, word + len(choice)), pass_=0)
 
     def _put(self, window: Window, out: np.ndarray, *, mirror: bool) -> None:
         """Put one window into ``out``; what lies outside of the picture stays 0."""

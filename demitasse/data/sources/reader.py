@@ -6,35 +6,33 @@ Source: Caffe, ``src/caffe/layers/data_layer.cpp`` (``Next``, ``Skip``).
 from __future__ import annotations
 
 from demitasse.data.databases.database import Database, Raw, printable
+from demitasse.data.sources.source import ALONE, Shard
 from demitasse.errors import DataError
 
 __all__ = ["RecordReader"]
 
 
 class RecordReader:
-    """Reads records number ``position + rank``, ``position + rank + ranks``, ...
+    """Reads the records of one rank's share.
 
     Record numbers count up for ever; after the last record of the database comes its first.
 
     Args:
         database: Where the records are.
         position: Records that all ranks together have read before.
-        rank: Which of the ranks this is, from 0.
-        ranks: How many there are.
+        shard: The share.
 
     Raises:
         DataError: The database holds no records.
     """
 
-    def __init__(
-        self, database: Database, position: int = 0, rank: int = 0, ranks: int = 1
-    ) -> None:
-        self._database, self._step = database, ranks
+    def __init__(self, database: Database, position: int = 0, shard: Shard = ALONE) -> None:
+        self._database, self._step = database, shard.ranks
         self._cursor = database.new_cursor()
         self._size: int | None = None  # records in the database, once we came to its end
         self._at = 0  # record in the database
         self._scout: RecordReader | None = None
-        self.number = position + rank
+        self.number = position + shard.rank
         if not self._cursor.valid():
             message = "the database holds no records"
             raise DataError(message, str(database.path))
