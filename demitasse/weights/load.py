@@ -15,7 +15,7 @@ import numpy as np
 from demitasse.blob import Blob
 from demitasse.errors import ConfigError, NetError, ShapeError, WeightsError
 from demitasse.proto import BlobProto, NetParameter, read_net_arrays, upgrade_net
-from demitasse.proto.cut import Arrays
+from demitasse.proto.zero_copy.read import Arrays
 from demitasse.weights.hdf5 import is_hdf5, read_hdf5_weights
 from demitasse.weights.nvcaffe import adopted
 from demitasse.weights.pairing import (

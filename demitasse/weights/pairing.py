@@ -16,7 +16,7 @@ from demitasse.axes import shape_string
 from demitasse.blob import Blob
 from demitasse.errors import NetError, ShapeError, WeightsError
 from demitasse.proto import BlobProto, stored_shape
-from demitasse.proto.cut import Arrays
+from demitasse.proto.zero_copy.read import Arrays
 from demitasse.weights.store import ParameterStore
 
 __all__ = [

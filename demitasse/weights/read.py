@@ -11,7 +11,7 @@ import numpy as np
 from demitasse.axes import shape_string
 from demitasse.errors import WeightsError
 from demitasse.proto import BlobProto, read_net_arrays, stored_shape
-from demitasse.proto.cut import Arrays
+from demitasse.proto.zero_copy.read import Arrays
 from demitasse.weights.hdf5 import is_hdf5, read_hdf5_weights
 
 __all__ = ["load_weights"]

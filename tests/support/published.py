@@ -10,9 +10,9 @@ from demitasse import Solver
 from demitasse.data.databases.lmdb import write_database, write_lmdb
 from demitasse.data.databases.mnist import read_mnist
 from demitasse.proto import BlobProto, Datum, LayerParameter, NetParameter, SolverParameter
-from demitasse.proto.arrays import set_floats
 from demitasse.proto.read import read_net_params
 from demitasse.proto.write import write_binary
+from demitasse.proto.zero_copy.arrays import set_floats
 
 
 @dataclass

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from demitasse.errors import WeightsError
-from demitasse.proto import BlobProto, Datum, arrays, floats, set_floats, stored_shape
-from demitasse.proto.wire import length_prefix, payloads
+from demitasse.proto import BlobProto, Datum, floats, set_floats, stored_shape
+from demitasse.proto.zero_copy import arrays
+from demitasse.proto.zero_copy.wire import length_prefix, payloads
 
 
 @pytest.fixture(params=["blocks", "messages"])

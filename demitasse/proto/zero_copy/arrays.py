@@ -11,7 +11,7 @@ from google.protobuf.internal.containers import RepeatedScalarFieldContainer as 
 
 from demitasse.errors import WeightsError
 from demitasse.proto.caffe_pb2 import BlobProto
-from demitasse.proto.wire import length_prefix, payloads
+from demitasse.proto.zero_copy.wire import length_prefix, payloads
 
 __all__ = ["count_floats", "floats", "set_floats", "stored_shape"]
 

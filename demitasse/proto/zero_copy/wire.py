@@ -1,8 +1,11 @@
-"""The few rules of protobuf's binary encoding that block copies and file checks need."""
+"""The few rules of protobuf's binary encoding that block copies and file checks need; no numpy."""
 
 from collections.abc import Iterator
 
-__all__ = ["LENGTH", "fields", "length_prefix", "payloads"]
+__all__ = ["LARGEST", "LENGTH", "fields", "length_prefix", "payloads"]
+
+LARGEST = 2**31 - 1
+"""Bytes of the longest message that protobuf reads."""
 
 VARINT, FIXED64, LENGTH, GROUP, GROUP_END, FIXED32 = range(6)
 

@@ -14,13 +14,11 @@ from google.protobuf.message import Message
 from demitasse.atomic import atomic_write
 from demitasse.errors import WeightsError
 from demitasse.proto.caffe_pb2 import BlobProto, BlobShape
-from demitasse.proto.wire import length_prefix
+from demitasse.proto.zero_copy.wire import LARGEST, length_prefix
 
 __all__ = ["Pieces", "blob_pieces", "field_pieces", "with_field", "write_pieces"]
 
 Pieces = list[bytes | memoryview]
-
-LIMIT = 2**31 - 1  # bytes; what protobuf can read back
 
 SINGLE = (BlobProto.DATA_FIELD_NUMBER, BlobProto.DIFF_FIELD_NUMBER)
 DOUBLE = (BlobProto.DOUBLE_DATA_FIELD_NUMBER, BlobProto.DOUBLE_DIFF_FIELD_NUMBER)
@@ -76,7 +74,7 @@ def write_pieces(path: str | os.PathLike[str], pieces: Iterable[bytes | memoryvi
     """
     parts = list(pieces)
     size = sum(map(_size, parts))
-    if size > LIMIT:
+    if size > LARGEST:
         reason = f"{size} bytes do not fit a protobuf file (2 GiB); write HDF5 instead"
         raise WeightsError(reason).at(os.fspath(path))
     with atomic_write(path) as file:

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from google.protobuf.message import Message
 
 from demitasse.errors import DemitasseError, WeightsError
-from demitasse.proto.arrays import count_floats, floats, set_floats
 from demitasse.proto.caffe_pb2 import (
     BlobProto,
     LayerParameter,
@@ -21,7 +20,8 @@ from demitasse.proto.caffe_pb2 import (
     V1LayerParameter,
 )
 from demitasse.proto.read_binary import bytes_of_file, parsed
-from demitasse.proto.wire import LENGTH, fields, length_prefix
+from demitasse.proto.zero_copy.arrays import count_floats, floats, set_floats
+from demitasse.proto.zero_copy.wire import LENGTH, fields, length_prefix
 
 __all__ = ["Arrays", "read_cut"]
 

@@ -17,15 +17,15 @@ from demitasse.proto import (
     read_net_params_binary,
     set_floats,
 )
-from demitasse.proto import cut as cut_module
-from demitasse.proto.cut import read_cut
-from demitasse.proto.wire import fields, length_prefix
+from demitasse.proto.zero_copy import read as read_module
+from demitasse.proto.zero_copy.read import read_cut
+from demitasse.proto.zero_copy.wire import fields, length_prefix
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Arrays of 8 bytes are large."""
-    monkeypatch.setattr(cut_module, "LARGE", 8)
+    monkeypatch.setattr(read_module, "LARGE", 8)
 
 
 def blob_of(values, dtype="float32", diff=None):

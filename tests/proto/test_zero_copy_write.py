@@ -14,9 +14,9 @@ from demitasse.proto import (
     SolverState,
     parse_text,
     set_floats,
-    stream,
 )
-from demitasse.proto.stream import blob_pieces, field_pieces, with_field, write_pieces
+from demitasse.proto.zero_copy import write
+from demitasse.proto.zero_copy.write import blob_pieces, field_pieces, with_field, write_pieces
 
 
 def blob_of(data, diff=None):
@@ -115,7 +115,7 @@ def test_nets(tmp_path, dtype, write_diff, backend):
 
 
 def test_what_protobuf_could_not_read_back_is_refused_before_it_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(stream, "LIMIT", 10)
+    monkeypatch.setattr(write, "LARGEST", 10)
     (tmp_path / "w").write_bytes(b"old")
 
     with pytest.raises(WeightsError, match="w: 11 bytes do not fit a protobuf file"):
