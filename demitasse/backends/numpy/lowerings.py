@@ -4,7 +4,7 @@ Each computes what the layer's portable code computes, straight into the blobs' 
 """
 
 from demitasse.backends import ops
-from demitasse.backends.numpy.steps.activation import ReLUStep
+from demitasse.backends.numpy.steps.activation import activation
 from demitasse.backends.numpy.steps.batch_norm import BatchNormStep
 from demitasse.backends.numpy.steps.concat import ConcatStep
 from demitasse.backends.numpy.steps.convolution import ConvStep
@@ -20,7 +20,7 @@ from demitasse.backends.step import Lowerings
 __all__ = ["LOWERINGS"]
 
 LOWERINGS: Lowerings = {
-    ops.Activation: (ReLUStep,),
+    ops.Activation: (activation,),
     ops.BatchNorm: (BatchNormStep,),
     ops.Concat: (ConcatStep,),
     ops.Conv: (ConvStep,),

@@ -7,9 +7,9 @@ from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.step import GpuStep
 from demitasse.backends.step import Declined, Operands
 
-__all__ = ["ActivationStep"]
+__all__ = ["FUNCTIONS", "ActivationStep"]
 
-KERNELS = {
+FUNCTIONS = {
     # function: kernel, and whether its gradient is computed from x rather than from y
     "relu": ("relu", True),
     "sigmoid": ("sigmoid", False),
@@ -25,10 +25,10 @@ class ActivationStep(GpuStep[ops.Activation]):
 
     def __init__(self, engine: Engine, op: ops.Activation, at: Operands) -> None:
         super().__init__(engine, op, at)
-        if op.function not in KERNELS:
-            message = f"{op.function}; there are kernels for {', '.join(KERNELS)}"
+        if op.function not in FUNCTIONS:
+            message = f"{op.function}; there are kernels for {', '.join(FUNCTIONS)}"
             raise Declined(message)
-        name, self.from_bottom = KERNELS[op.function]
+        name, self.from_bottom = FUNCTIONS[op.function]
         numbers = tuple(float(p) for p in op.parameters)
         each, gradient = engine.each, f"{name}_gradient"
         self._forward = each("activation", name, op.dtype, op.count, *numbers)

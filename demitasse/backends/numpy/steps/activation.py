@@ -1,6 +1,8 @@
-"""ReLU without temporaries."""
+"""Activation functions of every element, without temporaries."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -9,7 +11,7 @@ from demitasse.backends.numpy.engine import Engine
 from demitasse.backends.numpy.step import HostStep
 from demitasse.backends.step import Declined, Operands
 
-__all__ = ["ReLUStep"]
+__all__ = ["FUNCTIONS", "activation"]
 
 
 class ReLUStep(HostStep[ops.Activation]):
@@ -17,8 +19,8 @@ class ReLUStep(HostStep[ops.Activation]):
 
     def __init__(self, engine: Engine, op: ops.Activation, at: Operands) -> None:
         super().__init__(engine, op, at)
-        if op.function != "relu" or any(op.parameters):
-            message = f"{op.function}; numpy's Step is for ReLU without a slope"
+        if any(op.parameters):
+            message = "a slope below 0; numpy's Step is for ReLU without one"
             raise Declined(message)
 
     def forward(self) -> None:
@@ -32,3 +34,18 @@ class ReLUStep(HostStep[ops.Activation]):
             passed = self.scratch("mask", x.shape, "bool")
             np.greater(x, 0, out=passed)
             np.multiply(dy, passed, out=self.at.bottom[0].diff_buffer())
+
+
+FUNCTIONS: Mapping[str, type[HostStep[ops.Activation]]] = {"relu": ReLUStep}
+
+
+def activation(engine: Engine, op: ops.Activation, at: Operands) -> HostStep[ops.Activation]:
+    """Return the Step of a function.
+
+    Raises:
+        Declined: There is none.
+    """
+    if op.function not in FUNCTIONS:
+        message = f"{op.function}; numpy has Steps for {', '.join(FUNCTIONS)}"
+        raise Declined(message)
+    return FUNCTIONS[op.function](engine, op, at)
