@@ -79,11 +79,11 @@ class Engine(HostEngine):
         make: Callable[..., int] = getattr(self.library, name)
         status = make(ctypes.byref(handle), self.handle, *arguments)
         if status or not handle.value:
-            message = f"{_words(function)} of this kind: {failure(status)} in oneDNN"
+            message = f"oneDNN's {_words(function)} does not take this: {failure(status)}"
             raise Declined(message)
         found = Description(self.library, handle.value)
         if found.implementation.startswith("ref") and not general:
-            message = f"{_words(function)} of this kind, for which oneDNN has no fast code"
+            message = f"oneDNN's {_words(function)} is slow for this: {found.implementation}"
             raise Declined(message)
         return found
 
@@ -98,7 +98,7 @@ class Engine(HostEngine):
             ctypes.byref(handle), here, self.handle, there, self.handle, self.attributes
         )
         if status or not handle.value:
-            message = f"a copy between these layouts: {failure(status)} in oneDNN"
+            message = f"oneDNN's copy between layouts does not take this: {failure(status)}"
             raise Declined(message)
         return Description(self.library, handle.value)
 
