@@ -105,6 +105,13 @@ TABLE = {
         Setting(
             "winograd", _flag, True, "convolve by minimal filtering on cpu where that is faster"
         ),
+        Setting(
+            "kernel_dump",
+            str,
+            "",
+            "folder that the text and assembly of kernels made at run time are written to",
+            from_files=(),
+        ),
         Setting("tf32", _flag, False, "let float32 products on a GPU round their inputs to TF32"),
     )
 }

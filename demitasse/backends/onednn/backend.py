@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from demitasse.backends.arrays import aligned
 from demitasse.backends.base import Lowering, Operands, Step
 from demitasse.backends.numpy.backend import NumpyBackend
 from demitasse.backends.onednn.library.engine import engine
-from demitasse.backends.onednn.library.layout import Layout, aligned
+from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.threads import only_ours
 from demitasse.backends.ops import Op
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from demitasse.backends.arrays import aligned
 from demitasse.backends.onednn.library.engine import Description, Engine, Primitive
-from demitasse.backends.onednn.library.layout import Layout, aligned
+from demitasse.backends.onednn.library.layout import Layout
 
 if TYPE_CHECKING:
     from demitasse.memory import SyncedMemory

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from demitasse.backends.arrays import address, aligned
 from demitasse.backends.numpy import updates as numpy_updates
 from demitasse.backends.numpy.updates import sumsq
 from demitasse.backends.onednn.library.attributes import lent_attributes
 from demitasse.backends.onednn.library.constants import SCALE_OF, Algorithm, Arg
-from demitasse.backends.onednn.library.engine import Engine, Missing, Primitive, address, engine
-from demitasse.backends.onednn.library.layout import aligned
+from demitasse.backends.onednn.library.engine import Engine, Missing, Primitive, engine
 from demitasse.backends.updates import Piece, Update
 
 __all__ = ["BLOCK", "LEAST", "apply", "sumsq"]

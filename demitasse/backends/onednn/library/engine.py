@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from demitasse.backends.arrays import address, aligned
+from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.onednn.library.attributes import RELU, make_attributes
 from demitasse.backends.onednn.library.constants import (
     CPU_ENGINE,
@@ -25,11 +27,11 @@ from demitasse.backends.onednn.library.constants import (
     Arg,
     Query,
 )
-from demitasse.backends.onednn.library.layout import Layout, aligned, dims, layout_of, plain
+from demitasse.backends.onednn.library.layout import Layout, dims, layout_of, plain
 from demitasse.backends.onednn.library.library import AVX2, AVX512, load
 from demitasse.errors import DeviceError
 
-__all__ = ["Description", "Engine", "Missing", "Primitive", "address", "engine"]
+__all__ = ["Description", "Engine", "Missing", "Primitive", "engine"]
 
 
 class _Argument(ctypes.Structure):
@@ -151,12 +153,6 @@ class Primitive:
             self._engine.check(status)
 
 
-def address(array: np.ndarray) -> int:
-    """Return where an array begins."""
-    where: int = array.__array_interface__["data"][0]
-    return where
-
-
 def _free(library: Any, primitive: int, memories: list[int]) -> None:
     library.dnnl_primitive_destroy(primitive)
     for memory in memories:
@@ -177,7 +173,7 @@ class Engine:
 
     Attributes:
         wide: Whether the library uses AVX-512.
-        width: Floats of a vector of the instruction set that the library uses; 0 below AVX2.
+        tuning: Of our own kernels, for the instruction set that the library uses; none below AVX2.
         attributes: Of primitives without anything behind them.
         attributes_with_relu: Of those with a rectifier behind them.
         attributes_adding: Of those that add to what the target holds.
@@ -187,7 +183,7 @@ class Engine:
         self.library = library
         best = library.dnnl_get_effective_cpu_isa()
         self.wide = best >= AVX512
-        self.width = 16 if self.wide else 8 if best >= AVX2 else 0
+        self.tuning = Tuning(width=16 if self.wide else 8 if best >= AVX2 else 0)
         self.handle = self._made(library.dnnl_engine_create, CPU_ENGINE, 0)
         self.stream = self._made(library.dnnl_stream_create, self.handle, DEFAULT_STREAM)
         self.attributes = make_attributes(self)

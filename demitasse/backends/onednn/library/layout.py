@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import ctypes
 import math
-import mmap
-from contextlib import suppress
 from ctypes import POINTER, c_int, c_int64, c_void_p
 from typing import Any
 
-import numpy as np
-
 from demitasse.backends.onednn.library.constants import ANY, BLOCKED, FLOAT32, Query
 
-__all__ = ["Layout", "aligned", "any_layout", "dims", "layout_of", "plain"]
+__all__ = ["Layout", "any_layout", "dims", "layout_of", "plain"]
 
 MAX_AXES = 12
 
-LARGE_PAGE = 2 << 20
 Shape = tuple[int, ...]
 Key = tuple[Any, ...]
 
@@ -149,28 +144,3 @@ def _sizes(library: Any, descriptor: int, what: Query, count: int) -> Shape:
     values = POINTER(c_int64)()
     library.dnnl_memory_desc_query(descriptor, what, ctypes.byref(values))
     return tuple(values[:count])
-
-
-def aligned(size: int) -> np.ndarray:
-    """Return ``size`` float32 zeros that begin at a multiple of 64 bytes. Shape: (size,).
-
-    Large ones lie in large pages where the system has them: steps that go through many rows at once
-    then find their addresses without a walk through page tables.
-    """
-    if size * 4 >= LARGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
-        return _in_large_pages(size)
-    raw = np.zeros(size + 16, np.float32)
-    skip = -(raw.ctypes.data // 4) % 16
-    return raw[skip : skip + size]
-
-
-def _in_large_pages(size: int) -> np.ndarray:
-    memory = mmap.mmap(-1, size * 4 + LARGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    raw = np.frombuffer(memory, np.float32)
-    skip = -raw.ctypes.data % LARGE_PAGE
-    whole = (
-        size * 4 // LARGE_PAGE * LARGE_PAGE
-    )  # the rest in small pages, so that nothing is wasted
-    with suppress(OSError):
-        memory.madvise(mmap.MADV_HUGEPAGE, skip, whole)
-    return raw[skip // 4 : skip // 4 + size]

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from demitasse.backends import ops
+from demitasse.backends.arrays import aligned
 from demitasse.backends.base import Operands, Step
 from demitasse.backends.onednn.backend import OnednnBackend
 from demitasse.backends.onednn.library.attributes import RELU, lent_attributes
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Description
-from demitasse.backends.onednn.library.layout import Layout, aligned, dims
+from demitasse.backends.onednn.library.layout import Layout, dims
 from demitasse.backends.onednn.ports import Call, Gradient, Port, Reader, Writer
 from demitasse.backends.onednn.step import Part, PreparedStep
-from demitasse.backends.onednn.steps.own_kernels import ConvKernels
-from demitasse.backends.onednn.steps.parts import Parts
+from demitasse.backends.onednn.steps.conv_operands import ForwardOperands, GradientOperands
+from demitasse.backends.onednn.steps.own_kernels import conv_kernels
 
 if TYPE_CHECKING:
     from demitasse.backends.onednn.steps.pooling import PoolStep
@@ -64,7 +65,7 @@ class ConvStep(PreparedStep):
         self.w = shape if g == 1 else (g, *shape)
         self.bias = self.engine.plain((m,)) if op.bias else None
         self.images: tuple[Image, Image] = (self.any, self.any)
-        self.kernels = ConvKernels(self.engine, op, self.x, self.y, training=at.backward)
+        self.kernels = conv_kernels(self.engine, op, self.x, self.y, training=at.backward)
 
     def prepare(self) -> bool:
         """Make the forward primitive; False where there is no good one."""
@@ -73,6 +74,7 @@ class ConvStep(PreparedStep):
         if not found or not layouts:
             return False
         self.hint, self.layouts, top = found, layouts, self.at.top[0]
+        self.kernels = self.kernels.within(layouts[0], layouts[2])
         self.forward_calls = [self._ours(top) or self._call(found, top)]
         self.backend.promise(self.at.top[0], layouts[2])
         return True
@@ -81,7 +83,7 @@ class ConvStep(PreparedStep):
         """Return the forward primitive, with the channels last where blocks of them waste time.
 
         The library's choice for training is blocks. 20 channels take two of 16, and 40% of the
-        arithmetic is on padding; a picture's only channel becomes a block of 8. With the channels
+        arithmetic is on padding; an image's only channel becomes a block of 8. With the channels
         last there is no padding.
         """
         last = partial(self.engine.innermost, axis=1)
@@ -89,7 +91,7 @@ class ConvStep(PreparedStep):
             found = self._in(last, last)
             if found and found.implementation.startswith("brgconv"):
                 return found
-        if self.kernels.odd_filters and not self.at.backward:
+        if self.kernels.pads_filters and not self.at.backward:
             found = self._in(self.any, last)
             if found:
                 return found
@@ -148,7 +150,7 @@ class ConvStep(PreparedStep):
             pool: The pooling whose top is written in place of the convolution's.
         """
         if self.kernels.tiling is not None and other is not None:
-            return None  # the tiles gain more than the sum
+            return None  # tiles save more time than adding in the same primitive does
         step = PreparedStep(self.backend, self.at)
         ours = None if other else self._ours(target, relu=relu, folded=folded, pool=pool)
         if ours is not None:
@@ -184,14 +186,14 @@ class ConvStep(PreparedStep):
         bias: Reader | np.ndarray | None = folded.bias if folded else None
         if self.bias and not folded:
             bias = Reader(Arg.BIAS, at.params[1], self.bias)
-        parts = Parts(
+        operands = ForwardOperands(
             source=Reader(Arg.SRC, at.bottom[0], x),
             target=Writer(Arg.DST, target, pool.y if pool else y),
             weight=None if folded else at.params[0],
             bias=bias,
             relu=relu,
         )
-        made = self.kernels.forward(parts, pool.op if pool else None)
+        made = self.kernels.forward(operands, pool.op if pool else None)
         if made is not None and folded is not None:
             folded.update = made.update
         return made
@@ -252,7 +254,7 @@ class ConvStep(PreparedStep):
         gradient = Reader(Arg.DIFF_DST, at.top[0], dy, diff=True)
         offset = Gradient(Arg.DIFF_BIAS, at.params[1], bias, diff=True) if bias else None
         plain = Gradient(Arg.DIFF_WEIGHTS, at.params[0], self.engine.plain(self.w), diff=True)
-        ours = self.kernels.weights(source, gradient, plain, offset)
+        ours = self.kernels.weights(GradientOperands(source, gradient, plain, offset))
         if ours is not None:
             self.backward_calls.append(ours)
             return True
@@ -297,7 +299,7 @@ class ConvStep(PreparedStep):
         source = Reader(Arg.DIFF_DST, at.top[0], dy, diff=True)
         target = Writer(Arg.DIFF_SRC, bottom, dx, diff=True)
         self.backend.promise(bottom, dx, diff=True)
-        ours = self.kernels.data(Parts(source, target, at.params[0]))
+        ours = self.kernels.data(ForwardOperands(source, target, at.params[0]))
         if ours is not None:
             self.backward_calls.append(ours)
             return True

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends import ops
+from demitasse.backends.arrays import aligned
 from demitasse.backends.base import Operands, Step
 from demitasse.backends.onednn.backend import OnednnBackend
 from demitasse.backends.onednn.library.constants import Algorithm, Arg
-from demitasse.backends.onednn.library.layout import Layout, aligned
+from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.ports import Call, Port, Reader, Writer
 from demitasse.backends.onednn.step import PreparedStep
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends import ops
+from demitasse.backends.arrays import aligned
 from demitasse.backends.base import Operands, Step
 from demitasse.backends.onednn.backend import OnednnBackend
-from demitasse.backends.onednn.library.layout import aligned
 from demitasse.backends.onednn.step import PreparedStep
 from demitasse.backends.onednn.steps.convolution import ConvStep, Folded
 from demitasse.backends.onednn.steps.inner_product import InnerProductStep

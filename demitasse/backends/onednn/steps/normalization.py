@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends import ops
+from demitasse.backends.arrays import aligned
 from demitasse.backends.base import Operands, Step
 from demitasse.backends.onednn.backend import OnednnBackend
 from demitasse.backends.onednn.library.candidates import candidates
 from demitasse.backends.onednn.library.constants import Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Description
-from demitasse.backends.onednn.library.layout import Layout, aligned
+from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.ports import Call, Gradient, Port, Reader, Writer
 from demitasse.backends.onednn.step import PreparedStep
 from demitasse.backends.onednn.steps.norm_parts import (

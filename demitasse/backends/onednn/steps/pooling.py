@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from demitasse.backends import ops
+from demitasse.backends.arrays import aligned
 from demitasse.backends.base import Operands, Step
 from demitasse.backends.onednn.backend import OnednnBackend
 from demitasse.backends.onednn.library.candidates import candidates
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Description
-from demitasse.backends.onednn.library.layout import Layout, aligned, dims
+from demitasse.backends.onednn.library.layout import Layout, dims
 from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import PreparedStep
 

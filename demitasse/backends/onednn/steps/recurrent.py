@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends import ops
+from demitasse.backends.arrays import aligned
 from demitasse.backends.base import Operands, Step
 from demitasse.backends.onednn.backend import OnednnBackend
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Missing
-from demitasse.backends.onednn.library.layout import aligned
 from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import PreparedStep
 from demitasse.backends.onednn.steps.cells import CELLS, past_tanh

@@ -1,0 +1,57 @@
+"""What a convolution in kernels of our own reads and writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from demitasse.backends.onednn.ports import Gradient, Port, Reader, Writer
+
+__all__ = ["ForwardOperands", "GradientOperands"]
+
+
+@dataclass(frozen=True)
+class ForwardOperands:
+    """The operands of a convolution's forward pass, and what follows.
+
+    Attributes:
+        source: What is read.
+        target: What is written.
+        weight: The parameter; None where somebody else updates the filters.
+        bias: One offset for each channel of the output: a port, or an array; None for none.
+        relu: Whether a rectifier follows.
+    """
+
+    source: Reader
+    target: Writer
+    weight: Any
+    bias: Reader | np.ndarray | None = None
+    relu: bool = False
+
+    def offsets(self) -> np.ndarray | None:
+        """Return the offsets as they are now."""
+        return self.bias.array() if isinstance(self.bias, Reader) else self.bias
+
+
+@dataclass(frozen=True)
+class GradientOperands:
+    """The operands of the gradients of weights and bias.
+
+    Attributes:
+        source: The convolution's input.
+        slopes: The gradient of its output.
+        weight: The gradient of its weights, in C order.
+        bias: The gradient of its bias, or None.
+    """
+
+    source: Reader
+    slopes: Reader
+    weight: Gradient
+    bias: Gradient | None
+
+    @property
+    def ports(self) -> tuple[Port, ...]:
+        """All of them."""
+        return (self.source, self.slopes, self.weight, *([self.bias] if self.bias else []))
