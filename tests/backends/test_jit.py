@@ -49,35 +49,37 @@ def test_products_of_any_number_of_rows(packed, width, vectors, adds):
 
 
 @needs_llvm
-def test_a_product_of_a_transposed_matrix():
+@pytest.mark.parametrize("width", [8, 16])
+def test_a_product_of_a_transposed_matrix(width):
     rng = np.random.default_rng(0)
-    a, b = (rng.normal(size=(9, n)).astype(np.float32) for n in (5, 8))
-    c = np.zeros((5, 8), np.float32)
+    a, b = (rng.normal(size=(9, n)).astype(np.float32) for n in (5, width))
+    c = np.zeros((5, width), np.float32)
 
     called(
-        products(8)[1], where(a), FLOAT, 5 * FLOAT, where(b), 8 * FLOAT, where(c), 8 * FLOAT,
-        5, 9, 0,
+        products(width)[1], where(a), FLOAT, 5 * FLOAT, where(b), width * FLOAT,
+        where(c), width * FLOAT, 5, 9, 0,
     )  # fmt: skip
 
     np.testing.assert_allclose(c, a.T @ b, rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.parametrize("width", [8, 16])
 @pytest.mark.parametrize("columns", [1, 8, 9, 24, 25, 32, 50, 64, 100])
-def test_panels_cover_all_columns_once(columns):
-    found = panels(columns, 8)
+def test_panels_cover_all_columns_once(columns, width):
+    found = panels(columns, width)
 
-    places = [at + 8 * n for vectors, at in found for n in range(vectors)]
-    assert places == list(range(0, columns, 8))
+    places = [at + width * n for vectors, at in found for n in range(vectors)]
+    assert places == list(range(0, columns, width))
     assert all(1 <= vectors <= 3 for vectors, _ in found)
 
 
-def twice(module, name):
+def twice(module, name, width=8):
     """Write a kernel: every thread of the team doubles its part of an array's vectors."""
-    k = Kernel(module, name, 1, 8, exported=True)
+    k = Kernel(module, name, 1, width, exported=True)
     f = k.fields(("at", "count"))
     begin, end = k.part(f.count, *k.thread())
     with k.loop(end, begin) as loop:
-        place = k.add(f.at, k.times(loop.i, 8 * FLOAT))
+        place = k.add(f.at, k.times(loop.i, width * FLOAT))
         k.store(k.plus(k.load(place), k.load(place)), place)
     k.wait()
     k.done()
@@ -85,14 +87,15 @@ def twice(module, name):
 
 @needs_llvm
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_a_team_does_all_of_the_work_once(threads):
-    name = f"twice{threads}"
-    kernel = jit.compiled(name, lambda module: twice(module, name), name)[name]
-    array = np.arange(8 * 37, dtype=np.float32)
+@pytest.mark.parametrize("width", [8, 16])
+def test_a_team_does_all_of_the_work_once(width, threads):
+    name = f"twice{threads}x{width}"
+    kernel = jit.compiled(name, lambda module: twice(module, name, width), name)[name]
+    array = np.arange(width * 37, dtype=np.float32)
 
     jit.Arguments(("at", "count"), at=where(array), count=37).run(kernel, threads)
 
-    assert np.array_equal(array, 2 * np.arange(8 * 37))
+    assert np.array_equal(array, 2 * np.arange(width * 37))
 
 
 @needs_llvm

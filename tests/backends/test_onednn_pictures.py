@@ -4,12 +4,24 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lowered import NEEDS_KERNELS, build, calls, conv, expect_same, layer, net, run
+from lowered import (
+    LAYOUTS,
+    LIBRARY,
+    NEEDS_KERNELS,
+    WIDTHS,
+    build,
+    calls,
+    conv,
+    expect_same,
+    layer,
+    net,
+    our_kernels,
+    run,
+)
 
-from demitasse.backends.kernels import direct as pictures
 from demitasse.backends.kernels import language as jit
-from demitasse.backends.kernels import winograd
 from demitasse.backends.kernels.direct import windows
+from demitasse.backends.onednn.library.engine import engine
 from demitasse.config import settings
 
 pytestmark = NEEDS_KERNELS
@@ -22,10 +34,17 @@ ROUNDING = 5e-6
 """Of the largest value."""
 
 
-@pytest.fixture(autouse=True)
-def always(monkeypatch):
+@pytest.fixture
+def layout():
+    """Of images; a test's parameter of this name replaces it."""
+    return LAYOUTS[0]
+
+
+@pytest.fixture(autouse=True, params=WIDTHS, ids="{} floats".format)
+def always(request, layout):
     """Take our kernels for small pictures, too."""
-    monkeypatch.setattr(pictures, "FEWEST", 0)
+    with our_kernels(request.param, layout):
+        yield
 
 
 def pool(rest="kernel_size: 2 stride: 2", bottom="c", name="p"):
@@ -48,6 +67,7 @@ def expect_same_outputs(text, *, rtol=ROUNDING, passes=1):
     return fast
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
 @given(
     n=st.integers(1, 3),
     c=st.integers(1, 4),
@@ -58,13 +78,17 @@ def expect_same_outputs(text, *, rtol=ROUNDING, passes=1):
     pad=st.tuples(st.integers(0, 2), st.integers(0, 2)),
     bias=st.booleans(),
 )
-def test_both_passes_are_the_portable_ones(n, c, m, size, kernel, stride, pad, bias):
+def test_both_passes_are_the_portable_ones(layout, n, c, m, size, kernel, stride, pad, bias):
     rest = (
         f"kernel_h: {kernel[0]} kernel_w: {kernel[1]} stride_h: {stride[0]} stride_w: {stride[1]} "
         f"pad_h: {pad[0]} pad_w: {pad[1]} bias_term: {str(bias).lower()}"
     )
+    text = net(conv(m, rest), shape=(n, c, *size))
 
-    expect_same(net(conv(m, rest), shape=(n, c, *size)), rtol=ROUNDING)
+    planned = expect_same(text, rtol=ROUNDING)
+
+    if layout != LIBRARY:
+        assert (PictureGradient in calls(planned)) == (m >= engine().width)
 
 
 def test_the_gradient_of_the_filters_is_ours():
@@ -85,14 +109,13 @@ def test_filters_that_fill_no_vector_are_ours_in_the_forward_pass_too():
     expect_same(text, ["c"], "TEST", rtol=ROUNDING)
 
 
-def test_small_and_wide_windows_are_left_to_the_library(monkeypatch):
-    wide = build(net(conv(20, "kernel_h: 3 kernel_w: 17"), shape=(2, 1, 12, 40)), "TEST")
-    wide.forward()
-    monkeypatch.undo()
-    small = build(net(conv(20, "kernel_size: 5"), shape=(1, 1, 12, 12)), "TEST")
-    small.forward()
+def test_wide_windows_are_left_to_the_library():
+    text = net(conv(20, "kernel_h: 3 kernel_w: 17"), shape=(2, 1, 12, 40))
 
-    assert PictureConvolution not in calls(wide) + calls(small)
+    planned = build(text, "TEST")
+    planned.forward()
+
+    assert PictureConvolution not in calls(planned)
 
 
 def test_filters_are_taken_again_when_they_have_changed():
@@ -167,8 +190,7 @@ def test_stored_statistics_and_pooling_come_along():
 
 @pytest.mark.parametrize("size", [(8, 8), (9, 11), (6, 13), (12, 7)])
 @pytest.mark.parametrize("taps", [3, 5])
-def test_pooling_of_pairs_comes_along_with_tiles(size, taps, monkeypatch):
-    monkeypatch.setattr(winograd, "pays", lambda *_, **__: True)
+def test_pooling_of_pairs_comes_along_with_tiles(size, taps):
     text = net(
         conv(24, f"kernel_size: {taps} pad: {taps // 2}"), layer("r", "ReLU", "c", "c"), pool(),
         shape=(3, 16, *size),
@@ -181,8 +203,7 @@ def test_pooling_of_pairs_comes_along_with_tiles(size, taps, monkeypatch):
 
 
 @pytest.mark.parametrize("rest", ["kernel_size: 3 stride: 2", "kernel_size: 2 stride: 2 pad: 1"])
-def test_other_pooling_does_not_come_along_with_tiles(rest, monkeypatch):
-    monkeypatch.setattr(winograd, "pays", lambda *_, **__: True)
+def test_other_pooling_does_not_come_along_with_tiles(rest):
     text = net(conv(24, "kernel_size: 3 pad: 1"), pool(rest), shape=(3, 16, 9, 9))
 
     fast = expect_same_outputs(text.replace("force_backward: true", ""), rtol=5e-5)

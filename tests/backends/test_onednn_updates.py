@@ -94,8 +94,9 @@ def test_padding_stays_zero(kind, kernels):
 @pytest.mark.parametrize("kind", KINDS)
 def test_neither_threads_nor_places_change_a_bit(kind, kernels):
     u, whole = update(kind), arrays(kind, 200)
-    want = run(kernels, u, [whole])
 
+    with settings.override(threads=3):
+        want = run(kernels, u, [whole])
     with settings.override(threads=1):
         alone = run(kernels, u, [whole])
     parts = run(kernels, u, [[a[3:] for a in whole]])

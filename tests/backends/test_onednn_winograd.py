@@ -4,14 +4,24 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lowered import NEEDS_KERNELS, build, calls, conv, expect_same, layer, net, run
+from lowered import (
+    LAYOUTS,
+    LIBRARY,
+    NEEDS_KERNELS,
+    WIDTHS,
+    build,
+    calls,
+    conv,
+    expect_same,
+    layer,
+    net,
+    our_kernels,
+    run,
+)
 
 from demitasse.backends.kernels import language as jit
-from demitasse.backends.kernels import winograd
 from demitasse.backends.kernels.winograd import tiling
-from demitasse.backends.kernels.winograd.costs import pays
-from demitasse.backends.kernels.winograd.matrices import matrices
-from demitasse.backends.kernels.winograd.tiling import Tiling
+from demitasse.backends.onednn import status
 from demitasse.backends.onednn.library.engine import engine
 from demitasse.config import settings
 
@@ -20,32 +30,27 @@ if jit.status().ready:
     from demitasse.backends.kernels.winograd.convolution import TiledConvolution
     from demitasse.backends.kernels.winograd.gradient import TiledFilterGradient
 
+NATIVE = engine().width if status().loaded else 0
+"""Floats of a vector of the instruction set that the library uses."""
+
 ROUNDING = 5e-5
 """Of the largest value; the definition's own error is a third of the one here."""
 
 
-@pytest.fixture(autouse=True)
-def always(monkeypatch):
+@pytest.fixture
+def layout():
+    """Of images; a test's parameter of this name replaces it."""
+    return LAYOUTS[0]
+
+
+@pytest.fixture(autouse=True, params=WIDTHS, ids="{} floats".format)
+def always(request, layout):
     """Take the tiles for every convolution that can be tiled, however small."""
-    monkeypatch.setattr(winograd, "pays", lambda *_, **__: True)
+    with our_kernels(request.param, layout):
+        yield
 
 
-@pytest.mark.parametrize("taps", [3, 5])
-def test_products_at_the_points_are_the_filtered_row(taps):
-    of, rng = matrices(taps), np.random.default_rng(0)
-    row, taken = rng.normal(size=len(of.input)), rng.normal(size=taps)
-
-    got = of.output @ ((of.filter.astype(float) @ taken) * (of.input.astype(float) @ row))
-
-    assert of.outputs + taps - 1 == len(row)
-    np.testing.assert_allclose(got, np.correlate(row, taken, "valid"), atol=2e-6)
-
-
-def test_a_product_at_the_last_point_goes_to_every_output():
-    for taps in (3, 5):
-        assert np.array_equal(matrices(taps).output[:, -1], np.ones(matrices(taps).outputs))
-
-
+@pytest.mark.parametrize("layout", LAYOUTS)
 @given(
     n=st.integers(1, 4),
     group=st.integers(1, 2),
@@ -56,17 +61,31 @@ def test_a_product_at_the_last_point_goes_to_every_output():
     pad=st.tuples(st.integers(0, 2), st.integers(0, 2)),
     bias=st.booleans(),
 )
-def test_both_passes_are_the_portable_ones(n, group, c, m, size, taps, pad, bias):
+def test_both_passes_are_the_portable_ones(layout, n, group, c, m, size, taps, pad, bias):
     rest = (
         f"group: {group} kernel_size: {taps} pad_h: {pad[0]} pad_w: {pad[1]} "
         f"bias_term: {str(bias).lower()}"
     )
     text = net(conv(m * group, rest), shape=(n, c * group, *size))
 
-    expect_same(text, ["c"], rtol=ROUNDING)
+    planned = expect_same(text, ["c"], rtol=ROUNDING)
+
+    if layout != LIBRARY:
+        assert (TiledConvolution in calls(planned)) == (group * min(c, m) >= engine().width)
 
 
 def test_all_three_passes_go_over_tiles():
+    planned = build(net(conv(32), shape=(2, 16, 12, 12)))
+
+    run(planned)
+
+    assert calls(planned) == [TiledConvolution, TiledFilterGradient, TiledConvolution]
+
+
+@pytest.mark.parametrize("layout", [LIBRARY])
+@pytest.mark.skipif(not NATIVE, reason="the library is to use older instructions")
+def test_the_layouts_that_the_library_likes_suit_our_kernels(monkeypatch):
+    monkeypatch.setattr(engine(), "width", NATIVE)
     planned = build(net(conv(32), shape=(2, 16, 12, 12)))
 
     run(planned)
@@ -78,16 +97,18 @@ def test_all_three_passes_go_over_tiles():
 @pytest.mark.parametrize("taps", [3, 5])
 @pytest.mark.parametrize("strips", [1, 2, 3])
 def test_strips_are_worked_on_a_few_at_a_time(rows, taps, strips, monkeypatch):
-    monkeypatch.setattr(tiling, "FEWEST", 1)
-    monkeypatch.setattr(tiling, "STACK", strips * stack(3, 16, 16, 10, taps=taps).strip)
     rest = f"kernel_size: {taps} pad: {taps // 2} group: 2"
     text = net(conv(16, rest), layer("r", "ReLU", "c", "c"), shape=(3, 16, rows, 10))
 
-    planned = build(text)
-    run(planned)
-    call = planned.plan.entries[1].step.forward_calls[0]
+    def tiles():
+        planned = build(text)
+        planned.forward()
+        return planned.plan.entries[1].step.forward_calls[0].tiling
 
-    assert 1 <= call.tiling.block <= strips
+    monkeypatch.setattr(tiling, "FEWEST", 1)
+    monkeypatch.setattr(tiling, "STACK", strips * tiles().strip)
+
+    assert 1 <= tiles().block <= strips
     expect_same(text, ["c"], rtol=ROUNDING)
 
 
@@ -103,15 +124,12 @@ def test_threads_share_the_tiles_where_filters_are_many(threads, space, monkeypa
         expect_same(text, ["c"], rtol=ROUNDING)
 
 
-def test_vectors_of_sixteen_channels(monkeypatch):
-    monkeypatch.setattr(engine(), "width", 16)
+def test_channels_that_fill_no_whole_vectors():
     text = net(conv(50, "kernel_size: 5 pad: 1"), shape=(3, 20, 14, 13))
 
-    planned = build(text)
-    run(planned)
+    planned = expect_same(text, ["c"], rtol=ROUNDING)
 
     assert calls(planned) == [TiledConvolution, TiledFilterGradient, TiledConvolution]
-    expect_same(text, ["c"], rtol=ROUNDING)
 
 
 def test_blocks_of_channels_and_rows_of_tiles_that_are_cut_off():
@@ -186,52 +204,6 @@ def test_other_windows_follow_the_definition(rest):
     planned.forward()
 
     assert TiledConvolution not in calls(planned)
-
-
-def test_tiles_are_for_many_channels(monkeypatch):
-    monkeypatch.undo()
-
-    def tiled(channels, size):
-        planned = build(net(conv(channels), shape=(8, channels, size, size)), "TEST")
-        planned.forward()
-        return TiledConvolution in calls(planned)
-
-    assert tiled(256, 14)
-    assert not tiled(8, 14)
-
-
-def stack(n, c, m, size, taps=3, width=8, threads=2):
-    pad = (taps // 2, taps // 2)
-    return Tiling(matrices(taps), n, c, (size, size), m, 1, pad, (size, size), width, threads)
-
-
-@pytest.mark.parametrize("width", [8, 16])
-def test_tiles_are_taken_where_there_is_much_to_multiply(width):
-    assert pays(stack(8, 256, 256, 14, width=width), training=False)
-    assert pays(stack(8, 64, 64, 28, width=width), training=True)
-    assert not pays(stack(1, 16, 16, 14, width=width), training=False)
-
-
-def test_filters_that_change_in_every_pass_cost_more():
-    chosen = [pays(stack(2, 512, 512, 7), training=training) for training in (False, True)]
-
-    assert chosen == [True, False]
-
-
-def test_few_strips_have_few_lanes():
-    assert stack(1, 16, 16, 7, threads=4).lanes == 2
-    assert stack(8, 16, 16, 7, threads=4).lanes == 4
-
-
-def test_points_are_an_odd_number_of_cache_lines_apart():
-    some = stack(8, 64, 96, 14)
-
-    assert [count % 32 for count in (some.data, some.sums, some.weights)] == [16, 16, 16]
-
-
-def test_threads_share_what_many_filters_are_multiplied_with():
-    assert stack(8, 512, 512, 7).shared
-    assert not stack(8, 128, 128, 28).shared
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 4])

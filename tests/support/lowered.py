@@ -1,9 +1,12 @@
 """A small net with every layer lowered, against the same net in portable code."""
 
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 
 from demitasse import Net
+from demitasse.backends.kernels import direct, winograd
 from demitasse.backends.kernels import language as jit
 from demitasse.backends.onednn import status
 from demitasse.backends.onednn.library.engine import engine
@@ -14,11 +17,57 @@ SEED = 5
 NEEDS_KERNELS = [
     pytest.mark.skipif(not status().loaded, reason=str(status())),
     pytest.mark.skipif(not jit.status().ready, reason=str(jit.status())),
-    pytest.mark.skipif(
-        status().loaded and not engine().width, reason="oneDNN is to use older instructions"
-    ),
 ]
 """Marks of tests of the kernels that are made at run time."""
+
+WIDTHS = (8, 16)
+"""Floats of the kernels' vectors. LLVM splits those that the processor has no registers for."""
+
+LIBRARY = "the library's"
+LAYOUTS = ("blocks", "channels last", LIBRARY)
+
+
+@contextmanager
+def our_kernels(width, layout):
+    """Run each convolution that they can compute in our kernels, on any processor.
+
+    Neither costs nor what the library likes on this processor decides.
+
+    Args:
+        width: Floats of the kernels' vectors.
+        layout: Of images, one of ``LAYOUTS``. Blocks are of ``width`` channels; where those do not
+            divide, the channels are last. The library's is the only one that may leave a
+            convolution to the library.
+    """
+    from demitasse.backends.onednn.step import PreparedStep
+    from demitasse.backends.onednn.steps.convolution import ConvStep
+
+    def image(shape):
+        found = _blocked(shape, width) if layout == "blocks" else None
+        return engine().innermost(shape, 1) if found is None else found
+
+    def describe(step, function, *arguments):
+        # the library's code gives the layouts, and runs where ours cannot: slow code will do
+        whole = f"dnnl_{function}"
+        return step.engine.describe(whole, step.engine.handle, *arguments, general=True)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine(), "width", width)
+        patch.setattr(winograd, "pays", lambda *_, **__: True)
+        patch.setattr(direct, "FEWEST", 0)
+        if layout != LIBRARY:
+            patch.setattr(ConvStep, "_choose", lambda step: step._in(image, image))
+            patch.setattr(PreparedStep, "describe", describe)
+        yield
+
+
+def _blocked(shape, block):
+    """Return the descriptor of images in blocks of channels; None where they do not divide."""
+    from demitasse.backends.onednn.library.candidates import _tag, _tagged
+
+    if shape[1] % block:
+        return None
+    return _tagged(engine(), shape, _tag(engine(), len(shape), block)).handle
 
 
 def build(text, phase="TRAIN", **options):
@@ -62,7 +111,10 @@ def run(net, passes=2):
 
 
 def expect_same(text, lowered=(), phase="TRAIN", rtol=2e-5):
-    """The planned net gives what the portable one gives; the named layers are lowered."""
+    """Return the planned net, which gives what the portable one gives.
+
+    The named layers are lowered.
+    """
     planned, portable = build(text, phase), build(text, phase, plan=False)
 
     got, want = run(planned), run(portable)
@@ -75,6 +127,7 @@ def expect_same(text, lowered=(), phase="TRAIN", rtol=2e-5):
     steps = dict(zip(planned.layer_names, planned.plan.steps(), strict=True))
     for name in lowered:
         assert "onednn" in type(steps[name]).__module__, f"{name} is not lowered"
+    return planned
 
 
 def net(*layers, shape=(2, 3, 7, 6), label=None):
