@@ -106,8 +106,8 @@ def _code(step: object, way: str) -> str:
     calls = getattr(step, f"{way}_calls", None)
     if calls is None:
         return "portable" if step is None else "-"
-    names = [call.implementations[0].split(":") for call in calls]
-    return ", ".join(name[-1] if name[0] == "llvm" else name[0] for name in names)
+    names = [call.implementations[0].split(":")[0] for call in calls]
+    return ", ".join(name.removesuffix(" llvm") for name in names)
 
 
 def _flops(op: object) -> float:

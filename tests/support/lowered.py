@@ -1,12 +1,12 @@
 """A small net with every layer lowered, against the same net in portable code."""
 
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from demitasse import Net
-from demitasse.backends.kernels import direct, winograd
 from demitasse.backends.kernels import language as jit
 from demitasse.backends.onednn import status
 from demitasse.backends.onednn.library.engine import engine
@@ -25,6 +25,17 @@ WIDTHS = (8, 16)
 
 LIBRARY = "the library's"
 LAYOUTS = ("blocks", "channels last", LIBRARY)
+
+
+@contextmanager
+def tuned(**changes):
+    """Make kernels by another tuning; its threads come from the settings."""
+    before = engine().tuning
+    engine().tuning = replace(before, **changes)
+    try:
+        yield engine().tuning
+    finally:
+        engine().tuning = before
 
 
 @contextmanager
@@ -51,10 +62,10 @@ def our_kernels(width, layout):
         whole = f"dnnl_{function}"
         return step.engine.describe(whole, step.engine.handle, *arguments, general=True)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine(), "width", width)
-        patch.setattr(winograd, "pays", lambda *_, **__: True)
-        patch.setattr(direct, "FEWEST", 0)
+    with (
+        tuned(width=width, winograd="always", direct="always"),
+        pytest.MonkeyPatch.context() as patch,
+    ):
         if layout != LIBRARY:
             patch.setattr(ConvStep, "_choose", lambda step: step._in(image, image))
             patch.setattr(PreparedStep, "describe", describe)

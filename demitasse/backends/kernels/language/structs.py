@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import Enum
-from typing import Final, Self, get_type_hints
+from operator import index
+from typing import Final, Self, SupportsIndex, get_type_hints
 
 import numpy as np
 
@@ -40,7 +41,7 @@ class Struct:
     """Fields that are words, or structs themselves; a kernel reads them in the order they have."""
 
     @classmethod
-    def values(cls, **given: int | np.ndarray | Values | _When) -> Values:
+    def values(cls, **given: SupportsIndex | np.ndarray | Values | _When) -> Values:
         """Return values of all fields: integers, arrays for their addresses, values of structs.
 
         Raises:
@@ -86,7 +87,7 @@ class Values:
     """
 
     def __init__(
-        self, struct: type[Struct], given: Mapping[str, int | np.ndarray | Values | _When]
+        self, struct: type[Struct], given: Mapping[str, SupportsIndex | np.ndarray | Values | _When]
     ) -> None:
         self.struct = struct
         self.flat: dict[str, int | _When] = {}
@@ -99,7 +100,7 @@ class Values:
                 self.flat[name] = address(value)
                 self.arrays.append(value)
             else:
-                self.flat[name] = value
+                self.flat[name] = value if value is EACH_CALL else index(value)
 
 
 class Arguments:
@@ -115,10 +116,10 @@ class Arguments:
         self._words = np.zeros(len(values.flat), np.int64)
         self._at = address(self._words)
         for place, (name, value) in enumerate(values.flat.items()):
-            if isinstance(value, int):
-                self._words[place] = value
-            else:
+            if value is EACH_CALL:
                 self._each_call[name] = place
+            else:
+                self._words[place] = value
 
     def run(
         self, kernel: int, threads: int, each: Mapping[str, int | np.ndarray] | None = None
@@ -160,7 +161,7 @@ def _count(struct: type[Struct]) -> int:
 def _fault(name: str, kind: type, value: object) -> str | None:
     """Return what is wrong with a field's value."""
     if not issubclass(kind, Struct):
-        fits = isinstance(value, int | np.ndarray | _When)
+        fits = isinstance(value, SupportsIndex | np.ndarray | _When)
         return None if fits else f"{value!r} for {name}, which is an integer"
     fits = isinstance(value, Values) and value.struct is kind
     return None if fits else f"{value!r} for {name}, which is {kind.__name__}.values(...)"
