@@ -60,6 +60,19 @@ def tests(session: nox.Session, backend: str) -> None:
     install(session, "test", *(["kernels"] if backend == "cpu" else []))
     chosen = [] if backend == "cpu" else ["-m", "backend and not slow"]
     pytest(session, *chosen, f"--backends={backend}")
+    session.run("python", "-m", "demitasse.testing.conformance", f"--device={backend}")
+
+
+@nox.session
+def tests_torch(session: nox.Session) -> None:
+    """Run the conformance tests, and all tests of layers and nets, on PyTorch's CPU device."""
+    install(session, "test", extras="all,torch")
+    device = "torch:cpu"
+    session.run("python", "-m", "demitasse.testing.conformance", f"--device={device}")
+    rooms = ("core", "layers", "net", "solvers", "testing")
+    pytest(session, *(f"tests/{room}" for room in rooms), "-m", "backend and not slow",
+           f"--backends={device}")  # fmt: skip
+    pytest(session, "tests/backends/test_torch.py")
 
 
 @nox.session

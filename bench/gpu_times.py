@@ -7,6 +7,7 @@ from typing import Any
 
 import gpu_nets
 
+from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.library.gemm import Product
 from demitasse.blob import Blob
 from demitasse.config import settings
@@ -61,8 +62,8 @@ def overheads(device: Device, dry: bool) -> dict[str, float]:
         "enter": enter,
         "synchronize": backend.synchronize,
     }
-    if hasattr(backend, "engine"):
-        engine = backend.engine
+    engine = backend.engine
+    if isinstance(engine, Engine):
         relu = engine.each("activation", "relu", "float32", 32, 0.0)
         product, out = Product("float32", 4, 4, 8, transpose_b=True), backend.zeros(16, "float32")
         found |= {
@@ -97,9 +98,9 @@ def traffic(device: Device, dry: bool) -> dict[str, float]:
 
 def products(device: Device, dry: bool) -> dict[str, float]:
     """Matrix products in TFLOP/s: large ones, and those of CaffeNet's layers at batch 256."""
-    if not hasattr(device.backend, "engine"):
-        return {}
     engine, found = device.backend.engine, {}
+    if not isinstance(engine, Engine):
+        return found
     sizes = {
         "square": (4096, 4096, 4096, 1),
         "conv1 chunk": (96, 64 * 3025, 363, 1),
@@ -156,9 +157,9 @@ def layers(device: Device, dry: bool) -> dict[str, Any]:
 
 def budgets(device: Device, dry: bool) -> dict[str, float]:
     """CaffeNet's iteration in milliseconds, by how much memory a convolution may use at once."""
-    if not hasattr(device.backend, "engine"):
-        return {}
     engine, found = device.backend.engine, {}
+    if not isinstance(engine, Engine):
+        return found
     name, batch, scale = list(gpu_nets.cases(dry))[-1]
     before = engine.column_budget
     try:

@@ -12,7 +12,7 @@ import os
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +21,8 @@ from peers.cases import Case
 from peers.run_peak import Measured as Peak
 
 from demitasse import Net
-from demitasse.backends import ops
-from demitasse.plan import Entry
+from demitasse.plan.report import report
+from demitasse.plan.stopwatch import Stopwatch
 from demitasse.proto import NetParameter, SolverParameter, parse_text
 from demitasse.solvers import Solver
 
@@ -30,11 +30,21 @@ SOLVER = (
     'base_lr: 1e-5 lr_policy: "fixed" momentum: 0.9 weight_decay: 0.0005 '
     "snapshot_after_train: false"
 )
-Key = tuple[str, str, str]  # layer or "update", its type, "forward" or "backward"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One direction of a layer: milliseconds, its name, type and direction, code, operations."""
+
+    ms: float
+    name: str
+    part: str
+    code: str
+    operations: int
 
 
 class Profile:
-    """One case, with a clock around every step of its plan."""
+    """One case, with a clock behind every layer of its plan."""
 
     def __init__(self, case: Case) -> None:
         message = parse_text(NETS[case.net](case.batch, case.train), NetParameter)
@@ -54,9 +64,7 @@ class Profile:
             blob.mutable_cpu_data()[...] = (
                 rng.integers(0, 10, shape) if whole else rng.normal(size=shape)
             )
-        self.times: dict[Key, list[float]] = defaultdict(list)
-        self.code: dict[Key, str] = {}
-        self.flops: dict[Key, float] = {}
+        self.rows: list[Row] = []
 
     def once(self) -> float:
         """Run one pass over new input; return its seconds."""
@@ -68,77 +76,46 @@ class Profile:
         return time.perf_counter() - begin
 
     def measure(self, passes: int) -> float:
-        """Fill ``times``; return the median seconds of passes without clocks inside."""
+        """Fill ``rows``; return the median seconds of passes without clocks inside."""
         for _ in range(3):
             self.once()
         whole = statistics.median(self.once() for _ in range(passes))
-        for entry in self.net.plan.entries:
-            self._watch(entry)
+        clocks = []
         for _ in range(passes):
-            self.once()
+            with Stopwatch(self.net.plan, self.net.synchronize) as clock:
+                self.once()
+            clocks.append(clock)
+        for index, layer in enumerate(report(self.net.plan)):
+            forward = statistics.median(clock.forward[index] for clock in clocks)
+            backward = statistics.median(clock.backward[index] for clock in clocks)
+            name, kind = layer.name, layer.type
+            self.rows += [
+                Row(forward * 1e3, name, f"{kind} forward", layer.code, 2 * layer.multiply_adds),
+                Row(
+                    backward * 1e3, name, f"{kind} backward", layer.backward_code,
+                    2 * layer.backward_multiply_adds,
+                ),
+            ]  # fmt: skip
+        self.rows.sort(key=lambda row: -row.ms)
         return whole
-
-    def _watch(self, entry: Entry) -> None:
-        layer, group = entry.layer, entry.group
-        for way in ("forward", "backward"):
-            together = group is not None and (way == "forward" or group.step.own_backward)
-            key = (layer.name, layer.type, way)
-            runner = group.step if group is not None and together else entry
-            setattr(runner, way, self._clocked(getattr(runner, way), key))
-            self.code[key] = _code(runner if together else entry.step, way)
-            self.flops[key] = _flops(layer.op) * (1 if way == "forward" else _ways(entry))
-
-    def _clocked(self, work: Callable[[], None], key: Key) -> Callable[[], None]:
-        def clocked() -> None:
-            begin = time.perf_counter()
-            work()
-            self.times[key].append(time.perf_counter() - begin)
-
-        return clocked
-
-    def rows(self) -> Iterator[tuple[float, Key]]:
-        """Yield the median milliseconds of everything that ran."""
-        for key, seconds in self.times.items():
-            yield statistics.median(seconds) * 1e3, key
-
-
-def _code(step: object, way: str) -> str:
-    calls = getattr(step, f"{way}_calls", None)
-    if calls is None:
-        return "portable" if step is None else "-"
-    names = [call.implementations[0].split(":")[0] for call in calls]
-    return ", ".join(name.removesuffix(" llvm") for name in names)
-
-
-def _flops(op: object) -> float:
-    if isinstance(op, ops.Conv):
-        return 2.0 * np.prod(op.top) * op.bottom[op.axis] / op.group * np.prod(op.kernel)
-    if isinstance(op, ops.InnerProduct):
-        return 2.0 * op.rows * op.k * op.m
-    return 0.0
-
-
-def _ways(entry: Entry) -> int:
-    """Return how many products the backward pass makes: for the weights, and for the bottom."""
-    return 1 + bool(entry.place.propagate_down and entry.place.propagate_down[0])
 
 
 def tell(case: Case, profile: Profile, whole: float, peak: float, count: int) -> None:
     """Print what was found."""
-    rows = sorted(profile.rows(), reverse=True)
-    flops = sum(profile.flops[key] for _, key in rows)
-    update = whole * 1e3 - sum(ms for ms, _ in rows)
+    rows = profile.rows
+    flops = sum(row.operations for row in rows)
+    update = whole * 1e3 - sum(row.ms for row in rows)
     print(f"\n### {case}: {whole * 1e3:.1f} ms, {flops / whole / 1e9:.0f} of {peak:.0f} GFLOP/s\n")
     shares: dict[str, float] = defaultdict(float, {"update, input, Python": update})
-    for ms, (_, kind, way) in rows:
-        shares[f"{kind} {way}"] += ms
+    for row in rows:
+        shares[row.part] += row.ms
     print("| part | ms | share |\n| --- | --- | --- |")
     for part, ms in sorted(shares.items(), key=lambda item: -item[1])[:count]:
         print(f"| {part} | {ms:.2f} | {ms / whole / 10:.0f}% |")
     print("\n| step | ms | GFLOP/s | code |\n| --- | --- | --- | --- |")
-    for ms, key in rows[:count]:
-        speed = f"{profile.flops[key] / ms / 1e6:.0f}" if profile.flops[key] else ""
-        print(f"| {key[0]} {key[2]} | {ms:.2f} | {speed} | {profile.code[key]} |")
+    for row in rows[:count]:
+        speed = f"{row.operations / row.ms / 1e6:.0f}" if row.operations else ""
+        print(f"| {row.name} {row.part.split()[1]} | {row.ms:.2f} | {speed} | {row.code} |")
 
 
 def _peak() -> float:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
         SnapshotError,
         WeightsError,
     )
-    from demitasse.layers.base import Layer, register
+    from demitasse.layers.base import Layer
+    from demitasse.layers.registry import register
     from demitasse.net import Net
     from demitasse.solvers import EarlyStopping, Solver
     from demitasse.weights.read import load_weights
@@ -62,7 +63,8 @@ _ROOMS = {
     "demitasse.device": ["Device", "current_device", "set_device", "use_device"],
     "demitasse.errors": [name for name in __all__ if name.endswith("Error")],
     "demitasse.weights.read": ["load_weights"],
-    "demitasse.layers.base": ["Layer", "register"],
+    "demitasse.layers.base": ["Layer"],
+    "demitasse.layers.registry": ["register"],
     "demitasse.net": ["Net"],
     "demitasse.solvers": ["EarlyStopping", "Solver"],
 }

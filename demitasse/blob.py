@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.axes import LEGACY, Axes, checked_shape, flat_list, shape_string
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.device import Device, current_device
 from demitasse.errors import ShapeError
 from demitasse.memory import Head, SyncedMemory
@@ -124,7 +124,7 @@ class Blob(Axes):
             epoch.value += 1
 
     def to(self, device: Device) -> None:
-        """Live on another device from now on; data follows when it is asked for."""
+        """Move to another device; the contents are copied when they are next used."""
         self.device = device
         self._data.to(device)
         self._diff.to(device)
@@ -256,7 +256,7 @@ class Blob(Axes):
 
     def add_diff(self, array: Array) -> None:
         """Add ``array``, which must have exactly our shape, to the gradient."""
-        if self._diff.head is Head.UNINITIALIZED:  # zero: nothing to add to
+        if self._diff.cleared:  # nothing to add to
             self.write_diff(array)
             return
         self._need_shape(array)
@@ -314,7 +314,7 @@ class Blob(Axes):
 
     def _norm(self, memory: SyncedMemory, power: int) -> float:
         self._need_float("norm")
-        if memory.head is Head.UNINITIALIZED:
+        if memory.cleared:
             return 0.0
         if memory.head is Head.HEAD_AT_CPU:
             host = memory.cpu_data()[: self._count]
@@ -325,7 +325,7 @@ class Blob(Axes):
 
     def _scale(self, memory: SyncedMemory, factor: float) -> None:
         self._need_float("scale")
-        if memory.head is Head.UNINITIALIZED:
+        if memory.cleared:
             return
         if memory.head is Head.HEAD_AT_CPU:
             host = memory.mutable_cpu_data()[: self._count]

@@ -5,8 +5,7 @@ A value is looked for in this order: set by the program, ``DEMITASSE_<NAME>`` in
 nearest folder above it that has one), the default.
 
 A file may have been left there by somebody else. So it cannot make code be loaded or run, only
-forbid it, nor name files to be written, and a file that another user owns or can write counts for
-nothing.
+forbid it, nor name files to be written, and a file that another user owns or can write is ignored.
 """
 
 from __future__ import annotations
@@ -254,7 +253,9 @@ def _doubt(status: os.stat_result) -> str:
         return ""
     if status.st_uid not in {0, os.geteuid()}:
         return f"it belongs to another user (uid {status.st_uid}); make a copy that is yours"
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    # many systems give every user a group of his own, and new files are writable for that group
+    own_group = status.st_gid == os.getegid()
+    if status.st_mode & (stat.S_IWOTH if own_group else stat.S_IWGRP | stat.S_IWOTH):
         mode = stat.filemode(status.st_mode)
         return f"other users can write it ({mode}); chmod go-w takes that from them"
     return ""

@@ -8,11 +8,11 @@ configuration; strongest first: an argument, ``with use_device(...)``, ``set_dev
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
 
-from demitasse.backends import backend_class, backend_names
+from demitasse.backends import backend_class, backend_names, canonical_name, devices_of
 from demitasse.backends.base import Backend
 from demitasse.config import settings
 from demitasse.errors import DeviceError
@@ -25,8 +25,6 @@ __all__ = [
     "set_device",
     "use_device",
 ]
-
-ALIASES = {"gpu": "cuda"}
 
 
 class Device:
@@ -50,25 +48,22 @@ class Device:
         if isinstance(name, Device):
             return name
         kind, _, index = str(name).strip().partition(":")
-        kind = ALIASES.get(kind, kind)
-        if kind == "cuda" and not index:
-            index = "0"
-        full = f"{kind}:{index}" if index else kind
-        if full in cls._known:
+        kind = canonical_name(kind)
+        if (full := _join(kind, index)) in cls._known:
             return cls._known[full]
-        if kind not in backend_names():
-            message = f"unknown device {name!r}; known are {', '.join(backend_names())}, gpu"
-            raise DeviceError(message)
-        return cls._known.setdefault(full, cls._make(full, kind, index))
+        chosen = backend_class(kind)
+        index = index or chosen.default_index
+        full = _join(kind, index)
+        return cls._known.get(full) or cls._known.setdefault(full, cls._make(full, kind, index))
 
     @classmethod
     def _make(cls, name: str, kind: str, index: str) -> Device:
         chosen = backend_class(kind)
-        there = chosen.devices()
+        there = devices_of(kind)
         if not there:
             message = f"device {name!r} is not here: {chosen.missing()}. Here are: {_here()}"
             raise DeviceError(message)
-        if index and name not in there and kind != "strict":
+        if not chosen.has(index):
             message = f"device {name!r} is not here; {kind} has {', '.join(there)}"
             raise DeviceError(message)
         device = object.__new__(cls)
@@ -91,6 +86,10 @@ class Device:
         return Device, (self.name,)
 
 
+def _join(kind: str, index: str) -> str:
+    return f"{kind}:{index}" if index else kind
+
+
 def _here() -> str:
     return ", ".join(available_devices())
 
@@ -98,10 +97,10 @@ def _here() -> str:
 @cache
 def available_devices() -> tuple[str, ...]:
     """Return the names of all devices that can be used on this machine."""
-    found = ["cpu"]
+    found: list[str] = []
     for name in backend_names():
-        if name != "cpu":
-            found += backend_class(name).devices()
+        with suppress(DeviceError):  # of a broken package; `demitasse doctor` says so
+            found += devices_of(name)
     return tuple(found)
 
 

@@ -1,15 +1,37 @@
-"""Memory of the host: where an array begins, and arrays that begin where vectors read them best."""
+"""What an array is to the engine; and host arrays that begin where vectors read them best."""
 
 from __future__ import annotations
 
 import mmap
 from contextlib import suppress
+from typing import Any, Protocol
 
 import numpy as np
 
-__all__ = ["address", "aligned"]
+__all__ = ["Array", "Event", "PrivateLayout", "address", "aligned"]
+
+Array = Any  # an array of some namespace; shapes live in docstrings
 
 LARGE_PAGE = 2 << 20
+
+
+class Event(Protocol):
+    """A point in a device's queue of work."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has passed this point."""
+
+
+class PrivateLayout(Protocol):
+    """An order of a shape's elements that only a backend's Steps understand.
+
+    Equal layouts are the same object.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def size(self) -> int: ...
 
 
 def address(array: np.ndarray) -> int:

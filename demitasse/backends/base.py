@@ -7,131 +7,19 @@ What it lowers runs faster; nothing else changes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
 from demitasse.backends import random
+from demitasse.backends.arrays import Array, Event, PrivateLayout
 from demitasse.backends.ops import Op
+from demitasse.backends.step import AnyStep, Declined, Lowerings, Operands
+from demitasse.backends.updates import UpdateKernels
 
-__all__ = [
-    "Array",
-    "Backend",
-    "BlobLike",
-    "Event",
-    "Operands",
-    "PrivateLayout",
-    "SavedLike",
-    "Step",
-]
-
-Array = Any  # an array of some namespace; shapes live in docstrings
-
-
-class Event(Protocol):
-    """A point in a device's queue of work."""
-
-    def synchronize(self) -> None:
-        """Wait until the device has passed this point."""
-
-
-class PrivateLayout(Protocol):
-    """An order of a shape's elements that only a backend's Steps understand.
-
-    Equal layouts are the same object.
-    """
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def size(self) -> int: ...
-
-
-class BlobLike(Protocol):
-    """What a Step needs of a blob (``demitasse.blob.Blob``)."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    def read(self) -> Array: ...
-    def write(self, array: Array) -> None: ...
-    def buffer(self) -> Array: ...
-    def read_diff(self) -> Array: ...
-    def write_diff(self, array: Array) -> None: ...
-    def add_diff(self, array: Array) -> None: ...
-    def diff_buffer(self) -> Array: ...
-
-
-class SavedLike(Protocol):
-    """State a Step keeps from forward to backward (``demitasse.layers.base.Saved``)."""
-
-    def write(self, array: Array) -> None: ...
-    def buffer(self) -> Array: ...
-    def read(self) -> Array: ...
-
-
-@dataclass(frozen=True)
-class Operands:
-    """The blobs one operation works on, and which gradients are wanted.
-
-    Attributes:
-        bottom: Blobs read.
-        top: Blobs written; in place where top[i] is bottom[i].
-        params: Parameter blobs (weight, bias, ...).
-        saved: ``saved(name, shape, dtype)`` returns the layer's internal blob of that name.
-        propagate_down: For each bottom, whether its gradient is wanted.
-        param_propagate_down: For each parameter, whether its gradient is wanted.
-        phase: "TRAIN" or "TEST".
-        backward: Whether the layer takes part in the net's backward pass at all.
-    """
-
-    bottom: tuple[BlobLike, ...]
-    top: tuple[BlobLike, ...]
-    params: tuple[BlobLike, ...]
-    saved: Callable[..., SavedLike]
-    propagate_down: tuple[bool, ...]
-    param_propagate_down: tuple[bool, ...]
-    phase: str
-    backward: bool
-
-    @property
-    def in_place(self) -> bool:
-        """Whether some top is one of the bottoms."""
-        return any(t is b for t in self.top for b in self.bottom)
-
-
-class Step(ABC):
-    """One operation, prepared to run over fixed blobs."""
-
-    workspace: int = 0
-    """Scratch memory it holds, in bytes."""
-
-    own_backward: bool = False
-    """Whether a Step for several operations computes their gradients too; otherwise each
-    operation's own Step does."""
-
-    @abstractmethod
-    def forward(self) -> None:
-        """Compute the tops."""
-
-    def lower_backward(self, operands: Operands) -> bool:
-        """Prepare the gradient; asked in reverse order, when every forward is placed.
-
-        Returns:
-            False when it cannot: the Step is then dropped and the layer runs its portable code
-            in both directions.
-        """
-        return not operands.backward
-
-    def backward(self) -> None:
-        """Overwrite the wanted bottom gradients and add to the wanted parameter gradients."""
-        message = f"{type(self).__name__} was not prepared for a backward pass"
-        raise RuntimeError(message)
-
-
-Lowering = Callable[["Backend", Any, Operands], Step | None]
+__all__ = ["Backend"]
 
 
 class Backend(ABC):
@@ -144,18 +32,17 @@ class Backend(ABC):
     shares_host: ClassVar[bool] = False
     """Whether device arrays are host arrays, so that nothing needs to be moved."""
 
+    default_index: ClassVar[str] = ""
+    """The index of a device that is named without one."""
+
+    has_float64: bool = True
+    """Whether it computes in float64; without, ``dtype`` refuses it with a DeviceError."""
+
     xp: Any
     """The array namespace layers compute with."""
 
-    lowerings: ClassVar[dict[type[Op], Lowering]]
-
     def __init__(self, index: str = "") -> None:
         self.index = index
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "lowerings" not in cls.__dict__:
-            cls.lowerings = {}
 
     # -- where ---------------------------------------------------------------------------------
 
@@ -163,6 +50,16 @@ class Backend(ABC):
     @abstractmethod
     def devices(cls) -> list[str]:
         """Names of the devices that are there, e.g. ``["cuda:0"]``; never raises."""
+
+    @classmethod
+    def indices(cls) -> list[str]:
+        """Return what follows the backend's name in the names of its devices; "" if nothing."""
+        return [device.partition(":")[2] for device in cls.devices()]
+
+    @classmethod
+    def has(cls, index: str) -> bool:
+        """Whether a device of this index can be used, be it listed or not."""
+        return index in cls.indices()
 
     @classmethod
     def missing(cls) -> str:
@@ -271,43 +168,58 @@ class Backend(ABC):
             count: How many words.
             first: Index of the first word within the pass.
 
-        Shapes: (count,), uint32.
+        Shapes: (count,), uint32, or a wider integer type where a library cannot compute with these.
         """
         return self.asarray(random.bits(seed, stream, passes, count, first))
 
-    def lower(self, op: Op, operands: Operands) -> Step | None:
-        """Return a prepared way to run ``op``, or None: the layer's portable code runs then."""
-        for kind in type(self).__mro__:
-            lowering = kind.__dict__.get("lowerings", {}).get(type(op))
-            step: Step | None = None if lowering is None else lowering(self, op, operands)
-            if step is not None:
-                return step
+    # -- faster ways -----------------------------------------------------------------------------
+
+    lowerings: ClassVar[Lowerings] = {}
+    """Steps by operation, most wanted first; what none of them takes runs portable code."""
+
+    @property
+    def engine(self) -> Any:
+        """What the backend's Steps run on: their first argument."""
         return None
+
+    @property
+    def updates(self) -> UpdateKernels | None:
+        """Fast parameter updates, or None where the solvers' portable ones are to run."""
+        return None
+
+    def lower(self, op: Op, at: Operands) -> AnyStep:
+        """Return a Step for ``op``, ready to run forward.
+
+        Raises:
+            Declined: There is none; the layer's portable code runs then.
+        """
+        reasons: list[str] = []
+        for lowering in self.lowerings.get(type(op), ()):
+            try:
+                step = lowering(self.engine, op, at)
+                step.prepare()
+            except Declined as declined:
+                reasons.append(str(declined))
+                continue
+            step.declined = tuple(reasons)
+            return step
+        message = "; ".join(reasons) or f"{self.name} has no Step for {type(op).__name__}"
+        raise Declined(message)
 
     def fuse(
-        self, ops: Sequence[Op], operands: Sequence[Operands], steps: Sequence[Step | None]
-    ) -> Step | None:
-        """Return one Step for several operations, or None: each runs by itself then.
+        self, chain: Sequence[Op], at: Sequence[Operands], steps: Sequence[AnyStep | None]
+    ) -> AnyStep:
+        """Return one Step for several operations, ready to run forward.
 
         Args:
-            ops: The first operation and those that follow it at once. Each reads the single top of
-                the one before and overwrites it, or writes another blob in its stead: then nobody
-                else reads that top, and it need not be written at all.
-            operands: Their blobs.
+            chain: The first operation and those that follow it at once. Each reads the single top
+                of the one before and overwrites it, or writes another blob in its stead: then
+                nobody else reads that top, and it need not be written at all.
+            at: Their blobs.
             steps: What each would run by itself; None for portable code.
+
+        Raises:
+            Declined: There is none; each operation runs by itself then.
         """
-        del ops, operands, steps
-        return None
-
-    @classmethod
-    def lowers(cls, op: type[Op]) -> Callable[[Lowering], Lowering]:
-        """Register a function as this backend's way to run one kind of operation."""
-
-        def note(lowering: Lowering) -> Lowering:
-            if op in cls.lowerings:
-                message = f"{cls.name} already lowers {op.__name__}"
-                raise ValueError(message)
-            cls.lowerings[op] = lowering
-            return lowering
-
-        return note
+        del chain, at, steps
+        raise Declined

@@ -7,11 +7,13 @@ same operation, so that a prepared Step can be kept and found again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 __all__ = [
+    "LOWEST",
     "LRN",
     "Activation",
     "BatchNorm",
@@ -32,6 +34,9 @@ __all__ = [
 
 Shape = tuple[int, ...]
 
+LOWEST = -3.4028234663852886e38
+"""The lowest float32: what Caffe starts a maximum with, in double precision too."""
+
 
 @dataclass(frozen=True)
 class Op:
@@ -42,6 +47,14 @@ class Op:
     that the operation before may compute it along."""
 
     dtype: str
+
+    @property
+    def multiply_adds(self) -> int:
+        """Multiplications, each with an addition, that the forward pass needs by the definition.
+
+        0 where products are little beside what is read and written.
+        """
+        return 0
 
 
 @dataclass(frozen=True)
@@ -61,6 +74,11 @@ class Conv(Op):
     group: int
     bias: bool
 
+    @property
+    def multiply_adds(self) -> int:
+        channels = self.bottom[self.axis] // self.group
+        return math.prod(self.top) * channels * math.prod(self.kernel)
+
 
 @dataclass(frozen=True)
 class Deconv(Conv):
@@ -68,6 +86,11 @@ class Deconv(Conv):
 
     Shapes: weight (C, M/group, *kernel).
     """
+
+    @property
+    def multiply_adds(self) -> int:
+        filters = self.top[self.axis] // self.group
+        return math.prod(self.bottom) * filters * math.prod(self.kernel)
 
 
 @dataclass(frozen=True)
@@ -99,6 +122,10 @@ class InnerProduct(Op):
     transpose: bool
     bias: bool
 
+    @property
+    def multiply_adds(self) -> int:
+        return self.rows * self.k * self.m
+
 
 @dataclass(frozen=True)
 class Recurrent(Op):
@@ -116,6 +143,13 @@ class Recurrent(Op):
     m: int
     static: bool
     exposed: bool
+
+    @property
+    def multiply_adds(self) -> int:
+        # an LSTM has four gates, each with a product of the input and one of the state; an RNN a
+        # product of the input, one of the state, and one for the output
+        gates = 4 * (self.k + self.m) if self.cell == "LSTM" else self.k + 2 * self.m
+        return self.steps * self.rows * self.m * gates
 
 
 @dataclass(frozen=True)

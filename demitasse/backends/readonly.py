@@ -6,28 +6,27 @@ from typing import ClassVar
 
 import numpy as np
 
-from demitasse.backends.base import Lowering, Step
 from demitasse.backends.numpy.backend import NumpyBackend
-from demitasse.backends.ops import Op
+from demitasse.backends.step import Lowerings
 
 __all__ = ["ReadonlyBackend"]
 
 
 class ReadonlyBackend(NumpyBackend):
-    """For tests: portable layers only, on views that must not be written."""
+    """For tests: portable layers and updates only, on views that must not be written."""
 
     name = "readonly"
-    lowerings: ClassVar[dict[type[Op], Lowering]] = {}
+    lowerings: ClassVar[Lowerings] = {}
 
     @classmethod
     def devices(cls) -> list[str]:
         return ["readonly"]
 
+    @property
+    def updates(self) -> None:
+        return None
+
     def guard(self, array: np.ndarray) -> np.ndarray:
         view = array.view()
         view.flags.writeable = False
         return view
-
-    def lower(self, op: Op, operands: object) -> Step | None:
-        del op, operands
-        return None

@@ -1,4 +1,4 @@
-"""The numbers of one parameter update, and which backends know a fast way to make it.
+"""The numbers of one parameter update, and what a backend's fast updates must offer.
 
 Solvers write each formula once, in array API terms (``demitasse.solvers.updates``). A backend may
 have a faster body for all of them; a test holds the two equal.
@@ -6,14 +6,13 @@ have a faster body for all of them; a test holds the two equal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Protocol
 
-from demitasse.backends.base import Array, Backend
+from demitasse.backends.arrays import Array
 
-__all__ = ["Piece", "Update", "UpdateKernels", "update_kernels"]
+__all__ = ["Piece", "Update", "UpdateKernels"]
 
 
 @dataclass(frozen=True)
@@ -66,29 +65,10 @@ class Piece:
 
 
 class UpdateKernels(Protocol):
-    """What a backend's module of fast updates holds."""
+    """What a backend's fast updates offer."""
 
-    apply: Callable[[Sequence[Piece]], None]
-    """Make all updates of one iteration."""
+    def apply(self, pieces: Sequence[Piece], /) -> None:
+        """Make all updates of one iteration."""
 
-    sumsq: Callable[[Sequence[Array]], float | Array]
-    """Return the sum of the squares of all elements: a number, or a 0-d array on the device."""
-
-
-MODULES = {
-    "numpy": "demitasse.backends.numpy.updates",
-    "cpu": "demitasse.backends.numpy.updates",
-    "onednn": "demitasse.backends.onednn.updates",
-}
-
-
-def update_kernels(backend: Backend) -> UpdateKernels | None:
-    """Return the fast updates of a backend, or None where the portable ones are to run.
-
-    A backend whose updates must know the device has them as its attribute ``updates``.
-    """
-    own: UpdateKernels | None = getattr(backend, "updates", None)
-    if own is not None:
-        return own
-    module = MODULES.get(backend.name)
-    return None if module is None else import_module(module)
+    def sumsq(self, diffs: Sequence[Array], /) -> float | Array:
+        """Return the sum of the squares of all elements: a number, or a 0-d array on the device."""

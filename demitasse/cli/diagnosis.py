@@ -36,13 +36,20 @@ LIBRARIES = {
     "h5py": ["h5py"],
     "Pillow": ["pillow"],
     "scikit-learn": ["scikit-learn"],
+    "torch": ["torch"],
     "cupy": ["cupy-cuda13x", "cupy-cuda12x", "cupy"],
     "cuDNN": ["nvidia-cudnn-cu13", "nvidia-cudnn-cu12"],
     "cuDNN frontend": ["nvidia-cudnn-frontend"],
 }
 """Library -> distributions that may bring it."""
 
-EXTRAS = {"h5py": "hdf5", "Pillow": "image", "scikit-learn": "examples", "cupy": "cuda13"}
+EXTRAS = {
+    "h5py": "hdf5",
+    "Pillow": "image",
+    "scikit-learn": "examples",
+    "torch": "torch",
+    "cupy": "cuda13",
+}
 """Optional library -> the extra of demitasse that installs it."""
 
 BLAS_VARIABLES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
@@ -130,18 +137,14 @@ def _openblas(numpy: Path) -> str | None:
 
 def devices() -> dict[str, list[str] | str]:
     """Return, for each backend, the devices that are there, or why there are none."""
-    from demitasse.backends import backend_class, backend_names
-    from demitasse.errors import DemitasseError
+    from demitasse.backends import backend_class, backend_names, devices_of
+    from demitasse.errors import DeviceError
 
     found: dict[str, list[str] | str] = {}
     for name in backend_names():
-        if name == "cpu":
-            found[name] = ["cpu"]
-            continue
         try:
-            backend = backend_class(name)
-            found[name] = backend.devices() or backend.missing()
-        except (DemitasseError, ImportError) as error:
+            found[name] = devices_of(name) or backend_class(name).missing()
+        except DeviceError as error:
             found[name] = str(error)
     return found
 
@@ -157,10 +160,11 @@ def settings_table() -> dict[str, dict[str, Any]]:
 
 def problems(found: dict[str, Any]) -> list[str]:
     """Return what is amiss and what to do about it."""
+    from demitasse.backends import clashes
     from demitasse.device import Device
     from demitasse.errors import DeviceError
 
-    notes = []
+    notes = clashes()
     for name in BLAS_VARIABLES:
         if name in os.environ:
             kernel = found["blas"]["kernel"]

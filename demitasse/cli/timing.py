@@ -5,12 +5,15 @@ Source: Caffe, ``tools/caffe.cpp`` (``time``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from time import perf_counter
 from typing import Any
 
+from demitasse.cli.peak import peak
 from demitasse.log import get_logger, number
 from demitasse.net import Net
+from demitasse.plan.report import LayerReport, report
+from demitasse.plan.stopwatch import Stopwatch
 
 __all__ = ["Timing", "measure"]
 
@@ -29,27 +32,30 @@ class Timing:
         forward: Mean time of a forward pass.
         backward: Mean time of a backward pass, or None.
         total: Time of all passes.
-        names: Name and type of each layer.
-        layer_forward: Mean time of each layer's forward pass by itself.
+        layer_forward: Mean time of each layer's forward pass; that of layers that run as one stands
+            at the first of them.
         layer_backward: Mean time of each layer's backward pass; None where it has none.
+        layers: What runs each layer.
+        peak: Operations per second of a large product of matrices on the device, in 1e9.
     """
 
     iterations: int
     forward: float = 0.0
     backward: float | None = None
     total: float = 0.0
-    names: list[tuple[str, str]] = field(default_factory=list)
     layer_forward: list[float] = field(default_factory=list)
     layer_backward: list[float | None] = field(default_factory=list)
+    layers: list[LayerReport] = field(default_factory=list)
+    peak: float = 0.0
 
     def tell(self) -> None:
         """Log it as Caffe does."""
         log.info("Average time per layer: ")
-        times = zip(self.names, self.layer_forward, self.layer_backward, strict=True)
-        for (name, _), forward, backward in times:
-            log.info("%10s\tforward: %s ms.", name, number(forward))
+        times = zip(self.layers, self.layer_forward, self.layer_backward, strict=True)
+        for layer, forward, backward in times:
+            log.info("%10s\tforward: %s ms.", layer.name, number(forward))
             if backward is not None:
-                log.info("%10s\tbackward: %s ms.", name, number(backward))
+                log.info("%10s\tbackward: %s ms.", layer.name, number(backward))
         log.info("Average Forward pass: %s ms.", number(self.forward))
         if self.backward is not None:
             log.info("Average Backward pass: %s ms.", number(self.backward))
@@ -58,27 +64,30 @@ class Timing:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for JSON."""
-        times = zip(self.names, self.layer_forward, self.layer_backward, strict=True)
+        times = zip(self.layers, self.layer_forward, self.layer_backward, strict=True)
         layers = [
-            {"name": name, "type": kind, "forward_ms": forward, "backward_ms": backward}
-            for (name, kind), forward, backward in times
+            {**asdict(layer), "forward_ms": forward, "backward_ms": backward}
+            for layer, forward, backward in times
         ]
         return {
             "iterations": self.iterations,
             "forward_ms": self.forward,
             "backward_ms": self.backward,
             "total_ms": self.total,
+            "peak_gflops": self.peak,
             "layers": layers,
         }
 
 
 def measure(net: Net, iterations: int, *, backward: bool = True) -> Timing:
     """Measure passes over a net; gradients begin at zero in each, as in training."""
-    timing = Timing(iterations, names=[(layer.name, layer.type) for layer in net.layers])
+    timing = Timing(iterations)
     for _ in range(WARM):
         _forward(net)
         if backward:
             _backward(net)
+    timing.layers = report(net.plan)
+    timing.peak = peak(net.device, net.dtype)
     _whole(net, timing, backward=backward)
     _layers(net, timing, backward=backward)
     return timing
@@ -117,38 +126,13 @@ def _backward(net: Net) -> float:
 
 
 def _layers(net: Net, timing: Timing, *, backward: bool) -> None:
-    forward, back = _Stopwatch(net), _Stopwatch(net)
-    net.before_forward.append(forward.start)
-    net.after_forward.append(forward.stop)
-    net.before_backward.append(back.start)
-    net.after_backward.append(back.stop)
-    try:
+    with Stopwatch(net.plan, net.synchronize) as watch:
         for _ in range(timing.iterations):
             _forward(net)
             if backward:
                 _backward(net)
-    finally:
-        net.before_forward.remove(forward.start)
-        net.after_forward.remove(forward.stop)
-        net.before_backward.remove(back.start)
-        net.after_backward.remove(back.stop)
-    timing.layer_forward = [total / timing.iterations for total in forward.totals]
+    timing.layer_forward = [1e3 * total / timing.iterations for total in watch.forward]
     timing.layer_backward = [
-        total / timing.iterations if backward and need else None
-        for total, need in zip(back.totals, net.layer_need_backward, strict=True)
+        1e3 * total / timing.iterations if backward and need else None
+        for total, need in zip(watch.backward, net.layer_need_backward, strict=True)
     ]
-
-
-class _Stopwatch:
-    """Adds up, for each layer, the time between two callbacks, until the device is done."""
-
-    def __init__(self, net: Net) -> None:
-        self.net, self.totals, self._begin = net, [0.0] * len(net.layers), 0.0
-
-    def start(self, index: int) -> None:
-        del index
-        self._begin = perf_counter()
-
-    def stop(self, index: int) -> None:
-        self.net.synchronize()
-        self.totals[index] += 1e3 * (perf_counter() - self._begin)

@@ -6,9 +6,10 @@ Source: Caffe, ``src/caffe/layers/accuracy_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.errors import ConfigError
-from demitasse.layers.base import Between, Blobs, Exactly, Layer, register
+from demitasse.layers.base import Between, Blobs, Exactly, Layer
 from demitasse.layers.classes import ClassAxis
 from demitasse.layers.loss import at_least_one
+from demitasse.layers.registry import register
 
 __all__ = ["Accuracy"]
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError
-from demitasse.layers.base import Blobs, Exactly, Layer, positive, register
+from demitasse.layers.base import Blobs, Exactly, Layer, positive
+from demitasse.layers.registry import register
 
 __all__ = ["ArgMax"]
 

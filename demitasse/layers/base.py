@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, final
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.backends.ops import Op
 from demitasse.backends.random import stream_of
 from demitasse.blob import Blob
@@ -23,7 +23,6 @@ from demitasse.device import Device, current_device
 from demitasse.errors import ConfigError, NetError, ShapeError
 from demitasse.layers.arity import Arity, AtLeast, Between, Exactly
 from demitasse.layers.fillers import fill
-from demitasse.layers.registry import register
 from demitasse.proto import FillerParameter, LayerParameter
 
 __all__ = [
@@ -37,7 +36,6 @@ __all__ = [
     "LayerContext",
     "Saved",
     "positive",
-    "register",
 ]
 
 Blobs = Sequence[Blob]

@@ -10,9 +10,10 @@ Source: Caffe, ``src/caffe/layers/batch_norm_layer.cpp``; the scale and the bias
 from __future__ import annotations
 
 from demitasse.backends import ops
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError, ShapeError
-from demitasse.layers.base import Blobs, Exactly, Flags, Layer, register
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer
+from demitasse.layers.registry import register
 from demitasse.proto import FillerParameter
 
 __all__ = ["BatchNorm"]

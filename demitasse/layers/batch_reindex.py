@@ -5,10 +5,11 @@ Source: Caffe, ``src/caffe/layers/batch_reindex_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.errors import NetError, ShapeError
-from demitasse.layers.base import Blobs, Exactly, Flags, Layer, register
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.indices import check_indices
+from demitasse.layers.registry import register
 
 __all__ = ["BatchReindex"]
 

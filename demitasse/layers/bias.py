@@ -6,8 +6,9 @@ Source: Caffe, ``src/caffe/layers/bias_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.blob import Blob
-from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer, register
+from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
 from demitasse.layers.operand import learned_shape, place
+from demitasse.layers.registry import register
 
 __all__ = ["Bias"]
 

@@ -9,9 +9,10 @@ Source: SegNet (alexgkendall/caffe-segnet) and yjxiong/caffe, ``src/caffe/layers
 
 from __future__ import annotations
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError, ShapeError
-from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer, register
+from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
+from demitasse.layers.registry import register
 from demitasse.proto import BNParameter, FillerParameter
 
 __all__ = ["BN"]
@@ -25,8 +26,8 @@ SEGNET_EPS = 1e-9
 class BN(Layer):
     """Normalise each channel, then scale and shift it; may run in place.
 
-    Fields of SegNet's message make it SegNet's layer, those of PSPNet's (or none) PSPNet's. The
-    gradient in phase TEST is that of what is computed there. Not compared with the originals.
+    Fields of SegNet's message make it SegNet's layer, those of PSPNet's (or none) PSPNet's. In
+    phase TEST the gradient treats the statistics as constants. Not compared with the originals.
 
     Shapes: bottom (N, C, ...) -> top the same. Parameters of SegNet: scale, shift (1, C, 1, 1); in
     mode LEARN, further tops take mean and variance of the batch, shaped like them. Of PSPNet:

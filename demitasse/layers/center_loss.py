@@ -8,11 +8,12 @@ Source: caffe-face (ydwen), ``src/caffe/layers/center_loss_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.errors import ShapeError
-from demitasse.layers.base import Blobs, Flags, positive, register
+from demitasse.layers.base import Blobs, Flags, positive
 from demitasse.layers.indices import check_indices
 from demitasse.layers.loss import LossLayer
+from demitasse.layers.registry import register
 
 __all__ = ["CenterLoss"]
 

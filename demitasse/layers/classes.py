@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
+from demitasse.backends.losses import loss_divisor
 from demitasse.blob import Blob
 from demitasse.errors import ShapeError
 from demitasse.layers.base import Layer
@@ -133,15 +134,8 @@ def normalizer(
         batch: Size of the batch: everything before the class axis.
         places: Number of labels.
         valid: Which of them count, bool; None for all.
-
-    Source: Caffe, ``SoftmaxWithLossLayer::get_normalizer``.
     """
-    match mode:
-        case "VALID" if valid is not None:
-            return at_least_one(layer, layer.xp.sum(layer.cast(valid)))
-        case "FULL" | "VALID":
-            return max(1.0, float(places))
-        case "BATCH_SIZE":
-            return max(1.0, float(batch))
-        case _:
-            return 1.0
+    divisor = loss_divisor(mode, batch, places, some_ignored=valid is not None)
+    if divisor is None:
+        return at_least_one(layer, layer.xp.sum(layer.cast(valid)))
+    return divisor

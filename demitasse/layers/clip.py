@@ -6,8 +6,9 @@ Source: Caffe, ``src/caffe/layers/clip_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.errors import ConfigError
-from demitasse.layers.base import Blobs, Flags, register
+from demitasse.layers.base import Blobs, Flags
 from demitasse.layers.neuron import NeuronLayer
+from demitasse.layers.registry import register
 
 __all__ = ["Clip"]
 

@@ -1,4 +1,4 @@
-"""Windows on arrays: an image laid on a canvas with room for its pads, seen tap by tap.
+"""Windows on arrays: an image with zeros around it (its canvas), seen tap by tap.
 
 What every tap of a window sees is one strided slice of the canvas. Columns (im2col) are these
 slices side by side; adding columns back (col2im) is the transpose.
@@ -10,21 +10,21 @@ from __future__ import annotations
 
 import math
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
+from demitasse.backends.windows import Shape, Window
 from demitasse.layers.base import Layer
-from demitasse.layers.window import Shape, Window
 
 __all__ = ["Canvas"]
 
 
 class Canvas:
-    """Where the windows of one layer lie.
+    """The padded image that the windows of one layer slide over.
 
     Args:
         layer: Makes the arrays.
         window: The window that slides.
         spatial: Size of the image.
-        out: Number of places along each axis.
+        out: Number of output positions along each axis.
     """
 
     def __init__(self, layer: Layer, window: Window, spatial: Shape, out: Shape) -> None:
@@ -56,7 +56,7 @@ class Canvas:
         return (slice(None), slice(None), *self.window.reach(tap, self.out))
 
     def columns(self, image: Array) -> Array:
-        """Return what each tap sees at each place.
+        """Return what each tap sees at each output position.
 
         Shapes: (N, C, *spatial) -> (N, C * taps, places).
         """

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from demitasse.backends import ops
 from demitasse.errors import ShapeError
-from demitasse.layers.base import AtLeast, Blobs, Exactly, Flags, Layer, register
+from demitasse.layers.base import AtLeast, Blobs, Exactly, Flags, Layer
 from demitasse.layers.legacy_axis import legacy_axis
+from demitasse.layers.registry import register
 
 __all__ = ["Concat"]
 

@@ -6,11 +6,12 @@ Source: Caffe, ``src/caffe/layers/conv_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.backends import ops
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
+from demitasse.backends.windows import Shape
 from demitasse.blob import Blob
-from demitasse.layers.base import Blobs, Flags, register
+from demitasse.layers.base import Blobs, Flags
 from demitasse.layers.convolution_base import ConvolutionBase
-from demitasse.layers.window import Shape
+from demitasse.layers.registry import register
 
 __all__ = ["Convolution"]
 
@@ -35,7 +36,7 @@ class Convolution(ConvolutionBase):
         return bottom, top
 
     def top_spatial(self, spatial: Shape) -> Shape:
-        return self.window.places(spatial)
+        return self.window.convolved(spatial)
 
     def sides_spatial(self, bottom: Shape, top: Shape) -> tuple[Shape, Shape]:
         return bottom, top

@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
+from demitasse.backends.windows import Shape
 from demitasse.errors import ConfigError, NetError, ShapeError
 from demitasse.layers.base import AtLeast, Blobs, Flags, Layer, positive
 from demitasse.layers.columns import Canvas
-from demitasse.layers.window import Shape, convolution_window
+from demitasse.layers.window import convolution_window
 
 __all__ = ["ConvolutionBase"]
 

@@ -11,7 +11,8 @@ from demitasse.backends.random import bits, stream_of
 from demitasse.data.database_batches import DatabaseBatches
 from demitasse.errors import ConfigError
 from demitasse.layers._data_base import EpochDataLayer
-from demitasse.layers.base import Blobs, positive, register
+from demitasse.layers.base import Blobs, positive
+from demitasse.layers.registry import register
 from demitasse.paths import resolve
 from demitasse.proto import DataParameter, TransformationParameter
 

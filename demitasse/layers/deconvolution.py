@@ -6,10 +6,11 @@ Source: Caffe, ``src/caffe/layers/deconv_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.backends import ops
-from demitasse.backends.base import Array
-from demitasse.layers.base import Blobs, Flags, register
+from demitasse.backends.arrays import Array
+from demitasse.backends.windows import Shape
+from demitasse.layers.base import Blobs, Flags
 from demitasse.layers.convolution_base import ConvolutionBase
-from demitasse.layers.window import Shape
+from demitasse.layers.registry import register
 
 __all__ = ["Deconvolution"]
 
@@ -31,7 +32,7 @@ class Deconvolution(ConvolutionBase):
         return top, bottom
 
     def top_spatial(self, spatial: Shape) -> Shape:
-        return self.window.covered(spatial)
+        return self.window.deconvolved(spatial)
 
     def sides_spatial(self, bottom: Shape, top: Shape) -> tuple[Shape, Shape]:
         return top, bottom

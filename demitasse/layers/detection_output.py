@@ -5,16 +5,15 @@ Source: SSD (weiliu89/caffe), ``src/caffe/layers/detection_output_layer.cpp``.
 
 from __future__ import annotations
 
+from demitasse.backends.ops import LOWEST
 from demitasse.errors import ConfigError, ShapeError
-from demitasse.layers.base import Between, Blobs, Exactly, Layer, positive, register
+from demitasse.layers.base import Between, Blobs, Exactly, Layer, positive
 from demitasse.layers.detection.boxes import Detector
+from demitasse.layers.registry import register
 from demitasse.log import get_logger
 from demitasse.proto import DetectionOutputParameter, PriorBoxParameter
 
 __all__ = ["DetectionOutput"]
-
-ALL = -3.4028234663852886e38
-"""The lowest float32: the confidence that every score exceeds."""
 
 
 @register("DetectionOutput")
@@ -106,7 +105,8 @@ def detector(p: DetectionOutputParameter) -> Detector:
         background=p.background_label_id,
         code=PriorBoxParameter.CodeType.Name(p.code_type),
         variance_in_target=p.variance_encoded_in_target,
-        confidence=p.confidence_threshold if p.HasField("confidence_threshold") else ALL,
+        # without a threshold every score exceeds it
+        confidence=p.confidence_threshold if p.HasField("confidence_threshold") else LOWEST,
         overlap=nms.nms_threshold,
         eta=nms.eta,
         top_k=nms.top_k if nms.HasField("top_k") else -1,

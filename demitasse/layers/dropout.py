@@ -6,10 +6,11 @@ Source: Caffe, ``src/caffe/layers/dropout_layer.cpp`` and ``.cu``.
 from __future__ import annotations
 
 from demitasse.backends import ops
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError
-from demitasse.layers.base import Blobs, Flags, register
+from demitasse.layers.base import Blobs, Flags
 from demitasse.layers.neuron import NeuronLayer
+from demitasse.layers.registry import register
 
 __all__ = ["Dropout"]
 

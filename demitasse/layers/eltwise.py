@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import Literal
 
 from demitasse.backends import ops
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError, ShapeError
-from demitasse.layers.base import AtLeast, Blobs, Exactly, Flags, Layer, register
+from demitasse.layers.base import AtLeast, Blobs, Exactly, Flags, Layer
+from demitasse.layers.registry import register
 from demitasse.proto import EltwiseParameter
 
 __all__ = ["Eltwise"]

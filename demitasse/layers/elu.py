@@ -5,8 +5,9 @@ Source: Caffe, ``src/caffe/layers/elu_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.layers.base import Blobs, Flags, register
+from demitasse.layers.base import Blobs, Flags
 from demitasse.layers.neuron import NeuronLayer
+from demitasse.layers.registry import register
 
 __all__ = ["ELU"]
 

@@ -5,10 +5,11 @@ Source: Caffe, ``src/caffe/layers/euclidean_loss_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.errors import ShapeError
-from demitasse.layers.base import Blobs, Flags, register
+from demitasse.layers.base import Blobs, Flags
 from demitasse.layers.loss import LossLayer
+from demitasse.layers.registry import register
 
 __all__ = ["EuclideanLoss"]
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 
 from demitasse.errors import ConfigError
-from demitasse.layers.base import Blobs, Flags, register
+from demitasse.layers.base import Blobs, Flags
 from demitasse.layers.neuron import NeuronLayer
+from demitasse.layers.registry import register
 
 __all__ = ["Exp", "log_of_base"]
 

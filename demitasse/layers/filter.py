@@ -5,9 +5,10 @@ Source: Caffe, ``src/caffe/layers/filter_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.errors import NetError, ShapeError
-from demitasse.layers.base import AtLeast, Blobs, Flags, Layer, register
+from demitasse.layers.base import AtLeast, Blobs, Flags, Layer
+from demitasse.layers.registry import register
 
 __all__ = ["Filter"]
 
@@ -16,8 +17,8 @@ __all__ = ["Filter"]
 class Filter(Layer):
     """Pass on the selected items of every bottom but the last, which selects.
 
-    How many there are is known when a pass comes here; until the first pass the tops have room for
-    all of them.
+    The output size is known only during forward; until the first pass the tops have room for all
+    items.
 
     Shapes: bottoms (N, ...) ..., selector (N, 1, ...) -> tops (M, ...) ..., M at most N.
 

@@ -6,7 +6,7 @@ Source: Caffe, ``src/caffe/layers/flatten_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.blob import Blob
-from demitasse.layers.base import register
+from demitasse.layers.registry import register
 from demitasse.layers.view import ViewLayer
 
 __all__ = ["Flatten"]

@@ -9,11 +9,12 @@ Source: Lin et al., Focal Loss for Dense Object Detection; with a sigmoid: caffe
 
 from __future__ import annotations
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError
-from demitasse.layers.base import Blobs, Flags, register
+from demitasse.layers.base import Blobs, Flags
 from demitasse.layers.classes import ClassAxis, normalizer
 from demitasse.layers.loss import LossLayer, normalization_of, refuse_weights
+from demitasse.layers.registry import register
 from demitasse.layers.sigmoid import sigmoid
 from demitasse.layers.softmax import softmax
 
@@ -24,7 +25,7 @@ SMALLEST = 1.1754943508222875e-38  # FLT_MIN: the smallest probability whose log
 
 @register("FocalLoss")
 class FocalLoss(LossLayer):
-    """Cross entropy that looks away from what is known already.
+    """Cross entropy that down-weights easy examples.
 
     With one target per score, each is a yes or no of its own (target 1 or not), as in
     caffe-windows: a is ``alpha`` for yes and 1 - alpha for no, and the sum is divided by the batch

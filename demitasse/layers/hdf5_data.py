@@ -9,7 +9,8 @@ from demitasse.data.hdf5 import read_list
 from demitasse.data.hdf5_batches import Hdf5Batches
 from demitasse.errors import ConfigError
 from demitasse.layers._data_base import EpochDataLayer
-from demitasse.layers.base import AtLeast, Blobs, positive, register
+from demitasse.layers.base import AtLeast, Blobs, positive
+from demitasse.layers.registry import register
 from demitasse.paths import resolve
 
 __all__ = ["HDF5Data"]

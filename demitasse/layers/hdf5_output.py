@@ -9,7 +9,8 @@ from pathlib import Path
 
 from demitasse.data.hdf5 import Hdf5Writer
 from demitasse.errors import ConfigError, ShapeError
-from demitasse.layers.base import Blobs, Exactly, Layer, register
+from demitasse.layers.base import Blobs, Exactly, Layer
+from demitasse.layers.registry import register
 
 __all__ = ["HDF5Output"]
 

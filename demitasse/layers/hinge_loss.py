@@ -5,10 +5,11 @@ Source: Caffe, ``src/caffe/layers/hinge_loss_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.backends.base import Array
-from demitasse.layers.base import Blobs, Flags, register
+from demitasse.backends.arrays import Array
+from demitasse.layers.base import Blobs, Flags
 from demitasse.layers.classes import ClassAxis
 from demitasse.layers.loss import LossLayer
+from demitasse.layers.registry import register
 from demitasse.proto import HingeLossParameter
 
 __all__ = ["HingeLoss"]

@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 
 from demitasse.errors import ShapeError
-from demitasse.layers.base import Blobs, Exactly, Flags, Layer, register
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.columns import Canvas
+from demitasse.layers.registry import register
 from demitasse.layers.window import convolution_window
 
 __all__ = ["Im2col"]
@@ -48,7 +49,7 @@ class Im2col(Layer):
         if len(spatial) != len(self.window.kernel):
             message = f"the window {self.window.kernel} does not fit the axes of {shape}"
             raise ShapeError(message)
-        out = self.window.places(spatial)
+        out = self.window.convolved(spatial)
         self.canvas = Canvas(self, self.window, spatial, out)
         self.image_shape = (math.prod(lead), channels, *spatial)
         self.column_shape = (math.prod(lead), channels * self.window.size, math.prod(out))

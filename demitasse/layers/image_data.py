@@ -13,7 +13,8 @@ from demitasse.data.image_list import ImageListBatches, read_image_list
 from demitasse.data.order import Order
 from demitasse.errors import ConfigError
 from demitasse.layers._data_base import EpochDataLayer
-from demitasse.layers.base import Blobs, Exactly, positive, register
+from demitasse.layers.base import Blobs, Exactly, positive
+from demitasse.layers.registry import register
 from demitasse.paths import resolve
 
 __all__ = ["ImageData", "find_image"]

@@ -17,8 +17,9 @@ from demitasse.data.random import RecordRandom
 from demitasse.data.transformer import crop_of
 from demitasse.errors import ConfigError
 from demitasse.layers._data_base import EpochDataLayer
-from demitasse.layers.base import Between, Blobs, positive, register
+from demitasse.layers.base import Between, Blobs, positive
 from demitasse.layers.image_data import find_image
+from demitasse.layers.registry import register
 from demitasse.paths import resolve
 from demitasse.proto import ImageDataParameter
 

@@ -5,13 +5,14 @@ Source: Caffe, ``src/caffe/layers/infogain_loss_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.blob import Blob
 from demitasse.device import Device
 from demitasse.errors import ConfigError, DataError, NetError, ShapeError
-from demitasse.layers.base import Between, Blobs, Flags, register
+from demitasse.layers.base import Between, Blobs, Flags
 from demitasse.layers.classes import SMALLEST_PROBABILITY, ClassAxis, normalizer
 from demitasse.layers.loss import LossLayer, normalization_of, refuse_weights
+from demitasse.layers.registry import register
 from demitasse.layers.softmax import softmax
 from demitasse.paths import resolve
 from demitasse.proto import BlobProto, read_binary

@@ -6,8 +6,9 @@ Source: Caffe, ``src/caffe/layers/inner_product_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.backends import ops
-from demitasse.backends.base import Array
-from demitasse.layers.base import Blobs, Exactly, Flags, Layer, need_count, positive, register
+from demitasse.backends.arrays import Array
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer, need_count, positive
+from demitasse.layers.registry import register
 
 __all__ = ["InnerProduct"]
 

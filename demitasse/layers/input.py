@@ -6,7 +6,8 @@ Source: Caffe, ``src/caffe/layers/input_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.errors import ConfigError
-from demitasse.layers.base import AtLeast, Blobs, Exactly, Layer, register
+from demitasse.layers.base import AtLeast, Blobs, Exactly, Layer
+from demitasse.layers.registry import register
 
 __all__ = ["Input"]
 

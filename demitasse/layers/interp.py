@@ -6,9 +6,10 @@ Source: DeepLab (also in yjxiong/caffe), ``src/caffe/layers/interp_layer.cpp``,
 
 from __future__ import annotations
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError, NetError, ShapeError
-from demitasse.layers.base import Blobs, Exactly, Flags, Layer, register
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer
+from demitasse.layers.registry import register
 
 __all__ = ["Interp"]
 

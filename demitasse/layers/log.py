@@ -5,11 +5,12 @@ Source: Caffe, ``src/caffe/layers/log_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError
-from demitasse.layers.base import Blobs, Flags, register
+from demitasse.layers.base import Blobs, Flags
 from demitasse.layers.exp import log_of_base
 from demitasse.layers.neuron import NeuronLayer
+from demitasse.layers.registry import register
 
 __all__ = ["Log"]
 

@@ -5,7 +5,7 @@ Source: Caffe, ``src/caffe/layers/loss_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError, NetError, ShapeError
 from demitasse.layers.base import Blobs, Exactly, Layer
 from demitasse.proto import LossParameter

@@ -8,10 +8,10 @@ Source: Caffe, ``src/caffe/layers/lstm_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.backends.base import Array
-from demitasse.layers.base import register
+from demitasse.backends.arrays import Array
 from demitasse.layers.lstm_unit import step, step_back
 from demitasse.layers.recurrent import RecurrentLayer
+from demitasse.layers.registry import register
 
 __all__ = ["LSTM"]
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.errors import NetError, ShapeError
-from demitasse.layers.base import Blobs, Exactly, Flags, Layer, register
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer
+from demitasse.layers.registry import register
 
 __all__ = ["LSTMUnit", "step", "step_back"]
 

@@ -13,7 +13,8 @@ from demitasse.data.datum import label_of
 from demitasse.data.memory_rows import MemoryRows
 from demitasse.errors import DataError
 from demitasse.layers._data_base import BaseDataLayer
-from demitasse.layers.base import Blobs, Exactly, positive, register
+from demitasse.layers.base import Blobs, Exactly, positive
+from demitasse.layers.registry import register
 from demitasse.proto import Datum
 
 __all__ = ["MemoryData"]

@@ -5,10 +5,11 @@ Source: Caffe, ``src/caffe/layers/multinomial_logistic_loss_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.backends.base import Array
-from demitasse.layers.base import Blobs, Flags, register
+from demitasse.backends.arrays import Array
+from demitasse.layers.base import Blobs, Flags
 from demitasse.layers.classes import SMALLEST_PROBABILITY, ClassAxis
 from demitasse.layers.loss import LossLayer
+from demitasse.layers.registry import register
 
 __all__ = ["MultinomialLogisticLoss"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from demitasse.backends import ops
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.layers.base import Blobs, Exactly, Layer
 
 __all__ = ["NeuronLayer"]

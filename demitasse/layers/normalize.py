@@ -5,9 +5,10 @@ Source: SSD (weiliu89/caffe), ``src/caffe/layers/normalize_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.errors import ShapeError
-from demitasse.layers.base import Blobs, Exactly, Flags, Layer, register
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer
+from demitasse.layers.registry import register
 from demitasse.proto import FillerParameter
 
 __all__ = ["Normalize"]

@@ -5,7 +5,8 @@ Source: Caffe, ``src/caffe/layers/parameter_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.layers.base import Blobs, Exactly, Flags, Layer, register
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer
+from demitasse.layers.registry import register
 
 __all__ = ["Parameter"]
 

@@ -6,7 +6,8 @@ Source: SSD (weiliu89/caffe), ``src/caffe/layers/permute_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.errors import ConfigError, NetError, ShapeError
-from demitasse.layers.base import Blobs, Exactly, Flags, Layer, register
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer
+from demitasse.layers.registry import register
 
 __all__ = ["Permute"]
 

@@ -6,11 +6,12 @@ Source: Caffe, ``src/caffe/layers/pooling_layer.cpp``, ``pooling_layer.cu``.
 from __future__ import annotations
 
 from demitasse.backends import ops
+from demitasse.backends.windows import Shape, Window
 from demitasse.errors import ConfigError, NetError, ShapeError
-from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer, register
+from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
 from demitasse.layers.columns import Canvas
 from demitasse.layers.pooling_methods import METHODS, Method
-from demitasse.layers.window import Shape, Window
+from demitasse.layers.registry import register
 from demitasse.proto import PoolingParameter
 
 __all__ = ["Pooling"]

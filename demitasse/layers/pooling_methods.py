@@ -8,16 +8,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
+from demitasse.backends.ops import LOWEST
+from demitasse.backends.windows import Shape
 from demitasse.blob import Blob
 from demitasse.layers.base import Blobs, Layer
 from demitasse.layers.columns import Canvas
-from demitasse.layers.window import Shape
 
 __all__ = ["METHODS", "Method"]
-
-LOWEST = -3.4028234663852886e38
-"""The lowest float32: what Caffe starts a maximum with, in double precision too."""
 
 SMALLEST = 1.1754943508222875e-38
 """The smallest normal float32: what Caffe adds to a divisor against 0 / 0."""

@@ -5,10 +5,11 @@ Source: Caffe, ``src/caffe/layers/prelu_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.errors import ShapeError
-from demitasse.layers.base import Blobs, Flags, register
+from demitasse.layers.base import Blobs, Flags
 from demitasse.layers.neuron import NeuronLayer
+from demitasse.layers.registry import register
 from demitasse.proto import FillerParameter
 
 __all__ = ["PReLU"]

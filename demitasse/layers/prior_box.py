@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError, ShapeError
-from demitasse.layers.base import Blobs, Exactly, Flags, Layer, register
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.detection import boxes as detection
+from demitasse.layers.registry import register
 from demitasse.proto import PriorBoxParameter
 
 __all__ = ["PriorBox"]

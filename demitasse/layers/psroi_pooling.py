@@ -6,9 +6,10 @@ Source: R-FCN (daijifeng001/caffe-rfcn), ``src/caffe/layers/psroi_pooling_layer.
 from __future__ import annotations
 
 from demitasse.errors import ConfigError, ShapeError
-from demitasse.layers.base import Blobs, positive, register
+from demitasse.layers.base import Blobs, positive
 from demitasse.layers.detection.regions import Region, regions_between
 from demitasse.layers.region_pooling import RegionPooling
+from demitasse.layers.registry import register
 
 __all__ = ["PSROIPooling"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from demitasse.backends import ops
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.blob import Blob
 from demitasse.errors import NetError, ShapeError
 from demitasse.layers.base import (

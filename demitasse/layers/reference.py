@@ -8,48 +8,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
+
+from demitasse.backends.cupy import lowerings as cupy
+from demitasse.backends.cupy.steps import activation as cupy_activation
+from demitasse.backends.numpy import lowerings as numpy
+from demitasse.backends.numpy.steps import activation as numpy_activation
+from demitasse.backends.onednn import lowerings as onednn
+from demitasse.backends.onednn.steps import activation as onednn_activation
+from demitasse.backends.ops import Activation
+from demitasse.backends.step import Lowerings
 
 __all__ = [
     "BACKENDS",
     "FAMILIES",
     "FURTHER_NAMES",
-    "LOWERED",
     "REFERENCE",
     "Entry",
     "first_name",
+    "lowered_by",
     "support",
 ]
 
 Gradient = Literal["gradient", "source", "none"]
 Judge = Literal["Caffe", "OpenCV", ""]
 
-BACKENDS = ("cpu", "numpy", "cuda")
-"""What users run on. The backends for tests, ``strict`` and ``readonly``, lower nothing."""
-
-LOWERED: Mapping[str, tuple[str, ...]] = {
-    "Conv": ("cpu", "numpy", "cuda"),
-    "Deconv": ("cpu", "numpy", "cuda"),
-    "Pool": ("cpu", "numpy", "cuda"),
-    "InnerProduct": ("cpu", "numpy", "cuda"),
-    "LRN": ("cpu", "numpy", "cuda"),
-    "Softmax": ("cpu", "cuda"),
-    "SoftmaxLoss": ("cpu", "cuda"),
-    "BatchNorm": ("cpu", "numpy", "cuda"),
-    "Scale": ("cpu", "numpy", "cuda"),
-    "Eltwise": ("cpu", "numpy", "cuda"),
-    "Concat": ("cpu", "numpy", "cuda"),
-    "Split": ("cpu", "numpy", "cuda"),
-    "Dropout": ("cpu",),
-    "Recurrent": ("cpu",),
-    "relu": ("cpu", "numpy", "cuda"),
-    "sigmoid": ("cpu", "cuda"),
-    "tanh": ("cpu", "cuda"),
+_TABLES: Mapping[str, tuple[Lowerings, Mapping[str, object]]] = {
+    "cpu": (onednn.LOWERINGS, {**numpy_activation.FUNCTIONS, **onednn_activation.FUNCTIONS}),
+    "numpy": (numpy.LOWERINGS, numpy_activation.FUNCTIONS),
+    "cuda": (cupy.LOWERINGS, cupy_activation.FUNCTIONS),
 }
-"""Operation, or function of an Activation -> backends with a faster way of their own to run it.
 
-A ``cpu`` without one uses that of ``numpy``.
-"""
+BACKENDS = tuple(_TABLES)
+"""What users run on. The backends for tests, ``strict`` and ``readonly``, have no Steps."""
 
 
 @dataclass(frozen=True)
@@ -216,6 +208,17 @@ def first_name(name: str) -> str:
     return FURTHER_NAMES.get(name, name)
 
 
+@cache
+def lowered_by(backend: str) -> frozenset[str]:
+    """Return what one of ``BACKENDS`` has Steps for, as its own dictionaries say.
+
+    Returns:
+        Names of operations, and of functions of an Activation.
+    """
+    lowerings, functions = _TABLES[backend]
+    return frozenset(op.__name__ for op in lowerings if op is not Activation) | set(functions)
+
+
 def support(name: str) -> dict[str, str]:
     """Return how each backend runs a type: "lowered", "portable" or "host".
 
@@ -230,7 +233,7 @@ def support(name: str) -> dict[str, str]:
     entry = REFERENCE[first_name(name)]
     if entry.host:
         return dict.fromkeys(BACKENDS, "host")
-    lowered = set(LOWERED.get(entry.op, ()))
-    if "numpy" in lowered:
-        lowered.add("cpu")
-    return {backend: "lowered" if backend in lowered else "portable" for backend in BACKENDS}
+    return {
+        backend: "lowered" if entry.op in lowered_by(backend) else "portable"
+        for backend in BACKENDS
+    }

@@ -5,20 +5,17 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from importlib import import_module
-from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, TypeVar
+from importlib.metadata import EntryPoint, entry_points
+from typing import TypeVar
 
 from demitasse.errors import NetError
+from demitasse.layers.base import Layer, LayerContext
 from demitasse.layers.catalog import CATALOG
-from demitasse.proto import fork_of_type
-
-if TYPE_CHECKING:
-    from demitasse.layers.base import Layer, LayerContext
-    from demitasse.proto import LayerParameter
+from demitasse.proto import LayerParameter, fork_of_type
 
 __all__ = ["create_layer", "layer_class", "layer_types", "register", "unregister"]
 
-Creator = Callable[["LayerParameter", str, "LayerContext"], "Layer"]
+Creator = Callable[[LayerParameter, str, LayerContext], Layer]
 T = TypeVar("T", bound=Creator)
 
 _creators: dict[str, Creator] = {}
@@ -39,15 +36,15 @@ def register(*names: str) -> Callable[[T], T]:
                 message = f"layer type {name!r} is already registered; choose another name"
                 raise NetError(message)
             _creators[name] = creator
-        if isinstance(creator, type):
-            creator.type = names[0]  # type: ignore[attr-defined]
+        if isinstance(creator, type) and issubclass(creator, Layer):
+            creator.type = names[0]
         return creator
 
     return note
 
 
 def unregister(name: str) -> None:
-    """Forget a type that was registered by a user or a test."""
+    """Take back what :func:`register` noted under a name."""
     _creators.pop(name, None)
 
 
@@ -79,7 +76,7 @@ def create_layer(param: LayerParameter, phase: str, context: LayerContext) -> La
     return layer_class(param.type)(param, phase, context)
 
 
-def _points() -> list:  # type: ignore[type-arg]
+def _points() -> list[EntryPoint]:
     return list(entry_points(group=GROUP))
 
 

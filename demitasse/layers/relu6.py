@@ -5,8 +5,9 @@ Source: MobileNet-YOLO (eric612), ``src/caffe/layers/relu6_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.layers.base import Blobs, Flags, register
+from demitasse.layers.base import Blobs, Flags
 from demitasse.layers.neuron import NeuronLayer
+from demitasse.layers.registry import register
 
 __all__ = ["ReLU6"]
 

@@ -9,9 +9,10 @@ Source: MobileNet-YOLO (eric612), ``src/caffe/layers/reorg_layer.cpp``; Darknet,
 
 from __future__ import annotations
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.errors import NetError, ShapeError
-from demitasse.layers.base import Blobs, Exactly, Flags, Layer, positive, register
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer, positive
+from demitasse.layers.registry import register
 
 __all__ = ["Reorg"]
 

@@ -9,7 +9,8 @@ import math
 
 from demitasse.blob import Blob
 from demitasse.errors import ConfigError, ShapeError
-from demitasse.layers.base import Blobs, register
+from demitasse.layers.base import Blobs
+from demitasse.layers.registry import register
 from demitasse.layers.view import ViewLayer
 
 __all__ = ["Reshape"]

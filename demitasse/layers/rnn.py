@@ -5,9 +5,10 @@ Source: Caffe, ``src/caffe/layers/rnn_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.backends.base import Array
-from demitasse.layers.base import Blobs, register
+from demitasse.backends.arrays import Array
+from demitasse.layers.base import Blobs
 from demitasse.layers.recurrent import RecurrentLayer
+from demitasse.layers.registry import register
 
 __all__ = ["RNN"]
 

@@ -5,10 +5,11 @@ Source: Fast R-CNN (rbgirshick/caffe-fast-rcnn), ``src/caffe/layers/roi_pooling_
 
 from __future__ import annotations
 
-from demitasse.backends.base import Array
-from demitasse.layers.base import Blobs, positive, register
+from demitasse.backends.arrays import Array
+from demitasse.layers.base import Blobs, positive
 from demitasse.layers.detection.regions import Region, regions
 from demitasse.layers.region_pooling import RegionPooling
+from demitasse.layers.registry import register
 
 __all__ = ["ROIPooling"]
 

@@ -6,10 +6,11 @@ Source: Caffe, ``src/caffe/layers/scale_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.backends import ops
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.blob import Blob
-from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer, register
+from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
 from demitasse.layers.operand import learned_shape, place
+from demitasse.layers.registry import register
 from demitasse.proto import FillerParameter
 
 __all__ = ["Scale"]

@@ -7,9 +7,10 @@ Source: DeepLab (also in hszhao/PSPNet), ``src/caffe/layers/seg_accuracy_layer.c
 from __future__ import annotations
 
 from demitasse.errors import ShapeError
-from demitasse.layers.base import Blobs, Exactly, Layer, register
+from demitasse.layers.base import Blobs, Exactly, Layer
 from demitasse.layers.classes import ClassAxis
 from demitasse.layers.loss import at_least_one
+from demitasse.layers.registry import register
 
 __all__ = ["SegAccuracy"]
 

@@ -5,9 +5,10 @@ Source: ShuffleNet (farmingyard/ShuffleNet), ``shuffle_channel_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.errors import ShapeError
-from demitasse.layers.base import Blobs, Exactly, Flags, Layer, positive, register
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer, positive
+from demitasse.layers.registry import register
 
 __all__ = ["ShuffleChannel"]
 

@@ -5,9 +5,10 @@ Source: Caffe, ``src/caffe/layers/sigmoid_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.backends.base import Array
-from demitasse.layers.base import Blobs, Flags, Layer, register
+from demitasse.backends.arrays import Array
+from demitasse.layers.base import Blobs, Flags, Layer
 from demitasse.layers.neuron import NeuronLayer
+from demitasse.layers.registry import register
 
 __all__ = ["Sigmoid"]
 

@@ -5,11 +5,12 @@ Source: Caffe, ``src/caffe/layers/sigmoid_cross_entropy_loss_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.errors import ShapeError
-from demitasse.layers.base import Blobs, Flags, register
+from demitasse.layers.base import Blobs, Flags
 from demitasse.layers.classes import normalizer
 from demitasse.layers.loss import LossLayer, normalization_of, refuse_weights
+from demitasse.layers.registry import register
 from demitasse.layers.sigmoid import sigmoid
 
 __all__ = ["SigmoidCrossEntropyLoss"]

@@ -5,7 +5,8 @@ Source: Caffe, ``src/caffe/layers/silence_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.layers.base import AtLeast, Blobs, Exactly, Flags, Layer, register
+from demitasse.layers.base import AtLeast, Blobs, Exactly, Flags, Layer
+from demitasse.layers.registry import register
 
 __all__ = ["Silence"]
 

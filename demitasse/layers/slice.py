@@ -8,8 +8,9 @@ from __future__ import annotations
 from itertools import pairwise
 
 from demitasse.errors import ConfigError, ShapeError
-from demitasse.layers.base import AtLeast, Blobs, Exactly, Flags, Layer, register
+from demitasse.layers.base import AtLeast, Blobs, Exactly, Flags, Layer
 from demitasse.layers.legacy_axis import legacy_axis
+from demitasse.layers.registry import register
 
 __all__ = ["Slice"]
 

@@ -8,10 +8,11 @@ Source: Fast R-CNN (rbgirshick/caffe-fast-rcnn), ``src/caffe/layers/smooth_L1_lo
 
 from __future__ import annotations
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError, NetError, ShapeError
-from demitasse.layers.base import Between, Blobs, Flags, register
+from demitasse.layers.base import Between, Blobs, Flags
 from demitasse.layers.loss import LossLayer
+from demitasse.layers.registry import register
 
 __all__ = ["SmoothL1Loss"]
 

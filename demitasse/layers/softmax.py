@@ -6,8 +6,9 @@ Source: Caffe, ``src/caffe/layers/softmax_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.backends import ops
-from demitasse.backends.base import Array
-from demitasse.layers.base import Blobs, Exactly, Flags, Layer, register
+from demitasse.backends.arrays import Array
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer
+from demitasse.layers.registry import register
 
 __all__ = ["Softmax"]
 

@@ -8,11 +8,12 @@ Szegedy et al., Rethinking the Inception Architecture for Computer Vision.
 from __future__ import annotations
 
 from demitasse.backends import ops
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError, NetError, ShapeError
-from demitasse.layers.base import Between, Blobs, Flags, register
+from demitasse.layers.base import Between, Blobs, Flags
 from demitasse.layers.classes import ClassAxis, normalizer
 from demitasse.layers.loss import LossLayer, at_least_one, normalization_of
+from demitasse.layers.registry import register
 from demitasse.layers.softmax import softmax
 
 __all__ = ["SoftmaxWithLoss"]

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from demitasse.backends import ops
 from demitasse.errors import NetError
-from demitasse.layers.base import AtLeast, Blobs, Exactly, Flags, Layer, register
+from demitasse.layers.base import AtLeast, Blobs, Exactly, Flags, Layer
+from demitasse.layers.registry import register
 
 __all__ = ["Split"]
 

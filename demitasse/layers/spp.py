@@ -8,8 +8,9 @@ from __future__ import annotations
 from demitasse.blob import Blob
 from demitasse.device import Device
 from demitasse.errors import ShapeError
-from demitasse.layers.base import Blobs, Exactly, Flags, Layer, positive, register
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer, positive
 from demitasse.layers.pooling import Pooling
+from demitasse.layers.registry import register
 from demitasse.proto import LayerParameter
 
 __all__ = ["SPP"]

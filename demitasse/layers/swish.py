@@ -5,8 +5,9 @@ Source: Caffe, ``src/caffe/layers/swish_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.layers.base import Blobs, Flags, register
+from demitasse.layers.base import Blobs, Flags
 from demitasse.layers.neuron import NeuronLayer
+from demitasse.layers.registry import register
 from demitasse.layers.sigmoid import sigmoid
 
 __all__ = ["Swish"]

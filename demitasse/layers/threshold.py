@@ -5,8 +5,9 @@ Source: Caffe, ``src/caffe/layers/threshold_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.layers.base import Blobs, register
+from demitasse.layers.base import Blobs
 from demitasse.layers.neuron import NeuronLayer
+from demitasse.layers.registry import register
 
 __all__ = ["Threshold"]
 

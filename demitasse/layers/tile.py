@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 
 from demitasse.errors import NetError
-from demitasse.layers.base import Blobs, Exactly, Flags, Layer, positive, register
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer, positive
+from demitasse.layers.registry import register
 
 __all__ = ["Tile"]
 

@@ -6,10 +6,11 @@ SegNet (alexgkendall/caffe-segnet), ``src/caffe/layers/upsample_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError, NetError, ShapeError
-from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer, register
+from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
 from demitasse.layers.indices import check_indices
+from demitasse.layers.registry import register
 
 __all__ = ["Upsample"]
 

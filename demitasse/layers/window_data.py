@@ -14,8 +14,9 @@ from demitasse.data.window_file import read_window_file
 from demitasse.data.windows import WindowBatches, window_mean
 from demitasse.errors import ConfigError
 from demitasse.layers._data_base import PrefetchingDataLayer
-from demitasse.layers.base import Blobs, Exactly, positive, register
+from demitasse.layers.base import Blobs, Exactly, positive
 from demitasse.layers.image_data import find_image
+from demitasse.layers.registry import register
 from demitasse.paths import resolve
 
 __all__ = ["WindowData"]

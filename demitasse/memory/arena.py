@@ -1,6 +1,6 @@
-"""Buffers that several memories of a net use, one after the other, within a pass.
+"""Arena: buffers that several memories of a net use, one after the other, within a pass.
 
-Between passes they hold nothing that can be relied on, and whoever looks is told so.
+Between passes a buffer holds whatever its last user left, so reading one then is an error.
 """
 
 from __future__ import annotations
@@ -11,45 +11,45 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.errors import NetError
 
-__all__ = ["House", "Lodging", "Room"]
+__all__ = ["Arena", "Assignment", "Slot"]
 
 
 Kind = tuple[str, str]  # where, and of what dtype
 
 
-class House:
+class Arena:
     """The shared buffers of one net.
 
     Attributes:
-        open: Whether a pass is under way.
-        rooms: The buffers.
+        open: Whether a pass is under way, so that what the buffers hold can be relied on.
+        slots: The buffers.
     """
 
     def __init__(self) -> None:
         self.open = False
-        self.rooms: list[Room] = []
+        self.slots: list[Slot] = []
 
     @property
     def nbytes(self) -> int:
         """Size of all buffers, in bytes."""
         return sum(
             math.prod(array.shape) * np.dtype(dtype).itemsize
-            for room in self.rooms
-            for (_, dtype), array in room.arrays.items()
+            for slot in self.slots
+            for (_, dtype), array in slot.arrays.items()
         )
 
 
 @dataclass
-class Room:
-    """One buffer of each kind: host memory, device memory, memory for private layouts.
+class Slot:
+    """One shared buffer. It has an array of each kind: on the host, on a device, private.
 
     Attributes:
         arrays: One-dimensional arrays by kind.
         sizes: The most elements of each kind that were asked for.
-        outgrown: Whether a larger array has taken the place of one that is still in use.
+        outgrown: Whether a larger array has replaced one that some memory still uses.
     """
 
     arrays: dict[Kind, Array] = field(default_factory=dict)
@@ -57,12 +57,12 @@ class Room:
     outgrown: bool = False
 
     def lend(self, kind: Kind, size: int, make: Callable[[int], Array]) -> Array:
-        """Return ``size`` elements of the buffer of that kind, which hold anything.
+        """Return ``size`` elements of the array of a kind, with undefined contents.
 
         Args:
             kind: Where, and of what dtype.
-            size: How many.
-            make: Returns new memory of so many elements.
+            size: How many elements.
+            make: Returns a new array of so many elements.
 
         Shape: (size,).
         """
@@ -74,32 +74,32 @@ class Room:
         return array[:size]
 
     def clear(self) -> None:
-        """Let go of all arrays; the next ones are large enough for everybody."""
+        """Drop all arrays; the next ones are made as large as was ever asked for."""
         self.arrays.clear()
         self.outgrown = False
 
 
 @dataclass(frozen=True)
-class Lodging:
-    """A memory's place in a room.
+class Assignment:
+    """The slot that a memory uses instead of buffers of its own.
 
     Attributes:
-        house: The house.
-        room: The buffer.
+        arena: The arena that the slot is in.
+        slot: The buffer.
         name: The blob's name, for messages.
     """
 
-    house: House
-    room: Room
+    arena: Arena
+    slot: Slot
     name: str
 
-    def enter(self) -> None:
+    def check_open(self) -> None:
         """Make sure that a pass is under way.
 
         Raises:
-            NetError: There is none, so that the buffer may hold anything.
+            NetError: There is none, so the buffer may hold what another memory wrote.
         """
-        if not self.house.open:
+        if not self.arena.open:
             message = (
                 f"blob {self.name!r} was not kept: its memory served other layers too; name it in "
                 f"keep=[{self.name!r}, ...] when the net is made, or leave keep out to have all"

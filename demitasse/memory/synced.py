@@ -9,23 +9,21 @@ Source: Caffe, ``src/caffe/syncedmem.cpp``; live views and versions are ours.
 from __future__ import annotations
 
 import itertools
-import weakref
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from demitasse.backends.base import Array, Event, PrivateLayout
+from demitasse.backends.arrays import Array, PrivateLayout
 from demitasse.config import settings
 from demitasse.device import Device
 from demitasse.errors import DeviceError, ShapeError
-from demitasse.memory.arena import Lodging
-from demitasse.memory.leases import Lease
+from demitasse.memory.arena import Assignment
+from demitasse.memory.sides import DeviceSide, HostSide
 from demitasse.memory.transfers import transfers
 
-__all__ = ["Head", "SyncedMemory", "transfers"]
+__all__ = ["Head", "SyncedMemory"]
 
 
 class Head(Enum):
@@ -37,7 +35,7 @@ class Head(Enum):
     SYNCED = 3
 
 
-PRIVATE_HEADS = (Head.HEAD_AT_GPU, Head.SYNCED)
+DEVICE_HEADS = (Head.HEAD_AT_GPU, Head.SYNCED)
 """Heads at which the device side is up to date."""
 
 
@@ -48,8 +46,8 @@ class SyncedMemory:
     """``size`` elements that exist on the host, on a device, or on both.
 
     Allocated when first touched, and zero then. Where the device works on the host's arrays, a Step
-    may still keep the elements in a layout of its own: that *private* side is then the device side,
-    and everybody else reads the host side, which is brought up to date by a reorder.
+    may still keep the elements in a layout of its own. This *private* side is then the device side;
+    all other code reads the host side, which is brought up to date by a reorder.
 
     Args:
         size: How many elements.
@@ -63,16 +61,10 @@ class SyncedMemory:
 
     __slots__ = (
         "__weakref__",
-        "_at",
+        "_assignment",
         "_device_side",
         "_head",
-        "_host",
-        "_in_flight",
-        "_layout",
-        "_lease",
-        "_lodging",
-        "_owns_device",
-        "_owns_host",
+        "_host_side",
         "_poison",
         "device",
         "dtype",
@@ -86,14 +78,9 @@ class SyncedMemory:
         self.version = 0
         self.serial = next(_serials)
         self._head = Head.UNINITIALIZED
-        self._host: np.ndarray | None = None
-        self._device_side: Array = None
-        self._layout: PrivateLayout | None = None  # of _device_side, when it is a private one
-        self._at: Device = device  # the device that _device_side is on
-        self._owns_host = self._owns_device = True
-        self._in_flight: Event | None = None
-        self._lease: weakref.ref[Lease] | None = None
-        self._lodging: Lodging | None = None
+        self._host_side = HostSide()
+        self._device_side = DeviceSide(device)
+        self._assignment: Assignment | None = None
         self._poison = bool(settings.get("poison")) and dtype.startswith("float")
 
     # -- what it is ----------------------------------------------------------------------------
@@ -104,38 +91,34 @@ class SyncedMemory:
         return self._head
 
     @property
+    def cleared(self) -> bool:
+        """Whether it holds nothing: it reads as zeros, and may be overwritten without reading."""
+        return self._head is Head.UNINITIALIZED
+
+    @property
     def nbytes(self) -> int:
         """Size of one side, in bytes."""
         return self.size * np.dtype(self.dtype).itemsize
 
     @property
-    def owns_host(self) -> bool:
-        """Whether the host side is ours, not adopted from a caller."""
-        return self._owns_host
-
-    @property
-    def owns_device(self) -> bool:
-        """Whether the device side is ours, not adopted from a caller."""
-        return self._owns_device
-
-    @property
     def allocated(self) -> int:
         """Bytes allocated so far on host and device together."""
-        host = self.nbytes if self._host is not None else 0
-        if self._device_side is None:
+        host = 0 if self._host_side.array is None else self.nbytes
+        there = self._device_side
+        if there.array is None:
             return host
-        return host + (self.nbytes if self._layout is None else self._device_side.nbytes)
+        return host + (self.nbytes if there.layout is None else int(there.array.nbytes))
 
     @property
     def leased(self) -> bool:
         """Whether a live view of the host side is held by somebody."""
-        return self._lease is not None and self._lease() is not None
+        return self._host_side.leased
 
     # -- reading and writing -------------------------------------------------------------------
 
     def cpu_data(self) -> np.ndarray:
         """Return the host side, up to date, for reading. Shape: (size,)."""
-        self._enter()
+        self._check_open()
         return self._to_cpu()
 
     def mutable_cpu_data(self, *, discard: bool = False) -> np.ndarray:
@@ -144,18 +127,17 @@ class SyncedMemory:
         Args:
             discard: Everything will be overwritten, so the old contents need not be copied.
         """
-        self._enter()
+        self._check_open()
         host = self._to_cpu(discard=discard)
-        self._wait()
+        self._host_side.wait()
         if self._head is not Head.HEAD_AT_CPU:
-            self._head = Head.HEAD_AT_CPU
-            self._spoil(self._device_side)
+            self._newest_at_host()
         self.version += 1
         return host
 
     def gpu_data(self) -> Array:
         """Return the device side, up to date, for reading. Shape: (size,)."""
-        self._enter()
+        self._check_open()
         if self.device.shares_host:
             return self._to_cpu()
         return self._to_gpu()
@@ -168,11 +150,10 @@ class SyncedMemory:
         """
         if self.device.shares_host:
             return self.mutable_cpu_data(discard=discard)
-        self._enter()
+        self._check_open()
         side = self._to_gpu(discard=discard)
         if self._head is not Head.HEAD_AT_GPU:
-            self._head = Head.HEAD_AT_GPU
-            self._spoil(self._host)
+            self._newest_at_device()
         self.version += 1
         return side
 
@@ -181,35 +162,36 @@ class SyncedMemory:
     @property
     def layout(self) -> PrivateLayout | None:
         """The layout of the private side, when that side is up to date; otherwise None."""
-        return self._layout if self._head in PRIVATE_HEADS else None
+        return self._device_side.layout if self._head in DEVICE_HEADS else None
 
     def private_data(self, layout: PrivateLayout) -> Array | None:
         """Return the private side in ``layout``, up to date, for reading. Shape: (layout.size,).
 
         Returns:
-            None when the private side is up to date in another layout: whoever wrote it chose that
-            one, and a reader converts it into memory of his own.
+            None when the private side is up to date in another layout; ``convert`` then gives the
+            contents in this one.
         """
-        if self._head in PRIVATE_HEADS and self._at is self.device and self._layout is not None:
-            return self._device_side if self._layout is layout else None
+        here = self.layout
+        if here is not None and self._device_side.device is self.device:
+            return self._device_side.array if here is layout else None
         host = self._to_cpu()
-        side = self._private_side(layout)
+        side = self._private_array(layout)
         self.device.backend.pack(host, layout, side)
         transfers.note(reorders=1)
         self._head = Head.SYNCED
         return side
 
     def mutable_private_data(self, layout: PrivateLayout) -> Array:
-        """Return the private side in ``layout``, to be overwritten; the host side becomes stale.
+        """Return the private side in ``layout``, for writing; the host side becomes stale.
 
-        What it holds is kept where it is up to date in this layout, and anything otherwise.
+        Its contents are kept when the private side is up to date in this layout, and undefined
+        otherwise.
         """
-        if self._at is not self.device:
+        if self._device_side.device is not self.device:
             self._leave_old_device(discard=True)
-        side = self._private_side(layout)
+        side = self._private_array(layout)
         if self._head is not Head.HEAD_AT_GPU:
-            self._head = Head.HEAD_AT_GPU
-            self._spoil(self._host)
+            self._newest_at_device()
         self.version += 1
         return side
 
@@ -218,9 +200,9 @@ class SyncedMemory:
 
         Shapes: target (layout.size,).
         """
-        backend, here = self.device.backend, self.layout
-        if here is not None and here.shape == layout.shape and self._at is self.device:
-            backend.repack(self._device_side, here, target, layout)
+        backend, here, side = self.device.backend, self.layout, self._device_side
+        if here is not None and here.shape == layout.shape and side.device is self.device:
+            backend.repack(side.array, here, target, layout)
         else:
             backend.pack(self.cpu_data(), layout, target)
         transfers.note(reorders=1)
@@ -230,29 +212,30 @@ class SyncedMemory:
 
         So a Step that runs in place keeps its input without copying it.
         """
-        if self._at is not self.device:
+        if self._device_side.device is not self.device:
             self._leave_old_device(discard=True)
-        before, self._device_side = self._device_side, side
-        self._layout, self._at, self._owns_device = layout, self.device, True
-        self._head = Head.HEAD_AT_GPU
-        self._spoil(self._host)
+        before = self._device_side.array
+        self._device_side.replace(side, self.device, layout)
+        self._newest_at_device()
         self.version += 1
         return before
 
-    def _private_side(self, layout: PrivateLayout) -> Array:
-        if self._layout is not layout:
-            self._device_side, self._layout = self._new_private_side(layout), layout
-            self._at, self._owns_device = self.device, True
-        return self._device_side
+    def _private_array(self, layout: PrivateLayout) -> Array:
+        side = self._device_side
+        if side.layout is not layout:
+            make = self.device.backend.empty_private
+            side.replace(self._allocate("private", layout.size, make), self.device, layout)
+        return side.array
+
+    # -- forgetting ----------------------------------------------------------------------------
 
     def clear(self) -> None:
         """Forget the contents: reads as zeros again, without writing them now."""
         self._head = Head.UNINITIALIZED
         self.version += 1
-        lease = self._lease() if self._lease is not None else None
-        if lease is not None:  # somebody is looking at the host side
-            self._wait()
-            lease.host[...] = 0
+        if self.leased:  # somebody is looking at the host side
+            self._host_side.wait()
+            self._host_array()[...] = 0
             self._head = Head.HEAD_AT_CPU
 
     # -- adopting ------------------------------------------------------------------------------
@@ -269,10 +252,8 @@ class SyncedMemory:
                 f"contiguous {self.dtype} elements"
             )
             raise ShapeError(message)
-        self._wait()
-        self._host, self._owns_host, self._lease = array, False, None
-        self._head = Head.HEAD_AT_CPU
-        self._spoil(self._device_side)
+        self._host_side.replace(array)
+        self._newest_at_host()
         self.version += 1
 
     def set_gpu_data(self, array: Array) -> None:
@@ -287,9 +268,8 @@ class SyncedMemory:
         if self.device.shares_host:
             self.set_cpu_data(array)
             return
-        self._device_side, self._at, self._owns_device = array, self.device, False
-        self._head = Head.HEAD_AT_GPU
-        self._spoil(self._host)
+        self._device_side.replace(array, self.device)
+        self._newest_at_device()
         self.version += 1
 
     def async_push(self) -> None:
@@ -305,12 +285,12 @@ class SyncedMemory:
             raise DeviceError(message)
         self._to_gpu()
 
-    # -- moving and sharing --------------------------------------------------------------------
+    # -- moving --------------------------------------------------------------------------------
 
     def to(self, device: Device) -> None:
-        """Belong to another device from now on; the data follows when somebody asks for it."""
+        """Move to another device; the contents are copied when they are next used."""
         self.device = device
-        if self._at is not device and self._head is not Head.HEAD_AT_GPU:
+        if self._device_side.device is not device and self._head is not Head.HEAD_AT_GPU:
             self._drop_device_side()
 
     # -- live views ----------------------------------------------------------------------------
@@ -321,43 +301,37 @@ class SyncedMemory:
         While the view, or any slice of it, is held, the host side is authoritative between
         passes: what is written into it counts, and what a pass computes appears in it.
         """
-        host = self.mutable_cpu_data()
-        lease = self._lease() if self._lease is not None else None
-        if lease is None or lease.host is not host:
-            lease = Lease(host)
-            self._lease = weakref.ref(lease)
-        return np.asarray(lease)
+        return self._host_side.view(self.mutable_cpu_data())
 
-    # -- buffers of several memories ------------------------------------------------------------
+    # -- buffers that several memories share ---------------------------------------------------
 
     @property
-    def lodging(self) -> Lodging | None:
-        """Whose buffers it uses, if not its own."""
-        return self._lodging
+    def assignment(self) -> Assignment | None:
+        """The slot of an arena whose buffers it uses; None for its own."""
+        return self._assignment
 
-    def lodge(self, lodging: Lodging | None) -> None:
-        """Use the buffers of ``lodging`` from now on, or one's own again; the contents are lost."""
-        self._wait()
-        self._lodging = lodging
-        self._host, self._owns_host, self._lease = None, True, None
-        self._device_side, self._layout, self._owns_device = None, None, True
-        self._at, self._head = self.device, Head.UNINITIALIZED
+    def assign(self, assignment: Assignment | None) -> None:
+        """Use the buffers of a slot from now on, or None for its own; the contents are lost."""
+        self._assignment = assignment
+        self._host_side.replace(None)
+        self._device_side.replace(None, self.device)
+        self._head = Head.UNINITIALIZED
         self.version += 1
 
-    def _enter(self) -> None:
-        if self._lodging is not None:
-            self._lodging.enter()
+    def _check_open(self) -> None:
+        if self._assignment is not None:
+            self._assignment.check_open()
 
-    # -- around a pass ---------------------------------------------------------------------------
+    # -- around a pass -------------------------------------------------------------------------
 
     def before_pass(self) -> None:
-        """Take what may have been written through a live view as the newest data."""
-        if self.leased and self._head is not Head.UNINITIALIZED and self._lodging is None:
+        """Make the host side newest if it has live views, for they may have been written to."""
+        if self.leased and not self.cleared and self._assignment is None:
             self.mutable_cpu_data()
 
     def after_pass(self) -> None:
-        """Show in a live view what a pass has computed."""
-        if self.leased and self._head is Head.HEAD_AT_GPU and self._lodging is None:
+        """Bring the host side up to date if it has live views, to show what a pass computed."""
+        if self.leased and self._head is Head.HEAD_AT_GPU and self._assignment is None:
             self._to_cpu()
 
     # -- the four states -----------------------------------------------------------------------
@@ -365,53 +339,61 @@ class SyncedMemory:
     def _to_cpu(self, *, discard: bool = False) -> np.ndarray:
         match self._head:
             case Head.UNINITIALIZED:
-                fresh = self._host is None and self._lodging is None  # and so zero already
-                host = self._host_side()
+                fresh = self._host_side.array is None and self._assignment is None  # so it is zero
+                host = self._host_array()
                 if not (discard or fresh):
-                    self._wait()
+                    self._host_side.wait()
                     host[...] = 0
                 self._head = Head.HEAD_AT_CPU
             case Head.HEAD_AT_GPU:
-                host = self._host_side()
+                host = self._host_array()
                 if not discard:
-                    self._wait()
-                    if self._layout is not None:
-                        self._at.backend.unpack(self._device_side, self._layout, host)
-                        transfers.note(reorders=1)
-                    else:
-                        self._at.backend.download(self._device_side, host)
-                        transfers.note(down=self.nbytes)
+                    self._host_side.wait()
+                    self._device_side.copy_to(host)
                 self._head = Head.SYNCED
-                if self._at is not self.device:
+                if self._device_side.device is not self.device:
                     self._drop_device_side()
             case _:
-                host = self._host_side()
+                host = self._host_array()
         return host
 
     def _to_gpu(self, *, discard: bool = False) -> Array:
-        if self._at is not self.device:
+        if self._device_side.device is not self.device:
             self._leave_old_device(discard=discard)
         match self._head:
             case Head.UNINITIALIZED:
-                fresh = self._device_side is None and self._lodging is None
-                if self._device_side is None:
-                    self._device_side = self._new_device_side()
+                fresh = self._device_side.array is None and self._assignment is None
+                side = self._device_array()
                 if not (discard or fresh):
-                    self._device_side[...] = 0
+                    side[...] = 0
                 self._head = Head.HEAD_AT_GPU
             case Head.HEAD_AT_CPU:
-                if self._device_side is None:
-                    self._device_side = self._new_device_side()
+                side = self._device_array()
                 if not discard:
-                    self._wait()
-                    self._in_flight = self.device.backend.upload(
-                        self._host_side(), self._device_side
-                    )
-                    transfers.note(up=self.nbytes)
+                    self._host_side.wait()
+                    self._host_side.pend(self._device_side.copy_from(self._host_array()))
                 self._head = Head.SYNCED
             case _:
-                pass
-        return self._device_side
+                side = self._device_side.array
+        return side
+
+    def _newest_at_host(self) -> None:
+        self._head = Head.HEAD_AT_CPU
+        if self._poison:
+            self._spoil(self._device_side.array)
+
+    def _newest_at_device(self) -> None:
+        self._head = Head.HEAD_AT_GPU
+        if self._poison and not self.leased:
+            self._spoil(self._host_side.array)
+
+    def _spoil(self, stale: Array | None) -> None:
+        """Debugging: fill the stale side with NaN, so that reading it shows."""
+        if stale is not None:
+            self._host_side.wait()
+            stale[...] = float("nan")
+
+    # -- arrays --------------------------------------------------------------------------------
 
     def _leave_old_device(self, *, discard: bool) -> None:
         """Bring what is only on the old device home, and let go of that side."""
@@ -420,47 +402,32 @@ class SyncedMemory:
         self._drop_device_side()
 
     def _drop_device_side(self) -> None:
-        self._wait()
-        self._device_side, self._layout, self._owns_device = None, None, True
+        self._host_side.wait()
+        self._device_side.replace(None, self.device)
         if self._head is Head.SYNCED:
             self._head = Head.HEAD_AT_CPU
         elif self._head is Head.HEAD_AT_GPU:
             self._head = Head.UNINITIALIZED
-        self._at = self.device
 
-    def _host_side(self) -> np.ndarray:
-        if self._host is None:
+    def _host_array(self) -> np.ndarray:
+        side = self._host_side
+        if side.array is None:
             make = partial(self.device.backend.empty_host, dtype=self.dtype)
-            self._host = self._room("host", self.size, make)
-        return self._host
+            side.array = self._allocate("host", self.size, make)
+        return side.array
 
-    def _new_device_side(self) -> Array:
-        self._owns_device = True
-        make = partial(self.device.backend.zeros, dtype=self.dtype)
-        return self._room(str(self.device), self.size, make)
+    def _device_array(self) -> Array:
+        side = self._device_side
+        if side.array is None:
+            make = partial(self.device.backend.zeros, dtype=self.dtype)
+            side.array = self._allocate(str(self.device), self.size, make)
+        return side.array
 
-    def _new_private_side(self, layout: PrivateLayout) -> Array:
-        return self._room("private", layout.size, self.device.backend.empty_private)
-
-    def _room(self, where: str, size: int, make: Callable[[int], Array]) -> Array:
-        """Return new memory, or room in the buffer that is shared."""
-        if self._lodging is None:
+    def _allocate(self, where: str, size: int, make: Callable[[int], Array]) -> Array:
+        """Return a new array, or the part of the slot's that is ours for now."""
+        if self._assignment is None:
             return make(size)
-        return self._lodging.room.lend((where, self.dtype), size, make)
-
-    def _wait(self) -> None:
-        """Wait for a copy out of the host side that is still under way."""
-        if self._in_flight is not None:
-            self._in_flight.synchronize()
-            self._in_flight = None
-
-    def _spoil(self, side: Any) -> None:
-        """Debugging: make a read of the stale side show."""
-        if self._poison and side is not None and self._head is not Head.SYNCED:
-            if side is self._host and self.leased:
-                return
-            self._wait()
-            side[...] = float("nan")
+        return self._assignment.slot.lend((where, self.dtype), size, make)
 
     def __repr__(self) -> str:
         return f"SyncedMemory({self.size} {self.dtype} on {self.device}, {self._head.name})"

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.blob import Blob, epoch
 from demitasse.config import settings
 from demitasse.device import Device, choose_device
@@ -27,18 +27,18 @@ from demitasse.net.debug import NetDebug
 from demitasse.net.predict import run_in_batches
 from demitasse.net.structure import NetStructure
 from demitasse.plan import Plan
-from demitasse.plan.liveness import Keep, Reuse, bytes_taken, hidden_blobs, kept_names
+from demitasse.plan.liveness import Allocator, Keep, bytes_taken, hidden_blobs, kept_names
 from demitasse.proto import (
-    LayerParameter,
     NetParameter,
     Phase,
     origin_of_layer,
     read_net_params,
     upgrade_net,
 )
+from demitasse.weights.hdf5 import write_hdf5_weights
 from demitasse.weights.load import load_into
 from demitasse.weights.pairing import LoadReport, OnMismatch, matched
-from demitasse.weights.save import save, save_hdf5
+from demitasse.weights.save import save
 
 __all__ = ["Net"]
 
@@ -132,7 +132,7 @@ class Net(NetStructure):
         self._source = param
         lowered = settings.get("plan") if plan is None else plan
         self._kept = kept_names(keep, self.blob_names)
-        self._reuse: Reuse | None = None
+        self._allocator: Allocator | None = None
         self.plan = self._planned(lowered=lowered)
         self._memories: tuple[int, list[SyncedMemory]] = (-1, [])
         self.debug_info = param.debug_info
@@ -190,7 +190,7 @@ class Net(NetStructure):
         Raises:
             NetError: The net is one of phase TEST that was made with ``keep``.
         """
-        if self._reuse is not None and not self._reuse.backward:
+        if self._allocator is not None and not self._allocator.backward:
             message = (
                 "a net in phase TEST made with keep=... only runs forward; leave keep out to run "
                 "backward"
@@ -257,14 +257,16 @@ class Net(NetStructure):
 
     @contextmanager
     def _pass(self, first: int, last: int, *, backward: bool) -> Iterator[None]:
-        """Surround the work of a pass over some layers."""
-        reuse = self._reuse if self._reuse and self._reuse.backward == backward else None
-        if reuse is not None:
+        """Prepare the memories for a pass over some layers, and release them after it."""
+        allocator = self._allocator
+        if allocator is not None and allocator.backward != backward:
+            allocator = None
+        if allocator is not None:
             if not backward:
                 self.plan.reshape()
-            reuse.settle(self.plan.runs)
-            reuse.needs(first, last)
-            reuse.house.open = True
+            allocator.update(self.plan.runs)
+            allocator.check_reads(first, last)
+            allocator.arena.open = True
         try:
             if leases_alive():
                 for memory in self._all_memories():
@@ -274,23 +276,23 @@ class Net(NetStructure):
                 for memory in self._all_memories():
                     memory.after_pass()
         finally:
-            if reuse is not None:
-                reuse.house.open = False
+            if allocator is not None:
+                allocator.arena.open = False
 
     def _planned(self, *, lowered: bool) -> Plan:
         """Return a plan of the layers, and let the blobs that are not kept share buffers."""
         places = self._parts.places()
         if self._kept is None:
             return Plan(places, lowered=lowered)
-        if self._reuse is not None:
-            self._reuse.dissolve()
+        if self._allocator is not None:
+            self._allocator.release()
         wanted = self._kept.union(self.inputs, self.outputs)
         kept = [blob for name, blob in self.blobs.items() if name in wanted]
         if self.phase == "TRAIN":
-            self._reuse = Reuse(places, kept, backward=True)
+            self._allocator = Allocator(places, kept, backward=True)
             return Plan(places, lowered=lowered)
         places = [replace(place, backward=False) for place in places]
-        self._reuse = Reuse(places, kept)
+        self._allocator = Allocator(places, kept)
         return Plan(places, lowered=lowered, hidden=hidden_blobs(places, kept))
 
     def _all_memories(self) -> list[SyncedMemory]:
@@ -353,32 +355,13 @@ class Net(NetStructure):
         """
         return load_into(self, source, on_mismatch)
 
-    def to_proto(self, write_diff: bool = False) -> NetParameter:
-        """Return the message of the net as built, with its parameters in it."""
-        proto = NetParameter(name=self.name, layer=self.layer_messages())
-        for layer, message in zip(self.layers, proto.layer, strict=True):
-            message.blobs.extend(blob.to_proto(write_diff) for blob in layer.blobs)
-        return proto
-
-    def layer_messages(self) -> list[LayerParameter]:
-        """Return the messages of the layers as built, without parameters."""
-        messages = []
-        for layer, node in zip(self.layers, self._parts.graph.nodes, strict=True):
-            message = LayerParameter()
-            message.CopyFrom(layer.param)
-            message.ClearField("blobs")
-            message.bottom[:] = node.param.bottom
-            message.top[:] = node.param.top
-            messages.append(message)
-        return messages
-
     def save(self, path: str | os.PathLike[str], write_diff: bool = False) -> None:
         """Write the parameters to a caffemodel, atomically."""
         save(self, Path(path), write_diff)
 
     def save_hdf5(self, path: str | os.PathLike[str], write_diff: bool = False) -> None:
         """Write the parameters to an HDF5 file, atomically; shared ones once."""
-        save_hdf5(self, Path(path), write_diff)
+        write_hdf5_weights(self, Path(path), write_diff)
 
     # -- devices and inputs --------------------------------------------------------------------
 
@@ -428,7 +411,14 @@ class Net(NetStructure):
         if unknown or missing:
             message = f"the inputs of net {self.name!r} are {self.inputs}, given are {list(given)}"
             raise NetError(message)
-        return run_in_batches(self, given, batch)
+        return run_in_batches(self._run, given, batch)
+
+    def _run(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Fill inputs, run forward and return copies of the outputs, all as numpy arrays."""
+        for name, array in inputs.items():
+            self.set_input(name, array)
+        self.forward()
+        return {name: self.blobs[name].cpu_data().copy() for name in self.outputs}
 
     def _only_input(self) -> str:
         if len(self.inputs) != 1:

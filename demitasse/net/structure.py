@@ -10,7 +10,7 @@ from demitasse.errors import NetError
 from demitasse.graph import ParamTable
 from demitasse.layers import Layer
 from demitasse.net.assembly import Assembly
-from demitasse.proto import Phase
+from demitasse.proto import LayerParameter, NetParameter, Phase
 
 __all__ = ["NetStructure"]
 
@@ -179,3 +179,22 @@ class NetStructure:
             message = f"no layer {layer} in net {self.name!r} of {len(self.layers)} layers"
             raise NetError(message)
         return number
+
+    def to_proto(self, write_diff: bool = False) -> NetParameter:
+        """Return the message of the net as built, with its parameters in it."""
+        proto = NetParameter(name=self.name, layer=self.layer_messages())
+        for layer, message in zip(self.layers, proto.layer, strict=True):
+            message.blobs.extend(blob.to_proto(write_diff) for blob in layer.blobs)
+        return proto
+
+    def layer_messages(self) -> list[LayerParameter]:
+        """Return the messages of the layers as built, without parameters."""
+        messages = []
+        for layer, node in zip(self.layers, self._parts.graph.nodes, strict=True):
+            message = LayerParameter()
+            message.CopyFrom(layer.param)
+            message.ClearField("blobs")
+            message.bottom[:] = node.param.bottom
+            message.top[:] = node.param.top
+            messages.append(message)
+        return messages

@@ -1,5 +1,6 @@
 """A net's layers, prepared for its device, and the buffers that their blobs share."""
 
-from demitasse.plan.plan import Place, Plan
+from demitasse.plan.entry import Entry, Place
+from demitasse.plan.plan import Plan
 
-__all__ = ["Place", "Plan"]
+__all__ = ["Entry", "Place", "Plan"]

@@ -1,9 +1,10 @@
-"""Which blobs of a net are kept, and whose buffers the others share.
+"""Which blobs of a net are kept, and which of the other blobs' memories share a buffer.
 
-In a net that only runs forward, a blob that is not kept needs memory from the layer that writes it
-to the last that reads it. In a net that is trained all data is kept, for the backward pass reads
-it; but a gradient is needed only from the first layer that writes it to the one that reads it.
-Memories whose times do not meet use one buffer.
+In a net that only runs forward, the data of a blob that is not kept is needed from the layer that
+writes it to the last layer that reads it: that is its *live range*. In a net that is trained all
+data is kept, for the backward pass reads it, but a gradient lives only from the first layer that
+writes it to the layer that reads it. Memories whose live ranges do not overlap are assigned to one
+slot, as a compiler assigns variables to registers (linear scan).
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from dataclasses import dataclass
 from demitasse.blob import Blob, epoch
 from demitasse.errors import NetError
 from demitasse.memory import SyncedMemory
-from demitasse.memory.arena import House, Lodging, Room
+from demitasse.memory.arena import Arena, Assignment, Slot
 from demitasse.plan import Place
 
-__all__ = ["Keep", "Reuse", "bytes_taken", "hidden_blobs", "kept_names"]
+__all__ = ["Allocator", "Keep", "bytes_taken", "hidden_blobs", "kept_names"]
 
 Keep = str | Iterable[str] | None
 """Names of blobs to keep; "outputs" for those nobody reads; None for all blobs."""
@@ -42,44 +43,77 @@ def kept_names(keep: Keep, known: Sequence[str]) -> frozenset[str] | None:
 
 
 @dataclass(frozen=True)
-class Visit:
-    """What a pass does at one layer.
+class Access:
+    """The memories that one layer accesses in a pass.
 
     Attributes:
-        layer: Number of the layer.
+        layer: Index of the layer.
         called: The layer as messages name it.
-        reads: Names and memories it reads.
-        writes: Names and memories it writes.
-        secret: Whether what it does to them is not known.
+        reads: Names and memories that it reads.
+        writes: Names and memories that it writes.
+        opaque: Whether the layer may use its blobs in other ways than these, so that their
+            memories cannot be shared.
     """
 
     layer: int
     called: str
     reads: tuple[tuple[str, SyncedMemory], ...]
     writes: tuple[tuple[str, SyncedMemory], ...]
-    secret: bool
+    opaque: bool
+
+    @property
+    def all(self) -> tuple[tuple[str, SyncedMemory], ...]:
+        """Names and memories that it reads or writes."""
+        return self.reads + self.writes
 
 
-def _secret(place: Place) -> bool:
-    """Whether a layer may do with its blobs' memories what it likes, as data and Python layers."""
-    return not place.bottom or place.layer.type == "Python"
+@dataclass
+class LiveRange:
+    """From when to when a memory is needed.
+
+    Attributes:
+        memory: The memory.
+        name: The blob's name.
+        start: The first time it is accessed; times are counted in layers along the pass.
+        end: The last time it is accessed.
+    """
+
+    memory: SyncedMemory
+    name: str
+    start: int
+    end: int
 
 
-def visits(places: Sequence[Place], *, backward: bool) -> list[Visit]:
-    """Return what a forward pass does to the data, or a backward pass to the gradients."""
+@dataclass
+class Occupancy:
+    """A slot while slots are being assigned.
+
+    Attributes:
+        slot: The slot.
+        size: Elements of the largest memory assigned to it so far.
+        end: When the live range of the last memory assigned to it ends.
+    """
+
+    slot: Slot
+    size: int = 0
+    end: int = -1
+
+
+def accesses(places: Sequence[Place], *, backward: bool) -> list[Access]:
+    """Return how a forward pass accesses the data, or a backward pass the gradients, in order."""
     if not backward:
         return [
-            Visit(
+            Access(
                 index,
                 place.called,
                 tuple((blob.name, blob.data_memory) for blob in place.bottom),
                 tuple((blob.name, blob.data_memory) for blob in place.top),
-                _secret(place),
+                _is_opaque(place),
             )
             for index, place in enumerate(places)
         ]
     return [
-        Visit(
+        Access(
             index,
             place.called,
             tuple((blob.name, blob.diff_memory) for blob in place.top),
@@ -88,11 +122,16 @@ def visits(places: Sequence[Place], *, backward: bool) -> list[Visit]:
                 for blob, wanted in zip(place.bottom, place.propagate_down, strict=True)
                 if wanted
             ),
-            _secret(place),
+            _is_opaque(place),
         )
         for index, place in reversed(list(enumerate(places)))
         if place.backward
     ]
+
+
+def _is_opaque(place: Place) -> bool:
+    """Whether a layer may keep or change its blobs' memories at will, as data and Python layers."""
+    return not place.bottom or place.layer.type == "Python"
 
 
 def hidden_blobs(places: Sequence[Place], kept: Iterable[Blob]) -> frozenset[int]:
@@ -103,32 +142,16 @@ def hidden_blobs(places: Sequence[Place], kept: Iterable[Blob]) -> frozenset[int
     readers = Counter(id(b) for place in places for b in place.bottom if b not in place.top)
     seen = {id(blob) for blob in kept}
     for place in places:
-        if _secret(place):
+        if _is_opaque(place):
             seen |= {id(blob) for blob in place.top}
     return frozenset(b for b, count in readers.items() if count == 1) - seen
 
 
-@dataclass
-class Stay:
-    """The time in which a memory is needed, both ends included."""
+class Allocator:
+    """Assigns the memories of a net that need not be kept to the slots of an arena.
 
-    memory: SyncedMemory
-    name: str
-    first: int
-    last: int
-
-
-@dataclass
-class Booking:
-    """A room, its size so far, and the last time that it is taken for."""
-
-    room: Room
-    size: int = 0
-    until: int = -1
-
-
-class Reuse:
-    """Buffers for what one kind of pass writes and nobody keeps.
+    They are what one kind of pass writes: the data in a forward pass, or the gradients in a
+    backward pass.
 
     Args:
         places: The layers with their blobs.
@@ -137,21 +160,21 @@ class Reuse:
             data.
 
     Attributes:
-        house: The buffers.
+        arena: The slots.
         backward: As given.
     """
 
     def __init__(
         self, places: Sequence[Place], kept: Iterable[Blob], *, backward: bool = False
     ) -> None:
-        self.house, self.backward = House(), backward
+        self.arena, self.backward = Arena(), backward
         self._places, self._kept = places, list(kept)
-        self._visits = visits(places, backward=backward)
+        self._accesses = accesses(places, backward=backward)
         self._epoch = -1
-        self._lodged: dict[int, int] = {}  # sizes by serials
+        self._assigned: dict[int, int] = {}  # sizes by serials
 
-    def settle(self, runs: Callable[[], Sequence[int]]) -> None:
-        """Assign buffers, where shapes or memories have changed.
+    def update(self, runs: Callable[[], Sequence[int]]) -> None:
+        """Assign slots anew, if shapes or memories have changed since the last time.
 
         Args:
             runs: Returns, for each layer, the last of those that may be computed as one with it.
@@ -159,25 +182,25 @@ class Reuse:
         if self._epoch != epoch.value:
             self._epoch = epoch.value
             before = self._memories()
-            self._visits = visits(self._places, backward=self.backward)
-            stays = self._stays(runs())
-            lodged = {stay.memory.serial: stay.memory.size for stay in stays}
-            if lodged != self._lodged:
-                _dissolve(before)
-                self._assign(stays)
-                self._lodged = lodged
-        for room in self.house.rooms:
-            if room.outgrown:
+            self._accesses = accesses(self._places, backward=self.backward)
+            ranges = self._live_ranges(runs())
+            assigned = {live.memory.serial: live.memory.size for live in ranges}
+            if assigned != self._assigned:
+                _release(before)
+                self._assign(ranges)
+                self._assigned = assigned
+        for slot in self.arena.slots:
+            if slot.outgrown:
                 for memory in self._memories():
-                    if memory.lodging is not None and memory.lodging.room is room:
-                        memory.lodge(memory.lodging)
-                room.clear()
+                    if memory.assignment is not None and memory.assignment.slot is slot:
+                        memory.assign(memory.assignment)
+                slot.clear()
 
-    def dissolve(self) -> None:
-        """Give every memory its own buffers again."""
-        _dissolve(self._memories())
+    def release(self) -> None:
+        """Give every memory buffers of its own again."""
+        _release(self._memories())
 
-    def needs(self, first: int, last: int) -> None:
+    def check_reads(self, first: int, last: int) -> None:
         """Make sure that a pass from layer ``first`` to layer ``last`` finds what it reads.
 
         Raises:
@@ -185,74 +208,74 @@ class Reuse:
         """
         low, high = min(first, last), max(first, last)
         written: set[int] = set()
-        for visit in self._visits:
-            if not low <= visit.layer <= high:
+        for access in self._accesses:
+            if not low <= access.layer <= high:
                 continue
-            for name, memory in visit.reads:
-                if memory.serial in self._lodged and memory.serial not in written:
+            for name, memory in access.reads:
+                if memory.serial in self._assigned and memory.serial not in written:
                     message = (
-                        f"{visit.called} reads blob {name!r}, which was not kept between "
+                        f"{access.called} reads blob {name!r}, which was not kept between "
                         f"passes; start further up, or name it in keep=[{name!r}, ...]"
                     )
                     raise NetError(message)
-            written |= {memory.serial for _, memory in visit.writes}
+            written |= {memory.serial for _, memory in access.writes}
 
     def _memories(self) -> list[SyncedMemory]:
-        return [memory for visit in self._visits for _, memory in (*visit.reads, *visit.writes)]
+        return [memory for access in self._accesses for _, memory in access.all]
 
-    def _stays(self, together: Sequence[int]) -> list[Stay]:
-        """Return the memories that may share, in the order in which they are first used."""
-        stays: dict[int, Stay] = {}
+    def _live_ranges(self, together: Sequence[int]) -> list[LiveRange]:
+        """Return the live ranges of memories that may share, by the time they start."""
+        ranges: dict[int, LiveRange] = {}
         memories = [b.diff_memory if self.backward else b.data_memory for b in self._kept]
         kept = {memory.serial for memory in memories}
         times = self._times(together)
-        for visit, (begin, end) in zip(self._visits, times, strict=True):
-            for name, memory in (*visit.reads, *visit.writes):
-                fresh = memory.serial not in stays
-                # what is read before anybody writes it comes from elsewhere: a loss's weight, zeros
-                given = fresh and any(memory is read for _, read in visit.reads)
-                if given or visit.secret or memory.leased:
+        for access, (start, end) in zip(self._accesses, times, strict=True):
+            for name, memory in access.all:
+                new = memory.serial not in ranges
+                # read before any layer writes it: set from outside, as a loss's weight is
+                given = new and any(memory is read for _, read in access.reads)
+                if given or access.opaque or memory.leased:
                     kept.add(memory.serial)
-                stay = stays.setdefault(memory.serial, Stay(memory, name, begin, end))
-                stay.last = max(stay.last, end)
-        return [stay for serial, stay in stays.items() if serial not in kept]
+                live = ranges.setdefault(memory.serial, LiveRange(memory, name, start, end))
+                live.end = max(live.end, end)
+        return [live for serial, live in ranges.items() if serial not in kept]
 
     def _times(self, together: Sequence[int]) -> list[tuple[int, int]]:
-        """Return when each visit begins and ends, where layers that run as one end together."""
-        numbers = [visit.layer for visit in self._visits]
+        """Return when each access starts and ends; layers that run as one end together."""
+        layers = [access.layer for access in self._accesses]
         if not self.backward:
-            return [(number, together[number]) for number in numbers]
+            return [(layer, together[layer]) for layer in layers]
         last = len(together) - 1
-        return [(last - number, last - bisect_left(together, number)) for number in numbers]
+        return [(last - layer, last - bisect_left(together, layer)) for layer in layers]
 
-    def _assign(self, stays: Sequence[Stay]) -> None:
-        taken: list[Booking] = []
-        for stay in stays:
-            size = stay.memory.size
-            free = [booking for booking in taken if booking.until < stay.first]
+    def _assign(self, ranges: Sequence[LiveRange]) -> None:
+        occupied: list[Occupancy] = []
+        for live in ranges:
+            size = live.memory.size
+            free = [one for one in occupied if one.end < live.start]
             # the smallest that is large enough, or else the largest
-            free.sort(key=lambda booking: (booking.size < size, abs(booking.size - size)))
-            booking = free[0] if free else Booking(Room())
+            free.sort(key=lambda one: (one.size < size, abs(one.size - size)))
+            chosen = free[0] if free else Occupancy(Slot())
             if not free:
-                taken.append(booking)
-            booking.size, booking.until = max(booking.size, size), stay.last
-            stay.memory.lodge(Lodging(self.house, booking.room, stay.name))
-        self.house.rooms = [booking.room for booking in taken]
+                occupied.append(chosen)
+            chosen.size, chosen.end = max(chosen.size, size), live.end
+            live.memory.assign(Assignment(self.arena, chosen.slot, live.name))
+        self.arena.slots = [one.slot for one in occupied]
 
 
 def bytes_taken(memories: Iterable[SyncedMemory]) -> int:
-    """Return what some memories take at present, and the buffers that several of them share."""
+    """Return the bytes that some memories take at present; shared buffers count once."""
     own: dict[int, int] = {}
-    houses: dict[int, House] = {}
+    arenas: dict[int, Arena] = {}
     for memory in memories:
-        if memory.lodging is None:
+        if memory.assignment is None:
             own[memory.serial] = memory.allocated
         else:
-            houses[id(memory.lodging.house)] = memory.lodging.house
-    return sum(own.values()) + sum(house.nbytes for house in houses.values())
+            arenas[id(memory.assignment.arena)] = memory.assignment.arena
+    return sum(own.values()) + sum(arena.nbytes for arena in arenas.values())
 
 
-def _dissolve(memories: Iterable[SyncedMemory]) -> None:
+def _release(memories: Iterable[SyncedMemory]) -> None:
     for memory in memories:
-        if memory.lodging is not None:
-            memory.lodge(None)
+        if memory.assignment is not None:
+            memory.assign(None)

@@ -6,193 +6,26 @@ shape or memory, a pass is a loop over what was prepared; one integer comparison
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Protocol
 
-from demitasse.backends.base import Array, Operands, Step
-from demitasse.backends.ops import Op
-from demitasse.blob import Blob, epoch
+from demitasse.backends.arrays import Array
+from demitasse.backends.step import AnyStep
+from demitasse.blob import epoch
 from demitasse.errors import DemitasseError, NetError
-from demitasse.layers.base import Layer
+from demitasse.plan.entry import Entry, Group, Place
 
-__all__ = ["Entry", "Plan"]
-
-KEPT_STEPS = 4
-"""How many shapes of one layer stay prepared."""
+__all__ = ["Plan"]
 
 
-@dataclass(frozen=True)
-class Group:
-    """Layers that follow each other, each on the top of the one before, run by one Step."""
+class Watch(Protocol):
+    """Who is told what a plan runs."""
 
-    step: Step
-    count: int
+    def begin(self) -> None:
+        """A pass begins."""
 
-
-@dataclass(frozen=True)
-class Place:
-    """One layer with its blobs and the gradients that are wanted of it."""
-
-    layer: Layer
-    bottom: tuple[Blob, ...]
-    top: tuple[Blob, ...]
-    propagate_down: tuple[bool, ...]
-    backward: bool
-
-    @property
-    def called(self) -> str:
-        """The layer as messages name it."""
-        return f"layer {self.layer.name!r} ({self.layer.type})"
-
-
-class Entry:
-    """One layer of a plan: the Step that runs it, or None for its portable code.
-
-    Attributes:
-        step: What the next forward runs.
-        ran: What the last forward ran; backward follows it.
-        group: The layers from this one on that may run as one.
-        ran_in: The group whose Step ran this layer and keeps what its gradient needs, or None.
-        epoch: When its shapes were last looked at.
-    """
-
-    def __init__(self, place: Place, *, lowered: bool) -> None:
-        self.place, self.layer = place, place.layer
-        self.step: Step | None = None
-        self.ran: Step | None = None
-        self.group: Group | None = None
-        self.ran_in: Group | None = None
-        self.epoch = -1
-        self._lowered = lowered
-        self._weighted = [blob.shape for blob in place.top]
-        self._steps: OrderedDict[tuple[object, ...], Step | None] = OrderedDict()
-        self._groups: OrderedDict[tuple[object, ...], Group | None] = OrderedDict()
-
-    def reshape(self) -> None:
-        """Let the layer give its tops their shapes."""
-        self.layer.reshape(self.place.bottom, self.place.top)
-        shapes = [blob.shape for blob in self.place.top]
-        if shapes != self._weighted:
-            self.layer.fill_loss_weights(self.place.top)
-            self._weighted = shapes
-
-    def lower(self) -> bool:
-        """Find or prepare the Step for the present shapes; True when it is a new one."""
-        op = self.layer.op
-        if op is None or not self._lowered:
-            self.step = None
-            return False
-        key = self._key(op)
-        if key in self._steps:
-            self._steps.move_to_end(key)
-            self.step = self._steps[key]
-            return False
-        self.step = self.layer.device.backend.lower(op, self._operands())
-        if self.step is None:
-            self._keep(key)
-        return self.step is not None
-
-    def lower_backward(self) -> None:
-        """Ask a new Step for its gradient; without one the layer runs its portable code.
-
-        Only now is the Step kept: one whose preparation was interrupted is never met again.
-        """
-        op = self.layer.op
-        if op is None or self.step is None:
-            return
-        if not self.step.lower_backward(self._operands()):
-            self.step = None
-        self._keep(self._key(op))
-
-    def fuse(self, followers: Sequence[Entry]) -> None:
-        """Find or prepare a group of this layer and as many of the ``followers`` as possible.
-
-        Args:
-            followers: The layers behind it that may run as one with it, in order.
-        """
-        members = [self, *followers]
-        key = tuple(member._key(op) for member in members if (op := member.layer.op))
-        if key in self._groups:
-            self._groups.move_to_end(key)
-            self.group = self._groups[key]
-            return
-        self.group = None
-        for count in range(len(members), 1, -1):
-            part = members[:count]
-            ops = [member.layer.op for member in part if member.layer.op]
-            step = self.layer.device.backend.fuse(
-                ops, [member._operands() for member in part], [member.step for member in part]
-            )
-            if step is not None:
-                self.group = Group(step, count)
-                break
-        self._groups[key] = self.group
-        while len(self._groups) > KEPT_STEPS:
-            self._groups.popitem(last=False)
-
-    def follows(self, top: Blob, *, hidden: bool) -> bool:
-        """Whether it may run as one with the layer before it, whose only top is ``top``.
-
-        Args:
-            top: What that layer writes.
-            hidden: Whether nobody but this layer reads it.
-        """
-        mine, op = self.place, self.layer.op
-        if op is None or self.layer.loss_weights or len(mine.top) != 1:
-            return False
-        if mine.bottom == mine.top == (top,):
-            return True
-        elsewhere = top in mine.bottom and mine.top[0] not in mine.bottom
-        return hidden and op.joins and elsewhere
-
-    def forward(self) -> None:
-        """Compute the tops."""
-        self.ran, self.ran_in = self.step, None
-        if self.step is not None:
-            self.step.forward()
-        else:
-            self.layer.run_forward(self.place.bottom, self.place.top)
-
-    def backward(self) -> None:
-        """Compute the wanted gradients, the way the last forward ran."""
-        if self.ran is not None:
-            self.ran.backward()
-        else:
-            place = self.place
-            self.layer.backward(place.top, place.propagate_down, place.bottom)
-
-    @property
-    def workspace(self) -> int:
-        """Scratch memory of the prepared Steps, in bytes."""
-        groups = (group.step for group in self._groups.values() if group is not None)
-        steps = (step for step in self._steps.values() if step is not None)
-        return sum(step.workspace for step in (*steps, *groups))
-
-    def _key(self, op: Op) -> tuple[object, ...]:
-        # a Step may hold on to memories, so a blob with another memory is another operand
-        blobs = (*self.place.bottom, *self.place.top, *self.layer.blobs)
-        return (op, tuple((b.data_memory.serial, b.diff_memory.serial, b.shape) for b in blobs))
-
-    def _keep(self, key: tuple[object, ...]) -> None:
-        self._steps[key] = self.step
-        while len(self._steps) > KEPT_STEPS:
-            self._steps.popitem(last=False)
-
-    def _operands(self) -> Operands:
-        place, layer = self.place, self.layer
-        return Operands(
-            bottom=place.bottom,
-            top=place.top,
-            params=tuple(layer.blobs),
-            saved=layer.saved,
-            propagate_down=place.propagate_down,
-            param_propagate_down=tuple(
-                layer.param_propagate_down(i) for i in range(len(layer.blobs))
-            ),
-            phase=layer.phase,
-            backward=place.backward,
-        )
+    def ran(self, layer: int, *, backward: bool) -> None:
+        """A layer, and those that run as one with it, have run."""
 
 
 class Plan:
@@ -202,6 +35,9 @@ class Plan:
         places: The layers with their blobs.
         lowered: Whether the backend is asked; False runs every layer's portable code.
         hidden: Ids of blobs that one layer writes, one reads, and nobody else will ask for.
+
+    Attributes:
+        watch: Is told what runs, to take the time; None for nobody.
     """
 
     def __init__(
@@ -209,6 +45,7 @@ class Plan:
     ) -> None:
         self.entries = [Entry(place, lowered=lowered) for place in places]
         self.lowered, self._hidden = lowered, hidden
+        self.watch: Watch | None = None
         self._epoch = -1
         self._dynamic = [i for i, place in enumerate(places) if place.layer.dynamic_shapes]
 
@@ -219,12 +56,14 @@ class Plan:
             Weighted sums of the loss tops on the way, each a 0-d device array.
         """
         terms: list[Array] = []
+        if self.watch is not None:
+            self.watch.begin()
         for first, last in self._segments(start, end):
             if self._epoch != epoch.value:
                 self._prepare(first, last)
             index = first
             while index <= last:
-                entry = self.entries[index]
+                entry, number = self.entries[index], index
                 group = entry.group
                 try:
                     if group is None or index + group.count - 1 > last:
@@ -238,6 +77,8 @@ class Plan:
                     raise
                 if entry.layer.loss_weights:
                     terms += entry.layer.loss_terms(entry.place.top)
+                if self.watch is not None:
+                    self.watch.ran(number, backward=False)
         if all(entry.epoch == epoch.value for entry in self.entries):
             self._epoch = epoch.value
         return terms
@@ -245,6 +86,8 @@ class Plan:
     def backward(self, start: int, end: int) -> None:
         """Run layers ``start`` down to ``end``, both included, those that take part."""
         index = start
+        if self.watch is not None:
+            self.watch.begin()
         while index >= end:
             entry = self.entries[index]
             group, count = entry.ran_in, 1
@@ -257,12 +100,14 @@ class Plan:
                 error.at(entry.place.called)
                 raise
             index -= count
+            if self.watch is not None:
+                self.watch.ran(index + 1, backward=True)
 
     def reshape(self) -> None:
         """Let every layer give its tops their shapes."""
         self._prepare(0, len(self.entries) - 1)
 
-    def steps(self) -> list[Step | None]:
+    def steps(self) -> list[AnyStep | None]:
         """Return what each layer's next forward runs."""
         return [entry.step for entry in self.entries]
 

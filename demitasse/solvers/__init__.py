@@ -76,18 +76,7 @@ class AdamWSolver(Solver):
     kind = "AdamW"
 
 
-SOLVERS: dict[str, type[Solver]] = {
-    solver.kind: solver
-    for solver in (
-        SGDSolver,
-        NesterovSolver,
-        AdaGradSolver,
-        RMSPropSolver,
-        AdaDeltaSolver,
-        AdamSolver,
-        AdamWSolver,
-    )
-}
+SOLVERS = Solver.kinds
 """Solver classes by the ``type`` in solver files."""
 
 

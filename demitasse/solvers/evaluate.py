@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError, ShapeError
 from demitasse.layers._data_base import EpochDataLayer
 from demitasse.log import get_logger
@@ -121,11 +121,11 @@ class _Sums:
         self._loss += weight * loss
         self._weight += weight
         backend = self._net.device.backend
-        double = backend.dtype("float64")
+        widest = backend.dtype("float64" if backend.has_float64 else "float32")
         with backend.enter():
             for name in list(self._outputs):
                 value = self._net.blob_by_name(name).read()
-                part = backend.xp.astype(value, double) * weight  # a copy, whatever the dtype
+                part = backend.xp.astype(value, widest) * weight  # a copy, whatever the dtype
                 total = self._sums.get(name)
                 if total is None:
                     self._sums[name] = part

@@ -7,7 +7,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from demitasse.backends.base import Array, PrivateLayout
+from demitasse.backends.arrays import Array, PrivateLayout
 from demitasse.blob import Blob
 from demitasse.device import Device
 from demitasse.memory import SyncedMemory
@@ -50,7 +50,7 @@ class History:
         return len(self.shapes) * len(self.memories)
 
     def to(self, device: Device) -> None:
-        """Live on another device from now on; the contents follow when they are used."""
+        """Move to another device; the contents are copied when they are next used."""
         if all(memory.device is device for memory in self.memories):
             return
         for index in range(len(self.orders)):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from demitasse.log import get_logger
-from demitasse.proto import ResumeState
+from demitasse.net import Net
+from demitasse.proto import SolverParameter
+from demitasse.solvers.checkpoint import Checkpoint
+from demitasse.solvers.history import History
 from demitasse.solvers.snapshot import delete_snapshot, snapshot_paths, write_snapshot
-
-if TYPE_CHECKING:
-    from demitasse.solvers.solver import Solver
 
 __all__ = ["Keeper", "warn_of_a_full_disk"]
 
@@ -23,53 +23,74 @@ class Keeper:
     """Writes the snapshots of a run, and deletes those that need not be kept.
 
     Args:
-        last: How many to keep; None keeps all.
+        param: The solver's fields.
+        last: How many snapshots to keep; None keeps all.
 
     Attributes:
-        iterations: Those whose snapshots are there and count, oldest first.
+        iterations: The iterations of the snapshots that this run has and keeps, oldest first.
     """
 
-    def __init__(self, last: int | None) -> None:
-        self._last = last
+    def __init__(self, param: SolverParameter, last: int | None) -> None:
+        self._param, self._last = param, last
         self.iterations: list[int] = []
 
     def write(
-        self, solver: Solver, prefix: str | os.PathLike[str] | None, resume: ResumeState
+        self, checkpoint: Checkpoint, prefix: str | os.PathLike[str] | None
     ) -> tuple[Path, Path]:
-        """Write a snapshot; one elsewhere than at ``snapshot_prefix`` does not count.
+        """Write a snapshot, and delete the oldest when there are too many.
+
+        Args:
+            checkpoint: The run; the iterations of its snapshots are noted in its ``resume``.
+            prefix: How the names of the files begin; None takes ``snapshot_prefix``. Snapshots
+                that are written elsewhere are not counted, and never deleted.
+
+        Returns:
+            The weights file and the state file.
 
         Raises:
             SnapshotError: It cannot be written; nothing is deleted.
         """
         if prefix is not None:
-            return write_snapshot(solver, os.fspath(prefix), resume)
+            return write_snapshot(checkpoint, os.fspath(prefix))
+        kept = checkpoint.resume.snapshot
         if self._last is not None:
-            before = [iteration for iteration in self.iterations if iteration != solver.iter]
-            resume.snapshot[:] = [*before, solver.iter]
-        paths = write_snapshot(solver, solver.param.snapshot_prefix, resume)
-        self.iterations = list(resume.snapshot)
-        self._drop_old(solver)
+            kept[:] = [*(i for i in self.iterations if i != checkpoint.iter), checkpoint.iter]
+        paths = write_snapshot(checkpoint, self._param.snapshot_prefix)
+        self.iterations = list(kept)
+        self._drop_old()
         return paths
 
-    def resume(self, solver: Solver, state: Path, resume: ResumeState) -> None:
-        """Go on from a state, and do what the run that wrote it may not have come to."""
-        ours = snapshot_paths(solver.param, solver.param.snapshot_prefix, solver.iter)[1]
+    def resume(self, state: Path, iteration: int, kept: Iterable[int]) -> None:
+        """Go on from a state, and delete what the run that wrote it did not come to delete.
+
+        Args:
+            state: The state file.
+            iteration: Its iteration.
+            kept: The iterations of the snapshots that its run kept.
+        """
+        ours = snapshot_paths(self._param, self._param.snapshot_prefix, iteration)[1]
         same = ours.resolve() == state.resolve()  # else the files may be another run's
-        self.iterations = list(resume.snapshot) if same else []
-        self._drop_old(solver)
+        self.iterations = list(kept) if same else []
+        self._drop_old()
 
-    def _drop_old(self, solver: Solver) -> None:
+    def _drop_old(self) -> None:
         while self._last is not None and len(self.iterations) > self._last:
-            delete_snapshot(solver.param, solver.param.snapshot_prefix, self.iterations.pop(0))
+            delete_snapshot(self._param, self._param.snapshot_prefix, self.iterations.pop(0))
 
 
-def warn_of_a_full_disk(solver: Solver) -> None:
-    """Say so before training when the disk has no room for a snapshot."""
-    if not solver.param.snapshot:
+def warn_of_a_full_disk(param: SolverParameter, net: Net, history: History) -> None:
+    """Warn before training when the disk has no room for a snapshot.
+
+    Args:
+        param: The solver's fields.
+        net: The net that is trained.
+        history: What the solver remembers of each parameter.
+    """
+    if not param.snapshot:
         return
-    size = sum(blob.data_memory.nbytes for blob in solver.net.params_list)
-    size += sum(memory.nbytes for memory in solver.history.memories)
-    folder = Path(solver.param.snapshot_prefix).parent
+    size = sum(blob.data_memory.nbytes for blob in net.params_list)
+    size += sum(memory.nbytes for memory in history.memories)
+    folder = Path(param.snapshot_prefix).parent
     free = shutil.disk_usage(folder).free
     if free < size:
         log.warning(

@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,12 +23,10 @@ from demitasse.errors import ConfigError, DemitasseError, SnapshotError
 from demitasse.log import get_logger
 from demitasse.net import Net
 from demitasse.paths import is_file
-from demitasse.proto import ResumeState, SolverParameter
+from demitasse.proto import SolverParameter
+from demitasse.solvers.checkpoint import Checkpoint
 from demitasse.solvers.progress import check_progress
 from demitasse.solvers.state_file import State, read_state, write_state
-
-if TYPE_CHECKING:
-    from demitasse.solvers.solver import Solver
 
 __all__ = [
     "check_folder",
@@ -43,12 +40,12 @@ __all__ = [
 
 log = get_logger(__name__)
 
-LEFT = 600
-"""Nobody writes a file any more that has not changed for so long, in seconds."""
+ABANDONED = 600
+"""Seconds without a change after which a half-written file is taken for abandoned."""
 
 
 def check_prefix(param: SolverParameter, best: bool = False) -> None:
-    """Find out before training whether snapshots can be written.
+    """Check before training that snapshots can be written.
 
     Args:
         param: The solver's fields.
@@ -69,7 +66,7 @@ def check_prefix(param: SolverParameter, best: bool = False) -> None:
 
 
 def check_folder(prefix: str) -> None:
-    """Find out whether files whose names begin so can be written.
+    """Check that files whose names begin with ``prefix`` can be written.
 
     Raises:
         SnapshotError: The folder is not there, or cannot be written to.
@@ -88,20 +85,19 @@ def check_folder(prefix: str) -> None:
 
 
 def _clear_leftovers(prefix: Path) -> None:
-    """Delete what runs that were killed while they wrote a snapshot have left half written."""
+    """Delete half-written files of runs that were killed while they wrote a snapshot."""
     for path in prefix.parent.glob(f".{glob.escape(prefix.name)}_*.part"):
         with suppress(OSError):
-            if time.time() - path.stat().st_mtime > LEFT:
+            if time.time() - path.stat().st_mtime > ABANDONED:
                 path.unlink()
 
 
-def write_snapshot(solver: Solver, prefix: str, resume: ResumeState) -> tuple[Path, Path]:
-    """Write the weights and the state of a solver.
+def write_snapshot(checkpoint: Checkpoint, prefix: str) -> tuple[Path, Path]:
+    """Write the weights and the state of a training run.
 
     Args:
-        solver: The solver.
+        checkpoint: The run.
         prefix: How the names of the files begin.
-        resume: What an exact continuation needs.
 
     Returns:
         The weights file and the state file.
@@ -109,25 +105,31 @@ def write_snapshot(solver: Solver, prefix: str, resume: ResumeState) -> tuple[Pa
     Raises:
         SnapshotError: A file cannot be written; files of that name that were there are whole.
     """
-    weights, file = snapshot_paths(solver.param, prefix, solver.iter)
+    param = checkpoint.param
+    weights, file = snapshot_paths(param, prefix, checkpoint.iter)
     state = State(
-        solver.iter, os.fspath(weights), solver.current_step, solver.history.arrays(), resume
+        checkpoint.iter,
+        os.fspath(weights),
+        checkpoint.current_step,
+        checkpoint.history.arrays(),
+        checkpoint.resume,
     )
-    kind = "HDF5" if _is_hdf5(solver.param) else "binary proto"
+    kind = "HDF5" if _is_hdf5(param) else "binary proto"
     log.info("Snapshotting to %s file %s", kind, weights)
-    _save(solver, weights)
+    _save(param, checkpoint.net, weights)
     log.info("Snapshotting solver state to %s file %s", kind, file)
     with _written(file):
-        write_state(file, state, hdf5=_is_hdf5(solver.param))
+        write_state(file, state, hdf5=_is_hdf5(param))
     return weights, file
 
 
-def write_best(solver: Solver, prefix: str, what: str) -> Path:
-    """Write the weights of a solver as the best so far, in place of those there were.
+def write_best(param: SolverParameter, net: Net, iteration: int, what: str) -> Path:
+    """Write weights as the best so far, in place of those there were.
 
     Args:
-        solver: The solver.
-        prefix: How the name of the file begins.
+        param: The solver's fields.
+        net: The net that is trained.
+        iteration: Updates made so far.
         what: What makes them the best, for the log.
 
     Returns:
@@ -136,9 +138,9 @@ def write_best(solver: Solver, prefix: str, what: str) -> Path:
     Raises:
         SnapshotError: It cannot be written; the one that was there is whole.
     """
-    path = Path(f"{prefix}_best.caffemodel{_ending(solver.param)}")
-    log.info("Iteration %d, best so far: %s; snapshotting to %s", solver.iter, what, path)
-    _save(solver, path)
+    path = Path(f"{param.snapshot_prefix}_best.caffemodel{_ending(param)}")
+    log.info("Iteration %d, best so far: %s; snapshotting to %s", iteration, what, path)
+    _save(param, net, path)
     return path
 
 
@@ -167,15 +169,15 @@ def _ending(param: SolverParameter) -> str:
     return ".h5" if _is_hdf5(param) else ""
 
 
-def _save(solver: Solver, path: Path) -> None:
+def _save(param: SolverParameter, net: Net, path: Path) -> None:
     with _written(path):
-        save = solver.net.save_hdf5 if _is_hdf5(solver.param) else solver.net.save
-        save(path, write_diff=solver.param.snapshot_diff)
+        save = net.save_hdf5 if _is_hdf5(param) else net.save
+        save(path, write_diff=param.snapshot_diff)
 
 
 @contextmanager
 def _written(path: Path) -> Iterator[None]:
-    """Say which file could not be written."""
+    """Turn errors of writing into one that names the snapshot."""
     try:
         yield
     except OSError as error:
@@ -187,7 +189,7 @@ def _written(path: Path) -> Iterator[None]:
 
 
 def read_checked(path: Path, net: Net, sorts: int, kind: str) -> State:
-    """Read a state that a solver is to continue from, and see that it fits.
+    """Read a state to continue from, and check that it fits the solver.
 
     Args:
         path: The state file.

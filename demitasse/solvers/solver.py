@@ -19,6 +19,7 @@ from demitasse.errors import ConfigError, NetError
 from demitasse.log import get_logger, number
 from demitasse.plan.liveness import Keep
 from demitasse.proto import ResumeState, SolverParameter
+from demitasse.solvers.checkpoint import Checkpoint
 from demitasse.solvers.evaluate import mean_outputs
 from demitasse.solvers.fields import check_fields, check_options, read_fields
 from demitasse.solvers.history import History
@@ -89,16 +90,24 @@ class Solver:
     """
 
     kind: ClassVar[str] = ""
-    """The ``type`` of solver files that asks for this class."""
+    """The ``type`` in solver files that asks for this class."""
+
+    kinds: ClassVar[dict[str, type[Solver]]] = {}
+    """The classes that ``Solver(...)`` chooses from, by that ``type``."""
 
     _given: tuple[SolverParameter, Path | None] | None = None
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if cls.kind:
+            Solver.kinds.setdefault(cls.kind, cls)
 
     def __new__(cls, source: str | os.PathLike[str] | SolverParameter, **options: Any) -> Self:
         """Choose the class by the ``type``, unless a class was called by its own name."""
         if cls.kind:
             return super().__new__(cls)
         given = read_fields(source, lenient=options.get("lenient", False))
-        solver = super().__new__(_class_of(given[0].type))
+        solver = super().__new__(cls._class_of(given[0].type))
         solver._given = given
         return solver  # type: ignore[return-value]
 
@@ -149,7 +158,7 @@ class Solver:
         self.on_test: list[Callable[[int, dict[str, np.ndarray]], None]] = []
         self.on_snapshot: list[Callable[[Path, Path], None]] = []
         self._watch = Watch(self.param, self.test_nets, keep_best, early_stopping)
-        self._keeper = Keeper(keep_last)
+        self._keeper = Keeper(self.param, keep_last)
         self._updater = Updater(self.net, self.kind)
         self._report = TrainReport(self.param.average_loss)
         self._on_nonfinite, self._warned = on_nonfinite, False
@@ -157,8 +166,15 @@ class Solver:
         self._untouched = self._progress()
         self._before_test: ResumeState | None = None
         if self._is_root:
-            warn_of_a_full_disk(self)
+            warn_of_a_full_disk(self.param, self.net, self.history)
         log.info("Solver scaffolding done.")
+
+    @classmethod
+    def _class_of(cls, kind: str) -> type[Solver]:
+        if kind not in cls.kinds:
+            message = f"unknown solver type {kind!r}; known are {', '.join(cls.kinds)}"
+            raise ConfigError(message)
+        return cls.kinds[kind]
 
     # -- training ------------------------------------------------------------------------------
 
@@ -312,7 +328,7 @@ class Solver:
             return
         self._watch.tested(results, self.iter)
         if self._watch.improved:
-            write_best(self, self.param.snapshot_prefix, self._watch.best)
+            write_best(self.param, self.net, self.iter, self._watch.best)
         self.early_stopped = self._watch.exhausted
 
     def test(self, index: int = 0) -> dict[str, np.ndarray]:
@@ -380,7 +396,10 @@ class Solver:
             SnapshotError: They cannot be written; files that were there are whole.
         """
         resume = self._before_test or self._progress()
-        paths = self._keeper.write(self, prefix, resume)
+        checkpoint = Checkpoint(
+            self.param, self.net, self.history, self.iter, self.current_step, resume
+        )
+        paths = self._keeper.write(checkpoint, prefix)
         for callback in self.on_snapshot:
             callback(*paths)
         return paths
@@ -405,7 +424,7 @@ class Solver:
         set_progress(resume, self.net, self.test_nets)
         self._report.set_losses(resume.losses)
         self._watch.load(resume.watch)
-        self._keeper.resume(self, Path(path), resume)
+        self._keeper.resume(Path(path), self.iter, resume.snapshot)
         self.lr, self._warned = math.nan, False
 
     def _progress(self) -> ResumeState:
@@ -430,15 +449,6 @@ class Solver:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.net!r}, iteration {self.iter})"
-
-
-def _class_of(name: str) -> type[Solver]:
-    from demitasse.solvers import SOLVERS
-
-    if name not in SOLVERS:
-        message = f"unknown solver type {name!r}; known are {', '.join(SOLVERS)}"
-        raise ConfigError(message)
-    return SOLVERS[name]
 
 
 def _call(callbacks: Sequence[Callback]) -> None:

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import math
 
-from demitasse.backends.base import Array, PrivateLayout
-from demitasse.backends.updates import Piece, Update, update_kernels
+from demitasse.backends.arrays import Array, PrivateLayout
+from demitasse.backends.updates import Piece, Update
 from demitasse.blob import Blob
 from demitasse.log import get_logger, number
-from demitasse.memory import Head
 from demitasse.memory.leases import leases_alive
 from demitasse.net import Net
 from demitasse.proto import SolverParameter
@@ -61,7 +60,7 @@ class Updater:
             for memory in memories if watched else ():
                 memory.before_pass()
             pieces = self._pieces(param, rate, iteration)
-            kernels = update_kernels(net.device.backend)
+            kernels = net.device.backend.updates
             if kernels is not None:
                 kernels.apply(pieces)
             else:
@@ -114,11 +113,11 @@ class Updater:
         diffs = [
             self._flat(blob.diff_memory.gpu_data(), blob.count)
             for blob in self.net.learnable_params
-            if blob.diff_memory.head is not Head.UNINITIALIZED
+            if not blob.diff_memory.cleared
         ]
         if not diffs:
             return 1.0
-        kernels = update_kernels(backend)
+        kernels = backend.updates
         total = updates.sumsq(backend.xp, diffs) if kernels is None else kernels.sumsq(diffs)
         if not isinstance(total, float):  # stays on the device: nobody waits for it
             return updates.clip_scale(backend.xp, total, limit)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.backends.updates import Piece, Update
 from demitasse.errors import ConfigError
 from demitasse.proto import SolverParameter

@@ -11,7 +11,7 @@ import numpy as np
 from demitasse.errors import DemitasseError, NetError
 from demitasse.net import Net
 
-__all__ = ["Comparison", "Difference", "compare"]
+__all__ = ["Comparison", "Difference", "compare", "distance"]
 
 FLOOR = 1e-6  # below this, a value's scale is noise
 
@@ -121,7 +121,7 @@ def compare(
     for steps in zip(*runs, strict=True):
         (layer, kind, what, expected), *others = steps
         for device, (*_, actual) in zip(devices[1:], others, strict=True):
-            absolute, relative = _distance(actual, expected)
+            absolute, relative = distance(actual, expected)
             result.differences.append(
                 Difference(layer, kind, what, str(device), absolute, relative)
             )
@@ -184,7 +184,11 @@ def _give_gradients(net: Net, copy: Net) -> None:
             copy.blobs[name].mutable_cpu_diff()[...] = net.blobs[name].cpu_diff()
 
 
-def _distance(actual: np.ndarray, expected: np.ndarray) -> tuple[float, float]:
+def distance(actual: np.ndarray, expected: np.ndarray) -> tuple[float, float]:
+    """Return the largest difference, and that over the largest expected value.
+
+    Both are infinite where the shapes differ or one side alone is not finite.
+    """
     if actual.shape != expected.shape:
         return float("inf"), float("inf")
     if not expected.size:

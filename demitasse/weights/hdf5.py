@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from demitasse.atomic import atomic_write
 from demitasse.data.hdf5 import array_of, damage
 from demitasse.errors import WeightsError
-
-if TYPE_CHECKING:
-    from demitasse.net import Net
+from demitasse.weights.store import ParameterStore
 
 __all__ = ["is_hdf5", "open_hdf5", "read_hdf5_weights", "write_hdf5_weights"]
 
@@ -109,16 +107,15 @@ def _refuse_links(path: Path, name: str, group: Any) -> None:
             raise WeightsError(message)
 
 
-def write_hdf5_weights(net: Net, path: Path, write_diff: bool) -> None:
+def write_hdf5_weights(net: ParameterStore, path: Path, write_diff: bool) -> None:
     """Write the parameters a net owns, and the gradients of all, atomically."""
-    table = net.param_table
     with atomic_write(path) as temporary, open_hdf5(temporary, "w") as file:
         for kind in ("data", "diff") if write_diff else ("data",):
             group = file.create_group(kind)
             for layer in net.layers:
                 group.require_group(layer.name)
             for blob, owner, (layer_index, index) in zip(
-                net.params_list, table.owners, table.layer_indices, strict=True
+                net.params_list, net.param_owners, net.param_layer_indices, strict=True
             ):
                 if owner < 0 or kind == "diff":  # as in Caffe
                     values = blob.cpu_data() if kind == "data" else blob.cpu_diff()

@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,15 +27,15 @@ from demitasse.weights.pairing import (
     message_pairs,
     target,
 )
-
-if TYPE_CHECKING:
-    from demitasse.net import Net
+from demitasse.weights.store import ParameterStore
 
 __all__ = ["load_into"]
 
 
 def load_into(
-    net: Net, source: str | os.PathLike[str] | NetParameter, on_mismatch: OnMismatch = "error"
+    net: ParameterStore,
+    source: str | os.PathLike[str] | NetParameter,
+    on_mismatch: OnMismatch = "error",
 ) -> LoadReport:
     """Load parameters into a net, by layer name.
 
@@ -76,7 +75,9 @@ def _at(path: Path, load: Callable[[], LoadReport]) -> LoadReport:
         raise error.at(os.fspath(path)) from None
 
 
-def _load_message(net: Net, message: NetParameter, arrays: Arrays, skip: bool) -> LoadReport:
+def _load_message(
+    net: ParameterStore, message: NetParameter, arrays: Arrays, skip: bool
+) -> LoadReport:
     report, pairs = LoadReport(), dict[str, list[tuple[Blob, BlobProto]]]()
     for layer in message.layer:
         mine = target(net, layer.name, bool(layer.blobs), report)
@@ -95,7 +96,9 @@ def _load_message(net: Net, message: NetParameter, arrays: Arrays, skip: bool) -
     return finished(net, report)
 
 
-def _load_arrays(net: Net, weights: dict[str, dict[int, np.ndarray]], skip: bool) -> LoadReport:
+def _load_arrays(
+    net: ParameterStore, weights: dict[str, dict[int, np.ndarray]], skip: bool
+) -> LoadReport:
     report, pairs = LoadReport(), list[tuple[Blob, np.ndarray]]()
     for name, arrays in weights.items():
         mine = target(net, name, bool(arrays), report)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -17,9 +17,7 @@ from demitasse.blob import Blob
 from demitasse.errors import NetError, ShapeError, WeightsError
 from demitasse.proto import BlobProto, stored_shape
 from demitasse.proto.cut import Arrays
-
-if TYPE_CHECKING:
-    from demitasse.net import Net
+from demitasse.weights.store import ParameterStore
 
 __all__ = [
     "LoadReport",
@@ -86,7 +84,7 @@ def message_pairs(
 
 
 def array_pairs(
-    net: Net, name: str, mine: list[Blob], arrays: dict[int, np.ndarray]
+    net: ParameterStore, name: str, mine: list[Blob], arrays: dict[int, np.ndarray]
 ) -> list[tuple[Blob, np.ndarray]]:
     """Pair a layer's parameters with those of an HDF5 file, which may lack what is shared.
 
@@ -118,7 +116,7 @@ def _listed(numbers: Iterable[int]) -> str:
 
 @contextmanager
 def fits(name: str, report: LoadReport, skip: bool) -> Iterator[None]:
-    """Note a layer that does not fit as mismatched, where such layers are to be left out."""
+    """With ``skip``, report a layer that does not fit as mismatched; otherwise raise the error."""
     try:
         yield
         report.mismatched.pop(name, None)  # of several in the file the last one counts
@@ -131,14 +129,19 @@ def fits(name: str, report: LoadReport, skip: bool) -> Iterator[None]:
             report.loaded.remove(name)
 
 
-def target(net: Net, name: str, has_blobs: bool, report: LoadReport) -> list[Blob] | None:
-    """Return the parameters of the net's layer of that name, and note what becomes of the file's.
+def target(
+    net: ParameterStore, name: str, has_blobs: bool, report: LoadReport
+) -> list[Blob] | None:
+    """Return the parameters of the net's layer of a name, and report what becomes of the stored.
 
     Args:
         net: The net.
         name: A layer of the file.
         has_blobs: Whether the file has parameters for it.
-        report: Where that is noted.
+        report: The layer is added to those loaded, repeated or ignored.
+
+    Returns:
+        None if the net has no such layer.
     """
     if not net.has_layer(name):
         if has_blobs:
@@ -149,12 +152,12 @@ def target(net: Net, name: str, has_blobs: bool, report: LoadReport) -> list[Blo
     return net.layer_by_name(name).blobs
 
 
-def _is_shared(net: Net, blob: Blob) -> bool:
+def _is_shared(net: ParameterStore, blob: Blob) -> bool:
     return not any(blob is owner for owner in net.learnable_params)
 
 
-def finished(net: Net, report: LoadReport) -> LoadReport:
-    """Note which layers of the net got nothing, and return the report."""
+def finished(net: ParameterStore, report: LoadReport) -> LoadReport:
+    """Add the layers of the net that were not loaded to the report, and return it."""
     report.missing = [name for name in net.params if name not in report.loaded]
     return report
 

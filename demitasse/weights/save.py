@@ -1,24 +1,20 @@
-"""A net's parameters written to files.
+"""A net's parameters written to a caffemodel.
 
-Source: Caffe, ``Net::ToProto``, ``ToHDF5`` in ``src/caffe/net.cpp``.
+Source: Caffe, ``Net::ToProto`` in ``src/caffe/net.cpp``.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from demitasse.proto import LayerParameter, NetParameter
 from demitasse.proto.stream import Pieces, blob_pieces, field_pieces, with_field, write_pieces
-from demitasse.weights.hdf5 import write_hdf5_weights
+from demitasse.weights.store import ParameterStore
 
-if TYPE_CHECKING:
-    from demitasse.net import Net
-
-__all__ = ["save", "save_hdf5"]
+__all__ = ["save"]
 
 
-def save(net: Net, path: Path, write_diff: bool) -> None:
+def save(net: ParameterStore, path: Path, write_diff: bool) -> None:
     """Write a net's parameters to a caffemodel, atomically, without copying them."""
     layers: Pieces = []
     for layer, message in zip(net.layers, net.layer_messages(), strict=True):
@@ -29,8 +25,3 @@ def save(net: Net, path: Path, write_diff: bool) -> None:
         pieces = with_field(message, LayerParameter.BLOBS_FIELD_NUMBER, blobs)
         layers += field_pieces(NetParameter.LAYER_FIELD_NUMBER, pieces)
     write_pieces(path, [NetParameter(name=net.name).SerializeToString(), *layers])
-
-
-def save_hdf5(net: Net, path: Path, write_diff: bool) -> None:
-    """Write a net's parameters to an HDF5 file, atomically."""
-    write_hdf5_weights(net, path, write_diff)

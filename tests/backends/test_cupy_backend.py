@@ -10,8 +10,10 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from demitasse.backends import ops
 from demitasse.backends.cupy import CupyBackend
 from demitasse.backends.cupy.library.pools import readable
+from demitasse.backends.step import Declined
 from demitasse.device import Device
 from demitasse.errors import DeviceError
 from demitasse.memory import Head, SyncedMemory
@@ -260,6 +262,24 @@ class TestFailures:
     def test_what_fails_in_a_pass(self, gpu, error, said):
         with pytest.raises(DeviceError, match=said), gpu.enter():
             raise error
+
+    @pytest.mark.parametrize(
+        ("error", "seen"),
+        [(CompileException("no cuda_fp16.h"), DeviceError), (Declined("another dtype"), Declined)],
+    )
+    def test_what_fails_while_a_step_is_made(self, cupy, gpu, monkeypatch, error, seen):
+        def lowering(engine, op, at):
+            del engine, op, at
+            assert cupy.current == [1]
+            raise error
+
+        monkeypatch.setattr(CupyBackend, "lowerings", {ops.Split: [lowering]})
+        monkeypatch.setattr(CupyBackend, "engine", None)
+
+        with pytest.raises(seen, match=str(error)):
+            gpu.lower(ops.Split("float32", (2, 3), 2), None)
+
+        assert cupy.current == []
 
     def test_other_errors_pass(self, gpu):
         with pytest.raises(RuntimeError, match="mine"), gpu.enter():

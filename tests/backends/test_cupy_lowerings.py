@@ -13,6 +13,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from demitasse import Net
+from demitasse.backends import ops
+from demitasse.backends.step import Declined, Operands
 from demitasse.device import Device
 from demitasse.errors import DemitasseError
 from demitasse.memory import transfers
@@ -474,6 +476,101 @@ def test_split(place, readers):
     tops = " ".join(f'top: "y{i}"' for i in range(readers))
 
     check(net_of(f'type: "Split" {tops}', (2, 3)), "SplitStep", on=place)
+
+
+def last(net: Net):
+    """What the plan of a net on the GPU's kernels has for its last layer."""
+    clone = net.clone(host_cuda())
+    clone.forward()
+    return clone.plan.entries[-1]
+
+
+@pytest.mark.parametrize(
+    ("layer", "shapes", "why"),
+    [
+        ('"Dropout"', [(2, 3)], "host-cuda has no Step for Dropout"),
+        ('"ELU"', [(2, 3)], "elu; there are kernels for relu, sigmoid, tanh"),
+        ('"Concat"', [(2, 3)], "one bottom, which the layer shares"),
+        (
+            '"Eltwise" eltwise_param { operation: MAX }',
+            [(2, 3), (2, 3)],
+            "MAX; there are kernels for SUM",
+        ),
+        (
+            '"LRN" lrn_param { norm_region: WITHIN_CHANNEL }',
+            [(2, 3, 4, 4)],
+            "WITHIN_CHANNEL; there are kernels for ACROSS_CHANNELS",
+        ),
+        (
+            '"Pooling" pooling_param { pool: STOCHASTIC kernel_size: 2 }',
+            [(1, 1, 4, 4)],
+            "STOCHASTIC; there are kernels for MAX and AVE",
+        ),
+        (
+            '"Pooling" pooling_param { kernel_size: 2 }',
+            [(1, 1, 4, 4, 4)],
+            "3 spatial axes; kernels pool over height and width",
+        ),
+        (
+            '"Scale"',
+            [(2, 3), (3,)],
+            "a scale from a second bottom; the kernel takes a learned one",
+        ),
+        (
+            '"SoftmaxWithLoss" propagate_down: true propagate_down: true',
+            [(2, 3), (2,)],
+            "its gradient: wanted for the labels, which have none",
+        ),
+    ],
+)
+def test_the_reason_why_a_layer_runs_its_own_code_is_kept(layer, shapes, why):
+    entry = last(net_of(f"type: {layer}", *shapes))
+
+    assert entry.step is None
+    assert entry.why == why
+
+
+def test_the_dtypes_of_the_kernels_are_named():
+    nothing = Operands((), (), (), print, (), (), "TEST", backward=False)
+    backend = host_cuda().backend
+
+    with pytest.raises(Declined, match=r"^float16; kernels take float32 and float64$"):
+        backend.lower(ops.Activation("float16", "relu", 3), nothing)
+
+
+@pytest.mark.parametrize(
+    ("layer", "forward", "backward"),
+    [
+        ('"ReLU"', "kernel", "kernel"),
+        ('"InnerProduct" inner_product_param { num_output: 2 }', "cuBLAS", "cuBLAS"),
+        ('"Split" top: "y0" top: "y1"', "shared", "kernel"),
+        (
+            '"Convolution" convolution_param { num_output: 2 kernel_size: 2 }',
+            "im2col + cuBLAS",
+            "im2col + cuBLAS",
+        ),
+        (
+            '"Deconvolution" convolution_param { num_output: 2 kernel_size: 2 }',
+            "cuBLAS + col2im",
+            "im2col + cuBLAS",
+        ),
+        (
+            '"Convolution" convolution_param { num_output: 2 kernel_size: 1 }',
+            "cuBLAS",
+            "im2col + cuBLAS",
+        ),
+        (
+            '"Convolution" convolution_param { num_output: 2 kernel_size: 1 } '
+            "param { lr_mult: 0 } param { lr_mult: 0 }",
+            "cuBLAS",
+            "cuBLAS",
+        ),
+    ],
+)
+def test_what_runs_is_named(layer, forward, backward):
+    step = last(net_of(f"type: {layer}", (2, 2, 3, 3), force=False)).step
+
+    assert (step.code, step.backward_code) == (forward, backward)
 
 
 LENET = """

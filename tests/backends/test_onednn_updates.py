@@ -5,7 +5,7 @@ import pytest
 
 from demitasse.backends.numpy import updates as numpy_updates
 from demitasse.backends.onednn import status
-from demitasse.backends.updates import Piece, Update, update_kernels
+from demitasse.backends.updates import Piece, Update
 from demitasse.config import settings
 from demitasse.device import Device
 
@@ -52,7 +52,7 @@ def same_bits(one, other):
 
 
 def test_the_device_uses_them(kernels):
-    assert update_kernels(Device("cpu").backend) is kernels
+    assert Device("cpu").backend.updates is kernels
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -90,3 +90,13 @@ def test_as_json(project, run):
 
     assert found["total"]["layers"] == 3
     assert found["layers"][0]["tops"] == {"data": [8, 1, 3, 3], "label": [8]}
+
+
+def test_what_runs_each_layer_is_shown_on_request(project, run):
+    plain = run("summary deploy.prototxt").stdout
+    shown = run("summary deploy.prototxt --runs --device numpy").stdout
+    found = json.loads(run("summary deploy.prototxt --runs --device numpy --json").stdout)
+
+    assert "why nothing faster" not in plain
+    assert "numpy has no Step for Softmax" in shown
+    assert [layer["code"] for layer in found["runs"]] == ["portable", "numpy", "portable"]

@@ -66,11 +66,11 @@ def test_no_iterations_are_wrong_usage(project, run):
 def test_every_measurement_waits_for_the_device(project, monkeypatch):
     waits = []
     with Net("net.prototxt", "TRAIN") as net:
-        monkeypatch.setattr(net, "synchronize", lambda: waits.append(len(net.before_forward)))
+        monkeypatch.setattr(net, "synchronize", lambda: waits.append(net.plan.watch))
 
         measure(net, 3)
 
-    by_itself = [count for count in waits if count]
+    by_itself = [watch for watch in waits if watch is not None]
     assert len(by_itself) >= 3 * 2 * len(net.layers) - 3  # the data layer has no backward pass
     assert len(waits) - len(by_itself) == (2 + 3) * 4
 
@@ -91,3 +91,13 @@ def test_a_net_that_is_wrong_is_3(project, run, verb):
 
     assert result.exit_code == 3
     assert "ReLU" in result.stderr
+
+
+def test_what_runs_each_layer_is_shown(project, run):
+    shown = run("time -model deploy.prototxt -iterations 1 -device numpy").stdout
+    found = json.loads(run("time -model deploy.prototxt -iterations 1 -device numpy --json").stdout)
+
+    assert "numpy has no Step for Softmax" in shown
+    assert "GFLOP/s" in shown
+    assert [layer["code"] for layer in found["layers"]] == ["portable", "numpy", "portable"]
+    assert found["peak_gflops"] > 0

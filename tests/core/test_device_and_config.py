@@ -209,10 +209,14 @@ def test_files_of_root_and_of_the_user_count(tmp_path, monkeypatch):
 
 
 @posix
-@pytest.mark.parametrize("mode", [0o664, 0o646])
-def test_a_settings_file_that_others_can_write_is_ignored_until_they_cannot(tmp_path, caplog, mode):
+@pytest.mark.parametrize(("mode", "own_group"), [(0o664, False), (0o646, False), (0o666, True)])
+def test_a_settings_file_that_others_can_write_is_ignored_until_they_cannot(
+    tmp_path, caplog, monkeypatch, mode, own_group
+):
     file = tmp_path / "demitasse.toml"
     file.write_text("seed = 5")
+    group = file.stat().st_gid
+    monkeypatch.setattr(os, "getegid", lambda: group if own_group else group + 1)
 
     file.chmod(mode)
 
@@ -224,6 +228,18 @@ def test_a_settings_file_that_others_can_write_is_ignored_until_they_cannot(tmp_
     file.chmod(0o644)
 
     assert settings.get("seed") == 5
+
+
+@posix
+def test_a_settings_file_may_be_writable_for_the_users_own_group(tmp_path, caplog, monkeypatch):
+    file = tmp_path / "demitasse.toml"
+    file.write_text("seed = 5")
+    monkeypatch.setattr(os, "getegid", lambda: file.stat().st_gid)
+
+    file.chmod(0o664)
+
+    assert settings.get("seed") == 5
+    assert caplog.messages == []
 
 
 @posix

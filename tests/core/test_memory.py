@@ -113,6 +113,15 @@ def test_every_write_makes_a_new_version_and_reading_does_not():
 
 
 @pytest.mark.parametrize("before", list(Head), ids=lambda head: head.name)
+def test_memory_that_holds_nothing_says_so(before):
+    tried = memory(before)
+
+    assert tried.cleared == (before is Head.UNINITIALIZED)
+    tried.clear()
+    assert tried.cleared
+
+
+@pytest.mark.parametrize("before", list(Head), ids=lambda head: head.name)
 def test_clear_reads_as_zero_on_either_side(before):
     for side in ("cpu_data", "gpu_data"):
         tried = memory(before)
@@ -132,17 +141,17 @@ def test_adopted_host_memory_is_the_callers():
     mine[0] = 9
 
     assert tried.head is Head.HEAD_AT_CPU
-    assert not tried.owns_host
     np.testing.assert_array_equal(Device(FAR).backend.to_host(tried.gpu_data()), [9, 5, 6])
 
 
-def test_adopted_device_memory_is_newest():
+def test_adopted_device_memory_is_newest_and_the_callers():
     tried = memory(Head.HEAD_AT_CPU)
+    theirs = Device(FAR).backend.asarray(np.array([4, 5, 6], np.float32))
 
-    tried.set_gpu_data(Device(FAR).backend.asarray(np.array([4, 5, 6], np.float32)))
+    tried.set_gpu_data(theirs)
 
     assert tried.head is Head.HEAD_AT_GPU
-    assert not tried.owns_device
+    assert tried.gpu_data() is theirs
     np.testing.assert_array_equal(tried.cpu_data(), [4, 5, 6])
 
 

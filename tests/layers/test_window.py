@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from demitasse.backends.windows import Window
 from demitasse.errors import ConfigError, ShapeError
-from demitasse.layers.window import Window, convolution_window
+from demitasse.layers.window import convolution_window
 from demitasse.proto import ConvolutionParameter, parse_text
 
 
@@ -19,7 +20,7 @@ def test_a_convolution_has_every_place_where_its_window_fits(size, kernel, strid
     starts = range(-pad, size + pad - one.extent[0] + 1, stride)
 
     if starts:
-        assert one.places((size,)) == (len(starts),)
+        assert one.convolved((size,)) == (len(starts),)
 
 
 @given(*[st.integers(1, 9)] * 3, st.integers(0, 3), st.integers(1, 3))
@@ -29,11 +30,11 @@ def test_a_transposed_convolution_covers_what_a_convolution_came_from(
     one = window(kernel, stride, pad, dilation)
 
     try:
-        covered = one.covered((places,))
+        size = one.deconvolved((places,))
     except ShapeError:
         return
 
-    assert one.places(covered) == (places,)
+    assert one.convolved(size) == (places,)
 
 
 @given(*[st.integers(1, 12)] * 3, st.integers(0, 3))
@@ -90,18 +91,18 @@ def test_pads_on_one_axis_clip_the_other_too():
 
 
 def test_a_window_that_sticks_out_by_less_than_a_stride_has_one_place():
-    assert window(4, stride=2).places((3,)) == (1,)
+    assert window(4, stride=2).convolved((3,)) == (1,)
 
 
 @pytest.mark.parametrize("kernel", [4, 5])
 def test_a_window_larger_than_the_image_is_refused(kernel):
     with pytest.raises(ShapeError, match="use a larger input"):
-        window(kernel).places((3,))
+        window(kernel).convolved((3,))
 
 
 def test_a_transposed_convolution_that_is_all_pad_is_refused():
     with pytest.raises(ShapeError, match="must be above 0"):
-        window(1, pad=2).covered((3,))
+        window(1, pad=2).deconvolved((3,))
 
 
 def read(fields, axes=2):

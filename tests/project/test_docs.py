@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from demitasse import pycaffe
+from demitasse.backends.numpy.steps import activation
 from demitasse.config import TABLE
 from demitasse.device import set_device
 
@@ -59,6 +60,20 @@ def test_readme_tour_runs(beside_digits):
 
     assert names["probabilities"].shape == (3, 10)
     assert len(list(beside_digits.glob("lenet_iter_100.*"))) == 2
+
+
+def test_a_fast_operation_is_made_from_beginning_to_end(monkeypatch):
+    monkeypatch.setattr(activation, "FUNCTIONS", dict(activation.FUNCTIONS))
+
+    names = run(python_blocks("docs/development/fast-operation.md"), "fast-operation.md")
+
+    assert isinstance(names["steps"][1], names["SigmoidStep"])
+
+
+def test_a_slow_layer_is_looked_into(beside_digits, capsys):
+    run(python_blocks("docs/development/slow-layer.md"), "slow-layer.md")
+
+    assert "conv1" in capsys.readouterr().out
 
 
 def test_what_the_python_interface_lacks_is_what_the_page_says():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from demitasse.backends.numpy import updates as numpy_updates
-from demitasse.backends.updates import Piece, Update, update_kernels
+from demitasse.backends.updates import Piece, Update
 from demitasse.device import Device
 from demitasse.errors import ConfigError
 from demitasse.proto import SolverParameter, parse_text
@@ -77,7 +77,7 @@ def run(u: Update, given: list[np.ndarray], device: str) -> list[np.ndarray]:
     with backend.enter():
         data, diff, *history = [backend.asarray(a) for a in given]
         piece = Piece(u, data, diff, history)
-        kernels = update_kernels(backend)
+        kernels = backend.updates
         if kernels is None:
             updates.apply(backend.xp, piece)
         else:
@@ -154,7 +154,7 @@ def test_sum_of_squares(backend):
     library = Device(backend).backend
     given = [np.full(5, 2.0), np.arange(3.0)]
     diffs = [library.asarray(a) for a in given]
-    kernels = update_kernels(library)
+    kernels = library.updates
 
     total = kernels.sumsq(diffs) if kernels else updates.sumsq(library.xp, diffs)
 

@@ -1,6 +1,6 @@
 """The cupy backend's kernels and Steps, run on the host by g++ and ctypes.
 
-What runs is the real thing: the text of the ``.cu`` files, the lowerings, the arguments of every
+What runs is the real thing: the text of the ``.cu`` files, the Steps, the arguments of every
 launch and of every matrix product. Only the launcher, the memory and the library behind the
 products are others. ``host_cuda()`` is a device like any other, so nets can be made on it::
 
@@ -28,15 +28,14 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from demitasse.backends.base import Backend, Operands, Step
+from demitasse.backends.base import Backend
 from demitasse.backends.cupy import CupyBackend
-from demitasse.backends.cupy.backend import load_lowerings
 from demitasse.backends.cupy.library.cublas import Cublas, Handle
 from demitasse.backends.cupy.library.engine import Engine, Grid, Launch
 from demitasse.backends.cupy.library.gemm import Product
 from demitasse.backends.cupy.library.sources import source
 from demitasse.backends.cupy.updates import Updates
-from demitasse.backends.ops import Op
+from demitasse.backends.step import Lowerings
 from demitasse.device import Device
 from demitasse.errors import DeviceError
 
@@ -74,14 +73,13 @@ def compiled(text: str, *flags: str) -> ctypes.CDLL:
     name = hashlib.sha256("\0".join((text, *flags, *_extra())).encode()).hexdigest()[:24]
     library = _folder() / f"{name}.so"
     if not library.exists():
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(dir=_folder()) as folder:
             code, made = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
             code.write_text(text)
             warnings = ["-Wall", "-Wextra", "-Wno-unused-function", "-Werror"]
             command = ["g++", "-O2", "-shared", "-fPIC", "-pthread", *warnings, *flags, *_extra()]
             subprocess.run([*command, "-o", made, code], check=True)
-            shutil.copy(made, library.with_suffix(f".{threading.get_ident()}"))
-            library.with_suffix(f".{threading.get_ident()}").replace(library)
+            made.replace(library)  # at once: other processes never load a part of it
     return ctypes.CDLL(str(library))
 
 
@@ -174,16 +172,12 @@ class HostEngine(Engine):
 
 
 class HostCudaBackend(Backend):
-    """The cupy backend's lowerings over numpy arrays that are not the host side's."""
+    """The cupy backend's Steps over numpy arrays that are not the host side's."""
 
     name = "host-cuda"
-    lowerings: ClassVar[dict[Any, Any]] = CupyBackend.lowerings
+    lowerings: ClassVar[Lowerings] = CupyBackend.lowerings
     xp = np
     array_device = "cpu"
-
-    def __init__(self, index: str = "") -> None:
-        super().__init__(index)
-        self.engine = HostEngine()
 
     @classmethod
     def devices(cls) -> list[str]:
@@ -209,16 +203,16 @@ class HostCudaBackend(Backend):
         view.flags.writeable = False
         return view
 
+    @cached_property
+    def engine(self) -> HostEngine:
+        return HostEngine()
+
     @property
     def updates(self) -> Updates:
         return Updates(self.engine)
 
     def random_bits(self, *args: int) -> np.ndarray:
         return self.engine.random_bits(*args)
-
-    def lower(self, op: Op, operands: Operands) -> Step | None:
-        load_lowerings()
-        return super().lower(op, operands)
 
 
 def cuda_at(place: str | tuple[int, int]) -> Device:

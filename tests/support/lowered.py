@@ -2,6 +2,7 @@
 
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -50,17 +51,11 @@ def our_kernels(width, layout):
             divide, the channels are last. The library's is the only one that may leave a
             convolution to the library.
     """
-    from demitasse.backends.onednn.step import PreparedStep
     from demitasse.backends.onednn.steps.convolution import ConvStep
 
     def image(shape):
         found = _blocked(shape, width) if layout == "blocks" else None
         return engine().innermost(shape, 1) if found is None else found
-
-    def describe(step, function, *arguments):
-        # the library's code gives the layouts, and runs where ours cannot: slow code will do
-        whole = f"dnnl_{function}"
-        return step.engine.describe(whole, step.engine.handle, *arguments, general=True)
 
     with (
         tuned(width=width, winograd="always", direct="always"),
@@ -68,17 +63,18 @@ def our_kernels(width, layout):
     ):
         if layout != LIBRARY:
             patch.setattr(ConvStep, "_choose", lambda step: step._in(image, image))
-            patch.setattr(PreparedStep, "describe", describe)
+            # the library's code gives the layouts, and runs where ours cannot: slow code will do
+            patch.setattr(engine(), "describe", partial(engine().describe, general=True))
         yield
 
 
 def _blocked(shape, block):
     """Return the descriptor of images in blocks of channels; None where they do not divide."""
-    from demitasse.backends.onednn.library.candidates import _tag, _tagged
+    from demitasse.backends.onednn.library.candidates import channel_blocks
 
     if shape[1] % block:
         return None
-    return _tagged(engine(), shape, _tag(engine(), len(shape), block)).handle
+    return channel_blocks(engine(), shape, block).handle
 
 
 def build(text, phase="TRAIN", **options):

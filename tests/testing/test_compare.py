@@ -5,8 +5,8 @@ import pytest
 
 from demitasse import Net, testing
 from demitasse.backends import ops
-from demitasse.backends.base import Step
 from demitasse.backends.readonly import ReadonlyBackend
+from demitasse.backends.step import Step
 from demitasse.errors import DeviceError, NetError
 from demitasse.proto import NetParameter, parse_text
 
@@ -32,15 +32,9 @@ def net():
 class HalfReLU(Step):
     """A lowering with a fault: half of what it should be."""
 
-    def __init__(self, backend, op, at):
-        self.at = at
-
     def forward(self):
         x = self.at.bottom[0].read()
         self.at.top[0].buffer()[...] = np.maximum(x, 0) / 2
-
-    def lower_backward(self, operands):
-        return True
 
     def backward(self):
         gradient = self.at.top[0].read_diff() * (self.at.bottom[0].read() > 0) / 2
@@ -50,11 +44,7 @@ class HalfReLU(Step):
 @pytest.fixture
 def faulty(monkeypatch):
     """The readonly device with a wrong ReLU."""
-
-    def lower(backend, op, at):
-        return HalfReLU(backend, op, at) if isinstance(op, ops.Activation) else None
-
-    monkeypatch.setattr(ReadonlyBackend, "lower", lower)
+    monkeypatch.setattr(ReadonlyBackend, "lowerings", {ops.Activation: (HalfReLU,)})
 
 
 def test_devices_that_agree_pass(net, backend):

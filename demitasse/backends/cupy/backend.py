@@ -1,7 +1,7 @@
 """The device side on an NVIDIA GPU: cupy arrays, pinned host memory, asynchronous uploads.
 
-Everything is queued on the stream that is current in the calling thread, which is CUDA's default
-stream unless somebody made another one current; whatever uses one net must use one stream.
+Everything is queued on the stream that is current in the calling thread: CUDA's default stream
+unless another was made current. All work on one net must use one stream.
 """
 
 from __future__ import annotations
@@ -14,29 +14,21 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from demitasse.backends.base import Array, Backend, Event, Lowering, Operands, Step
+from demitasse.backends.arrays import Array, Event
+from demitasse.backends.base import Backend
 from demitasse.backends.cupy.library.detect import advice, look
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.library.failures import failures
 from demitasse.backends.cupy.library.flight import Flights
+from demitasse.backends.cupy.library.gpu import GpuEngine
 from demitasse.backends.cupy.library.pools import Pools
+from demitasse.backends.cupy.lowerings import LOWERINGS
 from demitasse.backends.cupy.updates import Updates
 from demitasse.backends.ops import Op
+from demitasse.backends.step import AnyStep, Lowerings, Operands
 from demitasse.errors import DeviceError
 
-__all__ = ["LOWERINGS", "CupyBackend", "load_lowerings"]
-
-LOWERINGS = (
-    "activation", "batch_norm", "convolution", "elementwise", "inner_product", "lrn", "pooling",
-    "softmax",
-)  # fmt: skip
-"""Modules of this package that lower operations, imported when a net first asks."""
-
-
-def load_lowerings() -> None:
-    """Import what lowers operations; importing registers it."""
-    for module in LOWERINGS:
-        import_module(f"demitasse.backends.cupy.steps.{module}")
+__all__ = ["CupyBackend"]
 
 
 class CupyBackend(Backend):
@@ -50,10 +42,11 @@ class CupyBackend(Backend):
     """
 
     name = "cupy"
-    lowerings: ClassVar[dict[type[Op], Lowering]] = {}
+    default_index = "0"
+    lowerings: ClassVar[Lowerings] = LOWERINGS
 
     def __init__(self, index: str = "") -> None:
-        super().__init__(index or "0")
+        super().__init__(index or self.default_index)
         try:
             self._cupy: Any = import_module("cupy")
             self.xp = import_module("array_api_compat.cupy")
@@ -97,7 +90,7 @@ class CupyBackend(Backend):
             return self._cupy.zeros(size, dtype)
 
     def upload(self, host: np.ndarray, device: Array) -> Event | None:
-        """Queue a copy; the host side, when pinned, is read while this already has returned."""
+        """Queue a copy, which may still read pinned memory after this has returned."""
         if not host.size:
             return None
         with self.array_device, self._failures():
@@ -136,7 +129,7 @@ class CupyBackend(Backend):
         self._flights.settle()
 
     def memory_info(self) -> tuple[int, int]:
-        """Return free and total device memory in bytes; what cupy's pool keeps idle is free."""
+        """Return free and total device memory in bytes; idle memory in cupy's pool is free."""
         with self.array_device, self._failures():
             return self.pools.free, self.pools.total
 
@@ -144,16 +137,13 @@ class CupyBackend(Backend):
         with self.array_device, self._failures(4 * count):
             return self.engine.random_bits(seed, stream, passes, count, first)
 
-    def lower(self, op: Op, operands: Operands) -> Step | None:
-        load_lowerings()
+    def lower(self, op: Op, at: Operands) -> AnyStep:
         with self.array_device, self._failures():
-            return super().lower(op, operands)
+            return super().lower(op, at)
 
     @cached_property
     def engine(self) -> Engine:
         """Kernels, matrix products and scratch memory of this GPU."""
-        from demitasse.backends.cupy.library.gpu import GpuEngine
-
         return GpuEngine(self._cupy, self.array_device)
 
     @cached_property

@@ -1,100 +1,41 @@
-"""Windows of a chunk of samples as columns of a matrix, and back: what convolution multiplies.
+"""im2col and col2im: images as the columns of a matrix, which convolution multiplies, and back.
 
-An *image* (N, C, *size) and a *map* (N, M, *places) are connected by a weight
-(M, C / group, *kernel). As a matrix the image becomes columns (C * taps, N * places), the map
-becomes rows (M, N * places); the groups are blocks of either, so that one batched product does them
-all.
+An *image* (N, C, *spatial) and a *map* (N, M, *positions) are connected by a weight
+(M, C / group, *kernel). As a matrix the image becomes columns (C * taps, N * positions), the map
+becomes rows (M, N * positions); the groups are blocks of either, so that one batched product does
+them all.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.library.engine import Engine, Launch
 from demitasse.backends.cupy.library.gemm import Product
+from demitasse.backends.windows import ConvGeometry
 
-__all__ = ["Chunk", "Windows"]
+__all__ = ["Chunk", "any_axes"]
 
 
-@dataclass(frozen=True)
-class Windows:
-    """A window that slides over images: the numbers that every chunk has in common.
+def two_axes(g: ConvGeometry) -> tuple[int, ...] | None:
+    """Return size, kernel, ... for height and width; one axis is a width; None for more."""
+    missing = 2 - len(g.spatial)
+    if missing < 0:
+        return None
+    w = g.window
+    fields = (
+        (g.spatial, 1), (w.kernel, 1), (w.stride, 1), (w.pad, 0), (w.dilation, 1), (g.positions, 1),
+    )  # fmt: skip
+    return tuple(n for field, neutral in fields for n in ((neutral,) * missing + field))
 
-    Attributes:
-        channels: C, of the image.
-        maps: M, channels of the map.
-        size: Spatial axes of the image.
-        out: Spatial axes of the map.
-    """
 
-    dtype: str
-    group: int
-    channels: int
-    maps: int
-    size: tuple[int, ...]
-    out: tuple[int, ...]
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    pad: tuple[int, ...]
-    dilation: tuple[int, ...]
-
-    @property
-    def plane(self) -> int:
-        """Elements of one channel of an image."""
-        return math.prod(self.size)
-
-    @property
-    def places(self) -> int:
-        """Elements of one channel of a map."""
-        return math.prod(self.out)
-
-    @property
-    def taps(self) -> int:
-        """Elements of the window in one channel."""
-        return math.prod(self.kernel)
-
-    @property
-    def height(self) -> int:
-        """Height of the columns of all groups: C * taps."""
-        return self.channels * self.taps
-
-    @property
-    def is_pointwise(self) -> bool:
-        """Whether every place sees its own element alone, so that an image is its columns."""
-        return all(
-            (k, s, p) == (1, 1, 0)
-            for k, s, p in zip(self.kernel, self.stride, self.pad, strict=True)
-        )
-
-    @property
-    def sample_bytes(self) -> int:
-        """Memory for columns and rows of one sample."""
-        return (self.height + self.maps) * self.places * np.dtype(self.dtype).itemsize
-
-    def two_axes(self) -> tuple[int, ...] | None:
-        """Return size, kernel, ... for height and width; one axis is a width; None for more."""
-        missing = 2 - len(self.size)
-        if missing < 0:
-            return None
-        fields = (
-            (self.size, 1),
-            (self.kernel, 1),
-            (self.stride, 1),
-            (self.pad, 0),
-            (self.dilation, 1),
-            (self.out, 1),
-        )
-        return tuple(n for field, neutral in fields for n in ((neutral,) * missing + field))
-
-    def geometry(self) -> np.ndarray:
-        """Return size, kernel, stride, pad, dilation and out. Shape: (6, axes), int32."""
-        rows = (self.size, self.kernel, self.stride, self.pad, self.dilation, self.out)
-        return np.array(rows, np.int32)
+def any_axes(g: ConvGeometry) -> np.ndarray:
+    """Return size, kernel, stride, pad, dilation and positions. Shape: (6, axes), int32."""
+    w = g.window
+    return np.array((g.spatial, w.kernel, w.stride, w.pad, w.dilation, g.positions), np.int32)
 
 
 class Chunk:
@@ -102,87 +43,97 @@ class Chunk:
 
     Args:
         engine: Runs them.
-        windows: The window.
+        geometry: Image, map and window.
+        dtype: Of all arrays.
         samples: How many samples.
-        geometry: ``windows.geometry()`` on the device; read where there are over two axes.
+        axes: ``any_axes(geometry)`` on the device, for kernels of more than two axes.
     """
 
-    def __init__(self, engine: Engine, windows: Windows, samples: int, geometry: Array) -> None:
-        self.engine, self.windows, self.samples, self.geometry = engine, windows, samples, geometry
-        w = windows
-        self.length = samples * w.places
+    def __init__(
+        self, engine: Engine, geometry: ConvGeometry, dtype: str, samples: int, axes: Array
+    ) -> None:
+        self.engine, self.g, self.dtype, self.samples = engine, geometry, dtype, samples
+        self._axes, self._flat = axes, two_axes(geometry)
+        g = geometry
+        self.height = g.group * g.height
+        self.length = samples * g.map_plane
         self.alone = samples == 1
-        """One sample: its map has the order of rows already."""
-        rows, columns, many = w.maps // w.group, w.height // w.group, w.group
-        self.to_rows = Product(w.dtype, rows, self.length, columns, batch=many)
-        self.to_columns = Product(w.dtype, columns, self.length, rows, transpose_a=True, batch=many)
+        """Whether it is one sample: its map is in the order of rows already."""
+        rows, columns, many = g.maps // g.group, g.height, g.group
+        self.to_rows = Product(dtype, rows, self.length, columns, batch=many)
+        self.to_columns = Product(dtype, columns, self.length, rows, transpose_a=True, batch=many)
         self.to_weight = Product(
-            w.dtype, rows, columns, self.length, transpose_b=True, accumulate=True, batch=many
+            dtype, rows, columns, self.length, transpose_b=True, accumulate=True, batch=many
         )
 
     def scratch(self) -> tuple[Array, Array]:
         """Return memory for columns (C * taps, length) and rows (M, length)."""
-        w = self.windows
-        columns, rows = self.engine.scratch(w.dtype, w.height * self.length, w.maps * self.length)
+        sizes = self.height * self.length, self.g.maps * self.length
+        columns, rows = self.engine.scratch(self.dtype, *sizes)
         return columns, rows
 
     def unfold(self, image: Array, columns: Array) -> None:
-        """Write what each tap sees of an image into columns."""
-        self._windowed(self._unfold, image, columns)
+        """Write an image's columns (im2col)."""
+        self._launch(self._unfold, image, columns)
 
     def fold(self, columns: Array, image: Array) -> None:
-        """Add columns up into an image."""
-        self._windowed(self._fold, columns, image)
+        """Add columns up to an image (col2im)."""
+        self._launch(self._fold, columns, image)
 
-    def _windowed(self, kernel: Launch, source: Array, target: Array) -> None:
-        if self.windows.two_axes() is None:
-            kernel(source, target, self.geometry)
+    def _launch(self, kernel: Launch, source: Array, target: Array) -> None:
+        if self._flat is None:
+            kernel(source, target, self._axes)
         else:
             kernel(source, target)
 
     @cached_property
     def _unfold(self) -> Launch:
-        return self._kernel("im2col", self.windows.channels * self.length)
+        return self._kernel("im2col", self.g.channels * self.length)
 
     @cached_property
     def _fold(self) -> Launch:
-        return self._kernel("col2im", self.samples * self.windows.channels * self.windows.plane)
+        return self._kernel("col2im", self.samples * self.g.channels * self.g.image_plane)
 
     def _kernel(self, name: str, count: int) -> Launch:
-        w, flat = self.windows, self.windows.two_axes()
-        reach = max(w.height * self.length, self.samples * w.channels * w.plane)
-        head = (self.samples, w.channels)
+        g, flat = self.g, self._flat
+        reach = max(self.height * self.length, self.samples * g.channels * g.image_plane)
+        head = (self.samples, g.channels)
         if flat is not None:
-            return self.engine.each("conv", name, w.dtype, count, *head, *flat, reach=reach)
-        numbers = (*head, len(w.size), w.taps, w.places, w.plane)
-        return self.engine.each("conv", f"{name}_nd", w.dtype, count, *numbers, reach=reach)
+            return self.engine.each("conv", name, self.dtype, count, *head, *flat, reach=reach)
+        numbers = (*head, len(g.spatial), g.window.size, g.map_plane, g.image_plane)
+        return self.engine.each("conv", f"{name}_nd", self.dtype, count, *numbers, reach=reach)
 
     @cached_property
     def gather(self) -> Launch:
         """Kernel: a map's samples -> rows."""
-        w = self.windows
-        numbers = (self.samples, w.maps, w.places)
-        return self.engine.each("conv", "samples_to_rows", w.dtype, w.maps * self.length, *numbers)
+        g = self.g
+        numbers = (self.samples, g.maps, g.map_plane)
+        return self.engine.each(
+            "conv", "samples_to_rows", self.dtype, g.maps * self.length, *numbers
+        )
 
     @cached_property
     def scatter(self) -> Launch:
         """Kernel: rows -> a map's samples."""
-        w = self.windows
-        numbers = (self.samples, w.maps, w.places)
-        return self.engine.each("conv", "rows_to_samples", w.dtype, w.maps * self.length, *numbers)
+        g = self.g
+        numbers = (self.samples, g.maps, g.map_plane)
+        return self.engine.each(
+            "conv", "rows_to_samples", self.dtype, g.maps * self.length, *numbers
+        )
 
     @cached_property
     def scatter_with_bias(self) -> Launch:
         """Kernel: rows, bias -> a map's samples."""
-        w = self.windows
-        numbers = (self.samples, w.maps, w.places)
-        return self.engine.each(
-            "conv", "rows_to_samples_with_bias", w.dtype, w.maps * self.length, *numbers
-        )
+        return self._between("rows_to_samples_with_bias")
 
     @cached_property
     def add_bias(self) -> Launch:
         """Kernel: adds a bias to a map's samples."""
-        w = self.windows
-        count = w.maps * self.length
-        return self.engine.each("conv", "add_bias", w.dtype, count, w.maps, w.places)
+        g = self.g
+        count = g.maps * self.length
+        return self.engine.each("conv", "add_bias", self.dtype, count, g.maps, g.map_plane)
+
+    def _between(self, name: str) -> Launch:
+        """Return a kernel that goes through all elements of a map's samples."""
+        numbers = (self.samples, self.g.maps, self.g.map_plane)
+        return self.engine.each("conv", name, self.dtype, self.g.maps * self.length, *numbers)

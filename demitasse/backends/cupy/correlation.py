@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from demitasse.backends.base import Array
-from demitasse.backends.cupy.columns import Chunk, Windows
+import numpy as np
+
+from demitasse.backends.arrays import Array
+from demitasse.backends.cupy.columns import Chunk, any_axes
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.library.gemm import Product
+from demitasse.backends.windows import ConvGeometry
 
 __all__ = ["Correlation"]
 
@@ -17,27 +20,28 @@ class Correlation:
 
     Args:
         engine: Runs it.
-        windows: The window.
-        samples: N.
+        geometry: Image, map and window.
+        dtype: Of all arrays.
 
-    Shapes: image (N, C, *size), maps (N, M, *places), weight (M, C / group, *kernel), bias (M,).
+    Shapes: image (n, C, *spatial), maps (n, M, *positions), weight (M, C / group, *kernel),
+        bias (M,).
     """
 
-    def __init__(self, engine: Engine, windows: Windows, samples: int) -> None:
-        self.engine, self.windows, self.samples = engine, windows, samples
-        most = max(1, engine.column_budget // windows.sample_bytes)
-        number = max(1, -(-samples // most))
-        self.step = max(1, -(-samples // number))
-        self._geometry = engine.asarray(windows.geometry())
+    def __init__(self, engine: Engine, geometry: ConvGeometry, dtype: str) -> None:
+        g = self.g = geometry
+        self.engine, self.dtype, self.samples = engine, dtype, g.n
+        sample = (g.group * g.height + g.maps) * g.map_plane * np.dtype(dtype).itemsize
+        most = max(1, engine.column_budget // sample)
+        number = max(1, -(-g.n // most))
+        self.step = max(1, -(-g.n // number))
+        self._axes = engine.asarray(any_axes(g))
         self._chunks: dict[int, Chunk] = {}
-        self.direct = windows.is_pointwise and windows.group == 1
-        """An image is its own columns, sample by sample: nothing is laid out anew."""
-        sides = (windows.maps, windows.places, windows.channels)
-        self._direct = Product(windows.dtype, *sides, batch=samples, step_a=0)
-        sides = (windows.channels, windows.places, windows.maps)
-        self._direct_transposed = Product(
-            windows.dtype, *sides, transpose_a=True, batch=samples, step_a=0
-        )
+        self.direct = g.window.is_pointwise and g.group == 1
+        """Whether products with the weight read and write images themselves, without columns."""
+        sides = (g.maps, g.map_plane, g.channels)
+        self._direct = Product(dtype, *sides, batch=g.n, step_a=0)
+        sides = (g.channels, g.map_plane, g.maps)
+        self._direct_transposed = Product(dtype, *sides, transpose_a=True, batch=g.n, step_a=0)
 
     def forward(self, image: Array, weight: Array, bias: Array | None, maps: Array) -> None:
         """Compute the map of an image."""
@@ -66,15 +70,15 @@ class Correlation:
         total: Array | None = None,
         spread: Array | None = None,
     ) -> None:
-        """Compute what a map brings to the weight and to the image.
+        """Compute the two products that begin with a map: for the weight and for the image.
 
         Args:
-            maps: The map, or its gradient.
+            maps: A convolution's top gradient; a deconvolution's bottom.
             weight: The weight.
-            image: The image; needed for ``total``.
-            total: Where the products of map and image, summed over samples and places, are added;
-                shaped like the weight. None where they are not wanted.
-            spread: The image that the map is spread over. None where it is not wanted.
+            image: What the map is multiplied with for ``total``; else not needed.
+            total: The weight's gradient, which is added to; None where it is not wanted.
+            spread: An image that is overwritten: a convolution's bottom gradient, a deconvolution's
+                top. None where it is not wanted.
         """
         if self.direct and spread is not None:
             self.engine.multiply(self._direct_transposed, weight, maps, spread)
@@ -107,5 +111,5 @@ class Correlation:
 
     def _chunk(self, samples: int) -> Chunk:
         if samples not in self._chunks:
-            self._chunks[samples] = Chunk(self.engine, self.windows, samples, self._geometry)
+            self._chunks[samples] = Chunk(self.engine, self.g, self.dtype, samples, self._axes)
         return self._chunks[samples]

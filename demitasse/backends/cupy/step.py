@@ -1,45 +1,49 @@
 """What the Steps of this backend share.
 
-Every Step reads all its inputs before it asks for an output's buffer: in place they are one array,
-and asking for a buffer gives up what was not read.
+Every Step reads its inputs before it asks for an output's buffer. In place both are one array, and
+``buffer()`` discards what is only on the host: ``read()`` must have copied it to the GPU before.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol, cast
+from typing import TypeVar
 
-from demitasse.backends.base import Array, BlobLike, Operands, Step
-from demitasse.backends.cupy.library.engine import engine_of
+from demitasse.backends.cupy.library.engine import Engine
+from demitasse.backends.ops import Op
+from demitasse.backends.step import Declined, Operands, Step
 
-__all__ = ["EngineStep", "total_of"]
+__all__ = ["GpuStep", "decline_in_place"]
 
 DTYPES = ("float32", "float64")
 """What the kernels compute in."""
 
+O = TypeVar("O", bound=Op)  # noqa: E741 - the type of the operation
 
-class EngineStep(Step):
-    """A Step over fixed blobs, run by kernels and matrix products.
 
-    Args:
-        backend: The backend, which has an engine.
-        operands: The blobs.
+class GpuStep(Step[Engine, O]):
+    """A Step made of kernels and matrix products on a GPU.
+
+    Raises:
+        Declined: The operation computes in another dtype than the kernels do.
     """
 
-    def __init__(self, backend: Any, operands: Operands) -> None:
-        self.engine = engine_of(backend)
-        self.operands = operands
+    def __init__(self, engine: Engine, op: O, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        if op.dtype not in DTYPES:
+            message = f"{op.dtype}; kernels take {' and '.join(DTYPES)}"
+            raise Declined(message)
 
-    def lower_backward(self, operands: Operands) -> bool:
-        self.operands = operands
-        return True
-
-
-class _Summed(Protocol):
-    """A blob whose gradient can be added to where it is."""
-
-    def mutable_gpu_diff(self) -> Array: ...
+    @property
+    def code(self) -> str:
+        return "kernel"
 
 
-def total_of(blob: BlobLike) -> Array:
-    """Return the gradient of a parameter, to be added to; zeros at first."""
-    return cast("_Summed", blob).mutable_gpu_diff()
+def decline_in_place(step: GpuStep[O]) -> None:
+    """Leave a layer in place to its portable code.
+
+    Raises:
+        Declined: It is in place.
+    """
+    if step.at.in_place:
+        message = "in place; the kernels still read the bottom while they write the top"
+        raise Declined(message)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.updates import Piece, Update
 
@@ -117,7 +117,7 @@ def _table(parts: Sequence[tuple[int, ...]], width: int) -> np.ndarray:
 
 
 def _numbers(updates: Sequence[Update]) -> list[float]:
-    """Return what the kernels read of an iteration's numbers, computed in double precision."""
+    """Return an iteration's numbers as the kernels read them, computed in double precision."""
     u = updates[0]
     scale = float(u.scale) if isinstance(u.scale, (int, float)) else 1.0
     numbers = [u.momentum, 1 - u.momentum, 1 + u.momentum, u.decay2, 1 - u.decay2, u.delta]

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
 
-from demitasse.backends.base import Backend, Lowering, Step
-from demitasse.backends.ops import Op
+from demitasse.backends import random
+from demitasse.backends.base import Backend
+from demitasse.backends.numpy import updates
+from demitasse.backends.numpy.engine import Engine
+from demitasse.backends.numpy.lowerings import LOWERINGS
+from demitasse.backends.step import Lowerings
+from demitasse.backends.updates import UpdateKernels
 
 __all__ = ["NumpyBackend"]
 
@@ -20,7 +25,7 @@ class NumpyBackend(Backend):
 
     name = "numpy"
     shares_host = True
-    lowerings: ClassVar[dict[type[Op], Lowering]] = {}
+    lowerings: ClassVar[Lowerings] = LOWERINGS
     xp = np
     array_device = "cpu"
 
@@ -55,10 +60,12 @@ class NumpyBackend(Backend):
     def random_bits(
         self, seed: int, stream: int, passes: int, count: int, first: int = 0
     ) -> np.ndarray:
-        from demitasse.backends import random
-
         return random.bits(seed, stream, passes, count, first)
 
-    def lower(self, op: Op, operands: object) -> Step | None:
-        import_module("demitasse.backends.numpy.lowerings")
-        return super().lower(op, operands)  # type: ignore[arg-type]
+    @cached_property
+    def engine(self) -> Engine:
+        return Engine()
+
+    @property
+    def updates(self) -> UpdateKernels | None:
+        return updates

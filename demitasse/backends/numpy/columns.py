@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from demitasse.backends.numpy.geometry import Geometry, Shape
-from demitasse.backends.numpy.scratch import scratch
+from demitasse.backends.numpy.engine import Engine
+from demitasse.backends.windows import ConvGeometry, Shape
 
 __all__ = ["Chunk", "Columns"]
 
@@ -60,37 +59,37 @@ class Columns:
     """Makes columns of images, and adds columns back to images.
 
     Args:
+        engine: Lends working memory.
         geometry: Image, map and window.
         dtype: Of all arrays, which are in C order.
     """
 
-    def __init__(self, geometry: Geometry, dtype: str) -> None:
+    def __init__(self, engine: Engine, geometry: ConvGeometry, dtype: str) -> None:
         g = self.g = geometry
-        self.dtype = dtype
-        self.size = g.canvas
-        per_image = max(1, g.group * g.height * g.plane)
+        self.engine, self.dtype = engine, dtype
+        self.size = g.window.canvas(g.spatial, g.positions)
+        per_image = max(1, g.group * g.height * g.map_plane)
         self.single = per_image >= BUDGET or (
-            g.plane >= BIG_PLANE
-            and (g.pointwise or g.map_channels * g.height * g.plane >= BIG_PRODUCT)
+            g.map_plane >= BIG_PLANE
+            and (g.window.is_pointwise or g.maps * g.height * g.map_plane >= BIG_PRODUCT)
         )
         self._images = 1 if self.single else _even(g.n, BUDGET // per_image)
-        self._rows = _even(g.places[0], BUDGET * g.places[0] // per_image)
+        self._rows = _even(g.positions[0], BUDGET * g.positions[0] // per_image)
         # transposing images and maps must cost less than it saves on the columns
         self._images_last = (
             self._images >= SOME_IMAGES
-            and g.places[-1] <= SHORT_ROW
-            and g.group * g.height >= 2 * (g.image_channels + g.map_channels)
+            and g.positions[-1] <= SHORT_ROW
+            and g.group * g.height >= 2 * (g.channels + g.maps)
         )
-        inside = (slice(p, p + s) for s, p in zip(g.spatial, g.pad, strict=True))
-        self._inside = (slice(None), slice(None), *inside)
+        self._inside = (slice(None), slice(None), *g.window.inside(g.spatial))
 
     @property
     def workspace(self) -> int:
         """Bytes of scratch in use at once."""
         g = self.g
-        places = self._images * self._rows * math.prod(g.places[1:])
-        canvas = self._images * g.image_channels * math.prod(self.size)
-        count = (g.group * g.height + g.map_channels) * places + canvas
+        places = self._images * self._rows * math.prod(g.positions[1:])
+        canvas = self._images * g.channels * math.prod(self.size)
+        count = (g.group * g.height + g.maps) * places + canvas
         return count * np.dtype(self.dtype).itemsize
 
     def chunks(self) -> Iterator[Chunk]:
@@ -98,17 +97,17 @@ class Columns:
         g = self.g
         for first in range(0, g.n, self._images):
             images = slice(first, min(first + self._images, g.n))
-            for row in range(0, g.places[0], self._rows):
-                rows = slice(row, min(row + self._rows, g.places[0]))
-                yield Chunk(images, rows, (rows.stop - rows.start, *g.places[1:]))
+            for row in range(0, g.positions[0], self._rows):
+                rows = slice(row, min(row + self._rows, g.positions[0]))
+                yield Chunk(images, rows, (rows.stop - rows.start, *g.positions[1:]))
 
     # -- columns: (G, C/G taps, n places) ----------------------------------------------------------
 
     def gather(self, image: np.ndarray, chunk: Chunk) -> np.ndarray:
         """Return the columns of an image (n, C, *spatial)."""
         g = self.g
-        if g.pointwise and chunk.n == 1:
-            flat = image.reshape(g.n, g.group, g.height, g.plane)
+        if g.window.is_pointwise and chunk.n == 1:
+            flat = image.reshape(g.n, g.group, g.height, g.map_plane)
             return flat[chunk.images.start, :, :, self._span(chunk)]
         columns = self.blank(chunk)
         self._windows_of(columns, chunk)[...] = self._windows(self._canvas_of(image, chunk), chunk)
@@ -117,7 +116,7 @@ class Columns:
     def blank(self, chunk: Chunk) -> np.ndarray:
         """Return room for columns."""
         width = chunk.n * math.prod(chunk.places)
-        return scratch("columns", (self.g.group, self.g.height, width), self.dtype)
+        return self.engine.scratch("columns", (self.g.group, self.g.height, width), self.dtype)
 
     def scatter(self, columns: np.ndarray, image: np.ndarray, chunk: Chunk) -> None:
         """Add columns up where their taps lie; ``image`` is complete after its last rows."""
@@ -127,10 +126,10 @@ class Columns:
         if chunk.rows.start == 0:
             canvas[...] = 0
         parts = self._windows_of(columns, chunk)
-        for tap in product(*(range(k) for k in g.kernel)):
+        for tap in g.window.taps():
             seen: tuple[slice | int, ...] = (slice(None), slice(None), *tap)
             canvas[self._reach(tap, chunk)] += parts[seen]
-        if not self._bare and chunk.rows.stop == g.places[0]:
+        if not self._bare and chunk.rows.stop == g.positions[0]:
             target[...] = canvas[self._inside]
 
     # -- maps: (G, M/G, n places) ------------------------------------------------------------------
@@ -145,11 +144,11 @@ class Columns:
     def map_room(self, maps: np.ndarray, chunk: Chunk) -> np.ndarray:
         """Return where the chunk's part of a map is to be computed; see ``store``."""
         g = self.g
-        shape = (g.group, g.map_channels // g.group)
+        shape = (g.group, g.maps // g.group)
         if chunk.n == 1:
-            flat = maps.reshape(g.n, *shape, g.plane)
+            flat = maps.reshape(g.n, *shape, g.map_plane)
             return flat[chunk.images.start, :, :, self._span(chunk)]
-        return scratch("map", (*shape, chunk.n * math.prod(chunk.places)), self.dtype)
+        return self.engine.scratch("map", (*shape, chunk.n * math.prod(chunk.places)), self.dtype)
 
     def store(self, matrix: np.ndarray, maps: np.ndarray, chunk: Chunk) -> None:
         """Put what was computed in ``map_room`` into the map."""
@@ -165,11 +164,11 @@ class Columns:
 
     def _canvas(self, chunk: Chunk) -> np.ndarray:
         """Return room for the padded images of a chunk: (n, C, *size)."""
-        channels = self.g.image_channels
+        channels = self.g.channels
         if self._images_last:
-            room = scratch("canvas", (channels, *self.size, chunk.n), self.dtype)
+            room = self.engine.scratch("canvas", (channels, *self.size, chunk.n), self.dtype)
             return np.moveaxis(room, -1, 0)
-        return scratch("canvas", (chunk.n, channels, *self.size), self.dtype)
+        return self.engine.scratch("canvas", (chunk.n, channels, *self.size), self.dtype)
 
     def _canvas_of(self, image: np.ndarray, chunk: Chunk) -> np.ndarray:
         """Return the padded images of a chunk; laid when its first rows are asked for."""
@@ -185,21 +184,21 @@ class Columns:
     def _windows(self, canvas: np.ndarray, chunk: Chunk) -> np.ndarray:
         """Return what the taps see on a canvas: (n, C, *kernel, *places), a view."""
         g = self.g
-        rows = canvas[:, :, chunk.rows.start * g.stride[0] :]
+        rows = canvas[:, :, chunk.rows.start * g.window.stride[0] :]
         n, channels, *steps = rows.strides
-        taps = [s * d for s, d in zip(steps, g.dilation, strict=True)]
-        places = [s * stride for s, stride in zip(steps, g.stride, strict=True)]
-        shape = (*rows.shape[:2], *g.kernel, *chunk.places)
+        taps = [s * d for s, d in zip(steps, g.window.dilation, strict=True)]
+        places = [s * stride for s, stride in zip(steps, g.window.stride, strict=True)]
+        shape = (*rows.shape[:2], *g.window.kernel, *chunk.places)
         return as_strided(rows, shape, (n, channels, *taps, *places), writeable=False)
 
     def _windows_of(self, columns: np.ndarray, chunk: Chunk) -> np.ndarray:
         """Return columns as (n, C, *kernel, *places), a view."""
-        rows = (self.g.image_channels, *self.g.kernel)
+        rows = (self.g.channels, *self.g.window.kernel)
         return self._apart(columns, rows, chunk)
 
     def _images_first(self, matrix: np.ndarray, chunk: Chunk) -> np.ndarray:
         """Return the matrix of a map as (n, M, *places), a view."""
-        return self._apart(matrix, (self.g.map_channels,), chunk)
+        return self._apart(matrix, (self.g.maps,), chunk)
 
     def _apart(self, matrix: np.ndarray, rows: Shape, chunk: Chunk) -> np.ndarray:
         if self._images_last:
@@ -207,19 +206,16 @@ class Columns:
         return np.moveaxis(matrix.reshape(*rows, chunk.n, *chunk.places), len(rows), 0)
 
     def _reach(self, tap: Shape, chunk: Chunk) -> tuple[slice, ...]:
-        """Return the index, on the canvas, of what one tap sees from the chunk's places."""
-        g = self.g
-        firsts = [t * d for t, d in zip(tap, g.dilation, strict=True)]
-        firsts[0] += chunk.rows.start * g.stride[0]
-        reach = (
-            slice(f, f + (o - 1) * s + 1, s)
-            for f, o, s in zip(firsts, chunk.places, g.stride, strict=True)
-        )
-        return (slice(None), slice(None), *reach)
+        """Return the index, on the canvas, of what one tap sees from the chunk's positions."""
+        window = self.g.window
+        rows, *rest = window.reach(tap, chunk.places)
+        first = chunk.rows.start * window.stride[0]
+        moved = slice(rows.start + first, rows.stop + first, rows.step)
+        return (slice(None), slice(None), moved, *rest)
 
     def _span(self, chunk: Chunk) -> slice:
         """Return the chunk's places within the plane."""
-        per_row = math.prod(self.g.places[1:])
+        per_row = math.prod(self.g.positions[1:])
         return slice(chunk.rows.start * per_row, chunk.rows.stop * per_row)
 
 

@@ -12,7 +12,7 @@ from itertools import product
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.numpy.scratch import scratch
+from demitasse.backends.numpy.engine import Engine
 
 __all__ = ["Phases"]
 
@@ -23,6 +23,7 @@ class Phases:
     """Where everything lies in the phases of a plane.
 
     Args:
+        engine: Lends working memory.
         op: The pooling.
         spatial: Size of a plane.
         places: How many windows there are along each axis.
@@ -33,7 +34,8 @@ class Phases:
         windows: Index of the first tap's places in (planes, *size).
     """
 
-    def __init__(self, op: ops.Pool, spatial: Shape, places: Shape) -> None:
+    def __init__(self, engine: Engine, op: ops.Pool, spatial: Shape, places: Shape) -> None:
+        self.engine = engine
         sides = list(zip(op.kernel, op.stride, strict=True))
         self.dtype = op.dtype
         self.size = tuple(o + (k - 1) // s for o, (k, s) in zip(places, sides, strict=True))
@@ -57,7 +59,7 @@ class Phases:
             return [planes.reshape(-1)]
         rows = []
         for i, (target, source) in enumerate(self._copies):
-            phase = scratch(f"phase{i}", (len(planes), *self.size), self.dtype)
+            phase = self.engine.scratch(f"phase{i}", (len(planes), *self.size), self.dtype)
             if phase[target].shape != phase.shape:
                 phase.fill(around)
             phase[target] = planes[source]

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.base import Operands, Step
-from demitasse.backends.numpy.scratch import scratch
+from demitasse.backends.numpy.engine import Engine
+from demitasse.backends.numpy.step import HostStep, decline_in_place
+from demitasse.backends.step import Declined, Operands
+from demitasse.backends.windows import Shape, Window
 
 __all__ = ["LEAD", "PoolStep"]
-
-Shape = tuple[int, ...]
 
 LEAD = 2
 """Axes before the spatial ones: images and channels, which pooling does not tell apart."""
@@ -22,32 +22,25 @@ BLOCK = 1 << 19
 """Elements of padded planes that are worked on at once, so that they stay in the caches."""
 
 
-class PoolStep(Step):
+class PoolStep(HostStep[ops.Pool]):
     """Pooling over planes, a block of planes at a time.
 
     Shapes: bottom (planes, *spatial), top (planes, *places), with planes = N C.
     """
 
-    def __init__(self, op: ops.Pool, at: Operands) -> None:
-        self.op, self.at = op, at
+    def __init__(self, engine: Engine, op: ops.Pool, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        decline_in_place(self)
+        if 0 in op.bottom:
+            message = "an empty bottom"
+            raise Declined(message)
         self.count = math.prod(op.bottom[:LEAD])
         self.spatial, self.places = op.bottom[LEAD:], op.top[LEAD:]
         self.x_shape, self.y_shape = (self.count, *self.spatial), (self.count, *self.places)
-        needed = (
-            (o - 1) * s + k for o, s, k in zip(self.places, op.stride, op.kernel, strict=True)
-        )
-        self.size = tuple(
-            max(n + 2 * p, room) for n, p, room in zip(self.spatial, op.pad, needed, strict=True)
-        )
-        self.inside = (
-            slice(None),
-            *(slice(p, p + n) for n, p in zip(self.spatial, op.pad, strict=True)),
-        )
+        self.window = Window(op.kernel, op.stride, op.pad, (1,) * len(op.kernel))
+        self.size = self.window.canvas(self.spatial, self.places)
+        self.inside = (slice(None), *self.window.inside(self.spatial))
         self.block = max(1, min(self.count, BLOCK // math.prod(self.size)))
-
-    def lower_backward(self, operands: Operands) -> bool:
-        self.at = operands
-        return True
 
     def blocks(self) -> Iterator[slice]:
         """Cut the planes into blocks."""
@@ -78,7 +71,7 @@ class PoolStep(Step):
         """Return a block of planes with room around it: (block, *size), in C order."""
         if self.size == self.spatial:
             return planes
-        canvas = scratch("canvas", (len(planes), *self.size), self.op.dtype)
+        canvas = self.scratch("canvas", (len(planes), *self.size))
         canvas.fill(around)
         canvas[self.inside] = planes
         return canvas
@@ -89,7 +82,7 @@ class PoolStep(Step):
 
     def at_tap(self, tap: Shape) -> tuple[slice, ...]:
         """Return the index of what one tap sees: (block, *places) of (block, *size)."""
-        return (slice(None), *(self._reach(axis, t) for axis, t in enumerate(tap)))
+        return (slice(None), *self.window.reach(tap, self.places))
 
     def swept(self, axis: int) -> Shape:
         """Return the size of a canvas whose spatial axes, up to ``axis``, are made places."""

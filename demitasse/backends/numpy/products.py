@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from demitasse.backends.numpy.columns import Columns
-from demitasse.backends.numpy.geometry import Geometry
-from demitasse.backends.numpy.scratch import scratch
+from demitasse.backends.numpy.engine import Engine
+from demitasse.backends.windows import ConvGeometry
 
 __all__ = ["Products"]
 
@@ -18,14 +18,15 @@ class Products:
     (M, C/G, *kernel).
 
     Args:
+        engine: Lends working memory.
         geometry: Image, map and window.
         dtype: Of all arrays.
     """
 
-    def __init__(self, geometry: Geometry, dtype: str) -> None:
-        self.g, self.dtype = geometry, dtype
-        self.columns = Columns(geometry, dtype)
-        self._direct = geometry.pointwise and self.columns.single
+    def __init__(self, engine: Engine, geometry: ConvGeometry, dtype: str) -> None:
+        self.engine, self.g, self.dtype = engine, geometry, dtype
+        self.columns = Columns(engine, geometry, dtype)
+        self._direct = geometry.window.is_pointwise and self.columns.single
 
     @property
     def workspace(self) -> int:
@@ -41,7 +42,7 @@ class Products:
         if self._direct:
             np.matmul(matrix, self._flat_image(image), out=self._flat_map(maps))
             if bias is not None:
-                flat = maps.reshape(g.n, g.map_channels, g.plane)
+                flat = maps.reshape(g.n, g.maps, g.map_plane)
                 flat += bias[:, np.newaxis]
             return
         for chunk in columns.chunks():
@@ -60,7 +61,7 @@ class Products:
             np.matmul(matrix, self._flat_map(maps), out=self._flat_image(image))
             return
         # of a depthwise convolution these are outer products, at which matmul is slow
-        multiply = np.multiply if self.g.map_channels == self.g.group else np.matmul
+        multiply = np.multiply if self.g.maps == self.g.group else np.matmul
         for chunk in columns.chunks():
             room = columns.blank(chunk)
             multiply(matrix, columns.map_of(maps, chunk), out=room)
@@ -75,7 +76,7 @@ class Products:
             if index == 0:
                 np.matmul(left, right, out=total)
             else:
-                part = scratch("partial", total.shape, self.dtype)
+                part = self.engine.scratch("partial", total.shape, self.dtype)
                 np.matmul(left, right, out=part)
                 total += part
 
@@ -84,8 +85,8 @@ class Products:
 
     def _flat_image(self, image: np.ndarray) -> np.ndarray:
         g = self.g
-        return image.reshape(g.n, g.group, g.image_channels // g.group, -1)
+        return image.reshape(g.n, g.group, g.channels // g.group, -1)
 
     def _flat_map(self, maps: np.ndarray) -> np.ndarray:
         g = self.g
-        return maps.reshape(g.n, g.group, g.map_channels // g.group, g.plane)
+        return maps.reshape(g.n, g.group, g.maps // g.group, g.map_plane)

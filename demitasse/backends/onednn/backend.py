@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import cached_property
+from typing import Any, ClassVar
 
 import numpy as np
 
 from demitasse.backends.arrays import aligned
-from demitasse.backends.base import Lowering, Operands, Step
 from demitasse.backends.numpy.backend import NumpyBackend
-from demitasse.backends.onednn.library.engine import engine
-from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn import updates
+from demitasse.backends.onednn.library.engine import Engine, engine
+from demitasse.backends.onednn.lowerings import LOWERINGS
+from demitasse.backends.onednn.steps.fusion import fuse
 from demitasse.backends.onednn.threads import only_ours
 from demitasse.backends.ops import Op
-
-if TYPE_CHECKING:
-    from demitasse.memory import SyncedMemory
+from demitasse.backends.step import AnyStep, Lowerings, Operands
+from demitasse.backends.updates import UpdateKernels
 
 __all__ = ["OnednnBackend"]
 
@@ -28,14 +27,7 @@ class OnednnBackend(NumpyBackend):
     """numpy arrays and portable layers; Steps keep what they compute in private layouts."""
 
     name = "onednn"
-    lowerings: ClassVar[dict[type[Op], Lowering]] = {}
-
-    def __init__(self, index: str = "") -> None:
-        super().__init__(index)
-        self.engine = engine()
-        self._promised: weakref.WeakKeyDictionary[SyncedMemory, Layout] = (
-            weakref.WeakKeyDictionary()
-        )
+    lowerings: ClassVar[Lowerings] = LOWERINGS
 
     @classmethod
     def devices(cls) -> list[str]:
@@ -61,29 +53,15 @@ class OnednnBackend(NumpyBackend):
     def repack(self, private: np.ndarray, here: Any, target: np.ndarray, there: Any) -> None:
         self.engine.reorder(private, here, target, there)
 
-    # -- layouts that Steps agree on -----------------------------------------------------------
+    @cached_property
+    def engine(self) -> Engine:
+        return engine()
 
-    def promise(self, blob: Any, layout: Layout, *, diff: bool = False) -> None:
-        """Note the layout in which a prepared Step will write a blob's data, or its gradient."""
-        self._promised[blob.diff_memory if diff else blob.data_memory] = layout
-
-    def expected(self, blob: Any, shape: tuple[int, ...], *, diff: bool = False) -> Layout:
-        """Return the layout in which a blob's data, or its gradient, will probably be found.
-
-        It is a hint: what is found in another layout is converted. C order if nobody knows.
-        """
-        promised = self._promised.get(blob.diff_memory if diff else blob.data_memory)
-        if promised is not None and promised.shape == shape:
-            return promised
-        return self.engine.plain(shape)
+    @property
+    def updates(self) -> UpdateKernels | None:
+        return updates
 
     def fuse(
-        self, ops: Sequence[Op], operands: Sequence[Operands], steps: Sequence[Step | None]
-    ) -> Step | None:
-        from demitasse.backends.onednn.steps.fusion import fuse
-
-        return fuse(self, ops, operands, steps)
-
-    def lower(self, op: Op, operands: Operands | object) -> Step | None:
-        import_module("demitasse.backends.onednn.lowerings")
-        return super().lower(op, operands)
+        self, chain: Sequence[Op], at: Sequence[Operands], steps: Sequence[AnyStep | None]
+    ) -> AnyStep:
+        return fuse(self.engine, chain, at, steps)

@@ -1,33 +1,40 @@
-"""All lowerings of the backend; importing this registers them."""
+"""The backend's Steps, by operation: oneDNN's first, and numpy's for what oneDNN declines."""
 
-from demitasse.backends.onednn.steps import (
-    activation,
-    concat,
-    convolution,
-    deconvolution,
-    dropout,
-    inner_product,
-    lrn,
-    normalization,
-    pooling,
-    recurrent,
-    softmax,
-    softmax_loss,
-    sums,
-)
+from demitasse.backends import ops
+from demitasse.backends.numpy.lowerings import LOWERINGS as NUMPY
+from demitasse.backends.onednn.steps.activation import ActivationStep
+from demitasse.backends.onednn.steps.batch_norm import BatchNormStep
+from demitasse.backends.onednn.steps.concat import ConcatStep
+from demitasse.backends.onednn.steps.convolution import ConvStep
+from demitasse.backends.onednn.steps.deconvolution import DeconvStep
+from demitasse.backends.onednn.steps.dropout import DropoutStep
+from demitasse.backends.onednn.steps.eltwise import SumStep
+from demitasse.backends.onednn.steps.inner_product import InnerProductStep
+from demitasse.backends.onednn.steps.lrn import LRNStep
+from demitasse.backends.onednn.steps.pooling import PoolStep
+from demitasse.backends.onednn.steps.recurrent import RecurrentStep
+from demitasse.backends.onednn.steps.scale import ScaleStep
+from demitasse.backends.onednn.steps.softmax import SoftmaxStep
+from demitasse.backends.onednn.steps.softmax_loss import SoftmaxLossStep
+from demitasse.backends.onednn.steps.split import SplitStep
+from demitasse.backends.step import Lowerings
 
-__all__ = [
-    "activation",
-    "concat",
-    "convolution",
-    "deconvolution",
-    "dropout",
-    "inner_product",
-    "lrn",
-    "normalization",
-    "pooling",
-    "recurrent",
-    "softmax",
-    "softmax_loss",
-    "sums",
-]
+__all__ = ["LOWERINGS"]
+
+LOWERINGS: Lowerings = {
+    ops.Activation: (ActivationStep, *NUMPY[ops.Activation]),
+    ops.BatchNorm: (BatchNormStep, *NUMPY[ops.BatchNorm]),
+    ops.Concat: (ConcatStep, *NUMPY[ops.Concat]),
+    ops.Conv: (ConvStep, *NUMPY[ops.Conv]),
+    ops.Deconv: (DeconvStep, *NUMPY[ops.Deconv]),
+    ops.Dropout: (DropoutStep,),
+    ops.Eltwise: (SumStep, *NUMPY[ops.Eltwise]),
+    ops.InnerProduct: (InnerProductStep, *NUMPY[ops.InnerProduct]),
+    ops.LRN: (LRNStep, *NUMPY[ops.LRN]),
+    ops.Pool: (PoolStep, *NUMPY[ops.Pool]),
+    ops.Recurrent: (RecurrentStep,),
+    ops.Scale: (ScaleStep, *NUMPY[ops.Scale]),
+    ops.Softmax: (SoftmaxStep,),
+    ops.SoftmaxLoss: (SoftmaxLossStep,),
+    ops.Split: (SplitStep, *NUMPY[ops.Split]),
+}

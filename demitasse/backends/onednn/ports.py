@@ -6,82 +6,92 @@ was made for, and binds it. Reading what is in another layout costs a reorder, w
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from demitasse.backends.arrays import aligned
-from demitasse.backends.onednn.library.engine import Description, Engine, Primitive
+from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.library.primitive import Description, Primitive
+from demitasse.backends.step import Memory, Operand
 
-if TYPE_CHECKING:
-    from demitasse.memory import SyncedMemory
-
-__all__ = ["Call", "Gradient", "Port", "Reader", "Writer", "converted_bytes"]
+__all__ = ["BlobPort", "Call", "Gradient", "Port", "Reader", "Writer", "converted_bytes"]
 
 
-class Port:
-    """An argument of a primitive that is a memory.
+class Port(ABC):
+    """An argument of a primitive.
 
     Args:
         role: Which argument.
-        blob: The blob it belongs to. Its memory is looked up each time, for layers may share it
-            anew in their forward pass.
         layout: The layout the primitive was made for.
-        diff: Whether the gradient is meant, not the data.
 
     Attributes:
         descriptor: What the primitive sees of the memory: all of it, unless somebody says else.
+        scratch: A copy in another layout than the memory's, once there is one.
     """
 
-    __slots__ = (
-        "blob", "descriptor", "diff", "engine", "layout", "place", "plain", "primitive", "role",
-    )  # fmt: skip
+    __slots__ = ("descriptor", "engine", "layout", "place", "plain", "primitive", "role", "scratch")
 
-    def __init__(self, role: int, blob: Any, layout: Layout, *, diff: bool = False) -> None:
-        self.role, self.blob, self.layout, self.diff = role, blob, layout, diff
-        self.plain = layout.plain
+    def __init__(self, role: int, layout: Layout) -> None:
+        self.role, self.layout, self.plain = role, layout, layout.plain
         self.descriptor = layout.handle
+        self.scratch: np.ndarray | None = None
 
     def attach(self, primitive: Primitive, engine: Engine) -> None:
         """Belong to this primitive."""
         self.engine = engine
         self.primitive, self.place = primitive, primitive.place(self.role)
 
-    @property
-    def memory(self) -> SyncedMemory:
-        """The memory."""
-        memory: SyncedMemory = self.blob.diff_memory if self.diff else self.blob.data_memory
-        return memory
-
+    @abstractmethod
     def array(self) -> np.ndarray:
         """Return the memory in our layout, as it is needed now. Shape: (layout.size,)."""
-        raise NotImplementedError
 
     def ready(self) -> None:
         """Bind the memory, before the primitive runs."""
         self.primitive.bind(self.place, self.array())
 
-    def done(self) -> None:
+    def done(self) -> None:  # noqa: B027 - most leave nothing behind
         """Clean up, after the primitive ran."""
 
 
-class Reader(Port):
+class BlobPort(Port):
+    """An argument that is a blob's data or gradient.
+
+    Args:
+        role: Which argument.
+        blob: The blob. Its memory is looked up each time, for layers may share it anew in their
+            forward pass.
+        layout: The layout the primitive was made for.
+        diff: Whether the gradient is meant, not the data.
+    """
+
+    __slots__ = ("blob", "diff")
+
+    def __init__(self, role: int, blob: Operand, layout: Layout, *, diff: bool = False) -> None:
+        super().__init__(role, layout)
+        self.blob, self.diff = blob, diff
+
+    @property
+    def memory(self) -> Memory:
+        """The memory."""
+        return self.blob.diff_memory if self.diff else self.blob.data_memory
+
+
+class Reader(BlobPort):
     """An argument that is read."""
 
-    __slots__ = ("scratch", "version")
+    __slots__ = ("version",)
 
-    def __init__(self, role: int, blob: Any, layout: Layout, *, diff: bool = False) -> None:
+    def __init__(self, role: int, blob: Operand, layout: Layout, *, diff: bool = False) -> None:
         super().__init__(role, blob, layout, diff=diff)
-        self.scratch: np.ndarray | None = None
         self.version = (-1, -1)
 
     def array(self) -> np.ndarray:
         memory = self.blob.diff_memory if self.diff else self.blob.data_memory
         if self.plain:
-            host: np.ndarray = memory.cpu_data()
-            return host
+            return memory.cpu_data()
         side: np.ndarray | None = memory.private_data(self.layout)
         return self._converted() if side is None else side
 
@@ -96,34 +106,43 @@ class Reader(Port):
         return self.scratch
 
 
-class Writer(Port):
+class Writer(BlobPort):
     """An argument that is overwritten."""
 
     __slots__ = ()
 
+    def attach(self, primitive: Primitive, engine: Engine) -> None:
+        super().attach(primitive, engine)
+        self.promise(engine)
+
+    def promise(self, engine: Engine) -> None:
+        """Let Steps that are prepared later know the layout in which they will find the memory.
+
+        One long row stands for any shape in C order, so it tells them nothing.
+        """
+        if len(self.layout.shape) > 1:
+            engine.promise(self.memory, self.layout)
+
     def array(self) -> np.ndarray:
         memory = self.blob.diff_memory if self.diff else self.blob.data_memory
-        side: np.ndarray = (
-            memory.mutable_cpu_data(discard=True)
-            if self.plain
-            else memory.mutable_private_data(self.layout)
-        )
+        if self.plain:
+            return memory.mutable_cpu_data(discard=True)
+        side: np.ndarray = memory.mutable_private_data(self.layout)
         return side
 
 
-class Gradient(Port):
+class Gradient(BlobPort):
     """A parameter's gradient: overwritten where it was cleared, added to otherwise."""
 
-    __slots__ = ("adds", "scratch")
+    __slots__ = ("adds",)
 
-    def __init__(self, role: int, blob: Any, layout: Layout, *, diff: bool = False) -> None:
-        super().__init__(role, blob, layout, diff=diff)
-        self.scratch: np.ndarray | None = None
+    def __init__(self, role: int, blob: Operand, layout: Layout) -> None:
+        super().__init__(role, blob, layout, diff=True)
         self.adds = False
 
     def array(self) -> np.ndarray:
         memory = self.memory
-        self.adds = memory.head.value != 0
+        self.adds = not memory.cleared
         if self.adds:
             if self.scratch is None:
                 self.scratch = aligned(self.layout.size)
@@ -151,17 +170,18 @@ class Gradient(Port):
 
 def converted_bytes(ports: Sequence[Port]) -> int:
     """Return the bytes of converted copies that ports hold."""
-    scratch = (getattr(port, "scratch", None) for port in ports)
-    return sum(array.nbytes for array in scratch if array is not None)
+    return sum(port.scratch.nbytes for port in ports if port.scratch is not None)
 
 
 class Call:
     """A primitive with its ports: what a Step runs.
 
+    Making one promises the layouts of what it writes to the Steps that are prepared later.
+
     Args:
         engine: The engine.
         description: The primitive to make.
-        ports: Arguments that are memories; those that are read come first.
+        ports: Arguments that change their memory; those that are read come first.
         fixed: Arguments that are buffers of our own, by role, with their descriptors.
     """
 
@@ -176,7 +196,7 @@ class Call:
     ) -> None:
         uses = [(port.role, port.descriptor) for port in ports]
         uses += [(role, descriptor) for role, descriptor, _ in fixed]
-        self.primitive = Primitive(engine, description, uses)
+        self.primitive = Primitive(engine.stream, description, uses)
         self.ports = tuple(ports)
         for port in ports:
             port.attach(self.primitive, engine)

@@ -1,19 +1,21 @@
-"""What the prepared Steps share."""
+"""What the Steps of this backend share."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Generic, Protocol, TypeVar
 
-from demitasse.backends.base import Operands, Step
-from demitasse.backends.onednn.backend import OnednnBackend
-from demitasse.backends.onednn.library.engine import Description
-from demitasse.backends.onednn.library.layout import any_layout
+from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.ops import Op
+from demitasse.backends.step import Declined, Operands, Step
 
-__all__ = ["Part", "PreparedStep"]
+__all__ = ["FusedStep", "OnednnStep", "Runnable", "decline_in_place"]
+
+O = TypeVar("O", bound=Op)  # noqa: E741 - the type of the operation
 
 
-class Part(Protocol):
-    """What a Step runs: one primitive with its ports, or several that belong together."""
+class Runnable(Protocol):
+    """What a Step runs: one primitive with its ports, or kernels that take its place."""
 
     def __call__(self) -> None:
         """Compute."""
@@ -24,49 +26,86 @@ class Part(Protocol):
 
     @property
     def implementations(self) -> list[str]:
-        """Names of the library's code that it runs."""
+        """Names of the code that it runs."""
 
 
-class PreparedStep(Step):
-    """Calls that run in order, forward and backward.
+class OnednnStep(Step[Engine, O], Generic[O]):
+    """Primitives of the library that run in order, forward and backward.
 
-    Args:
-        backend: The backend.
-        at: The blobs.
+    Attributes:
+        forward_calls: What runs forward, once it is prepared.
+        backward_calls: What runs backward, once it is prepared.
+        kept: Bytes that it holds beside those of its calls.
+
+    Raises:
+        Declined: The data is not float32, or there is none.
     """
 
-    def __init__(self, backend: OnednnBackend, at: Operands) -> None:
-        self.backend, self.engine = backend, backend.engine
-        self.at: Any = at
-        self.forward_calls: list[Part] = []
-        self.backward_calls: list[Part] = []
+    def __init__(self, engine: Engine, op: O, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        if op.dtype != "float32":
+            message = f"{op.dtype}; oneDNN takes float32"
+            raise Declined(message)
+        if any(blob.count == 0 for blob in (*at.bottom, *at.top)):
+            message = "an empty blob; oneDNN takes those with elements"
+            raise Declined(message)
+        self.forward_calls: list[Runnable] = []
+        self.backward_calls: list[Runnable] = []
         self.kept = 0
 
     @property
-    def workspace(self) -> int:  # type: ignore[override]
+    def code(self) -> str:
+        return _names(self.forward_calls)
+
+    @property
+    def backward_code(self) -> str:
+        return _names(self.backward_calls)
+
+    @property
+    def workspace(self) -> int:
         calls = (*self.forward_calls, *self.backward_calls)
         return self.kept + sum(call.workspace for call in calls)
-
-    def any(self, shape: tuple[int, ...]) -> int:
-        """Return a descriptor that leaves the layout of ``shape`` to the primitive."""
-        return any_layout(self.engine.library, shape)
-
-    def describe(self, function: str, *arguments: Any) -> Description | None:
-        """Ask for a primitive of this engine."""
-        return self.engine.describe(f"dnnl_{function}", self.engine.handle, *arguments)
 
     def forward(self) -> None:
         for call in self.forward_calls:
             call()
 
-    def lower_backward(self, operands: Operands) -> bool:
-        self.at, self.backward_calls = operands, []
-        return not operands.backward or self.prepare_backward()
-
-    def prepare_backward(self) -> bool:
-        """Make the calls of the backward pass; False where they cannot be made."""
-        return False
-
     def backward(self) -> None:
         for call in self.backward_calls:
             call()
+
+
+class FusedStep(OnednnStep[O]):
+    """An operation and what follows it, forward; each computes its own gradient.
+
+    Args:
+        first: The Step of the first operation.
+        call: What runs them all.
+        followers: Names of the other operations.
+    """
+
+    def __init__(self, first: OnednnStep[O], call: Runnable, followers: Sequence[str]) -> None:
+        super().__init__(first.engine, first.op, first.at)
+        self.forward_calls = [call]
+        self.followers = followers
+
+    @property
+    def code(self) -> str:
+        return " + ".join([super().code, *self.followers])
+
+
+def decline_in_place(step: OnednnStep[O]) -> None:
+    """Leave an operation in place to others.
+
+    Raises:
+        Declined: It is in place.
+    """
+    if step.at.in_place:
+        message = "in place; oneDNN needs a top of its own"
+        raise Declined(message)
+
+
+def _names(calls: Iterable[Runnable]) -> str:
+    """Return the names of what calls run, each once."""
+    names = (name for call in calls for name in call.implementations)
+    return ", ".join(dict.fromkeys(names)) or "nothing"

@@ -19,7 +19,9 @@ from demitasse.backends.numpy import updates as numpy_updates
 from demitasse.backends.numpy.updates import sumsq
 from demitasse.backends.onednn.library.attributes import lent_attributes
 from demitasse.backends.onednn.library.constants import SCALE_OF, Algorithm, Arg
-from demitasse.backends.onednn.library.engine import Engine, Missing, Primitive, engine
+from demitasse.backends.onednn.library.engine import Engine, engine
+from demitasse.backends.onednn.library.primitive import Primitive
+from demitasse.backends.step import Declined
 from demitasse.backends.updates import Piece, Update
 
 __all__ = ["BLOCK", "LEAST", "apply", "sumsq"]
@@ -122,7 +124,7 @@ class Program:
         size: Elements of every array.
 
     Raises:
-        Missing: The library has no good primitive for a line.
+        Declined: The library has no good primitive for a line.
     """
 
     def __init__(self, owner: Engine, lines: Sequence[Line], size: int) -> None:
@@ -136,16 +138,12 @@ class Program:
             )
             sources = roles[:2] if line.scales else ()
             with lent_attributes(
-                owner, scales=sources, keep=line.keep, functions=functions
+                owner.library, scales=sources, keep=line.keep, functions=functions
             ) as lent:
-                found = owner.describe(
-                    "dnnl_binary", owner.handle, line.function, whole, whole, whole, lent
-                )
-            if found is None:
-                raise Missing
+                found = owner.describe("binary", line.function, whole, whole, whole, lent)
             scaled = [SCALE_OF + role for role in sources]
             uses = [*((role, whole) for role in roles), *((role, one) for role in scaled)]
-            primitive = Primitive(owner, found, uses)
+            primitive = Primitive(owner.stream, found, uses)
             buffers = [aligned(1) for _ in scaled]
             for role, buffer in zip(scaled, buffers, strict=True):
                 primitive.bind(primitive.place(role), buffer)
@@ -216,6 +214,6 @@ def _program(structure: tuple[Line, ...], size: int) -> Program | None:
             programs.clear()
         try:
             programs[key] = Program(engine(), structure, size)
-        except Missing:
+        except Declined:
             programs[key] = None
     return programs[key]

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from demitasse.cli.options import FILE, json_option, phase_option, state_options
+from demitasse.cli.options import (
+    FILE,
+    device_options,
+    json_option,
+    phase_option,
+    state_options,
+)
 from demitasse.cli.output import bytes_text, print_json, table
 from demitasse.cli.verb import Verb
 
@@ -15,17 +22,37 @@ from demitasse.cli.verb import Verb
 @click.argument("net", type=FILE)
 @phase_option("TEST")
 @state_options
+@click.option(
+    "--runs", is_flag=True, help="Also what code runs each layer on the device, and why no faster."
+)
+@device_options
 @json_option
-def command(net: Path, phase: str, level: int | None, stages: list[str], as_json: bool) -> None:
+def command(
+    net: Path,
+    phase: str,
+    level: int | None,
+    stages: list[str],
+    runs: bool,
+    device: str | None,
+    as_json: bool,
+) -> None:
     """Show a net's layers, parameters, work and memory.
 
     Work is counted in multiply-adds of convolutions, inner products and recurrent layers.
     """
     from demitasse.cli.anatomy import anatomy
+    from demitasse.cli.running import running_table
     from demitasse.net import Net
+    from demitasse.plan.report import report
 
-    with Net(net, phase, device="cpu", level=level or 0, stages=stages) as made:
+    # shapes need no device, so none is asked for unless what runs there is wanted
+    where = device if runs else "numpy"
+    with Net(net, phase, device=where, level=level or 0, stages=stages) as made:
         found = anatomy(made)
+        if runs:
+            made.reshape()
+            found["device"], layers = str(made.device), report(made.plan)
+            found["runs"] = [asdict(layer) for layer in layers]
     if as_json:
         print_json(found)
         return
@@ -50,3 +77,5 @@ def command(net: Path, phase: str, level: int | None, stages: list[str], as_json
         f"tops: {bytes_text(total['top_bytes'])} of data, and as much of gradients in training "
         f"(Caffe's figure: {total['memory_used']:,} bytes)"
     )
+    if runs:
+        click.echo(f"\nOn {found['device']}:\n\n{running_table(layers)}")

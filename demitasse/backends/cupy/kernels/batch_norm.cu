@@ -3,7 +3,7 @@
 // Source: Caffe, src/caffe/layers/batch_norm_layer.cpp.
 
 // Mean and deviation of each channel, which also go into the running sums. One block for a channel.
-// correction: what makes a variance free of bias.
+// correction: makes the variance unbiased.
 KERNEL batch_statistics(const Real* __restrict__ x, Real* __restrict__ mean,
                         Real* __restrict__ deviation, Real* __restrict__ sum_of_means,
                         Real* __restrict__ sum_of_variances, Real* __restrict__ factor,

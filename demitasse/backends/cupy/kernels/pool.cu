@@ -3,7 +3,7 @@
 //
 // Source: Caffe, src/caffe/layers/pooling_layer.cpp.
 
-// x (planes, height, width) -> y, winners (planes, out_h, out_w); a winner is the place in its
+// x (planes, height, width) -> y, winners (planes, out_h, out_w); a winner is the index in its
 // plane of the first largest value, or -1 where no value is above the smallest float.
 // mask: the winners as numbers of the net's dtype, where has_mask. count: size of y.
 KERNEL max_pool(const Real* __restrict__ x, Real* y, int* winners, Real* mask, Index count,

@@ -1,5 +1,6 @@
 // Softmax along the middle axis of (outer, classes, inner), its gradient, and the loss on top.
-// Kernels named _rows are for inner = 1, one block for a row; the others have a thread for a place.
+// Kernels named _rows are for inner = 1, one block for a row; the others have a thread for
+// each position, which is one of outer * inner.
 //
 // Source: Caffe, src/caffe/layers/softmax_layer.cpp and softmax_loss_layer.cpp.
 
@@ -66,9 +67,9 @@ KERNEL softmax_places_gradient(const Real* y, const Real* dy, Real* dx, Index co
   }
 }
 
-// loss = sum of -log(probability of the label) / divisor, over places whose label counts.
-// divisor: `fixed`, or where that is 0 the number of such places, at least 1. NaN for a label that
-// is no class. One block. Shapes: probabilities (outer, classes, inner), labels (places,).
+// loss = sum of -log(probability of the label) / divisor, over positions whose label is not ignored.
+// divisor: `fixed`, or where that is 0 the number of such positions, at least 1. NaN for a label
+// that is no class. One block. Shapes: probabilities (outer, classes, inner), labels (places,).
 KERNEL softmax_loss(const Real* __restrict__ probabilities, const Real* __restrict__ labels,
                     Real* __restrict__ loss, Real* __restrict__ divisor, Index places,
                     Index classes, Index inner, Index has_ignored, Index ignored, Real fixed) {

@@ -1,7 +1,7 @@
 """cuBLAS by its C interface.
 
-cupy's own matrix products cannot be recorded into a CUDA graph and allocate their results; these
-write where they are told, on the stream they are told, with a workspace that stays where it is.
+cupy's own matrix products cannot be recorded into a CUDA graph and allocate their results. These
+write into given memory, on a given stream, with a workspace whose address stays the same.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Handle:
     Args:
         cublas: The library.
         stream: Address of the stream.
-        workspace: Address and size in bytes of device memory that is ours alone.
+        workspace: Address and size in bytes of device memory that nothing else uses.
         tf32: Whether float32 products may round their inputs to TF32.
     """
 

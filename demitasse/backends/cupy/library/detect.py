@@ -1,6 +1,6 @@
-"""What of cupy, the driver and GPUs is on this machine, and what to do about what is not.
+"""Whether cupy, a driver and GPUs are on this machine, and what to do about those that are not.
 
-Nothing here raises: a machine without a GPU is an ordinary machine.
+Nothing here raises: having no GPU is no error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What lowerings need of a GPU: kernels by name, matrix products, scratch memory.
+"""What Steps need of a GPU: kernels by name, matrix products, scratch memory.
 
-The part that talks to cupy is in ``gpu.py``. Tests put another one under the same interface, which
-runs the very same kernel sources and lowerings on the host.
+The engine that talks to cupy is in ``gpu.py``. Tests have another with the same interface, which
+runs the same kernel sources and Steps on the host.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.library.gemm import Product
 from demitasse.backends.cupy.library.sources import MOST_THREADS, options
 from demitasse.backends.random import MASK, WORDS_PER_BLOCK
 
-__all__ = ["Engine", "Grid", "Launch", "engine_of"]
+__all__ = ["Engine", "Grid", "Launch"]
 
 THREADS = 256
 """Threads in a block of a kernel that has no rows."""
@@ -43,7 +43,7 @@ class Engine(ABC):
     """Kernels, matrix products and memory of one device."""
 
     most_blocks: int = 4096
-    """More blocks than this bring nothing: each goes on with the next elements instead."""
+    """Most blocks of a launch; where elements remain, each block goes on with more of them."""
 
     column_budget: int = 1 << 29
     """Bytes that one convolution may use for columns, unless a single sample needs more."""
@@ -156,11 +156,5 @@ class Engine(ABC):
         return out
 
 
-def engine_of(backend: Any) -> Engine:
-    """Return the engine of a backend that has one."""
-    engine: Engine = backend.engine
-    return engine
-
-
 def _nothing(*arrays: Array) -> None:
-    """Run a kernel on no elements."""
+    """Stand for a kernel that has no elements to work on."""

@@ -1,4 +1,4 @@
-"""What cupy and CUDA raise, said in our words."""
+"""Errors of cupy and CUDA as DeviceError, with what to do about them."""
 
 from __future__ import annotations
 

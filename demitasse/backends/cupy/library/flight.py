@@ -29,7 +29,7 @@ class Flights:
         self.settle()
 
     def settle(self) -> None:
-        """Let go of arrays whose copies are done, oldest first."""
+        """Release arrays whose copies are done, oldest first."""
         with self._lock:
             while self._held and self._held[0][0].done:
                 self._held.popleft()

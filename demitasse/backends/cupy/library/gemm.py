@@ -1,4 +1,4 @@
-"""Matrix products behind one seam: what is multiplied, apart from who multiplies it.
+"""Descriptions of matrix products, apart from the library that computes them.
 
 Arrays are row-major, as all of ours are; cuBLAS is column-major. A row-major matrix is its own
 transpose in column-major order, so C = A B is asked for as C' = B' A'.

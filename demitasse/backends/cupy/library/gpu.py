@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.backends.base import Array
+from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.library.cublas import Cublas, Handle, load
 from demitasse.backends.cupy.library.engine import Engine, Grid, Launch
 from demitasse.backends.cupy.library.gemm import Product
@@ -25,7 +25,7 @@ ALIGNMENT = 256
 
 
 class _Local(threading.local):
-    """What each thread has for itself, by stream."""
+    """Scratch memory and cuBLAS handles of each thread, by stream."""
 
     def __init__(self) -> None:
         self.scratch: dict[int, Array] = {}
@@ -35,9 +35,9 @@ class _Local(threading.local):
 class GpuEngine(Engine):
     """Kernels compiled by NVRTC, products by cuBLAS, on the stream that is current.
 
-    Scratch memory and cuBLAS handles belong to a thread and a stream, so that neither nets in two
-    threads nor two streams ever write over each other's. It grows to what the largest layer needs
-    and is kept; whoever records a CUDA graph must keep what ``scratch_memory`` returns with it.
+    Every thread has scratch memory and cuBLAS handles of its own for each stream, so that work
+    queued at the same time never overwrites another's. Scratch memory grows to what the largest
+    layer needs; a recorded CUDA graph must keep what ``scratch_memory`` returns alive.
 
     Args:
         cupy: The library.
@@ -80,7 +80,7 @@ class GpuEngine(Engine):
         """Return the scratch memory of this thread and stream, of at least ``nbytes`` bytes."""
         mine, stream = self._local.scratch, self._stream()
         if stream not in mine or mine[stream].size < nbytes:
-            mine.pop(stream, None)  # first, so that its room can be used again
+            mine.pop(stream, None)  # first, so that its memory can be used again
             mine[stream] = self._cupy.empty(max(nbytes, ALIGNMENT), "uint8")
         return mine[stream]
 

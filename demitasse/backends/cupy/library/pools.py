@@ -1,4 +1,4 @@
-"""Memory of a GPU: what the driver says, and what cupy's pools keep of it."""
+"""Memory of a GPU as the driver counts it, and what cupy's pools hold of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Pools", "readable"]
 
 @dataclass(frozen=True)
 class Pools:
-    """One GPU's memory; every property asks again. All sizes are in bytes."""
+    """One GPU's memory, asked for anew by every property. All sizes are in bytes."""
 
     cupy: Any
     device: Any
@@ -28,7 +28,7 @@ class Pools:
 
     @property
     def free(self) -> int:
-        """What can still be had: free on the GPU, or idle in our pool."""
+        """What can still be allocated: free on the GPU, or idle in cupy's pool."""
         return int(self.device.mem_info[0]) + self.idle
 
     @property

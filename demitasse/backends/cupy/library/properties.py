@@ -1,4 +1,4 @@
-"""What CUDA says of a GPU."""
+"""Properties of a GPU as CUDA reports them."""
 
 from __future__ import annotations
 

@@ -1,17 +1,15 @@
-"""Elementwise functions, one kernel in each direction; in place where the layer is."""
+"""Activation functions of every element, one kernel in each direction; in place or not."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from demitasse.backends import ops
-from demitasse.backends.base import Operands, Step
-from demitasse.backends.cupy.backend import CupyBackend
-from demitasse.backends.cupy.step import DTYPES, EngineStep
+from demitasse.backends.cupy.library.engine import Engine
+from demitasse.backends.cupy.step import GpuStep
+from demitasse.backends.step import Declined, Operands
 
-__all__ = ["ActivationStep"]
+__all__ = ["FUNCTIONS", "ActivationStep"]
 
-KERNELS = {
+FUNCTIONS = {
     # function: kernel, and whether its gradient is computed from x rather than from y
     "relu": ("relu", True),
     "sigmoid": ("sigmoid", False),
@@ -19,33 +17,30 @@ KERNELS = {
 }
 
 
-class ActivationStep(EngineStep):
-    """y = f(x) of every element."""
+class ActivationStep(GpuStep[ops.Activation]):
+    """y = f(x) of every element.
 
-    def __init__(self, backend: Any, op: ops.Activation, operands: Operands) -> None:
-        super().__init__(backend, operands)
-        name, self.from_bottom = KERNELS[op.function]
+    Shapes: bottom any -> top the same.
+    """
+
+    def __init__(self, engine: Engine, op: ops.Activation, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        if op.function not in FUNCTIONS:
+            message = f"{op.function}; there are kernels for {', '.join(FUNCTIONS)}"
+            raise Declined(message)
+        name, self.from_bottom = FUNCTIONS[op.function]
         numbers = tuple(float(p) for p in op.parameters)
-        each, gradient = self.engine.each, f"{name}_gradient"
+        each, gradient = engine.each, f"{name}_gradient"
         self._forward = each("activation", name, op.dtype, op.count, *numbers)
         self._backward = each("activation", gradient, op.dtype, op.count, *numbers)
 
     def forward(self) -> None:
-        bottom, top = self.operands.bottom[0], self.operands.top[0]
-        x = bottom.read()
-        self._forward(x, top.buffer())
+        x = self.at.bottom[0].read()
+        self._forward(x, self.at.top[0].buffer())
 
     def backward(self) -> None:
-        bottom, top = self.operands.bottom[0], self.operands.top[0]
-        if self.operands.propagate_down[0]:
+        bottom, top = self.at.bottom[0], self.at.top[0]
+        if self.at.propagate_down[0]:
             known = bottom.read() if self.from_bottom else top.read()
             dy = top.read_diff()
             self._backward(known, dy, bottom.diff_buffer())
-
-
-@CupyBackend.lowers(ops.Activation)
-def lower(backend: Any, op: ops.Activation, operands: Operands) -> Step | None:
-    """Lower the functions that have kernels."""
-    if op.function not in KERNELS or op.dtype not in DTYPES:
-        return None
-    return ActivationStep(backend, op, operands)

@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from demitasse.backends import ops
-from demitasse.backends.base import Array, Operands, Step
-from demitasse.backends.cupy.backend import CupyBackend
-from demitasse.backends.cupy.step import DTYPES, EngineStep
+from demitasse.backends.arrays import Array
+from demitasse.backends.cupy.library.engine import Engine
+from demitasse.backends.cupy.step import GpuStep
+from demitasse.backends.step import Operands
 
-__all__ = ["BatchNormStep", "StoredBatchNormStep"]
+__all__ = ["BatchNormStep", "StoredBatchNormStep", "batch_norm"]
 
 
-class _Step(EngineStep):
-    """What both share. Shapes: bottom (N, C, ...) -> top the same; params (C,), (C,), (1,)."""
+class _NormStep(GpuStep[ops.BatchNorm]):
+    """What both kinds of statistics share; in place or not.
 
-    def __init__(self, backend: Any, op: ops.BatchNorm, operands: Operands) -> None:
-        super().__init__(backend, operands)
-        self.op = op
+    Shapes: bottom (N, C, ...) -> top the same; params (C,), (C,), (1,).
+    """
+
+    def __init__(self, engine: Engine, op: ops.BatchNorm, at: Operands) -> None:
+        super().__init__(engine, op, at)
         self.samples, self.channels = op.bottom[:2]
         self.plane, self.count = math.prod(op.bottom[2:]), math.prod(op.bottom)
-        self.sizes = (self.channels, self.samples, self.plane)
-        self.keep = operands.backward and not op.use_global_stats
-        each, sizes = self.engine.each, (self.channels, self.plane)
-        self._normalise = each(
-            "batch_norm", "normalise", op.dtype, self.count, *sizes, int(self.keep)
+        self.keep = at.backward and not op.use_global_stats
+        """Whether backward needs what forward has normalised."""
+        self._normalise = engine.each(
+            *("batch_norm", "normalise", op.dtype, self.count),
+            *(self.channels, self.plane, int(self.keep)),
         )
 
     def forward(self) -> None:
-        at = self.operands
+        at = self.at
         x = at.bottom[0].read()
         (mean,) = self.engine.scratch(self.op.dtype, self.channels)
         deviation = at.saved("deviation", (self.channels,)).buffer()
@@ -43,30 +45,32 @@ class _Step(EngineStep):
         raise NotImplementedError
 
 
-class BatchNormStep(_Step):
-    """Statistics of the batch, which also feed the running sums."""
+class BatchNormStep(_NormStep):
+    """By the statistics of the batch, which are added to the running sums."""
 
-    def __init__(self, backend: Any, op: ops.BatchNorm, operands: Operands) -> None:
-        super().__init__(backend, op, operands)
+    def __init__(self, engine: Engine, op: ops.BatchNorm, at: Operands) -> None:
+        super().__init__(engine, op, at)
         many = self.samples * self.plane
         correction = many / (many - 1) if many > 1 else 1.0
+        sizes = (self.channels, self.samples, self.plane)
         row = ("batch_norm", "batch_statistics", op.dtype, self.channels, many)
-        numbers = (*self.sizes, float(op.eps), float(op.fraction), correction)
-        self._statistics = self.engine.rows(*row, *numbers)
-        self._means = self.engine.rows(
-            "batch_norm", "gradient_means", op.dtype, self.channels, many, *self.sizes
+        numbers = (*sizes, float(op.eps), float(op.fraction), correction)
+        self._statistics = engine.rows(*row, *numbers)
+        self._means = engine.rows(
+            "batch_norm", "gradient_means", op.dtype, self.channels, many, *sizes
         )
-        sizes = (self.channels, self.plane)
-        self._backward = self.engine.each(
-            "batch_norm", "normalise_gradient", op.dtype, self.count, *sizes
+        self._backward = engine.each(
+            *("batch_norm", "normalise_gradient", op.dtype, self.count),
+            *(self.channels, self.plane),
         )
 
     def measure(self, x: Array, mean: Array, deviation: Array) -> None:
-        sums = [(blob.read(), blob.buffer())[1] for blob in self.operands.params]
+        # read first: sums that are only on the host must be on the GPU before they are added to
+        sums = [(blob.read(), blob.buffer())[1] for blob in self.at.params]
         self._statistics(x, mean, deviation, *sums)
 
     def backward(self) -> None:
-        at = self.operands
+        at = self.at
         if at.propagate_down[0]:
             y, dy = at.saved("normalised", self.op.bottom).read(), at.top[0].read_diff()
             deviation = at.saved("deviation", (self.channels,)).read()
@@ -75,34 +79,37 @@ class BatchNormStep(_Step):
             self._backward(y, dy, deviation, flat, along, at.bottom[0].diff_buffer())
 
 
-class StoredBatchNormStep(_Step):
-    """The running averages of what was seen in training."""
+class StoredBatchNormStep(_NormStep):
+    """By the running averages, which stay as they are."""
 
-    def __init__(self, backend: Any, op: ops.BatchNorm, operands: Operands) -> None:
-        super().__init__(backend, op, operands)
-        self._statistics = self.engine.each(
+    def __init__(self, engine: Engine, op: ops.BatchNorm, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        self._statistics = engine.each(
             "batch_norm", "stored_statistics", op.dtype, self.channels, float(op.eps)
         )
-        sizes = (self.channels, self.plane)
-        self._backward = self.engine.each(
-            "batch_norm", "stored_gradient", op.dtype, self.count, *sizes
+        self._backward = engine.each(
+            *("batch_norm", "stored_gradient", op.dtype, self.count),
+            *(self.channels, self.plane),
         )
 
     def measure(self, x: Array, mean: Array, deviation: Array) -> None:
         del x
-        self._statistics(*(blob.read() for blob in self.operands.params), mean, deviation)
+        self._statistics(*(blob.read() for blob in self.at.params), mean, deviation)
 
     def backward(self) -> None:
-        at = self.operands
+        at = self.at
         if at.propagate_down[0]:
             dy, deviation = at.top[0].read_diff(), at.saved("deviation", (self.channels,)).read()
             self._backward(dy, deviation, at.bottom[0].diff_buffer())
 
 
-@CupyBackend.lowers(ops.BatchNorm)
-def lower(backend: Any, op: ops.BatchNorm, operands: Operands) -> Step | None:
-    """Lower both kinds of statistics, in place or not."""
-    if op.dtype not in DTYPES:
-        return None
+def batch_norm(
+    engine: Engine, op: ops.BatchNorm, at: Operands
+) -> BatchNormStep | StoredBatchNormStep:
+    """Return the Step for the statistics that are to be used.
+
+    Raises:
+        Declined: The kernels do not compute in the operation's dtype.
+    """
     kind = StoredBatchNormStep if op.use_global_stats else BatchNormStep
-    return kind(backend, op, operands)
+    return kind(engine, op, at)

@@ -1,26 +1,25 @@
-"""ReLU without temporaries."""
+"""Activation functions of every element, without temporaries."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.base import Backend, Operands, Step
-from demitasse.backends.numpy.backend import NumpyBackend
-from demitasse.backends.numpy.scratch import scratch
+from demitasse.backends.numpy.engine import Engine
+from demitasse.backends.numpy.step import HostStep
+from demitasse.backends.step import Declined, Operands
 
-__all__ = ["ReLUStep"]
+__all__ = ["FUNCTIONS", "activation"]
 
 
-class ReLUStep(Step):
+class ReLUStep(HostStep[ops.Activation]):
     """y = max(x, 0), in place or not."""
 
-    def __init__(self, op: ops.Activation, at: Operands) -> None:
-        self.op, self.at = op, at
-
-    def lower_backward(self, operands: Operands) -> bool:
-        self.at = operands
-        return True
+    def __init__(self, engine: Engine, op: ops.Activation, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        if any(op.parameters):
+            message = "a slope below 0; numpy's Step is for ReLU without one"
+            raise Declined(message)
 
     def forward(self) -> None:
         x = self.at.bottom[0].read()
@@ -30,14 +29,21 @@ class ReLUStep(Step):
         if self.at.propagate_down[0]:
             # in place, the bottom holds y, which is positive exactly where x was
             x, dy = self.at.bottom[0].read(), self.at.top[0].read_diff()
-            passed = scratch("mask", x.shape, "bool")
+            passed = self.scratch("mask", x.shape, "bool")
             np.greater(x, 0, out=passed)
             np.multiply(dy, passed, out=self.at.bottom[0].diff_buffer())
 
 
-@NumpyBackend.lowers(ops.Activation)
-def activation(backend: Backend, op: ops.Activation, at: Operands) -> Step | None:
-    """ReLU with slope 0; everything else runs its portable code."""
-    del backend
-    plain = op.function == "relu" and not any(op.parameters)
-    return ReLUStep(op, at) if plain else None
+FUNCTIONS: dict[str, type[HostStep[ops.Activation]]] = {"relu": ReLUStep}
+
+
+def activation(engine: Engine, op: ops.Activation, at: Operands) -> HostStep[ops.Activation]:
+    """Return the Step of a function.
+
+    Raises:
+        Declined: There is none.
+    """
+    if op.function not in FUNCTIONS:
+        message = f"{op.function}; numpy has Steps for {', '.join(FUNCTIONS)}"
+        raise Declined(message)
+    return FUNCTIONS[op.function](engine, op, at)

@@ -7,26 +7,29 @@ import math
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.base import Backend, Operands, Step
-from demitasse.backends.numpy.backend import NumpyBackend
+from demitasse.backends.numpy.engine import Engine
+from demitasse.backends.numpy.step import HostStep
+from demitasse.backends.step import Declined, Operands
 
 __all__ = ["BatchNormStep"]
 
 
-class BatchNormStep(Step):
+class BatchNormStep(HostStep[ops.BatchNorm]):
     """y = (x - mean) / sqrt(variance + eps), in place or not.
 
     Shapes: x and y (N, C, inner); parameters (C,), (C,), (1,).
     """
 
-    def __init__(self, op: ops.BatchNorm, at: Operands) -> None:
-        self.op, self.at = op, at
+    def __init__(self, engine: Engine, op: ops.BatchNorm, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        if not op.use_global_stats:
+            message = "statistics of the batch; numpy's Step takes stored ones"
+            raise Declined(message)
+        if 0 in op.bottom:
+            message = "an empty bottom"
+            raise Declined(message)
         n, self.channels, *rest = op.bottom
         self.shape = (n, self.channels, math.prod(rest))
-
-    def lower_backward(self, operands: Operands) -> bool:
-        self.at = operands
-        return True
 
     def forward(self) -> None:
         x, y = self.at.bottom[0].read().reshape(self.shape), self.at.top[0].buffer()
@@ -48,10 +51,3 @@ class BatchNormStep(Step):
         variance = self.at.params[1].read() * share + self.op.eps
         inverse: np.ndarray = (1 / np.sqrt(variance)).astype(self.op.dtype)
         return inverse.reshape(1, -1, 1)
-
-
-@NumpyBackend.lowers(ops.BatchNorm)
-def batch_norm(backend: Backend, op: ops.BatchNorm, at: Operands) -> Step | None:
-    """With the batch's own statistics, the portable code runs."""
-    del backend
-    return BatchNormStep(op, at) if op.use_global_stats and 0 not in op.bottom else None

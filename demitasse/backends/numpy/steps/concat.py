@@ -5,24 +5,25 @@ from __future__ import annotations
 from itertools import accumulate, pairwise
 
 from demitasse.backends import ops
-from demitasse.backends.base import Backend, Operands, Step
-from demitasse.backends.numpy.backend import NumpyBackend
+from demitasse.backends.numpy.engine import Engine
+from demitasse.backends.numpy.step import HostStep, decline_in_place
+from demitasse.backends.step import Declined, Operands
 
 __all__ = ["ConcatStep"]
 
 
-class ConcatStep(Step):
+class ConcatStep(HostStep[ops.Concat]):
     """Bottoms side by side along one axis."""
 
-    def __init__(self, op: ops.Concat, at: Operands) -> None:
-        self.at = at
+    def __init__(self, engine: Engine, op: ops.Concat, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        decline_in_place(self)
+        if len(op.bottoms) == 1:
+            message = "one bottom, which the layer shares"
+            raise Declined(message)
         ends = accumulate((shape[op.axis] for shape in op.bottoms), initial=0)
         before = (slice(None),) * op.axis
         self.places = [(*before, slice(first, last)) for first, last in pairwise(ends)]
-
-    def lower_backward(self, operands: Operands) -> bool:
-        self.at = operands
-        return True
 
     def forward(self) -> None:
         y = self.at.top[0].buffer()
@@ -36,10 +37,3 @@ class ConcatStep(Step):
         ):
             if down:
                 blob.diff_buffer()[...] = dy[place]
-
-
-@NumpyBackend.lowers(ops.Concat)
-def concat(backend: Backend, op: ops.Concat, at: Operands) -> Step | None:
-    """Two bottoms or more; a single one is shared, which the layer does itself."""
-    del backend
-    return ConcatStep(op, at) if len(op.bottoms) > 1 and not at.in_place else None

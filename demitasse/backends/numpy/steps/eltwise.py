@@ -5,22 +5,24 @@ from __future__ import annotations
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.base import Backend, Operands, Step
-from demitasse.backends.numpy.backend import NumpyBackend
-from demitasse.backends.numpy.scratch import scratch
+from demitasse.backends.numpy.engine import Engine
+from demitasse.backends.numpy.step import HostStep
+from demitasse.backends.step import Declined, Operands
 
 __all__ = ["SumStep"]
 
 
-class SumStep(Step):
+class SumStep(HostStep[ops.Eltwise]):
     """Weighted sum of blobs of one shape; may run in place of the first."""
 
-    def __init__(self, op: ops.Eltwise, at: Operands) -> None:
-        self.op, self.at = op, at
-
-    def lower_backward(self, operands: Operands) -> bool:
-        self.at = operands
-        return True
+    def __init__(self, engine: Engine, op: ops.Eltwise, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        if op.operation != "SUM":
+            message = f"{op.operation}; numpy's Step is for SUM"
+            raise Declined(message)
+        if any(blob is at.top[0] for blob in at.bottom[1:]):
+            message = "in place of another bottom than the first"
+            raise Declined(message)
 
     def forward(self) -> None:
         first, *rest = (blob.read() for blob in self.at.bottom)
@@ -44,14 +46,6 @@ class SumStep(Step):
     def _weighted(self, x: np.ndarray, weight: float) -> np.ndarray:
         if weight == 1:
             return x
-        term = scratch("term", x.shape, self.op.dtype)
+        term = self.scratch("term", x.shape)
         np.multiply(x, weight, out=term)
         return term
-
-
-@NumpyBackend.lowers(ops.Eltwise)
-def eltwise(backend: Backend, op: ops.Eltwise, at: Operands) -> Step | None:
-    """SUM, in place of no bottom but the first."""
-    del backend
-    elsewhere = any(blob is at.top[0] for blob in at.bottom[1:])
-    return SumStep(op, at) if op.operation == "SUM" and not elsewhere else None

@@ -5,36 +5,33 @@ from __future__ import annotations
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.base import Backend, Operands, Step
-from demitasse.backends.numpy.backend import NumpyBackend
-from demitasse.backends.numpy.scratch import scratch
+from demitasse.backends.numpy.engine import Engine
+from demitasse.backends.numpy.step import HostStep, decline_in_place
+from demitasse.backends.step import Operands
 
 __all__ = ["LRNStep"]
 
 
-class LRNStep(Step):
+class LRNStep(HostStep[ops.LRN]):
     """y = x scale^-beta, scale = k + rate * (sum of squares of the neighbours).
 
     Shapes: (N, C, H, W); one image is (C, H, W).
     """
 
-    def __init__(self, op: ops.LRN, at: Operands) -> None:
-        self.op, self.at = op, at
+    def __init__(self, engine: Engine, op: ops.LRN, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        decline_in_place(self)
         self.axes = (0,) if op.region == "ACROSS_CHANNELS" else (1, 2)
         self.rate = op.alpha / op.size ** len(self.axes)
         self.image = op.bottom[1:]
-
-    def lower_backward(self, operands: Operands) -> bool:
-        self.at = operands
-        return True
 
     def forward(self) -> None:
         op, at = self.op, self.at
         xs, ys = at.bottom[0].read(), at.top[0].buffer()
         scales = at.saved("scale", op.bottom, op.dtype).buffer() if at.backward else None
-        square = scratch("square", self.image, op.dtype)
+        square = self.scratch("square", self.image, op.dtype)
         for i, (x, y) in enumerate(zip(xs, ys, strict=True)):
-            scale = scratch("scale", self.image, op.dtype) if scales is None else scales[i]
+            scale = self.scratch("scale", self.image, op.dtype) if scales is None else scales[i]
             np.multiply(x, x, out=square)
             self._neighbours(square, scale)
             scale *= self.rate
@@ -47,8 +44,8 @@ class LRNStep(Step):
         op, at = self.op, self.at
         scales = at.saved("scale", op.bottom, op.dtype).read()
         arrays = (at.bottom[0].read(), at.top[0].read(), at.top[0].read_diff(), scales)
-        ratio = scratch("square", self.image, op.dtype)
-        shared = scratch("shared", self.image, op.dtype)
+        ratio = self.scratch("square", self.image, op.dtype)
+        shared = self.scratch("shared", self.image, op.dtype)
         dxs = at.bottom[0].diff_buffer()
         for i, (x, y, dy, scale) in enumerate(zip(*arrays, strict=True)):
             np.multiply(dy, y, out=ratio)
@@ -75,19 +72,12 @@ class LRNStep(Step):
     def _divide(self, x: np.ndarray, scale: np.ndarray, out: np.ndarray) -> None:
         """Write x scale^-beta; roots are much faster than powers for the usual beta."""
         if self.op.beta == 0.75:
-            root = scratch("root", self.image, self.op.dtype)
+            root = self.scratch("root", self.image, self.op.dtype)
             np.sqrt(scale, out=root)
             np.sqrt(root, out=out)
             root *= out
             np.divide(x, root, out=out)
         else:
-            power = scratch("root", self.image, self.op.dtype)
+            power = self.scratch("root", self.image, self.op.dtype)
             np.power(scale, -self.op.beta, out=power)
             np.multiply(x, power, out=out)
-
-
-@NumpyBackend.lowers(ops.LRN)
-def lrn(backend: Backend, op: ops.LRN, at: Operands) -> Step | None:
-    """Out of place only: the gradient needs the bottom."""
-    del backend
-    return None if at.in_place else LRNStep(op, at)

@@ -7,9 +7,9 @@ import math
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.base import Operands
+from demitasse.backends.numpy.engine import Engine
 from demitasse.backends.numpy.planes import PoolStep
-from demitasse.backends.numpy.scratch import scratch
+from demitasse.backends.step import Operands
 
 __all__ = ["AverageStep", "GlobalAverageStep"]
 
@@ -17,8 +17,8 @@ __all__ = ["AverageStep", "GlobalAverageStep"]
 class AverageStep(PoolStep):
     """Mean over windows, divided by their part on image and pads."""
 
-    def __init__(self, op: ops.Pool, at: Operands) -> None:
-        super().__init__(op, at)
+    def __init__(self, engine: Engine, op: ops.Pool, at: Operands) -> None:
+        super().__init__(engine, op, at)
         divisor = np.ones(self.places, op.dtype)
         for axis, (n, k, s, p) in enumerate(
             zip(self.spatial, op.kernel, op.stride, op.pad, strict=True)
@@ -41,7 +41,7 @@ class AverageStep(PoolStep):
             return
         dx, dy = self.dx(), self.dy()
         for block in self.blocks():
-            share = scratch("share", dy[block].shape, self.op.dtype)
+            share = self.scratch("share", dy[block].shape)
             np.divide(dy[block], self.divisor, out=share)
             self._spread(share, dx[block])
 
@@ -51,7 +51,7 @@ class AverageStep(PoolStep):
         for axis, taps in enumerate(self.op.kernel):
             target = y
             if axis != last:
-                target = scratch(f"axis{axis}", (len(y), *self.swept(axis)), self.op.dtype)
+                target = self.scratch(f"axis{axis}", (len(y), *self.swept(axis)))
             target[...] = values[self.along(axis, 0)]
             for tap in range(1, taps):
                 target += values[self.along(axis, tap)]
@@ -62,7 +62,7 @@ class AverageStep(PoolStep):
         for axis in reversed(range(len(self.places))):
             wider = dx
             if axis or self.size != self.spatial:
-                wider = scratch(f"axis{axis}", (len(dx), *self.swept(axis - 1)), self.op.dtype)
+                wider = self.scratch(f"axis{axis}", (len(dx), *self.swept(axis - 1)))
             wider.fill(0)
             for tap in range(self.op.kernel[axis]):
                 wider[self.along(axis, tap)] += share

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-from itertools import product
 
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.base import Operands
+from demitasse.backends.numpy.engine import Engine
 from demitasse.backends.numpy.phases import Phases
 from demitasse.backends.numpy.planes import PoolStep
-from demitasse.backends.numpy.scratch import scratch
+from demitasse.backends.step import Operands
 
 __all__ = ["GlobalMaxStep", "MaxStep"]
-
-LOWEST = -3.4028234663852886e38
-"""The lowest float32: what Caffe starts a maximum with, in double precision too."""
 
 
 class MaxStep(PoolStep):
@@ -26,13 +22,13 @@ class MaxStep(PoolStep):
     wins only by being larger, so the winner is the largest number among those that ever led.
     """
 
-    def __init__(self, op: ops.Pool, at: Operands) -> None:
-        super().__init__(op, at)
-        self.taps = list(product(*(range(k) for k in op.kernel)))
+    def __init__(self, engine: Engine, op: ops.Pool, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        self.taps = self.window.taps()
         self.tap_dtype = "uint8" if len(self.taps) < 1 << 8 else "uint16"
         self.kept = at.backward or op.tops > 1
         self.disjoint = all(k <= s for k, s in zip(op.kernel, op.stride, strict=True))
-        self.phases = None if self.disjoint else Phases(op, self.spatial, self.places)
+        self.phases = None if self.disjoint else Phases(engine, op, self.spatial, self.places)
         offsets = [_place(tap, self.spatial) for tap in self.taps]
         self.offset_of = np.array([0, *offsets], np.intp)
         firsts = np.zeros(self.places, np.intp)
@@ -46,13 +42,13 @@ class MaxStep(PoolStep):
         x, y = self.x(), self.y()
         if not self.kept:
             for block in self.blocks():
-                self._largest(self.laid(x[block], LOWEST), y[block])
+                self._largest(self.laid(x[block], ops.LOWEST), y[block])
             return
         winner = self.at.saved("winner", self.op.top, self.tap_dtype).buffer()
         winner = winner.reshape(self.y_shape)
         for block in self.blocks():
             if self.phases is None:
-                self._find(self.laid(x[block], LOWEST), y[block], winner[block])
+                self._find(self.laid(x[block], ops.LOWEST), y[block], winner[block])
             else:
                 self._find_in(self.phases, x[block], y[block], winner[block])
         if self.op.tops > 1:
@@ -71,7 +67,7 @@ class MaxStep(PoolStep):
         home = np.arange(self.block).reshape(-1, *(1,) * len(self.places)) * plane + self.firsts
         for block in self.blocks():
             numbers = winner[block]
-            places = scratch("places", numbers.shape, "intp")
+            places = self.scratch("places", numbers.shape, "intp")
             np.take(self.offset_of, numbers, out=places, mode="clip")
             places += home[: len(numbers)]
             won = ... if every else numbers > 0
@@ -89,18 +85,18 @@ class MaxStep(PoolStep):
         for axis, taps in enumerate(self.op.kernel):
             target = y
             if axis != last:
-                target = scratch(f"axis{axis}", (len(y), *self.swept(axis)), self.op.dtype)
-            np.fmax(values[self.along(axis, 0)], LOWEST, out=target)
+                target = self.scratch(f"axis{axis}", (len(y), *self.swept(axis)))
+            np.fmax(values[self.along(axis, 0)], ops.LOWEST, out=target)
             for tap in range(1, taps):
                 np.fmax(target, values[self.along(axis, tap)], out=target)
             values = target
 
     def _find(self, canvas: np.ndarray, y: np.ndarray, winner: np.ndarray) -> None:
         """Write maxima and winners, one tap's elements after the other's."""
-        seen = scratch("seen", y.shape, self.op.dtype)
-        better = scratch("better", y.shape, "bool")
-        number = scratch("number", y.shape, self.tap_dtype)
-        y.fill(LOWEST)
+        seen = self.scratch("seen", y.shape)
+        better = self.scratch("better", y.shape, "bool")
+        number = self.scratch("number", y.shape, self.tap_dtype)
+        y.fill(ops.LOWEST)
         winner.fill(0)
         for i, tap in enumerate(self.taps, start=1):
             seen[...] = canvas[self.at_tap(tap)]
@@ -110,14 +106,14 @@ class MaxStep(PoolStep):
         self, phases: Phases, planes: np.ndarray, y: np.ndarray, winner: np.ndarray
     ) -> None:
         """Write maxima and winners, found for every element of a phase as if it were a place."""
-        rows = phases.lay(planes, LOWEST)
+        rows = phases.lay(planes, ops.LOWEST)
         count = rows[0].size - phases.taps[-1][1]
-        best = scratch("seen", (len(planes), *phases.size), self.op.dtype)
-        found = scratch("found", best.shape, self.tap_dtype)
-        better = scratch("better", (count,), "bool")
-        number = scratch("number", (count,), self.tap_dtype)
+        best = self.scratch("seen", (len(planes), *phases.size))
+        found = self.scratch("found", best.shape, self.tap_dtype)
+        better = self.scratch("better", (count,), "bool")
+        number = self.scratch("number", (count,), self.tap_dtype)
         best_row, found_row = best.reshape(-1)[:count], found.reshape(-1)[:count]
-        best_row.fill(LOWEST)
+        best_row.fill(ops.LOWEST)
         found_row.fill(0)
         for i, (phase, shift) in enumerate(phases.taps, start=1):
             _challenge(rows[phase][shift : shift + count], i, best_row, found_row, better, number)
@@ -132,12 +128,12 @@ class GlobalMaxStep(PoolStep):
         planes = self.x().reshape(self.count, -1)
         place = np.argmax(planes, axis=1)
         best = np.take_along_axis(planes, place[:, np.newaxis], axis=1)[:, 0]
-        won = best > LOWEST
+        won = best > ops.LOWEST
         if not won.all():  # something is not a number, or infinitely low
-            numbers = np.where(planes > LOWEST, planes, planes.dtype.type(LOWEST))
+            numbers = np.where(planes > ops.LOWEST, planes, planes.dtype.type(ops.LOWEST))
             place = np.argmax(numbers, axis=1)
             best = np.take_along_axis(numbers, place[:, np.newaxis], axis=1)[:, 0]
-            won = best > LOWEST
+            won = best > ops.LOWEST
         self.y().reshape(-1)[...] = best
         place[~won] = -1
         self.at.saved("place", (self.count,), "int64").buffer()[...] = place

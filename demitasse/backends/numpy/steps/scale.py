@@ -7,34 +7,33 @@ import math
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.base import Backend, BlobLike, Operands, Step
-from demitasse.backends.numpy.backend import NumpyBackend
-from demitasse.backends.numpy.gradients import add_gradient
+from demitasse.backends.numpy.engine import Engine
+from demitasse.backends.numpy.step import HostStep
+from demitasse.backends.step import Declined, Operand, Operands
 
 __all__ = ["ScaleStep"]
 
 
-class ScaleStep(Step):
+class ScaleStep(HostStep[ops.Scale]):
     """y = x s (+ b), in place or not; s is a parameter or the second bottom.
 
     Shapes: x and y (outer, dim, inner), s and b (dim,).
     """
 
-    def __init__(self, op: ops.Scale, at: Operands) -> None:
-        self.op, self.at = op, at
+    def __init__(self, engine: Engine, op: ops.Scale, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        if not math.prod((op.outer, op.dim, op.inner)):
+            message = "an empty bottom"
+            raise Declined(message)
         self.learned = len(at.bottom) == 1
         self.scale = at.params[0] if self.learned else at.bottom[1]
         self.shape = (op.outer, op.dim, op.inner)
-
-    def lower_backward(self, operands: Operands) -> bool:
-        self.at = operands
-        return True
 
     def forward(self) -> None:
         at = self.at
         x = at.bottom[0].read().reshape(self.shape)
         if at.in_place and at.backward:
-            at.saved("x", at.bottom[0].shape, self.op.dtype).buffer().reshape(self.shape)[...] = x
+            at.saved("x", at.bottom[0].shape).buffer().reshape(self.shape)[...] = x
         y = at.top[0].buffer().reshape(self.shape)
         np.multiply(x, self._spread(self.scale), out=y)
         if self.op.bias:
@@ -44,13 +43,13 @@ class ScaleStep(Step):
         at, dtype = self.at, self.op.dtype
         dy = at.top[0].read_diff().reshape(self.shape)
         if self.op.bias and at.param_propagate_down[-1]:
-            add_gradient(at.params[-1], dtype, lambda out: self._sum(out, "odi->d", dy))
+            self.add_gradient(at.params[-1], lambda out: self._sum(out, "odi->d", dy))
         if at.param_propagate_down[0] if self.learned else at.propagate_down[1]:
             bottom = at.bottom[0]
             kept = at.saved("x", bottom.shape, dtype).read() if at.in_place else bottom.read()
             x = kept.reshape(self.shape)
             if self.learned:
-                add_gradient(self.scale, dtype, lambda out: self._sum(out, "odi,odi->d", dy, x))
+                self.add_gradient(self.scale, lambda out: self._sum(out, "odi,odi->d", dy, x))
             else:
                 self._sum(self.scale.diff_buffer(), "odi,odi->d", dy, x)
         if at.propagate_down[0]:
@@ -60,13 +59,6 @@ class ScaleStep(Step):
     def _sum(self, out: np.ndarray, subscripts: str, *terms: np.ndarray) -> None:
         np.einsum(subscripts, *terms, out=out.reshape(self.op.dim))
 
-    def _spread(self, blob: BlobLike) -> np.ndarray:
+    def _spread(self, blob: Operand) -> np.ndarray:
         values: np.ndarray = blob.read().reshape(1, self.op.dim, 1)
         return values
-
-
-@NumpyBackend.lowers(ops.Scale)
-def scale(backend: Backend, op: ops.Scale, at: Operands) -> Step | None:
-    """All but empty blobs."""
-    del backend
-    return ScaleStep(op, at) if math.prod((op.outer, op.dim, op.inner)) else None

@@ -5,24 +5,24 @@ from __future__ import annotations
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.base import Backend, Operands, Step
-from demitasse.backends.numpy.backend import NumpyBackend
+from demitasse.backends.numpy.engine import Engine
+from demitasse.backends.numpy.step import HostStep
+from demitasse.backends.step import Declined, Operands, share
 
 __all__ = ["SplitStep"]
 
 
-class SplitStep(Step):
-    """The tops share the bottom's data, which the layer sees to when it is reshaped."""
+class SplitStep(HostStep[ops.Split]):
+    """The tops share the bottom's data; its gradient is the sum of theirs."""
 
-    def __init__(self, at: Operands) -> None:
-        self.at = at
-
-    def lower_backward(self, operands: Operands) -> bool:
-        self.at = operands
-        return True
+    def __init__(self, engine: Engine, op: ops.Split, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        if op.tops == 1:
+            message = "one reader, for which nothing is summed"
+            raise Declined(message)
 
     def forward(self) -> None:
-        pass
+        share(self.at)
 
     def backward(self) -> None:
         if self.at.propagate_down[0]:
@@ -31,10 +31,3 @@ class SplitStep(Step):
             np.add(first, second, out=total)
             for dy in rest:
                 total += dy
-
-
-@NumpyBackend.lowers(ops.Split)
-def split(backend: Backend, op: ops.Split, at: Operands) -> Step | None:
-    """Two readers or more."""
-    del backend
-    return SplitStep(at) if op.tops > 1 else None

@@ -2,39 +2,44 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator
-from ctypes import c_void_p
+from contextlib import suppress
 from functools import cache
 
-from demitasse.backends.onednn.backend import OnednnBackend
-from demitasse.backends.onednn.library.constants import FLOAT32
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.library.layout import Layout, dims, layout_of
+from demitasse.backends.onednn.library.layout import Layout, layout_with_tag
+from demitasse.backends.step import Declined
 
-__all__ = ["candidates"]
+__all__ = ["candidates", "channel_blocks"]
 
 LAST_TAG = 200
 BLOCKS = (16, 8)
 
 
-def candidates(
-    backend: OnednnBackend, expected: Layout, shape: tuple[int, ...]
-) -> Iterator[Layout]:
-    """Yield layouts of ``shape``: the expected one, blocks of channels, channels last, C order."""
-    engine = backend.engine
+def candidates(engine: Engine, expected: Layout) -> Iterator[Layout]:
+    """Yield layouts of a shape: the expected one, blocks of channels, channels last, C order."""
+    shape = expected.shape
     yield expected
     for block in BLOCKS:
-        tag = _tag(engine, len(shape), block)
-        if tag and shape[1] % block == 0:
-            layout = _tagged(engine, shape, tag)
-            if layout is not None and layout is not expected:
-                yield layout
+        if shape[1] % block == 0:
+            with suppress(Declined):
+                layout = channel_blocks(engine, shape, block)
+                if layout is not expected:
+                    yield layout
     last = engine.innermost_layout(shape, 1)
-    if last is not None and last is not expected:
+    if last is not expected:
         yield last
     if not expected.plain:
         yield engine.plain(shape)
+
+
+def channel_blocks(engine: Engine, shape: tuple[int, ...], block: int) -> Layout:
+    """Return the layout whose innermost loop is a block of channels.
+
+    Raises:
+        Declined: The library has none for this number of axes.
+    """
+    return layout_with_tag(engine.library, shape, _tag(engine, len(shape), block))
 
 
 @cache
@@ -49,19 +54,7 @@ def _tag(engine: Engine, axes: int, block: int) -> int:
     spatial = [(2 + i, 3, block * 3 ** (axes - 3 - i)) for i in range(axes - 2)]
     wanted = [*steps, *spatial, (1, block, 1)]
     for tag in range(2, LAST_TAG):
-        layout = _tagged(engine, shape, tag)
-        if layout is not None and list(layout.key[1]) == wanted:
-            return tag
+        with suppress(Declined):
+            if list(layout_with_tag(engine.library, shape, tag).key[1]) == wanted:
+                return tag
     return 0
-
-
-def _tagged(engine: Engine, shape: tuple[int, ...], tag: int) -> Layout | None:
-    handle = c_void_p()
-    library = engine.library
-    if library.dnnl_memory_desc_create_with_tag(
-        ctypes.byref(handle), len(shape), dims(shape), FLOAT32, tag
-    ):
-        return None
-    layout = layout_of(library, handle.value or 0)
-    library.dnnl_memory_desc_destroy(handle)
-    return layout

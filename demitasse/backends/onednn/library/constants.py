@@ -27,7 +27,6 @@ class Algorithm(IntEnum):
     RELU = 0x20
     TANH = 0x21
     ELU = 0x22
-    ABS = 0x24
     SQRT = 0x25
     LINEAR = 0x26
     LOGISTIC = 0x29
@@ -37,7 +36,6 @@ class Algorithm(IntEnum):
     POOL_AVERAGE_PADDED = 0x2FF
     POOL_AVERAGE = 0x3FF
     LRN_ACROSS = 0xAFF
-    LRN_WITHIN = 0xBFF
     ADD = 0x1FFF0
     MUL = 0x1FFF1
     MAX = 0x1FFF2
@@ -86,7 +84,6 @@ class Query(IntEnum):
     NDIMS = 256
     DIMS = 257
     PADDED_DIMS = 260
-    PADDED_OFFSETS = 261
     FORMAT_KIND = 262
     INNER_COUNT = 263
     INNER_BLOCKS = 264

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import ctypes
 import math
-from ctypes import POINTER, c_int, c_int64, c_void_p
+from ctypes import POINTER, c_int, c_int64
 from typing import Any
 
 from demitasse.backends.onednn.library.constants import ANY, BLOCKED, FLOAT32, Query
+from demitasse.backends.onednn.library.failures import check, create
+from demitasse.backends.step import Declined
+from demitasse.errors import DeviceError
 
-__all__ = ["Layout", "any_layout", "dims", "layout_of", "plain"]
+__all__ = ["Layout", "any_layout", "dims", "layout_of", "layout_with_tag", "plain", "strided"]
 
-MAX_AXES = 12
+MOST_AXES = 12
+"""The library's limit."""
 
 Shape = tuple[int, ...]
 Key = tuple[Any, ...]
@@ -49,38 +53,72 @@ def dims(values: Shape) -> Any:
     return (c_int64 * max(1, len(values)))(*values)
 
 
+def strided(library: Any, shape: Shape, strides: Shape) -> int:
+    """Return a new memory descriptor of elements that lie at these distances.
+
+    Raises:
+        Declined: The shape has too many axes.
+    """
+    _check_axes(shape)
+    function = library.dnnl_memory_desc_create_with_strides
+    return create(function, len(shape), dims(shape), FLOAT32, dims(strides))
+
+
 def plain(library: Any, shape: Shape) -> Layout:
-    """Return the layout in C order."""
+    """Return the layout in C order.
+
+    Raises:
+        Declined: The shape has too many axes.
+    """
     key: Key = (shape, "plain")
     found = _known.get(key)
     if found is None:
-        handle = c_void_p()
-        strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-        library.dnnl_memory_desc_create_with_strides(
-            ctypes.byref(handle), len(shape), dims(shape), FLOAT32, dims(tuple(strides))
-        )
-        made = Layout(shape, handle.value or 0, math.prod(shape), is_plain=True, key=key)
+        strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+        handle = strided(library, shape, strides)
+        made = Layout(shape, handle, math.prod(shape), is_plain=True, key=key)
         found = _known.setdefault(key, made)
     return found
 
 
 def any_layout(library: Any, shape: Shape) -> int:
-    """Return a memory descriptor that leaves the layout to the primitive."""
-    handle = c_void_p()
-    library.dnnl_memory_desc_create_with_tag(
-        ctypes.byref(handle), len(shape), dims(shape), FLOAT32, ANY
-    )
-    return handle.value or 0
+    """Return a new memory descriptor that leaves the layout to the primitive.
 
-
-def layout_of(library: Any, descriptor: int) -> Layout | None:
-    """Return the layout that a memory descriptor describes.
-
-    None for one that only the library understands, and for one that holds nothing.
+    Raises:
+        Declined: The shape has too many axes.
     """
-    axes = _number(library, descriptor, Query.NDIMS)
+    _check_axes(shape)
+    function = library.dnnl_memory_desc_create_with_tag
+    return create(function, len(shape), dims(shape), FLOAT32, ANY)
+
+
+def layout_with_tag(library: Any, shape: Shape, tag: int) -> Layout:
+    """Return the layout that the library knows by a number.
+
+    Raises:
+        Declined: There is none with this number for so many axes.
+    """
+    try:
+        function = library.dnnl_memory_desc_create_with_tag
+        handle = create(function, len(shape), dims(shape), FLOAT32, tag)
+    except DeviceError:
+        message = f"format {tag}, which is not for {len(shape)} axes"
+        raise Declined(message) from None
+    try:
+        return layout_of(library, handle)
+    finally:
+        check(library.dnnl_memory_desc_destroy(handle))
+
+
+def layout_of(library: Any, descriptor: int) -> Layout:
+    """Return the layout that a memory descriptor describes; 0 describes nothing.
+
+    Raises:
+        Declined: Only the library understands it, or it holds nothing.
+    """
+    axes = _number(library, descriptor, Query.NDIMS) if descriptor else 0
     if not axes or _number(library, descriptor, Query.FORMAT_KIND) != BLOCKED:
-        return None
+        message = "an opaque layout; Steps need one of strides and blocks"
+        raise Declined(message)
     shape = _sizes(library, descriptor, Query.DIMS, axes)
     padded = _sizes(library, descriptor, Query.PADDED_DIMS, axes)
     strides = _sizes(library, descriptor, Query.STRIDES, axes)
@@ -94,11 +132,16 @@ def layout_of(library: Any, descriptor: int) -> Layout | None:
     key: Key = (shape, tuple(parts), padded, size)
     found = _known.get(key)
     if found is None:
-        handle = c_void_p()
-        library.dnnl_memory_desc_clone(ctypes.byref(handle), descriptor)
-        made = Layout(shape, handle.value or 0, size, is_plain=False, key=key)
+        handle = create(library.dnnl_memory_desc_clone, descriptor)
+        made = Layout(shape, handle, size, is_plain=False, key=key)
         found = _known.setdefault(key, made)
     return found
+
+
+def _check_axes(shape: Shape) -> None:
+    if len(shape) > MOST_AXES:
+        message = f"{len(shape)} axes; oneDNN takes {MOST_AXES}"
+        raise Declined(message)
 
 
 def _parts(padded: Shape, strides: Shape, sizes: Shape, owners: Shape) -> list[tuple[int, ...]]:
@@ -134,7 +177,7 @@ def _plain_parts(shape: Shape) -> list[tuple[int, ...]]:
 
 def _number(library: Any, descriptor: int, what: Query) -> int:
     value = c_int()
-    library.dnnl_memory_desc_query(descriptor, what, ctypes.byref(value))
+    check(library.dnnl_memory_desc_query(descriptor, what, ctypes.byref(value)))
     return value.value
 
 
@@ -142,5 +185,5 @@ def _sizes(library: Any, descriptor: int, what: Query, count: int) -> Shape:
     if not count:
         return ()
     values = POINTER(c_int64)()
-    library.dnnl_memory_desc_query(descriptor, what, ctypes.byref(values))
+    check(library.dnnl_memory_desc_query(descriptor, what, ctypes.byref(values)))
     return tuple(values[:count])

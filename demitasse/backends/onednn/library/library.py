@@ -1,4 +1,4 @@
-"""Find oneDNN's shared library and declare the functions of its C interface that we call.
+"""Find oneDNN's shared library.
 
 Looked for in this order: the setting ``onednn_library``, the file that the ``onednn-cpu-gomp``
 wheel puts beside Python, and what the system's loader knows. Any version 3 will do.
@@ -10,13 +10,14 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterator
-from ctypes import POINTER, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint, c_void_p
+from ctypes import POINTER, c_char_p, c_int, c_uint
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from demitasse.backends.kernels.language.team import bounded_spinning
+from demitasse.backends.onednn.library.signatures import declare
 from demitasse.config import settings
 
 __all__ = ["AVX2", "AVX512", "Status", "load", "status"]
@@ -39,106 +40,6 @@ INSTRUCTION_SETS = {
     0xFEF: "AVX-512 + AMX",
     0x1FEF: "AVX-512 + AMX FP16",
 }
-
-_PD = POINTER(c_void_p)  # receives a handle
-_DIMS = POINTER(c_int64)
-_MD = c_void_p
-
-SIGNATURES: dict[str, list[Any]] = {
-    "dnnl_engine_create": [_PD, c_int, c_size_t],
-    "dnnl_stream_create": [_PD, c_void_p, c_uint],
-    "dnnl_memory_desc_create_with_strides": [_PD, c_int, _DIMS, c_int, _DIMS],
-    "dnnl_memory_desc_create_with_tag": [_PD, c_int, _DIMS, c_int, c_int],
-    "dnnl_memory_desc_create_submemory": [_PD, _MD, _DIMS, _DIMS],
-    "dnnl_memory_desc_clone": [_PD, _MD],
-    "dnnl_memory_desc_destroy": [_MD],
-    "dnnl_memory_desc_query": [_MD, c_int, c_void_p],
-    "dnnl_memory_create": [_PD, _MD, c_void_p, c_void_p],
-    "dnnl_memory_set_data_handle": [c_void_p, c_void_p],
-    "dnnl_memory_destroy": [c_void_p],
-    "dnnl_primitive_attr_create": [_PD],
-    "dnnl_primitive_attr_destroy": [c_void_p],
-    "dnnl_primitive_attr_set_scratchpad_mode": [c_void_p, c_int],
-    "dnnl_primitive_attr_set_scales_mask": [c_void_p, c_int, c_int],
-    "dnnl_primitive_attr_set_post_ops": [c_void_p, c_void_p],
-    "dnnl_post_ops_create": [_PD],
-    "dnnl_post_ops_destroy": [c_void_p],
-    "dnnl_post_ops_append_binary": [c_void_p, c_int, _MD],
-    "dnnl_post_ops_append_sum": [c_void_p, c_float, c_int, c_int],
-    "dnnl_post_ops_append_eltwise": [c_void_p, c_int, c_float, c_float],
-    "dnnl_primitive_create": [_PD, c_void_p],
-    "dnnl_primitive_destroy": [c_void_p],
-    "dnnl_primitive_desc_destroy": [c_void_p],
-    "dnnl_primitive_desc_query": [c_void_p, c_int, c_int, c_void_p],
-    "dnnl_primitive_execute": [c_void_p, c_void_p, c_int, c_void_p],
-    "dnnl_reorder_primitive_desc_create": [_PD, _MD, c_void_p, _MD, c_void_p, c_void_p],
-    "dnnl_convolution_forward_primitive_desc_create": [
-        _PD, c_void_p, c_int, c_int, _MD, _MD, _MD, _MD, *[_DIMS] * 4, c_void_p,
-    ],
-    "dnnl_convolution_backward_data_primitive_desc_create": [
-        _PD, c_void_p, c_int, _MD, _MD, _MD, *[_DIMS] * 4, c_void_p, c_void_p,
-    ],
-    "dnnl_convolution_backward_weights_primitive_desc_create": [
-        _PD, c_void_p, c_int, _MD, _MD, _MD, _MD, *[_DIMS] * 4, c_void_p, c_void_p,
-    ],
-    "dnnl_deconvolution_forward_primitive_desc_create": [
-        _PD, c_void_p, c_int, c_int, _MD, _MD, _MD, _MD, *[_DIMS] * 4, c_void_p,
-    ],
-    "dnnl_deconvolution_backward_data_primitive_desc_create": [
-        _PD, c_void_p, c_int, _MD, _MD, _MD, *[_DIMS] * 4, c_void_p, c_void_p,
-    ],
-    "dnnl_deconvolution_backward_weights_primitive_desc_create": [
-        _PD, c_void_p, c_int, _MD, _MD, _MD, _MD, *[_DIMS] * 4, c_void_p, c_void_p,
-    ],
-    "dnnl_inner_product_forward_primitive_desc_create": [
-        _PD, c_void_p, c_int, _MD, _MD, _MD, _MD, c_void_p,
-    ],
-    "dnnl_inner_product_backward_data_primitive_desc_create": [
-        _PD, c_void_p, _MD, _MD, _MD, c_void_p, c_void_p,
-    ],
-    "dnnl_inner_product_backward_weights_primitive_desc_create": [
-        _PD, c_void_p, _MD, _MD, _MD, _MD, c_void_p, c_void_p,
-    ],
-    "dnnl_matmul_primitive_desc_create": [_PD, c_void_p, _MD, _MD, _MD, _MD, c_void_p],
-    "dnnl_pooling_forward_primitive_desc_create": [
-        _PD, c_void_p, c_int, c_int, _MD, _MD, *[_DIMS] * 5, c_void_p,
-    ],
-    "dnnl_pooling_backward_primitive_desc_create": [
-        _PD, c_void_p, c_int, _MD, _MD, *[_DIMS] * 5, c_void_p, c_void_p,
-    ],
-    "dnnl_lrn_forward_primitive_desc_create": [
-        _PD, c_void_p, c_int, c_int, _MD, _MD, c_int64, c_float, c_float, c_float, c_void_p,
-    ],
-    "dnnl_lrn_backward_primitive_desc_create": [
-        _PD, c_void_p, c_int, _MD, _MD, _MD, c_int64, c_float, c_float, c_float,
-        c_void_p, c_void_p,
-    ],
-    "dnnl_eltwise_forward_primitive_desc_create": [
-        _PD, c_void_p, c_int, c_int, _MD, _MD, c_float, c_float, c_void_p,
-    ],
-    "dnnl_eltwise_backward_primitive_desc_create": [
-        _PD, c_void_p, c_int, _MD, _MD, _MD, c_float, c_float, c_void_p, c_void_p,
-    ],
-    "dnnl_softmax_forward_primitive_desc_create": [
-        _PD, c_void_p, c_int, c_int, _MD, _MD, c_int, c_void_p,
-    ],
-    "dnnl_softmax_backward_primitive_desc_create": [
-        _PD, c_void_p, c_int, _MD, _MD, _MD, c_int, c_void_p, c_void_p,
-    ],
-    "dnnl_batch_normalization_forward_primitive_desc_create": [
-        _PD, c_void_p, c_int, _MD, _MD, c_float, c_uint, c_void_p,
-    ],
-    "dnnl_batch_normalization_backward_primitive_desc_create": [
-        _PD, c_void_p, c_int, _MD, _MD, _MD, c_float, c_uint, c_void_p, c_void_p,
-    ],
-    "dnnl_binary_primitive_desc_create": [_PD, c_void_p, c_int, _MD, _MD, _MD, c_void_p],
-    "dnnl_concat_primitive_desc_create": [
-        _PD, c_void_p, _MD, c_int, c_int, POINTER(c_void_p), c_void_p,
-    ],
-    "dnnl_sum_primitive_desc_create": [
-        _PD, c_void_p, _MD, c_int, POINTER(c_float), POINTER(c_void_p), c_void_p,
-    ],
-}  # fmt: skip
 
 
 class Version(ctypes.Structure):
@@ -204,7 +105,7 @@ def _found() -> tuple[Any, Status]:
             if version.major != 3:
                 refused.append(f"{place} is version {version.major}, 3 is needed")
                 continue
-            _declare(library)
+            declare(library)
         except (OSError, AttributeError) as error:
             refused.append(f"{place}: {error}")
             continue
@@ -231,17 +132,6 @@ def _version(library: Any) -> Version:
     library.dnnl_version.argtypes = []
     version: Version = library.dnnl_version().contents
     return version
-
-
-def _declare(library: Any) -> None:
-    for name, arguments in SIGNATURES.items():
-        function = getattr(library, name)
-        function.argtypes, function.restype = arguments, c_int
-    library.dnnl_memory_desc_get_size.argtypes = [_MD]
-    library.dnnl_memory_desc_get_size.restype = c_size_t
-    library.dnnl_primitive_desc_query_md.argtypes = [c_void_p, c_int, c_int]
-    library.dnnl_primitive_desc_query_md.restype = c_void_p
-    library.dnnl_get_effective_cpu_isa.restype = c_int
 
 
 def _describe(library: Any, version: Version, place: str) -> Status:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from demitasse.backends import ops
-from demitasse.backends.base import Operands, Step
-from demitasse.backends.onednn.backend import OnednnBackend
+from demitasse.backends.onednn.library import attributes
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass
+from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.ports import Call, Reader, Writer
-from demitasse.backends.onednn.step import PreparedStep
+from demitasse.backends.onednn.step import OnednnStep
+from demitasse.backends.step import Declined, Operands
 
-__all__ = ["ActivationStep"]
+__all__ = ["FUNCTIONS", "ActivationStep", "post_op"]
 
 
 @dataclass(frozen=True)
@@ -39,30 +41,49 @@ FUNCTIONS = {
 }
 
 
-class ActivationStep(PreparedStep):
+def post_op(then: ops.Activation) -> attributes.Function:
+    """Return an activation as a primitive applies it to what it has computed.
+
+    Only those are here with which a primitive gives exactly what two give one after the other.
+
+    Raises:
+        Declined: It is not one of them.
+    """
+    if then.function != "relu" or any(then.parameters):
+        message = f"{then.function} runs by itself; oneDNN appends ReLU without a slope"
+        raise Declined(message)
+    return (Algorithm.RELU, 0.0, 0.0)
+
+
+class ActivationStep(OnednnStep[ops.Activation]):
     """y = f(x); the gradient needs y alone, so running in place costs nothing."""
 
-    def __init__(self, backend: OnednnBackend, op: ops.Activation, at: Operands) -> None:
-        super().__init__(backend, at)
+    def __init__(self, engine: Engine, op: ops.Activation, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        if op.function not in FUNCTIONS:
+            message = f"{op.function}; oneDNN's Step is for {', '.join(FUNCTIONS)}"
+            raise Declined(message)
         self.function = FUNCTIONS[op.function]
         self.slope = op.parameters[0] if op.parameters else 0.0
+        if op.function == "relu" and self.slope < 0:
+            message = f"slope {self.slope:g}; the gradient is known from the result for 0 and more"
+            raise Declined(message)
 
-    def prepare(self) -> bool:
-        """Make the forward primitive; False where there is no good one."""
+    def prepare(self) -> None:
         shape = self.at.top[0].shape
-        expected = self.backend.expected(self.at.bottom[0], shape)
-        # padded blocks suit those functions alone that leave zero as it is
-        return self._prepare(expected) or (
-            not expected.plain and self._prepare(self.engine.plain(shape))
-        )
+        expected = self.engine.expected(self.at.bottom[0].data_memory, shape)
+        if not expected.plain:
+            # padded blocks suit those functions alone that leave zero as it is
+            with suppress(Declined):
+                self._prepare(expected)
+                return
+        self._prepare(self.engine.plain((math.prod(shape),)))
 
-    def _prepare(self, layout: Layout) -> bool:
-        at, self.layout = self.at, self._flat(layout)
-        layout = self.layout
-        bottom, top = at.bottom[0], at.top[0]
+    def _prepare(self, layout: Layout) -> None:
+        at = self.at
         # in backward the data is y, which also gives the layout of the gradient
         algorithm = self.function.backward if at.backward else self.function.forward
-        found = self.describe(
+        found = self.engine.describe(
             "eltwise_forward",
             Pass.TRAINING if at.backward else Pass.INFERENCE,
             algorithm,
@@ -72,20 +93,15 @@ class ActivationStep(PreparedStep):
             0.0,
             self.engine.attributes,
         )
-        if not found:
-            return False
-        ports = [Reader(Arg.SRC, bottom, layout), Writer(Arg.DST, top, layout)]
+        ports = [Reader(Arg.SRC, at.bottom[0], layout), Writer(Arg.DST, at.top[0], layout)]
         self.forward_calls = [Call(self.engine, found, ports)]
-        self.hint = found
-        if not layout.plain:
-            self.backend.promise(top, layout)
-        return True
+        self.hint, self.layout = found, layout
 
-    def prepare_backward(self) -> bool:
+    def prepare_backward(self) -> None:
         at, layout = self.at, self.layout
         if not at.propagate_down[0]:
-            return True
-        found = self.describe(
+            return
+        found = self.engine.describe(
             "eltwise_backward",
             self.function.backward,
             layout.handle,
@@ -96,8 +112,6 @@ class ActivationStep(PreparedStep):
             self.hint.handle,
             self.engine.attributes,
         )
-        if not found:
-            return False
         bottom = at.bottom[0]
         # a later layer may overwrite the result, and what a rectifier looks at is its input
         kept = bottom if self.function.role is Arg.SRC else at.top[0]
@@ -107,26 +121,3 @@ class ActivationStep(PreparedStep):
             Writer(Arg.DIFF_SRC, bottom, layout, diff=True),
         ]
         self.backward_calls = [Call(self.engine, found, ports)]
-        if not layout.plain:
-            self.backend.promise(bottom, layout, diff=True)
-        return True
-
-    def _flat(self, layout: Layout) -> Layout:
-        """Return one long row instead of any shape in C order."""
-        if not layout.plain:
-            return layout
-        count = 1
-        for size in layout.shape:
-            count *= size
-        return self.engine.plain((count,))
-
-
-@OnednnBackend.lowers(ops.Activation)
-def activation(backend: Any, op: ops.Activation, at: Operands) -> Step | None:
-    """Those of which the gradient follows from the result."""
-    if op.dtype != "float32" or op.function not in FUNCTIONS or not op.count:
-        return None
-    if op.function == "relu" and op.parameters and op.parameters[0] < 0:
-        return None
-    step = ActivationStep(backend, op, at)
-    return step if step.prepare() else None

@@ -2,108 +2,94 @@
 
 from __future__ import annotations
 
-import ctypes
 from ctypes import c_void_p
-from typing import Any
 
 from demitasse.backends import ops
-from demitasse.backends.base import Operands, Step
-from demitasse.backends.onednn.backend import OnednnBackend
 from demitasse.backends.onednn.library.constants import Arg, Query
-from demitasse.backends.onednn.library.engine import Description
+from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.library.failures import check, create
 from demitasse.backends.onednn.library.layout import Layout, dims
 from demitasse.backends.onednn.ports import Call, Reader, Writer
-from demitasse.backends.onednn.step import PreparedStep
+from demitasse.backends.onednn.step import OnednnStep, decline_in_place
+from demitasse.backends.step import Declined, Operand, Operands
+from demitasse.errors import DeviceError
 
 __all__ = ["ConcatStep"]
 
 
-class ConcatStep(PreparedStep):
+class ConcatStep(OnednnStep[ops.Concat]):
     """Every bottom in the layout it is in; the top in one that oneDNN finds."""
 
-    def __init__(self, backend: OnednnBackend, op: ops.Concat, at: Operands) -> None:
-        super().__init__(backend, at)
-        self.op = op
+    def __init__(self, engine: Engine, op: ops.Concat, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        decline_in_place(self)
+        if len(at.bottom) == 1:
+            message = "one bottom; oneDNN's Step joins two or more"
+            raise Declined(message)
+        if () in op.bottoms:
+            message = "0 axes; oneDNN takes 1 to 12"
+            raise Declined(message)
 
-    def prepare(self) -> bool:
-        """Make the forward primitive; False where there is none."""
-        at, op = self.at, self.op
+    def prepare(self) -> None:
+        at, op, engine = self.at, self.op, self.engine
         pairs = zip(at.bottom, op.bottoms, strict=True)
-        layouts = [self.backend.expected(blob, shape) for blob, shape in pairs]
-        found = self.engine.describe(
-            "dnnl_concat",
-            self.engine.handle,
+        layouts = [engine.expected(blob.data_memory, shape) for blob, shape in pairs]
+        found = engine.describe(
+            "concat",
             None,
             len(layouts),
             op.axis,
             (c_void_p * len(layouts))(*[layout.handle for layout in layouts]),
-            self.engine.attributes,
+            engine.attributes,
             general=True,  # made of reorders, which are good
         )
-        y = found and found.layout(Query.DST)
-        if not found or not y:
-            return False
+        y = found.layout(Query.DST)
         ports = zip(at.bottom, layouts, strict=True)
         reads = [Reader(Arg.MULTIPLE_SRC + i, m, layout) for i, (m, layout) in enumerate(ports)]
-        top = at.top[0]
-        self.forward_calls = [Call(self.engine, found, [*reads, Writer(Arg.DST, top, y)])]
+        self.forward_calls = [Call(engine, found, [*reads, Writer(Arg.DST, at.top[0], y)])]
         self.layouts, self.y = layouts, y
-        self.backend.promise(top, y)
-        return True
 
-    def prepare_backward(self) -> bool:
-        at, first = self.at, 0
-        dy = self.backend.expected(at.top[0], self.y.shape, diff=True)
-        for wholes in (dy, self.y, self.engine.plain(self.y.shape)):
-            self.backward_calls, first = [], 0
-            for blob, shape, layout, wanted in zip(
-                at.bottom, self.op.bottoms, self.layouts, at.propagate_down, strict=True
-            ):
-                if wanted:
-                    call = self._part(wholes, first, blob, layout)
-                    if not call:
-                        break
-                    self.backward_calls.append(call)
-                first += shape[self.op.axis]
+    def prepare_backward(self) -> None:
+        shape = self.y.shape
+        dy = self.engine.expected(self.at.top[0].diff_memory, shape)
+        reasons: list[str] = []
+        for whole in (dy, self.y, self.engine.plain(shape)):
+            try:
+                self.backward_calls = [*self._copies(whole)]
+            except Declined as declined:
+                reasons.append(str(declined))
             else:
-                return True
-        return False
+                return
+        raise Declined(reasons[-1])
 
-    def _part(self, whole: Layout, first: int, target: Any, layout: Layout) -> Call | None:
+    def _copies(self, whole: Layout) -> list[Call]:
+        """Return the copies of the top's gradient, which is in this layout, to the bottoms'."""
+        first, calls = 0, []
+        for blob, shape, layout, wanted in zip(
+            self.at.bottom, self.op.bottoms, self.layouts, self.at.propagate_down, strict=True
+        ):
+            if wanted:
+                calls.append(self._copy(whole, first, blob, layout))
+            first += shape[self.op.axis]
+        return calls
+
+    def _copy(self, whole: Layout, first: int, target: Operand, layout: Layout) -> Call:
         """Return the copy of a part of the top's gradient to one bottom's."""
-        library, engine = self.engine.library, self.engine
+        engine = self.engine
         offsets = [0] * len(layout.shape)
         offsets[self.op.axis] = first
-        part = c_void_p()
-        if library.dnnl_memory_desc_create_submemory(
-            ctypes.byref(part), whole.handle, dims(layout.shape), dims(tuple(offsets))
-        ):
-            return None
-        handle = c_void_p()
-        failed = library.dnnl_reorder_primitive_desc_create(
-            ctypes.byref(handle),
-            part,
-            engine.handle,
-            layout.handle,
-            engine.handle,
-            engine.attributes,
-        )
-        if failed:
-            library.dnnl_memory_desc_destroy(part)
-            return None
-        source = Reader(Arg.SRC, self.at.top[0], whole, diff=True)
-        source.descriptor = part.value or 0
-        found = Description(engine, handle.value or 0)
-        self.backend.promise(target, layout, diff=True)
-        return Call(engine, found, [source, Writer(Arg.DST, target, layout, diff=True)])
-
-
-@OnednnBackend.lowers(ops.Concat)
-def concat(backend: Any, op: ops.Concat, at: Operands) -> Step | None:
-    """At least two bottoms of one number of axes."""
-    if op.dtype != "float32" or len(at.bottom) < 2 or at.in_place:
-        return None
-    if any(0 in shape or not shape for shape in op.bottoms):
-        return None
-    step = ConcatStep(backend, op, at)
-    return step if step.prepare() else None
+        try:
+            part = create(
+                engine.library.dnnl_memory_desc_create_submemory,
+                whole.handle, dims(layout.shape), dims(tuple(offsets)),
+            )  # fmt: skip
+        except DeviceError:
+            message = f"a part from channel {first} on; blocks of channels cannot be cut there"
+            raise Declined(message) from None
+        try:
+            found = engine.describe_reorder(part, layout.handle)
+            source = Reader(Arg.SRC, self.at.top[0], whole, diff=True)
+            source.descriptor = part
+            return Call(engine, found, [source, Writer(Arg.DST, target, layout, diff=True)])
+        finally:
+            check(engine.library.dnnl_memory_desc_destroy(part))

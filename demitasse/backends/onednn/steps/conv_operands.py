@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from demitasse.backends.onednn.ports import Gradient, Port, Reader, Writer
+from demitasse.backends.step import Operand
 
-__all__ = ["ForwardOperands", "GradientOperands"]
+__all__ = ["ConvOperands", "GradientOperands"]
 
 
 @dataclass(frozen=True)
-class ForwardOperands:
+class ConvOperands:
     """The operands of a convolution's forward pass, and what follows.
 
     Attributes:
@@ -26,7 +26,7 @@ class ForwardOperands:
 
     source: Reader
     target: Writer
-    weight: Any
+    weight: Operand | None
     bias: Reader | np.ndarray | None = None
     relu: bool = False
 

@@ -3,148 +3,137 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.base import Operands, Step
-from demitasse.backends.onednn.backend import OnednnBackend
-from demitasse.backends.onednn.step import PreparedStep
+from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.step import FusedStep
+from demitasse.backends.onednn.steps.activation import post_op
 from demitasse.backends.onednn.steps.convolution import ConvStep, Folded
+from demitasse.backends.onednn.steps.eltwise import SumStep
 from demitasse.backends.onednn.steps.inner_product import InnerProductStep
+from demitasse.backends.onednn.steps.norm import NormStep
 from demitasse.backends.onednn.steps.norm_parts import (
-    channelled,
-    is_plain_relu,
+    NormParts,
+    decline_other_scales,
     stored_statistics,
 )
-from demitasse.backends.onednn.steps.normalization import fuse_norm
-from demitasse.backends.onednn.steps.pooling import PoolStep
-from demitasse.backends.onednn.steps.sums import EltwiseSumStep
+from demitasse.backends.onednn.steps.tail import Tail, called
+from demitasse.backends.step import AnyStep, Declined, Operand, Operands
 
 __all__ = ["fuse"]
 
-Links = Sequence[tuple[Any, Any, Any]]
-"""Operations with their operands and Steps."""
+O = TypeVar("O", bound=ops.Op)  # noqa: E741 - the type of the operation
 
 
 def fuse(
-    backend: OnednnBackend,
+    engine: Engine,
     chain: Sequence[ops.Op],
-    operands: Sequence[Operands],
-    steps: Sequence[Step | None],
-) -> Step | None:
-    """Return one Step for a chain of operations, or None."""
-    first: Any = steps[0]
-    if isinstance(chain[0], (ops.BatchNorm, ops.Scale)):
-        # what the last one writes is what all of them write
-        whole = [replace(operands[0], top=operands[-1].top), *operands[1:]]
-        return None if None in steps else fuse_norm(backend, chain, whole)
-    if not isinstance(first, (ConvStep, InnerProductStep, EltwiseSumStep)):
-        return None
-    rest = list(zip(chain[1:], operands[1:], steps[1:], strict=True))
-    if [is_plain_relu(op) for op, *_ in rest] == [True]:
-        return first.with_relu(operands[-1].top[0])
-    if isinstance(first, ConvStep) and not any(at.backward for at in operands):
-        tail = Tail.of(first, rest)
-        if tail is not None and (tail.links or tail.other is not None or tail.pool):
-            return _with_tail(first, tail)
-    return None
+    at: Sequence[Operands],
+    steps: Sequence[AnyStep | None],
+) -> AnyStep:
+    """Return one Step for a chain of operations, ready to run forward.
 
+    Args:
+        engine: The engine.
+        chain: The operations.
+        at: Their blobs.
+        steps: What each would run by itself; None for portable code.
 
-@dataclass(frozen=True)
-class Tail:
-    """What can be part of a convolution in inference.
-
-    Attributes:
-        links: Factors and offsets of its channels.
-        other: A blob that is added, or None.
-        relu: Whether a rectifier follows.
-        pool: MAX pooling that comes after it, or before, which is the same; or None.
-        target: The blob that is written.
+    Raises:
+        Declined: There is none.
     """
-
-    links: Links
-    other: Any
-    relu: bool
-    pool: PoolStep | None
-    target: Any
-
-    @classmethod
-    def of(cls, conv: ConvStep, rest: Links) -> Tail | None:
-        """Return the operations behind a convolution as a tail; None where they are others."""
-        left, result, other = list(rest), conv.at.top[0], None
-        links = []
-        while left and _is_link(left[0], conv.op):
-            links.append(left.pop(0))
-            result = links[-1][1].top[0]
-        if left and _is_sum(left[0][0]):
-            at = left.pop(0)[1]
-            other, result = at.bottom[at.bottom[0] is result], at.top[0]
-        relu, pool = False, None
-        while left:
-            op, at, step = left.pop(0)
-            if is_plain_relu(op) and not relu:
-                relu = True
-            elif isinstance(step, PoolStep) and step.largest and pool is None:
-                pool = step
-            else:
-                return None
-            result = at.top[0]
-        return cls(links, other, relu, pool, result)
-
-
-def _is_link(link: tuple[Any, Any, Any], conv: ops.Conv) -> bool:
-    op, at, _ = link
-    if conv.axis != 1:
-        return False
-    if isinstance(op, ops.BatchNorm):
-        return op.use_global_stats
-    return isinstance(op, ops.Scale) and len(at.bottom) == 1 and channelled(op, conv.top)
-
-
-def _is_sum(op: Any) -> bool:
-    return isinstance(op, ops.Eltwise) and op.operation == "SUM" and op.coefficients == (1.0, 1.0)
-
-
-def _with_tail(conv: ConvStep, tail: Tail) -> Step | None:
+    first, names = steps[0], [called(op) for op in chain[1:]]
+    if isinstance(chain[0], (ops.BatchNorm, ops.Scale)):
+        if None in steps:
+            message = f"{called(chain[steps.index(None)])} runs portable code"
+            raise Declined(message)
+        return _norm(engine, chain, at, names)
+    if not isinstance(first, (ConvStep, InnerProductStep, SumStep)):
+        message = f"{called(chain[0])} runs by itself; oneDNN appends to products, sums and norms"
+        raise Declined(message)
+    then, target = chain[1], at[-1].top[0]
+    if len(chain) == 2 and isinstance(then, ops.Activation):
+        return FusedStep(first, first.with_activation(then, target), names)
+    if not isinstance(first, ConvStep):
+        message = f"{', '.join(names)} behind {called(chain[0])}; oneDNN appends one ReLU"
+        raise Declined(message)
+    if any(one.backward for one in at):
+        message = "gradients are wanted, which need what each of them computes"
+        raise Declined(message)
+    tail = Tail.behind(first, list(zip(chain[1:], at[1:], steps[1:], strict=True)))
     if tail.links:
-        step = FoldedConv(conv, tail)
-        return step if step.prepare() else None
-    return conv.fused(tail.target, relu=tail.relu, other=tail.other, pool=tail.pool)
+        return FoldedStep(first, tail, names)
+    call = first.fused(tail.target, tail.then, other=tail.other, pool=tail.pool)
+    return FusedStep(first, call, names)
 
 
-class FoldedConv(PreparedStep):
+def _norm(
+    engine: Engine, chain: Sequence[ops.Op], at: Sequence[Operands], names: Sequence[str]
+) -> AnyStep:
+    """Return one Step for BatchNorm, Scale and ReLU behind each other.
+
+    Raises:
+        Declined: There is none.
+    """
+    # what the last one writes is what all of them write
+    whole = replace(at[0], top=at[-1].top)
+    if whole.backward and not whole.in_place:
+        message = "not in place; the gradient of the last top is not that of the first"
+        raise Declined(message)
+    parts = NormParts(whole.top[0].shape, whole)
+    for op, own in zip(chain, (whole, *at[1:]), strict=True):
+        if isinstance(op, ops.BatchNorm) and op is chain[0]:
+            parts = replace(parts, norm=(op, own))
+        elif isinstance(op, ops.Scale) and parts.scale is None and not parts.relu:
+            decline_other_scales(op, own, parts.shape)
+            parts = replace(parts, scale=(op, own))
+        elif isinstance(op, ops.Activation) and not parts.relu:
+            _check_relu(op)
+            parts = replace(parts, relu=True)
+        else:
+            message = f"{called(op)} here; oneDNN takes BatchNorm, Scale, ReLU in this order"
+            raise Declined(message)
+    step = NormStep(engine, chain[0], parts, names)
+    step.prepare()
+    if whole.backward:
+        step.prepare_backward()
+    return step
+
+
+def _check_relu(then: ops.Activation) -> None:
+    """Decline what the primitive of a normalisation does not do, which knows ReLU alone.
+
+    Raises:
+        Declined: It is another activation.
+    """
+    post_op(then)
+    if then.function != "relu":
+        message = f"{then.function} behind a norm; oneDNN appends ReLU to it"
+        raise Declined(message)
+
+
+class FoldedStep(FusedStep[ops.Conv]):
     """A convolution and the factors and offsets of its channels behind it, with fixed parameters.
 
     The folded weights are made again when a parameter has changed.
     """
 
-    def __init__(self, conv: ConvStep, tail: Tail) -> None:
-        super().__init__(conv.backend, conv.at)
-        self.conv, self.tail = conv, tail
-        self.blobs = [*self.at.params, *(blob for _, at, _ in tail.links for blob in at.params)]
-        self.versions: tuple[tuple[int, int], ...] = ()
-
-    def prepare(self) -> bool:
-        """Make the primitive in the layouts of the convolution alone; False where there is none."""
-        shape = self.engine.plain(self.conv.layouts[1].shape)
-        self.plain_weight, self.bias = aligned(shape.size), aligned(self.conv.y[1])
-        folded = Folded(self.bias)
-        step = self.conv.fused(
-            self.tail.target,
-            relu=self.tail.relu,
-            other=self.tail.other,
-            folded=folded,
-            pool=self.tail.pool,
+    def __init__(self, conv: ConvStep, tail: Tail, followers: Sequence[str]) -> None:
+        weight = conv.engine.plain(conv.layouts[1].shape)
+        self.plain_weight, self.bias = aligned(weight.size), aligned(conv.maps[1])
+        self.folded, self.tail = Folded(self.bias), tail
+        call = conv.fused(
+            tail.target, tail.then, other=tail.other, folded=self.folded, pool=tail.pool
         )
-        if step is None:
-            return False
-        self.folded, self.forward_calls = folded, step.forward_calls
+        super().__init__(conv, call, followers)
         self.kept = self.plain_weight.nbytes + self.bias.nbytes
-        return True
+        self.blobs = [*self.at.params, *(blob for _, at in tail.links for blob in at.params)]
+        self.versions: tuple[tuple[int, int], ...] = ()
 
     def forward(self) -> None:
         memories = [blob.data_memory for blob in self.blobs]
@@ -152,15 +141,15 @@ class FoldedConv(PreparedStep):
         if versions != self.versions:
             self._fold()
             self.versions = tuple((memory.serial, memory.version) for memory in memories)
-        self.forward_calls[0]()
+        super().forward()
 
     def _fold(self) -> None:
         """Multiply factors into the weights, channel by channel, and add up the offsets."""
         params = self.at.params
-        channels = self.conv.y[1]
+        channels = self.bias.shape[0]
         factor: np.ndarray = np.ones(channels, np.float32)
-        self.bias[...] = _values(params[1]) if self.conv.op.bias else 0.0
-        for op, at, _ in self.tail.links:
+        self.bias[...] = _values(params[1]) if self.op.bias else 0.0
+        for op, at in self.tail.links:
             if isinstance(op, ops.BatchNorm):
                 mean, variance = stored_statistics(at.params)
                 by = np.reciprocal(np.sqrt(variance + np.float32(op.eps)))
@@ -174,6 +163,5 @@ class FoldedConv(PreparedStep):
         self.folded.update(self.plain_weight)
 
 
-def _values(blob: Any) -> np.ndarray:
-    values: np.ndarray = blob.data_memory.cpu_data()[: blob.count]
-    return values
+def _values(blob: Operand) -> np.ndarray:
+    return blob.data_memory.cpu_data()[: blob.count]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,10 +16,8 @@ from demitasse.backends.kernels.winograd.gradient import WinogradGradient
 from demitasse.backends.kernels.winograd.tiling import Tiling
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.ports import Port, converted_bytes
-from demitasse.backends.onednn.steps.conv_operands import ForwardOperands, GradientOperands
-
-if TYPE_CHECKING:
-    from demitasse.memory import SyncedMemory
+from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
+from demitasse.backends.step import Memory, Operand
 
 __all__ = [
     "DirectCall", "DirectGradientCall", "TiledFilters", "WinogradCall", "WinogradGradientCall",
@@ -37,7 +34,7 @@ class _Follower:
     def __init__(self, update: Callable[[np.ndarray], None]) -> None:
         self._update, self._version = update, (-1, -1)
 
-    def follow(self, memory: SyncedMemory) -> None:
+    def follow(self, memory: Memory) -> None:
         """Make it again if the memory holds something else than the last time."""
         version = memory.serial, memory.version
         if version != self._version:
@@ -58,7 +55,7 @@ class TiledFilters:
         self._follower = _Follower(self._filters.update)
         self.points, self.update = self._filters.points, self._filters.update
 
-    def follow(self, blob: Any) -> None:
+    def follow(self, blob: Operand) -> None:
         """Transform a parameter if it has changed."""
         self._follower.follow(blob.data_memory)
 
@@ -105,7 +102,7 @@ class WinogradCall(_KernelCall):
         self,
         engine: Engine,
         tiling: Tiling,
-        operands: ForwardOperands,
+        operands: ConvOperands,
         images: tuple[Images, Images],
         filters: TiledFilters,
         *,
@@ -172,7 +169,7 @@ class DirectCall(_KernelCall):
     """
 
     def __init__(
-        self, engine: Engine, banding: Banding, operands: ForwardOperands, target: Images
+        self, engine: Engine, banding: Banding, operands: ConvOperands, target: Images
     ) -> None:
         self.operands = operands
         self._kernel = DirectConvolution(banding, target, relu=operands.relu)

@@ -3,46 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from contextlib import suppress
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.base import Operands, Step
-from demitasse.backends.onednn.backend import OnednnBackend
 from demitasse.backends.onednn.library.candidates import candidates
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
-from demitasse.backends.onednn.library.engine import Description
+from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.library.primitive import Description
 from demitasse.backends.onednn.ports import Call, Reader, Writer
-from demitasse.backends.onednn.step import PreparedStep
+from demitasse.backends.onednn.step import OnednnStep, decline_in_place
+from demitasse.backends.step import Declined, Operands
 
 __all__ = ["LRNStep"]
 
 
-class LRNStep(PreparedStep):
+class LRNStep(OnednnStep[ops.LRN]):
     """One layout for everything, one in which both directions are good."""
 
-    def __init__(self, backend: OnednnBackend, op: ops.LRN, at: Operands) -> None:
-        super().__init__(backend, at)
-        self.op = op
+    def __init__(self, engine: Engine, op: ops.LRN, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        decline_in_place(self)
+        if op.region != "ACROSS_CHANNELS":
+            message = f"{op.region}, whose sums oneDNN does not form; it takes ACROSS_CHANNELS"
+            raise Declined(message)
         self.numbers = (op.size, op.alpha, op.beta, op.k)
 
-    def prepare(self) -> bool:
-        """Make the primitives in the first layout that does both well; False for none."""
+    def prepare(self) -> None:
         for layout in self._layouts():
-            found = self.describe(
-                "lrn_forward",
-                Pass.TRAINING if self.at.backward else Pass.INFERENCE,
-                Algorithm.LRN_ACROSS,
-                layout.handle,
-                layout.handle,
-                *self.numbers,
-                self.engine.attributes,
-            )
-            if found and (not self.at.backward or self._gradient(found, layout)):
+            with suppress(Declined):
+                found = self._describe(layout)
+                if self.at.backward:
+                    self._gradient(found, layout)
                 self._forward(found, layout)
-                return True
-        return False
+                return
+        message = "sizes for which oneDNN has no fast code in any layout"
+        raise Declined(message)
 
     def _layouts(self) -> Iterator[Layout]:
         """Yield layouts, the best first.
@@ -51,14 +48,24 @@ class LRNStep(PreparedStep):
         channels that lie side by side, and a copy costs less than that.
         """
         engine, shape = self.engine, self.op.bottom
-        expected = self.backend.expected(self.at.bottom[0], shape)
-        last = engine.innermost_layout(shape, 1)
-        if last is not None and not (expected.plain or engine.wide or self.at.backward):
-            yield last
-        yield from candidates(self.backend, expected, shape)
+        expected = engine.expected(self.at.bottom[0].data_memory, shape)
+        if not (expected.plain or engine.wide or self.at.backward):
+            yield engine.innermost_layout(shape, 1)
+        yield from candidates(engine, expected)
 
-    def _gradient(self, hint: Description, layout: Layout) -> Description | None:
-        return self.describe(
+    def _describe(self, layout: Layout) -> Description:
+        return self.engine.describe(
+            "lrn_forward",
+            Pass.TRAINING if self.at.backward else Pass.INFERENCE,
+            Algorithm.LRN_ACROSS,
+            layout.handle,
+            layout.handle,
+            *self.numbers,
+            self.engine.attributes,
+        )
+
+    def _gradient(self, hint: Description, layout: Layout) -> Description:
+        return self.engine.describe(
             "lrn_backward",
             Algorithm.LRN_ACROSS,
             layout.handle,
@@ -75,37 +82,20 @@ class LRNStep(PreparedStep):
         buffer = aligned(-(-size // 4))
         self.state = [(Arg.WORKSPACE, found.descriptor(Query.WORKSPACE), buffer)] if size else []
         self.kept = buffer.nbytes
-        top = self.at.top[0]
         ports = [
             Reader(Arg.SRC, self.at.bottom[0], layout),
-            Writer(Arg.DST, top, layout),
+            Writer(Arg.DST, self.at.top[0], layout),
         ]
         self.forward_calls = [Call(self.engine, found, ports, self.state)]
-        self.backend.promise(top, layout)
 
-    def prepare_backward(self) -> bool:
+    def prepare_backward(self) -> None:
         at, layout = self.at, self.layout
         if not at.propagate_down[0]:
-            return True
+            return
         found = self._gradient(self.hint, layout)
-        if not found:
-            return False
-        bottom = at.bottom[0]
         ports = [
             Reader(Arg.SRC, at.bottom[0], layout),
             Reader(Arg.DIFF_DST, at.top[0], layout, diff=True),
-            Writer(Arg.DIFF_SRC, bottom, layout, diff=True),
+            Writer(Arg.DIFF_SRC, at.bottom[0], layout, diff=True),
         ]
         self.backward_calls = [Call(self.engine, found, ports, self.state)]
-        self.backend.promise(bottom, layout, diff=True)
-        return True
-
-
-@OnednnBackend.lowers(ops.LRN)
-def lrn(backend: Any, op: ops.LRN, at: Operands) -> Step | None:
-    """Across channels; within one channel runs on numpy, whose sums oneDNN does not form."""
-    across = op.region == "ACROSS_CHANNELS"
-    if op.dtype != "float32" or not across or at.in_place or 0 in op.bottom:
-        return None
-    step = LRNStep(backend, op, at)
-    return step if step.prepare() else None

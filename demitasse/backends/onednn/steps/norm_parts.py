@@ -5,38 +5,33 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.base import Operands
 from demitasse.backends.onednn.library.constants import Normalization
+from demitasse.backends.step import Declined, Operand, Operands
 
-__all__ = ["Parts", "channelled", "is_plain_relu", "stored_statistics", "suits"]
+__all__ = ["NormParts", "decline_other_scales", "stored_statistics"]
 
 
 @dataclass(frozen=True)
-class Parts:
-    """What a normalisation is put together from.
+class NormParts:
+    """What a normalisation is put together from: a BatchNorm, a Scale, or both, and a ReLU.
 
     Attributes:
         shape: Of the data, (N, C, *spatial).
+        at: The blobs of the first operation.
         norm: The BatchNorm and its blobs, or None.
         scale: The Scale and its blobs, or None.
         relu: Whether a ReLU follows.
     """
 
     shape: ops.Shape
-    norm: tuple[ops.BatchNorm, Operands] | None
-    scale: tuple[ops.Scale, Operands] | None
-    relu: bool
-
-    @property
-    def first(self) -> Any:
-        """The blobs of the first operation."""
-        chosen = self.norm or self.scale
-        return chosen[1] if chosen else None
+    at: Operands
+    norm: tuple[ops.BatchNorm, Operands] | None = None
+    scale: tuple[ops.Scale, Operands] | None = None
+    relu: bool = False
 
     @property
     def measures(self) -> bool:
@@ -53,28 +48,23 @@ class Parts:
         return flags | (Normalization.RELU if self.relu else 0)
 
 
-def stored_statistics(blobs: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
+def stored_statistics(blobs: Sequence[Operand]) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and variance from a BatchNorm's three blobs. Shapes: (C,), (C,)."""
     mean, variance, weight = (blob.data_memory.cpu_data()[: blob.count] for blob in blobs)
     factor = np.float32(0.0 if weight[0] == 0 else 1.0 / weight[0])
     return mean * factor, variance * factor
 
 
-def channelled(op: ops.Scale, shape: ops.Shape) -> bool:
-    """Whether a Scale has one factor for each channel of ``shape``."""
-    return (
-        len(shape) > 1
-        and op.dim == shape[1]
-        and op.outer == shape[0]
-        and op.inner == math.prod(shape[2:])
-    )
+def decline_other_scales(op: ops.Scale, at: Operands, shape: ops.Shape) -> None:
+    """Leave to others a Scale that has not one learned factor for each channel of ``shape``.
 
-
-def suits(op: ops.Op, shape: ops.Shape) -> bool:
-    """Whether the primitive takes data of this shape."""
-    return op.dtype == "float32" and 2 <= len(shape) <= 5 and 0 not in shape
-
-
-def is_plain_relu(op: ops.Op) -> bool:
-    """Whether this is max(x, 0)."""
-    return isinstance(op, ops.Activation) and op.function == "relu" and not any(op.parameters)
+    Raises:
+        Declined: It has not.
+    """
+    if len(at.bottom) > 1:
+        message = "factors from a second bottom; oneDNN takes learned ones"
+        raise Declined(message)
+    channels = (*shape[:2], math.prod(shape[2:]))
+    if len(shape) < 2 or (op.outer, op.dim, op.inner) != channels:
+        message = "factors over other axes; oneDNN takes one for each channel"
+        raise Declined(message)

@@ -16,7 +16,7 @@ from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.ports import Reader
-from demitasse.backends.onednn.steps.conv_operands import ForwardOperands, GradientOperands
+from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 from demitasse.backends.onednn.threads import wanted
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class ConvKernels:
         return replace(self, _filters=TiledFilters(tiling))
 
     def forward(
-        self, operands: ForwardOperands, pool: ops.Pool | None
+        self, operands: ConvOperands, pool: ops.Pool | None
     ) -> WinogradCall | DirectCall | None:
         """Return the forward pass, and perhaps MAX pooling behind it."""
         if self.tiling is not None:
@@ -73,7 +73,7 @@ class ConvKernels:
         return self._direct(operands, pool)
 
     def _tiled(
-        self, tiling: Tiling, operands: ForwardOperands, pool: ops.Pool | None
+        self, tiling: Tiling, operands: ConvOperands, pool: ops.Pool | None
     ) -> WinogradCall | None:
         x, y = (_fitting(port.layout, tiling.width) for port in (operands.source, operands.target))
         if x is None or y is None or (pool and not pools_tiles(pool)):
@@ -84,7 +84,7 @@ class ConvKernels:
         filters = shared or TiledFilters(tiling)
         return WinogradCall(self.engine, tiling, operands, (x, y), filters, pool=pool is not None)
 
-    def _direct(self, operands: ForwardOperands, pool: ops.Pool | None) -> DirectCall | None:
+    def _direct(self, operands: ConvOperands, pool: ops.Pool | None) -> DirectCall | None:
         if self.banding is None or not (pool or self.banding.pads):
             return None  # the library's own code is good
         y = _fitting(operands.target.layout, self.banding.width)
@@ -121,7 +121,7 @@ class ConvKernels:
         operands = replace(operands, source=self._plain(operands.source))
         return DirectGradientCall(self.engine, self.banding, operands, y)
 
-    def data(self, operands: ForwardOperands) -> WinogradCall | None:
+    def data(self, operands: ConvOperands) -> WinogradCall | None:
         """Return the gradient of the input: a convolution of the output's with turned filters."""
         if self.tiling is None:
             return None

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from demitasse.backends.onednn.library.constants import Arg, Pass, Query
-from demitasse.backends.onednn.library.engine import Description, Missing
+from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.ports import Call, Gradient, Port, Reader
-from demitasse.backends.onednn.step import PreparedStep
+from demitasse.backends.step import Operand
 from demitasse.errors import DeviceError
 
 __all__ = ["Own", "Product"]
@@ -30,7 +28,7 @@ class Own(Port):
     __slots__ = ("buffer",)
 
     def __init__(self, role: int, layout: Layout, buffer: np.ndarray | None = None) -> None:
-        super().__init__(role, None, layout)
+        super().__init__(role, layout)
         self.buffer = buffer
 
     def array(self) -> np.ndarray:
@@ -47,45 +45,44 @@ class Product:
     for few rows it stays as it is.
 
     Args:
-        step: The Step that runs it.
+        engine: The engine.
         rows: How many rows.
         weight: The blob of W, of this very shape.
         bias: The blob of b, or None.
         attributes: What happens to the product; by default it overwrites the target.
 
     Raises:
-        Missing: The library has no good primitive.
+        Declined: The library has no good primitive.
     """
 
     def __init__(
         self,
-        step: PreparedStep,
+        engine: Engine,
         rows: int,
-        weight: Any,
-        bias: Any = None,
+        weight: Operand,
+        bias: Operand | None = None,
         *,
         attributes: int | None = None,
     ) -> None:
-        self._step, self._weight, self._bias = step, weight, bias
-        engine = self._engine = step.engine
+        self._engine, self._weight, self._bias = engine, weight, bias
         m, k = weight.shape
         self.x, self.y, self.w = (engine.plain(shape) for shape in ((rows, k), (rows, m), (m, k)))
         self._row = None if bias is None else engine.plain((m,))
-        found = step.describe(
+        self._forward = engine.describe(
             "inner_product_forward",
             Pass.TRAINING,
             self.x.handle,
-            step.any((m, k)) if rows >= FEW else self.w.handle,
+            engine.any((m, k)) if rows >= FEW else self.w.handle,
             self._row.handle if self._row else None,
             self.y.handle,
             engine.attributes if attributes is None else attributes,
         )
-        self._forward, self._packed = _need(found, Query.WEIGHTS)
+        self._packed = self._forward.layout(Query.WEIGHTS)
 
     def forward(self, x: Port, y: Port) -> Call:
         """Return what computes y."""
         ports = [x, Reader(Arg.WEIGHTS, self._weight, self._packed)]
-        if self._row:
+        if self._row and self._bias:
             ports.append(Reader(Arg.BIAS, self._bias, self._row))
         return Call(self._engine, self._forward, [*ports, y])
 
@@ -94,7 +91,7 @@ class Product:
 
         The weight is used as it is, in C order: for few rows that is the fastest there is.
         """
-        described = self._step.describe(
+        found = self._engine.describe(
             "inner_product_backward_data",
             self.x.handle,
             self.w.handle,
@@ -102,13 +99,12 @@ class Product:
             self._forward.handle,
             self._engine.attributes,
         )
-        found, _ = _need(described, Query.WEIGHTS)
         return Call(self._engine, found, [dy, Reader(Arg.WEIGHTS, self._weight, self.w), dx])
 
     def gradients(self, x: Port, dy: Port, *, bias: bool) -> Call:
         """Return what adds to the gradients of W and, with ``bias``, of b."""
         row = self._row if bias else None
-        described = self._step.describe(
+        found = self._engine.describe(
             "inner_product_backward_weights",
             self.x.handle,
             self.w.handle,
@@ -117,15 +113,7 @@ class Product:
             self._forward.handle,
             self._engine.attributes,
         )
-        found, _ = _need(described, Query.DIFF_WEIGHTS)
-        ports = [x, dy, Gradient(Arg.DIFF_WEIGHTS, self._weight, self.w, diff=True)]
-        if row:
-            ports.append(Gradient(Arg.DIFF_BIAS, self._bias, row, diff=True))
+        ports = [x, dy, Gradient(Arg.DIFF_WEIGHTS, self._weight, self.w)]
+        if row and self._bias:
+            ports.append(Gradient(Arg.DIFF_BIAS, self._bias, row))
         return Call(self._engine, found, ports)
-
-
-def _need(found: Description | None, weight: Query) -> tuple[Description, Layout]:
-    layout = found.layout(weight) if found else None
-    if found is None or layout is None:
-        raise Missing
-    return found, layout

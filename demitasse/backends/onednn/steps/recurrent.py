@@ -6,34 +6,30 @@ weights; only the product with the hidden state waits for the step before.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.base import Operands, Step
-from demitasse.backends.onednn.backend import OnednnBackend
+from demitasse.backends.onednn.library.attributes import lent_attributes
 from demitasse.backends.onednn.library.constants import Arg
-from demitasse.backends.onednn.library.engine import Missing
+from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.ports import Call, Reader, Writer
-from demitasse.backends.onednn.step import PreparedStep
+from demitasse.backends.onednn.step import OnednnStep, Runnable, decline_in_place
 from demitasse.backends.onednn.steps.cells import CELLS, past_tanh
 from demitasse.backends.onednn.steps.products import Own, Product
+from demitasse.backends.step import Declined, Operand, Operands
 
 __all__ = ["RecurrentStep"]
 
 
-class RecurrentStep(PreparedStep):
-    """T steps of N sequences, with G gates for each of H hidden values.
+class RecurrentStep(OnednnStep[ops.Recurrent]):
+    """T steps of N sequences, with G gates for each of H hidden values."""
 
-    Raises:
-        Missing: The library has no good primitive for some product.
-    """
-
-    def __init__(self, backend: OnednnBackend, op: ops.Recurrent, at: Operands) -> None:
-        super().__init__(backend, at)
-        self.op = op
+    def __init__(self, engine: Engine, op: ops.Recurrent, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        decline_in_place(self)
         t, n, h = op.steps, op.rows, op.m
         self.cell = CELLS[op.cell](t, n, h)
         wide = self.cell.gates * h
@@ -41,19 +37,18 @@ class RecurrentStep(PreparedStep):
         # the inputs of the gates, which become the open gates
         self.z, self.before = _array(t, n, wide), _array(t, n, h)
         weights, bottom = at.params, at.bottom
-        self.input = Product(self, t * n, weights[0], weights[1])
+        self.input = Product(engine, t * n, weights[0], weights[1])
         z = Own(Arg.DST, self.input.y, self.z)
         x = Reader(Arg.SRC, bottom[0], self.input.x)
         self.to_gates = self.input.forward(x, z)
-        self.again = Product(
-            self, n, weights[self.first_state], attributes=self.engine.attributes_adding
-        )
+        with lent_attributes(engine.library, keep=1.0) as adding:
+            self.again = Product(engine, n, weights[self.first_state], attributes=adding)
         self.h_port, self.z_port = Own(Arg.SRC, self.again.x), Own(Arg.DST, self.again.y)
         self.from_hidden = self.again.forward(self.h_port, self.z_port)
         self.forward_calls = [self.to_gates, self.from_hidden]
         self.from_static: Call | None = None
         if op.static:
-            self.static, self.row = Product(self, n, weights[2]), _array(n, wide)
+            self.static, self.row = Product(engine, n, weights[2]), _array(n, wide)
             row = Own(Arg.DST, self.static.y, self.row)
             port = Reader(Arg.SRC, bottom[2], self.static.x)
             self.from_static = self.static.forward(port, row)
@@ -68,7 +63,7 @@ class RecurrentStep(PreparedStep):
         op, at, index = self.op, self.at, self.first_state + 1
         # the top may be overwritten before the gradient is computed
         self.hidden, self.y = (_array(op.steps, op.rows, op.m) for _ in range(2))
-        self.output = Product(self, op.steps * op.rows, *at.params[index : index + 2])
+        self.output = Product(self.engine, op.steps * op.rows, *at.params[index : index + 2])
         hidden = Own(Arg.SRC, self.output.x, self.hidden)
         self.to_output = self.output.forward(hidden, Own(Arg.DST, self.output.y, self.y))
         self.forward_calls.append(self.to_output)
@@ -91,7 +86,7 @@ class RecurrentStep(PreparedStep):
             self.from_hidden()
             h = hidden[t]
             cell.step(t, z[t], cont[t], h)
-        kept = at.top[1:] if op.exposed else self._carried()
+        kept: Sequence[Operand] = at.top[1:] if op.exposed else self._carried()
         for blob, state in zip(kept, [h, *cell.end()], strict=True):
             blob.write(state.reshape(blob.shape))
         if self.hidden is not None:
@@ -99,10 +94,11 @@ class RecurrentStep(PreparedStep):
             at.top[0].write(np.tanh(self.y, out=self.y))
 
     def _begin(self) -> list[np.ndarray]:
-        blobs = self.at.bottom[self.first_state :] if self.op.exposed else self._carried()
+        exposed: Sequence[Operand] = self.at.bottom[self.first_state :]
+        blobs = exposed if self.op.exposed else self._carried()
         return [blob.read().reshape(self.op.rows, self.op.m) for blob in blobs]
 
-    def _carried(self) -> list[Any]:
+    def _carried(self) -> list[Operand]:
         """Return the blobs in which the layer carries its states from pass to pass."""
         shape = (self.op.rows, self.op.m)
         return [self.at.saved(f"state {i}", shape).blob for i in range(self.cell.states)]
@@ -113,37 +109,33 @@ class RecurrentStep(PreparedStep):
 
     # -- backward ------------------------------------------------------------------------------
 
-    def prepare_backward(self) -> bool:
+    def prepare_backward(self) -> None:
         at, op = self.at, self.op
         wanted, last = at.param_propagate_down, self.first_state + 1
-        alone = [i for i in (1, last + 1) if i < len(wanted) and wanted[i] and not wanted[i - 1]]
-        if at.propagate_down[1] or alone:  # an error of the layer's, or a bias without its weight
-            return False
+        if at.propagate_down[1]:
+            message = "a gradient of the marks where sequences begin, which have none"
+            raise Declined(message)
+        if any(i < len(wanted) and wanted[i] and not wanted[i - 1] for i in (1, last + 1)):
+            message = "a bias that is learned without its weight; oneDNN computes both gradients"
+            raise Declined(message)
         self.dz, self.dh = np.zeros_like(self.z), _array(op.rows, op.m)
         self.kept += self.dz.nbytes + self.dh.nbytes
         self.dz_port = Own(Arg.DIFF_DST, self.again.y)
         dh = Own(Arg.DIFF_SRC, self.again.x, self.dh)
-        self.from_output: list[Call] = []
-        self.from_row: list[Call] = []
-        try:
-            self.from_gates = self.again.gradient(self.dz_port, dh)
-            self.backward_calls = self._from_all_gates()
-            if op.static:
-                self.from_row = self._from_static()
-            if self.hidden is not None:
-                self.from_output = self._from_output(self.hidden)
-        except Missing:
-            return False
-        return True
+        self.from_gates = self.again.gradient(self.dz_port, dh)
+        self.backward_calls = self._from_all_gates()
+        self.from_row = self._from_static() if op.static else []
+        self.from_output = [] if self.hidden is None else self._from_output(self.hidden)
 
-    def _from_all_gates(self) -> list[Any]:
+    def _from_all_gates(self) -> list[Runnable]:
         """Return what runs when the gradients of the gates of all steps are there."""
         at, op, wanted = self.at, self.op, self.at.param_propagate_down
-        dz, x, calls = Own(Arg.DIFF_DST, self.input.y, self.dz), at.bottom[0], []
+        dz, x = Own(Arg.DIFF_DST, self.input.y, self.dz), at.bottom[0]
+        calls: list[Runnable] = []
         if wanted[0]:
             calls.append(self.input.gradients(Reader(Arg.SRC, x, self.input.x), dz, bias=wanted[1]))
         if wanted[self.first_state]:
-            every = Product(self, op.steps * op.rows, at.params[self.first_state])
+            every = Product(self.engine, op.steps * op.rows, at.params[self.first_state])
             before = Own(Arg.SRC, every.x, self.before)
             dz = Own(Arg.DIFF_DST, every.y, self.dz)
             calls.append(every.gradients(before, dz, bias=False))
@@ -208,14 +200,3 @@ class RecurrentStep(PreparedStep):
 def _array(*shape: int) -> np.ndarray:
     """Return zeros in memory that primitives like."""
     return aligned(int(np.prod(shape))).reshape(shape)
-
-
-@OnednnBackend.lowers(ops.Recurrent)
-def recurrent(backend: Any, op: ops.Recurrent, at: Operands) -> Step | None:
-    """LSTM and RNN, with tops of their own."""
-    if op.dtype != "float32" or at.in_place or 0 in (op.steps, op.rows, op.k, op.m):
-        return None
-    try:
-        return RecurrentStep(backend, op, at)
-    except Missing:
-        return None

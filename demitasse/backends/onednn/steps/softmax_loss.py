@@ -3,51 +3,55 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.base import Operands, Step
-from demitasse.backends.onednn.backend import OnednnBackend
+from demitasse.backends.losses import loss_divisor
 from demitasse.backends.onednn.library.constants import Arg
+from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.ports import Call, Reader, Writer
-from demitasse.backends.onednn.step import PreparedStep
+from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.onednn.steps.softmax import describe_softmax, spoil_lost
+from demitasse.backends.step import Declined, Operands
 
 __all__ = ["SoftmaxLossStep"]
 
 SMALLEST_PROBABILITY = np.finfo(np.float32).tiny
 
 
-class SoftmaxLossStep(PreparedStep):
+class SoftmaxLossStep(OnednnStep[ops.SoftmaxLoss]):
     """The mean of -log p of the labelled class. Shapes: (outer, C, inner), labels (outer * inner).
 
     An unknown label gives no number; one to be ignored gives no loss and no gradient.
     """
 
-    def __init__(self, backend: OnednnBackend, op: ops.SoftmaxLoss, at: Operands) -> None:
-        super().__init__(backend, at)
-        self.op, axis = op, op.axis
+    def __init__(self, engine: Engine, op: ops.SoftmaxLoss, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        if any(at.propagate_down[1:]):
+            message = "a gradient of the labels, which have none"
+            raise Declined(message)
+        axis = op.axis
         self.classes = op.bottom[axis]
         self.outer, self.inner = math.prod(op.bottom[:axis]), math.prod(op.bottom[axis + 1 :])
         rows = np.arange(self.outer)[:, np.newaxis] * (self.classes * self.inner)
         self.starts = (rows + np.arange(self.inner)).reshape(-1)
-        self.prob: Any = self.at.saved("prob", op.bottom)
+        self.divisor = loss_divisor(
+            op.normalization,
+            self.outer,
+            self.outer * self.inner,
+            some_ignored=op.ignore_label is not None,
+        )
+        self.prob = at.saved("prob", op.bottom)
 
-    def prepare(self) -> bool:
-        """Make the softmax; False where there is no good one."""
+    def prepare(self) -> None:
         op = self.op
-        good = describe_softmax(self.engine, op.bottom, op.axis, training=False)
-        if not good:
-            return False
-        found, layout = good
+        found, layout = describe_softmax(self.engine, op.bottom, op.axis, training=False)
         ports = [
             Reader(Arg.SRC, self.at.bottom[0], layout),
             Writer(Arg.DST, self.prob.blob, layout),
         ]
         self.forward_calls = [Call(self.engine, found, ports)]
-        return True
 
     def forward(self) -> None:
         self.prob.buffer()  # says that this pass has computed it
@@ -60,18 +64,19 @@ class SoftmaxLossStep(PreparedStep):
             loss[~known] = np.nan
         if counted is not None:
             loss[~counted] = 0.0
-        total = np.add.reduce(loss) / self._normalizer(counted)
+        total = np.add.reduce(loss) / self._divisor(counted)
         self.at.top[0].buffer()[...] = total
 
-    def prepare_backward(self) -> bool:
-        return True
+    @property
+    def backward_code(self) -> str:
+        return "numpy"
 
     def backward(self) -> None:
         at = self.at
         if not at.propagate_down[0]:
             return
         places, known, counted = self._labelled()
-        scale = at.top[0].read_diff() / self._normalizer(counted)
+        scale = at.top[0].read_diff() / self._divisor(counted)
         dx = at.bottom[0].diff_buffer()
         np.multiply(self.prob.read(), scale, out=dx)
         flat = dx.reshape(-1)
@@ -87,19 +92,7 @@ class SoftmaxLossStep(PreparedStep):
         counted = None if self.op.ignore_label is None else labels != self.op.ignore_label
         return inside * self.inner + self.starts, inside == labels, counted
 
-    def _normalizer(self, counted: np.ndarray | None) -> np.float32:
-        mode = self.op.normalization
-        if mode == "VALID" and counted is not None:
+    def _divisor(self, counted: np.ndarray | None) -> np.float32:
+        if self.divisor is None and counted is not None:
             return np.float32(max(1, int(np.count_nonzero(counted))))
-        places = self.outer * self.inner
-        by_mode = {"FULL": places, "VALID": places, "BATCH_SIZE": self.outer, "NONE": 1}
-        return np.float32(by_mode[mode])
-
-
-@OnednnBackend.lowers(ops.SoftmaxLoss)
-def softmax_loss(backend: Any, op: ops.SoftmaxLoss, at: Operands) -> Step | None:
-    """Any axis, normalisation and label to be ignored."""
-    if op.dtype != "float32" or 0 in op.bottom or any(at.propagate_down[1:]):
-        return None
-    step = SoftmaxLossStep(backend, op, at)
-    return step if step.prepare() else None
+        return np.float32(self.divisor or 1.0)

@@ -1,4 +1,4 @@
-"""BatchNorm, Scale, and both as one, with a ReLU behind where there is one.
+"""Normalisation: BatchNorm, Scale, and both as one, with a ReLU behind where there is one.
 
 One primitive does it all: y = (x - mean) / sqrt(variance + eps) * scale + shift. A Scale by itself
 is a normalisation with mean 0 and variance 1.
@@ -8,43 +8,53 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from contextlib import suppress
+from typing import TypeVar
 
 import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.base import Operands, Step
-from demitasse.backends.onednn.backend import OnednnBackend
 from demitasse.backends.onednn.library.candidates import candidates
 from demitasse.backends.onednn.library.constants import Arg, Pass, Query
-from demitasse.backends.onednn.library.engine import Description
+from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.library.primitive import Description
 from demitasse.backends.onednn.ports import Call, Gradient, Port, Reader, Writer
-from demitasse.backends.onednn.step import PreparedStep
-from demitasse.backends.onednn.steps.norm_parts import (
-    Parts,
-    channelled,
-    is_plain_relu,
-    stored_statistics,
-    suits,
-)
+from demitasse.backends.onednn.step import OnednnStep
+from demitasse.backends.onednn.steps.norm_parts import NormParts, stored_statistics
+from demitasse.backends.step import Declined, Operands
 
-__all__ = ["NormStep", "fuse_norm"]
+__all__ = ["NormStep"]
 
+O = TypeVar("O", bound=ops.Op)  # noqa: E741 - the type of the operation
+
+DATA_AXES = (2, 3, 4, 5)
 
 TINY = 2.0**-10
 """Added to 1 - 2^-10 it gives 1 exactly; it keeps padded channels, of variance 0, finite."""
 
 
-class NormStep(PreparedStep):
-    """In place or not. In place, the input is kept by giving the blob another buffer."""
+class NormStep(OnednnStep[O]):
+    """In place or not. In place, the input is kept by giving the blob another buffer.
+
+    Args:
+        engine: The engine.
+        op: The first operation.
+        parts: All of them.
+        followers: Names of the other operations.
+    """
 
     own_backward = True
 
-    def __init__(self, backend: OnednnBackend, parts: Parts) -> None:
-        super().__init__(backend, parts.first)
-        self.parts = parts
+    def __init__(
+        self, engine: Engine, op: O, parts: NormParts, followers: Sequence[str] = ()
+    ) -> None:
+        super().__init__(engine, op, parts.at)
+        if len(parts.shape) not in DATA_AXES:
+            message = f"{len(parts.shape)} axes; oneDNN takes 2 to 5"
+            raise Declined(message)
+        self.parts, self.followers = parts, followers
         self.eps = parts.norm[0].eps if parts.norm else TINY
         channels = parts.shape[1]
         self.channels = self.engine.plain((channels,))
@@ -56,19 +66,25 @@ class NormStep(PreparedStep):
         self.spare: np.ndarray | None = None
         self.versions: tuple[int, ...] = ()
 
-    def prepare(self) -> bool:
-        """Make the forward primitive in the first layout that it does well; False for none."""
-        expected = self.backend.expected(self.at.bottom[0], self.parts.shape)
-        for layout in candidates(self.backend, expected, self.parts.shape):
-            found = self._describe(layout)
-            if found and (not self.wants_gradient or self._gradient(found, layout)):
-                self._forward(found, layout)
-                return True
-        return False
+    @property
+    def code(self) -> str:
+        return " + ".join([super().code, *self.followers])
 
-    def _describe(self, layout: Layout) -> Description | None:
+    def prepare(self) -> None:
+        expected = self.engine.expected(self.at.bottom[0].data_memory, self.parts.shape)
+        for layout in candidates(self.engine, expected):
+            with suppress(Declined):
+                found = self._describe(layout)
+                if self.wants_gradient:
+                    self._gradient(found, layout)
+                self._forward(found, layout)
+                return
+        message = "sizes for which oneDNN has no fast code in any layout"
+        raise Declined(message)
+
+    def _describe(self, layout: Layout) -> Description:
         training = self.wants_gradient or self.parts.measures
-        return self.describe(
+        return self.engine.describe(
             "batch_normalization_forward",
             Pass.TRAINING if training else Pass.INFERENCE,
             layout.handle,
@@ -78,8 +94,8 @@ class NormStep(PreparedStep):
             self.engine.attributes,
         )
 
-    def _gradient(self, hint: Description, layout: Layout) -> Description | None:
-        return self.describe(
+    def _gradient(self, hint: Description, layout: Layout) -> Description:
+        return self.engine.describe(
             "batch_normalization_backward",
             Pass.BACKWARD if self.parts.scale else Pass.BACKWARD_DATA,
             layout.handle,
@@ -93,9 +109,8 @@ class NormStep(PreparedStep):
 
     def _forward(self, found: Description, layout: Layout) -> None:
         self.hint, self.layout = found, layout
-        top = self.at.top[0]
         self.source = Reader(Arg.SRC, self.at.bottom[0], layout)
-        self.target = Writer(Arg.DST, top, layout)
+        self.target = Writer(Arg.DST, self.at.top[0], layout)
         ports: list[Port] = [self.source, *self._factors(), self.target]
         self.state = self._statistics()
         size = found.bytes_of(Query.WORKSPACE)
@@ -106,7 +121,6 @@ class NormStep(PreparedStep):
         self.call = Call(self.engine, found, ports, self.state)
         self.forward_calls = [self.call]
         self.swaps = self.in_place and self.wants_gradient and not layout.plain
-        self.backend.promise(top, layout)
 
     def _statistics(self) -> list[tuple[int, int, np.ndarray]]:
         handle = self.channels.handle
@@ -157,7 +171,7 @@ class NormStep(PreparedStep):
             self.target.ready()
             primitive.run()
 
-    def _use_stored(self, at: Any) -> None:
+    def _use_stored(self, at: Operands) -> None:
         """Take the running averages, divided by their weight."""
         blobs = at.params
         versions = tuple(blob.data_memory.version for blob in blobs)
@@ -165,7 +179,7 @@ class NormStep(PreparedStep):
             self.versions = versions
             self.mean[...], self.variance[...] = stored_statistics(blobs)
 
-    def _add_to_averages(self, op: ops.BatchNorm, at: Any) -> None:
+    def _add_to_averages(self, op: ops.BatchNorm, at: Operands) -> None:
         """Add the batch's statistics to the running sums, the variance without bias."""
         rows = math.prod(op.bottom) // op.bottom[1]
         correction = rows / (rows - 1) if rows > 1 else 1.0
@@ -177,11 +191,9 @@ class NormStep(PreparedStep):
 
     # -- backward ------------------------------------------------------------------------------
 
-    def prepare_backward(self) -> bool:
+    def prepare_backward(self) -> None:
         at, layout = self.at, self.layout
         found = self._gradient(self.hint, layout)
-        if not found:
-            return False
         bottom = at.bottom[0]
         ports: list[Port] = [Reader(Arg.DIFF_DST, at.top[0], layout, diff=True)]
         if not self.in_place:
@@ -194,20 +206,18 @@ class NormStep(PreparedStep):
             places = [(Arg.DIFF_SCALE, 0), *([(Arg.DIFF_SHIFT, 1)] if op.bias else [])]
             for role, index in places:
                 if wanted[index]:
-                    port = Gradient(role, own.params[index], self.channels, diff=True)
+                    port = Gradient(role, own.params[index], self.channels)
                     ports.append(port)
                 else:
                     fixed.append((role, self.channels.handle, aligned(self.channels.size)))
         if at.propagate_down[0]:
             ports.append(Writer(Arg.DIFF_SRC, bottom, layout, diff=True))
-            self.backend.promise(bottom, layout, diff=True)
         else:
             fixed.append((Arg.DIFF_SRC, layout.handle, aligned(layout.size)))
         if self.in_place:
             fixed.append((Arg.SRC, layout.handle, aligned(1)))  # bound to the kept input each time
         self.back = Call(self.engine, found, ports, fixed)
         self.backward_calls = [self.back]
-        return True
 
     def backward(self) -> None:
         if not self.backward_calls:
@@ -216,46 +226,3 @@ class NormStep(PreparedStep):
         if self.in_place and self.spare is not None:
             call.primitive.bind(call.primitive.place(Arg.SRC), self.spare)
         call()
-
-
-def fuse_norm(
-    backend: OnednnBackend, chain: Sequence[ops.Op], operands: Sequence[Operands]
-) -> Step | None:
-    """Return one Step for BatchNorm, Scale and ReLU behind each other, or None."""
-    rest = list(zip(chain, operands, strict=True))
-    norm = rest.pop(0) if isinstance(rest[0][0], ops.BatchNorm) else None
-    scale = rest.pop(0) if rest and isinstance(rest[0][0], ops.Scale) else None
-    shape = tuple(operands[0].top[0].shape)
-    if scale and (len(scale[1].bottom) > 1 or not channelled(scale[0], shape)):  # type: ignore[arg-type]
-        return None
-    relu = bool(rest) and is_plain_relu(rest[0][0])
-    if relu:
-        rest.pop(0)
-    at = operands[0]
-    if at.backward and not at.in_place:  # the gradient of the top is that of the first alone
-        return None
-    if rest or not (norm or scale) or not suits(chain[0], shape):
-        return None
-    step = NormStep(backend, Parts(shape, norm, scale, relu))  # type: ignore[arg-type]
-    if not step.prepare() or not step.lower_backward(step.at):
-        return None
-    return step
-
-
-@OnednnBackend.lowers(ops.BatchNorm)
-def batch_norm(backend: Any, op: ops.BatchNorm, at: Operands) -> Step | None:
-    """With the batch's statistics, or the stored ones."""
-    if not suits(op, op.bottom):
-        return None
-    step = NormStep(backend, Parts(op.bottom, (op, at), None, relu=False))
-    return step if step.prepare() else None
-
-
-@OnednnBackend.lowers(ops.Scale)
-def scale(backend: Any, op: ops.Scale, at: Operands) -> Step | None:
-    """One learned factor for each channel."""
-    shape = tuple(at.bottom[0].shape)
-    if len(at.bottom) > 1 or not suits(op, shape) or not channelled(op, shape):
-        return None
-    step = NormStep(backend, Parts(shape, None, (op, at), relu=False))
-    return step if step.prepare() else None

@@ -1,0 +1,53 @@
+"""Concat: one kernel for each bottom, which copies it straight to its place."""
+
+from __future__ import annotations
+
+import math
+from itertools import accumulate
+
+from demitasse.backends import ops
+from demitasse.backends.cupy.library.engine import Engine
+from demitasse.backends.cupy.step import GpuStep, decline_in_place
+from demitasse.backends.step import Declined, Operands
+
+__all__ = ["ConcatStep"]
+
+
+class ConcatStep(GpuStep[ops.Concat]):
+    """Bottoms side by side along one axis.
+
+    Shapes: as ``ops.Concat`` says.
+    """
+
+    def __init__(self, engine: Engine, op: ops.Concat, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        decline_in_place(self)
+        if len(op.bottoms) == 1:
+            message = "one bottom, which the layer shares"
+            raise Declined(message)
+        widths = [math.prod(shape[op.axis :]) for shape in op.bottoms]
+        outer, full = math.prod(op.bottoms[0][: op.axis]), sum(widths)
+        columns = list(zip(widths, accumulate(widths, initial=0), strict=False))
+        self._copies, self._gradients = (
+            [
+                engine.each(
+                    *("elementwise", name, op.dtype, outer * width, width, full, first),
+                    reach=outer * full,
+                )
+                for width, first in columns
+            ]
+            for name in ("into_columns", "from_columns")
+        )
+
+    def forward(self) -> None:
+        sources = [blob.read() for blob in self.at.bottom]
+        y = self.at.top[0].buffer()
+        for x, copy in zip(sources, self._copies, strict=True):
+            copy(x, y)
+
+    def backward(self) -> None:
+        at = self.at
+        dy = at.top[0].read_diff()
+        for blob, wanted, copy in zip(at.bottom, at.propagate_down, self._gradients, strict=True):
+            if wanted:
+                copy(dy, blob.diff_buffer())

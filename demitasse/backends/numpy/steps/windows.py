@@ -1,0 +1,79 @@
+"""What Convolution and Deconvolution share: matrix products over columns."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+
+from demitasse.backends import ops
+from demitasse.backends.numpy.engine import Engine
+from demitasse.backends.numpy.products import Products
+from demitasse.backends.numpy.step import HostStep, decline_in_place
+from demitasse.backends.step import Declined, Operand, Operands
+from demitasse.backends.windows import ConvGeometry
+
+__all__ = ["WindowStep"]
+
+O = TypeVar("O", bound=ops.Conv)  # noqa: E741 - the type of the operation
+
+
+class WindowStep(HostStep[O]):
+    """An image and a map, one of which is the bottom, and a window between them."""
+
+    def __init__(self, engine: Engine, op: O, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        decline_in_place(self)
+        geometry = self.geometry()
+        self.g, self.products = geometry, Products(engine, geometry, op.dtype)
+        self.weight = at.params[0]
+        self.bias = at.params[1] if op.bias else None
+        self.image = (geometry.n, geometry.channels, *geometry.spatial)
+        self.maps = (geometry.n, geometry.maps, *geometry.positions)
+
+    @property
+    def workspace(self) -> int:
+        return self.products.workspace
+
+    def geometry(self) -> ConvGeometry:
+        """Return the sizes of image, map and window."""
+        raise NotImplementedError
+
+    def between(self, image: ops.Shape, maps: ops.Shape) -> ConvGeometry:
+        """Return the sizes for an image and a map of these shapes.
+
+        Raises:
+            Declined: The portable code does as well.
+        """
+        geometry = ConvGeometry.between(self.op, image, maps)
+        if not self.op.kernel or not geometry.n:
+            message = "no spatial axes" if geometry.n else "an empty bottom"
+            raise Declined(message)
+        return geometry
+
+    def backward(self) -> None:
+        wanted = self.at.param_propagate_down
+        for bottom, top, down in zip(
+            self.at.bottom, self.at.top, self.at.propagate_down, strict=True
+        ):
+            if self.bias is not None and wanted[1]:
+                self.add_gradient(self.bias, partial(self._sum, top))
+            if wanted[0]:
+                self.add_gradient(self.weight, partial(self.weight_gradient, bottom, top))
+            if down:
+                self.bottom_gradient(bottom, top)
+
+    def weight_gradient(self, bottom: Operand, top: Operand, out: np.ndarray) -> None:
+        """Write the weight's gradient into ``out``."""
+        raise NotImplementedError
+
+    def bottom_gradient(self, bottom: Operand, top: Operand) -> None:
+        """Overwrite the bottom's gradient."""
+        raise NotImplementedError
+
+    def _sum(self, top: Operand, out: np.ndarray) -> None:
+        """Write the bias's gradient into ``out``: the sum over images and places."""
+        dy = top.read_diff()
+        per_plane = np.add.reduce(dy.reshape(self.g.n * out.size, -1), axis=1)
+        np.add.reduce(per_plane.reshape(self.g.n, out.size), axis=0, out=out)

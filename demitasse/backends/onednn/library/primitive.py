@@ -1,0 +1,148 @@
+"""Primitives: prepared once, bound to buffers, run again and again."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from ctypes import c_char_p, c_int, c_void_p
+from typing import Any
+
+import numpy as np
+
+from demitasse.backends.arrays import address
+from demitasse.backends.onednn.library.constants import Arg, Query
+from demitasse.backends.onednn.library.failures import check, create
+from demitasse.backends.onednn.library.layout import Layout, layout_of
+from demitasse.backends.onednn.library.stream import Stream
+from demitasse.errors import DeviceError
+
+__all__ = ["Description", "Primitive"]
+
+
+class _Argument(ctypes.Structure):
+    _fields_ = (("role", c_int), ("memory", c_void_p))
+
+
+class Description:
+    """A primitive that could be made: its implementation and the layouts it wants.
+
+    Args:
+        library: The library.
+        handle: oneDNN's primitive descriptor, which belongs to this object from now on.
+
+    Attributes:
+        implementation: Name of the code that would run, e.g. "jit:avx512_core".
+    """
+
+    def __init__(self, library: Any, handle: int) -> None:
+        self._library, self.handle = library, handle
+        weakref.finalize(self, library.dnnl_primitive_desc_destroy, handle).atexit = False
+        name = c_char_p()
+        check(
+            library.dnnl_primitive_desc_query(handle, Query.IMPLEMENTATION, 0, ctypes.byref(name))
+        )
+        self.implementation = (name.value or b"").decode()
+
+    def layout(self, what: Query) -> Layout:
+        """Return the layout of one of its memories.
+
+        Raises:
+            Declined: It has no such memory, or an opaque layout.
+        """
+        return layout_of(self._library, self.descriptor(what))
+
+    def layouts(self, *what: Query) -> list[Layout]:
+        """Return the layouts of several memories.
+
+        Raises:
+            Declined: One of them is opaque.
+        """
+        return [self.layout(one) for one in what]
+
+    def bytes_of(self, what: Query) -> int:
+        """Return the size of its workspace or scratchpad."""
+        descriptor = self.descriptor(what)
+        return int(self._library.dnnl_memory_desc_get_size(descriptor)) if descriptor else 0
+
+    def descriptor(self, what: Query) -> int:
+        """Return the memory descriptor of one of its memories; 0 for none."""
+        return self._library.dnnl_primitive_desc_query_md(self.handle, what, 0) or 0
+
+
+class Primitive:
+    """Prepared code with its arguments, which are bound to buffers before it runs.
+
+    Args:
+        stream: Where it runs.
+        description: What to make.
+        uses: Role and memory descriptor of every argument, scratch memory aside.
+    """
+
+    def __init__(self, stream: Stream, description: Description, uses: Sequence[tuple[int, int]]):
+        self._stream, library = stream, stream.library
+        self.implementation = description.implementation
+        self._handle = create(library.dnnl_primitive_create, description.handle)
+        self.scratch = description.bytes_of(Query.SCRATCHPAD)
+        roles = [(role, descriptor) for role, descriptor in uses if descriptor]
+        if self.scratch:
+            roles.append((Arg.SCRATCHPAD, description.descriptor(Query.SCRATCHPAD)))
+            stream.scratchpad(self.scratch)
+        self._memories = [stream.memory(descriptor) for _, descriptor in roles]
+        self._places = {role: i for i, (role, _) in enumerate(roles)}
+        self._arguments = (_Argument * len(roles))()
+        for argument, (role, _), memory in zip(self._arguments, roles, self._memories, strict=True):
+            argument.role, argument.memory = role, memory
+        self._bound: list[np.ndarray | None] = [None] * len(roles)
+        self._addresses = [0] * len(roles)
+        self._count = len(roles)
+        self._execute = library.dnnl_primitive_execute
+        self._set = library.dnnl_memory_set_data_handle
+        weakref.finalize(self, _free, library, self._handle, self._memories).atexit = False
+
+    def place(self, role: int) -> int:
+        """Return the index of an argument, to bind it with."""
+        return self._places[role]
+
+    def bind(self, place: int, buffer: np.ndarray) -> None:
+        """Let an argument be ``buffer`` from now on."""
+        if self._bound[place] is not buffer:
+            self.point(place, address(buffer))
+            self._bound[place] = buffer
+
+    def point(self, place: int, where: int) -> None:
+        """Let an argument be what is at this address, which the caller keeps alive for the run."""
+        self._bound[place] = None
+        if self._addresses[place] != where:
+            check(self._set(self._memories[place], where))
+            self._addresses[place] = where
+
+    def bound(self, place: int) -> np.ndarray:
+        """Return what an argument is bound to."""
+        buffer = self._bound[place]
+        if buffer is None:
+            message = "an argument of a primitive was used before it was bound"
+            raise DeviceError(message)
+        return buffer
+
+    def release(self) -> None:
+        """Let go of all buffers, so that somebody's memory does not live as long as this."""
+        self._bound = [None] * self._count
+
+    def run(self) -> None:
+        """Compute.
+
+        Raises:
+            DeviceError: The library refuses.
+        """
+        if self.scratch:
+            self.bind(self._count - 1, self._stream.scratchpad(self.scratch))
+        status = self._execute(self._handle, self._stream.handle, self._count, self._arguments)
+        if status:
+            check(status)
+
+
+def _free(library: Any, primitive: int, memories: list[int]) -> None:
+    library.dnnl_primitive_destroy(primitive)
+    for memory in memories:
+        library.dnnl_memory_destroy(memory)

@@ -1,0 +1,49 @@
+"""Where primitives run: the processor as the library knows it, and scratch memory."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+
+from demitasse.backends.arrays import aligned
+from demitasse.backends.onednn.library.constants import CPU_ENGINE, DEFAULT_STREAM
+from demitasse.backends.onednn.library.failures import create
+
+__all__ = ["Stream"]
+
+
+class _OfThread(threading.local):
+    scratchpad: np.ndarray | None = None
+
+
+class Stream:
+    """A stream of the library on this processor.
+
+    Scratch memory belongs to the thread that runs, so nets in different threads do not meet.
+
+    Args:
+        library: As :func:`demitasse.backends.onednn.library.library.load` returns it.
+
+    Attributes:
+        engine: oneDNN's engine, which stands for the processor.
+        handle: oneDNN's stream.
+    """
+
+    def __init__(self, library: Any) -> None:
+        self.library = library
+        self.engine = create(library.dnnl_engine_create, CPU_ENGINE, 0)
+        self.handle = create(library.dnnl_stream_create, self.engine, DEFAULT_STREAM)
+        self._own = _OfThread()
+
+    def memory(self, descriptor: int) -> int:
+        """Return a memory object without a buffer."""
+        return create(self.library.dnnl_memory_create, descriptor, self.engine, None)
+
+    def scratchpad(self, size: int) -> np.ndarray:
+        """Return this thread's scratch memory of at least ``size`` bytes."""
+        own = self._own.scratchpad
+        if own is None or own.nbytes < size:
+            own = self._own.scratchpad = aligned(-(-size // 4))
+        return own

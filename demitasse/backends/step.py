@@ -1,0 +1,213 @@
+"""Steps: operations that a backend has prepared to run faster than the layers' portable code.
+
+A Step is made for one operation and the blobs it works on, prepared once, and run in every pass
+until a blob changes its shape or its memory. Who cannot do better than the portable code raises
+:class:`Declined` and says why; the reason is kept and shown.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from demitasse.backends.arrays import Array, PrivateLayout
+from demitasse.backends.ops import Op
+
+__all__ = [
+    "AnyStep",
+    "Declined",
+    "Lowering",
+    "Lowerings",
+    "Memory",
+    "Operand",
+    "Operands",
+    "Saved",
+    "Step",
+    "share",
+]
+
+
+class Declined(Exception):  # noqa: N818 - not an error: something else computes the same
+    """A backend has no better way to run an operation; the message says why.
+
+    A message names the obstacle and what is supported: "float64; oneDNN takes float32".
+    """
+
+
+class Memory(Protocol):
+    """What a Step uses of a memory (``demitasse.memory.SyncedMemory``), which says what it means.
+
+    Arrays are one-dimensional, of all elements.
+    """
+
+    @property
+    def serial(self) -> int: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def cleared(self) -> bool: ...
+    @property
+    def layout(self) -> PrivateLayout | None: ...
+    def cpu_data(self) -> np.ndarray: ...
+    def mutable_cpu_data(self, *, discard: bool = False) -> np.ndarray: ...
+    def gpu_data(self) -> Array: ...
+    def mutable_gpu_data(self, *, discard: bool = False) -> Array: ...
+    def private_data(self, layout: PrivateLayout) -> Array | None: ...
+    def mutable_private_data(self, layout: PrivateLayout) -> Array: ...
+    def exchange_private(self, layout: PrivateLayout, side: Array) -> Array | None: ...
+    def convert(self, layout: PrivateLayout, target: Array) -> None: ...
+
+
+class Operand(Protocol):
+    """What a Step uses of a blob (``demitasse.blob.Blob``), which says what it means.
+
+    Arrays are of the backend and have the blob's shape; its memories may be others in each pass.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def data_memory(self) -> Memory: ...
+    @property
+    def diff_memory(self) -> Memory: ...
+    def read(self) -> Array: ...
+    def write(self, array: Array) -> None: ...
+    def buffer(self) -> Array: ...
+    def read_diff(self) -> Array: ...
+    def write_diff(self, array: Array) -> None: ...
+    def set_diff(self, value: float) -> None: ...
+    def add_diff(self, array: Array) -> None: ...
+    def diff_buffer(self) -> Array: ...
+    def mutable_gpu_diff(self) -> Array: ...
+    def share_data(self, other: Any) -> None: ...
+
+
+class Saved(Protocol):
+    """State that is kept from forward to backward (``demitasse.layers.base.Saved``)."""
+
+    @property
+    def blob(self) -> Operand: ...
+    def write(self, array: Array) -> None: ...
+    def buffer(self) -> Array: ...
+    def read(self) -> Array: ...
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The blobs one operation works on, and which gradients are wanted.
+
+    Attributes:
+        bottom: Blobs read.
+        top: Blobs written; in place where top[i] is bottom[i].
+        params: Parameter blobs (weight, bias, ...).
+        saved: ``saved(name, shape, dtype)`` returns the layer's internal blob of that name.
+        propagate_down: For each bottom, whether its gradient is wanted.
+        param_propagate_down: For each parameter, whether its gradient is wanted.
+        phase: "TRAIN" or "TEST".
+        backward: Whether the layer takes part in the net's backward pass at all.
+    """
+
+    bottom: tuple[Operand, ...]
+    top: tuple[Operand, ...]
+    params: tuple[Operand, ...]
+    saved: Callable[..., Saved]
+    propagate_down: tuple[bool, ...]
+    param_propagate_down: tuple[bool, ...]
+    phase: str
+    backward: bool
+
+    @property
+    def in_place(self) -> bool:
+        """Whether some top is one of the bottoms."""
+        return any(t is b for t in self.top for b in self.bottom)
+
+
+E = TypeVar("E")
+O = TypeVar("O", bound=Op)  # noqa: E741 - the type of the operation
+
+
+class Step(ABC, Generic[E, O]):
+    """One operation, prepared to run over fixed blobs.
+
+    Args:
+        engine: What the backend's Steps run on.
+        op: The operation.
+        at: Its blobs.
+
+    Attributes:
+        declined: Why no faster Step of the backend runs instead.
+
+    Raises:
+        Declined: This Step does not do that operation, or not over those blobs.
+    """
+
+    own_backward: bool = False
+    """Whether a Step for several operations computes their gradients too; otherwise each
+    operation's own Step does."""
+
+    def __init__(self, engine: E, op: O, at: Operands) -> None:
+        self.engine, self.op, self.at = engine, op, at
+        self.declined: tuple[str, ...] = ()
+
+    @property
+    def code(self) -> str:
+        """What runs in the forward pass, in a word: "numpy", "jit:avx2", "winograd"."""
+        return type(self).__name__
+
+    @property
+    def backward_code(self) -> str:
+        """What runs in the backward pass, in a word."""
+        return self.code
+
+    @property
+    def workspace(self) -> int:
+        """Scratch memory it holds, in bytes."""
+        return 0
+
+    def prepare(self) -> None:
+        """Make what the forward pass needs; asked in the order of the layers.
+
+        Raises:
+            Declined: It cannot be made.
+        """
+
+    @abstractmethod
+    def forward(self) -> None:
+        """Compute the tops."""
+
+    def prepare_backward(self) -> None:
+        """Make what the gradient needs; asked in reverse order, when every forward is prepared.
+
+        Raises:
+            Declined: It cannot be made. The layer then runs its portable code in both directions.
+        """
+
+    def backward(self) -> None:
+        """Overwrite the wanted bottom gradients and add to the wanted parameter gradients."""
+        message = f"{type(self).__name__} has no backward pass"
+        raise RuntimeError(message)
+
+
+AnyStep = Step[Any, Any]
+
+Lowering = Callable[[Any, Any, Operands], AnyStep]
+"""Returns a Step for (engine, operation, operands), as a Step's class does; may raise Declined."""
+
+Lowerings = Mapping[type[Op], Sequence[Lowering]]
+"""A backend's Steps for each operation, most wanted first."""
+
+
+def share(at: Operands) -> None:
+    """Let the tops hold the bottom's data, as a Split does, where they do not yet."""
+    memory = at.bottom[0].data_memory
+    for top in at.top:
+        if top.data_memory is not memory:
+            top.share_data(at.bottom[0])

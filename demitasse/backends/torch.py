@@ -1,0 +1,138 @@
+"""PyTorch's tensors: a CPU, an NVIDIA or AMD GPU, Apple's or Intel's, through one library.
+
+Layers run their portable code; nothing is lowered. This backend is found by its entry point, as
+those of other packages are. Devices are ``torch:cpu``, ``torch:cuda:0``, ``torch:mps``, ....
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from demitasse.backends import random
+from demitasse.backends.arrays import Array
+from demitasse.backends.base import Backend
+from demitasse.errors import DeviceError
+
+__all__ = ["TorchBackend"]
+
+
+class TorchBackend(Backend):
+    """One device of PyTorch, without its automatic differentiation.
+
+    Args:
+        index: The device as PyTorch calls it, e.g. "cpu", "cuda:0", "mps".
+
+    Raises:
+        DeviceError: PyTorch is not there.
+    """
+
+    name = "torch"
+    default_index = "cpu"
+
+    def __init__(self, index: str = "") -> None:
+        super().__init__(index or self.default_index)
+        self._torch, why = _library()
+        if self._torch is None:
+            raise DeviceError(why)
+        self.xp = import_module("array_api_compat.torch")
+        self.array_device = self._torch.device(self.index)
+        self._on_host = self.array_device.type == "cpu"
+        self.has_float64 = self.array_device.type != "mps"
+
+    # -- where ---------------------------------------------------------------------------------
+
+    @classmethod
+    def devices(cls) -> list[str]:
+        torch, _ = _library()
+        if torch is None:
+            return []
+        found = ["torch:cpu"]
+        for kind in ("cuda", "xpu"):
+            found += [f"torch:{kind}:{i}" for i in range(getattr(torch, kind).device_count())]
+        if torch.backends.mps.is_available():
+            found.append("torch:mps")
+        return found
+
+    @classmethod
+    def missing(cls) -> str:
+        _, why = _library()
+        return why or super().missing()
+
+    @contextmanager
+    def enter(self) -> Iterator[None]:
+        # inference_mode would make arrays that may not be written to outside of a pass
+        with self._torch.no_grad():
+            yield
+
+    # -- arrays --------------------------------------------------------------------------------
+
+    def dtype(self, name: str) -> Any:
+        """Return PyTorch's dtype called ``name``.
+
+        Raises:
+            DeviceError: The device has none of that name.
+        """
+        if name == "float64" and not self.has_float64:
+            message = f"torch:{self.index} has no float64; compute in float32, or elsewhere"
+            raise DeviceError(message)
+        return getattr(self._torch, name)
+
+    def zeros(self, size: int, dtype: str) -> Array:
+        return self._torch.zeros(size, dtype=self.dtype(dtype), device=self.array_device)
+
+    def upload(self, host: np.ndarray, device: Array) -> None:
+        device.copy_(self._torch.from_numpy(host if host.flags.writeable else host.copy()))
+
+    def download(self, device: Array, host: np.ndarray) -> None:
+        self._torch.from_numpy(host).copy_(device)
+
+    def asarray(self, host: np.ndarray) -> Array:
+        self.dtype(host.dtype.name)
+        # the copy is PyTorch's own, writable and without negative strides
+        return self._torch.from_numpy(np.array(host, order="C")).to(self.array_device)
+
+    def to_host(self, array: Array) -> np.ndarray:
+        return np.array(array.detach().cpu().numpy())
+
+    def view(self, flat: Array, shape: tuple[int, ...], count: int) -> Array:
+        return flat[:count].view(shape)
+
+    def scatter(self, values: Array, places: Array, size: int) -> Array:
+        result = self._torch.zeros(size, dtype=values.dtype, device=self.array_device)
+        if self._on_host:  # PyTorch does not say which of several values stands
+            result.numpy()[places.numpy()] = values.numpy()
+        else:
+            result[places] = values
+        return result
+
+    # -- work ----------------------------------------------------------------------------------
+
+    def synchronize(self) -> None:
+        if not self._on_host:
+            self._torch.accelerator.synchronize(self.array_device)
+
+    def memory_info(self) -> tuple[int, int] | None:
+        if self.array_device.type not in {"cuda", "xpu"}:
+            return None
+        free, total = getattr(self._torch, self.array_device.type).mem_get_info(self.array_device)
+        return free, total
+
+    def random_bits(self, seed: int, stream: int, passes: int, count: int, first: int = 0) -> Array:
+        # PyTorch stores 32-bit words without a sign, but does not compare them
+        words = random.bits(seed, stream, passes, count, first)
+        return self.asarray(words.astype(np.int64))
+
+
+def _library() -> tuple[Any, str]:
+    """Return PyTorch, or None and why it is not there."""
+    try:
+        return import_module("torch"), ""
+    except Exception as error:  # whatever a broken installation raises
+        absent = isinstance(error, ModuleNotFoundError) and error.name == "torch"
+        install = 'PyTorch is not installed; pip install "demitasse[torch]"'
+        return None, install if absent else f"PyTorch cannot be imported: {error}"

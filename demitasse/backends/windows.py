@@ -1,0 +1,189 @@
+"""Geometry of windows that slide over images, for layers and for all backends.
+
+Pure integers, one entry for each spatial axis. Divisions round as Caffe's do.
+
+Source: Caffe, ``src/caffe/layers/base_conv_layer.cpp``, ``conv_layer.cpp``, ``deconv_layer.cpp``,
+``pooling_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import product
+
+from demitasse.backends.ops import Conv
+from demitasse.errors import ShapeError
+
+__all__ = ["ConvGeometry", "Shape", "Window"]
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window that slides over spatial axes.
+
+    Attributes:
+        kernel: Taps along each axis.
+        stride: Elements from one output position to the next.
+        pad: Elements added before and after each axis.
+        dilation: Elements from one tap to the next.
+    """
+
+    kernel: Shape
+    stride: Shape
+    pad: Shape
+    dilation: Shape
+
+    @property
+    def size(self) -> int:
+        """Number of taps."""
+        return math.prod(self.kernel)
+
+    @property
+    def extent(self) -> Shape:
+        """Elements from the first tap to the last, both included."""
+        return tuple(d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilation, strict=True))
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether every output position sees its own element alone."""
+        return all(
+            (k, s, p) == (1, 1, 0)
+            for k, s, p in zip(self.kernel, self.stride, self.pad, strict=True)
+        )
+
+    def taps(self) -> list[Shape]:
+        """Return the index of every tap, the last axis fastest."""
+        return list(product(*(range(k) for k in self.kernel)))
+
+    def convolved(self, spatial: Shape) -> Shape:
+        """Return the output size of a convolution of an image of size ``spatial``.
+
+        Raises:
+            ShapeError: The window does not fit.
+        """
+        # C's division: towards zero, so a window that sticks out by less than a stride counts
+        spans = zip(spatial, self.pad, self.extent, self.stride, strict=True)
+        out = tuple(int((n + 2 * p - e) / s) + 1 for n, p, e, s in spans)
+        return self._some(out, spatial)
+
+    def deconvolved(self, spatial: Shape) -> Shape:
+        """Return the output size of a transposed convolution of an image of size ``spatial``.
+
+        Raises:
+            ShapeError: Nothing is left between the pads.
+        """
+        spans = zip(spatial, self.stride, self.extent, self.pad, strict=True)
+        return self._some(tuple(s * (n - 1) + e - 2 * p for n, s, e, p in spans), spatial)
+
+    def pooled(self, spatial: Shape, *, ceil: bool) -> Shape:
+        """Return the output size of pooling an image of size ``spatial``.
+
+        With padding, a last window that would start beyond the image and its first pad is dropped.
+
+        Args:
+            spatial: Size of the image.
+            ceil: Whether a last window that sticks out of the padded image counts.
+
+        Raises:
+            ShapeError: The window does not fit.
+        """
+        out = []
+        for n, k, s, p in zip(spatial, self.kernel, self.stride, self.pad, strict=True):
+            span = n + 2 * p - k
+            count = (-(-span // s) if ceil else span // s) + 1
+            if any(self.pad):
+                count -= (count - 1) * s >= n + p
+                if (count - 1) * s >= n + p:
+                    count = 0
+            out.append(count)
+        return self._some(tuple(out), spatial)
+
+    def canvas(self, spatial: Shape, out: Shape) -> Shape:
+        """Return the size of the padded image, so large that all windows lie in it.
+
+        Args:
+            spatial: Size of the image.
+            out: Number of output positions along each axis.
+        """
+        needed = ((o - 1) * s + e for o, s, e in zip(out, self.stride, self.extent, strict=True))
+        return tuple(
+            max(n + 2 * p, room) for n, p, room in zip(spatial, self.pad, needed, strict=True)
+        )
+
+    def inside(self, spatial: Shape) -> tuple[slice, ...]:
+        """Return where an image of size ``spatial`` lies on its canvas."""
+        return tuple(slice(p, p + n) for n, p in zip(spatial, self.pad, strict=True))
+
+    def reach(self, tap: Shape, out: Shape) -> tuple[slice, ...]:
+        """Return the elements of the canvas that one tap sees, one for each output position."""
+        return tuple(
+            slice(t * d, t * d + (o - 1) * s + 1, s)
+            for t, d, o, s in zip(tap, self.dilation, out, self.stride, strict=True)
+        )
+
+    def _some(self, out: Shape, given: Shape) -> Shape:
+        if any(o <= 0 for o in out):
+            message = (
+                f"a window of {self.kernel} (stride {self.stride}, pad {self.pad}, dilation "
+                f"{self.dilation}) on {given} gives a size of {out}; every axis must be above 0: "
+                "use a larger input, a smaller kernel_size or more pad"
+            )
+            raise ShapeError(message)
+        return out
+
+
+@dataclass(frozen=True)
+class ConvGeometry:
+    """An image (n, C, *spatial), a map (n, M, *positions), and the window between them.
+
+    A convolution's bottom is the image, and its top the map; a transposed convolution's bottom is
+    the map, and its top the image. The weight is (M, C / group, *kernel) in both.
+
+    Attributes:
+        n: Samples.
+        group: Into how many parts the channels of both are divided.
+        channels: C, of the image.
+        maps: M, channels of the map.
+        spatial: Spatial axes of the image.
+        positions: Spatial axes of the map: output positions of the convolution.
+        window: Between them.
+    """
+
+    n: int
+    group: int
+    channels: int
+    maps: int
+    spatial: Shape
+    positions: Shape
+    window: Window
+
+    @classmethod
+    def between(cls, op: Conv, image: Shape, maps: Shape) -> ConvGeometry:
+        """Return the geometry of an operation whose image and map have these shapes."""
+        return cls(
+            n=math.prod(image[: op.axis]),
+            group=op.group,
+            channels=image[op.axis],
+            maps=maps[op.axis],
+            spatial=image[op.axis + 1 :],
+            positions=maps[op.axis + 1 :],
+            window=Window(op.kernel, op.stride, op.pad, op.dilation),
+        )
+
+    @property
+    def image_plane(self) -> int:
+        """Elements of one channel of an image."""
+        return math.prod(self.spatial)
+
+    @property
+    def map_plane(self) -> int:
+        """Elements of one channel of a map."""
+        return math.prod(self.positions)
+
+    @property
+    def height(self) -> int:
+        """Rows of the columns of one group: channels times taps."""
+        return self.channels // self.group * self.window.size

@@ -1,0 +1,66 @@
+"""What runs each layer, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from demitasse.cli.output import bytes_text, table
+from demitasse.cli.timing import Timing
+from demitasse.plan.report import LayerReport
+
+__all__ = ["running_table", "timing_table"]
+
+RUNS = ("layer", "type", "forward runs", "backward runs")
+REASON = "why nothing faster"
+
+
+def running_table(layers: Sequence[LayerReport]) -> str:
+    """Return what code runs each layer, least bytes moved by a forward pass, and why no faster."""
+    head = (*RUNS, "bytes", "scratch", REASON)
+    rows = [
+        (*_runs(layer), _size(layer.bytes), _size(layer.workspace), _why(layer)) for layer in layers
+    ]
+    return table(head, rows)
+
+
+def timing_table(timing: Timing) -> str:
+    """Return the same with times in milliseconds, and shares of the device's peak in per cent."""
+    head = (*RUNS, "forward", "backward", "of peak", "bytes", REASON)
+    rows: list[tuple[object, ...]] = []
+    times = zip(timing.layers, timing.layer_forward, timing.layer_backward, strict=True)
+    for layer, forward, backward in times:
+        if layer.part_of and not backward:
+            rows.append((*_runs(layer), None, None, "", "", ""))
+            continue
+        spent = (0.0 if layer.part_of else forward) + (backward or 0.0)
+        work = layer.multiply_adds + (0 if backward is None else layer.backward_multiply_adds)
+        moved = layer.bytes + (0 if backward is None else layer.backward_bytes)
+        share = _share(work, spent, timing.peak)
+        first = None if layer.part_of else forward
+        rows.append((*_runs(layer), first, backward, share, _size(moved), _why(layer)))
+    return (
+        f"{table(head, rows)}\n\nTimes in ms. A large product of matrices reaches "
+        f"{timing.peak:.0f} GFLOP/s here: work by the definition is a share of that, which code "
+        "that needs fewer operations can exceed."
+    )
+
+
+def _runs(layer: LayerReport) -> tuple[str, str, str, str]:
+    along = f" (with {', '.join(layer.fused)})" if layer.fused else ""
+    forward = f"in {layer.part_of}" if layer.part_of else layer.code + along
+    return layer.name, layer.type, forward, layer.backward_code
+
+
+def _why(layer: LayerReport) -> str:
+    alone = f"not with the next: {layer.why_alone}" if layer.why_alone else ""
+    return "; ".join(filter(None, (layer.why, alone)))
+
+
+def _size(count: int) -> str:
+    return bytes_text(count) if count else ""
+
+
+def _share(multiply_adds: int, milliseconds: float, peak: float) -> str:
+    if not multiply_adds or not milliseconds or not peak:
+        return ""
+    return f"{2 * multiply_adds / (milliseconds * 1e6) / peak:.0%}"

@@ -1,0 +1,104 @@
+"""The two sides of a memory: its array on the host, and its array on a device.
+
+A side knows its array, and what must be waited for or looked after before the array is touched.
+Which side is newest, and when to copy from one to the other, is for ``SyncedMemory`` to decide.
+"""
+
+from __future__ import annotations
+
+import weakref
+
+import numpy as np
+
+from demitasse.backends.arrays import Array, Event, PrivateLayout
+from demitasse.device import Device
+from demitasse.memory.leases import Lease
+from demitasse.memory.transfers import transfers
+
+__all__ = ["DeviceSide", "HostSide"]
+
+
+class HostSide:
+    """The array on the host.
+
+    Attributes:
+        array: One-dimensional; None until the host side is first used.
+    """
+
+    __slots__ = ("_lease", "_pending", "array")
+
+    def __init__(self) -> None:
+        self.array: np.ndarray | None = None
+        self._lease: weakref.ref[Lease] | None = None
+        self._pending: Event | None = None
+
+    def replace(self, array: np.ndarray | None) -> None:
+        """Use another array from now on, which no live view shows; None for one made later."""
+        self.wait()
+        self.array, self._lease = array, None
+
+    @property
+    def leased(self) -> bool:
+        """Whether somebody holds a live view of the array."""
+        return self._lease is not None and self._lease() is not None
+
+    def view(self, host: np.ndarray) -> np.ndarray:
+        """Return a live, writable view of ``host``, which is our array. Shape: (size,)."""
+        lease = self._lease() if self._lease is not None else None
+        if lease is None or lease.host is not host:
+            lease = Lease(host)
+            self._lease = weakref.ref(lease)
+        return np.asarray(lease)
+
+    def pend(self, copy: Event | None) -> None:
+        """Note a copy to a device that may still read from the array."""
+        self._pending = copy
+
+    def wait(self) -> None:
+        """Wait until no copy reads from the array any more, so that it may be written."""
+        if self._pending is not None:
+            self._pending.synchronize()
+            self._pending = None
+
+
+class DeviceSide:
+    """The array on a device, in C order or in a backend's private layout.
+
+    Attributes:
+        array: One-dimensional; None until the device side is first used.
+        device: The device that the array is on.
+        layout: The private layout that the array is in; None for C order.
+    """
+
+    __slots__ = ("array", "device", "layout")
+
+    def __init__(self, device: Device) -> None:
+        self.array: Array | None = None
+        self.device = device
+        self.layout: PrivateLayout | None = None
+
+    def replace(
+        self, array: Array | None, device: Device, layout: PrivateLayout | None = None
+    ) -> None:
+        """Use another array from now on; None for one made later."""
+        self.array, self.device, self.layout = array, device, layout
+
+    def copy_to(self, host: np.ndarray) -> None:
+        """Write the elements in C order to the beginning of ``host``, and wait for it."""
+        backend = self.device.backend
+        if self.layout is not None:
+            backend.unpack(self.array, self.layout, host)
+            transfers.note(reorders=1)
+        else:
+            backend.download(self.array, host)
+            transfers.note(down=host.nbytes)
+
+    def copy_from(self, host: np.ndarray) -> Event | None:
+        """Start copying ``host``, of our size, into the array, which is in C order.
+
+        Returns:
+            What to wait for before ``host`` may be overwritten, or None when it already may.
+        """
+        event = self.device.backend.upload(host, self.array)
+        transfers.note(up=host.nbytes)
+        return event

@@ -1,0 +1,60 @@
+"""Pytest's options and fixtures for the conformance tests."""
+
+from __future__ import annotations
+
+import pytest
+
+from demitasse.device import Device
+from demitasse.errors import DeviceError
+
+__all__ = ["device", "dtype"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--device`` and ``--dtype``."""
+    group = parser.getgroup("demitasse", "Demitasse's conformance tests")
+    group.addoption("--device", metavar="NAME", default="cpu", help="device to test; default: cpu")
+    group.addoption(
+        "--dtype",
+        metavar="NAME[,NAME]",
+        default="float32,float64",
+        help="what nets compute in; default: float32,float64",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """End at once where the device is not there."""
+    try:
+        Device(config.getoption("--device"))
+    except DeviceError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Say what is tested."""
+    tested = Device(config.getoption("--device"))
+    return f"device: {tested} ({type(tested.backend).__module__}.{type(tested.backend).__name__})"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test that asks for ``dtype`` once for each."""
+    if "dtype" in metafunc.fixturenames:
+        names = metafunc.config.getoption("--dtype").split(",")
+        metafunc.parametrize("dtype", names, indirect=True)
+
+
+@pytest.fixture
+def device(request: pytest.FixtureRequest) -> Device:
+    """The device that is tested."""
+    return Device(request.config.getoption("--device"))
+
+
+@pytest.fixture
+def dtype(request: pytest.FixtureRequest, device: Device) -> str:
+    """What nets compute in; skips where the device refuses it."""
+    name: str = request.param
+    try:
+        device.backend.dtype(name)
+    except DeviceError as error:
+        pytest.skip(str(error))
+    return name

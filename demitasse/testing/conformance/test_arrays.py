@@ -1,0 +1,326 @@
+"""What :class:`demitasse.backends.base.Backend` says of arrays, transfers and random words."""
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from demitasse.backends import backend_class, devices_of, random
+from demitasse.backends.arrays import Array
+from demitasse.backends.base import Backend
+from demitasse.device import Device
+from demitasse.errors import DeviceError
+
+DTYPES = ["float32", "float64", "int32", "int64"]
+
+
+@pytest.fixture(params=DTYPES)
+def kind(request: pytest.FixtureRequest, device: Device) -> str:
+    """A dtype that memories have; skips where the device refuses it."""
+    try:
+        device.backend.dtype(request.param)
+    except DeviceError as error:
+        pytest.skip(str(error))
+    return str(request.param)
+
+
+def uploaded(backend: Backend, values: np.ndarray) -> Array:
+    """A memory's device side that holds the values."""
+    side = backend.zeros(values.size, values.dtype.name)
+    event = backend.upload(values, side)
+    if event is not None:
+        event.synchronize()
+    return side
+
+
+def downloaded(backend: Backend, side: Array, dtype: str = "float32") -> Any:
+    """What a memory's device side holds."""
+    host = np.full(side.shape, 77, dtype)
+    backend.download(side, host)
+    return host.tolist()
+
+
+# -- names ---------------------------------------------------------------------------------------
+
+
+def test_the_device_is_listed_under_its_name(device):
+    assert str(device) in devices_of(device.kind)
+
+
+def test_devices_begin_with_the_name_they_are_found_by(device):
+    names = [name.partition(":")[0] for name in backend_class(device.kind).devices()]
+
+    assert device.kind in {*names, "cpu"}  # `cpu` is numpy where oneDNN is not there
+
+
+def test_a_device_that_is_not_there_is_refused(device):
+    with pytest.raises(DeviceError, match=str(device)):
+        Device(f"{device.kind}:no such index")
+
+
+def test_the_device_can_be_waited_for_and_tells_its_memory(device):
+    device.backend.synchronize()
+    memory = device.backend.memory_info()
+
+    assert memory is None or 0 <= memory[0] <= memory[1]
+
+
+# -- one-dimensional arrays ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 1, 5])
+def test_new_memory_is_zero_and_one_dimensional(device, kind, size):
+    side = device.backend.zeros(size, kind)
+
+    assert tuple(side.shape) == (size,)
+    assert side.dtype == device.backend.dtype(kind)
+    assert downloaded(device.backend, side, kind) == [0] * size
+
+
+def test_host_memory_is_zero_writable_and_in_one_piece(device, kind):
+    host = device.backend.empty_host(5, kind)
+
+    assert host.dtype == kind
+    assert host.flags.c_contiguous
+    assert host.flags.writeable
+    assert host.tolist() == [0] * 5
+
+
+def test_what_goes_up_comes_down(device, kind):
+    values = np.array([3, -1, 0, 2, 100], kind)
+
+    side = uploaded(device.backend, values)
+
+    assert downloaded(device.backend, side, kind) == values.tolist()
+
+
+def test_every_value_goes_up(device):
+    values = np.array([np.nan, np.inf, -np.inf, -0.0, 1e-45], np.float32)
+
+    side = uploaded(device.backend, values)
+    host = np.zeros(5, np.float32)
+    device.backend.download(side, host)
+
+    assert host.tobytes() == values.tobytes()
+
+
+def test_the_host_side_may_be_overwritten_when_the_upload_is_waited_for(device):
+    values = np.arange(5, dtype=np.float32)
+    side = uploaded(device.backend, values)
+
+    values[...] = 9
+
+    assert downloaded(device.backend, side) == [0, 1, 2, 3, 4]
+
+
+def test_host_arrays_that_refuse_writes_go_up(device):
+    values = np.arange(5, dtype=np.float32)
+    values.flags.writeable = False
+
+    assert downloaded(device.backend, uploaded(device.backend, values)) == [0, 1, 2, 3, 4]
+
+
+# -- views -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(6,), (2, 3), (1, 3, 1, 2), (6, 1)])
+def test_views_write_through(device, shape):
+    side = device.backend.zeros(6, "float32")
+    view = device.backend.view(side, shape, 6)
+
+    view[...] = device.backend.asarray(np.arange(6, dtype=np.float32).reshape(shape))
+
+    assert tuple(view.shape) == shape
+    assert downloaded(device.backend, side) == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(("shape", "count"), [((2, 2), 4), ((), 1), ((0, 3), 0)])
+def test_views_of_the_beginning_write_there_alone(device, shape, count):
+    side = uploaded(device.backend, np.full(6, 7, np.float32))
+
+    device.backend.view(side, shape, count)[...] = 1.0
+
+    assert downloaded(device.backend, side) == [1] * count + [7] * (6 - count)
+
+
+def test_views_see_what_is_written_later(device):
+    side = device.backend.zeros(6, "float32")
+    view = device.backend.view(side, (2, 3), 6)
+
+    device.backend.upload(np.arange(6, dtype=np.float32), side)
+
+    assert device.backend.to_host(view).tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_views_compute_in_place(device):
+    side = uploaded(device.backend, np.arange(6, dtype=np.float32))
+    view = device.backend.view(side, (2, 3), 6)
+    other = device.backend.asarray(np.array([[1, 1, 1], [2, 2, 2]], np.float32))
+
+    with device.backend.enter():
+        view += other
+        view *= 2.0
+        view -= other
+
+    assert downloaded(device.backend, side) == [1, 3, 5, 8, 10, 12]
+
+
+def test_slices_are_assigned_to(device):
+    side = uploaded(device.backend, np.zeros(12, np.float32))
+    view = device.backend.view(side, (3, 4), 12)
+
+    with device.backend.enter():
+        view[1:, ::2] = device.backend.asarray(np.array([[1, 2], [3, 4]], np.float32))
+        view[0, ...] = -1.0
+
+    assert downloaded(device.backend, side) == [-1] * 4 + [1, 0, 2, 0, 3, 0, 4, 0]
+
+
+def test_guarded_arrays_have_the_same_values(device):
+    side = uploaded(device.backend, np.arange(3, dtype=np.float32))
+
+    guarded = device.backend.guard(device.backend.view(side, (3,), 3))
+
+    assert device.backend.to_host(guarded).tolist() == [0, 1, 2]
+
+
+# -- arrays of any shape ---------------------------------------------------------------------------
+
+HOST_ARRAYS: dict[str, np.ndarray] = {
+    "no axes": np.array(2.5, np.float32),
+    "empty": np.zeros((0, 3), np.float32),
+    "three axes": np.arange(12, dtype=np.float32).reshape(2, 3, 2),
+    "turned round": np.arange(6, dtype=np.float32)[::-1],
+    "transposed": np.arange(6, dtype=np.float32).reshape(2, 3).T,
+    "with gaps": np.arange(12, dtype=np.float32).reshape(3, 4)[:, ::2],
+    "bytes": np.array([0, 255], np.uint8),
+    "truths": np.array([True, False]),
+}
+
+
+@pytest.mark.parametrize("name", HOST_ARRAYS)
+def test_host_arrays_of_any_kind_become_device_arrays(device, name):
+    given = HOST_ARRAYS[name]
+
+    there = device.backend.asarray(given)
+    back = device.backend.to_host(there)
+
+    assert tuple(there.shape) == given.shape
+    assert back.dtype == given.dtype
+    assert back.tolist() == given.tolist()
+
+
+def test_device_arrays_are_copies(device):
+    given = np.arange(4, dtype=np.float32)
+    there = device.backend.asarray(given)
+
+    given[...] = 9
+
+    assert device.backend.to_host(there).tolist() == [0, 1, 2, 3]
+
+
+def test_host_arrays_are_copies(device):
+    side = uploaded(device.backend, np.arange(4, dtype=np.float32))
+    there = device.backend.view(side, (2, 2), 4)
+    back = device.backend.to_host(there)
+
+    back[...] = 9
+
+    assert downloaded(device.backend, side) == [0, 1, 2, 3]
+
+
+def test_results_of_the_namespace_come_down(device):
+    backend = device.backend
+    values = backend.asarray(np.arange(6, dtype=np.float32).reshape(2, 3))
+
+    with backend.enter():
+        total = backend.xp.sum(values)
+        turned = backend.xp.flip(backend.xp.permute_dims(values, (1, 0)), axis=1)
+
+    assert float(backend.to_host(total)) == 15
+    assert backend.to_host(turned).tolist() == [[3, 0], [4, 1], [5, 2]]
+
+
+def test_arrays_are_made_on_the_device(device):
+    backend = device.backend
+
+    made = backend.xp.zeros((2, 2), dtype=backend.dtype("float32"), device=backend.array_device)
+    with backend.enter():
+        total = made + backend.asarray(np.ones((2, 2), np.float32))
+
+    assert backend.to_host(total).tolist() == [[1, 1], [1, 1]]
+
+
+def test_scattered_values_land_at_their_places(device, kind):
+    backend = device.backend
+    values = backend.asarray(np.array([5, 6, 7], kind))
+
+    with backend.enter():
+        found = backend.scatter(values, backend.asarray(np.array([4, 0, 2])), 6)
+
+    assert backend.to_host(found).tolist() == [6, 0, 7, 0, 5, 0]
+    assert found.dtype == backend.dtype(kind)
+
+
+def test_of_values_for_one_place_one_stands(device):
+    backend = device.backend
+    count = 50_000  # enough for a library to use several threads
+
+    with backend.enter():
+        found = backend.scatter(
+            backend.asarray(np.arange(count, dtype=np.float32)),
+            backend.asarray(np.arange(count) % 3),
+            3,
+        )
+
+    assert [int(value) % 3 for value in backend.to_host(found)] == [0, 1, 2]
+
+
+# -- work ------------------------------------------------------------------------------------------
+
+
+def test_overflow_and_nan_are_values(device):
+    backend = device.backend
+    values = backend.asarray(np.array([3e38, 0.0, -1.0], np.float32))
+
+    with backend.enter(), backend.enter():
+        found = [values * 10.0, values / values, backend.xp.log(values)]
+
+    host = [backend.to_host(array) for array in found]
+    assert np.isinf(host[0][0])
+    assert np.isnan(host[1][1])
+    assert np.isinf(host[2][1])
+    assert np.isnan(host[2][2])
+
+
+def test_errors_leave_a_pass_as_they_are(device):
+    with pytest.raises(KeyError, match="mine"), device.backend.enter():
+        raise KeyError("mine")
+
+
+def test_another_thread_may_use_the_device(device):
+    backend, found = device.backend, []
+    values = backend.asarray(np.arange(4, dtype=np.float32))
+
+    def work() -> None:
+        with backend.enter():
+            found.append(backend.to_host(values * 2.0).tolist())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+    assert found == [[0, 2, 4, 6]]
+
+
+@pytest.mark.parametrize(
+    ("seed", "stream", "passes", "count", "first"),
+    [(1, 2, 3, 20, 0), (0, 0, 0, 1, 0), (7, 5, 0, 33, 13), (2**63 + 5, 2**32 - 1, 2**40, 9, 8)],
+)
+def test_random_words_are_the_same_everywhere(device, seed, stream, passes, count, first):
+    with device.backend.enter():
+        words = device.backend.random_bits(seed, stream, passes, count, first)
+
+    want = random.bits(seed, stream, passes, count, first)
+    assert device.backend.to_host(words).tolist() == want.tolist()

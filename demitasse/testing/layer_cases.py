@@ -1,0 +1,483 @@
+"""Layers of every type, small enough to be tried on every device: their prototxts and bottoms.
+
+Types with a gradient have a case for every option that changes what they compute; tests of the
+project hold them against differences of the tops. :mod:`demitasse.testing.conformance` runs all of
+them on a device of anybody's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+__all__ = ["CASES", "OTHER_CASES", "LayerCase"]
+
+Table = Mapping[str, Sequence[tuple[Any, ...]]]
+
+
+@dataclass(frozen=True)
+class LayerCase:
+    """One layer and its bottoms.
+
+    Attributes:
+        type: The layer's type.
+        number: Which case of the type it is.
+        fields: Text of the layer's message besides name and type. Bottoms and tops need no names.
+        bottoms: Values of the bottoms.
+        phase: "TRAIN" or "TEST".
+        passes: Forward passes after which the shapes of the tops are known.
+        check: Options of ``check_gradients``.
+    """
+
+    type: str
+    number: int
+    fields: str
+    bottoms: tuple[np.ndarray, ...]
+    phase: str = "TRAIN"
+    passes: int = 0
+    check: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """Prototxt of the layer, as ``make_layer`` takes it."""
+        return f'type: "{self.type}" {self.fields}'
+
+    def __str__(self) -> str:
+        return f"{self.type}-{self.number}"
+
+
+RNG = np.random.default_rng(7)
+
+
+def apart(*shape: int, low: float = -1.5, high: float = 1.5) -> np.ndarray:
+    """Return values in no order, all different, none near 0, where many functions have a kink."""
+    values: np.ndarray = np.linspace(low, high, int(np.prod(shape)) // 2 * 2 + 2)
+    values = values[values != 0]
+    return RNG.permutation(values)[: int(np.prod(shape))].reshape(shape)
+
+
+FILLER = 'filler { type: "gaussian" std: 0.7 }'
+
+
+def filler(*names: str) -> str:
+    """Return gaussian fillers of these parameters."""
+    return " ".join(f"{name}_{FILLER}" for name in names)
+
+
+WB = filler("weight", "bias")
+IMAGE, ROWS = apart(2, 4, 4, 3), apart(3, 4)
+FLAT = apart(2, 3, 4)
+CONT = np.array([[0.0, 0], [1, 1], [1, 0]])  # no state is carried from pass to pass
+STEPS = apart(3, 2, 4)
+SCORES, CLASSES = apart(3, 4, 2), np.array([[0, 3], [1, 1], [2, 0.0]])
+SCORES_2D, LABELS = apart(3, 4), np.array([3.0, 0, 2])
+TARGETS = (RNG.random((3, 4)) * 0.8 + 0.1).round(3)
+WHOLE_TARGETS = np.array([[0.0, 1, 2, 1], [1, 0, 1, 2], [2, 1, 0, 0]])
+REGIONS = np.array([[0.0, 0, 0, 40, 60], [1, 10, 20, 62, 62]])
+IN_PLACE = 'bottom: "x" top: "x"'
+
+WINDOWS = [
+    f"num_output: 4 kernel_size: 3 group: 2 pad: 1 stride: 2 {WB}",
+    f"num_output: 3 kernel_h: 3 kernel_w: 2 stride_h: 2 stride_w: 1 pad_h: 0 pad_w: 1 {WB}",
+    f"num_output: 2 kernel_size: 2 dilation: 2 force_nd_im2col: true bias_term: false {WB}",
+    f"num_output: 2 kernel_size: 3 pad: 1 axis: -2 {WB}",
+]
+NORMALIZATIONS = [f"normalization: {mode}" for mode in ("FULL", "VALID", "BATCH_SIZE", "NONE")]
+
+# type -> (fields and other text, bottoms); more may follow: the phase, passes before the shapes are
+# known, and options of check_gradients
+GRADIENT_TABLE: Table = {
+    "Convolution": [(f"convolution_param {{ {w} }}", [IMAGE]) for w in WINDOWS],
+    "Deconvolution": [(f"convolution_param {{ {w} }}", [IMAGE]) for w in WINDOWS],
+    "ConvolutionDepthwise": [
+        (f"convolution_param {{ num_output: 4 kernel_size: 3 {WB} }}", [IMAGE]),
+    ],
+    "DepthwiseConvolution": [
+        (f"convolution_param {{ num_output: 8 group: 4 kernel_size: 3 {WB} }}", [IMAGE]),
+    ],
+    "Im2col": [
+        ("convolution_param { kernel_size: 2 stride: 2 pad: 1 dilation: 2 }", [IMAGE]),
+        (
+            "convolution_param { kernel_h: 3 kernel_w: 2 stride_h: 1 stride_w: 2 pad_h: 1 pad_w: 0 "
+            "force_nd_im2col: true }",
+            [IMAGE],
+        ),
+        ("convolution_param { kernel_size: 2 axis: 2 }", [IMAGE]),
+    ],
+    "Interp": [
+        ("interp_param { height: 3 width: 7 }", [IMAGE]),
+        ("interp_param { zoom_factor: 2 pad_beg: -1 pad_end: -1 }", [IMAGE]),
+        ("interp_param { shrink_factor: 2 }", [IMAGE]),
+        ("interp_param { shrink_factor: 2 zoom_factor: 3 }", [IMAGE]),
+    ],
+    "Pooling": [
+        ("pooling_param { pool: MAX kernel_size: 3 stride: 2 pad: 1 }", [IMAGE]),
+        ("pooling_param { pool: AVE kernel_size: 3 stride: 2 pad: 1 round_mode: FLOOR }", [IMAGE]),
+        (
+            "pooling_param { pool: AVE kernel_h: 3 kernel_w: 2 stride_h: 2 stride_w: 3 pad_h: 1 "
+            "pad_w: 1 round_mode: CEIL }",
+            [IMAGE],
+        ),
+        ("pooling_param { pool: MAX global_pooling: true }", [IMAGE]),
+        ("pooling_param { pool: AVE global_pooling: true }", [IMAGE]),
+        ("pooling_param { pool: STOCHASTIC kernel_size: 2 stride: 2 }", [abs(IMAGE)]),
+        (
+            "pooling_param { pool: STOCHASTIC kernel_size: 2 }",
+            [abs(IMAGE)],
+            {"phase": "TEST"},
+        ),
+    ],
+    "Reorg": [
+        ("reorg_param { stride: 2 }", [IMAGE[..., :2]]),
+        ("reorg_param { stride: 2 reverse: true }", [IMAGE]),
+    ],
+    "SPP": [
+        (f"spp_param {{ pyramid_height: {n} pool: {pool} }}", [apart(1, 2, 4, 5)])
+        for n, pool in ((1, "AVE"), (2, "MAX"), (2, "AVE"))
+    ]
+    + [("spp_param { pyramid_height: 1 pool: STOCHASTIC }", [abs(FLAT[None])])],
+    "Upsample": [
+        ("upsample_param { scale: 3 }", [IMAGE]),
+        (
+            "upsample_param { scale: 2 pad_out_h: true pad_out_w: true }",
+            [apart(1, 1, 2, 2), [[[[0, 2], [4, 8]]]]],
+        ),
+        (
+            "upsample_param { scale_h: 2 scale_w: 3 }",
+            [apart(1, 1, 2, 2), [[[[0, 5], [13, 23]]]]],
+        ),
+        (
+            "upsample_param { upsample_h: 3 upsample_w: 4 }",
+            [apart(1, 1, 2, 2), [[[[0, 3], [7, 11]]]]],
+        ),
+    ],
+    "AbsVal": [("", [ROWS])],
+    "BNLL": [("", [ROWS]), (IN_PLACE, [ROWS])],
+    "Clip": [
+        (f"{place} clip_param {{ min: -0.81 max: 0.49 }}", [ROWS]) for place in ("", IN_PLACE)
+    ],
+    "Dropout": [
+        (f"{place} dropout_param {{ dropout_ratio: 0.3 }}", [ROWS], {"phase": phase})
+        for place in ("", IN_PLACE)
+        for phase in ("TRAIN", "TEST")
+    ],
+    "ELU": [
+        (f"{place} elu_param {{ alpha: {alpha} }}", [ROWS])
+        for place in ("", IN_PLACE)
+        for alpha in (0.4, 0, -0.4)
+    ],
+    "Exp": [
+        (f"{place} exp_param {{ {fields} }}", [ROWS])
+        for place in ("", IN_PLACE)
+        for fields in ("", "base: 2 scale: -0.5 shift: 0.3")
+    ],
+    "Log": [
+        (f"{place} log_param {{ {fields} }}", [ROWS])
+        for place in ("", IN_PLACE)
+        for fields in ("shift: 3", "base: 10 scale: -0.5 shift: 2")
+    ],
+    "Power": [
+        (f"{place} power_param {{ {fields} }}", [ROWS])
+        for place in ("", IN_PLACE)
+        for fields in ("power: 3 scale: 0.5 shift: 2", "power: -0.5 shift: 3", "power: 0", "")
+    ],
+    "PReLU": [
+        (f"{place} prelu_param {{ {fields} }}", [FLAT])
+        for place in ("", IN_PLACE)
+        for fields in ("filler { value: 0.6 }", "channel_shared: true")
+    ],
+    "ReLU": [
+        ("relu_param { negative_slope: 0.3 }", [ROWS]),
+        (f"{IN_PLACE} relu_param {{ negative_slope: -0.3 }}", [ROWS]),
+        (IN_PLACE, [ROWS]),
+    ],
+    "ReLU6": [
+        ("relu6_param { negative_slope: 0.3 }", [5 * ROWS]),
+        (IN_PLACE, [5 * ROWS]),
+    ],
+    "Sigmoid": [("", [ROWS]), (IN_PLACE, [ROWS])],
+    "Swish": [("swish_param { beta: 1.7 }", [ROWS]), (IN_PLACE, [ROWS])],
+    "TanH": [("", [ROWS]), (IN_PLACE, [ROWS])],
+    "BatchNorm": [
+        (
+            f"{place} batch_norm_param {{ {fields} eps: 0.1 moving_average_fraction: 0.5 }}",
+            [IMAGE],
+            {"check_params": scaled and [3, 4]},
+        )
+        for place in ("", IN_PLACE)
+        for fields, scaled in (
+            ("", False),
+            ("scale_bias: true", True),
+            (f"use_global_stats: false {filler('scale', 'bias')}", True),
+        )
+    ],
+    "BN": [
+        (f"bn_param {{ {filler('scale', 'shift')} bn_mode: LEARN }}", [IMAGE]),
+        (f"bn_param {{ {filler('scale', 'shift')} bn_mode: INFERENCE }}", [IMAGE]),
+        (
+            f"bn_param {{ {filler('slope', 'bias')} momentum: 0.5 eps: 0.01 }}",
+            [IMAGE],
+            {"check_params": [0, 1]},
+        ),
+        (
+            f"bn_param {{ {filler('slope', 'bias')} frozen: true }}",
+            [IMAGE],
+            {"check_params": False},
+        ),
+    ],
+    "LRN": [
+        ("lrn_param { local_size: 3 alpha: 2 beta: 0.6 k: 1.5 }", [IMAGE]),
+        ("lrn_param { local_size: 3 alpha: 2 beta: 0.6 norm_region: WITHIN_CHANNEL }", [IMAGE]),
+        ("lrn_param { norm_region: ACROSS_CHANNELS }", [IMAGE]),
+    ],
+    "MVN": [
+        ("", [IMAGE]),
+        ("mvn_param { across_channels: true }", [IMAGE]),
+        ("mvn_param { normalize_variance: false across_channels: true }", [IMAGE]),
+    ],
+    "Normalize": [
+        (f"norm_param {{ eps: 0.1 {filler('scale')} {fields} }}", [IMAGE[:, :2, :3]])
+        for fields in (
+            "",
+            "across_spatial: false",
+            "channel_shared: false",
+            "across_spatial: false channel_shared: false",
+        )
+    ],
+    "Softmax": [
+        (f"{place} softmax_param {{ axis: {axis} }}", [FLAT])
+        for place in ("", IN_PLACE)
+        for axis in (1, 0, -1)
+    ],
+    "Axpy": [("", [apart(2, 4), IMAGE, apart(2, 4, 4, 3)])],
+    "Bias": [
+        (f"{place} bias_param {{ axis: {axis} num_axes: {n} {FILLER} }}", [FLAT])
+        for place in ("", IN_PLACE)
+        for axis, n in ((1, 1), (0, -1), (-1, 1), (1, 0))
+    ]
+    + [("bias_param { axis: 0 }", [FLAT, apart(2, 3)])],
+    "Eltwise": [
+        (f"{place} eltwise_param {{ {fields} }}", list(apart(n, 3, 4)))
+        for n in (2, 3)
+        for place in ("", " ".join(f'bottom: "{name}"' for name in "xyz"[:n]) + ' top: "x"')
+        for fields in (
+            "operation: PROD",
+            "operation: PROD stable_prod_grad: false",
+            "operation: SUM",
+            f"coeff: -2 coeff: 0.5 {'coeff: 3' * (n - 2)}",
+            "operation: MAX",
+        )
+    ],
+    "Embed": [
+        (f"embed_param {{ num_output: 2 input_dim: 4 {fields} {WB} }}", [[[0, 3], [3, 1]]])
+        for fields in ("", "bias_term: false")
+    ],
+    "InnerProduct": [
+        (f"inner_product_param {{ num_output: 3 {fields} {WB} }}", [FLAT])
+        for fields in (
+            "",
+            "axis: 2",
+            "axis: -1 transpose: true",
+            "axis: 0",
+            "bias_term: false",
+            "transpose: true bias_term: false",
+        )
+    ],
+    "LSTM": [
+        (f"recurrent_param {{ num_output: 3 {WB} }}", [STEPS, CONT]),
+        (f"recurrent_param {{ num_output: 3 {WB} }}", [STEPS, CONT, apart(2, 5)]),
+    ],
+    "LSTMUnit": [("", [apart(1, 3, 2), apart(1, 3, 8), [[0.0, 1, 1]]])],
+    "RNN": [
+        (f"recurrent_param {{ num_output: 3 {WB} }}", [STEPS, CONT]),
+        (f"recurrent_param {{ num_output: 3 {WB} }}", [STEPS, CONT, apart(2, 5)]),
+    ],
+    "Reduction": [
+        (f"reduction_param {{ operation: {operation} axis: {axis} coeff: -0.4 }}", [FLAT])
+        for operation in ("SUM", "ASUM", "SUMSQ", "MEAN")
+        for axis in (0, 1, -1)
+    ],
+    "Scale": [
+        (
+            f"{place} scale_param {{ axis: {axis} num_axes: {n} bias_term: {bias} "
+            f"{FILLER} {filler('bias')} }}",
+            [FLAT],
+        )
+        for place in ("", IN_PLACE)
+        for axis, n, bias in ((1, 1, "true"), (0, -1, "false"), (-1, 1, "true"), (1, 0, "true"))
+    ]
+    + [
+        (f"scale_param {{ axis: 0 bias_term: {bias} {filler('bias')} }}", [FLAT, apart(2, 3)])
+        for bias in ("true", "false")
+    ],
+    "BatchReindex": [("", [FLAT, [1, 0, 1, 1]])],
+    "Concat": [
+        (f"concat_param {{ {field} }}", [FLAT, apart(2, 3, 4)])
+        for field in ("axis: 0", "axis: -1", "concat_dim: 1")
+    ],
+    "Crop": [
+        ("crop_param { axis: 1 offset: 1 offset: 2 offset: 0 }", [IMAGE, np.zeros((2, 2, 2, 3))]),
+        ("crop_param { axis: 2 offset: 1 }", [IMAGE, np.zeros((2, 4, 3, 2))]),
+    ],
+    "Filter": [('top: "a" top: "b"', [ROWS, apart(3, 2), [1, 0, 1]], {"passes": 1})],
+    "Permute": [("permute_param { order: 2 order: 0 }", [FLAT])],
+    "ShuffleChannel": [("shuffle_channel_param { group: 2 }", [IMAGE])],
+    "Slice": [
+        (f"slice_param {{ {fields} }} {' '.join(f'top: {n!r}' for n in names)}", [IMAGE])
+        for fields, names in (
+            ("axis: -2 slice_point: 1 slice_point: 3", "abc"),
+            ("slice_dim: 1", "ab"),
+        )
+    ],
+    "Split": [('top: "a" top: "b" top: "c"', [ROWS])],
+    "Tile": [(f"tile_param {{ axis: {axis} tiles: 3 }}", [FLAT]) for axis in (0, 1, -1)],
+    "CenterLoss": [
+        (
+            f"center_loss_param {{ num_output: 4 axis: 1 {filler('center')} }}",
+            [ROWS, LABELS],
+            {"check_params": False},  # centres follow a rule that is no derivative
+        )
+    ],
+    "ContrastiveLoss": [
+        (
+            f"contrastive_loss_param {{ margin: {margin} legacy_version: {legacy} }}",
+            [ROWS, 0.3 * apart(3, 4), [1, 0, 0]],
+            {"threshold": 1e-3},  # Caffe adds a little to the distance it divides by
+        )
+        for margin, legacy in ((1.3, "false"), (4, "false"), (9, "true"))
+    ],
+    "EuclideanLoss": [("", [ROWS, apart(3, 4)]), ("loss_weight: -2.5", [ROWS, apart(3, 4)])],
+    "FocalLoss": [
+        (f"focal_loss_param {{ {fields} }}", [SCORES, CLASSES])
+        for fields in ("alpha: 0.7 gamma: 3", "gamma: 0")
+    ]
+    + [
+        (f"loss_param {{ ignore_label: 1 {mode} }} {axis}", [scores, labels])
+        for mode in (*NORMALIZATIONS, "normalize: true", "normalize: false")
+        for axis, scores, labels in (
+            ("softmax_param { axis: -2 }", SCORES, CLASSES),
+            ("", ROWS, WHOLE_TARGETS),
+        )
+    ],
+    "HingeLoss": [
+        (f"hinge_loss_param {{ norm: {norm} }}", [1.3 * SCORES_2D, LABELS]) for norm in ("L1", "L2")
+    ],
+    "InfogainLoss": [
+        (
+            f"infogain_loss_param {{ axis: {axis} }} loss_param {{ {mode} {ignore} }}",
+            [scores, labels, abs(apart(4, 4))],
+        )
+        for mode in NORMALIZATIONS
+        for ignore in ("", "ignore_label: 0")
+        for axis, scores, labels in ((-2, SCORES, CLASSES), (-1, SCORES_2D, LABELS))
+    ],
+    "MultinomialLogisticLoss": [("", [TARGETS, LABELS])],
+    "SigmoidCrossEntropyLoss": [
+        (f"loss_param {{ {mode} {ignore} }}", [ROWS, targets])
+        for mode in (*NORMALIZATIONS, "normalize: true", "normalize: false", "")
+        for ignore, targets in (("", TARGETS), ("ignore_label: 2", WHOLE_TARGETS))
+    ],
+    "SmoothL1Loss": [
+        ("smooth_l1_loss_param { sigma: 1.5 }", [ROWS, apart(3, 4)]),
+        ("", [ROWS, apart(3, 4), WHOLE_TARGETS > 0, apart(3, 4)]),
+    ],
+    "SoftmaxWithLoss": [
+        (f"softmax_param {{ axis: {axis} }} loss_param {{ {mode} {ignore} }}", [scores, labels])
+        for mode in (*NORMALIZATIONS, "normalize: true", "normalize: false", "")
+        for ignore in ("", "ignore_label: 0")
+        for axis, scores, labels in ((-2, SCORES, CLASSES), (-1, SCORES_2D, LABELS))
+    ]
+    + [
+        ("loss_weight: 3", [SCORES, CLASSES]),
+        ("loss_param { label_smoothing: 0.1 }", [SCORES, CLASSES]),
+        (
+            "loss_param { weight_by_label_freqs: true class_weighting: 0.5 class_weighting: 2 "
+            "class_weighting: 1 class_weighting: 0.2 }",
+            [SCORES, CLASSES],
+        ),
+        ("", [SCORES, CLASSES, abs(apart(3, 2))]),
+    ],
+    "TripletLoss": [("triplet_loss_param { margin: 0.8 }", [ROWS, apart(3, 4), apart(3, 4)])],
+    "PSROIPooling": [
+        (
+            "psroi_pooling_param { spatial_scale: 0.0625 output_dim: 1 group_size: 2 }",
+            [IMAGE, REGIONS],
+        )
+    ],
+    "ROIPooling": [
+        ("roi_pooling_param { pooled_h: 2 pooled_w: 3 spatial_scale: 0.0625 }", [IMAGE, REGIONS])
+    ],
+}
+
+
+MAP, PICTURE = np.zeros((2, 8, 3, 4)), np.zeros((2, 3, 60, 100))
+CORNERS = RNG.uniform(0, 0.6, (6, 2))
+PRIORS = np.stack([np.concatenate([CORNERS, CORNERS + 0.3], axis=1), np.full((6, 4), 0.1)])
+CONFIDENCES = RNG.dirichlet(np.ones(3), (2, 6)).reshape(2, -1)
+
+OTHERS_TABLE: Table = {
+    "Threshold": [("threshold_param { threshold: 0.4 }", [ROWS])],
+    "Flatten": [("flatten_param { axis: 1 end_axis: -2 }", [IMAGE])],
+    "Reshape": [("reshape_param { shape { dim: 0 dim: -1 dim: 2 } }", [IMAGE])],
+    "Silence": [("", [ROWS, FLAT])],
+    "Accuracy": [
+        ("accuracy_param { top_k: 2 }", [SCORES, CLASSES]),
+        ('top: "all" top: "each" accuracy_param { ignore_label: 1 }', [SCORES, CLASSES]),
+    ],
+    "ArgMax": [
+        ("argmax_param { top_k: 2 out_max_val: true }", [FLAT]),
+        ("argmax_param { axis: 1 }", [FLAT]),
+    ],
+    "SegAccuracy": [("", [apart(2, 3, 4, 2), RNG.integers(0, 3, (2, 1, 4, 2))])],
+    "Input": [('top: "a" input_param { shape { dim: 2 dim: 3 } }', [])],
+    "DummyData": [
+        (
+            'top: "a" dummy_data_param { shape { dim: 2 } data_filler { type: "gaussian" } }',
+            [],
+        )
+    ],
+    "Parameter": [('top: "a" parameter_param { shape { dim: 2 dim: 3 } }', [])],
+    "PriorBox": [
+        (
+            "prior_box_param { min_size: 30 max_size: 60 aspect_ratio: 2 variance: 0.1 "
+            "variance: 0.2 variance: 0.3 variance: 0.4 }",
+            [MAP, PICTURE],
+        )
+    ],
+    "DetectionOutput": [
+        (
+            "detection_output_param { num_classes: 3 nms_param { nms_threshold: 0.4 } }",
+            [apart(2, 24), CONFIDENCES, PRIORS.reshape(1, 2, -1)],
+        )
+    ],
+}
+
+
+def _cases(table: Table) -> dict[str, list[LayerCase]]:
+    return {
+        name: [_case(name, number, *row) for number, row in enumerate(rows)]
+        for name, rows in table.items()
+    }
+
+
+def _case(
+    name: str,
+    number: int,
+    fields: str,
+    bottoms: Sequence[Any],
+    options: Mapping[str, Any] | None = None,
+) -> LayerCase:
+    check = dict(options or {})
+    phase, passes = check.pop("phase", "TRAIN"), check.pop("passes", 0)
+    values = tuple(np.asarray(value, np.float64) for value in bottoms)
+    return LayerCase(name, number, fields, values, phase, passes, check)
+
+
+CASES = _cases(GRADIENT_TABLE)
+"""Type with a gradient -> its cases, one for every option and value of few."""
+
+OTHER_CASES = _cases(OTHERS_TABLE)
+"""Type without a gradient of its own -> its cases. Those that read or write files have none."""

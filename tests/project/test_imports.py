@@ -1,0 +1,125 @@
+"""No file of the package imports itself by way of others: neither to run, nor for its types.
+
+What counts as an import: every ``import`` and ``from ... import``, at the top of a file, inside a
+function and under ``if TYPE_CHECKING`` alike, and ``import_module`` of a name written out.
+
+``from a.b import c`` leads to the file ``a/b/c.py`` if there is one, else to ``a/b.py`` or
+``a/b/__init__.py``, from which the name ``c`` is taken. A folder's ``__init__.py`` also runs when
+any file of that folder is imported, but then nothing is taken from it. That does not count, or no
+``__init__.py`` could gather the names of its own folder.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "demitasse"
+
+KNOWN = {"backends/numpy": 12, "backends/onednn": 22}
+"""Rooms whose files still do, and how many of them: to be emptied, and only ever made smaller."""
+
+
+def test_no_file_imports_itself_by_way_of_others():
+    imports = {file: set(imports_of(file)) for file in python_files()}
+
+    circles = circles_of({file: {target for target, _ in found} for file, found in imports.items()})
+
+    known = Counter(room for circle in circles for file in circle if (room := room_of(file)))
+    assert known <= Counter(KNOWN)
+    assert not [described(c, imports) for c in circles if not all(map(room_of, c))]
+
+
+def test_a_circle_is_found_and_described():
+    a, b, c = (PACKAGE / name for name in ("a.py", "b.py", "c.py"))
+    imports = {a: {(b, 3)}, b: {(a, 5), (c, 6)}, c: set()}
+
+    [circle] = circles_of({a: {b}, b: {a, c}, c: set()})
+
+    assert described(circle, imports) == "a.py:3 imports b.py\nb.py:5 imports a.py"
+
+
+def room_of(file: Path) -> str:
+    """Return the room in ``KNOWN`` that a file is in, or nothing."""
+    place = file.relative_to(PACKAGE).as_posix()
+    return next((room for room in KNOWN if place.startswith(f"{room}/")), "")
+
+
+def python_files() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def imports_of(file: Path) -> Iterator[tuple[Path, int]]:
+    """Yield the files of the package that ``file`` imports, and the lines where it does."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Import(names=names):
+                modules = [name.name for name in names]
+            case ast.ImportFrom(module=module, names=names, level=level):
+                above = file.relative_to(PACKAGE.parent).parts[:-level] if level else ()
+                modules = [".".join((*above, *filter(None, [module]), n.name)) for n in names]
+            case ast.Call(
+                func=ast.Name("import_module") | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(str(module)), *_],
+            ):
+                modules = [module]
+            case _:
+                modules = []
+        for module in modules:
+            target = file_of(module)
+            if target is not None:
+                yield target, node.lineno
+
+
+def file_of(name: str) -> Path | None:
+    """Return the file of a module, or of the module that a name is taken from."""
+    first, *rest = name.split(".")
+    if first != PACKAGE.name:
+        return None
+    for parts in (rest, rest[:-1]):
+        place = PACKAGE.joinpath(*parts)
+        for file in (place.with_suffix(".py"), place / "__init__.py"):
+            if file.is_file():
+                return file
+    return None
+
+
+def circles_of(graph: dict[Path, set[Path]]) -> list[list[Path]]:
+    """Return the strongly connected components of more than one file (Tarjan's algorithm)."""
+    index: dict[Path, int] = {}
+    low: dict[Path, int] = {}
+    stack: list[Path] = []
+    found: list[list[Path]] = []
+
+    def visit(file: Path) -> None:
+        index[file] = low[file] = len(index)
+        stack.append(file)
+        for target in sorted(graph[file]):
+            if target not in index:
+                visit(target)
+                low[file] = min(low[file], low[target])
+            elif target in stack:
+                low[file] = min(low[file], index[target])
+        if low[file] == index[file]:
+            at = stack.index(file)
+            component = stack[at:]
+            del stack[at:]
+            if len(component) > 1 or file in graph[file]:
+                found.append(sorted(component))
+
+    for file in graph:
+        if file not in index:
+            visit(file)
+    return found
+
+
+def described(circle: list[Path], imports: dict[Path, set[tuple[Path, int]]]) -> str:
+    """Return the imports that a circle is made of, one for each line."""
+    return "\n".join(
+        f"{file.relative_to(PACKAGE)}:{line} imports {target.relative_to(PACKAGE)}"
+        for file in circle
+        for target, line in sorted(imports[file])
+        if target in circle
+    )
