@@ -117,4 +117,4 @@ def called(op: Op) -> str:
 def _names(calls: Iterable[Runnable]) -> str:
     """Return the names of what calls run, each once."""
     names = (name for call in calls for name in call.implementations)
-    return ", ".join(dict.fromkeys(name.removeprefix("llvm:") for name in names)) or "nothing"
+    return ", ".join(dict.fromkeys(names)) or "nothing"

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.numpy.engine import Engine as HostEngine
 from demitasse.backends.onednn.library.attributes import make_attributes
 from demitasse.backends.onednn.library.constants import Arg
@@ -41,7 +42,7 @@ class Engine(HostEngine):
 
     Attributes:
         wide: Whether the library uses AVX-512.
-        width: Floats of a vector of the instruction set that the library uses; 0 below AVX2.
+        tuning: Of our own kernels, for the instruction set that the library uses; none below AVX2.
         stream: Where primitives run.
         handle: oneDNN's engine.
         attributes: Of primitives without anything behind them.
@@ -52,7 +53,7 @@ class Engine(HostEngine):
         self.library = library
         best = library.dnnl_get_effective_cpu_isa()
         self.wide = best >= AVX512
-        self.width = 16 if self.wide else 8 if best >= AVX2 else 0
+        self.tuning = Tuning(width=16 if self.wide else 8 if best >= AVX2 else 0)
         self.stream = Stream(library)
         self.handle = self.stream.engine
         self.attributes = make_attributes(library)
