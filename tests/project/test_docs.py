@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from demitasse import pycaffe
+from demitasse.backends.kernels import language
 from demitasse.backends.numpy.steps import activation
 from demitasse.cli.root import cli
 from demitasse.config import TABLE
@@ -70,6 +71,11 @@ def test_a_fast_operation_is_made_from_beginning_to_end(monkeypatch):
     names = run(python_blocks("docs/development/fast-operation.md"), "fast-operation.md")
 
     assert isinstance(names["steps"][1], names["SigmoidStep"])
+
+
+@pytest.mark.skipif(not language.status().ready, reason=str(language.status()))
+def test_a_kernel_is_written_and_run():
+    run(python_blocks("docs/development/kernel.md"), "kernel.md")
 
 
 def test_a_slow_layer_is_looked_into(beside_digits, capsys):
