@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from demitasse.data.databases.database import Raw
 from demitasse.errors import DataError
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ colours, which is how label images are stored (one channel where there is no pal
 """
 
 
-def decode_image(content: Raw, color: Color = "native") -> np.ndarray:
+def decode_image(content: bytes | memoryview, color: Color = "native") -> np.ndarray:
     """Decode the bytes of a picture file.
 
     Pictures in colour come in the order blue, green, red (and alpha, where a file has it and
