@@ -11,6 +11,7 @@ from demitasse.errors import ConfigError, DataError, DemitasseError
 
 __all__ = ["Broken", "RecordError", "nothing_left", "skips"]
 
+Candidate = TypeVar("Candidate")
 Item = TypeVar("Item")
 
 logger = logging.getLogger(__name__)
@@ -72,22 +73,22 @@ class Broken:
         self._logged = -1  # the last pass that was spoken of
 
     def find(
-        self, read: Callable[[int], Item], numbers: Iterable[int]
+        self, read: Callable[[Candidate], Item], candidates: Iterable[Candidate]
     ) -> tuple[Item | None, DataError | None]:
         """Return the first good record of some; several threads may call it at once.
 
         Args:
-            read: Returns the record of a number; raises DataError for a broken one.
-            numbers: The record that is wanted, and after it those that may stand in for it.
+            read: Returns a record; raises DataError for a broken one.
+            candidates: The record that is wanted, and after it those that may stand in for it.
 
         Returns:
             The record, or None where there is no good one, or the wanted one is broken and broken
             ones are refused; and what is wrong with the wanted one, or None.
         """
         fault = None
-        for number in numbers:
+        for candidate in candidates:
             try:
-                return read(number), fault
+                return read(candidate), fault
             except DataError as error:
                 fault = fault or error
                 if not self.skip:
@@ -95,19 +96,22 @@ class Broken:
         return None, fault
 
     def find_one(
-        self, read: Callable[[int], Item], numbers: Iterable[int], pass_: int | None = None
+        self,
+        read: Callable[[Candidate], Item],
+        candidates: Iterable[Candidate],
+        pass_: int | None = None,
     ) -> Item:
         """Return the first good record of some, where there has to be one.
 
         Args:
             read: As for ``find``.
-            numbers: As for ``find``.
+            candidates: As for ``find``.
             pass_: As for ``note``; None leaves a broken one uncounted.
 
         Raises:
             DataError: There is no good record; says what is wrong with the wanted one.
         """
-        item, fault = self.find(read, numbers)
+        item, fault = self.find(read, candidates)
         if fault is not None and pass_ is not None:
             self.note(fault, pass_)
         if item is None:

@@ -6,6 +6,7 @@ Source: Caffe, ``src/caffe/layers/data_layer.cpp`` (``load_batch``).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,7 +71,10 @@ class DatabaseBatches:
     def shapes(self) -> list[Shape]:
         """Return the shapes of a batch: data (N, C, h, w) and labels (N,) or (N, labels)."""
         slot = self._reader.number
-        first = self._broken.find_one(lambda n: self._load(n, slot), self._round_from(slot))
+        own = self._reader.record(slot)
+        first = self._broken.find_one(
+            lambda one: self._load(*one, slot), self._round_from(slot, own)
+        )
         N = self._batch_size
         return [(N, *first.shape), (N, *np.shape(first.label))][: 1 + self._labels]
 
@@ -133,25 +137,25 @@ class DatabaseBatches:
 
     def _find(self, slot: int, own: Raw) -> tuple[Loaded | None, DataError | None]:
         """Return what comes in a slot, and what is wrong with its own record."""
-        candidates = (slot,) if self._whole_epochs else self._round_from(slot)
-        return self._broken.find(
-            lambda number: self._load(number, slot, own if number == slot else None), candidates
-        )
+        candidates = self._round_from(slot, own)
+        if self._whole_epochs:
+            candidates = islice(candidates, 1)
+        return self._broken.find(lambda one: self._load(*one, slot), candidates)
 
-    def _round_from(self, slot: int) -> Iterator[int]:
-        """Yield the numbers of all records of the database, the first of them ``slot``."""
-        number = slot
+    def _round_from(self, slot: int, own: Raw) -> Iterator[tuple[int, Raw]]:
+        """Yield all records of the database with their numbers, the first of them ``slot``."""
+        yield slot, own
+        number = slot + 1
         while self._reader.size is None or number - slot < self._reader.size:
-            yield number
+            yield number, self._reader.record(number)
             number += 1
 
-    def _load(self, number: int, slot: int, raw: Raw | None = None) -> Loaded:
+    def _load(self, number: int, raw: Raw, slot: int) -> Loaded:
         """Return a record as it comes in a slot.
 
         Raises:
             DataError: It is broken; names it.
         """
-        raw = self._reader.record(number) if raw is None else raw
         try:
             images, labels = self._stacker.stack([raw])
             shape = self._shape_of(self._transformer.augment(images, first=slot))
