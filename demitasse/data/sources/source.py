@@ -72,7 +72,7 @@ class Batch:
 
     Attributes:
         arrays: What goes to each top.
-        position: Records that all ranks have used once this batch has been.
+        position: Records consumed by all ranks up to and including this batch.
         skipped: Broken records that were skipped until then.
         last: Whether the last record of all is the last one of this batch, for sources that end a
             batch there.
