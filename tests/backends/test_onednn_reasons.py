@@ -90,7 +90,7 @@ def test_a_status_is_said_in_words():
             "STOCHASTIC; oneDNN takes MAX and AVE",
         ),
         (layer("l", "Eltwise", "x x", "y", "eltwise_param { operation: PROD }"), "PROD; oneDNN"),
-        (layer("l", "ELU", "x", "y"), "elu; oneDNN's Step is for relu, tanh, sigmoid"),
+        (layer("l", "ELU", "x", "y"), "elu; oneDNN's Step is for gelu, relu, tanh, sigmoid"),
         (layer("l", "ReLU", "x", "y", "relu_param { negative_slope: -1 }"), "slope -1;"),
     ],
     ids=["InnerProduct", "LRN", "Pooling", "Eltwise", "ELU", "ReLU"],

@@ -18,7 +18,7 @@ __all__ = ["Tail", "called"]
 Link = tuple[ops.BatchNorm | ops.Scale, Operands]
 """An operation that multiplies channels with factors and adds offsets, and its blobs."""
 
-TITLES = {"relu": "ReLU", "tanh": "TanH", "sigmoid": "Sigmoid"}
+TITLES = {"gelu": "GELU", "relu": "ReLU", "tanh": "TanH", "sigmoid": "Sigmoid"}
 
 
 def called(op: ops.Op) -> str:
