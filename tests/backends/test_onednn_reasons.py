@@ -144,7 +144,9 @@ def test_a_normalisation_and_what_follows_name_all_of_it():
 
 
 @pytest.mark.parametrize(
-    ("kind", "param"), [("TanH", ""), ("ReLU", "relu_param { negative_slope: 0.1 }")], ids=str
+    ("kind", "param"),
+    [("GELU", ""), ("TanH", ""), ("ReLU", "relu_param { negative_slope: 0.1 }")],
+    ids=str,
 )
 def test_other_activations_run_by_themselves_and_say_why(kind, param):
     made = planned(conv(16), layer("r", kind, "c", "c", param))
