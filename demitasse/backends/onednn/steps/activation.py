@@ -13,7 +13,7 @@ from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.ports import Call, Reader, Writer
-from demitasse.backends.onednn.step import OnednnStep
+from demitasse.backends.onednn.step import OnednnStep, called
 from demitasse.backends.step import Declined, Operand, Operands
 
 __all__ = ["FUNCTIONS", "ActivationStep", "post_op"]
@@ -55,7 +55,7 @@ def post_op(then: ops.Activation) -> attributes.Function:
         Declined: It is not one of them.
     """
     if then.function != "relu" or any(then.parameters):
-        message = f"{then.function} runs by itself; oneDNN appends ReLU without a slope"
+        message = f"{called(then)} runs by itself; oneDNN appends ReLU without a slope"
         raise Declined(message)
     return (Algorithm.RELU, 0.0, 0.0)
 
