@@ -101,8 +101,8 @@ class View:
 
 ELEMENTWISE = frozenset(
     {
-        "AbsVal", "BNLL", "BatchNorm", "Bias", "Clip", "Dropout", "ELU", "PReLU", "Power", "ReLU",
-        "Scale", "Sigmoid", "Split", "Swish", "TanH",
+        "AbsVal", "BNLL", "BatchNorm", "Bias", "Clip", "Dropout", "ELU", "GELU", "PReLU", "Power",
+        "ReLU", "Scale", "Sigmoid", "Split", "Swish", "TanH",
     }
 )  # fmt: skip
 """Types whose first top has as many channels as their first bottom."""

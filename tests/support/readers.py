@@ -39,7 +39,7 @@ from demitasse.proto import (
     read_solver_params,
     set_floats,
 )
-from demitasse.proto import cut as cut_module
+from demitasse.proto.zero_copy import read as read_module
 
 LAYERS = """
 layer { name: "data" type: "DummyData" top: "x" top: "y"
@@ -204,11 +204,11 @@ def _weights_readers(folder: Path, solver: Solver) -> Iterator[Reader]:
 
     def cut(call: Call) -> Call:
         def with_small_arrays(content: bytes) -> None:
-            large, cut_module.LARGE = cut_module.LARGE, 16
+            large, read_module.LARGE = read_module.LARGE, 16
             try:
                 call(content)
             finally:
-                cut_module.LARGE = large
+                read_module.LARGE = large
 
         return with_small_arrays
 
