@@ -1,0 +1,147 @@
+"""What our kernels take of convolutions, by sizes alone; and how images are cut into tiles."""
+
+import numpy as np
+import pytest
+
+from demitasse.backends import ops
+from demitasse.backends.kernels.direct import banding_of
+from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.kernels.winograd import tiling_of
+from demitasse.backends.kernels.winograd.costs import pays
+from demitasse.backends.kernels.winograd.matrices import matrices
+from demitasse.backends.kernels.winograd.tiling import Tiling
+from demitasse.config import settings
+
+WIDTH = pytest.mark.parametrize("width", [8, 16])
+
+
+def convolution(x, m, kernel):
+    """A convolution without zeros around, and its output's shape."""
+    y = (x[0], m, *(size - taps + 1 for size, taps in zip(x[2:], kernel, strict=True)))
+    ones = (1, 1)
+    return ops.Conv("float32", x, y, 1, kernel, ones, (0, 0), ones, group=1, bias=True), y
+
+
+@WIDTH
+def test_tiles_are_for_many_channels(width):
+    def tiled(channels):
+        x = (8, channels, 16, 16)
+        op, y = convolution(x, channels, (3, 3))
+        return tiling_of(op, x, y, Tuning(width, threads=2), training=True) is not None
+
+    assert tiled(256)
+    assert not tiled(16)
+    assert not tiled(width - 1)
+
+
+@WIDTH
+@pytest.mark.parametrize(
+    ("x", "m", "kernel", "ours"),
+    [
+        ((64, 1, 28, 28), 20, (5, 5), True),
+        ((64, 1, 28, 28), 20, (1, 17), False),
+        ((64, 1, 28, 28), 20, (1, 1), False),
+        ((64, 1, 28, 28), 7, (5, 5), False),
+        ((64, 16, 28, 28), 20, (5, 5), False),
+        ((1, 1, 12, 12), 20, (5, 5), False),
+    ],
+    ids=["usual", "wide window", "no window", "few filters", "many channels", "small"],
+)
+def test_direct_convolution_is_for_few_channels_of_large_images(x, m, kernel, ours, width):
+    op, y = convolution(x, m, kernel)
+
+    banding = banding_of(op, x, y, Tuning(width, threads=2))
+
+    assert (banding is not None) == ours
+
+
+@WIDTH
+def test_a_tuning_decides_in_place_of_costs(width):
+    few, many = (8, 1, 28, 28), (1, width, 8, 8)
+
+    def taken(pays):
+        tuning = Tuning(width, winograd=pays, direct=pays)
+        op, y = convolution(many, width, (3, 3))
+        tiling = tiling_of(op, many, y, tuning, training=True)
+        op, y = convolution(few, 20, (5, 5))
+        return tiling is not None, banding_of(op, few, y, tuning) is not None
+
+    assert taken("always") == (True, True)
+    assert taken("never") == (False, False)
+
+
+def test_settings_forbid_kernels():
+    tuning = Tuning(8, winograd="always")
+
+    with settings.override(jit=False, winograd=False):
+        changed = tuning.as_set(threads=3)
+
+    assert (changed.width, changed.threads, changed.winograd) == (0, 3, "never")
+
+
+@pytest.mark.parametrize("taps", [3, 5])
+def test_products_at_the_points_are_the_filtered_row(taps):
+    of, rng = matrices(taps), np.random.default_rng(0)
+    row, taken = rng.normal(size=len(of.input)), rng.normal(size=taps)
+
+    got = of.output @ ((of.filter.astype(float) @ taken) * (of.input.astype(float) @ row))
+
+    assert of.outputs + taps - 1 == len(row)
+    np.testing.assert_allclose(got, np.correlate(row, taken, "valid"), atol=2e-6)
+
+
+def test_a_product_at_the_last_point_goes_to_every_output():
+    for taps in (3, 5):
+        assert np.array_equal(matrices(taps).output[:, -1], np.ones(matrices(taps).outputs))
+
+
+def stack(n, c, m, size, taps=3, width=8, threads=2):
+    pad = (taps // 2, taps // 2)
+    return Tiling(
+        matrices(taps),
+        n,
+        c,
+        (size, size),
+        m,
+        1,
+        pad,
+        (size, size),
+        Tuning(width, threads),
+    )
+
+
+@WIDTH
+def test_tiles_are_taken_where_there_is_much_to_multiply(width):
+    assert pays(stack(8, 256, 256, 14, width=width), training=False)
+    assert pays(stack(8, 64, 64, 28, width=width), training=True)
+    assert not pays(stack(1, 16, 16, 14, width=width), training=False)
+
+
+def test_filters_that_change_in_every_pass_cost_more():
+    chosen = [pays(stack(2, 512, 512, 7), training=training) for training in (False, True)]
+
+    assert chosen == [True, False]
+
+
+def test_few_strips_have_few_lanes():
+    assert stack(1, 16, 16, 7, threads=4).lanes == 2
+    assert stack(8, 16, 16, 7, threads=4).lanes == 4
+
+
+def test_code_names_tiles_and_instructions():
+    assert stack(1, 16, 16, 7, width=8).code == "winograd 4x4 llvm:avx2"
+    assert stack(1, 16, 16, 7, width=16).code == "winograd 4x4 llvm:avx512"
+
+
+def test_points_are_an_odd_number_of_cache_lines_apart():
+    some = stack(8, 64, 96, 14)
+
+    assert [
+        count % 32
+        for count in (some.tile_point_stride, some.sum_point_stride, some.filter_point_stride)
+    ] == [16, 16, 16]
+
+
+def test_threads_share_what_many_filters_are_multiplied_with():
+    assert stack(8, 512, 512, 7).shared
+    assert not stack(8, 128, 128, 28).shared
