@@ -275,11 +275,11 @@ class Net:
             The sum over loss tops of their value times their weight.
         """
         first = 0 if start is None else self.layer_number(start)
-        last = len(self.layers) - 1 if end is None else self.layer_number(end)
+        last = len(self.structure.layers) - 1 if end is None else self.layer_number(end)
         with self._turn, self.device.backend.enter(), self._pass(first, last, backward=False):
             loss = self._total(self._forward(first, last))
-        if self.phase == "TRAIN":
-            self.passes += 1
+        if self.structure.phase == "TRAIN":
+            self._context.clock.passes += 1
         return loss
 
     def backward(self, start: Where = None, end: Where = None) -> None:
@@ -294,7 +294,7 @@ class Net:
                 "backward"
             )
             raise NetError(message)
-        first = len(self.layers) - 1 if start is None else self.layer_number(start)
+        first = len(self.structure.layers) - 1 if start is None else self.layer_number(start)
         last = 0 if end is None else self.layer_number(end)
         with self._turn, self.device.backend.enter(), self._pass(first, last, backward=True):
             self._backward(first, last)

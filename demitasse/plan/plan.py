@@ -87,8 +87,9 @@ class Plan:
                     terms += entry.layer.loss_terms(entry.place.top)
                 if self.watch is not None:
                     self.watch.ran(number, backward=False)
-        if all(entry.seen == self._changes.number for entry in self.entries):
-            self._seen = self._changes.number
+        now = self._changes.number
+        if self._seen != now and all(entry.seen == now for entry in self.entries):
+            self._seen = now
         return terms
 
     def backward(self, start: int, end: int) -> None:
