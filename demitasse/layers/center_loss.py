@@ -60,10 +60,10 @@ class CenterLoss(LossLayer):
         self.refuse_target_gradient(list(propagate_down))
         xp, distance = self.xp, self._distance(bottom)
         if self.param_propagate_down(0):
-            numbers = xp.reshape(self.arange(self.classes), (self.classes, 1))
-            member = self.cast(numbers == self._labels(bottom))  # (classes, N)
-            count = xp.sum(member, axis=1, keepdims=True)
-            self.blobs[0].add_diff(-xp.matmul(member, distance) / (count + 1))
+            scatter_add, labels = self.device.backend.scatter_add, self._labels(bottom)
+            count = scatter_add(self.full((labels.shape[0], 1), 1), labels, self.classes)
+            total = scatter_add(distance, labels, self.classes)  # (classes, K)
+            self.blobs[0].add_diff(-total / (count + 1))
         if propagate_down[0]:
             scaled = distance * (top[0].read_diff() / distance.shape[0])
             bottom[0].write_diff(xp.reshape(scaled, bottom[0].shape))

@@ -202,6 +202,17 @@ class TestCenter:
 
         np.testing.assert_allclose(one.params[0].diff, expected)
 
+    def test_an_infinite_feature_moves_the_centre_of_its_own_class_only(self, backend):
+        x = X.copy()
+        x[0] = np.inf  # of class 0
+        one = make_layer(self.text(), [x, self.LABELS], device=backend)
+
+        one.forward()
+        one.backward()
+
+        assert np.isinf(one.params[0].diff[0]).all()
+        assert np.isfinite(one.params[0].diff[1:]).all()
+
     def test_features_may_have_more_axes(self, backend):
         one = make_layer(self.text(), [X.reshape(N, 2, 2), self.LABELS], device=backend)
         plain = make_layer(self.text(), [X, self.LABELS], device=backend)
