@@ -20,14 +20,19 @@ from demitasse.graph import (
     append_params,
     filter_net,
     insert_splits,
+    moved_weight,
+    moved_weights,
     who_needs_backward,
     wire,
 )
 from demitasse.layers import Layer, LayerContext, create_layer
+from demitasse.log import get_logger
 from demitasse.plan import Place
 from demitasse.proto import LayerParameter, NetParameter, Phase
 
 __all__ = ["Assembly", "assemble", "called"]
+
+log = get_logger(__name__)
 
 
 @dataclass
@@ -88,6 +93,9 @@ def assemble(message: NetParameter, context: LayerContext, origins: Sequence[str
     """
     filtered, kept = filter_net(message)
     split, source = insert_splits(filtered)
+    for index, top in moved_weights(filtered):
+        layer = filtered.layer[index]
+        log.warning("%s: %s", called(layer), moved_weight(layer.top[top]))
     for param in split.layer:
         if not param.HasField("phase"):
             param.phase = message.state.phase
