@@ -94,8 +94,8 @@ def assemble(message: NetParameter, context: LayerContext, origins: Sequence[str
     filtered, kept = filter_net(message)
     split, source = insert_splits(filtered)
     for index, top in moved_weights(filtered):
-        layer = filtered.layer[index]
-        log.warning("%s: %s", called(layer), moved_weight(layer.top[top]))
+        weighted = filtered.layer[index]
+        log.warning("%s: %s", called(weighted), moved_weight(weighted.top[top]))
     for param in split.layer:
         if not param.HasField("phase"):
             param.phase = message.state.phase
