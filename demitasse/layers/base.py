@@ -9,7 +9,6 @@ Source: Caffe, ``include/caffe/layer.hpp``.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -273,6 +272,9 @@ class Layer:
     def add_param(self, shape: tuple[int, ...], filler: FillerParameter | None = None) -> Blob:
         """Declare the next parameter; stored values are kept, otherwise it is filled.
 
+        Values that are stored as (num, channels, height, width), as all once were, fit a parameter
+        of fewer axes with ones in front, as in Caffe's ``Blob::ShapeEquals``.
+
         Raises:
             ShapeError: The stored parameter has another shape.
         """
@@ -280,13 +282,11 @@ class Layer:
         self._declared += 1
         if index < self._stored_count:
             blob = self.blobs[index]
-            if blob.shape != shape:
-                if blob.count != math.prod(shape) or blob.num_axes != 4:
-                    message = (
-                        f"stored parameter {index} has shape {blob.shape}, it should be {shape}"
-                    )
-                    raise ShapeError(message)
-                blob.reshape(shape)  # written when every blob had four axes
+            stored = blob.shape
+            blob.reshape(shape)
+            if not blob.shape_equals(self.param.blobs[index]):
+                message = f"stored parameter {index} has shape {stored}, it should be {shape}"
+                raise ShapeError(message)
         else:
             blob = self._blob(shape, f"{self.name}[{index}]")
             values = fill(
