@@ -29,12 +29,12 @@ class BatchNorm(Layer):
     ``scale_bias``, or a filler, it is NVCaffe's layer, which then scales and shifts each channel;
     that is not compared with the original.
 
-    Shapes: bottom (N, C, ...) -> top the same. Parameters, none of them trained: sum of means (C,),
+    Shapes: bottom (N, C, ...), or (N,) of a single channel -> top the same. Parameters, none of them trained: sum of means (C,),
     sum of variances (C,), their common factor (1,). NVCaffe's has two more: scale, bias (C,).
 
     Raises:
         ConfigError: A ``param`` asks for the statistics to be trained.
-        ShapeError: The bottom has fewer than two axes, or another number of channels than before.
+        ShapeError: The bottom has no axes, or another number of channels than before.
     """
 
     bottoms = tops = Exactly(1)
@@ -79,7 +79,9 @@ class BatchNorm(Layer):
             )
             raise ShapeError(message)
         top[0].reshape_like(bottom[0])
-        rest = bottom[0].num_axes - 2
+        shape = bottom[0].shape
+        self.view = shape if len(shape) > 1 else (*shape, 1)  # (N, C, ...)
+        rest = len(self.view) - 2
         self.axes = (0, *range(2, rest + 2))
         self.spread = (1, channels, *(1,) * rest)
         self.rows = bottom[0].count // channels if channels else 0  # values in one channel
@@ -90,11 +92,11 @@ class BatchNorm(Layer):
             fraction=self.fraction,
             use_global_stats=self.use_global_stats,
         )
-        if self.scaled:
-            self.op = None  # backends know Caffe's layer only
+        if self.scaled or self.view != shape:
+            self.op = None  # backends know Caffe's layer, and an axis of channels, only
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
-        xp, x = self.xp, bottom[0].read()
+        xp, x = self.xp, self.xp.reshape(bottom[0].read(), self.view)
         if self.use_global_stats:
             mean, variance = self._averages()
             centred = x - xp.reshape(mean, self.spread)
@@ -108,27 +110,27 @@ class BatchNorm(Layer):
         self.saved("deviation", (self.channels,)).write(deviation)
         if not self.use_global_stats or self.scaled:
             # a copy, since a layer that runs in place may overwrite the top
-            self.saved("normalised", top[0].shape).write(y)
+            self.saved("normalised", self.view).write(y)
         if self.scaled:
             y = y * self._spread(3) + self._spread(4)
-        top[0].write(y)
+        top[0].write(xp.reshape(y, top[0].shape))
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        xp, dy = self.xp, top[0].read_diff()
+        xp, dy = self.xp, self.xp.reshape(top[0].read_diff(), self.view)
         if self.scaled:
-            dy = self._backward_scale(dy, top)
+            dy = self._backward_scale(dy)
         if not propagate_down[0]:
             return
         deviation = xp.reshape(self.saved("deviation", (self.channels,)).read(), self.spread)
         if not self.use_global_stats:
-            y = self.saved("normalised", top[0].shape).read()
+            y = self.saved("normalised", self.view).read()
             along = xp.mean(dy * y, axis=self.axes, keepdims=True)
             dy = dy - xp.mean(dy, axis=self.axes, keepdims=True) - along * y
-        bottom[0].write_diff(dy / deviation)
+        bottom[0].write_diff(xp.reshape(dy / deviation, bottom[0].shape))
 
-    def _backward_scale(self, dy: Array, top: Blobs) -> Array:
+    def _backward_scale(self, dy: Array) -> Array:
         """Add the gradients of scale and bias; return that of what they are applied to."""
-        y = self.saved("normalised", top[0].shape).read()
+        y = self.saved("normalised", self.view).read()
         for index, diff in ((3, dy * y), (4, dy)):
             if self.param_propagate_down(index):
                 self.blobs[index].add_diff(self.xp.sum(diff, axis=self.axes))
@@ -153,7 +155,7 @@ class BatchNorm(Layer):
             blob.write(blob.read() * self.fraction + value)
 
     def _channels(self, bottom: Blobs) -> int:
-        if bottom[0].num_axes < 2:
-            message = f"BatchNorm needs a bottom (N, C, ...), not {bottom[0].shape}"
+        if not bottom[0].num_axes:
+            message = "BatchNorm needs a bottom (N, C, ...), or (N,), not a single number"
             raise ShapeError(message)
-        return bottom[0].shape[1]
+        return bottom[0].shape[1] if bottom[0].num_axes > 1 else 1
