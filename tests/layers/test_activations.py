@@ -306,3 +306,10 @@ class TestPReLU:
 def test_constants_that_cannot_be_are_refused(text, why):
     with pytest.raises(ConfigError, match=why):
         make_layer(text, [POSITIVE])
+
+
+def test_elu_of_small_inputs_is_not_rounded_to_steps(backend):
+    x = -np.array([1e-3, 1e-5, 3e-8])
+    one = make_layer('type: "ELU"', [x], dtype="float32", device=backend)
+
+    np.testing.assert_allclose(one.forward()[0], np.expm1(x), rtol=1e-5)
