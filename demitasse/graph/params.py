@@ -86,13 +86,13 @@ def append_params(
 
 def _share(table: ParamTable, spec: ParamSpec, owner: int, shape: Shape, all_: list[Shape]) -> None:
     permissive = spec.share_mode == ParamSpec.PERMISSIVE
-    fits = prod(shape) == prod(all_[owner]) if permissive else shape == all_[owner]
-    if not fits:
-        what = "count" if permissive else "shape"
-        message = (
-            f"shared parameter {spec.name!r} has {what} {shape}, its owner has {all_[owner]}"
-            + ("" if permissive else "; share_mode: PERMISSIVE compares counts only")
-        )
+    mine, its = prod(shape), prod(all_[owner])
+    if not (mine == its if permissive else shape == all_[owner]):
+        message = f"shared parameter {spec.name!r} has shape {shape}, its owner has {all_[owner]}; "
+        if permissive:
+            message += f"their counts, {mine} and {its}, must be equal"
+        else:
+            message += "share_mode: PERMISSIVE compares counts only"
         raise NetError(message)
     learnable = table.learnable_ids[owner]
     table.owners.append(owner)
