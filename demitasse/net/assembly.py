@@ -93,9 +93,9 @@ def assemble(message: NetParameter, context: LayerContext, origins: Sequence[str
     """
     filtered, kept = filter_net(message)
     split, source = insert_splits(filtered)
-    for index, top in moved_weights(filtered):
-        weighted = filtered.layer[index]
-        log.warning("%s: %s", called(weighted), moved_weight(weighted.top[top]))
+    for producer, which in moved_weights(filtered):
+        weighted = filtered.layer[producer]
+        log.warning("%s: %s", called(weighted), moved_weight(weighted.top[which]))
     for param in split.layer:
         if not param.HasField("phase"):
             param.phase = message.state.phase
