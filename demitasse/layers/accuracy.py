@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from demitasse.errors import ConfigError
 from demitasse.layers.base import Between, Blobs, Exactly, Layer
-from demitasse.layers.classes import ClassAxis
-from demitasse.layers.loss import at_least_one
+from demitasse.layers.helpers.classes import ClassAxis
+from demitasse.layers.helpers.floors import at_least_one
 from demitasse.layers.registry import register
 
 __all__ = ["Accuracy"]
@@ -51,7 +51,7 @@ class Accuracy(Layer):
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp, axis = self.xp, self.axis
-        scores = xp.reshape(bottom[0].read(), (axis.outer, axis.classes, axis.inner))
+        scores = axis.spread(self, bottom[0].read())
         labels = axis.labels(self, bottom[1])
         own = axis.pick(self, scores, labels)
         reached = scores >= xp.expand_dims(own, axis=1)

@@ -29,8 +29,9 @@ class BatchNorm(Layer):
     ``scale_bias``, or a filler, it is NVCaffe's layer, which then scales and shifts each channel;
     that is not compared with the original.
 
-    Shapes: bottom (N, C, ...), or (N,) of a single channel -> top the same. Parameters, none of them trained: sum of means (C,),
-    sum of variances (C,), their common factor (1,). NVCaffe's has two more: scale, bias (C,).
+    Shapes: bottom (N, C, ...), or (N,) of a single channel -> top the same. Parameters, none of
+    them trained: sum of means (C,), sum of variances (C,), their common factor (1,). NVCaffe's has
+    two more: scale, bias (C,).
 
     Raises:
         ConfigError: A ``param`` asks for the statistics to be trained.

@@ -52,7 +52,7 @@ class TestSmoothL1:
         one = make_layer(self.text(), [X, Y, X])
         one.forward()
 
-        with pytest.raises(NetError, match="no gradient for its weights"):
+        with pytest.raises(NetError, match="no gradient for bottom 2, 'bottom2'"):
             one.backward(propagate_down=[True, False, True])
 
     def test_other_counts_are_refused(self):
@@ -427,7 +427,7 @@ class TestWeightedSoftmax:
         one = make_layer(self.text(), [self.SCORES, self.LABELS, self.WEIGHTS])
         one.forward()
 
-        with pytest.raises(NetError, match="no gradient for its weights"):
+        with pytest.raises(NetError, match="no gradient for bottom 2, 'bottom2'"):
             one.backward(propagate_down=[True, False, True])
 
     @pytest.mark.parametrize(
