@@ -75,6 +75,31 @@ def tests_torch(session: nox.Session) -> None:
     pytest(session, "tests/backends/test_torch.py")
 
 
+@nox.session(python=["3.11", "3.12", "3.13", "3.14"])
+def pythons(session: nox.Session) -> None:
+    """Run the tests of one device and of none on every Python that is supported and here."""
+    install(session, "test")
+    pytest(session, "--backends=cpu")
+
+
+@nox.session
+def lowest(session: nox.Session) -> None:
+    """Run the tests with the lowest versions of all libraries that pyproject.toml allows."""
+    project = PROJECT["project"]
+    extras = [
+        line
+        for name in ("image", "hdf5", "examples")
+        for line in project["optional-dependencies"][name]
+    ]
+    lines = [*project["dependencies"], *extras, *nox.project.dependency_groups(PROJECT, "test")]
+    floors = Path(session.create_tmp()) / "lowest.txt"
+    floors.write_text("\n".join(line.replace(">=", "==", 1) for line in lines))
+    session.install(
+        "-e", ".[all]", *nox.project.dependency_groups(PROJECT, "test"), "-c", str(floors)
+    )
+    pytest(session, "--backends=cpu")
+
+
 @nox.session
 def docs(session: nox.Session) -> None:
     """Build the documentation into site/, warnings being errors."""

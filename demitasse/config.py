@@ -5,7 +5,7 @@ A value is looked for in this order: set by the program, ``DEMITASSE_<NAME>`` in
 nearest folder above it that has one), the default.
 
 A file may have been left there by somebody else. So it cannot make code be loaded or run, only
-forbid it, and a file that another user owns or can write is ignored.
+forbid it, nor name files to be written, and a file that another user owns or can write is ignored.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class Setting:
         default: The value where nothing is set.
         meaning: What it is for.
         from_files: The values that settings files may give; None: any. For a setting that decides
-            which code is loaded or run, those that forbid it.
+            which code is loaded or run, those that forbid it; none for one that names files to be
+            written.
     """
 
     name: str
@@ -103,7 +104,17 @@ TABLE = {
             from_files=(False,),
         ),
         Setting(
-            "winograd", _flag, True, "convolve by minimal filtering on cpu where that is faster"
+            "winograd",
+            _flag,
+            True,
+            "convolve by Winograd's minimal filtering on cpu where it is faster",
+        ),
+        Setting(
+            "kernel_dump",
+            str,
+            "",
+            "folder that the text and assembly of kernels made at run time are written to",
+            from_files=(),
         ),
         Setting("tf32", _flag, False, "let float32 products on a GPU round their inputs to TF32"),
     )
@@ -136,7 +147,8 @@ class Settings:
                     return found
                 _warn(
                     f"{path} sets {name} to {table[name]!r}, which is ignored: a file cannot say "
-                    f"which code is loaded or run; set {setting.variable} in the environment"
+                    "which code is loaded or run, nor where files are written; "
+                    f"set {setting.variable} in the environment"
                 )
         return Value(setting.default, "default")
 

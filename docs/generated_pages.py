@@ -21,12 +21,15 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     for section in config.nav or []:
         for pages in section.values() if isinstance(section, dict) else ():
             if isinstance(pages, list):
-                pages[:] = [{**page, **_types(page)} for page in pages]
+                pages[:] = [_filled(page) for page in pages]
     return config
 
 
-def _types(page: dict[str, object]) -> dict[str, object]:
-    return {title: layer_nav() for title, path in page.items() if path == INDEX}
+def _filled(page: str | dict[str, object]) -> str | dict[str, object]:
+    """Return an entry of the navigation: a page without a title as it is, the index filled."""
+    if isinstance(page, str):
+        return page
+    return {title: layer_nav() if path == INDEX else path for title, path in page.items()}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -21,7 +21,7 @@ class LayerReport:
     Attributes:
         name: Of the layer.
         type: Of the layer.
-        code: What runs forward, in a word: "portable", "numpy", "jit:avx2", "winograd".
+        code: What runs forward, in a word: "portable", "numpy", "jit:avx2", "direct llvm:avx2".
         backward_code: The same backward; empty where the layer has no gradient to compute.
         fused: Names of the layers that are computed along with it.
         part_of: Name of the layer whose Step computes this one in forward; empty for itself.

@@ -17,20 +17,19 @@ from lowered import (
     net,
     our_kernels,
     run,
+    tuned,
 )
 
 from demitasse.backends.kernels import language as jit
-from demitasse.backends.kernels.winograd import tiling
 from demitasse.backends.onednn import status
 from demitasse.backends.onednn.library.engine import engine
 from demitasse.config import settings
 
 pytestmark = NEEDS_KERNELS
 if jit.status().ready:
-    from demitasse.backends.kernels.winograd.convolution import TiledConvolution
-    from demitasse.backends.kernels.winograd.gradient import TiledFilterGradient
+    from demitasse.backends.onednn.steps.kernel_calls import WinogradCall, WinogradGradientCall
 
-NATIVE = engine().width if status().loaded else 0
+NATIVE = engine().tuning.width if status().loaded else 0
 """Floats of a vector of the instruction set that the library uses."""
 
 ROUNDING = 5e-5
@@ -71,7 +70,7 @@ def test_both_passes_are_the_portable_ones(layout, n, group, c, m, size, taps, p
     planned = expect_same(text, ["c"], rtol=ROUNDING)
 
     if layout != LIBRARY:
-        assert (TiledConvolution in calls(planned)) == (group * min(c, m) >= engine().width)
+        assert (WinogradCall in calls(planned)) == (group * min(c, m) >= engine().tuning.width)
 
 
 def test_all_three_passes_go_over_tiles():
@@ -79,24 +78,24 @@ def test_all_three_passes_go_over_tiles():
 
     run(planned)
 
-    assert calls(planned) == [TiledConvolution, TiledFilterGradient, TiledConvolution]
+    assert calls(planned) == [WinogradCall, WinogradGradientCall, WinogradCall]
 
 
 @pytest.mark.parametrize("layout", [LIBRARY])
 @pytest.mark.skipif(not NATIVE, reason="the library is to use older instructions")
-def test_the_layouts_that_the_library_likes_suit_our_kernels(monkeypatch):
-    monkeypatch.setattr(engine(), "width", NATIVE)
-    planned = build(net(conv(32), shape=(2, 16, 12, 12)))
+def test_the_layouts_that_the_library_likes_suit_our_kernels():
+    with tuned(width=NATIVE):
+        planned = build(net(conv(32), shape=(2, 16, 12, 12)))
 
-    run(planned)
+        run(planned)
 
-    assert calls(planned) == [TiledConvolution, TiledFilterGradient, TiledConvolution]
+    assert calls(planned) == [WinogradCall, WinogradGradientCall, WinogradCall]
 
 
 @pytest.mark.parametrize("rows", [13, 20, 27])
 @pytest.mark.parametrize("taps", [3, 5])
 @pytest.mark.parametrize("strips", [1, 2, 3])
-def test_strips_are_worked_on_a_few_at_a_time(rows, taps, strips, monkeypatch):
+def test_strips_are_worked_on_a_few_at_a_time(rows, taps, strips):
     rest = f"kernel_size: {taps} pad: {taps // 2} group: 2"
     text = net(conv(16, rest), layer("r", "ReLU", "c", "c"), shape=(3, 16, rows, 10))
 
@@ -105,22 +104,21 @@ def test_strips_are_worked_on_a_few_at_a_time(rows, taps, strips, monkeypatch):
         planned.forward()
         return planned.plan.entries[1].step.forward_calls[0].tiling
 
-    monkeypatch.setattr(tiling, "FEWEST", 1)
-    monkeypatch.setattr(tiling, "STACK", strips * tiles().strip)
-
-    assert 1 <= tiles().block <= strips
-    expect_same(text, ["c"], rtol=ROUNDING)
+    with tuned(fewest_tiles=1, stack_bytes=strips * tiles().strip_bytes):
+        assert 1 <= tiles().strips_per_block <= strips
+        expect_same(text, ["c"], rtol=ROUNDING)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("space", [1, 1 << 20])
-def test_threads_share_the_tiles_where_filters_are_many(threads, space, monkeypatch):
-    monkeypatch.setattr(tiling, "FILTERS", 0)
-    monkeypatch.setattr(tiling, "COMMON", space)
+def test_threads_share_the_tiles_where_filters_are_many(threads, space):
     rest = "kernel_size: 3 pad: 1 group: 2"
     text = net(conv(32, rest), layer("r", "ReLU", "c", "c"), shape=(5, 16, 18, 10))
 
-    with settings.override(threads=threads):
+    with (
+        settings.override(threads=threads),
+        tuned(shared_filter_bytes=0, shared_stack_bytes=space),
+    ):
         expect_same(text, ["c"], rtol=ROUNDING)
 
 
@@ -129,7 +127,7 @@ def test_channels_that_fill_no_whole_vectors():
 
     planned = expect_same(text, ["c"], rtol=ROUNDING)
 
-    assert calls(planned) == [TiledConvolution, TiledFilterGradient, TiledConvolution]
+    assert calls(planned) == [WinogradCall, WinogradGradientCall, WinogradCall]
 
 
 def test_blocks_of_channels_and_rows_of_tiles_that_are_cut_off():
@@ -148,7 +146,7 @@ def test_offsets_and_a_rectifier_are_part_of_the_way_back():
 
     expect_same(text, ["c"], "TEST", rtol=ROUNDING)
     planned.forward()
-    assert calls(planned) == [TiledConvolution]
+    assert calls(planned) == [WinogradCall]
     assert planned.plan.entries[1].group.count == 2
 
 
@@ -191,7 +189,7 @@ def test_a_setting_asks_for_the_definition():
     finally:
         settings.set("winograd", None)
 
-    assert TiledConvolution not in calls(planned)
+    assert WinogradCall not in calls(planned)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +201,7 @@ def test_other_windows_follow_the_definition(rest):
 
     planned.forward()
 
-    assert TiledConvolution not in calls(planned)
+    assert WinogradCall not in calls(planned)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 4])

@@ -131,6 +131,13 @@ def test_a_file_may_forbid_code_and_cannot_permit_it(
     assert len(caplog.messages) == 1
 
 
+def test_a_file_cannot_say_where_kernels_are_dumped(tmp_path, caplog):
+    (tmp_path / "demitasse.toml").write_text('kernel_dump = "/tmp/elsewhere"')
+
+    assert settings.get("kernel_dump") == ""
+    assert "set DEMITASSE_KERNEL_DUMP in the environment" in caplog.text
+
+
 def test_code_is_permitted_by_the_environment_and_the_program(tmp_path, monkeypatch):
     (tmp_path / "demitasse.toml").write_text("python_layers = false\njit = false")
 

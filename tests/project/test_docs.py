@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from demitasse import pycaffe
+from demitasse.backends.kernels import language
 from demitasse.backends.numpy.steps import activation
 from demitasse.config import TABLE
 from demitasse.device import set_device
@@ -68,6 +69,11 @@ def test_a_fast_operation_is_made_from_beginning_to_end(monkeypatch):
     names = run(python_blocks("docs/development/fast-operation.md"), "fast-operation.md")
 
     assert isinstance(names["steps"][1], names["SigmoidStep"])
+
+
+@pytest.mark.skipif(not language.status().ready, reason=str(language.status()))
+def test_a_kernel_is_written_and_run():
+    run(python_blocks("docs/development/kernel.md"), "kernel.md")
 
 
 def test_a_slow_layer_is_looked_into(beside_digits, capsys):

@@ -1,16 +1,16 @@
 """A small net with every layer lowered, against the same net in portable code."""
 
 from contextlib import contextmanager
-from functools import partialmethod
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
 from demitasse import Net
-from demitasse.backends.kernels import direct, winograd
 from demitasse.backends.kernels import language as jit
 from demitasse.backends.onednn import status
-from demitasse.backends.onednn.library.engine import Engine, engine
+from demitasse.backends.onednn.library.engine import engine
 from demitasse.proto import NetParameter, parse_text
 
 SEED = 5
@@ -26,6 +26,17 @@ WIDTHS = (8, 16)
 
 LIBRARY = "the library's"
 LAYOUTS = ("blocks", "channels last", LIBRARY)
+
+
+@contextmanager
+def tuned(**changes):
+    """Make kernels by another tuning; its threads come from the settings."""
+    before = engine().tuning
+    engine().tuning = replace(before, **changes)
+    try:
+        yield engine().tuning
+    finally:
+        engine().tuning = before
 
 
 @contextmanager
@@ -46,16 +57,14 @@ def our_kernels(width, layout):
         found = _blocked(shape, width) if layout == "blocks" else None
         return engine().innermost(shape, 1) if found is None else found
 
-    # the library's code gives the layouts, and runs where ours cannot: slow code will do
-    describe = partialmethod(Engine.describe, general=True)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine(), "width", width)
-        patch.setattr(winograd, "pays", lambda *_, **__: True)
-        patch.setattr(direct, "FEWEST", 0)
+    with (
+        tuned(width=width, winograd="always", direct="always"),
+        pytest.MonkeyPatch.context() as patch,
+    ):
         if layout != LIBRARY:
             patch.setattr(ConvStep, "_choose", lambda step: step._in(image, image))
-            patch.setattr(Engine, "describe", describe)
+            # the library's code gives the layouts, and runs where ours cannot: slow code will do
+            patch.setattr(engine(), "describe", partial(engine().describe, general=True))
         yield
 
 

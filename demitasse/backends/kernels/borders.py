@@ -2,38 +2,51 @@
 
 from __future__ import annotations
 
-from demitasse.backends.kernels.language.kernel import Kernel, Value
+from typing import NamedTuple
 
-__all__ = ["bordered"]
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.words import Float, Vector, Word, choose, minimum
+
+__all__ = ["Padded", "bordered"]
+
+
+class Padded(NamedTuple):
+    """Images of which rows are copied with zeros around them.
+
+    Attributes:
+        height: Rows of an image.
+        width: Columns of it.
+        left: Zeros before the first column.
+        columns: Columns of a copied row, with its zeros.
+    """
+
+    height: Word
+    width: Word
+    left: Word
+    columns: Word
 
 
 def bordered(
-    k: Kernel,
-    y: Value,
-    size: tuple[Value, Value],
-    left: Value,
-    wide: Value,
-    target: tuple[Value, Value, int],
-) -> tuple[Value, Value]:
+    k: Kernel, y: Word, images: Padded, target: Word, zero: Vector | Float, step: int
+) -> tuple[Word, Word]:
     """Write the zeros of a row of an image, and leave the rest to be copied.
 
     Args:
         k: The kernel.
         y: The row's number, which may be beyond the image; then all is zero.
-        size: Rows and columns of the image.
-        left: Zeros before the first column.
-        wide: Columns that are wanted, with those zeros.
-        target: Where the row goes, a zero, and its bytes.
+        images: The images.
+        target: Address of the copied row.
+        zero: What is written.
+        step: Its bytes.
 
     Returns:
         The first of the columns that are the image's, and that behind the last.
     """
-    height, breadth = size
-    there, zero, step = target
-    inside = k.both(k.below(-1, y), k.below(y, height))
-    begin = k.choose(inside, left, wide)
-    end = k.choose(inside, k.least(k.add(left, breadth), wide), wide)
-    for turns in ((begin, 0), (wide, end)):
-        with k.loop(*turns) as column:
-            k.store(zero, k.add(there, k.times(column.i, step)))
+    columns = images.columns
+    inside = (y > -1) & (y < images.height)
+    begin = choose(inside, images.left, columns)
+    end = choose(inside, minimum(images.left + images.width, columns), columns)
+    for stop, start in ((begin, 0), (columns, end)):
+        with k.loop(stop, start) as column:
+            k.store(zero, target + column.i * step)
     return begin, end

@@ -6,12 +6,14 @@ from collections.abc import Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.ops import Op
+from demitasse.backends.ops import Activation, Op
 from demitasse.backends.step import Declined, Operands, Step
 
-__all__ = ["FusedStep", "OnednnStep", "Runnable", "decline_in_place"]
+__all__ = ["FusedStep", "OnednnStep", "Runnable", "called", "decline_in_place"]
 
 O = TypeVar("O", bound=Op)  # noqa: E741 - the type of the operation
+
+TITLES = {"relu": "ReLU", "tanh": "TanH", "sigmoid": "Sigmoid"}
 
 
 class Runnable(Protocol):
@@ -105,7 +107,14 @@ def decline_in_place(step: OnednnStep[O]) -> None:
         raise Declined(message)
 
 
+def called(op: Op) -> str:
+    """Return the name of an operation, as messages say it."""
+    if isinstance(op, Activation):
+        return TITLES.get(op.function, op.function)
+    return type(op).__name__
+
+
 def _names(calls: Iterable[Runnable]) -> str:
     """Return the names of what calls run, each once."""
     names = (name for call in calls for name in call.implementations)
-    return ", ".join(dict.fromkeys(name.removeprefix("llvm:") for name in names)) or "nothing"
+    return ", ".join(dict.fromkeys(names)) or "nothing"

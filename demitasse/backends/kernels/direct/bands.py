@@ -1,160 +1,273 @@
-"""What kernels over pictures have in common: bands of rows, which threads divide and copy."""
+"""What kernels of direct convolution have in common: bands of rows, which threads copy."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
 
-from demitasse.backends.kernels.axes import Axes
-from demitasse.backends.kernels.borders import bordered
-from demitasse.backends.kernels.direct.windows import Windows
-from demitasse.backends.kernels.language.kernel import FLOAT, WIDE, Kernel, Value
+from demitasse.backends.kernels.borders import Padded, bordered
+from demitasse.backends.kernels.direct.banding import Banding
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.structs import EACH_CALL, Struct, Values
+from demitasse.backends.kernels.language.words import FLOAT, INT, Word, chunk, minimum
 
-__all__ = ["BANDS", "Band", "band_values", "bands", "panels"]
-
-BANDS = (
-    "x_at", "x_image", "x_plane", "x_row", "planes", "height", "breadth", "top", "left",
-    "y_at", "y_image", "y_row", "y_column", "down", "right", "step_down", "step_right",
-    "band", "bands", "count", "lanes", "high", "wide", "scratch", "scratch_size", "taps",
-    "length", "filters", "filter_lane", "panels", "panel",
-)  # fmt: skip
-"""Fields of a kernel over pictures: their address, elements from one to the next, from one plane
-and from one row; planes, rows, columns; zeros above and left. The outputs' address, elements from
-one picture, row, column to the next; rows and columns; rows and columns of the picture from one
-window to the next. Rows of a band, bands of a picture, and of all of them, and lanes into which
-they are divided; rows and columns that are copied for a band; where the lanes' scratch begins,
-bytes of each. The taps' table and length. The address of the filters, or of their gradient, and
-elements from one lane's to the next's; how many panels there are, and their table: the address of
-the product, elements from where the filters begin, the first vector, and where its three vectors
-lie in a pixel."""
+__all__ = ["Band", "BandFields", "Panel", "band_values", "each_band", "each_panel"]
 
 COLUMNS = 6
+"""Integers of an entry of the table of panels."""
+
+
+class InputFields(Struct):
+    """The images, whose planes come one by one."""
+
+    at: Word
+    """Address of the first image."""
+    image_stride: Word
+    """Elements from one image to the next."""
+    plane_stride: Word
+    """Elements from one plane to the next."""
+    row_stride: Word
+    """Elements from one row to the next."""
+    planes: Word
+    """Planes of an image."""
+    height: Word
+    """Rows of an image."""
+    width: Word
+    """Columns of an image."""
+    top: Word
+    """Zeros above an image."""
+    left: Word
+    """Zeros on the left of it."""
+
+
+class OutputFields(Struct):
+    """What comes out, or its gradient; channels lie side by side."""
+
+    at: Word
+    """Address of the first image."""
+    image_stride: Word
+    """Elements from one image to the next."""
+    row_stride: Word
+    """Elements from one row to the next."""
+    column_stride: Word
+    """Elements from one column to the next."""
+    rows: Word
+    """Rows that come out of an image."""
+    columns: Word
+    """Columns of the convolution's outputs."""
+
+
+class BandFields(Struct):
+    """A convolution in bands."""
+
+    x: InputFields
+    """The images."""
+    y: OutputFields
+    """What comes out."""
+    step_down: Word
+    """Rows of the image from one window to that below."""
+    step_right: Word
+    """Columns of the image from one window to the next."""
+    rows_per_band: Word
+    """Rows that come out of a band."""
+    bands_per_image: Word
+    """Bands of an image."""
+    bands: Word
+    """Bands of all images."""
+    lanes: Word
+    """Into how many lanes they are divided."""
+    copied_rows: Word
+    """Rows that are copied for a band."""
+    copied_columns: Word
+    """Columns that are copied."""
+    scratch: Word
+    """Address of the first lane's scratch."""
+    scratch_bytes: Word
+    """Bytes from one lane's scratch to the next's."""
+    tap_table: Word
+    """Address of the table of the bytes from a window's first tap to others."""
+    taps: Word
+    """How many entries it has."""
+    filters: Word
+    """Address of the filters, or of their gradient."""
+    filter_lane_stride: Word
+    """Elements from one lane's filters to the next's; 0 where all have the same."""
+    panels: Word
+    """How many panels of filters there are."""
+    panel_table: Word
+    """Address of their table: for each, the address of its product; elements from the first filter
+    to its own; its first vector; and bytes from the beginning of a pixel to three vectors."""
 
 
 class Band(NamedTuple):
-    """Some rows of outputs of one picture, as the kernel finds them.
+    """Some rows of outputs of one image, as the kernel finds them.
 
     Attributes:
-        copy: Where the picture's rows are.
-        output: Where the first of what comes out is.
+        copy: Address of the copied rows.
+        output: Address of the first of what comes out.
         row: Its row among those that come out.
         line: The convolution's row that it begins with.
         rows: How many rows come out.
-        filters: Where the lane's filters are.
+        filters: Address of the lane's filters.
         again: Whether the lane has had some before, 1 or 0.
     """
 
-    copy: Value
-    output: Value
-    row: Value
-    line: Value
-    rows: Value
-    filters: Value
-    again: Value
+    copy: Word
+    output: Word
+    row: Word
+    line: Word
+    rows: Word
+    filters: Word
+    again: Word
 
 
 @contextmanager
-def bands(
+def each_band(
     k: Kernel,
-    f: SimpleNamespace,
+    f: BandFields,
     *,
     ones: bool = False,
-    line: Callable[[Value], Value] = lambda row: row,
+    line: Callable[[Word], Word] = lambda row: row,
 ) -> Iterator[Band]:
     """Write what is done to each band, lane by lane.
 
     Args:
         k: The kernel.
         f: Its fields.
-        ones: Whether a plane of ones follows those of the picture.
+        ones: Whether a plane of ones follows those of the image.
         line: Gives the convolution's row that a row that comes out begins with.
     """
     thread, threads = k.thread()
     with k.loop(f.lanes, thread, threads) as lane:
-        copy = k.add(f.scratch, k.times(lane.i, f.scratch_size))
+        copy = f.scratch + lane.i * f.scratch_bytes
         if ones:
-            area = k.times(f.high, f.wide)
-            plane = k.at(copy, k.times(area, f.planes))
+            area = f.copied_rows * f.copied_columns
+            plane = copy + area * f.x.planes * FLOAT
             with k.loop(area) as place:
-                k.store(k.real(1.0), k.at(plane, place.i))
-        filters = k.at(f.filters, k.times(lane.i, f.filter_lane))
-        begin, end = k.part(f.count, lane.i, f.lanes)
+                k.store(k.number(1.0), plane + place.i * FLOAT)
+        filters = f.filters + lane.i * f.filter_lane_stride * FLOAT
+        begin, end = chunk(f.bands, lane.i, f.lanes)
         with k.loop(end, begin) as band:
-            image = k.divided(band.i, f.bands)
-            row = k.times(k.rest(band.i, f.bands), f.band)
-            rows = k.least(f.band, k.minus(f.down, row))
+            image = band.i // f.bands_per_image
+            row = band.i % f.bands_per_image * f.rows_per_band
+            rows = minimum(f.rows_per_band, f.y.rows - row)
             first = line(row)
-            _copy(k, f, image, k.minus(k.times(first, f.step_down), f.top), copy)
-            output = k.add(k.times(image, f.y_image), k.times(row, f.y_row))
-            again = k.least(k.minus(band.i, begin), 1)
-            yield Band(copy, k.at(f.y_at, output), row, first, rows, filters, again)
+            _copy(k, f, image, first * f.step_down - f.x.top, copy)
+            output = image * f.y.image_stride + row * f.y.row_stride
+            again = minimum(band.i - begin, 1)
+            yield Band(copy, f.y.at + output * FLOAT, row, first, rows, filters, again)
 
 
-def _copy(k: Kernel, f: SimpleNamespace, image: Value, first: Value, copy: Value) -> None:
-    """Write the copy of a picture's rows from ``first`` on, with zeros around it."""
-    with k.loop(f.planes) as plane, k.loop(f.high) as line:
-        y = k.add(first, line.i)
-        there = k.at(copy, k.times(k.add(k.times(plane.i, f.high), line.i), f.wide))
-        source = k.add(k.times(image, f.x_image), k.times(plane.i, f.x_plane), k.times(y, f.x_row))
-        here = k.at(f.x_at, k.minus(source, f.left))
-        zero = (there, k.real(0.0), FLOAT)
-        begin, stop = bordered(k, y, (f.height, f.breadth), f.left, f.wide, zero)
-        whole = k.minus(stop, k.rest(k.minus(stop, begin), k.width))
+def _copy(k: Kernel, f: BandFields, image: Word, first: Word, copy: Word) -> None:
+    """Write the copy of an image's rows from ``first`` on, with zeros around it."""
+    x = f.x
+    padded = Padded(x.height, x.width, x.left, f.copied_columns)
+    with k.loop(x.planes) as plane, k.loop(f.copied_rows) as line:
+        y = first + line.i
+        target = copy + (plane.i * f.copied_rows + line.i) * f.copied_columns * FLOAT
+        row = image * x.image_stride + plane.i * x.plane_stride + y * x.row_stride
+        source = x.at + (row - x.left) * FLOAT
+        begin, end = bordered(k, y, padded, target, k.number(0.0), FLOAT)
+        whole = end - (end - begin) % k.width
         with k.loop(whole, begin, k.width) as column:
-            k.store(k.load(k.at(here, column.i)), k.at(there, column.i))
-        with k.loop(stop, whole) as column:
-            k.store(k.load_number(k.at(here, column.i)), k.at(there, column.i))
+            k.store(k.load(source + column.i * FLOAT), target + column.i * FLOAT)
+        with k.loop(end, whole) as column:
+            k.store(k.load_float(source + column.i * FLOAT), target + column.i * FLOAT)
+
+
+class Panel(NamedTuple):
+    """Some vectors of filters, in the kernel.
+
+    Attributes:
+        product: Address of the product.
+        filters: Address of the filters.
+        first: Number of the first vector.
+        places: Address of the table of bytes from the beginning of a pixel to each vector.
+    """
+
+    product: Word
+    filters: Word
+    first: Word
+    places: Word
 
 
 @contextmanager
-def panels(
-    k: Kernel, f: SimpleNamespace, base: Value
-) -> Iterator[tuple[Value, Value, Value, Value]]:
-    """Write what is done for each panel.
-
-    Yields:
-        The product's address, where its filters begin from ``base`` on, its first vector, and the
-        address of the table of where the vectors lie in a pixel.
-    """
+def each_panel(k: Kernel, f: BandFields, filters: Word) -> Iterator[Panel]:
+    """Write what is done for each panel of the filters that begin at an address."""
     with k.loop(f.panels) as panel:
-        entry = k.add(f.panel, k.times(panel.i, COLUMNS * WIDE))
-        multiply, filters, first = (k.load_word(k.add(entry, WIDE * word)) for word in range(3))
-        yield multiply, k.at(base, filters), first, k.add(entry, 3 * WIDE)
+        entry = f.panel_table + panel.i * (COLUMNS * INT)
+        product, elements, first = k.load_words(entry, 3)
+        yield Panel(product, filters + elements * FLOAT, first, entry + 3 * INT)
 
 
 def band_values(
-    windows: Windows,
-    axes: Axes,
+    banding: Banding,
+    y: Images,
     products: dict[int, int],
+    tap_table: np.ndarray,
     taps: int,
     places: Sequence[int],
-) -> tuple[dict[str, int], np.ndarray]:
-    """Return the values of those fields that follow from the sizes, and a table to be kept alive.
+    *,
+    filters: np.ndarray,
+    filter_lane_stride: int,
+    lane_size: int,
+) -> Values:
+    """Return the values of those fields.
 
     Args:
-        windows: The convolution.
-        axes: Of what comes out.
-        products: The kernels.
-        taps: How many of the windows' taps are used.
-        places: Elements to each vector of an output from where that begins.
+        banding: The convolution.
+        y: What comes out.
+        products: Addresses of the kernels by the vectors of a panel.
+        tap_table: Bytes from a window's first tap to others.
+        taps: Numbers of a window that are multiplied with filters.
+        places: Elements from where a pixel of the products begins to each of its vectors.
+        filters: Them, or their gradient.
+        filter_lane_stride: Elements from one lane's filters to the next's.
+        lane_size: Elements of a lane's scratch.
     """
-    (_, c, h, w), (n, _, _, right), op = windows.x, windows.y, windows.op
-    table = np.zeros((len(windows.panels), COLUMNS), np.int64)
-    for row, (vectors, first) in zip(table, windows.panels, strict=True):
-        row[:3] = products[vectors], first * windows.width * taps, first
+    (_, c, h, w), (n, _, _, columns), op = banding.x, banding.y, banding.op
+    table = np.zeros((len(banding.panels), COLUMNS), np.int64)
+    for row, (vectors, first) in zip(table, banding.panels, strict=True):
+        row[:3] = products[vectors], first * banding.width * taps, first
         row[3 : 3 + vectors] = [FLOAT * place for place in places[first : first + vectors]]
-    return {
-        "x_image": c * h * w, "x_plane": h * w, "x_row": w, "planes": c, "height": h, "breadth": w,
-        "top": op.pad[0], "left": op.pad[1],
-        "y_image": axes.image, "y_row": axes.row, "y_column": axes.column, "down": windows.rows,
-        "right": right, "step_down": op.stride[0], "step_right": op.stride[1],
-        "band": windows.band, "bands": windows.bands, "count": n * windows.bands,
-        "lanes": windows.lanes,
-        "high": windows.high, "wide": windows.wide,
-        "taps": windows.table.ctypes.data, "length": taps,
-        "panels": len(table), "panel": table.ctypes.data,
-    }, table  # fmt: skip
+    return BandFields.values(
+        x=InputFields.values(
+            at=EACH_CALL,
+            image_stride=c * h * w,
+            plane_stride=h * w,
+            row_stride=w,
+            planes=c,
+            height=h,
+            width=w,
+            top=op.pad[0],
+            left=op.pad[1],
+        ),
+        y=OutputFields.values(
+            at=EACH_CALL,
+            image_stride=y.image_stride,
+            row_stride=y.row_stride,
+            column_stride=y.column_stride,
+            rows=banding.rows,
+            columns=columns,
+        ),
+        step_down=op.stride[0],
+        step_right=op.stride[1],
+        rows_per_band=banding.rows_per_band,
+        bands_per_image=banding.bands_per_image,
+        bands=n * banding.bands_per_image,
+        lanes=banding.lanes,
+        copied_rows=banding.copied_rows,
+        copied_columns=banding.copied_columns,
+        scratch=EACH_CALL,
+        scratch_bytes=FLOAT * lane_size,
+        tap_table=tap_table,
+        taps=len(tap_table),
+        filters=filters,
+        filter_lane_stride=filter_lane_stride,
+        panels=len(table),
+        panel_table=table,
+    )

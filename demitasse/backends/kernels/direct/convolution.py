@@ -1,66 +1,87 @@
-"""A convolution of pictures: windows times filters."""
+"""A direct convolution of few channels: windows times filters."""
 
 from __future__ import annotations
 
 from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from demitasse.backends.arrays import address, aligned
-from demitasse.backends.kernels.axes import Axes
-from demitasse.backends.kernels.direct.bands import BANDS, Band, band_values, bands, panels
-from demitasse.backends.kernels.direct.pooling import POOL, carry, pool_values, pooled
-from demitasse.backends.kernels.direct.products import window_products
-from demitasse.backends.kernels.direct.windows import Windows
-from demitasse.backends.kernels.language import Arguments, compiled
-from demitasse.backends.kernels.language.kernel import FLOAT, WIDE, Kernel, Value
-from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.ports import Port, converted_bytes
-from demitasse.backends.onednn.steps.conv_operands import ConvOperands, refreshed
+from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.direct.banding import Banding
+from demitasse.backends.kernels.direct.bands import (
+    Band,
+    BandFields,
+    band_values,
+    each_band,
+    each_panel,
+)
+from demitasse.backends.kernels.direct.pooling import PoolFields, carry, pool_values, pooled
+from demitasse.backends.kernels.direct.window_products import window_products
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.language import compiled
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.structs import Arguments, Struct, Values
+from demitasse.backends.kernels.language.words import FLOAT, INT, Word
 
-__all__ = ["PictureConvolution"]
+__all__ = ["DirectConvolution"]
 
-FIELDS = (*BANDS, *POOL, "floor", "offsets")
-"""Beside those of bands and pooling: the addresses of what the output is raised to, and of the
-offsets."""
+
+class DirectFields(Struct):
+    """Of a direct convolution."""
+
+    bands: BandFields
+    """The bands."""
+    floor: Word
+    """Address of the number that outputs are raised to."""
+    offsets: Word
+    """Address of one offset for each element of all vectors of filters."""
+
+
+class PooledFields(DirectFields):
+    """Of one that is pooled along."""
+
+    pool: PoolFields
+    """The pooling."""
 
 
 @cache
 def _kernel(width: int, pool: tuple[int, ...]) -> int:
     """Return the address of the kernel, which pools windows of a shape; () for none."""
-    name = "x".join(map(str, ("picture", width, *pool)))
+    name = "x".join(map(str, ("direct", width, *pool)))
     write = _write_pooled if pool else _write
     return compiled(name, lambda module: write(module, name, width, *pool), name)[name]
 
 
 def _write(module: Any, name: str, width: int) -> None:
     k = Kernel(module, name, 1, width, exported=True)
-    f = k.fields(FIELDS)
-    with bands(k, f) as band:
-        next_row, next_column = k.bytes(f.y_row), k.bytes(f.y_column)
-        _multiply(k, f, band, (0, band.rows), (band.output, next_row, next_column))
+    f = DirectFields.read(k)
+    y = f.bands.y
+    with each_band(k, f.bands) as band:
+        row_bytes, column_bytes = y.row_stride * FLOAT, y.column_stride * FLOAT
+        _multiply(k, f, band, (k.word(0), band.rows), (band.output, row_bytes, column_bytes))
     k.done()
 
 
 def _write_pooled(module: Any, name: str, width: int, high: int, wide: int) -> None:
     k = Kernel(module, name, 1, width, exported=True)
-    f = k.fields(FIELDS)
-    with bands(k, f, line=lambda row: k.minus(k.times(row, f.pool_down), f.pool_top)) as band:
-        outputs = k.add(band.copy, f.outputs)
-        begin, end = carry(k, f, band, outputs, high)
-        _multiply(k, f, band, (begin, end), (outputs, k.times(f.right, f.pixel), f.pixel))
-        pooled(k, f, band, outputs, end, (high, wide))
+    f = PooledFields.read(k)
+    bands, pool = f.bands, f.pool
+    with each_band(k, bands, line=lambda row: row * pool.step_down - pool.top) as band:
+        outputs = band.copy + pool.outputs_bytes
+        begin, end = carry(k, bands, pool, band, outputs, high)
+        row_bytes = bands.y.columns * pool.pixel_bytes
+        _multiply(k, f, band, (begin, end), (outputs, row_bytes, pool.pixel_bytes))
+        pooled(k, bands, pool, band, outputs, end, (high, wide))
     k.done()
 
 
 def _multiply(
     k: Kernel,
-    f: SimpleNamespace,
+    f: DirectFields,
     band: Band,
-    lines: tuple[Value, Value],
-    target: tuple[Value, Value, Value],
+    lines: tuple[Word, Word],
+    target: tuple[Word, Word, Word],
 ) -> None:
     """Write the products of some rows of a band.
 
@@ -71,89 +92,101 @@ def _multiply(
         lines: The first row, and the one behind the last.
         target: Where the first output goes, and bytes to the next row and column.
     """
-    begin, end = lines
-    first_output, next_row, next_column = target
-    with (
-        panels(k, f, band.filters) as (multiply, filters, first, places),
-        k.loop(end, begin) as row,
-    ):
+    bands, (begin, end), (output, row_bytes, column_bytes) = f.bands, lines, target
+    with each_panel(k, bands, band.filters) as panel, k.loop(end, begin) as row:
         k.call_at(
-            multiply,
-            k.at(band.copy, k.times(k.times(row.i, f.step_down), f.wide)),
-            f.taps, k.times(f.length, WIDE), filters,
-            k.add(first_output, k.times(row.i, next_row)), next_column, places,
-            k.add(f.offsets, k.times(first, FLOAT * k.width)), f.right, f.floor,
-        )  # fmt: skip
+            panel.product,
+            band.copy + row.i * bands.step_down * bands.copied_columns * FLOAT,
+            bands.tap_table,
+            bands.taps * INT,
+            panel.filters,
+            output + row.i * row_bytes,
+            column_bytes,
+            panel.places,
+            f.offsets + panel.first * k.vector_bytes,
+            bands.y.columns,
+            f.floor,
+        )
 
 
-class PictureConvolution:
-    """What a Step calls: source and target are ports, as those of one primitive.
+class DirectConvolution:
+    """A convolution of few channels, with an offset and perhaps a rectifier and MAX pooling.
 
     Args:
-        engine: The engine.
-        windows: The convolution, and the pooling behind it.
-        parts: Its operands; the source is in C order.
+        banding: The convolution, and the pooling behind it.
+        y: What comes out.
+        relu: Whether a rectifier follows.
+
+    Attributes:
+        scratch_size: Elements of scratch memory that a call takes.
+        filters: The filters of each panel, tap after tap. Shape: (taps * pixel_stride,).
 
     Raises:
-        Declined: The target's channels do not lie side by side.
+        ValueError: The channels of what comes out do not lie side by side.
     """
 
-    def __init__(self, engine: Engine, windows: Windows, parts: ConvOperands) -> None:
-        self.engine, self.windows, self.parts = engine, windows, parts
-        self.ports: tuple[Port, ...] = (parts.source, parts.target)
-        for port in self.ports:
-            port.engine = engine
-        axes, width = Axes(parts.target.layout, windows.width), windows.width
-        pool = windows.pool
-        self.kernel = _kernel(width, pool.kernel if pool else ())
-        self.filters = aligned(windows.taps * len(windows.order))
-        self.offsets = aligned(len(windows.order))
-        self.floor = np.array([0.0 if parts.relu else -np.inf], np.float32)
-        places = [place for _, place in axes.vectors]
-        more: dict[str, int] = {}
+    def __init__(self, banding: Banding, y: Images, *, relu: bool = False) -> None:
+        self.banding, width, op, pool = banding, banding.width, banding.op, banding.pool
+        self._kernel = _kernel(width, pool.kernel if pool else ())
+        self.scratch_size = banding.lanes * banding.lane_size
+        self.filters = aligned(banding.taps * banding.pixel_stride)
+        self._offsets = aligned(banding.pixel_stride)
+        places = [place for _, place in y.vectors(width)]
         if pool:
-            places = list(range(0, windows.pixel, width))
-            more, self._vectors = pool_values(windows, pool, axes)
-        op, table = windows.op, windows.line_table
-        products = window_products(width, op.kernel[1], op.dilation[1], op.stride[1])
-        values, self._panels = band_values(windows, axes, products, windows.taps, places)
-        values |= {"taps": address(table), "length": len(table)}
-        self._table = table
-        self.arguments = Arguments(
-            FIELDS, **values, **more, filters=address(self.filters), floor=address(self.floor),
-            offsets=address(self.offsets), scratch_size=FLOAT * windows.scratch,
-        )  # fmt: skip
-        self.version = (-1, -1)
+            places = list(range(0, banding.pixel_stride, width))
+        fields: dict[str, np.ndarray | Values] = {
+            "bands": band_values(
+                banding,
+                y,
+                window_products(width, op.kernel[1], op.dilation[1], op.stride[1]),
+                banding.row_table,
+                banding.taps,
+                places,
+                filters=self.filters,
+                filter_lane_stride=0,
+                lane_size=banding.lane_size,
+            ),
+            "floor": np.array([0.0 if relu else -np.inf], np.float32),
+            "offsets": self._offsets,
+        }
+        self._arguments = Arguments(
+            PooledFields.values(**fields, pool=pool_values(banding, pool, y))
+            if pool
+            else DirectFields.values(**fields)
+        )
 
     def update(self, weights: np.ndarray) -> None:
         """Take new weights, in C order."""
-        windows = self.windows
-        by_tap = weights[: windows.y[1] * windows.taps].reshape(windows.y[1], windows.taps).T
-        for vectors, first in windows.panels:
-            begin, columns = first * windows.width, vectors * windows.width
-            some = windows.order[begin : begin + columns]
-            part = self.filters[begin * windows.taps : (begin + columns) * windows.taps]
-            part.reshape(windows.taps, columns)[...] = by_tap[:, some]
+        banding = self.banding
+        m, taps, width = banding.y[1], banding.taps, banding.width
+        by_tap = weights[: m * taps].reshape(m, taps).T
+        for vectors, first in banding.panels:
+            begin, columns = first * width, vectors * width
+            some = banding.order[begin : begin + columns]
+            part = self.filters[begin * taps : (begin + columns) * taps]
+            part.reshape(taps, columns)[...] = by_tap[:, some]
 
-    def __call__(self) -> None:
-        parts = self.parts
-        source, target = parts.source.array(), parts.target.array()
-        if parts.weight is not None:
-            self.version = refreshed(parts.weight.data_memory, self.version, self.update)
-        offsets = parts.offsets()
+    def __call__(
+        self,
+        source: np.ndarray,
+        target: np.ndarray,
+        offsets: np.ndarray | None,
+        scratch: np.ndarray,
+    ) -> None:
+        """Convolve.
+
+        Args:
+            source: The images, in C order.
+            target: What comes out, in the memory that ``y`` describes.
+            offsets: One for each filter; None for those of the last call, at first zeros.
+            scratch: At least :attr:`scratch_size` elements.
+        """
         if offsets is not None:
-            np.take(offsets, self.windows.order, out=self.offsets)
-        windows = self.windows
-        [scratch] = self.engine.workspaces(windows.lanes * windows.scratch)
-        self.arguments.set(x_at=address(source), y_at=address(target), scratch=address(scratch))
-        self.arguments.run(self.kernel, windows.threads)
+            np.take(offsets, self.banding.order, out=self._offsets)
+        each = {"bands.x.at": source, "bands.y.at": target, "bands.scratch": scratch}
+        self._arguments.run(self._kernel, self.banding.tuning.threads, each)
 
     @property
-    def implementations(self) -> list[str]:
-        """Names of the code that it runs."""
-        return ["llvm:pictures"]
-
-    @property
-    def workspace(self) -> int:
-        """Bytes it holds."""
-        return self.filters.nbytes + converted_bytes(self.ports)
+    def code(self) -> str:
+        """Name of what runs."""
+        return self.banding.code

@@ -110,8 +110,21 @@ def compiled(name: str, write: Callable[[Any], None], *exports: str) -> dict[str
         if name not in _known:
             module = ir.Module(name)
             write(module)
+            _dump(name, str(module))
             _known[name] = _linked(str(module), exports)
         return _known[name]
+
+
+def _dump(name: str, text: str) -> None:
+    """Write a module's LLVM text and its assembly where the setting ``kernel_dump`` says."""
+    place = settings.get("kernel_dump")
+    if not place:
+        return
+    machine = _machine()
+    assembly = machine.emit_assembly(_optimised(text, machine))
+    Path(place).mkdir(parents=True, exist_ok=True)
+    Path(place, f"{name}.ll").write_text(text, encoding="utf-8")
+    Path(place, f"{name}.s").write_text(assembly, encoding="utf-8")
 
 
 def _features() -> str:
@@ -150,13 +163,13 @@ def _object(text: str) -> bytes:
     digest = hashlib.sha256(repr(about).encode()).hexdigest()
     place = folder()
     if place is None:
-        return _optimised(text)
+        return _made(text)
     kept = place / f"{digest}.o"
     with suppress(OSError):
         seal, code = _split(kept.read_bytes())
         if seal == _seal(code):
             return code
-    code = _optimised(text)
+    code = _made(text)
     with suppress(OSError):
         place.mkdir(parents=True, exist_ok=True)
         with atomic_write(kept) as file:
@@ -173,8 +186,15 @@ def _split(content: bytes) -> tuple[bytes, bytes]:
     return content[: hashlib.sha256().digest_size], content[hashlib.sha256().digest_size :]
 
 
-def _optimised(text: str) -> bytes:
-    binding, machine = _llvm(), _machine()
+def _made(text: str) -> bytes:
+    """Return a module's machine code, made now."""
+    machine = _machine()
+    code: bytes = machine.emit_object(_optimised(text, machine))
+    return code
+
+
+def _optimised(text: str, machine: Any) -> Any:
+    binding = _llvm()
     module = binding.parse_assembly(text)
     module.verify()
     # kernels are vectors and unrolled already
@@ -182,5 +202,4 @@ def _optimised(text: str) -> bytes:
     options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
     builder = binding.create_pass_builder(machine, options)
     builder.getModulePassManager().run(module, builder)
-    code: bytes = machine.emit_object(module)
-    return code
+    return module

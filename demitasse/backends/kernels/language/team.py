@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-import numpy as np
-
-__all__ = ["FUNCTIONS", "Arguments", "bounded_spinning", "functions", "openmp"]
+__all__ = ["FUNCTIONS", "bounded_spinning", "functions", "openmp", "run"]
 
 FUNCTIONS = ("omp_get_thread_num", "omp_get_num_threads", "GOMP_barrier")
 """What kernels call."""
@@ -78,34 +76,16 @@ def functions() -> dict[str, int]:
     }
 
 
-class Arguments:
-    """The integers that a kernel reads, by name.
+def run(kernel: int, argument: int, threads: int) -> None:
+    """Run a kernel on a team of at most so many threads; on this one where there is no OpenMP.
 
     Args:
-        names: Of all of them, in the kernel's order.
-        values: Those that are known already.
+        kernel: Its address. It learns from the runtime which thread it is, and of how many.
+        argument: What each thread calls it with.
+        threads: How many are asked for.
     """
-
-    def __init__(self, names: Sequence[str], **values: int) -> None:
-        self._places = {name: place for place, name in enumerate(names)}
-        self._words = np.zeros(len(names), np.int64)
-        self._at = self._words.ctypes.data
-        self.set(**values)
-
-    def set(self, **values: int) -> None:
-        """Give some of them other values."""
-        for name, value in values.items():
-            self._words[self._places[name]] = value
-
-    def run(self, kernel: int, threads: int) -> None:
-        """Run a kernel on a team of at most so many threads; on this one where there is no OpenMP.
-
-        Args:
-            kernel: Its address. It learns from the runtime which thread it is, and of how many.
-            threads: How many are asked for.
-        """
-        runtime = openmp()
-        if runtime is None:
-            _ALONE(kernel)(self._at)
-        else:
-            runtime.GOMP_parallel(kernel, self._at, threads, 0)
+    runtime = openmp()
+    if runtime is None:
+        _ALONE(kernel)(argument)
+    else:
+        runtime.GOMP_parallel(kernel, argument, threads, 0)

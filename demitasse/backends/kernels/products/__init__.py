@@ -1,1 +1,1 @@
-"""Products of small matrices whose sums stay in registers."""
+"""Products of matrices, one of them small, whose sums stay in registers."""

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from demitasse.backends.kernels.language.compiler import compiled
-from demitasse.backends.kernels.language.kernel import Kernel, Value
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.words import Vector, Word, fma
 from demitasse.backends.kernels.products.panels import WIDEST
 
 __all__ = ["ROWS", "a_few_at_a_time", "by_panel", "multiply"]
@@ -39,7 +40,7 @@ def by_panel(
 
 
 def multiply(
-    k: Kernel, totals: list[Value], numbers: Sequence[Value], columns: Sequence[Value]
+    k: Kernel, totals: list[Vector], numbers: Sequence[Word], columns: Sequence[Vector]
 ) -> None:
     """Add to the totals, row by row, a number times each of the columns.
 
@@ -50,19 +51,19 @@ def multiply(
         columns: Vectors.
     """
     for row, address in enumerate(numbers):
-        number = k.spread(k.load_number(address))
+        number = k.broadcast(address)
         for j, column in enumerate(columns):
-            at = row * len(columns) + j
-            totals[at] = k.multiply_add(number, column, totals[at])
+            place = row * len(columns) + j
+            totals[place] = fma(number, column, totals[place])
 
 
 def a_few_at_a_time(
     k: Kernel,
-    count: Value,
+    count: Word,
     most: int,
-    starts: Sequence[Value],
-    steps: Sequence[Value],
-    body: Callable[[Sequence[Value], int], None],
+    starts: Sequence[Word],
+    row_bytes: Sequence[Word | int],
+    body: Callable[[Sequence[Word], int], None],
 ) -> None:
     """Write what is done to ``count`` rows, ``most`` of them at a time, and then to the rest.
 
@@ -71,13 +72,15 @@ def a_few_at_a_time(
         count: How many rows there are.
         most: How many the registers hold.
         starts: Addresses that belong to the first row.
-        steps: Bytes from each to the next row's.
+        row_bytes: From each of them to the next row's.
         body: Writes it for the addresses of some rows, and how many these are.
     """
-    with k.loop(k.divided(count, most), carry=starts) as loop:
-        body(loop.values, most)
-        loop.next = [k.add(v, k.times(n, most)) for v, n in zip(loop.values, steps, strict=True)]
-    with k.cases(k.rest(count, most)) as case:
+    with k.loop(count // most, words=starts) as loop:
+        body(loop.words, most)
+        loop.words = [
+            start + k.word(step) * most for start, step in zip(loop.words, row_bytes, strict=True)
+        ]
+    with k.cases(count % most) as case:
         for few in range(1, most):
             case(few)
-            body(loop.out, few)
+            body(loop.words, few)

@@ -11,42 +11,40 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.backends import ops
-from demitasse.backends.arrays import address, aligned
-from demitasse.backends.kernels.axes import Axes
-from demitasse.backends.kernels.language import Arguments, compiled
-from demitasse.backends.kernels.language.kernel import FLOAT, Kernel, Value
-from demitasse.backends.kernels.products.products import products
-from demitasse.backends.kernels.winograd.filters import Filters
+from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.language import compiled
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.structs import Arguments, Struct
+from demitasse.backends.kernels.language.words import FLOAT, Word
+from demitasse.backends.kernels.products.matrix import matrix_products
+from demitasse.backends.kernels.winograd.back import back, join
+from demitasse.backends.kernels.winograd.cut import ImageFields, Piece, Points, cut, image_values
 from demitasse.backends.kernels.winograd.matrices import Matrices, matrices
-from demitasse.backends.kernels.winograd.multiply import PRODUCTS, panels, product_values
+from demitasse.backends.kernels.winograd.multiply import ProductFields, each_panel, product_values
 from demitasse.backends.kernels.winograd.scratch import Scratch
-from demitasse.backends.kernels.winograd.strips import (
-    BLOCK,
-    Block,
-    blocks,
-    cut,
-    entries,
-    image_fields,
-    image_values,
-    strips,
-)
+from demitasse.backends.kernels.winograd.strips import StripFields, each_block
 from demitasse.backends.kernels.winograd.tiling import Tiling
-from demitasse.backends.kernels.winograd.transforms import columns, combined, line, transform
-from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.ports import Port, converted_bytes
-from demitasse.backends.onednn.steps.conv_operands import ConvOperands
-from demitasse.backends.step import Declined
+from demitasse.backends.kernels.winograd.transforms import transform
 
-__all__ = ["TiledConvolution"]
-
-FIELDS = (*BLOCK, *PRODUCTS, *image_fields("x"), *image_fields("y"), "floor", "bias")
-"""Beside those of strips, products and images: the addresses of what the output is raised to, and
-of the offsets."""
+__all__ = ["WinogradConvolution"]
 
 
-PAIRS = (2, 2)
-"""Windows that are pooled: four outputs, of which a tile has four times four."""
+class ConvolutionFields(Struct):
+    """Of a convolution over tiles."""
+
+    strips: StripFields
+    """The strips."""
+    products: ProductFields
+    """The products at the points."""
+    x: ImageFields
+    """The input."""
+    y: ImageFields
+    """What comes out; height and width are those of the output before pooling."""
+    floor: Word
+    """Address of the number that outputs are raised to."""
+    offsets: Word
+    """Address of one offset for each output channel."""
 
 
 @cache
@@ -61,167 +59,98 @@ def _kernel(taps: int, width: int, *, pool: bool) -> int:
 
 
 def _write(module: Any, name: str, of: Matrices, width: int, *, pool: bool) -> None:
-    side, step = len(of.input), of.outputs
+    side, step = of.side, of.outputs
     forth = transform(module, "forth", of.input, width)
-    back = _back(module, of, width, pool=pool)
+    way_back = back(module, of, width, pool=pool)
     k = Kernel(module, name, 1, width, exported=True)
-    f = k.fields(FIELDS)
-    data, sums = (k.bytes(f.data_row), k.bytes(f.data_point)), k.bytes(f.sum_row)
-    with blocks(k, f) as block:
-        copy, totals = k.add(block.scratch, f.copy), k.add(block.stack, f.sums)
-        shape = side, step, side - step
-        cut(k, f, "x", block, forth, shape, (block.stack, *data), (block.scratch, copy))
+    f = ConvolutionFields.read(k)
+    p = f.products
+    tile_bytes, tile_point_bytes = p.tile_stride * FLOAT, p.tile_point_stride * FLOAT
+    sum_bytes = p.sum_stride * FLOAT
+    with each_block(k, f.strips) as block:
+        tiles, sums = Points(block.stack, tile_bytes, tile_point_bytes), block.stack + p.sums_bytes
+        cut(k, f.strips, f.x, block, forth, Piece(side, step, side - step), tiles)
         block.wait()
-        with panels(k, f, block, side * side) as panel:
+        with each_panel(k, p, block, side * side) as panel:
             k.call_at(
-                panel.multiply, panel.data, data[0], FLOAT, panel.filters, panel.row, panel.sums,
-                sums, block.tiles, f.channels, 0,
+                panel.product, panel.tiles, tiles.tile_bytes, FLOAT, panel.filters,
+                panel.row_bytes, panel.sums, sum_bytes, block.tiles, p.channels, 0,
             )  # fmt: skip
         block.wait()
-        _join(k, f, block, back, (step, step // 2 if pool else step), totals)
+        steps = step, step // 2 if pool else step
+        join(k, f.strips, p, f.y, block, way_back, steps, sums, f.offsets, f.floor)
         block.wait()
     k.done()
 
 
-def _join(
-    k: Kernel, f: Any, block: Block, back: Kernel, steps: tuple[int, int], totals: Value
-) -> None:
-    """Write the way back of all tiles of a block's strips.
+class WinogradConvolution:
+    """A convolution of float32 images, with an offset and perhaps a rectifier and pooling.
 
     Args:
-        k: The kernel.
-        f: Its fields.
-        block: The block.
-        back: The way back of one tile.
-        steps: Outputs of a tile in a row; how many come out of them.
-        totals: Where the block's sums begin.
-    """
-    step, out = steps
-    with strips(k, f, block) as (image, row, tile), entries(k, f, "y") as (offset, place):
-        pixel = k.add(k.times(image, f.y_image), k.times(k.times(row, out), f.y_row))
-        target = k.add(k.at(f.y_at, pixel), offset)
-        with k.loop(f.right) as number:
-            k.call(
-                back,
-                k.add(totals, place, k.bytes(k.times(k.add(tile, number.i), f.sum_row))),
-                k.bytes(f.sum_point),
-                k.at(target, k.times(k.times(number.i, out), f.y_column)),
-                k.bytes(f.y_row), k.bytes(f.y_column),
-                k.least(step, k.minus(f.y_height, k.times(row, step))),
-                k.least(step, k.minus(f.y_breadth, k.times(number.i, step))),
-                k.add(f.bias, place), f.floor, block.scratch,
-            )  # fmt: skip
-
-
-def _back(module: Any, of: Matrices, width: int, *, pool: bool) -> Kernel:
-    """Return the kernel that takes one tile's sums at the points to its outputs.
-
-    Its arguments are the first point's address and the bytes to the next one, the address of the
-    first that comes out, the bytes to the next row and column, how many rows and columns of outputs
-    there are, the addresses of the offsets and of the number that outputs are raised to, and
-    scratch.
-
-    Args:
-        module: What it belongs to.
-        of: The matrices.
-        width: Filters of a vector.
-        pool: Whether what comes out is the largest of each four outputs, of those that there are.
-    """
-    k = Kernel(module, "back", 10, width)
-    source, point, target, row, column, rows, broad, offsets, floor, scratch = k.arguments
-    side, step = len(of.input), 2 if pool else 1
-    columns(k, of.output, source, (k.times(point, side), point), scratch)
-    bias, least = k.load(offsets), k.spread(k.load_number(floor))
-    with k.loop(rows, 0, step) as loop:
-        values = combined(k, of.output, line(k, scratch, loop.i, side))
-        if pool:
-            # a row or column that is not there is replaced by the one beside it
-            number = k.least(k.add(loop.i, 1), k.minus(rows, 1))
-            below = combined(k, of.output, line(k, scratch, number, side))
-            values = [k.at_least(one, other) for one, other in zip(values, below, strict=True)]
-        first = k.add(target, k.times(k.divided(loop.i, step), row))
-        for place in range(0, of.outputs, step):
-            with k.when(k.below(place, broad)):
-                value = values[place]
-                if pool:
-                    beside = k.select(k.below(place + 1, broad), values[place + 1], value)
-                    value = k.at_least(value, beside)
-                result = k.at_least(k.plus(value, bias), least)
-                k.store(result, k.add(first, k.times(column, place // step)))
-    k.done()
-    return k
-
-
-class TiledConvolution:
-    """What a Step calls: source and target are ports, as those of one primitive.
-
-    Args:
-        engine: The engine.
         tiling: The convolution.
-        parts: Its operands.
-        filters: At the points.
-        pool: What is done to the output: windows of four, side by side.
+        x: Its input.
+        y: What comes out: the output, or the pooled output.
+        relu: Whether a rectifier follows.
+        pool: Whether MAX pooling of 2 x 2 outputs, side by side, follows.
+
+    Attributes:
+        scratch_size: Elements of scratch memory that a call takes.
 
     Raises:
-        Declined: Channels do not lie side by side, or the windows that are pooled do not divide the
-            tiles.
+        ValueError: A vector's channels do not lie side by side.
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        tiling: Tiling,
-        parts: ConvOperands,
-        filters: Filters,
-        pool: ops.Pool | None = None,
+        self, tiling: Tiling, x: Images, y: Images, *, relu: bool = False, pool: bool = False
     ) -> None:
-        if pool and not (pool.kernel == pool.stride == PAIRS and not any(pool.pad)):
-            message = "pooling that does not divide tiles; winograd takes windows of 2 x 2"
-            raise Declined(message)
-        self.engine, self.tiling, self.parts, self.filters = engine, tiling, parts, filters
-        self.ports: tuple[Port, ...] = (parts.source, parts.target)
-        for port in self.ports:
-            port.engine = engine
-        self.kernel = _kernel(tiling.matrices.taps, tiling.width, pool=pool is not None)
-        self.scratch = Scratch(tiling)
-        self.offsets = aligned(tiling.sum)
-        self.floor = np.array([0.0 if parts.relu else -np.inf], np.float32)
-        x, self._x = image_values(
-            "x", Axes(parts.source.layout, tiling.width), tiling.size, tiling.pad
+        self.tiling, width = tiling, tiling.width
+        self._kernel = _kernel(tiling.matrices.taps, width, pool=pool)
+        self._scratch = Scratch(tiling)
+        self.scratch_size = self._scratch.size
+        self._offsets = aligned(tiling.sum_stride)
+        products = matrix_products(width, packed=True)
+        self._arguments = Arguments(
+            ConvolutionFields.values(
+                strips=self._scratch.values,
+                products=product_values(tiling, products, self._scratch.sums_bytes),
+                x=image_values(x, tiling.size, width, tiling.pad),
+                y=image_values(y, tiling.output, width),
+                floor=np.array([0.0 if relu else -np.inf], np.float32),
+                offsets=self._offsets,
+            )
         )
-        y, self._y = image_values("y", Axes(parts.target.layout, tiling.width), tiling.output)
-        kernels = products(tiling.width, packed=True)
-        values, self._panels = product_values(tiling, kernels)
-        self.arguments = Arguments(
-            FIELDS, **x, **y, **values, **self.scratch.values,
-            floor=address(self.floor), bias=address(self.offsets),
-        )  # fmt: skip
 
-    def __call__(self) -> None:
-        parts = self.parts
-        source, target = parts.source.array(), parts.target.array()
-        filters = self.filters
-        points = filters.points if parts.weight is None else filters.of(parts.weight)
-        offsets = parts.offsets()
+    def __call__(
+        self,
+        source: np.ndarray,
+        target: np.ndarray,
+        filters: np.ndarray,
+        offsets: np.ndarray | None,
+        scratch: np.ndarray,
+    ) -> None:
+        """Convolve.
+
+        Args:
+            source: The input, in the memory that ``x`` describes.
+            target: What comes out, in that of ``y``.
+            filters: At the points, as :class:`Filters` makes them.
+            offsets: One for each output channel; None for those of the last call, at first zeros.
+            scratch: At least :attr:`scratch_size` elements.
+        """
         if offsets is not None:
-            self.offsets[: offsets.shape[0]] = offsets
-        private, stacks = self.scratch.at(self.engine.workspaces(self.scratch.size)[0])
-        self.arguments.set(
-            x_at=address(source), y_at=address(target), filters=address(points),
-            private=private, stacks=stacks,
-        )  # fmt: skip
-        self.arguments.run(self.kernel, self.tiling.threads)
-
-    def update(self, weights: np.ndarray) -> None:
-        """Take new weights, in C order."""
-        self.filters.update(weights)
-
-    @property
-    def implementations(self) -> list[str]:
-        """Names of the code that it runs."""
-        return ["llvm:winograd"]
+            self._offsets[: offsets.shape[0]] = offsets
+        self._arguments.run(
+            self._kernel,
+            self.tiling.threads,
+            {
+                **self._scratch.addresses(scratch),
+                "products.filters": filters,
+                "x.at": source,
+                "y.at": target,
+            },
+        )
 
     @property
-    def workspace(self) -> int:
-        """Bytes it holds."""
-        return self.filters.points.nbytes + converted_bytes(self.ports)
+    def code(self) -> str:
+        """Name of what runs."""
+        return self.tiling.code

@@ -1,33 +1,57 @@
-"""Filters at the points: made from a parameter, and again when it has changed; and the way back."""
+"""Filters at the points, made of a parameter; and the way back for its gradient."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from demitasse.backends.arrays import address, aligned
-from demitasse.backends.kernels.language import Arguments, compiled
-from demitasse.backends.kernels.language.kernel import FLOAT, WIDE, Kernel, Value
+from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.language import compiled
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct, Values
+from demitasse.backends.kernels.language.words import FLOAT, INT, Word, chunk, minimum
 from demitasse.backends.kernels.winograd.matrices import matrices
 from demitasse.backends.kernels.winograd.tiling import Tiling
 from demitasse.backends.kernels.winograd.transforms import transform
-from demitasse.backends.onednn.steps.conv_operands import refreshed
 
 __all__ = ["FilterGradient", "Filters"]
 
-FIELDS = (
-    "weights", "points", "group", "point", "groups", "inputs", "outputs", "group_step",
-    "input_step", "output_step", "panels", "count", "parts", "part",
-)  # fmt: skip
-"""Addresses of the parameter, in C order, and of its values at the points; elements from one group
-to the next there, and from one point to the next. In a group: inputs and outputs, and elements of
-the parameter from one to the next; the table of the panels, vectors and first output of each, and
-how many there are. For the way back: how many stacks of values are summed, and elements from one to
-the next."""
+
+class FilterFields(Struct):
+    """A parameter, and its values at the points."""
+
+    weights: Word
+    """Address of the parameter, in C order."""
+    points: Word
+    """Address of its values at the points."""
+    group_stride: Word
+    """Elements from one group's values to the next's, at a point."""
+    point_stride: Word
+    """Elements from one point's values to the next's."""
+    groups: Word
+    """How many groups there are."""
+    inputs: Word
+    """Inputs of a group."""
+    outputs: Word
+    """Outputs of a group."""
+    weight_group_stride: Word
+    """Elements of the parameter from one group to the next."""
+    weight_input_stride: Word
+    """Elements of the parameter from one input to the next."""
+    weight_output_stride: Word
+    """Elements of the parameter from one output to the next."""
+    panel_table: Word
+    """Address of the table of a group's panels: vectors and first output of each."""
+    panels: Word
+    """How many panels a group has."""
+    lanes: Word
+    """For the way back: how many stacks of values are summed; else 1."""
+    lane_stride: Word
+    """Elements from one stack of values to the next."""
 
 
 @cache
@@ -51,31 +75,38 @@ def _kernel(taps: int, width: int, *, turned: bool = False, back: bool = False) 
     return compiled(name, write, name)[name]
 
 
-@contextmanager
-def _vectors(k: Kernel, f: Any) -> Iterator[tuple[Value, Value, Value]]:
-    """Write what is done to each vector of filters of a channel; each thread has some channels.
+class _Vector(NamedTuple):
+    """A vector of filters of one channel, as the kernel finds it.
 
-    Yields:
-        The first filter's number, where its taps begin, and where the vector at the first point is.
+    Attributes:
+        output: Number of the first filter.
+        taps: Address of its taps.
+        point: Address of the vector at the first point.
     """
-    begin, end = k.part(f.inputs, *k.thread())
-    with k.loop(f.groups) as group, k.loop(f.count) as panel:
-        entry = k.add(f.panels, k.times(panel.i, 2 * WIDE))
-        vectors, first = (k.load_word(k.add(entry, WIDE * word)) for word in range(2))
-        values = k.add(k.times(group.i, f.group), k.times(first, f.inputs))
+
+    output: Word
+    taps: Word
+    point: Word
+
+
+@contextmanager
+def _each_vector(k: Kernel, f: FilterFields) -> Iterator[_Vector]:
+    """Write what is done to each vector of filters of a channel; threads divide the channels."""
+    begin, end = chunk(f.inputs, *k.thread())
+    with k.loop(f.groups) as group, k.loop(f.panels) as panel:
+        vectors, first = k.load_words(f.panel_table + panel.i * (2 * INT), 2)
+        values = group.i * f.group_stride + first * f.inputs
         # a panel's rows lie one behind the other, and so do the taps of a filter's channels
         with k.loop(end, begin) as channel, k.loop(vectors) as vector:
-            output = k.add(first, k.times(vector.i, k.width))
-            place = k.add(k.times(channel.i, vectors), vector.i)
-            taps = k.add(
-                k.times(group.i, f.group_step),
-                k.times(output, f.output_step),
-                k.times(channel.i, f.input_step),
+            output = first + vector.i * k.width
+            place = channel.i * vectors + vector.i
+            taps = (
+                group.i * f.weight_group_stride
+                + output * f.weight_output_stride
+                + channel.i * f.weight_input_stride
             )
-            yield (
-                output,
-                k.at(f.weights, taps),
-                k.at(f.points, k.add(values, k.times(place, k.width))),
+            yield _Vector(
+                output, f.weights + taps * FLOAT, f.points + (values + place * k.width) * FLOAT
             )
 
 
@@ -83,22 +114,19 @@ def _write_filters(module: Any, name: str, matrix: np.ndarray, width: int) -> No
     side, taps = matrix.shape
     forth = transform(module, "forth", matrix, width)
     k = Kernel(module, name, 1, width, exported=True)
-    f, size = k.fields(FIELDS), FLOAT * width
+    f, vector = FilterFields.read(k), k.vector_bytes
     tile = k.scratch(taps * taps)
     own = k.scratch(side * taps)
-    last = k.minus(f.outputs, 1)
-    with _vectors(k, f) as (output, first, point):
+    last = f.outputs - 1
+    with _each_vector(k, f) as (output, first, point):
         # beyond the last one, the last one again
         filters = [
-            k.add(
-                first,
-                k.bytes(k.times(k.minus(k.least(k.add(output, n), last), output), f.output_step)),
-            )
+            first + (minimum(output + n, last) - output) * f.weight_output_stride * FLOAT
             for n in range(width)
         ]
         for tap in range(taps * taps):
-            k.store(k.gather([k.add(one, FLOAT * tap) for one in filters]), k.add(tile, tap * size))
-        k.call(forth, tile, taps * size, size, point, k.bytes(f.point), own)
+            k.store(k.gather([one + FLOAT * tap for one in filters]), tile + tap * vector)
+        k.call(forth, tile, taps * vector, vector, point, f.point_stride * FLOAT, own)
     k.done()
 
 
@@ -106,38 +134,54 @@ def _write_taps(module: Any, name: str, matrix: np.ndarray, width: int) -> None:
     side, taps = matrix.shape
     back = transform(module, "back", np.ascontiguousarray(matrix.T), width)
     k = Kernel(module, name, 1, width, exported=True)
-    f, size = k.fields(FIELDS), FLOAT * width
+    f, vector = FilterFields.read(k), k.vector_bytes
     total, result, own = k.scratch(side * side), k.scratch(taps * taps), k.scratch(side * taps)
-    with _vectors(k, f) as (output, first, points):
+    with _each_vector(k, f) as (output, first, points):
         with k.loop(side * side) as point:
-            here = k.at(points, k.times(point.i, f.point))
-            with k.loop(f.parts, 1, carry=[k.load(here)]) as part:
-                more = k.load(k.at(here, k.times(part.i, f.part)))
-                part.next = [k.plus(part.values[0], more)]
-            k.store(part.out[0], k.add(total, k.times(point.i, size)))
-        k.call(back, total, side * size, size, result, size, own)
-        with k.loop(k.least(width, k.minus(f.outputs, output))) as lane:
-            target = k.at(first, k.times(lane.i, f.output_step))
+            here = points + point.i * f.point_stride * FLOAT
+            with k.loop(f.lanes, 1, vectors=[k.load(here)]) as lane:
+                more = k.load(here + lane.i * f.lane_stride * FLOAT)
+                lane.vectors = [lane.vectors[0] + more]
+            k.store(lane.vectors[0], total + point.i * vector)
+        k.call(back, total, side * vector, vector, result, vector, own)
+        with k.loop(minimum(width, f.outputs - output)) as filter_:
+            target = first + filter_.i * f.weight_output_stride * FLOAT
             for tap in range(taps * taps):
-                number = k.load_number(k.add(result, tap * size, k.bytes(lane.i)))
-                k.store(number, k.add(target, FLOAT * tap))
+                number = k.load_float(result + tap * vector + filter_.i * FLOAT)
+                k.store(number, target + FLOAT * tap)
     k.done()
 
 
-def _values(tiling: Tiling, table: np.ndarray, *, backward: bool = False) -> dict[str, int]:
-    """Return the fields that follow from the sizes.
+def _values(
+    tiling: Tiling, points: np.ndarray | None, *, backward: bool = False, lanes: int = 1
+) -> Values:
+    """Return the values of the fields.
 
-    Backward, what the outputs are made of are the convolution's own outputs.
+    Args:
+        tiling: The convolution.
+        points: The filters at the points; None where each call has its own.
+        backward: Whether it is the gradient of an input, whose outputs are the parameter's inputs.
+        lanes: How many stacks of values are summed.
     """
     groups, area = tiling.groups, tiling.matrices.taps**2
     inputs, outputs = tiling.channels // groups, tiling.filters // groups
-    return {
-        "group": tiling.group, "point": tiling.weights, "groups": groups, "inputs": inputs,
-        "outputs": outputs, "group_step": inputs * outputs * area,
-        "input_step": outputs * area if backward else area,
-        "output_step": area if backward else inputs * area,
-        "panels": address(table), "count": len(table),
-    }  # fmt: skip
+    table = np.array(tiling.panels, np.int64)
+    return FilterFields.values(
+        weights=EACH_CALL,
+        points=EACH_CALL if points is None else points,
+        group_stride=tiling.filter_group_stride,
+        point_stride=tiling.filter_point_stride,
+        groups=groups,
+        inputs=inputs,
+        outputs=outputs,
+        weight_group_stride=inputs * outputs * area,
+        weight_input_stride=outputs * area if backward else area,
+        weight_output_stride=area if backward else inputs * area,
+        panel_table=table,
+        panels=len(table),
+        lanes=lanes,
+        lane_stride=tiling.filter_size,
+    )
 
 
 class Filters:
@@ -148,27 +192,18 @@ class Filters:
         backward: For that gradient: the filters are turned round.
 
     Attributes:
-        points: Them. Shape: (points * tiling.weights,).
+        points: Them. Shape: (tiling.filter_size,).
     """
 
     def __init__(self, tiling: Tiling, *, backward: bool = False) -> None:
-        self.threads = tiling.threads
-        self.kernel = _kernel(tiling.matrices.taps, tiling.width, turned=backward)
-        self.points = aligned(tiling.points * tiling.weights)
-        self._table = np.array(tiling.panels, np.int64)
-        values = _values(tiling, self._table, backward=backward)
-        self.arguments = Arguments(FIELDS, **values, points=address(self.points))
-        self.version = (-1, -1)
-
-    def of(self, blob: Any) -> np.ndarray:
-        """Return the filters of a parameter, transformed."""
-        self.version = refreshed(blob.data_memory, self.version, self.update)
-        return self.points
+        self._threads = tiling.threads
+        self._kernel = _kernel(tiling.matrices.taps, tiling.width, turned=backward)
+        self.points = aligned(tiling.filter_size)
+        self._arguments = Arguments(_values(tiling, self.points, backward=backward))
 
     def update(self, weights: np.ndarray) -> None:
         """Transform ``weights``, in C order."""
-        self.arguments.set(weights=address(weights))
-        self.arguments.run(self.kernel, self.threads)
+        self._arguments.run(self._kernel, self._threads, {"weights": weights})
 
 
 class FilterGradient:
@@ -176,19 +211,19 @@ class FilterGradient:
 
     Args:
         tiling: The convolution.
-        parts: How many parts there are.
+        lanes: How many parts there are.
     """
 
-    def __init__(self, tiling: Tiling, parts: int) -> None:
-        self.threads = tiling.threads
-        self.kernel = _kernel(tiling.matrices.taps, tiling.width, back=True)
-        self._table = np.array(tiling.panels, np.int64)
-        values = _values(tiling, self._table)
-        self.arguments = Arguments(
-            FIELDS, **values, parts=parts, part=tiling.points * tiling.weights
-        )
+    def __init__(self, tiling: Tiling, lanes: int) -> None:
+        self._threads = tiling.threads
+        self._kernel = _kernel(tiling.matrices.taps, tiling.width, back=True)
+        self._arguments = Arguments(_values(tiling, None, lanes=lanes))
 
-    def __call__(self, points: int, target: int) -> None:
-        """Write the gradient to ``target``, in C order."""
-        self.arguments.set(points=points, weights=target)
-        self.arguments.run(self.kernel, self.threads)
+    def __call__(self, points: np.ndarray, weights: np.ndarray) -> None:
+        """Write the gradient.
+
+        Args:
+            points: The lanes' parts. Shape: (lanes * tiling.filter_size,) at least.
+            weights: For the parameter's gradient, in C order.
+        """
+        self._arguments.run(self._kernel, self._threads, {"weights": weights, "points": points})

@@ -7,33 +7,37 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.backends.arrays import address
-from demitasse.backends.kernels.axes import Axes
-from demitasse.backends.kernels.language import Arguments, compiled
-from demitasse.backends.kernels.language.kernel import FLOAT, Kernel
-from demitasse.backends.kernels.products.products import products
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.language import compiled
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.structs import Arguments, Struct
+from demitasse.backends.kernels.language.words import FLOAT, Word
+from demitasse.backends.kernels.products.matrix import matrix_products
+from demitasse.backends.kernels.winograd.cut import ImageFields, Piece, Points, cut, image_values
 from demitasse.backends.kernels.winograd.filters import FilterGradient
 from demitasse.backends.kernels.winograd.matrices import Matrices, matrices
-from demitasse.backends.kernels.winograd.multiply import PRODUCTS, panels, product_values
+from demitasse.backends.kernels.winograd.multiply import ProductFields, each_panel, product_values
 from demitasse.backends.kernels.winograd.scratch import Scratch
-from demitasse.backends.kernels.winograd.strips import (
-    BLOCK,
-    Block,
-    blocks,
-    cut,
-    image_fields,
-    image_values,
-)
+from demitasse.backends.kernels.winograd.strips import Block, StripFields, each_block
 from demitasse.backends.kernels.winograd.tiling import Tiling
 from demitasse.backends.kernels.winograd.transforms import transform
-from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.ports import Gradient, Port, Reader, converted_bytes
 
-__all__ = ["TiledFilterGradient"]
+__all__ = ["WinogradGradient"]
 
-FIELDS = (*BLOCK, *PRODUCTS, *image_fields("x"), *image_fields("y"), "offsets")
-"""Beside those of strips, products and images: the address of the bias's gradient. That and the
-filters' is what is summed here, by every lane in a part of its own."""
+
+class GradientFields(Struct):
+    """Of the filters' gradient over tiles; each lane sums its own."""
+
+    strips: StripFields
+    """The strips."""
+    products: ProductFields
+    """The products at the points; the filters are what is summed."""
+    x: ImageFields
+    """The convolution's input."""
+    y: ImageFields
+    """The gradient of its output."""
+    offsets: Word
+    """Address of the first lane's gradient of the bias."""
 
 
 @cache
@@ -48,109 +52,116 @@ def _kernel(taps: int, width: int) -> int:
 
 
 def _write(module: Any, name: str, of: Matrices, width: int) -> None:
-    side, step = len(of.input), of.outputs
+    side, step = of.side, of.outputs
     forth = transform(module, "forth", of.input, width)
     turn = transform(module, "turn", np.ascontiguousarray(of.output.T), width)
     k = Kernel(module, name, 1, width, exported=True)
-    f = k.fields(FIELDS)
-    data, sums = (
-        (k.bytes(row), k.bytes(point))
-        for row, point in ((f.data_row, f.data_point), (f.sum_row, f.sum_point))
-    )
-    with blocks(k, f) as block:
-        scratch = block.scratch, k.add(block.scratch, f.copy)
-        slopes = k.add(block.stack, f.sums)
-        cut(k, f, "x", block, forth, (side, step, side - step), (block.stack, *data), scratch)
-        cut(k, f, "y", block, turn, (step, step, 0), (slopes, *sums), scratch)
+    f = GradientFields.read(k)
+    p = f.products
+    tile_bytes, tile_point_bytes = p.tile_stride * FLOAT, p.tile_point_stride * FLOAT
+    sum_bytes, sum_point_bytes = p.sum_stride * FLOAT, p.sum_point_stride * FLOAT
+    with each_block(k, f.strips) as block:
+        tiles = Points(block.stack, tile_bytes, tile_point_bytes)
+        slopes = Points(block.stack + p.sums_bytes, sum_bytes, sum_point_bytes)
+        cut(k, f.strips, f.x, block, forth, Piece(side, step, side - step), tiles)
+        cut(k, f.strips, f.y, block, turn, Piece(step, step, 0), slopes)
         block.wait()
-        with panels(k, f, block, side * side) as panel:
+        with each_panel(k, p, block, side * side) as panel:
             k.call_at(
-                panel.multiply, panel.data, FLOAT, data[0], panel.sums, sums[0], panel.filters,
-                panel.row, f.channels, block.tiles, block.again,
+                panel.product, panel.tiles, FLOAT, tiles.tile_bytes, panel.sums,
+                slopes.tile_bytes, panel.filters, panel.row_bytes, p.channels, block.tiles,
+                block.again,
             )  # fmt: skip
-        last = k.add(slopes, k.times(side * side - 1, sums[1]))
-        _sum(k, f, block, last)
+        last = slopes.at + slopes.point_bytes * (side * side - 1)
+        _sum(k, p, block, last, f.offsets)
         block.wait()
     k.done()
 
 
-def _sum(k: Kernel, f: Any, block: Block, slopes: Any) -> None:
+def _sum(k: Kernel, f: ProductFields, block: Block, slopes: Word, offsets: Word) -> None:
     """Write the sum over a block's tiles at the last point, where each sums its outputs."""
-    offsets = k.at(f.offsets, k.times(block.lane, f.sum_row))
-    begin, end = block.part(k.divided(f.sum_row, k.width))
+    lane = offsets + block.lane * f.sum_stride * FLOAT
+    begin, end = block.chunk(f.sum_stride // k.width)
     with k.loop(end, begin) as vector:
-        here = k.times(vector.i, FLOAT * k.width)
-        with k.loop(block.tiles, carry=[k.constant(0.0), k.add(slopes, here)]) as tile:
-            total, at = tile.values
-            tile.next = [k.plus(total, k.load(at)), k.add(at, k.bytes(f.sum_row))]
-        k.accumulate([(tile.out[0], k.add(offsets, here))], block.again)
+        here = vector.i * k.vector_bytes
+        with k.loop(block.tiles, vectors=[k.constant(0.0)], words=[slopes + here]) as tile:
+            [total], [at] = tile.vectors, tile.words
+            tile.vectors, tile.words = [total + k.load(at)], [at + f.sum_stride * FLOAT]
+        k.accumulate([(tile.vectors[0], lane + here)], block.again)
 
 
-class TiledFilterGradient:
-    """What a Step calls to get the gradients of weights and bias.
+class WinogradGradient:
+    """The gradients of a convolution's weights and bias.
 
     Args:
-        engine: The engine.
         tiling: The convolution.
-        source: Its input.
-        gradient: The gradient of its output.
-        weight: The gradient of its weights, in C order.
-        bias: The gradient of its bias, or None.
+        x: Its input.
+        y: The gradient of its output.
+
+    Attributes:
+        scratch_size: Elements of scratch memory that a call takes.
+        sums_size: Elements of the lanes' sums that it takes.
 
     Raises:
-        Declined: Channels do not lie side by side.
+        ValueError: A vector's channels do not lie side by side.
     """
 
-    def __init__(
+    def __init__(self, tiling: Tiling, x: Images, y: Images) -> None:
+        self.tiling, width = tiling, tiling.width
+        self._kernel = _kernel(tiling.matrices.taps, width)
+        self._scratch = Scratch(tiling)
+        self.scratch_size = self._scratch.size
+        lanes = 1 if tiling.shared else tiling.lanes
+        self.sums_size = lanes * tiling.filter_size
+        self._offsets = np.zeros((lanes, tiling.sum_stride), np.float32)
+        self._back = FilterGradient(tiling, lanes)
+        sums_bytes = self._scratch.sums_bytes
+        self._arguments = Arguments(
+            GradientFields.values(
+                strips=self._scratch.values,
+                products=product_values(
+                    tiling, matrix_products(width), sums_bytes, tiling.filter_size
+                ),
+                x=image_values(x, tiling.size, width, tiling.pad),
+                y=image_values(y, tiling.output, width),
+                offsets=self._offsets,
+            )
+        )
+
+    def __call__(
         self,
-        engine: Engine,
-        tiling: Tiling,
-        source: Reader,
-        gradient: Reader,
-        weight: Gradient,
-        bias: Gradient | None,
+        source: np.ndarray,
+        slopes: np.ndarray,
+        weight: np.ndarray,
+        bias: np.ndarray | None,
+        scratch: np.ndarray,
+        sums: np.ndarray,
     ) -> None:
-        self.engine, self.tiling = engine, tiling
-        self.ports: tuple[Port, ...] = (source, gradient, weight, *([bias] if bias else []))
-        self.source, self.gradient, self.weight, self.bias = source, gradient, weight, bias
-        for port in self.ports:
-            port.engine = engine
-        self.kernel = _kernel(tiling.matrices.taps, tiling.width)
-        self.scratch = Scratch(tiling)
-        self.parts = 1 if tiling.shared else tiling.lanes
-        self.total = tiling.points * tiling.weights
-        x, self._x = image_values("x", Axes(source.layout, tiling.width), tiling.size, tiling.pad)
-        y, self._y = image_values("y", Axes(gradient.layout, tiling.width), tiling.output)
-        values, self._panels = product_values(tiling, products(tiling.width))
-        self.offsets = np.zeros((self.parts, tiling.sum), np.float32)
-        self.arguments = Arguments(
-            FIELDS, **x, **y, **values, **self.scratch.values,
-            filter_lane=self.total, offsets=address(self.offsets),
-        )  # fmt: skip
-        self.back = FilterGradient(tiling, self.parts)
+        """Write the gradients.
 
-    def __call__(self) -> None:
-        source, gradient = self.source.array(), self.gradient.array()
-        weight = self.weight.array()
-        scratch, totals = self.engine.workspaces(self.scratch.size, self.parts * self.total)
-        private, stacks = self.scratch.at(scratch)
-        self.arguments.set(
-            x_at=address(source), y_at=address(gradient), filters=address(totals),
-            private=private, stacks=stacks,
-        )  # fmt: skip
-        self.arguments.run(self.kernel, self.tiling.threads)
-        self.back(address(totals), address(weight))
-        self.weight.done()
-        if self.bias:
-            self.bias.array()[...] = self.offsets[:, : self.tiling.filters].sum(axis=0)
-            self.bias.done()
+        Args:
+            source: The input, in the memory that ``x`` describes.
+            slopes: The gradient of the output, in that of ``y``.
+            weight: For the gradient of the weights, in C order.
+            bias: For that of the bias; None for none. Shape: (M,).
+            scratch: At least :attr:`scratch_size` elements.
+            sums: At least :attr:`sums_size` elements.
+        """
+        self._arguments.run(
+            self._kernel,
+            self.tiling.threads,
+            {
+                **self._scratch.addresses(scratch),
+                "products.filters": sums,
+                "x.at": source,
+                "y.at": slopes,
+            },
+        )
+        self._back(sums, weight)
+        if bias is not None:
+            bias[...] = self._offsets[:, : self.tiling.filters].sum(axis=0)
 
     @property
-    def implementations(self) -> list[str]:
-        """Names of the code that it runs."""
-        return ["llvm:winograd"]
-
-    @property
-    def workspace(self) -> int:
-        """Bytes it holds."""
-        return converted_bytes(self.ports)
+    def code(self) -> str:
+        """Name of what runs."""
+        return self.tiling.code

@@ -46,6 +46,11 @@ class Matrices:
     filter: np.ndarray
     output: np.ndarray
 
+    @property
+    def side(self) -> int:
+        """How many points a row has, m + r - 1."""
+        return len(self.input)
+
 
 @cache
 def matrices(taps: int) -> Matrices:
@@ -67,10 +72,10 @@ def matrices(taps: int) -> Matrices:
     )
 
 
-Parts = tuple[np.ndarray, np.ndarray, np.ndarray]
+Row = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-def _finite(points: tuple[float, ...], point: float, outputs: int, taps: int) -> Parts:
+def _finite(points: tuple[float, ...], point: float, outputs: int, taps: int) -> Row:
     """Return a row of the input's and of the filter's matrix, and a column of the output's."""
     others = [other for other in points if other != point]
     data = np.append(np.poly(others)[::-1], 0.0)
@@ -78,5 +83,5 @@ def _finite(points: tuple[float, ...], point: float, outputs: int, taps: int) ->
     return data, point ** np.arange(taps) / norm, point ** np.arange(outputs)
 
 
-def _infinite(points: tuple[float, ...], outputs: int, taps: int) -> Parts:
+def _infinite(points: tuple[float, ...], outputs: int, taps: int) -> Row:
     return np.poly(points)[::-1].copy(), np.eye(taps)[-1], np.eye(outputs)[-1]

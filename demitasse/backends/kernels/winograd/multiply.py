@@ -1,93 +1,124 @@
-"""The products at the points: data, filters and sums, of which two give the third."""
+"""The products at the points: tiles, filters and sums, of which two give the third."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
 
-from demitasse.backends.kernels.language.kernel import WIDE, Kernel, Value
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.structs import EACH_CALL, Struct, Values
+from demitasse.backends.kernels.language.words import FLOAT, INT, Word
 from demitasse.backends.kernels.winograd.strips import Block
 from demitasse.backends.kernels.winograd.tiling import Tiling
 
-__all__ = ["PRODUCTS", "Panel", "panels", "product_values"]
-
-PRODUCTS = (
-    "data_row", "data_point", "filters", "filter_point", "filter_lane", "sums", "sum_row",
-    "sum_point", "channels", "panels", "panel",
-)  # fmt: skip
-"""Fields of a kernel that multiplies. Elements from one tile of the data to the next, and from one
-point to the next. The address of the filters, elements from one point to the next, and from one
-lane's to the next's where each has its own. Bytes from where a stack begins to its sums, and
-elements from one of their tiles to the next, and from one point to the next. Channels of a group.
-How many panels there are and their table: the address of the product; elements from where the data,
-the filters and the sums of a point begin; elements of a row of the panel's filters."""
+__all__ = ["Panel", "ProductFields", "each_panel", "product_values"]
 
 COLUMNS = 5
-"""Words of an entry of the table."""
+"""Integers of an entry of the table of panels."""
+
+
+class ProductFields(Struct):
+    """Matrices at the points: (tiles, channels), (channels, filters), (tiles, filters)."""
+
+    tile_stride: Word
+    """Elements from one tile of the input to the next."""
+    tile_point_stride: Word
+    """Elements from one point's tiles of the input to the next's."""
+    filters: Word
+    """Address of the filters."""
+    filter_point_stride: Word
+    """Elements from one point's filters to the next's."""
+    filter_lane_stride: Word
+    """Elements from one lane's filters to the next's where each has its own; else 0."""
+    sums_bytes: Word
+    """Bytes from the beginning of a stack to the tiles of the output."""
+    sum_stride: Word
+    """Elements from one tile of the output to the next."""
+    sum_point_stride: Word
+    """Elements from one point's tiles of the output to the next's."""
+    channels: Word
+    """Channels of a group."""
+    panels: Word
+    """How many panels the filters of all groups have."""
+    panel_table: Word
+    """Address of their table: for each, the address of its product; elements from where a point's
+    tiles, filters and sums begin to its own; elements of a row of its filters."""
 
 
 class Panel(NamedTuple):
     """Some filters of a group at a point, in the kernel.
 
     Attributes:
-        multiply: Address of the product.
-        data: Where the data that they belong to begin.
-        filters: Where they begin.
-        sums: Where their sums begin.
-        row: Bytes from one channel's to the next's.
+        product: Address of the product.
+        tiles: Address of its group's channels of the first tile.
+        filters: Address of the filters.
+        sums: Address of their sums of the first tile.
+        row_bytes: Bytes from one channel's filters to the next's.
     """
 
-    multiply: Value
-    data: Value
-    filters: Value
-    sums: Value
-    row: Value
+    product: Word
+    tiles: Word
+    filters: Word
+    sums: Word
+    row_bytes: Word
 
 
 @contextmanager
-def panels(k: Kernel, f: SimpleNamespace, block: Block, points: int) -> Iterator[Panel]:
+def each_panel(k: Kernel, f: ProductFields, block: Block, points: int) -> Iterator[Panel]:
     """Write what is done for each panel at each of this thread's points."""
-    filters = k.at(f.filters, k.times(block.lane, f.filter_lane))
-    begin, end = block.part(points)
+    filters = f.filters + block.lane * f.filter_lane_stride * FLOAT
+    begin, end = block.chunk(k.word(points))
     with k.loop(end, begin) as point, k.loop(f.panels) as panel:
-        entry = k.add(f.panel, k.times(panel.i, COLUMNS * WIDE))
-        words = [k.load_word(k.add(entry, WIDE * word)) for word in range(COLUMNS)]
-        data, weights, sums = (
-            k.at(k.at(base, k.times(point.i, step)), word)
-            for base, step, word in (
-                (block.stack, f.data_point, words[1]),
-                (filters, f.filter_point, words[2]),
-                (k.add(block.stack, f.sums), f.sum_point, words[3]),
-            )
+        entry = f.panel_table + panel.i * (COLUMNS * INT)
+        product, tile, filter_, total, row = k.load_words(entry, COLUMNS)
+        yield Panel(
+            product,
+            block.stack + point.i * f.tile_point_stride * FLOAT + tile * FLOAT,
+            filters + point.i * f.filter_point_stride * FLOAT + filter_ * FLOAT,
+            block.stack + f.sums_bytes + point.i * f.sum_point_stride * FLOAT + total * FLOAT,
+            row * FLOAT,
         )
-        yield Panel(words[0], data, weights, sums, k.bytes(words[4]))
 
 
-def product_values(tiling: Tiling, kernels: dict[int, int]) -> tuple[dict[str, int], np.ndarray]:
-    """Return the values of those fields that follow from the sizes, and the table.
-
-    The table is to be kept alive.
+def product_values(
+    tiling: Tiling, products: dict[int, int], sums_bytes: int, filter_lane_stride: int = 0
+) -> Values:
+    """Return the values of those fields.
 
     Args:
         tiling: The convolution.
-        kernels: Addresses of the products by the vectors of a panel.
+        products: Addresses of the kernels by the vectors of a panel.
+        sums_bytes: From the beginning of a stack to the tiles of the output.
+        filter_lane_stride: Elements from one lane's filters to the next's.
     """
     c, m = tiling.channels // tiling.groups, tiling.filters // tiling.groups
-    width = tiling.width
     table = np.array(
         [
-            (kernels[n], g * c, g * tiling.group + at * c, g * m + at, n * width)
-            for g in range(tiling.groups)
-            for n, at in tiling.panels
+            (
+                products[vectors],
+                group * c,
+                group * tiling.filter_group_stride + first * c,
+                group * m + first,
+                vectors * tiling.width,
+            )
+            for group in range(tiling.groups)
+            for vectors, first in tiling.panels
         ],
         np.int64,
     )
-    return {
-        "data_row": tiling.tile, "data_point": tiling.data, "filter_point": tiling.weights,
-        "sum_row": tiling.sum, "sum_point": tiling.sums, "channels": c,
-        "panels": len(table), "panel": table.ctypes.data,
-    }, table  # fmt: skip
+    return ProductFields.values(
+        tile_stride=tiling.tile_stride,
+        tile_point_stride=tiling.tile_point_stride,
+        filters=EACH_CALL,
+        filter_point_stride=tiling.filter_point_stride,
+        filter_lane_stride=filter_lane_stride,
+        sums_bytes=sums_bytes,
+        sum_stride=tiling.sum_stride,
+        sum_point_stride=tiling.sum_point_stride,
+        channels=c,
+        panels=len(table),
+        panel_table=table,
+    )

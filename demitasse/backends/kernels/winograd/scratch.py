@@ -5,39 +5,65 @@ from __future__ import annotations
 import numpy as np
 
 from demitasse.backends.arrays import address
-from demitasse.backends.kernels.language.kernel import FLOAT
+from demitasse.backends.kernels.language.structs import EACH_CALL, Values
+from demitasse.backends.kernels.language.words import FLOAT
+from demitasse.backends.kernels.winograd.strips import StripFields
 from demitasse.backends.kernels.winograd.tiling import Tiling, odd_lines
 
 __all__ = ["Scratch"]
 
 
 class Scratch:
-    """How the scratch memory of a kernel over strips is divided; all Steps of a thread share it.
+    """How the scratch memory of a kernel over strips is divided.
+
+    Each thread has its own for one tile's transform and the copy of a strip. Behind them each lane
+    has a stack: a block's input at all points, and its output.
 
     Args:
         tiling: The convolution.
 
     Attributes:
         size: Elements that are needed.
-        values: Of the fields that say how they are divided, and how the strips are.
+        sums_bytes: Bytes from a stack's beginning to the output.
+        values: Of the fields of strips.
     """
 
     def __init__(self, tiling: Tiling) -> None:
-        side, step = len(tiling.matrices.input), tiling.matrices.outputs
-        own = side * side * tiling.width
+        side, step = tiling.matrices.side, tiling.matrices.outputs
+        transform = side * side * tiling.width
         copy = side * (tiling.grid[1] * step + side) * tiling.width
-        data, sums = (tiling.points * count for count in (tiling.data, tiling.sums))
-        private, stack = odd_lines(own + copy), odd_lines(data + sums)
-        self.threads = tiling.threads * private
-        self.size = self.threads + (1 if tiling.shared else tiling.lanes) * stack
-        self.values = {
-            "strips": tiling.strips, "block": tiling.block, "lanes": tiling.lanes,
-            "shared": int(tiling.shared), "down": tiling.grid[0], "right": tiling.grid[1],
-            "private_size": FLOAT * private, "stack_size": FLOAT * stack,
-            "sums": FLOAT * data, "copy": FLOAT * own,
-        }  # fmt: skip
+        tiles, sums = (
+            tiling.points * stride for stride in (tiling.tile_point_stride, tiling.sum_point_stride)
+        )
+        private, stack = odd_lines(transform + copy), odd_lines(tiles + sums)
+        self._threads = tiling.threads * private
+        self.size = self._threads + (1 if tiling.shared else tiling.lanes) * stack
+        self.sums_bytes = FLOAT * tiles
+        self.values: Values = StripFields.values(
+            strips=tiling.strips,
+            strips_per_block=tiling.strips_per_block,
+            lanes=tiling.lanes,
+            shared=int(tiling.shared),
+            tile_rows=tiling.grid[0],
+            tile_columns=tiling.grid[1],
+            private=EACH_CALL,
+            private_bytes=FLOAT * private,
+            copy_bytes=FLOAT * transform,
+            stacks=EACH_CALL,
+            stack_bytes=FLOAT * stack,
+        )
 
-    def at(self, memory: np.ndarray) -> tuple[int, int]:
-        """Return where the threads' scratch begins in some memory, and where the lanes' does."""
+    def addresses(self, memory: np.ndarray) -> dict[str, int]:
+        """Return where in some memory the threads' scratch begins, and where the stacks do.
+
+        Args:
+            memory: At least :attr:`size` elements.
+
+        Raises:
+            ValueError: It is smaller.
+        """
+        if memory.size < self.size:
+            message = f"{memory.size} elements of scratch memory were given; give {self.size}"
+            raise ValueError(message)
         start = address(memory)
-        return start, start + FLOAT * self.threads
+        return {"strips.private": start, "strips.stacks": start + FLOAT * self._threads}

@@ -5,33 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from demitasse.backends.kernels.products.panels import panels
+from demitasse.backends.kernels.products.panels import split_columns
+from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.winograd.matrices import Matrices
 
 __all__ = ["Tiling", "odd_lines"]
 
+FLOAT_BYTES = 4
+
 LINE, WIDE = 16, 128
 """Elements of a cache line, and of a row from which on rows are kept from competing for them."""
-
-STACK, COMMON = 1 << 20, 4 << 20
-"""Bytes of transformed tiles per thread that are worked on at a time: in a thread's own lane they
-stay in its cache; what threads share is for filters that no cache holds, and are read each time."""
-
-FEWEST = 24
-"""Tiles that are worked on at a time at least."""
-
-FILTERS = 8 << 20
-"""Bytes of transformed filters from which on threads divide them, and work on the same tiles."""
 
 
 @dataclass(frozen=True)
 class Tiling:
     """The tiles of a stack of images: pieces of the input that overlap, pieces of the output.
 
-    A row of tiles of one image is a strip. Strips are what threads divide: each has a lane of them,
-    and does with a few of them at a time all that is to be done. So no core reads what another one
-    wrote, which takes several times as long where they do not share a cache. Where the filters are
-    many, threads divide each transform, and then the points, and wait for each other between.
+    A row of tiles of one image is a strip, and the strips that are worked on at a time are a block.
+    Threads divide the strips: each has its lane of them, and computes one block after the other
+    from input to output. So no core reads what another one wrote, which takes several times as long
+    where they do not share a cache. Where the filters are many, all threads share each block: they
+    divide its transforms, and then the points, and wait for each other between.
 
     Attributes:
         matrices: Of the filter.
@@ -42,8 +36,7 @@ class Tiling:
         groups: Into how many parts channels and filters are divided.
         pad: Zeros above and left of the input.
         output: Rows and columns of the output.
-        width: Channels of a vector.
-        threads: How many there are.
+        tuning: The kernels' vectors and threads, and how much they work on at a time.
     """
 
     matrices: Matrices
@@ -54,8 +47,23 @@ class Tiling:
     groups: int
     pad: tuple[int, int]
     output: tuple[int, int]
-    width: int
-    threads: int
+    tuning: Tuning
+
+    @property
+    def width(self) -> int:
+        """Channels of a vector."""
+        return self.tuning.width
+
+    @property
+    def threads(self) -> int:
+        """How many there are."""
+        return self.tuning.threads
+
+    @property
+    def code(self) -> str:
+        """Name of the code, with the outputs of a tile and the processor's instructions."""
+        outputs = self.matrices.outputs
+        return f"winograd {outputs}x{outputs} llvm:{self.tuning.instructions}"
 
     @cached_property
     def lanes(self) -> int:
@@ -65,7 +73,7 @@ class Tiling:
     @cached_property
     def points(self) -> int:
         """How many points the tiles are looked at: products for each piece of the output."""
-        return len(self.matrices.input) ** 2
+        return self.matrices.side**2
 
     @cached_property
     def grid(self) -> tuple[int, int]:
@@ -97,58 +105,67 @@ class Tiling:
         The filters of a panel lie side by side, channel after channel: products read them from
         beginning to end.
         """
-        return panels(self.filters // self.groups, self.width)
+        return split_columns(self.filters // self.groups, self.width)
 
     @cached_property
-    def group(self) -> int:
+    def filter_group_stride(self) -> int:
         """Elements from one group's filters to the next's, at a point."""
         return self.channels // self.groups * self._vectors(self.filters // self.groups)
 
     @cached_property
-    def weights(self) -> int:
+    def filter_point_stride(self) -> int:
         """Elements from one point's values of the filters to the next's."""
-        return odd_lines(self.groups * self.group)
+        return odd_lines(self.groups * self.filter_group_stride)
+
+    @cached_property
+    def filter_size(self) -> int:
+        """Elements of the filters at all points."""
+        return self.points * self.filter_point_stride
 
     @cached_property
     def shared(self) -> bool:
         """Whether all threads work on the same tiles."""
-        return self.points * self.weights * 4 > FILTERS
+        return self.filter_size * FLOAT_BYTES > self.tuning.shared_filter_bytes
 
     # -- tiles ---------------------------------------------------------------------------------
 
     @cached_property
-    def tile(self) -> int:
+    def tile_stride(self) -> int:
         """Elements from one tile of the input to the next, at a point."""
         return _apart(self.channels)
 
     @cached_property
-    def sum(self) -> int:
+    def sum_stride(self) -> int:
         """Elements from one tile of the output to the next, at a point; the last panel fits."""
         part = self.filters // self.groups
         return _apart(self._vectors(self.filters - part + self._vectors(part)))
 
     @cached_property
-    def strip(self) -> int:
+    def strip_bytes(self) -> int:
         """Bytes of a strip's values at all points, those of the input and of the output."""
-        return self.points * (self.tile + self.sum) * 4 * self.grid[1]
+        return self.points * (self.tile_stride + self.sum_stride) * FLOAT_BYTES * self.grid[1]
 
     @cached_property
-    def block(self) -> int:
-        """Strips that are worked on at a time, in a lane or by all."""
-        parts, space = (1, self.threads * COMMON) if self.shared else (self.lanes, STACK)
-        most = max(space // self.strip, -(-FEWEST // self.grid[1]))
-        lane = -(-self.strips // parts)
+    def strips_per_block(self) -> int:
+        """Strips that are worked on at a time, in a lane or by all threads."""
+        tuning = self.tuning
+        if self.shared:
+            lanes, space = 1, self.threads * tuning.shared_stack_bytes
+        else:
+            lanes, space = self.lanes, tuning.stack_bytes
+        most = max(space // self.strip_bytes, -(-tuning.fewest_tiles // self.grid[1]))
+        lane = -(-self.strips // lanes)
         return -(-lane // -(-lane // most))  # rounds of equal length
 
     @cached_property
-    def data(self) -> int:
+    def tile_point_stride(self) -> int:
         """Elements from one point's values of the input to the next's."""
-        return odd_lines(self.block * self.grid[1] * self.tile)
+        return odd_lines(self.strips_per_block * self.grid[1] * self.tile_stride)
 
     @cached_property
-    def sums(self) -> int:
+    def sum_point_stride(self) -> int:
         """Elements from one point's values of the output to the next's."""
-        return odd_lines(self.block * self.grid[1] * self.sum)
+        return odd_lines(self.strips_per_block * self.grid[1] * self.sum_stride)
 
     def _vectors(self, count: int) -> int:
         """Return ``count`` rounded up to whole vectors."""

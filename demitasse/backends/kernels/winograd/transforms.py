@@ -6,36 +6,35 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from demitasse.backends.kernels.language.kernel import FLOAT, Kernel, Value
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.words import Vector, Word, fma
 
-__all__ = ["columns", "combined", "line", "transform"]
-
-Row = np.ndarray
+__all__ = ["load_row", "times_columns", "times_vectors", "transform"]
 
 
-def combined(k: Kernel, matrix: np.ndarray, values: Sequence[Value]) -> list[Value]:
+def times_vectors(k: Kernel, matrix: np.ndarray, values: Sequence[Vector]) -> list[Vector]:
     """Return ``matrix @ values``, one vector for each row.
 
-    Of two points that differ in their sign alone, the rows are the sum and the difference of an
-    even and an odd part, which are computed once; and columns are for values that are first added
-    and subtracted.
+    Rows of two points that differ in their sign alone are the sum and the difference of an even and
+    an odd part, which are computed once. Columns that are alike but for signs are multiplied with
+    the sum and the difference of their values.
     """
     matrix, values = _folded(k, matrix, values)
-    found: dict[int, Value] = {}
+    found: dict[int, Vector] = {}
     for first, second, sign in _pairs(matrix):
         even, odd = (
             _dot(k, (matrix[first] + s * matrix[second]) / 2, values) for s in (sign, -sign)
         )
-        found[first] = k.plus(even, odd)
-        found[second] = k.less(even, odd) if sign > 0 else k.less(odd, even)
+        found[first] = even + odd
+        found[second] = even - odd if sign > 0 else odd - even
     return [
         found[row] if row in found else _dot(k, matrix[row], values) for row in range(len(matrix))
     ]
 
 
 def _folded(
-    k: Kernel, matrix: np.ndarray, values: Sequence[Value]
-) -> tuple[np.ndarray, list[Value]]:
+    k: Kernel, matrix: np.ndarray, values: Sequence[Vector]
+) -> tuple[np.ndarray, list[Vector]]:
     """Return a matrix with fewer numbers, and sums and differences for pairs of the values."""
     matrix, values = matrix.copy(), list(values)
     free = set(range(len(values)))
@@ -46,7 +45,7 @@ def _folded(
             if alike and {first, second} <= free:
                 matrix[:, first], matrix[:, second] = (a + b) / 2, (a - b) / 2
                 one, two = values[first], values[second]
-                values[first], values[second] = k.plus(one, two), k.less(one, two)
+                values[first], values[second] = one + two, one - two
                 free -= {first, second}
     return matrix, values
 
@@ -71,7 +70,7 @@ def _pairs(matrix: np.ndarray) -> list[tuple[int, int, int]]:
     return pairs
 
 
-def _dot(k: Kernel, row: Row, values: Sequence[Value]) -> Value:
+def _dot(k: Kernel, row: np.ndarray, values: Sequence[Vector]) -> Vector:
     """Return the sum of the values times the numbers of a row."""
     # those that need no multiplication first, for the others are multiplied and added at once
     terms = sorted(
@@ -79,39 +78,42 @@ def _dot(k: Kernel, row: Row, values: Sequence[Value]) -> Value:
         key=lambda term: abs(term[0]) != 1,
     )
     factor, value = terms[0]
-    if abs(factor) == 1:
-        total = value if factor == 1 else k.negative(value)
+    if factor == 1:
+        total = value
+    elif factor == -1:
+        total = -value
     else:
-        total = k.product(k.constant(factor), value)
+        total = k.constant(factor) * value
     for factor, value in terms[1:]:
         if factor == 1:
-            total = k.plus(total, value)
+            total = total + value
         elif factor == -1:
-            total = k.less(total, value)
+            total = total - value
         else:
-            total = k.multiply_add(k.constant(factor), value, total)
+            total = fma(k.constant(factor), value, total)
     return total
 
 
-def columns(
-    k: Kernel, matrix: np.ndarray, source: Value, steps: tuple[Value, Value], scratch: Value
+def times_columns(
+    k: Kernel, matrix: np.ndarray, tile: Word, row_bytes: Word, column_bytes: Word, scratch: Word
 ) -> None:
     """Write ``matrix`` times each column of a tile of vectors to ``scratch``, in C order.
 
     Args:
         k: The kernel.
         matrix: Shape (R, K).
-        source: Address of the tile, (K, K) vectors.
-        steps: Bytes from one row to the next, and from one column to the next.
+        tile: Address of (K, K) vectors.
+        row_bytes: From one row of the tile to the next.
+        column_bytes: From one column to the next.
         scratch: Address of (R, K) vectors.
     """
-    wide, size = matrix.shape[1], FLOAT * k.width
+    wide = matrix.shape[1]
     with k.loop(wide) as loop:
-        column = k.add(source, k.times(loop.i, steps[1]))
-        values = [k.load(k.add(column, k.times(steps[0], row))) for row in range(wide)]
-        target = k.add(scratch, k.times(loop.i, size))
-        for row, value in enumerate(combined(k, matrix, values)):
-            k.store(value, k.add(target, row * wide * size))
+        column = tile + loop.i * column_bytes
+        values = [k.load(column + row_bytes * row) for row in range(wide)]
+        target = scratch + loop.i * k.vector_bytes
+        for row, value in enumerate(times_vectors(k, matrix, values)):
+            k.store(value, target + row * wide * k.vector_bytes)
 
 
 def transform(module: object, name: str, matrix: np.ndarray, width: int) -> Kernel:
@@ -122,20 +124,19 @@ def transform(module: object, name: str, matrix: np.ndarray, width: int) -> Kern
     scratch for as many vectors as the matrix has numbers.
     """
     k = Kernel(module, name, 6, width)
-    source, row, column, target, point, scratch = k.arguments
+    tile, row_bytes, column_bytes, target, point_bytes, scratch = k.arguments
     high, wide = matrix.shape
-    columns(k, matrix, source, (row, column), scratch)
-    with k.loop(high) as loop:
-        values = line(k, scratch, loop.i, wide)
-        first = k.add(target, k.times(k.times(loop.i, high), point))
-        for place, value in enumerate(combined(k, matrix, values)):
-            k.store(value, k.add(first, k.times(point, place)))
+    times_columns(k, matrix, tile, row_bytes, column_bytes, scratch)
+    with k.loop(high) as row:
+        values = load_row(k, scratch, row.i, wide)
+        first = target + row.i * high * point_bytes
+        for place, value in enumerate(times_vectors(k, matrix, values)):
+            k.store(value, first + point_bytes * place)
     k.done()
     return k
 
 
-def line(k: Kernel, scratch: Value, row: Value, wide: int) -> list[Value]:
+def load_row(k: Kernel, scratch: Word, row: Word, wide: int) -> list[Vector]:
     """Return a row of vectors out of scratch."""
-    size = FLOAT * k.width
-    first = k.add(scratch, k.times(row, wide * size))
-    return [k.load(k.add(first, place * size)) for place in range(wide)]
+    first = scratch + row * (wide * k.vector_bytes)
+    return [k.load(first + place * k.vector_bytes) for place in range(wide)]

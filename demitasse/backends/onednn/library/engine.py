@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.numpy.engine import Engine as HostEngine
 from demitasse.backends.onednn.library.attributes import make_attributes
 from demitasse.backends.onednn.library.constants import Arg
@@ -41,7 +42,7 @@ class Engine(HostEngine):
 
     Attributes:
         wide: Whether the library uses AVX-512.
-        width: Floats of a vector of the instruction set that the library uses; 0 below AVX2.
+        tuning: Of our own kernels, for the instruction set that the library uses; none below AVX2.
         stream: Where primitives run.
         handle: oneDNN's engine.
         attributes: Of primitives without anything behind them.
@@ -52,7 +53,7 @@ class Engine(HostEngine):
         self.library = library
         best = library.dnnl_get_effective_cpu_isa()
         self.wide = best >= AVX512
-        self.width = 16 if self.wide else 8 if best >= AVX2 else 0
+        self.tuning = Tuning(width=16 if self.wide else 8 if best >= AVX2 else 0)
         self.stream = Stream(library)
         self.handle = self.stream.engine
         self.attributes = make_attributes(library)
@@ -79,11 +80,11 @@ class Engine(HostEngine):
         make: Callable[..., int] = getattr(self.library, name)
         status = make(ctypes.byref(handle), self.handle, *arguments)
         if status or not handle.value:
-            message = f"{_words(function)} of this kind: {failure(status)} in oneDNN"
+            message = f"oneDNN's {_words(function)} does not take this: {failure(status)}"
             raise Declined(message)
         found = Description(self.library, handle.value)
         if found.implementation.startswith("ref") and not general:
-            message = f"{_words(function)} of this kind, for which oneDNN has no fast code"
+            message = f"oneDNN's {_words(function)} is slow for this: {found.implementation}"
             raise Declined(message)
         return found
 
@@ -98,7 +99,7 @@ class Engine(HostEngine):
             ctypes.byref(handle), here, self.handle, there, self.handle, self.attributes
         )
         if status or not handle.value:
-            message = f"a copy between these layouts: {failure(status)} in oneDNN"
+            message = f"oneDNN's copy between layouts does not take this: {failure(status)}"
             raise Declined(message)
         return Description(self.library, handle.value)
 

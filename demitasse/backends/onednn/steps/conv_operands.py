@@ -1,18 +1,15 @@
-"""What a convolution in kernels of our own works on, and when its filters are made again."""
+"""What a convolution in kernels of our own reads and writes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from demitasse.backends.onednn.ports import Reader, Writer
-from demitasse.backends.step import Memory, Operand
+from demitasse.backends.onednn.ports import Gradient, Port, Reader, Writer
+from demitasse.backends.step import Operand
 
-__all__ = ["ConvOperands", "refreshed"]
-
-Version = tuple[int, int]
+__all__ = ["ConvOperands", "GradientOperands"]
 
 
 @dataclass(frozen=True)
@@ -38,9 +35,23 @@ class ConvOperands:
         return self.bias.array() if isinstance(self.bias, Reader) else self.bias
 
 
-def refreshed(memory: Memory, version: Version, update: Callable[[np.ndarray], None]) -> Version:
-    """Call ``update`` with what a memory holds if that is not ``version``; return its version."""
-    now = memory.serial, memory.version
-    if now != version:
-        update(memory.cpu_data())
-    return now
+@dataclass(frozen=True)
+class GradientOperands:
+    """The operands of the gradients of weights and bias.
+
+    Attributes:
+        source: The convolution's input.
+        slopes: The gradient of its output.
+        weight: The gradient of its weights, in C order.
+        bias: The gradient of its bias, or None.
+    """
+
+    source: Reader
+    slopes: Reader
+    weight: Gradient
+    bias: Gradient | None
+
+    @property
+    def ports(self) -> tuple[Port, ...]:
+        """All of them."""
+        return (self.source, self.slopes, self.weight, *([self.bias] if self.bias else []))

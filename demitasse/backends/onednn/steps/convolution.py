@@ -19,8 +19,8 @@ from demitasse.backends.onednn.library.primitive import Description
 from demitasse.backends.onednn.ports import Call, Gradient, Port, Reader, Writer
 from demitasse.backends.onednn.step import Runnable
 from demitasse.backends.onednn.steps.activation import post_op
-from demitasse.backends.onednn.steps.conv_operands import ConvOperands
-from demitasse.backends.onednn.steps.own_kernels import ConvKernels
+from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
+from demitasse.backends.onednn.steps.own_kernels import conv_kernels
 from demitasse.backends.onednn.steps.pooling import PoolStep
 from demitasse.backends.onednn.steps.windows import WindowStep
 from demitasse.backends.step import Declined, Operand, Operands
@@ -58,7 +58,7 @@ class ConvStep(WindowStep[ops.Conv]):
         super().__init__(engine, op, at)
         self.bias = engine.plain((self.maps[1],)) if op.bias else None
         self.images: tuple[Image, Image] = (engine.any, engine.any)
-        self.kernels = ConvKernels(engine, op, self.image, self.maps, training=at.backward)
+        self.kernels = conv_kernels(engine, op, self.image, self.maps, training=at.backward)
 
     def geometry(self) -> ConvGeometry:
         return ConvGeometry.between(self.op, self.op.bottom, self.op.top)
@@ -66,13 +66,15 @@ class ConvStep(WindowStep[ops.Conv]):
     def prepare(self) -> None:
         found, top = self._choose(), self.at.top[0]
         self.hint, self.layouts = found, found.layouts(Query.SRC, Query.WEIGHTS, Query.DST)
+        x, _, y = self.layouts
+        self.kernels = self.kernels.within(x, y)
         self.forward_calls = [self._ours(top) or self._call(found, top)]
 
     def _choose(self) -> Description:
         """Return the forward primitive, with the channels last where blocks of them waste time.
 
         The library's choice for training is blocks. 20 channels take two of 16, and 40% of the
-        arithmetic is on padding; a picture's only channel becomes a block of 8. With the channels
+        arithmetic is on padding; an image's only channel becomes a block of 8. With the channels
         last there is no padding.
         """
         likes, last = self.engine.any, partial(self.engine.innermost, axis=1)
@@ -81,7 +83,7 @@ class ConvStep(WindowStep[ops.Conv]):
                 found = self._in(last, last)
                 if found.implementation.startswith("brgconv"):
                     return found
-        if self.kernels.odd_filters and not self.at.backward:
+        if self.kernels.pads_filters and not self.at.backward:
             with suppress(Declined):
                 return self._in(likes, last)
         found = self._in(likes, likes)
@@ -183,19 +185,19 @@ class ConvStep(WindowStep[ops.Conv]):
             bias = Reader(Arg.BIAS, at.params[1], self.bias)
         if then and then.function != "relu":
             return None
-        parts = ConvOperands(
+        operands = ConvOperands(
             source=Reader(Arg.SRC, at.bottom[0], x),
             target=Writer(Arg.DST, target, pool.y if pool else y),
             weight=None if folded else at.params[0],
             bias=bias,
             relu=then is not None,
         )
-        made = self.kernels.forward(parts, pool.op if pool else None)
+        made = self.kernels.forward(operands, pool.op if pool else None)
         if made is None:
             return None
         if folded is not None:
             folded.update = made.update
-        parts.target.promise(self.engine)
+        operands.target.promise(self.engine)
         return made
 
     def describe_forward(
@@ -256,7 +258,7 @@ class ConvStep(WindowStep[ops.Conv]):
         gradient = Reader(Arg.DIFF_DST, at.top[0], dy, diff=True)
         offset = Gradient(Arg.DIFF_BIAS, at.params[1], bias) if bias else None
         plain = Gradient(Arg.DIFF_WEIGHTS, at.params[0], self.engine.plain(self.w))
-        ours = self.kernels.weights(source, gradient, plain, offset)
+        ours = self.kernels.weights(GradientOperands(source, gradient, plain, offset))
         if ours is not None:
             return ours
         target = Gradient(Arg.DIFF_WEIGHTS, at.params[0], w)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.step import FusedStep
+from demitasse.backends.onednn.step import FusedStep, called
 from demitasse.backends.onednn.steps.activation import post_op
 from demitasse.backends.onednn.steps.convolution import ConvStep, Folded
 from demitasse.backends.onednn.steps.eltwise import SumStep
@@ -22,12 +21,10 @@ from demitasse.backends.onednn.steps.norm_parts import (
     decline_other_scales,
     stored_statistics,
 )
-from demitasse.backends.onednn.steps.tail import Tail, called
+from demitasse.backends.onednn.steps.tail import Tail
 from demitasse.backends.step import AnyStep, Declined, Operand, Operands
 
 __all__ = ["fuse"]
-
-O = TypeVar("O", bound=ops.Op)  # noqa: E741 - the type of the operation
 
 
 def fuse(
@@ -54,7 +51,7 @@ def fuse(
             raise Declined(message)
         return _norm(engine, chain, at, names)
     if not isinstance(first, (ConvStep, InnerProductStep, SumStep)):
-        message = f"{called(chain[0])} runs by itself; oneDNN appends to products, sums and norms"
+        message = f"oneDNN appends nothing to this {called(chain[0])}"
         raise Declined(message)
     then, target = chain[1], at[-1].top[0]
     if len(chain) == 2 and isinstance(then, ops.Activation):
@@ -63,7 +60,7 @@ def fuse(
         message = f"{', '.join(names)} behind {called(chain[0])}; oneDNN appends one ReLU"
         raise Declined(message)
     if any(one.backward for one in at):
-        message = "gradients are wanted, which need what each of them computes"
+        message = "gradients are wanted, which need the result of each layer"
         raise Declined(message)
     tail = Tail.behind(first, list(zip(chain[1:], at[1:], steps[1:], strict=True)))
     if tail.links:
@@ -96,7 +93,7 @@ def _norm(
             _check_relu(op)
             parts = replace(parts, relu=True)
         else:
-            message = f"{called(op)} here; oneDNN takes BatchNorm, Scale, ReLU in this order"
+            message = f"{called(op)} there; oneDNN takes BatchNorm, Scale, ReLU in this order"
             raise Declined(message)
     step = NormStep(engine, chain[0], parts, names)
     step.prepare()

@@ -1,36 +1,148 @@
-"""The kernels of our own that a convolution may run: over tiles, or over pictures' windows."""
+"""The kernels of our own that a convolution may run in place of the library's primitives."""
 
 from __future__ import annotations
 
-from contextlib import suppress
-from dataclasses import replace
+import math
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from demitasse.backends import ops
-from demitasse.backends.kernels import language as jit
-from demitasse.backends.kernels.direct import windows_of
-from demitasse.backends.kernels.winograd import tiling_of
+from demitasse.backends.kernels.direct import banding_of
+from demitasse.backends.kernels.direct.banding import Banding
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.winograd import pools_tiles, tiling_of
+from demitasse.backends.kernels.winograd.tiling import Tiling
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.ports import Gradient, Reader
-from demitasse.backends.onednn.step import Runnable
-from demitasse.backends.onednn.steps.conv_operands import ConvOperands
+from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.ports import Reader
+from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 from demitasse.backends.onednn.threads import wanted
-from demitasse.backends.step import Declined
 
 if TYPE_CHECKING:
-    from demitasse.backends.kernels.direct.convolution import PictureConvolution
-    from demitasse.backends.kernels.winograd.convolution import TiledConvolution
-    from demitasse.backends.kernels.winograd.filters import Filters
-    from demitasse.backends.kernels.winograd.tiling import Tiling
+    from demitasse.backends.onednn.steps.kernel_calls import (
+        DirectCall,
+        DirectGradientCall,
+        TiledFilters,
+        WinogradCall,
+        WinogradGradientCall,
+    )
 
-__all__ = ["ConvKernels"]
+__all__ = ["ConvKernels", "conv_kernels", "images_of"]
 
 
+@dataclass(frozen=True)
 class ConvKernels:
-    """What is run in place of the library's primitives, where it pays.
+    """Which kernels run a convolution, if any.
 
-    Every method gives None where it does not, or where it cannot be made for the layouts.
+    Its methods return what a Step runs, or None where the library's code is to run.
+
+    Attributes:
+        engine: The engine.
+        x: The input's shape, (N, C, *spatial).
+        tiling: How it is tiled; None where it does not go over tiles.
+        banding: How a direct convolution of few channels is divided; None where it is another.
+    """
+
+    engine: Engine
+    x: ops.Shape
+    tiling: Tiling | None
+    banding: Banding | None
+    _filters: TiledFilters | None = field(default=None, repr=False)
+
+    @property
+    def pads_filters(self) -> bool:
+        """Whether filters of few channels fill no whole vectors."""
+        return self.banding is not None and self.banding.pads
+
+    def within(self, x: Layout, y: Layout) -> ConvKernels:
+        """Return those kernels that read and write images in these layouts."""
+        tiling = self.tiling
+        if tiling is None or not (_fitting(x, tiling.width) and _fitting(y, tiling.width)):
+            return replace(self, tiling=None)
+        from demitasse.backends.onednn.steps.kernel_calls import TiledFilters
+
+        return replace(self, _filters=TiledFilters(tiling))
+
+    def forward(
+        self, operands: ConvOperands, pool: ops.Pool | None
+    ) -> WinogradCall | DirectCall | None:
+        """Return the forward pass, and perhaps MAX pooling behind it."""
+        if self.tiling is not None:
+            return self._tiled(self.tiling, operands, pool)
+        return self._direct(operands, pool)
+
+    def _tiled(
+        self, tiling: Tiling, operands: ConvOperands, pool: ops.Pool | None
+    ) -> WinogradCall | None:
+        x, y = (_fitting(port.layout, tiling.width) for port in (operands.source, operands.target))
+        if x is None or y is None or (pool and not pools_tiles(pool)):
+            return None
+        from demitasse.backends.onednn.steps.kernel_calls import TiledFilters, WinogradCall
+
+        shared = self._filters if operands.weight is not None else None
+        filters = shared or TiledFilters(tiling)
+        return WinogradCall(self.engine, tiling, operands, (x, y), filters, pool=pool is not None)
+
+    def _direct(self, operands: ConvOperands, pool: ops.Pool | None) -> DirectCall | None:
+        if self.banding is None or not (pool or self.banding.pads):
+            return None  # the library's own code is good
+        y = _fitting(operands.target.layout, self.banding.width)
+        if y is None:
+            return None
+        from demitasse.backends.onednn.steps.kernel_calls import DirectCall
+
+        banding = replace(self.banding, pool=pool)
+        operands = replace(operands, source=self._plain(operands.source))
+        return DirectCall(self.engine, banding, operands, y)
+
+    def weights(
+        self, operands: GradientOperands
+    ) -> WinogradGradientCall | DirectGradientCall | None:
+        """Return the gradient of the weights, in C order, and of the bias."""
+        if self.tiling is None and self.banding is None:
+            return None
+        from demitasse.backends.onednn.steps.kernel_calls import (
+            DirectGradientCall,
+            WinogradGradientCall,
+        )
+
+        if self.tiling is not None:
+            tiling, ports = self.tiling, (operands.source, operands.slopes)
+            x, y = (_fitting(port.layout, tiling.width) for port in ports)
+            if x is None or y is None:
+                return None
+            return WinogradGradientCall(self.engine, tiling, operands, (x, y))
+        if self.banding is None:
+            return None
+        y = _fitting(operands.slopes.layout, self.banding.width)
+        if y is None:
+            return None
+        operands = replace(operands, source=self._plain(operands.source))
+        return DirectGradientCall(self.engine, self.banding, operands, y)
+
+    def data(self, operands: ConvOperands) -> WinogradCall | None:
+        """Return the gradient of the input: a convolution of the output's with turned filters."""
+        if self.tiling is None:
+            return None
+        turned = self.tiling.backward
+        x, y = (_fitting(port.layout, turned.width) for port in (operands.source, operands.target))
+        if x is None or y is None:
+            return None
+        from demitasse.backends.onednn.steps.kernel_calls import TiledFilters, WinogradCall
+
+        filters = TiledFilters(turned, backward=True)
+        return WinogradCall(self.engine, turned, operands, (x, y), filters)
+
+    def _plain(self, port: Reader) -> Reader:
+        """Return a port of the same blob in C order, which direct convolution reads."""
+        return Reader(Arg.SRC, port.blob, self.engine.plain(self.x))
+
+
+def conv_kernels(
+    engine: Engine, op: ops.Conv, x: ops.Shape, y: ops.Shape, *, training: bool
+) -> ConvKernels:
+    """Return which kernels may run a convolution, whatever the layouts.
 
     Args:
         engine: The engine.
@@ -38,85 +150,37 @@ class ConvKernels:
         x: Its input's shape, (N, C, *spatial).
         y: Its output's shape.
         training: Whether filters change between passes.
-
-    Attributes:
-        tiling: How it is tiled, or None.
     """
+    tuning = engine.tuning.as_set(wanted())
+    return ConvKernels(
+        engine,
+        x,
+        tiling_of(op, x, y, tuning, training=training),
+        banding_of(op, x, y, tuning),
+    )
 
-    def __init__(
-        self, engine: Engine, op: ops.Conv, x: ops.Shape, y: ops.Shape, *, training: bool
-    ) -> None:
-        self.engine, self._picture = engine, engine.plain(x)
-        width, threads = engine.width if jit.status().ready else 0, wanted()
-        self.tiling = tiling_of(op, x, y, width=width, threads=threads, training=training)
-        self._windows = windows_of(op, x, y, width=width, threads=threads)
-        self._filters: Filters | None = None
 
-    @property
-    def odd_filters(self) -> bool:
-        """Whether pictures are convolved with filters that fill no whole vectors."""
-        return self._windows is not None and self._windows.pads
+def images_of(layout: Layout) -> Images | None:
+    """Return a layout of (N, C, H, W) as kernels know it.
 
-    def forward(
-        self, parts: ConvOperands, pool: ops.Pool | None
-    ) -> TiledConvolution | PictureConvolution | None:
-        """Return the forward pass, and perhaps MAX pooling behind it."""
-        with suppress(Declined):
-            if self.tiling is not None:
-                return self._tiled(self.tiling, parts, pool)
-            return self._pictures(parts, pool)
-        if pool is None:
-            self.tiling = None
+    None where channels lie neither side by side nor in blocks, or are padded.
+    """
+    loops: dict[int, list[tuple[int, int]]] = {axis: [] for axis in range(4)}
+    n, c, h, w = shape = layout.shape
+    plain = [(axis, count, math.prod(shape[axis + 1 :])) for axis, count in enumerate(shape)]
+    for axis, count, stride in plain if layout.plain else layout.key[1]:
+        loops[axis].append((count, stride))
+    channels = loops[1]
+    if any(len(loops[axis]) > 1 for axis in (0, 2, 3)) or not 1 <= len(channels) <= 2:
         return None
-
-    def _tiled(
-        self, tiling: Tiling, parts: ConvOperands, pool: ops.Pool | None
-    ) -> TiledConvolution:
-        from demitasse.backends.kernels.winograd.convolution import TiledConvolution
-        from demitasse.backends.kernels.winograd.filters import Filters
-
-        if parts.weight is None:
-            filters = Filters(tiling)
-        else:
-            filters = self._filters = self._filters or Filters(tiling)
-        return TiledConvolution(self.engine, tiling, parts, filters, pool)
-
-    def _pictures(self, parts: ConvOperands, pool: ops.Pool | None) -> PictureConvolution:
-        windows = self._windows
-        if windows is None or not (pool or windows.pads):
-            message = "filters that fill vectors, for which the library's code is good"
-            raise Declined(message)
-        from demitasse.backends.kernels.direct.convolution import PictureConvolution
-
-        source = Reader(Arg.SRC, parts.source.blob, self._picture)
-        return PictureConvolution(
-            self.engine, replace(windows, pool=pool), replace(parts, source=source)
-        )
-
-    def weights(
-        self, source: Reader, gradient: Reader, weight: Gradient, bias: Gradient | None
-    ) -> Runnable | None:
-        """Return the gradient of the weights, in C order, and of the bias."""
-        with suppress(Declined):
-            if self.tiling is not None:
-                from demitasse.backends.kernels.winograd.gradient import TiledFilterGradient
-
-                return TiledFilterGradient(self.engine, self.tiling, source, gradient, weight, bias)
-            if self._windows is not None:
-                from demitasse.backends.kernels.direct.gradient import PictureGradient
-
-                picture = Reader(Arg.SRC, source.blob, self._picture)
-                return PictureGradient(self.engine, self._windows, picture, gradient, weight, bias)
+    block, side_by_side = channels[-1]
+    if side_by_side != 1 or math.prod(count for count, _ in channels) != c:
         return None
+    image, row, column = (loops[axis][0][1] if loops[axis] else layout.size for axis in (0, 2, 3))
+    return Images((n, c, h, w), image, row, column, block, channels[0][1] if block < c else 0)
 
-    def data(self, parts: ConvOperands) -> Runnable | None:
-        """Return the gradient of the input: a convolution of the output's with turned filters."""
-        if self.tiling is None:
-            return None
-        from demitasse.backends.kernels.winograd.convolution import TiledConvolution
-        from demitasse.backends.kernels.winograd.filters import Filters
 
-        turned = self.tiling.backward
-        with suppress(Declined):
-            return TiledConvolution(self.engine, turned, parts, Filters(turned, backward=True))
-        return None
+def _fitting(layout: Layout, width: int) -> Images | None:
+    """Return the images of a layout; None where it has no vectors of so many channels."""
+    images = images_of(layout)
+    return images if images is not None and images.fits(width) else None

@@ -68,6 +68,14 @@ class RecurrentStep(OnednnStep[ops.Recurrent]):
         self.to_output = self.output.forward(hidden, Own(Arg.DST, self.output.y, self.y))
         self.forward_calls.append(self.to_output)
 
+    @property
+    def code(self) -> str:
+        return f"{super().code}, numpy"
+
+    @property
+    def backward_code(self) -> str:
+        return f"{super().backward_code}, numpy"
+
     # -- forward -------------------------------------------------------------------------------
 
     def forward(self) -> None:

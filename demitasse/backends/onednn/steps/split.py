@@ -20,6 +20,10 @@ class SplitStep(OnednnStep[ops.Split]):
             message = "0 axes; oneDNN takes 1 to 12"
             raise Declined(message)
 
+    @property
+    def code(self) -> str:
+        return "shared memory"
+
     def forward(self) -> None:
         share(self.at)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from demitasse.backends import ops
+from demitasse.backends.onednn.step import called
 from demitasse.backends.onednn.steps.activation import post_op
 from demitasse.backends.onednn.steps.convolution import ConvStep
 from demitasse.backends.onednn.steps.norm_parts import decline_other_scales
@@ -13,19 +14,10 @@ from demitasse.backends.onednn.steps.pooling import PoolStep
 from demitasse.backends.onednn.steps.sums import ONES
 from demitasse.backends.step import AnyStep, Declined, Operand, Operands
 
-__all__ = ["Tail", "called"]
+__all__ = ["Tail"]
 
 Link = tuple[ops.BatchNorm | ops.Scale, Operands]
 """An operation that multiplies channels with factors and adds offsets, and its blobs."""
-
-TITLES = {"relu": "ReLU", "tanh": "TanH", "sigmoid": "Sigmoid"}
-
-
-def called(op: ops.Op) -> str:
-    """Return the name of an operation, as messages say it."""
-    if isinstance(op, ops.Activation):
-        return TITLES.get(op.function, op.function)
-    return type(op).__name__
 
 
 @dataclass(frozen=True)
@@ -74,7 +66,7 @@ class Tail:
             elif isinstance(step, PoolStep) and step.largest and pool is None:
                 pool = step
             else:
-                message = f"{called(op)} here; it does not run inside a convolution"
+                message = f"{called(op)} does not run inside this convolution"
                 raise Declined(message)
             result = at.top[0]
         return cls(links, other, then, pool, result)

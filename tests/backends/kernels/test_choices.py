@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.direct import windows_of
+from demitasse.backends.kernels.direct import banding_of
+from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.winograd import tiling_of
 from demitasse.backends.kernels.winograd.costs import pays
 from demitasse.backends.kernels.winograd.matrices import matrices
 from demitasse.backends.kernels.winograd.tiling import Tiling
+from demitasse.config import settings
 
 WIDTH = pytest.mark.parametrize("width", [8, 16])
 
@@ -25,7 +27,7 @@ def test_tiles_are_for_many_channels(width):
     def tiled(channels):
         x = (8, channels, 16, 16)
         op, y = convolution(x, channels, (3, 3))
-        return tiling_of(op, x, y, width=width, threads=2, training=True) is not None
+        return tiling_of(op, x, y, Tuning(width, threads=2), training=True) is not None
 
     assert tiled(256)
     assert not tiled(16)
@@ -45,12 +47,36 @@ def test_tiles_are_for_many_channels(width):
     ],
     ids=["usual", "wide window", "no window", "few filters", "many channels", "small"],
 )
-def test_pictures_are_large_and_have_few_channels(x, m, kernel, ours, width):
+def test_direct_convolution_is_for_few_channels_of_large_images(x, m, kernel, ours, width):
     op, y = convolution(x, m, kernel)
 
-    windows = windows_of(op, x, y, width=width, threads=2)
+    banding = banding_of(op, x, y, Tuning(width, threads=2))
 
-    assert (windows is not None) == ours
+    assert (banding is not None) == ours
+
+
+@WIDTH
+def test_a_tuning_decides_in_place_of_costs(width):
+    few, many = (8, 1, 28, 28), (1, width, 8, 8)
+
+    def taken(pays):
+        tuning = Tuning(width, winograd=pays, direct=pays)
+        op, y = convolution(many, width, (3, 3))
+        tiling = tiling_of(op, many, y, tuning, training=True)
+        op, y = convolution(few, 20, (5, 5))
+        return tiling is not None, banding_of(op, few, y, tuning) is not None
+
+    assert taken("always") == (True, True)
+    assert taken("never") == (False, False)
+
+
+def test_settings_forbid_kernels():
+    tuning = Tuning(8, winograd="always")
+
+    with settings.override(jit=False, winograd=False):
+        changed = tuning.as_set(threads=3)
+
+    assert (changed.width, changed.threads, changed.winograd) == (0, 3, "never")
 
 
 @pytest.mark.parametrize("taps", [3, 5])
@@ -71,7 +97,17 @@ def test_a_product_at_the_last_point_goes_to_every_output():
 
 def stack(n, c, m, size, taps=3, width=8, threads=2):
     pad = (taps // 2, taps // 2)
-    return Tiling(matrices(taps), n, c, (size, size), m, 1, pad, (size, size), width, threads)
+    return Tiling(
+        matrices(taps),
+        n,
+        c,
+        (size, size),
+        m,
+        1,
+        pad,
+        (size, size),
+        Tuning(width, threads),
+    )
 
 
 @WIDTH
@@ -92,10 +128,18 @@ def test_few_strips_have_few_lanes():
     assert stack(8, 16, 16, 7, threads=4).lanes == 4
 
 
+def test_code_names_tiles_and_instructions():
+    assert stack(1, 16, 16, 7, width=8).code == "winograd 4x4 llvm:avx2"
+    assert stack(1, 16, 16, 7, width=16).code == "winograd 4x4 llvm:avx512"
+
+
 def test_points_are_an_odd_number_of_cache_lines_apart():
     some = stack(8, 64, 96, 14)
 
-    assert [count % 32 for count in (some.data, some.sums, some.weights)] == [16, 16, 16]
+    assert [
+        count % 32
+        for count in (some.tile_point_stride, some.sum_point_stride, some.filter_point_stride)
+    ] == [16, 16, 16]
 
 
 def test_threads_share_what_many_filters_are_multiplied_with():

@@ -1,4 +1,4 @@
-"""Convolution of pictures, and pooling along with a convolution, against the portable code."""
+"""Direct convolution, and pooling along with a convolution, against the portable code."""
 
 import numpy as np
 import pytest
@@ -17,18 +17,20 @@ from lowered import (
     net,
     our_kernels,
     run,
+    tuned,
 )
 
 from demitasse.backends.kernels import language as jit
-from demitasse.backends.kernels.direct import windows
 from demitasse.backends.onednn.library.engine import engine
 from demitasse.config import settings
 
 pytestmark = NEEDS_KERNELS
 if jit.status().ready:
-    from demitasse.backends.kernels.direct.convolution import PictureConvolution
-    from demitasse.backends.kernels.direct.gradient import PictureGradient
-    from demitasse.backends.kernels.winograd.convolution import TiledConvolution
+    from demitasse.backends.onednn.steps.kernel_calls import (
+        DirectCall,
+        DirectGradientCall,
+        WinogradCall,
+    )
 
 ROUNDING = 5e-6
 """Of the largest value."""
@@ -42,7 +44,7 @@ def layout():
 
 @pytest.fixture(autouse=True, params=WIDTHS, ids="{} floats".format)
 def always(request, layout):
-    """Take our kernels for small pictures, too."""
+    """Take our kernels for small images, too."""
     with our_kernels(request.param, layout):
         yield
 
@@ -56,9 +58,9 @@ def expect_same_outputs(text, *, rtol=ROUNDING, passes=1):
     fast = build(text, "TEST", keep="outputs")
     plain = build(text, "TEST", plan=False)
     for number in range(passes):
-        picture = np.random.default_rng(number).normal(size=fast.blobs["x"].shape)
+        image = np.random.default_rng(number).normal(size=fast.blobs["x"].shape)
         for each in (fast, plain):
-            each.blobs["x"].data[...] = picture
+            each.blobs["x"].data[...] = image
             each.forward()
         for name in fast.outputs:
             want = plain.blobs[name].data
@@ -88,7 +90,7 @@ def test_both_passes_are_the_portable_ones(layout, n, c, m, size, kernel, stride
     planned = expect_same(text, rtol=ROUNDING)
 
     if layout != LIBRARY:
-        assert (PictureGradient in calls(planned)) == (m >= engine().width)
+        assert (DirectGradientCall in calls(planned)) == (m >= engine().tuning.width)
 
 
 def test_the_gradient_of_the_filters_is_ours():
@@ -96,7 +98,7 @@ def test_the_gradient_of_the_filters_is_ours():
 
     run(planned)
 
-    assert PictureGradient in calls(planned)
+    assert DirectGradientCall in calls(planned)
 
 
 def test_filters_that_fill_no_vector_are_ours_in_the_forward_pass_too():
@@ -105,7 +107,7 @@ def test_filters_that_fill_no_vector_are_ours_in_the_forward_pass_too():
     planned = build(text, "TEST")
     planned.forward()
 
-    assert calls(planned) == [PictureConvolution]
+    assert calls(planned) == [DirectCall]
     expect_same(text, ["c"], "TEST", rtol=ROUNDING)
 
 
@@ -115,7 +117,7 @@ def test_wide_windows_are_left_to_the_library():
     planned = build(text, "TEST")
     planned.forward()
 
-    assert PictureConvolution not in calls(planned)
+    assert DirectCall not in calls(planned)
 
 
 def test_filters_are_taken_again_when_they_have_changed():
@@ -139,19 +141,19 @@ def test_any_number_of_threads_computes_the_same(threads):
 
 
 @pytest.mark.parametrize("size", [1, 600, 1 << 20])
-def test_a_few_rows_are_worked_on_at_a_time(size, monkeypatch):
-    monkeypatch.setattr(windows, "COPY", size)
-    monkeypatch.setattr(windows, "SUMS", 30 * size)
+def test_a_few_rows_are_worked_on_at_a_time(size):
     text = net(conv(20, "kernel_size: 3 stride: 2 pad: 1 dilation: 2"), shape=(3, 2, 30, 21))
+    inference = text.replace("force_backward: true", "") + pool("kernel_size: 3 stride: 2")
 
-    expect_same(text, ["c"], rtol=ROUNDING)
-    expect_same_outputs(text.replace("force_backward: true", "") + pool("kernel_size: 3 stride: 2"))
+    with tuned(copy_bytes=size, pooled_bytes=30 * size):
+        expect_same(text, ["c"], rtol=ROUNDING)
+        expect_same_outputs(inference)
 
 
 @pytest.mark.parametrize("kernel", ["kernel_size: 2", "kernel_size: 3", "kernel_h: 2 kernel_w: 3"])
 @pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize("pad", [0, 1])
-def test_pooling_of_any_windows_comes_along_with_pictures(kernel, stride, pad):
+def test_pooling_of_any_windows_comes_along_with_direct_convolution(kernel, stride, pad):
     rest = f"{kernel} stride: {stride} pad: {pad}"
     text = net(
         conv(32, "kernel_size: 5 pad: 2"), layer("r", "ReLU", "c", "c"), pool(rest),
@@ -160,7 +162,7 @@ def test_pooling_of_any_windows_comes_along_with_pictures(kernel, stride, pad):
 
     fast = expect_same_outputs(text.replace("force_backward: true", ""), passes=2)
 
-    assert calls(fast) == [PictureConvolution]
+    assert calls(fast) == [DirectCall]
     assert fast.plan.entries[1].group.count == 3
 
 
@@ -198,7 +200,7 @@ def test_pooling_of_pairs_comes_along_with_tiles(size, taps):
 
     fast = expect_same_outputs(text.replace("force_backward: true", ""), rtol=5e-5)
 
-    assert calls(fast) == [TiledConvolution]
+    assert calls(fast) == [WinogradCall]
     assert fast.plan.entries[1].group.count == 3
 
 

@@ -1,0 +1,104 @@
+"""Products of the windows of an image with filters, whose sums stay in registers.
+
+The windows are not copied: a table says how far each of their taps is from the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.words import FLOAT, INT, Word, raised
+from demitasse.backends.kernels.products.registers import ROWS, a_few_at_a_time, by_panel, multiply
+
+__all__ = ["window_products", "window_sums"]
+
+
+@cache
+def window_products(width: int, row: int, step: int, stride: int) -> dict[int, int]:
+    """Return the addresses of the kernels of the forward pass, by the vectors of a panel.
+
+    A row of pixels is the product of their windows and a panel's filters. Arguments: the first
+    window; the table of the places of its rows, and bytes of the table; the filters, tap after tap;
+    the first output, bytes to the next, the table of its vectors' places; the offsets, vector after
+    vector; how many pixels there are; what the output is raised to.
+
+    Args:
+        width: Floats of a vector.
+        row: Taps of a window's row.
+        step: Columns from one of them to the next.
+        stride: Columns from one window to the next.
+    """
+
+    def write(k: Kernel, vectors: int) -> None:
+        _write_product(k, vectors, [FLOAT * step * tap for tap in range(row)], FLOAT * stride)
+
+    return by_panel(f"window_product{row}s{step}s{stride}", width, 10, write)
+
+
+@cache
+def window_sums(width: int) -> dict[int, int]:
+    """Return the addresses of the kernels of the filters' gradient, by the vectors of a panel.
+
+    The gradient of a panel's filters is the sum over pixels of windows times the outputs' gradient.
+    Arguments: the first window, bytes to the next, and to that below; the taps' table, how many
+    they are; the first output's gradient, bytes to the next, and to that below, the table of its
+    vectors' places; the totals, tap after tap, to which the sums are added; pixels of a row, and
+    rows.
+    """
+    return by_panel("window_sum", width, 12, _write_sum)
+
+
+def _write_product(k: Kernel, vectors: int, taps: Sequence[int], stride_bytes: int) -> None:
+    window, row_table, table_bytes, filters, output, output_bytes = k.arguments[:6]
+    place_table, offsets, pixels, floor = k.arguments[6:]
+    most, vector = ROWS[k.width][vectors], k.vector_bytes
+    places = k.load_words(place_table, vectors)
+    biases = [k.load(offsets + vector * j) for j in range(vectors)]
+    least = k.broadcast(floor)
+    end = row_table + table_bytes
+
+    def sums(starts: Sequence[Word], count: int) -> None:
+        window, output = starts
+        with k.loop(end, row_table, INT, vectors=biases * count, words=[filters]) as loop:
+            totals, [row] = loop.vectors, loop.words
+            left = window + k.load_word(loop.i)
+            for number, tap in enumerate(taps):
+                right, first = row + vector * vectors * number, k.opaque(left)
+                columns = [k.load(right + vector * j) for j in range(vectors)]
+                numbers = [first + (stride_bytes * pixel + tap) for pixel in range(count)]
+                multiply(k, totals, numbers, columns)
+            loop.words = [row + vector * vectors * len(taps)]
+        for pixel in range(count):
+            for j, place in enumerate(places):
+                total = raised(loop.vectors[pixel * vectors + j], least)
+                k.store(total, output + output_bytes * pixel + place)
+
+    a_few_at_a_time(k, pixels, most, (window, output), (stride_bytes, output_bytes), sums)
+    k.done()
+
+
+def _write_sum(k: Kernel, vectors: int) -> None:
+    window, window_bytes, window_row_bytes, tap_table, taps = k.arguments[:5]
+    slope, slope_bytes, slope_row_bytes, place_table, totals, pixels, rows = k.arguments[5:]
+    most, vector = ROWS[k.width][vectors], k.vector_bytes
+    places = k.load_words(place_table, vectors)
+
+    def sums(starts: Sequence[Word], count: int) -> None:
+        tap, target = starts
+        lefts = [window + distance for distance in k.load_words(tap, count)]
+        zeros = [k.constant(0.0)] * (count * vectors)
+        with k.loop(rows, vectors=zeros) as row:
+            first, right = row.i * window_row_bytes, slope + row.i * slope_row_bytes
+            with k.loop(pixels, vectors=row.vectors, words=[first, right]) as pixel:
+                offset, gradient = pixel.words
+                slopes = [k.load(gradient + place) for place in places]
+                multiply(k, pixel.vectors, [left + offset for left in lefts], slopes)
+                pixel.words = [offset + window_bytes, gradient + slope_bytes]
+            row.vectors = pixel.vectors
+        places_of_sums = [target + vector * at for at in range(len(zeros))]
+        k.accumulate(list(zip(row.vectors, places_of_sums, strict=True)), 1)
+
+    a_few_at_a_time(k, taps, most, (tap_table, totals), (INT, vector * vectors), sums)
+    k.done()

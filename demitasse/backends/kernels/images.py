@@ -1,0 +1,89 @@
+"""Stacks of images, for kernels that read vectors of channels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["Images", "first_channels"]
+
+FLOAT_BYTES = 4
+
+
+def first_channels(count: int, width: int) -> list[int]:
+    """Return the first channel of each vector; the last begins early where they do not divide."""
+    return [min(at, count - width) for at in range(0, count, width)]
+
+
+@dataclass(frozen=True)
+class Images:
+    """Where the elements of float32 images lie, whose channels are side by side, in blocks or all.
+
+    Strides are in elements.
+
+    Attributes:
+        shape: (N, C, H, W).
+        image_stride: From one image to the next.
+        row_stride: From one row to the next.
+        column_stride: From one column to the next.
+        block: Channels that lie side by side; C where all do.
+        block_stride: From one block of channels to the next.
+    """
+
+    shape: tuple[int, int, int, int]
+    image_stride: int
+    row_stride: int
+    column_stride: int
+    block: int
+    block_stride: int = 0
+
+    @classmethod
+    def of(cls, array: np.ndarray) -> Images:
+        """Return where the elements of a float32 array lie that has all channels side by side.
+
+        Args:
+            array: Shape (N, C, H, W), for instance a transposed view of one of (N, H, W, C).
+
+        Raises:
+            ValueError: The channels do not lie side by side.
+        """
+        if array.ndim != 4 or array.dtype != np.float32 or array.strides[1] != FLOAT_BYTES:
+            message = (
+                f"an array of {array.dtype}, shape {array.shape} and strides {array.strides} bytes "
+                f"was given; give float32 of shape (N, C, H, W) with a stride of {FLOAT_BYTES} "
+                "between channels"
+            )
+            raise ValueError(message)
+        n, c, h, w = array.shape
+        image, _, row, column = (stride // FLOAT_BYTES for stride in array.strides)
+        return cls((n, c, h, w), image, row, column, c)
+
+    @classmethod
+    def in_blocks(cls, shape: tuple[int, int, int, int], block: int) -> Images:
+        """Return images (N, C, H, W) that lie in C order as (N, C / block, H, W, block)."""
+        _, c, h, w = shape
+        return cls(shape, c * h * w, w * block, block, block, h * w * block)
+
+    def fits(self, width: int) -> bool:
+        """Return whether vectors of ``width`` channels lie side by side."""
+        whole = self.block == self.shape[1] or self.block % width == 0
+        return self.block >= width and whole
+
+    def vectors(self, width: int) -> list[tuple[int, int]]:
+        """Return the first channel of each vector, and elements from the pixel's beginning to it.
+
+        Where the channels do not divide, the last vector begins early; some channels are then in
+        two vectors.
+
+        Raises:
+            ValueError: A vector's channels do not lie side by side.
+        """
+        if not self.fits(width):
+            message = (
+                f"{self.shape[1]} channels in blocks of {self.block} have no vectors of {width}; "
+                f"give at least {width} side by side, all or whole vectors of them"
+            )
+            raise ValueError(message)
+        firsts = first_channels(self.shape[1], width)
+        return [(at, at // self.block * self.block_stride + at % self.block) for at in firsts]

@@ -1,0 +1,190 @@
+"""Values in a kernel, with Python's operators: integers, conditions, floats and vectors of them.
+
+Every operator writes one instruction where the kernel's builder stands. An address is a word that
+counts bytes, so ``address + FLOAT * elements`` is that of another element. Names say what a word
+counts: one that ends in ``_stride`` elements, in ``_bytes`` bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, overload
+
+from llvmlite import ir
+
+__all__ = [
+    "FLOAT", "INT", "NUMBER", "WORD", "Condition", "Float", "Value", "Vector", "Word", "choose",
+    "chunk", "declared", "fma", "maximum", "minimum", "raised",
+]  # fmt: skip
+
+FLOAT, INT = 4, 8
+"""Bytes of a float, and of an integer."""
+
+WORD, NUMBER = ir.IntType(64), ir.FloatType()
+
+
+class Value:
+    """What an instruction gives.
+
+    Args:
+        builder: Writes the kernel's instructions.
+        llvm: The value as LLVM knows it.
+    """
+
+    __slots__ = ("builder", "llvm")
+
+    def __init__(self, builder: Any, llvm: Any) -> None:
+        self.builder, self.llvm = builder, llvm
+
+
+class Condition(Value):
+    """What holds or does not; conditions are joined by ``&``."""
+
+    __slots__ = ()
+
+    def __and__(self, other: Condition) -> Condition:
+        return Condition(self.builder, self.builder.and_(self.llvm, other.llvm))
+
+
+class Word(Value):
+    """An integer of 64 bits. The other operand may be one of Python's.
+
+    ``//`` and ``%`` are for what is not negative.
+    """
+
+    __slots__ = ()
+
+    def __add__(self, other: Word | int) -> Word:
+        return self._new(self.builder.add(self.llvm, _llvm(other)))
+
+    def __radd__(self, other: int) -> Word:
+        return self._new(self.builder.add(_llvm(other), self.llvm))
+
+    def __sub__(self, other: Word | int) -> Word:
+        return self._new(self.builder.sub(self.llvm, _llvm(other)))
+
+    def __rsub__(self, other: int) -> Word:
+        return self._new(self.builder.sub(_llvm(other), self.llvm))
+
+    def __neg__(self) -> Word:
+        return 0 - self
+
+    def __mul__(self, other: Word | int) -> Word:
+        return self._new(self.builder.mul(self.llvm, _llvm(other)))
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Word | int) -> Word:
+        return self._new(self.builder.udiv(self.llvm, _llvm(other)))
+
+    def __mod__(self, other: Word | int) -> Word:
+        return self._new(self.builder.urem(self.llvm, _llvm(other)))
+
+    def __lt__(self, other: Word | int) -> Condition:
+        return self._ordered("<", self, other)
+
+    def __le__(self, other: Word | int) -> Condition:
+        return self._ordered("<=", self, other)
+
+    def __gt__(self, other: Word | int) -> Condition:
+        return self._ordered("<", other, self)
+
+    def __ge__(self, other: Word | int) -> Condition:
+        return self._ordered("<=", other, self)
+
+    def _ordered(self, sign: str, a: Word | int, b: Word | int) -> Condition:
+        return Condition(self.builder, self.builder.icmp_signed(sign, _llvm(a), _llvm(b)))
+
+    def _new(self, llvm: Any) -> Word:
+        return Word(self.builder, llvm)
+
+
+class Float(Value):
+    """One float of 32 bits, which is loaded, stored, and broadcast to a vector."""
+
+    __slots__ = ()
+
+
+class Vector(Value):
+    """Some floats of 32 bits, as many as a register holds."""
+
+    __slots__ = ()
+
+    def __add__(self, other: Vector) -> Vector:
+        return self._new(self.builder.fadd(self.llvm, other.llvm))
+
+    def __sub__(self, other: Vector) -> Vector:
+        return self._new(self.builder.fsub(self.llvm, other.llvm))
+
+    def __mul__(self, other: Vector) -> Vector:
+        return self._new(self.builder.fmul(self.llvm, other.llvm))
+
+    def __neg__(self) -> Vector:
+        return self._new(self.builder.fneg(self.llvm))
+
+    def _new(self, llvm: Any) -> Vector:
+        return Vector(self.builder, llvm)
+
+
+def _llvm(value: Word | int) -> Any:
+    return ir.Constant(WORD, value) if isinstance(value, int) else value.llvm
+
+
+@overload
+def choose(condition: Condition, yes: Word | int, no: Word | int) -> Word: ...
+@overload
+def choose(condition: Condition, yes: Vector, no: Vector) -> Vector: ...
+
+
+def choose(condition: Condition, yes: Any, no: Any) -> Any:
+    """Return one of two values."""
+    kind = Vector if isinstance(yes, Vector) else Word
+    b = condition.builder
+    return kind(b, b.select(condition.llvm, *map(_either, (yes, no))))
+
+
+def _either(value: Word | Vector | int) -> Any:
+    return value.llvm if isinstance(value, Vector) else _llvm(value)
+
+
+def minimum(a: Word | int, b: Word | int) -> Word:
+    """Return the smaller integer; one of them is a word."""
+    return choose(_less(a, b), a, b)
+
+
+def maximum(a: Word | int, b: Word | int) -> Word:
+    """Return the larger integer; one of them is a word."""
+    return choose(_less(a, b), b, a)
+
+
+def _less(a: Word | int, b: Word | int) -> Condition:
+    if isinstance(a, Word):
+        return a < b
+    if isinstance(b, Word):
+        return b > a
+    message = f"{a} and {b} are known already; use Python's min and max"
+    raise TypeError(message)
+
+
+def chunk(count: Word, index: Word, chunks: Word) -> tuple[Word, Word]:
+    """Return where one of several chunks of ``count`` things begins and ends."""
+    return count * index // chunks, count * (index + 1) // chunks
+
+
+def fma(a: Vector, b: Vector, c: Vector) -> Vector:
+    """Return a * b + c, rounded once."""
+    builder, vector = a.builder, a.llvm.type
+    kind = ir.FunctionType(vector, [vector] * 3)
+    function = declared(builder.module, f"llvm.fma.v{vector.count}f32", kind)
+    return Vector(builder, builder.call(function, [a.llvm, b.llvm, c.llvm]))
+
+
+def raised(vector: Vector, floor: Vector) -> Vector:
+    """Return the vector with floats below those of ``floor`` raised to them; what is NaN stays."""
+    b = vector.builder
+    return choose(Condition(b, b.fcmp_ordered(">", floor.llvm, vector.llvm)), floor, vector)
+
+
+def declared(module: Any, name: str, kind: Any) -> Any:
+    """Return a function that others define, as a module knows it."""
+    known = module.globals.get(name)
+    return ir.Function(module, kind, name) if known is None else known

@@ -1,0 +1,64 @@
+"""What decides which kernels run, and on how much at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from demitasse.backends.kernels.language import status
+from demitasse.config import settings
+
+__all__ = ["Pays", "Tuning"]
+
+Pays = Literal["auto", "always", "never"]
+"""Whether a kernel is taken: where a model says that it pays, wherever it can be, or nowhere."""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """For which processor kernels are made, and when they are taken.
+
+    Attributes:
+        width: Floats of a vector, 8 or 16; 0 where no kernels can be made.
+        threads: How many work on a convolution.
+        winograd: Whether convolutions go over tiles.
+        direct: Whether those of few channels go by direct convolution.
+        stack_bytes: Transformed tiles that a thread works on at a time; they stay in its cache.
+        shared_stack_bytes: The same, for each thread, where all work on the same tiles: for filters
+            that no cache holds, and that are read each time.
+        fewest_tiles: Tiles that are worked on at a time at least.
+        shared_filter_bytes: Transformed filters from which on all threads work on the same tiles.
+        copy_bytes: Rows of an image that direct convolution copies at a time; they stay in a
+            core's first cache.
+        pooled_bytes: Outputs of direct convolution that are pooled at a time; they stay in the
+            second.
+    """
+
+    width: int
+    threads: int = 1
+    winograd: Pays = "auto"
+    direct: Pays = "auto"
+    stack_bytes: int = 1 << 20
+    shared_stack_bytes: int = 4 << 20
+    fewest_tiles: int = 24
+    shared_filter_bytes: int = 8 << 20
+    copy_bytes: int = 32 << 10
+    pooled_bytes: int = 160 << 10
+
+    @property
+    def instructions(self) -> str:
+        """Name of the processor's instructions that vectors of this width are for."""
+        return "avx512" if self.width > 8 else "avx2"
+
+    def as_set(self, threads: int) -> Tuning:
+        """Return this as the settings ``jit`` and ``winograd`` change it.
+
+        Args:
+            threads: How many the settings say.
+        """
+        return replace(
+            self,
+            width=self.width if status().ready else 0,
+            threads=threads,
+            winograd=self.winograd if settings.get("winograd") else "never",
+        )

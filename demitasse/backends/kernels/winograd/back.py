@@ -1,0 +1,102 @@
+"""From sums at the points back to outputs, with what follows: offsets, a rectifier, pooling."""
+
+from __future__ import annotations
+
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.words import FLOAT, Word, choose, minimum, raised
+from demitasse.backends.kernels.winograd.cut import ImageFields, each_vector
+from demitasse.backends.kernels.winograd.matrices import Matrices
+from demitasse.backends.kernels.winograd.multiply import ProductFields
+from demitasse.backends.kernels.winograd.strips import Block, StripFields, each_strip
+from demitasse.backends.kernels.winograd.transforms import load_row, times_columns, times_vectors
+
+__all__ = ["back", "join"]
+
+POOLED = 2
+"""Rows and columns of the windows that are pooled; a tile has four times four outputs."""
+
+
+def back(module: object, matrices: Matrices, width: int, *, pool: bool) -> Kernel:
+    """Return the kernel that takes one tile's sums at the points to its outputs.
+
+    Its arguments are the first point's address and the bytes to the next one, the address of the
+    first that comes out, the bytes to the next row and column, how many rows and columns of outputs
+    there are, the addresses of the offsets and of the number that outputs are raised to, and
+    scratch.
+
+    Args:
+        module: What it belongs to.
+        matrices: Of the filter.
+        width: Filters of a vector.
+        pool: Whether what comes out is the largest of each four outputs, of those that there are.
+    """
+    k = Kernel(module, "back", 10, width)
+    points, point_bytes, target, row_bytes, column_bytes, rows, columns = k.arguments[:7]
+    offsets, floor, scratch = k.arguments[7:]
+    side, step = matrices.side, POOLED if pool else 1
+    times_columns(k, matrices.output, points, point_bytes * side, point_bytes, scratch)
+    offset, least = k.load(offsets), k.broadcast(floor)
+    with k.loop(rows, 0, step) as loop:
+        values = times_vectors(k, matrices.output, load_row(k, scratch, loop.i, side))
+        if pool:
+            # a row or column that is not there is replaced by the one beside it
+            following = minimum(loop.i + 1, rows - 1)
+            below = times_vectors(k, matrices.output, load_row(k, scratch, following, side))
+            values = [raised(value, other) for value, other in zip(values, below, strict=True)]
+        first = target + loop.i // step * row_bytes
+        for place in range(0, matrices.outputs, step):
+            with k.when(columns > place):
+                value = values[place]
+                if pool:
+                    value = raised(value, choose(columns > place + 1, values[place + 1], value))
+                result = raised(value + offset, least)
+                k.store(result, first + column_bytes * (place // step))
+    k.done()
+    return k
+
+
+def join(
+    k: Kernel,
+    f: StripFields,
+    products: ProductFields,
+    images: ImageFields,
+    block: Block,
+    way: Kernel,
+    steps: tuple[int, int],
+    sums: Word,
+    offsets: Word,
+    floor: Word,
+) -> None:
+    """Write the way back of all tiles of a block's strips.
+
+    Args:
+        k: The kernel.
+        f: Its fields of strips.
+        products: Its fields of products, whose sums are taken back.
+        images: Its fields of what comes out; the height and width are those of the outputs.
+        block: The block.
+        way: The kernel that :func:`back` returns.
+        steps: Outputs of a tile in a row; how many come out of them.
+        sums: Address of the block's first tile at the first point.
+        offsets: Address of one for each output channel.
+        floor: Address of what outputs are raised to.
+    """
+    step, out = steps
+    with each_strip(k, f, block) as strip, each_vector(k, images) as (pixel_bytes, channel_bytes):
+        row = strip.image * images.image_stride + strip.row * out * images.row_stride
+        target = images.at + row * FLOAT + pixel_bytes
+        with k.loop(f.tile_columns) as number:
+            tile_bytes = (strip.tile + number.i) * products.sum_stride * FLOAT
+            k.call(
+                way,
+                sums + channel_bytes + tile_bytes,
+                products.sum_point_stride * FLOAT,
+                target + number.i * out * images.column_stride * FLOAT,
+                images.row_stride * FLOAT,
+                images.column_stride * FLOAT,
+                minimum(step, images.height - strip.row * step),
+                minimum(step, images.width - number.i * step),
+                offsets + channel_bytes,
+                floor,
+                block.scratch,
+            )

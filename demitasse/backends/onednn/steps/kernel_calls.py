@@ -1,0 +1,224 @@
+"""What a Step runs of our own kernels: their ports, filters that follow a parameter, workspaces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from demitasse.backends.kernels.direct.banding import Banding
+from demitasse.backends.kernels.direct.convolution import DirectConvolution
+from demitasse.backends.kernels.direct.gradient import DirectGradient
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
+from demitasse.backends.kernels.winograd.filters import Filters
+from demitasse.backends.kernels.winograd.gradient import WinogradGradient
+from demitasse.backends.kernels.winograd.tiling import Tiling
+from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.ports import Port, converted_bytes
+from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
+from demitasse.backends.step import Memory, Operand
+
+__all__ = [
+    "DirectCall", "DirectGradientCall", "TiledFilters", "WinogradCall", "WinogradGradientCall",
+]  # fmt: skip
+
+
+class _Follower:
+    """Has something made again when a parameter has changed.
+
+    Args:
+        update: Makes it of the weights, in C order.
+    """
+
+    def __init__(self, update: Callable[[np.ndarray], None]) -> None:
+        self._update, self._version = update, (-1, -1)
+
+    def follow(self, memory: Memory) -> None:
+        """Make it again if the memory holds something else than the last time."""
+        version = memory.serial, memory.version
+        if version != self._version:
+            self._update(memory.cpu_data())
+            self._version = version
+
+
+class TiledFilters:
+    """Filters at the points, which follow a parameter.
+
+    Args:
+        tiling: The convolution, or that which is the gradient of its input.
+        backward: Whether it is that.
+    """
+
+    def __init__(self, tiling: Tiling, *, backward: bool = False) -> None:
+        self._filters = Filters(tiling, backward=backward)
+        self._follower = _Follower(self._filters.update)
+        self.points, self.update = self._filters.points, self._filters.update
+
+    def follow(self, blob: Operand) -> None:
+        """Transform a parameter if it has changed."""
+        self._follower.follow(blob.data_memory)
+
+
+class _KernelCall:
+    """A kernel with its ports.
+
+    Args:
+        engine: The engine.
+        ports: The kernel's.
+        code: Name of what runs.
+        kept: Bytes that it holds.
+    """
+
+    def __init__(self, engine: Engine, ports: tuple[Port, ...], code: str, kept: int) -> None:
+        self.engine, self.ports, self.code, self._kept = engine, ports, code, kept
+        for port in ports:
+            port.engine = engine
+
+    @property
+    def implementations(self) -> list[str]:
+        """Names of the code that it runs."""
+        return [self.code]
+
+    @property
+    def workspace(self) -> int:
+        """Bytes it holds."""
+        return self._kept + converted_bytes(self.ports)
+
+
+class WinogradCall(_KernelCall):
+    """A convolution over tiles.
+
+    Args:
+        engine: The engine.
+        tiling: The convolution.
+        operands: Its operands.
+        images: Where those lie that are read, and those that are written.
+        filters: At the points.
+        pool: Whether pairs of rows and columns are pooled.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        tiling: Tiling,
+        operands: ConvOperands,
+        images: tuple[Images, Images],
+        filters: TiledFilters,
+        *,
+        pool: bool = False,
+    ) -> None:
+        self.tiling, self.operands, self.filters = tiling, operands, filters
+        self._kernel = WinogradConvolution(tiling, *images, relu=operands.relu, pool=pool)
+        ports = operands.source, operands.target
+        super().__init__(engine, ports, self._kernel.code, filters.points.nbytes)
+
+    def __call__(self) -> None:
+        operands = self.operands
+        source, target = operands.source.array(), operands.target.array()
+        if operands.weight is not None:
+            self.filters.follow(operands.weight)
+        offsets = operands.offsets()
+        [scratch] = self.engine.workspaces(self._kernel.scratch_size)
+        self._kernel(source, target, self.filters.points, offsets, scratch)
+
+    def update(self, weights: np.ndarray) -> None:
+        """Take new weights, in C order."""
+        self.filters.update(weights)
+
+
+class WinogradGradientCall(_KernelCall):
+    """The gradients of weights and bias over tiles.
+
+    Args:
+        engine: The engine.
+        tiling: The convolution.
+        operands: Its operands.
+        images: Where the input's lie, and the output's gradient.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        tiling: Tiling,
+        operands: GradientOperands,
+        images: tuple[Images, Images],
+    ) -> None:
+        self.tiling, self.operands = tiling, operands
+        self._kernel = WinogradGradient(tiling, *images)
+        super().__init__(engine, operands.ports, self._kernel.code, 0)
+
+    def __call__(self) -> None:
+        operands, kernel = self.operands, self._kernel
+        source, slopes = operands.source.array(), operands.slopes.array()
+        weight = operands.weight.array()
+        bias = operands.bias.array() if operands.bias else None
+        scratch, sums = self.engine.workspaces(kernel.scratch_size, kernel.sums_size)
+        kernel(source, slopes, weight, bias, scratch, sums)
+        _finish(operands)
+
+
+class DirectCall(_KernelCall):
+    """A direct convolution of few channels.
+
+    Args:
+        engine: The engine.
+        banding: The convolution, and the pooling behind it.
+        operands: Its operands; the source is in C order.
+        target: Where what comes out lies.
+    """
+
+    def __init__(
+        self, engine: Engine, banding: Banding, operands: ConvOperands, target: Images
+    ) -> None:
+        self.operands = operands
+        self._kernel = DirectConvolution(banding, target, relu=operands.relu)
+        self._follower = _Follower(self._kernel.update)
+        ports = operands.source, operands.target
+        super().__init__(engine, ports, self._kernel.code, self._kernel.filters.nbytes)
+
+    def __call__(self) -> None:
+        operands = self.operands
+        source, target = operands.source.array(), operands.target.array()
+        if operands.weight is not None:
+            self._follower.follow(operands.weight.data_memory)
+        offsets = operands.offsets()
+        [scratch] = self.engine.workspaces(self._kernel.scratch_size)
+        self._kernel(source, target, offsets, scratch)
+
+    def update(self, weights: np.ndarray) -> None:
+        """Take new weights, in C order."""
+        self._kernel.update(weights)
+
+
+class DirectGradientCall(_KernelCall):
+    """The gradients of weights and bias of a direct convolution.
+
+    Args:
+        engine: The engine.
+        banding: The convolution.
+        operands: Its operands; the source is in C order.
+        slopes: Where the output's gradient lies.
+    """
+
+    def __init__(
+        self, engine: Engine, banding: Banding, operands: GradientOperands, slopes: Images
+    ) -> None:
+        self.operands = operands
+        self._kernel = DirectGradient(banding, slopes, bias=operands.bias is not None)
+        super().__init__(engine, operands.ports, self._kernel.code, self._kernel.sums.nbytes)
+
+    def __call__(self) -> None:
+        operands = self.operands
+        source, slopes = operands.source.array(), operands.slopes.array()
+        weight = operands.weight.array()
+        bias = operands.bias.array() if operands.bias else None
+        [scratch] = self.engine.workspaces(self._kernel.scratch_size)
+        self._kernel(source, slopes, weight, bias, scratch)
+        _finish(operands)
+
+
+def _finish(operands: GradientOperands) -> None:
+    operands.weight.done()
+    if operands.bias:
+        operands.bias.done()

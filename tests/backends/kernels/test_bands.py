@@ -1,0 +1,66 @@
+"""Bands of rows: copied with zeros around them, divided among lanes."""
+
+import numpy as np
+import pytest
+from bandings import banding
+from stages import WIDTH, exported, normal
+
+from demitasse.backends.kernels.direct.bands import BandFields, band_values, each_band
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.language.structs import Arguments
+from demitasse.backends.kernels.language.words import FLOAT
+
+
+def write(k):
+    """Write that bands are copied, and what a band is goes to its first output."""
+    f = BandFields.read(k)
+    with each_band(k, f, ones=True) as band, k.loop(band.rows) as row:
+        k.store(k.number(1.0), band.output + row.i * f.y.row_stride * FLOAT)
+        with k.when(band.again > 0):
+            k.store(k.number(2.0), band.output + row.i * f.y.row_stride * FLOAT)
+
+
+def run(width, **options):
+    """The banding, the images, the lanes' copies and what was written to the outputs."""
+    of = banding((2, 3, 9, 10), width, width, **options)
+    x, out = normal(*of.x), np.zeros((2, *of.y[2:], width), np.float32)
+    scratch = np.full((of.lanes, of.copy_size), np.nan, np.float32)
+    products = dict.fromkeys((1, 2, 3), 0)
+    values = band_values(
+        of, Images.of(out.transpose(0, 3, 1, 2)), products, of.tap_table, of.taps, [0],
+        filters=out, filter_lane_stride=0, lane_size=of.copy_size,
+    )  # fmt: skip
+
+    each = {"x.at": x, "y.at": out, "scratch": scratch}
+    Arguments(values).run(exported(f"copied bands{width}", width, write), 1, each)
+
+    return of, x, scratch, out
+
+
+@WIDTH
+@pytest.mark.parametrize("pad", [(0, 0), (2, 1), (1, 3)])
+def test_the_last_image_is_copied_with_zeros_and_a_plane_of_ones(pad, width):
+    of, x, scratch, _ = run(width, pad=pad)
+
+    assert of.bands_per_image == of.lanes == 1
+    rows, columns = of.copied_rows, of.copied_columns
+    copy = scratch[0, : 4 * rows * columns].reshape(4, rows, columns)
+    want = np.pad(x[1], ((0, 0), (pad[0],) * 2, (pad[1],) * 2))[:, :rows, :columns]
+    assert np.array_equal(copy[:3], want)
+    assert np.array_equal(copy[3], np.ones((rows, columns)))
+
+
+@WIDTH
+@pytest.mark.parametrize("size", [1, 600])
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_each_row_belongs_to_one_band(size, threads, width):
+    of, _, _, out = run(width, copy_bytes=size, threads=threads, stride=(2, 1))
+
+    assert (out[:, :, 0, 0] > 0).all()
+    assert not out[:, :, 1:].any()
+    firsts = sum(
+        min(of.rows_per_band, of.rows - first % of.bands_per_image * of.rows_per_band)
+        for lane in range(of.lanes)
+        for first in [lane * 2 * of.bands_per_image // of.lanes]
+    )
+    assert np.count_nonzero(out == 1) == firsts  # in a lane's other bands it has had some before

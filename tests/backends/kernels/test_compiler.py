@@ -1,0 +1,113 @@
+"""Kernels made at run time: what is kept on the disk, dumped, and where none can be made."""
+
+import numpy as np
+import pytest
+
+from demitasse.backends.kernels import language as jit
+from demitasse.backends.kernels.language import compiler, team
+from demitasse.config import settings
+
+needs_llvm = pytest.mark.skipif(not jit.status().ready, reason=str(jit.status()))
+
+
+def twice(module, name):
+    """Write a kernel that doubles eight floats at the address it is given."""
+    from demitasse.backends.kernels.language.kernel import Kernel
+
+    k = Kernel(module, name, 1, 8, exported=True)
+    [at] = k.arguments
+    k.store(k.load(at) + k.load(at), at)
+    k.done()
+
+
+def text_of(name):
+    from llvmlite import ir
+
+    module = ir.Module(name)
+    twice(module, name)
+    return str(module)
+
+
+@needs_llvm
+def test_machine_code_is_kept_and_a_damaged_file_is_not_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    made = []
+    make_now = compiler._made
+    monkeypatch.setattr(compiler, "_made", lambda text: made.append(1) or make_now(text))
+
+    def make(name):
+        return jit.compiled(name, lambda module: twice(module, name), name)[name]
+
+    def doubled(kernel):
+        array = np.ones(8, np.float32)
+        team.run(kernel, array.ctypes.data, 1)
+        return array[0]
+
+    assert doubled(make("kept")) == 2
+    [file] = (tmp_path / "demitasse" / "kernels").iterdir()
+    code = compiler._object(text_of("kept"))
+    assert len(made) == 1
+
+    file.write_bytes(file.read_bytes()[:-1])
+
+    assert compiler._object(text_of("kept")) == code
+    assert len(made) == 2
+    assert file.read_bytes().endswith(code)
+
+
+@needs_llvm
+def test_where_nothing_can_be_kept_it_is_made_anew(tmp_path, monkeypatch):
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
+
+    assert compiler._object(text_of("nowhere"))
+
+
+@needs_llvm
+def test_without_a_home_it_is_made_anew(monkeypatch):
+    def homeless():
+        message = "Could not determine home directory."
+        raise RuntimeError(message)
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(compiler.Path, "home", homeless)
+
+    assert jit.folder() is None
+    assert compiler._object(text_of("homeless"))
+
+
+def test_a_setting_does_without():
+    with settings.override(jit=False):
+        assert not jit.status().ready
+        assert "switched off" in str(jit.status())
+
+
+def test_what_lacks_is_named(monkeypatch):
+    class Old:
+        @staticmethod
+        def get_host_cpu_features():
+            return {"avx2": True, "fma": False}
+
+    monkeypatch.setattr(compiler, "_llvm", lambda: Old)
+
+    assert "no fma" in str(compiler._probed.__wrapped__())
+
+
+def test_a_missing_library_is_named(monkeypatch):
+    def missing():
+        message = "No module named 'llvmlite'"
+        raise ImportError(message)
+
+    monkeypatch.setattr(compiler, "_llvm", missing)
+
+    assert "llvmlite is not here" in str(compiler._probed.__wrapped__())
+
+
+@needs_llvm
+def test_kernels_are_dumped_where_a_setting_says(tmp_path):
+    with settings.override(kernel_dump=str(tmp_path / "dump")):
+        jit.compiled("dumped", lambda module: twice(module, "dumped"), "dumped")
+
+    assert (tmp_path / "dump" / "dumped.ll").read_text() == text_of("dumped")
+    assert "dumped:" in (tmp_path / "dump" / "dumped.s").read_text()

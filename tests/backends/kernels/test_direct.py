@@ -1,0 +1,107 @@
+"""Direct convolution of few channels, pooling and gradients, on arrays, against the definition."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from bandings import banding, max_pool
+from correlate import correlated, correlated_slopes, from_memory, images, pooled
+from stages import WIDTH, normal
+
+from demitasse.backends.kernels.direct.convolution import DirectConvolution
+from demitasse.backends.kernels.direct.gradient import DirectGradient
+from demitasse.backends.kernels.images import Images
+
+ROUNDING = 5e-6
+"""Of the largest value."""
+
+SHAPE = (3, 3, 14, 15)
+
+WINDOWS = pytest.mark.parametrize(
+    "window",
+    [
+        {"kernel": (5, 5), "pad": (2, 2)},
+        {"kernel": (3, 4), "stride": (2, 3), "pad": (0, 1)},
+        {"kernel": (1, 3), "dilation": (1, 2)},
+        {"kernel": (3, 3), "copy_bytes": 1, "pooled_bytes": 1},
+    ],
+    ids=["square", "strides", "dilation", "short bands"],
+)
+THREADS = pytest.mark.parametrize("threads", [1, 3])
+
+
+def expect_close(got, want):
+    assert got.shape == want.shape
+    assert np.abs(got - want).max() <= ROUNDING * np.abs(want).max()
+
+
+def definition(of, x, weights):
+    op = of.op
+    return correlated(x, weights, op.pad, 1, op.stride, op.dilation)
+
+
+def convolved(of, x, weights, offsets, target, out, *, relu=False):
+    convolve = DirectConvolution(of, target, relu=relu)
+    convolve.update(weights.reshape(-1))
+    convolve(x, out, offsets, np.zeros(convolve.scratch_size, np.float32))
+
+
+@WIDTH
+@WINDOWS
+@THREADS
+@pytest.mark.parametrize("relu", [False, True])
+def test_the_output_is_that_of_the_definition(relu, window, threads, width):
+    m = width + 5
+    of = banding(SHAPE, m, width, threads=threads, **window)
+    x, weights, offsets = normal(*SHAPE), normal(m, 3, *of.op.kernel), normal(m, seed=1)
+    out = np.zeros((3, *of.y[2:], m), np.float32)
+
+    target = Images.of(out.transpose(0, 3, 1, 2))
+    convolved(of, x, weights, offsets, target, out, relu=relu)
+
+    want = definition(of, x, weights) + offsets[:, None, None]
+    expect_close(out.transpose(0, 3, 1, 2), np.maximum(want, 0) if relu else want)
+
+
+@WIDTH
+@WINDOWS
+@THREADS
+@pytest.mark.parametrize("kernel", [(2, 2), (3, 3), (2, 3)])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("pad", [0, 1])
+def test_pooling_follows(pad, stride, kernel, window, threads, width):
+    m = 2 * width
+    plain = banding(SHAPE, m, width, threads=threads, **window)
+    pool = max_pool(plain.y, kernel, (stride, stride), (pad, pad))
+    of = replace(plain, pool=pool)
+    x, weights = normal(*SHAPE), normal(m, 3, *of.op.kernel)
+    out = np.zeros((3, 2, *pool.top[2:], width), np.float32)
+
+    convolved(of, x, weights, None, Images.in_blocks(pool.top, width), out)
+
+    want = pooled(definition(of, x, weights), kernel, pool.stride, pool.pad, pool.top[2:])
+    expect_close(from_memory(out, want.shape), want)
+
+
+@WIDTH
+@WINDOWS
+@THREADS
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_gradients_of_weights_and_bias(bias, window, threads, width):
+    m = width + 5
+    of = banding(SHAPE, m, width, threads=threads, **window)
+    op, x, (dy, slopes) = of.op, normal(*SHAPE), images(of.y, seed=1)
+    weight, offsets = np.zeros(m * of.taps, np.float32), np.zeros(m, np.float32)
+
+    gradient = DirectGradient(of, Images.in_blocks(of.y, m), bias=bias)
+    scratch = np.zeros(gradient.scratch_size, np.float32)
+    gradient(x, slopes, weight, offsets if bias else None, scratch)
+
+    want = correlated_slopes(x, dy, op.kernel, op.pad, 1, op.stride, op.dilation)
+    expect_close(weight.reshape(want.shape), want)
+    expect_close(offsets, dy.sum(axis=(0, 2, 3), dtype=float) * bias)
+
+
+def test_code_names_the_instructions():
+    assert banding(SHAPE, 16, 8).code == "direct llvm:avx2"
+    assert banding(SHAPE, 16, 16).code == "direct llvm:avx512"

@@ -1,0 +1,71 @@
+"""Filters to the points, and their gradient back."""
+
+import numpy as np
+import pytest
+from stages import WIDTH, normal
+from tilings import tiling
+
+from demitasse.backends.kernels.winograd.filters import FilterGradient, Filters
+
+
+def unpacked(points, of):
+    """The filters of a stack of panels. Shape: (points, groups, inputs, outputs)."""
+    inputs, outputs = of.channels // of.groups, of.filters // of.groups
+    by_point = points.reshape(of.points, of.filter_point_stride)
+    by_group = by_point[:, : of.groups * of.filter_group_stride].reshape(of.points, of.groups, -1)
+    found = np.empty((of.points, of.groups, inputs, outputs), points.dtype)
+    for vectors, first in of.panels:
+        columns = vectors * of.width
+        part = by_group[..., first * inputs : (first + columns) * inputs]
+        part = part.reshape(of.points, of.groups, inputs, columns)
+        found[..., first : first + columns] = part[..., : outputs - first]
+    return found
+
+
+SIZES = pytest.mark.parametrize(("c", "m", "group"), [(16, 16, 1), (20, 50, 1), (32, 48, 2)])
+
+
+@WIDTH
+@SIZES
+@pytest.mark.parametrize("taps", [3, 5])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_filters_are_transformed_from_both_sides(taps, c, m, group, threads, width):
+    of = tiling((1, c, 8, 8), m, taps, width, group=group, threads=threads)
+    weights, filters = normal(m, c // group, taps, taps), Filters(of)
+
+    filters.update(weights)
+
+    g = of.matrices.filter
+    want = np.einsum("ri,sj,gmcij->rsgcm", g, g, weights.reshape(group, -1, *weights.shape[1:]))
+    got = unpacked(filters.points, of)
+    np.testing.assert_allclose(got, want.reshape(got.shape), rtol=1e-4, atol=1e-5)
+
+
+@WIDTH
+@SIZES
+@pytest.mark.parametrize("taps", [3, 5])
+def test_filters_of_the_gradient_are_turned_round(taps, c, m, group, width):
+    of = tiling((1, c, 8, 8), m, taps, width, group=group).backward
+    weights, filters = normal(m, c // group, taps, taps), Filters(of, backward=True)
+
+    filters.update(weights)
+
+    g, turned = of.matrices.filter, weights[..., ::-1, ::-1]
+    want = np.einsum("ri,sj,gmcij->rsgmc", g, g, turned.reshape(group, -1, *weights.shape[1:]))
+    got = unpacked(filters.points, of)
+    np.testing.assert_allclose(got, want.reshape(got.shape), rtol=1e-4, atol=1e-5)
+
+
+@WIDTH
+@SIZES
+@pytest.mark.parametrize("taps", [3, 5])
+def test_lanes_are_summed_and_taken_back(taps, c, m, group, width):
+    of, lanes = tiling((1, c, 8, 8), m, taps, width, group=group), 3
+    points, weights = normal(lanes, of.filter_size), np.zeros((m, c // group, taps, taps), "f")
+
+    FilterGradient(of, lanes)(points, weights)
+
+    g, total = of.matrices.filter, unpacked(points.sum(axis=0), of)
+    total = total.reshape(of.matrices.side, of.matrices.side, *total.shape[1:])
+    want = np.einsum("ri,sj,rsgcm->gmcij", g.astype(float), g, total)
+    np.testing.assert_allclose(weights, want.reshape(weights.shape), rtol=1e-4, atol=2e-4)

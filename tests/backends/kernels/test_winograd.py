@@ -1,0 +1,122 @@
+"""Convolution over tiles and its gradients, on arrays, against the definition."""
+
+import numpy as np
+import pytest
+from correlate import correlated, correlated_slopes, from_memory, images, pooled
+from stages import WIDTH, normal
+from tilings import tiling
+
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
+from demitasse.backends.kernels.winograd.filters import Filters
+from demitasse.backends.kernels.winograd.gradient import WinogradGradient
+
+ROUNDING = 5e-5
+"""Of the largest value."""
+
+CASES = pytest.mark.parametrize(
+    ("c", "m", "group", "threads", "tuning"),
+    [
+        (16, 16, 1, 1, {}),
+        (19, 35, 1, 2, {}),
+        (32, 64, 2, 2, {"stack_bytes": 1, "fewest_tiles": 1}),
+        (32, 32, 2, 2, {"shared_filter_bytes": 0}),
+        (32, 32, 1, 3, {"shared_filter_bytes": 0, "shared_stack_bytes": 1, "fewest_tiles": 1}),
+    ],
+    ids=["one thread", "odd channels", "short blocks", "shared blocks", "short shared blocks"],
+)
+
+
+def expect_close(got, want):
+    assert got.shape == want.shape
+    assert np.abs(got - want).max() <= ROUNDING * np.abs(want).max()
+
+
+def zeros(*sizes):
+    return [np.zeros(size, np.float32) for size in sizes]
+
+
+@WIDTH
+@CASES
+@pytest.mark.parametrize("taps", [3, 5])
+def test_the_output_is_that_of_the_definition(taps, c, m, group, threads, tuning, width):
+    shape, pad = (3, c, 11, 9), (taps // 2, 1)
+    of = tiling(shape, m, taps, width, pad, group, threads, **tuning)
+    (x, memory), weights, offsets = images(shape), normal(m, c // group, taps, taps), normal(m)
+    filters, y = Filters(of), np.zeros((3, *of.output, m), np.float32)
+    filters.update(weights)
+
+    convolve = WinogradConvolution(
+        of, Images.in_blocks(shape, c), Images.of(y.transpose(0, 3, 1, 2))
+    )
+    convolve(memory, y, filters.points, offsets, *zeros(convolve.scratch_size))
+
+    want = correlated(x, weights, pad, group) + offsets[:, None, None]
+    expect_close(y.transpose(0, 3, 1, 2), want)
+
+
+@WIDTH
+@pytest.mark.parametrize("taps", [3, 5])
+@pytest.mark.parametrize("size", [(8, 8), (9, 11), (6, 13)])
+def test_pooling_and_a_rectifier_follow(size, taps, width):
+    shape, pad = (2, 16, *size), (taps // 2, taps // 2)
+    of = tiling(shape, 2 * width, taps, width, pad, threads=2)
+    (x, memory), weights = images(shape), normal(2 * width, 16, taps, taps)
+    high, wide = (-(-side // 2) for side in size)
+    filters, out = Filters(of), np.zeros((2, 2, high, wide, width), np.float32)
+    filters.update(weights)
+
+    target = Images.in_blocks((2, 2 * width, high, wide), width)
+    convolve = WinogradConvolution(of, Images.in_blocks(shape, 16), target, relu=True, pool=True)
+    convolve(memory, out, filters.points, None, *zeros(convolve.scratch_size))
+
+    y = np.maximum(correlated(x, weights, pad), 0)
+    want = pooled(y, (2, 2), (2, 2), (0, 0), (high, wide))
+    expect_close(from_memory(out, want.shape), want)
+
+
+@WIDTH
+@CASES
+@pytest.mark.parametrize("taps", [3, 5])
+def test_the_gradient_of_the_input_is_a_convolution(taps, c, m, group, threads, tuning, width):
+    shape, pad = (2, c, 9, 10), (1, taps // 2)
+    of = tiling(shape, m, taps, width, pad, group, threads, **tuning)
+    weights, turned = normal(m, c // group, taps, taps), of.backward
+    slopes, memory = images((2, m, *of.output))
+    filters, out = Filters(turned, backward=True), np.zeros((2, 9, 10, c), np.float32)
+    filters.update(weights)
+
+    x = Images.of(out.transpose(0, 3, 1, 2))
+    convolve = WinogradConvolution(turned, Images.in_blocks((2, m, *of.output), m), x)
+    convolve(memory, out, filters.points, None, *zeros(convolve.scratch_size))
+
+    parts = weights.reshape(group, m // group, c // group, taps, taps)
+    back = parts.transpose(0, 2, 1, 3, 4)[..., ::-1, ::-1].reshape(c, m // group, taps, taps)
+    want = correlated(slopes, back, tuple(taps - 1 - one for one in pad), group)
+    expect_close(out.transpose(0, 3, 1, 2), want)
+
+
+@WIDTH
+@CASES
+@pytest.mark.parametrize("taps", [3, 5])
+def test_the_gradients_of_weights_and_bias(taps, c, m, group, threads, tuning, width):
+    shape, pad = (3, c, 9, 10), (1, taps // 2)
+    of = tiling(shape, m, taps, width, pad, group, threads, **tuning)
+    (x, memory), (dy, slopes) = images(shape), images((3, m, *of.output), seed=1)
+    weight, bias = np.zeros((m, c // group, taps, taps), "f"), np.zeros(m, "f")
+
+    x_images, y_images = Images.in_blocks(shape, c), Images.in_blocks(dy.shape, m)
+    gradient = WinogradGradient(of, x_images, y_images)
+    gradient(memory, slopes, weight, bias, *zeros(gradient.scratch_size, gradient.sums_size))
+
+    expect_close(weight, correlated_slopes(x, dy, (taps, taps), pad, group))
+    expect_close(bias, dy.sum(axis=(0, 2, 3), dtype=float))
+
+
+def test_scratch_memory_that_is_too_small_is_refused():
+    of = tiling((1, 8, 8, 8), 8, 3, 8)
+    plain = Images.in_blocks((1, 8, 8, 8), 8)
+    convolve = WinogradConvolution(of, plain, plain)
+
+    with pytest.raises(ValueError, match=f"give {convolve.scratch_size}"):
+        convolve(*zeros(512, 512, of.filter_size), None, *zeros(convolve.scratch_size - 1))

@@ -1,0 +1,77 @@
+"""The operators of a kernel's values."""
+
+import math
+
+import numpy as np
+import pytest
+from stages import WIDTH, called, exported, normal
+
+from demitasse.backends.kernels.language.words import (
+    FLOAT,
+    choose,
+    chunk,
+    fma,
+    maximum,
+    minimum,
+    raised,
+)
+
+
+def test_integers_are_computed_as_in_python():
+    def results(a, b, k):
+        first, last = chunk(a, k.word(1), b)
+        return [
+            a + b, a - b, 100 - a, -b + 50, a * b, 3 * a, a // b, a % b, minimum(a, b),
+            minimum(5, a), maximum(a, b), maximum(a, 90), choose(a < b, 1, 0),
+            choose((a > b) & (b >= 8), a, 2), choose(a <= 43, 1, 0), first, last,
+        ]  # fmt: skip
+
+    def write(k):
+        target, a, b = k.arguments
+        for place, result in enumerate(results(a, b, k)):
+            with k.loop(result) as loop:  # the last turn's number tells the integer
+                k.store(table(k, loop.i), target + place * FLOAT)
+
+    def table(k, number):
+        return k.load_float(k.arguments[0] + (32 + number) * FLOAT)
+
+    target = np.concatenate([np.zeros(32), np.arange(1, 501)]).astype(np.float32)
+
+    called(exported("words", 8, write, 3), target, 43, 8)
+
+    want = [51, 35, 57, 42, 344, 129, 5, 3, 8, 5, 43, 90, 0, 43, 1, 5, 10]
+    assert target[: len(want)].tolist() == want
+
+
+@WIDTH
+def test_vectors_are_computed_as_in_numpy(width):
+    def write(k):
+        target, one, two = k.arguments
+        a, b = k.load(one), k.load(two)
+        for place, result in enumerate((a + b, a - b, a * b, -a, fma(a, b, a), raised(a, b))):
+            k.store(result, target + place * k.vector_bytes)
+
+    target, a, b = np.zeros((6, width), np.float32), normal(width), normal(width, seed=1)
+
+    called(exported(f"vectors{width}", width, write, 3), target, a, b)
+
+    want = [a + b, a - b, a * b, -a, a * b + a, np.maximum(a, b)]
+    np.testing.assert_allclose(target, want, rtol=1e-6, atol=1e-6)
+
+
+def test_what_is_no_number_is_not_raised():
+    def write(k):
+        at, floor = k.arguments
+        k.store(raised(k.load(at), k.broadcast(floor)), at)
+
+    array = np.array([np.nan, -1, 2, -np.inf, 0, 5, -3, np.inf], np.float32)
+
+    called(exported("raised", 8, write, 2), array, np.zeros(1, np.float32))
+
+    assert math.isnan(array[0])
+    assert array[1:].tolist() == [0, 2, 0, 0, 5, 0, math.inf]
+
+
+def test_known_integers_are_left_to_python():
+    with pytest.raises(TypeError, match="use Python's min and max"):
+        minimum(1, 2)

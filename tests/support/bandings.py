@@ -1,0 +1,33 @@
+"""Direct convolutions, for tests of their stages."""
+
+from dataclasses import replace
+
+from demitasse.backends import ops
+from demitasse.backends.kernels.direct.banding import Banding
+from demitasse.backends.kernels.tuning import Tuning
+
+
+def banding(x, m, width, *, kernel=(3, 3), stride=(1, 1), pad=(1, 1), dilation=(1, 1), **tuning):
+    """A convolution of images of shape ``x`` = (N, C, H, W) with m filters."""
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
+    size = [
+        (side + 2 * p - r) // s + 1 for side, p, r, s in zip(x[2:], pad, reach, stride, strict=True)
+    ]
+    y = (x[0], m, *size)
+    op = ops.Conv("float32", x, y, 1, kernel, stride, pad, dilation, group=1, bias=True)
+    return Banding(op, x, y, replace(Tuning(width), **tuning))
+
+
+def max_pool(y, kernel, stride, pad):
+    """MAX pooling of outputs of shape ``y``, as Caffe sizes it."""
+    size = [
+        -(-(side + 2 * p - k) // s) + 1
+        for side, k, s, p in zip(y[2:], kernel, stride, pad, strict=True)
+    ]
+    # no window begins behind the last row or column
+    size = [
+        min(n, (side + p - 1) // s + 1)
+        for n, side, s, p in zip(size, y[2:], stride, pad, strict=True)
+    ]
+    top = *y[:2], *size
+    return ops.Pool("float32", "MAX", y, top, kernel, stride, pad, tops=1, train=False)

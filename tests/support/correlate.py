@@ -1,0 +1,66 @@
+"""Convolution by its definition, in float64."""
+
+import numpy as np
+
+
+def correlated(x, w, pad, group=1, stride=(1, 1), dilation=(1, 1)):
+    """Convolve x (N, C, H, W) with w (M, C / group, kh, kw). Shape: (N, M, OH, OW)."""
+    c, m = x.shape[1] // group, w.shape[0] // group
+    parts = []
+    for g in range(group):
+        taken = windows(x[:, g * c : (g + 1) * c], w.shape[2:], pad, stride, dilation)
+        parts.append(np.einsum("nchwij,mcij->nmhw", taken, w[g * m : (g + 1) * m].astype(float)))
+    return np.concatenate(parts, axis=1)
+
+
+def correlated_slopes(x, dy, kernel, pad, group=1, stride=(1, 1), dilation=(1, 1)):
+    """The gradient of the filters. Shape: (M, C / group, kh, kw)."""
+    c, m = x.shape[1] // group, dy.shape[1] // group
+    parts = []
+    for g in range(group):
+        taken = windows(x[:, g * c : (g + 1) * c], kernel, pad, stride, dilation)
+        parts.append(
+            np.einsum("nchwij,nmhw->mcij", taken, dy[:, g * m : (g + 1) * m].astype(float))
+        )
+    return np.concatenate(parts)
+
+
+def windows(x, kernel, pad, stride=(1, 1), dilation=(1, 1)):
+    """The windows of padded images. Shape: (N, C, OH, OW, kh, kw)."""
+    padded = np.pad(x.astype(float), ((0, 0), (0, 0), (pad[0],) * 2, (pad[1],) * 2))
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
+    found = np.lib.stride_tricks.sliding_window_view(padded, reach, (2, 3))
+    return found[:, :, :: stride[0], :: stride[1], :: dilation[0], :: dilation[1]]
+
+
+def pooled(y, kernel, stride, pad, shape):
+    """MAX pooling of y (N, M, H, W), whose windows may reach over its edges."""
+    n, m, high, wide = y.shape
+    out = np.empty((n, m, *shape))
+    for i in range(shape[0]):
+        for j in range(shape[1]):
+            top, left = i * stride[0] - pad[0], j * stride[1] - pad[1]
+            rows = slice(max(top, 0), min(top + kernel[0], high))
+            columns = slice(max(left, 0), min(left + kernel[1], wide))
+            out[:, :, i, j] = y[:, :, rows, columns].max(axis=(2, 3))
+    return out
+
+
+def images(shape, block=None, seed=0):
+    """Random images whose channels lie side by side, and the memory that they are in.
+
+    Args:
+        shape: (N, C, H, W).
+        block: Channels that lie side by side; None for all.
+        seed: Of the random numbers.
+    """
+    n, c, h, w = shape
+    block = block or c
+    memory = np.random.default_rng(seed).normal(size=(n, c // block, h, w, block))
+    memory = memory.astype(np.float32)
+    return from_memory(memory, shape), memory
+
+
+def from_memory(memory, shape):
+    """A copy in C order of what lies in blocks of channels."""
+    return memory.transpose(0, 1, 4, 2, 3).reshape(shape)

@@ -1,0 +1,52 @@
+"""Stages of kernels, each run by itself."""
+
+import ctypes
+
+import numpy as np
+import pytest
+
+from demitasse.backends.kernels.language import compiled, status
+
+if not status().ready:
+    pytest.skip(str(status()), allow_module_level=True)
+
+from demitasse.backends.kernels.language.kernel import Kernel
+
+__all__ = ["WIDTH", "called", "exported", "normal", "of_stage", "where"]
+
+WIDTH = pytest.mark.parametrize("width", [8, 16])
+"""Floats of the kernels' vectors. LLVM splits those that the processor has no registers for."""
+
+
+def where(array):
+    return array.ctypes.data
+
+
+def called(address, *arguments):
+    """Run the kernel at an address; arrays are given by theirs."""
+    words = [where(one) if isinstance(one, np.ndarray) else one for one in arguments]
+    ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(words))(address)(*words)
+
+
+def exported(name, width, write, arguments=1):
+    """The address of a kernel that ``write(k)`` writes."""
+
+    def module(of):
+        k = Kernel(of, name, arguments, width, exported=True)
+        write(k)
+        k.done()
+
+    return compiled(name, module, name)[name]
+
+
+def of_stage(name, width, arguments, stage):
+    """The address of a kernel that hands its arguments on to the one that ``stage(module)`` is."""
+
+    def write(k):
+        k.call(stage(k.module), *k.arguments)
+
+    return exported(name, width, write, arguments)
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
