@@ -137,6 +137,8 @@ class Layer:
     """Whether it takes as many tops as bottoms."""
     auto_tops: ClassVar[bool] = False
     """Whether missing tops are made up, as loss layers do."""
+    in_place: ClassVar[bool] = True
+    """Whether a top may be a bottom; a layer may still say which."""
     dynamic_shapes: ClassVar[bool] = False
     """Whether top shapes depend on values, so that ``reshape`` is not enough to know them."""
 
@@ -199,11 +201,12 @@ class Layer:
         """Check the numbers of blobs, set up, reshape, set loss weights.
 
         Raises:
-            NetError: It takes other numbers of bottoms or tops.
+            NetError: It takes other numbers of bottoms or tops, or does not run in place.
             ConfigError: A field has a value it cannot have.
             ShapeError: A bottom has a shape it cannot take.
         """
         self.check_counts(len(bottom), len(top))
+        self._check_in_place(bottom, top)
         self.setup(bottom, top)
         self.reshape(bottom, top)
         self._set_loss_weights(top)
@@ -220,6 +223,27 @@ class Layer:
                 f"{self.type} takes as many tops as bottoms, it is given {bottoms} bottoms "
                 f"and {tops} tops"
             )
+            raise NetError(message)
+
+    def _check_in_place(self, bottom: Blobs, top: Blobs) -> None:
+        if self.in_place:
+            return
+        for blob in bottom:
+            if any(blob is one for one in top):
+                message = (
+                    f"{self.type} cannot run in place; give its top another name than {blob.name!r}"
+                )
+                raise NetError(message)
+
+    def refuse_overwritten(self, bottom: Blobs, top: Blobs, propagate_down: Flags) -> None:
+        """Refuse a gradient that needs bottoms which the layer's own tops have overwritten.
+
+        Raises:
+            NetError: A top is a bottom, and a gradient is wanted.
+        """
+        wanted = any(propagate_down) or any(map(self.param_propagate_down, range(len(self.blobs))))
+        if wanted and any(one is blob for one in top for blob in bottom):
+            message = f"{self.type} cannot run in place when a gradient is wanted; rename the top"
             raise NetError(message)
 
     @final

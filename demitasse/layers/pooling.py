@@ -83,9 +83,7 @@ class Pooling(Layer):
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
-            if top[0] is bottom[0]:
-                message = "Pooling cannot run in place when a gradient is wanted; rename the top"
-                raise NetError(message)
+            self.refuse_overwritten(bottom, top, propagate_down)
             bottom[0].write_diff(self.method.backward(top[0], bottom[0]))
 
 
