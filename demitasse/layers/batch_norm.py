@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
-from demitasse.errors import ConfigError, ShapeError
+from demitasse.errors import ConfigError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
+from demitasse.layers.helpers.channels import Channels, through_normalization
 from demitasse.layers.registry import register
 from demitasse.proto import FillerParameter
 
@@ -46,7 +47,7 @@ class BatchNorm(Layer):
         self.fraction, self.eps = p.moving_average_fraction, p.eps
         given = p.HasField("use_global_stats")
         self.use_global_stats = p.use_global_stats if given else self.phase == "TEST"
-        self.channels = self._channels(bottom)
+        self.channels = self._channels(bottom).count
         for shape in ((self.channels,), (self.channels,), (1,)):
             self.add_param(shape)
         self.scaled = p.scale_bias or p.HasField("scale_filler") or p.HasField("bias_filler")
@@ -72,20 +73,13 @@ class BatchNorm(Layer):
                 raise ConfigError(message)
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        channels = self._channels(bottom)
-        if channels != self.channels:
-            message = (
-                f"bottom {bottom[0].name!r} {bottom[0].shape} has {channels} channels, "
-                f"but the statistics are those of {self.channels}"
-            )
-            raise ShapeError(message)
+        channels, shape = self._channels(bottom), bottom[0].shape
+        channels.need(self.channels, bottom[0], "statistics")
         top[0].reshape_like(bottom[0])
-        shape = bottom[0].shape
         self.view = shape if len(shape) > 1 else (*shape, 1)  # (N, C, ...)
-        rest = len(self.view) - 2
-        self.axes = (0, *range(2, rest + 2))
-        self.spread = (1, channels, *(1,) * rest)
-        self.rows = bottom[0].count // channels if channels else 0  # values in one channel
+        self.axes, self.spread = channels.axes, channels.spread
+        # values in one channel
+        self.rows = bottom[0].count // self.channels if self.channels else 0
         self.op = ops.BatchNorm(
             dtype=self.dtype,
             bottom=bottom[0].shape,
@@ -125,8 +119,7 @@ class BatchNorm(Layer):
         deviation = xp.reshape(self.saved("deviation", (self.channels,)).read(), self.spread)
         if not self.use_global_stats:
             y = self.saved("normalised", self.view).read()
-            along = xp.mean(dy * y, axis=self.axes, keepdims=True)
-            dy = dy - xp.mean(dy, axis=self.axes, keepdims=True) - along * y
+            dy = through_normalization(xp, dy, y, self.axes)
         bottom[0].write_diff(xp.reshape(dy / deviation, bottom[0].shape))
 
     def _backward_scale(self, dy: Array) -> Array:
@@ -155,8 +148,7 @@ class BatchNorm(Layer):
         for blob, value in zip(self.blobs, (mean, variance * correction, 1.0), strict=False):
             blob.write(blob.read() * self.fraction + value)
 
-    def _channels(self, bottom: Blobs) -> int:
-        if not bottom[0].num_axes:
-            message = "BatchNorm needs a bottom (N, C, ...), or (N,), not a single number"
-            raise ShapeError(message)
-        return bottom[0].shape[1] if bottom[0].num_axes > 1 else 1
+    def _channels(self, bottom: Blobs) -> Channels:
+        if bottom[0].num_axes == 1:
+            return Channels(count=1, rest=0)
+        return Channels.of(bottom[0], "BatchNorm")

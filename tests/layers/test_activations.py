@@ -283,13 +283,13 @@ class TestPReLU:
         assert not one.params[0].diff.any()
 
     def test_one_axis_is_refused(self):
-        with pytest.raises(ShapeError, match=r"at least two axes \(N, C, ...\), not \(3,\)"):
+        with pytest.raises(ShapeError, match=r"PReLU needs a bottom \(N, C, ...\)"):
             make_layer('type: "PReLU"', [[1.0, 2, 3]])
 
     def test_other_channels_are_refused(self):
         one = make_layer('type: "PReLU"', [X])
 
-        with pytest.raises(ShapeError, match="has 5 channels, the slope is for 3"):
+        with pytest.raises(ShapeError, match="has 5 channels, but the slopes are those of 3"):
             one.forward(np.ones((2, 5)))
 
 
