@@ -9,6 +9,7 @@ Source: Caffe, ``include/caffe/layer.hpp``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -406,6 +407,20 @@ class Layer:
         return self.device.backend.random_bits(
             self.context.seed, stream_of(self.name), self.context.clock.passes, count, first
         )
+
+    def random_words(self, shape: tuple[int, ...]) -> Array:
+        """Return a random 32-bit word of this layer and pass for each element of a blob.
+
+        With several data-parallel ranks a sample has the words it would have in the joined batch,
+        where rank r of n holds samples r, r + n, ...
+
+        Shapes: ``shape``, uint32.
+        """
+        count, ranks = math.prod(shape), self.context.ranks
+        if ranks == 1 or not shape:
+            return self.xp.reshape(self.random_bits(count), shape)
+        joined = self.xp.reshape(self.random_bits(count * ranks), (shape[0], ranks, *shape[1:]))
+        return joined[:, self.context.rank, ...]
 
     def internal_blobs(self) -> list[Blob]:
         """Return the blobs that carry state from forward to backward."""

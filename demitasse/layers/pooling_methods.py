@@ -202,11 +202,7 @@ class Stochastic(_Selecting):
 
     def _uniform(self, top: Blob) -> Array:
         """Return a random number in (0, 1] for each window."""
-        layer, shape, ranks = self.layer, top.shape, self.layer.context.ranks
-        # rank r of n has samples r, r + n, ... of the joined batch, and their numbers
-        bits = layer.random_bits(top.count * ranks)
-        joined = layer.xp.reshape(bits, (shape[0], ranks, *shape[1:]))
-        return (layer.cast(joined[:, layer.context.rank, ...]) + 1) * 2.0**-32
+        return (self.layer.cast(self.layer.random_words(top.shape)) + 1) * 2.0**-32
 
 
 METHODS: dict[str, type[Method]] = {"MAX": Max, "AVE": Average, "STOCHASTIC": Stochastic}

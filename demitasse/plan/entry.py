@@ -231,4 +231,5 @@ class Entry:
             ),
             phase=layer.phase,
             backward=place.backward,
+            words=layer.random_words,
         )

@@ -541,7 +541,7 @@ def test_a_loss_of_learned_labels_runs_its_own_code():
 
 
 def test_the_dtypes_of_the_kernels_are_named():
-    nothing = Operands((), (), (), print, (), (), "TEST", backward=False)
+    nothing = Operands((), (), (), print, (), (), "TEST", backward=False, words=print)
     backend = host_cuda().backend
 
     with pytest.raises(Declined, match=r"^float16; kernels take float32 and float64$"):
