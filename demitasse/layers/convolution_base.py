@@ -15,8 +15,8 @@ from demitasse.backends.arrays import Array
 from demitasse.backends.windows import Shape
 from demitasse.errors import ConfigError, NetError, ShapeError
 from demitasse.layers.base import AtLeast, Blobs, Layer, positive
-from demitasse.layers.columns import Canvas
-from demitasse.layers.window import convolution_window
+from demitasse.layers.helpers.columns import Canvas
+from demitasse.layers.helpers.window import convolution_window
 
 __all__ = ["ConvolutionBase"]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from demitasse.errors import NetError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer, positive
-from demitasse.layers.indices import check_indices
+from demitasse.layers.helpers.indices import check_indices
 from demitasse.layers.registry import register
 
 __all__ = ["Embed"]

@@ -9,7 +9,7 @@ from demitasse.backends import ops
 from demitasse.backends.windows import Shape, Window
 from demitasse.errors import ConfigError, NetError, ShapeError
 from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
-from demitasse.layers.columns import Canvas
+from demitasse.layers.helpers.columns import Canvas
 from demitasse.layers.pooling_methods import METHODS, Method
 from demitasse.layers.registry import register
 from demitasse.proto import PoolingParameter

@@ -13,7 +13,7 @@ from demitasse.backends.ops import LOWEST
 from demitasse.backends.windows import Shape
 from demitasse.blob import Blob
 from demitasse.layers.base import Blobs, Layer
-from demitasse.layers.columns import Canvas
+from demitasse.layers.helpers.columns import Canvas
 from demitasse.layers.helpers.floors import FLT_MIN
 
 __all__ = ["METHODS", "Method"]

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from demitasse.backends.arrays import Array
 from demitasse.errors import ShapeError
 from demitasse.layers.base import Blobs, Flags, positive
-from demitasse.layers.indices import check_indices
+from demitasse.layers.helpers.indices import check_indices
 from demitasse.layers.losses.base import LossLayer
 from demitasse.layers.registry import register
 
