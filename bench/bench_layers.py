@@ -42,6 +42,7 @@ LAYERS = {
         'weight_filler { type: "constant" value: 0.01 } }',
     ),
     "ReLU": ((16, 64, 56, 56), 'type: "ReLU"'),
+    "GELU": ((16, 64, 56, 56), 'type: "GELU"'),
     "batch normalisation": ((16, 64, 56, 56), 'type: "BatchNorm"'),
     "dropout": ((16, 512, 13, 13), 'type: "Dropout"'),
     "LSTM": (

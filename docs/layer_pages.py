@@ -54,6 +54,8 @@ JUDGES = {
     "Caffe.",
     "OpenCV": "Outputs are compared with those recorded from OpenCV; no output of the original is "
     "there.",
+    "definition": "Outputs and gradients are compared with values of its formula, computed with 50 "
+    "digits.",
     "": "Not compared with the original, whose outputs are not recorded.",
 }
 OPTIONS = (

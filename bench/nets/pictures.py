@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from demitasse.data.datum import array_to_datum
-from demitasse.data.lmdb import write_lmdb
+from demitasse.data.databases.datum import array_to_datum
+from demitasse.data.databases.lmdb import write_lmdb
 from demitasse.proto import Datum
 
 __all__ = ["PICTURES", "Pictures"]

@@ -132,6 +132,14 @@ class Operands:
         """Whether some top is one of the bottoms."""
         return any(t is b for t in self.top for b in self.bottom)
 
+    @property
+    def loses_input(self) -> bool:
+        """Whether the top overwrites the bottom although a bottom's gradient is wanted.
+
+        A Step whose gradient needs the input then keeps it in ``saved("input", shape)``.
+        """
+        return self.in_place and self.backward and any(self.propagate_down)
+
 
 E = TypeVar("E")
 O = TypeVar("O", bound=Op)  # noqa: E741 - the type of the operation

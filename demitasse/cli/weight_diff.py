@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.cli.weight_files import Weights
+Weights = dict[str, list[np.ndarray]]
+"""For each layer its parameters, in Caffe's order."""
 
 __all__ = ["ArrayDifference", "WeightsDifference", "weights_difference"]
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from demitasse.config import settings
 from demitasse.errors import ConfigError, DataError, DemitasseError
 
-__all__ = ["Broken", "RecordError", "skips"]
+__all__ = ["Broken", "RecordError", "nothing_left", "skips"]
+
+Candidate = TypeVar("Candidate")
+Item = TypeVar("Item")
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +48,18 @@ def skips(on_error: str) -> bool:
     return choice == "skip"
 
 
+def nothing_left(source: str) -> DataError:
+    """Return the error for an epoch whose last batch would be empty."""
+    return DataError("nothing of the last batch can be used; change the batch size", source)
+
+
 class Broken:
     """Refuses broken records, or counts those that are skipped and logs one in every pass.
+
+    Records are numbered on and on through all passes. Where a broken one is skipped, the next good
+    one stands in for it; it comes again in its own place. So each place in a batch depends on its
+    number alone, whatever the batches and the number of ranks. In whole epochs, which count, the
+    batch becomes smaller instead.
 
     Args:
         layer: Name of the layer, for the log.
@@ -56,6 +71,52 @@ class Broken:
         self.skip, self.count = skip, count
         self._layer = layer
         self._logged = -1  # the last pass that was spoken of
+
+    def find(
+        self, read: Callable[[Candidate], Item], candidates: Iterable[Candidate]
+    ) -> tuple[Item | None, DataError | None]:
+        """Return the first good record of some; several threads may call it at once.
+
+        Args:
+            read: Returns a record; raises DataError for a broken one.
+            candidates: The record that is wanted, and after it those that may stand in for it.
+
+        Returns:
+            The record, or None where there is no good one, or the wanted one is broken and broken
+            ones are refused; and what is wrong with the wanted one, or None.
+        """
+        fault = None
+        for candidate in candidates:
+            try:
+                return read(candidate), fault
+            except DataError as error:
+                fault = fault or error
+                if not self.skip:
+                    break
+        return None, fault
+
+    def find_one(
+        self,
+        read: Callable[[Candidate], Item],
+        candidates: Iterable[Candidate],
+        pass_: int | None = None,
+    ) -> Item:
+        """Return the first good record of some, where there has to be one.
+
+        Args:
+            read: As for ``find``.
+            candidates: As for ``find``.
+            pass_: As for ``note``; None leaves a broken one uncounted.
+
+        Raises:
+            DataError: There is no good record; says what is wrong with the wanted one.
+        """
+        item, fault = self.find(read, candidates)
+        if fault is not None and pass_ is not None:
+            self.note(fault, pass_)
+        if item is None:
+            raise fault or DataError("there are no records")
+        return item
 
     def note(self, error: DemitasseError, pass_: int) -> None:
         """Count a broken record.

@@ -6,78 +6,47 @@ Source: Caffe, ``src/caffe/layers/base_data_layer.cpp`` (``BasePrefetchingDataLa
 from __future__ import annotations
 
 import atexit
-import math
+import contextvars
+import copy
+import logging
+import threading
+import time
 import weakref
-from collections.abc import Callable
 from contextlib import closing
-from typing import Protocol
+from queue import Empty, SimpleQueue
 
-import numpy as np
+from demitasse.data.sources.source import Batch, BatchSource
+from demitasse.errors import DataError, DemitasseError
 
-from demitasse.data.blocking_queue import BlockingQueue
-from demitasse.data.internal_thread import InternalThread
+__all__ = ["Prefetcher", "PrefetcherClosed"]
 
-__all__ = ["Batch", "BatchSource", "Prefetcher"]
+logger = logging.getLogger(__name__)
 
-HostMemory = Callable[[int, str], np.ndarray]
-"""``empty_host`` of a backend: one-dimensional host memory by size and dtype."""
-
-
-class Batch:
-    """Host memory for one batch, used again and again.
-
-    Args:
-        memory: Where memory comes from.
-        dtype: Of all its arrays.
-
-    Attributes:
-        arrays: What goes to each top.
-        position: Records that have been used once this batch has been.
-        skipped: Broken records that were skipped until then.
-        last: Whether the last record of all is the last one of this batch, for sources that end a
-            batch there.
-    """
-
-    def __init__(self, memory: HostMemory, dtype: str) -> None:
-        self.arrays: list[np.ndarray] = []
-        self.position = self.skipped = 0
-        self.last = False
-        self._memory, self._dtype = memory, dtype
-        self._flat: list[np.ndarray] = []
-
-    def array(self, index: int, shape: tuple[int, ...]) -> np.ndarray:
-        """Return the array for top ``index``, to be overwritten completely."""
-        size = math.prod(shape)
-        while len(self.arrays) <= index:
-            self._flat.append(self._memory(0, self._dtype))
-            self.arrays.append(self._flat[-1])
-        if self._flat[index].size < size:
-            self._flat[index] = self._memory(size, self._dtype)
-        self.arrays[index] = self._flat[index][:size].reshape(shape)
-        return self.arrays[index]
+LOG_EVERY = 1000
+"""Of this many waits, one is logged."""
 
 
-class BatchSource(Protocol):
-    """What fills batches."""
-
-    def fill(self, batch: Batch) -> None:
-        """Make the next batch."""
-
-    def close(self) -> None:
-        """Let go of files."""
+class PrefetcherClosed(DataError):  # noqa: N818 - an event as much as an error
+    """The thread was stopped: no batch will be filled any more."""
 
 
 class Prefetcher:
     """Fills batches in a thread, some ahead of their use.
 
+    Two queues lead round: free batches to the thread, full ones back. In either, None stands for
+    the end. When the source fails, the batches filled before are delivered first, then its error is
+    raised by every ``next``. The thread sees the context variables of the one that called
+    ``start``: the device setting above all.
+
     Args:
         source: What fills them; belongs to the thread once it is started, and is closed by it.
         batches: The batches to go round.
         name: What the thread is called.
-        log_on_wait: What to log when there is no full batch and somebody wants one.
-        seed: Seed of the thread.
-        rank: Which of the ranks this is.
-        ranks: How many there are.
+        log_on_wait: What to log when there is no full batch and somebody wants one (one wait in
+            1000 is logged).
+
+    Attributes:
+        waited: Time spent waiting for full batches so far, in seconds.
     """
 
     def __init__(
@@ -87,29 +56,26 @@ class Prefetcher:
         *,
         name: str = "prefetch",
         log_on_wait: str = "",
-        seed: int = 0,
-        rank: int = 0,
-        ranks: int = 1,
     ) -> None:
-        self._source, self._log_on_wait = source, log_on_wait
-        self._free: BlockingQueue[Batch] = BlockingQueue(f"queue of free batches of {name}")
-        self._full: BlockingQueue[Batch] = BlockingQueue(f"queue of full batches of {name}")
+        self.waited = 0.0
+        self._source, self._name, self._log_on_wait = source, name, log_on_wait
+        self._waits = 0
+        # A SimpleQueue may be put into while the same thread is inside it: by a garbage collection.
+        self._free: SimpleQueue[Batch | None] = SimpleQueue()
+        self._full: SimpleQueue[Batch | None] = SimpleQueue()
         for batch in batches:
-            self._free.push(batch)
-        queues = (self._free, self._full)
-        self._thread = InternalThread(
-            self._work, queues, name=name, seed=seed, rank=rank, ranks=ranks
-        )
-        self._started = False
-
-    @property
-    def waited(self) -> float:
-        """Time spent waiting for full batches so far, in seconds."""
-        return self._full.waited
+            self._free.put(batch)
+        self._stopped = False
+        self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start filling batches."""
-        self._started = True
+        """Start filling batches; once."""
+        context = contextvars.copy_context()
+        # A daemon, so that an interpreter that ends while the thread waits is not held up by it.
+        self._thread = threading.Thread(
+            target=context.run, args=(self._work,), name=self._name, daemon=True
+        )
         _running.add(self)
         self._thread.start()
 
@@ -117,34 +83,64 @@ class Prefetcher:
         """Return the next full batch; it is the caller's until ``recycle``.
 
         Raises:
-            DataError: The source cannot fill it.
+            DataError: The source cannot fill it, or the thread was stopped.
         """
-        return self._full.pop(self._log_on_wait)
+        try:
+            batch = self._full.get_nowait()
+        except Empty:
+            batch = self._wait()
+        if batch is not None:
+            return batch
+        self._full.put(None)  # for the next one who asks
+        if isinstance(self._error, DemitasseError):
+            raise copy.copy(self._error) from self._error  # each caller may add its own place
+        if self._error is not None:
+            raise self._error
+        message = f"{self._name} has been stopped"
+        raise PrefetcherClosed(message)
 
     def recycle(self, batch: Batch) -> None:
         """Give a batch back, to be filled again."""
-        if not self._free.closed:
-            self._free.push(batch)
+        self._free.put(batch)
 
     def close(self) -> None:
         """Stop the thread, wait for its end and close the source; may be called twice."""
-        self._thread.stop()
-        if not self._started:
+        self.abandon()
+        if self._thread is None:
             self._source.close()
+            self._full.put(None)
+        else:
+            self._thread.join()
 
     def abandon(self) -> None:
         """Ask the thread to stop and close the source, without waiting for it.
 
         This is what a garbage collection may do, in whatever thread it happens to run.
         """
-        self._thread.ask_to_stop()
+        self._stopped = True
+        self._free.put(None)  # wakes the thread if it waits
 
-    def _work(self, thread: InternalThread) -> None:
-        with closing(self._source):  # here, so that it is never closed while it is used
-            while not thread.must_stop():
-                batch = self._free.pop()
-                self._source.fill(batch)
-                self._full.push(batch)
+    def _wait(self) -> Batch | None:
+        if self._log_on_wait:
+            if self._waits % LOG_EVERY == 0:
+                logger.info(self._log_on_wait)
+            self._waits += 1
+        began = time.monotonic()
+        batch = self._full.get()
+        self.waited += time.monotonic() - began
+        return batch
+
+    def _work(self) -> None:
+        try:
+            with closing(self._source):  # here, so that it is never closed while it is used
+                while (batch := self._free.get()) is not None and not self._stopped:
+                    self._source.fill(batch)
+                    self._full.put(batch)
+        except BaseException as error:  # raised by ``next``
+            if not self._stopped:
+                self._error = error
+        finally:
+            self._full.put(None)
 
 
 _running: weakref.WeakSet[Prefetcher] = weakref.WeakSet()

@@ -6,12 +6,14 @@ Source: Caffe, ``src/caffe/layers/base_data_layer.cpp``.
 from __future__ import annotations
 
 import weakref
+from contextlib import closing
 
-from demitasse.data.augment.draws import WORDS
 from demitasse.data.broken import Broken, skips
-from demitasse.data.prefetch import Batch, BatchSource, Prefetcher
-from demitasse.data.random import RecordRandom
-from demitasse.data.transformer import DataTransformer
+from demitasse.data.prefetch import Prefetcher
+from demitasse.data.sources.source import ALONE, Batch, BatchSource, Reading, Shard
+from demitasse.data.transform.augment.draws import WORDS
+from demitasse.data.transform.random import RecordRandom
+from demitasse.data.transform.transformer import DataTransformer
 from demitasse.layers.base import Between, Blobs, Exactly, Layer, positive
 from demitasse.proto import TransformationParameter
 
@@ -55,6 +57,7 @@ class PrefetchingDataLayer(BaseDataLayer):
 
     Attributes:
         skipped: Broken records that were skipped on the way to the batch in the tops.
+        whole_epochs: Whether a batch ends where a round does, and may then be smaller.
     """
 
     _prefetcher: Prefetcher | None = None
@@ -62,6 +65,7 @@ class PrefetchingDataLayer(BaseDataLayer):
     _current: Batch | None = None
     _position = 0
     skipped = 0
+    whole_epochs = False
 
     def open_source(self, position: int) -> BatchSource:
         """Return what fills batches, after ``position`` records have been used.
@@ -70,6 +74,29 @@ class PrefetchingDataLayer(BaseDataLayer):
         the layer does.
         """
         raise NotImplementedError(type(self).__name__)
+
+    def reading(self, position: int, on_error: str = "raise") -> Reading:
+        """Return where a source begins, and which records it takes.
+
+        In phase TRAIN ranks share the records; in phase TEST every rank reads all.
+
+        Args:
+            position: Records that have been used.
+            on_error: The field of that name; an empty string for what the setting says.
+
+        Raises:
+            ConfigError: ``on_error`` is neither ``raise`` nor ``skip``.
+        """
+        context = self.context
+        shard = Shard(context.rank, context.ranks) if self.phase == "TRAIN" else ALONE
+        broken = Broken(self.name, skip=skips(on_error), count=self.skipped)
+        return Reading(position, shard, self.whole_epochs, broken)
+
+    def shape_tops(self, top: Blobs) -> None:
+        """Give the tops the shapes of the first batch."""
+        with closing(self.open_source(self._position)) as source:
+            for blob, shape in zip(top, source.shapes(), strict=False):
+                blob.reshape(shape)
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         """Do nothing: ``setup`` and ``forward`` give the tops their shapes."""
@@ -111,19 +138,7 @@ class PrefetchingDataLayer(BaseDataLayer):
             self._prefetcher.close()
         self._prefetcher = self._abandon = self._current = None
 
-    def broken(self, on_error: str) -> Broken:
-        """Return what becomes of broken records.
-
-        Args:
-            on_error: The field of that name; an empty string for what the setting says.
-
-        Raises:
-            ConfigError: It is neither ``raise`` nor ``skip``.
-        """
-        return Broken(self.name, skip=skips(on_error), count=self.skipped)
-
     def _start(self) -> Prefetcher:
-        context = self.context
         memory = self.device.backend.empty_host
         # At least two: one is in use while the next is made.
         batches = max(2, positive(self.param.data_param.prefetch, "prefetch"))
@@ -132,9 +147,6 @@ class PrefetchingDataLayer(BaseDataLayer):
             [Batch(memory, self.dtype) for _ in range(batches)],
             name=f"prefetch of {self.name}",
             log_on_wait=f"layer {self.name!r} waits for data",
-            seed=context.seed,
-            rank=context.rank,
-            ranks=context.ranks,
         )
         self._abandon = weakref.finalize(self, self._prefetcher.abandon)
         self._abandon.atexit = False  # running threads are stopped at exit anyway
@@ -146,13 +158,7 @@ class EpochDataLayer(PrefetchingDataLayer):
     """A data layer that reads a set of records from the first to the last, again and again.
 
     Batches run on from one round into the next, as in Caffe, until ``begin_epoch`` is called.
-
-    Attributes:
-        whole_epochs: Whether a batch ends where a round does, and may then be smaller. Handed to
-            the source by ``open_source``.
     """
-
-    whole_epochs = False
 
     def begin_epoch(self) -> None:
         """Be at the first record, and from now on end a batch where the records end."""

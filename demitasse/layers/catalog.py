@@ -33,6 +33,7 @@ _MODULES = {
     "filter": ("Filter",),
     "flatten": ("Flatten",),
     "losses.focal_loss": ("FocalLoss",),
+    "gelu": ("GELU",),
     "hdf5_data": ("HDF5Data",),
     "hdf5_output": ("HDF5Output",),
     "losses.hinge_loss": ("HingeLoss",),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 
 from demitasse.backends.random import bits, stream_of
-from demitasse.data.database_batches import DatabaseBatches
+from demitasse.data.sources.database import DatabaseBatches
 from demitasse.errors import ConfigError
 from demitasse.layers._data_base import EpochDataLayer
 from demitasse.layers.base import Blobs, positive
@@ -47,29 +47,17 @@ class Data(EpochDataLayer):
         self.transformer = self.make_transformer(transform)
         self.labels = len(top) > 1
         self._position = self._skipped(p.rand_skip)
-        source = self.open_source(self._position)
-        try:
-            shape, label_shape = source.first_shapes()
-        finally:
-            source.close()
-        top[0].reshape(shape)
-        if self.labels:
-            top[1].reshape(label_shape)
+        self.shape_tops(top)
 
     def open_source(self, position: int) -> DatabaseBatches:
-        p, context = self.param.data_param, self.context
-        sharded = self.phase == "TRAIN"
+        p = self.param.data_param
         return DatabaseBatches(
             self.source,
             DataParameter.DB.Name(p.backend),
             self.transformer,
             self.batch_size,
             labels=self.labels,
-            position=position,
-            rank=context.rank if sharded else 0,
-            ranks=context.ranks if sharded else 1,
-            whole_epochs=self.whole_epochs,
-            broken=self.broken(p.on_error),
+            reading=self.reading(position, p.on_error),
         )
 
     def _skipped(self, most: int) -> int:

@@ -5,8 +5,8 @@ Source: Caffe, ``src/caffe/layers/hdf5_data_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.data.hdf5 import read_list
-from demitasse.data.hdf5_batches import Hdf5Batches
+from demitasse.data.databases.hdf5 import read_list
+from demitasse.data.sources.hdf5 import Hdf5Batches
 from demitasse.errors import ConfigError
 from demitasse.layers._data_base import EpochDataLayer
 from demitasse.layers.base import AtLeast, Blobs, positive
@@ -48,16 +48,10 @@ class HDF5Data(EpochDataLayer):
         base_dir = self.context.base_dir
         self.names = [blob.name for blob in top]
         self.paths = [resolve(name, base_dir) for name in read_list(resolve(p.source, base_dir))]
-        source = self.open_source(0)
-        try:
-            for blob, shape in zip(top, source.shapes(), strict=True):
-                blob.reshape(shape)
-        finally:
-            source.close()
+        self.shape_tops(top)
 
     def open_source(self, position: int) -> Hdf5Batches:
         context = self.context
-        sharded = self.phase == "TRAIN"
         return Hdf5Batches(
             self.paths,
             self.names,
@@ -65,8 +59,5 @@ class HDF5Data(EpochDataLayer):
             shuffle=self.param.hdf5_data_param.shuffle,
             seed=context.seed,
             name=self.name,
-            position=position,
-            rank=context.rank if sharded else 0,
-            ranks=context.ranks if sharded else 1,
-            whole_epochs=self.whole_epochs,
+            reading=self.reading(position),
         )

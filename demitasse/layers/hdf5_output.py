@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from demitasse.data.hdf5 import Hdf5Writer
+from demitasse.data.databases.hdf5 import Hdf5Writer
 from demitasse.errors import ConfigError, ShapeError
 from demitasse.layers.base import Blobs, Exactly, Layer
 from demitasse.layers.registry import register

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from demitasse.backends.random import bits, stream_of
-from demitasse.data.image_list import ImageListBatches, read_image_list
-from demitasse.data.order import Order
+from demitasse.data.sources.image_list import ImageListBatches, read_image_list
+from demitasse.data.sources.order import Order
 from demitasse.errors import ConfigError
 from demitasse.layers._data_base import EpochDataLayer
 from demitasse.layers.base import Blobs, Exactly, positive
@@ -60,13 +60,10 @@ class ImageData(EpochDataLayer):
         self.entries = read_image_list(self.source, self.find)
         self.transformer = self.make_transformer(self.param.transform_param)
         self._position = self._skipped(p.rand_skip)
-        source = self.open_source(self._position)
-        top[0].reshape(source.first_shape())
-        top[1].reshape(source.label_shape)
+        self.shape_tops(top)
 
     def open_source(self, position: int) -> ImageListBatches:
         p, context = self.param.image_data_param, self.context
-        sharded = self.phase == "TRAIN"
         return ImageListBatches(
             self.source,
             self.entries,
@@ -76,11 +73,7 @@ class ImageData(EpochDataLayer):
             Order(len(self.entries), context.seed, self.name, shuffle=p.shuffle),
             color="color" if p.is_color else "gray",
             size=self.size,
-            position=position,
-            rank=context.rank if sharded else 0,
-            ranks=context.ranks if sharded else 1,
-            whole_epochs=self.whole_epochs,
-            broken=self.broken(p.on_error),
+            reading=self.reading(position, p.on_error),
         )
 
     def _skipped(self, most: int) -> int:

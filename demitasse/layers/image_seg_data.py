@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from demitasse.data.augment.augmenter import Augmenter
-from demitasse.data.augment.draws import WORDS
-from demitasse.data.label_images import LabelImageBatches, Look, read_pairs
-from demitasse.data.order import Order
-from demitasse.data.random import RecordRandom
-from demitasse.data.transformer import crop_of
+from demitasse.data.sources.label_images import LabelImageBatches, Look, read_pairs
+from demitasse.data.sources.order import Order
+from demitasse.data.transform.augment.augmenter import Augmenter
+from demitasse.data.transform.augment.draws import WORDS
+from demitasse.data.transform.random import RecordRandom
+from demitasse.data.transform.transformer import crop_of
 from demitasse.errors import ConfigError
 from demitasse.layers._data_base import EpochDataLayer
 from demitasse.layers.base import Between, Blobs, positive
@@ -85,15 +85,10 @@ class ImageSegData(EpochDataLayer):
         self.augmenter = Augmenter(transform)
         self.source = resolve(p.source, self.context.base_dir)
         self.pairs = read_pairs(self.source, self.look.label_type)
-        shape = self.open_source(0).first_shape()
-        top[0].reshape(shape)
-        top[1].reshape((shape[0], 1, *shape[2:]))
-        if len(top) > 2:
-            top[2].reshape((shape[0], 1, 1, 2))
+        self.shape_tops(top)
 
     def open_source(self, position: int) -> LabelImageBatches:
         p, context = self.param.image_data_param, self.context
-        sharded = self.phase == "TRAIN"
         return LabelImageBatches(
             self.source,
             self.pairs,
@@ -104,9 +99,5 @@ class ImageSegData(EpochDataLayer):
             Order(len(self.pairs), context.seed, self.name, shuffle=p.shuffle),
             random=RecordRandom(context.seed, self.name),
             augment_random=RecordRandom(context.seed, self.name, "augment", WORDS),
-            position=position,
-            rank=context.rank if sharded else 0,
-            ranks=context.ranks if sharded else 1,
-            whole_epochs=self.whole_epochs,
-            broken=self.broken(p.on_error),
+            reading=self.reading(position, p.on_error),
         )

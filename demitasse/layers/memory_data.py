@@ -9,8 +9,8 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from demitasse.data.datum import label_of
-from demitasse.data.memory_rows import MemoryRows
+from demitasse.data.databases.datum import label_of
+from demitasse.data.sources.memory import MemoryRows
 from demitasse.errors import DataError
 from demitasse.layers._data_base import BaseDataLayer
 from demitasse.layers.base import Blobs, Exactly, positive

@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 Gradient = Literal["gradient", "source", "none"]
-Judge = Literal["Caffe", "OpenCV", ""]
+Judge = Literal["Caffe", "OpenCV", "definition", ""]
 
 _TABLES: Mapping[str, tuple[Lowerings, Mapping[str, object]]] = {
     "cpu": (onednn.LOWERINGS, {**numpy_activation.FUNCTIONS, **onednn_activation.FUNCTIONS}),
@@ -55,7 +55,8 @@ class Entry:
             empty.
         gradient: Whether a gradient passes ("gradient"), starts here ("source": it has no bottoms)
             or ends here ("none").
-        judge: Whose recorded outputs it was compared with; empty: nobody's.
+        judge: Whose recorded outputs it was compared with; "definition": values of its formula,
+            computed with 50 digits; empty: nobody's.
         host: Whether its work is done on the host, on every device.
     """
 
@@ -102,6 +103,7 @@ REFERENCE: Mapping[str, Entry] = {
     "Dropout": _entry(NEURONS, "dropout_param", "Dropout"),
     "ELU": _entry(NEURONS, "elu_param"),
     "Exp": _entry(NEURONS, "exp_param"),
+    "GELU": _entry(NEURONS, "", "gelu", judge="definition"),
     "Log": _entry(NEURONS, "log_param"),
     "Power": _entry(NEURONS, "power_param"),
     "PReLU": _entry(NEURONS, "prelu_param"),

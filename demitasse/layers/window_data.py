@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from demitasse.data.augment.augmenter import FIELDS
-from demitasse.data.random import RecordRandom
-from demitasse.data.window_cut import Cut
-from demitasse.data.window_file import read_window_file
-from demitasse.data.windows import WindowBatches, window_mean
+from demitasse.data.images.window import Cut
+from demitasse.data.sources.window_file import read_window_file
+from demitasse.data.sources.windows import WindowBatches, window_mean
+from demitasse.data.transform.augment.augmenter import FIELDS
+from demitasse.data.transform.random import RecordRandom
 from demitasse.errors import ConfigError
 from demitasse.layers._data_base import PrefetchingDataLayer
 from demitasse.layers.base import Blobs, Exactly, positive
@@ -72,14 +72,11 @@ class WindowData(PrefetchingDataLayer):
             self.windows.channels,
             size,
         )
-        self.open_source(0)
-        top[0].reshape((self.batch_size, self.windows.channels, size, size))
-        top[1].reshape((self.batch_size,))
+        self.shape_tops(top)
 
     def open_source(self, position: int) -> WindowBatches:
         p, transform = self.param.window_data_param, self.param.transform_param
         context = self.context
-        sharded = self.phase == "TRAIN"
         return WindowBatches(
             self.source,
             self.windows,
@@ -92,8 +89,5 @@ class WindowData(PrefetchingDataLayer):
             scale=transform.scale * p.scale,
             random=RecordRandom(context.seed, self.name),
             cache=p.cache_images,
-            position=position,
-            rank=context.rank if sharded else 0,
-            ranks=context.ranks if sharded else 1,
-            broken=self.broken(p.on_error),
+            reading=self.reading(position, p.on_error),
         )

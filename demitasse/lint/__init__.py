@@ -19,8 +19,8 @@ from demitasse.proto import (
     NetParameter,
     NetState,
     Phase,
+    ReadNet,
     SolverParameter,
-    keep_lines,
     upgrade_net,
     upgrade_solver,
 )
@@ -70,20 +70,20 @@ def _net(text: Text, uses: Sequence[Use] = ()) -> Iterator[Finding]:
             yield Finding("warning", "left-out", str(note), text.name)
     if lines and lines[0] is None:  # the layer made of the net's input fields
         lines[0] = text.input_line
-    keep_lines(net, text.name, lines)
+    read = ReadNet(net, text.name, lines)
     if uses:
-        yield from _message(net, _states(net, uses), text.name, text.path.parent)
+        yield from _message(read, _states(net, uses), text.path.parent)
     else:
-        yield from _alone(net, text.name, text.path.parent)
+        yield from _alone(read, text.path.parent)
 
 
-def _alone(net: NetParameter, name: str, base: Path) -> Iterator[Finding]:
+def _alone(net: ReadNet, base: Path) -> Iterator[Finding]:
     """Look through a net that may be meant for one phase only, or for a stage."""
     broken: list[Finding] = []
     whole: list[NetState] = []
-    for state in _both_phases(net):
+    for state in _both_phases(net.message):
         try:
-            missing = View(net, state, name, base).missing()
+            missing = View(net, state, base).missing()
         except DemitasseError:  # said again below
             missing = []
         broken += missing[:1]
@@ -91,7 +91,7 @@ def _alone(net: NetParameter, name: str, base: Path) -> Iterator[Finding]:
     for one in broken if whole else []:
         message = f"{one.message}, so the net cannot be made there without a stage"
         yield Finding("note", "one-phase", message, one.where)
-    yield from _message(net, whole or _both_phases(net), name, base)
+    yield from _message(net, whole or _both_phases(net.message), base)
 
 
 def _both_phases(net: NetParameter) -> list[NetState]:
@@ -104,15 +104,13 @@ def _both_phases(net: NetParameter) -> list[NetState]:
     return states
 
 
-def _message(
-    net: NetParameter, states: Sequence[NetState], name: str, base: Path
-) -> Iterator[Finding]:
+def _message(net: ReadNet, states: Sequence[NetState], base: Path) -> Iterator[Finding]:
     views = []
     for state in states:
         try:
-            view = View(net, state, name, base)
+            view = View(net, state, base)
         except DemitasseError as error:
-            yield Finding("error", "rules", error.message, name)
+            yield Finding("error", "rules", error.message, net.source)
             return
         view.findings += view.missing()
         for rule in (*layers.RULES, *data.RULES):
@@ -179,7 +177,7 @@ def _inner(net: NetParameter, uses: Sequence[Use], where: str, base: Path) -> It
     except DemitasseError as error:
         yield Finding("error", "old-format", error.message, where)
         return
-    yield from _message(net, _states(net, uses), where, base)
+    yield from _message(ReadNet(net, where), _states(net, uses), base)
 
 
 def _nets_of(param: SolverParameter) -> Iterator[tuple[NetParameter | str, str, list[Use]]]:

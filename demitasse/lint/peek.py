@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from demitasse.data.datum import datum_to_array
-from demitasse.data.db import open_db, records
-from demitasse.data.image import read_image
-from demitasse.data.image_list import read_image_list
-from demitasse.data.mean import read_mean
+from demitasse.data.databases.database import open_db, records
+from demitasse.data.databases.datum import datum_to_array
+from demitasse.data.images.decode import read_image
+from demitasse.data.sources.image_list import read_image_list
+from demitasse.data.transform.mean import read_mean
 from demitasse.errors import DemitasseError
 from demitasse.paths import resolve
 from demitasse.proto import DataParameter, Datum, LayerParameter

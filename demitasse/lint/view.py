@@ -7,7 +7,7 @@ from pathlib import Path
 
 from demitasse.graph import filter_net
 from demitasse.lint.finding import Finding, Severity
-from demitasse.proto import LayerParameter, NetParameter, NetState, Phase, origin_of_layer
+from demitasse.proto import LayerParameter, NetParameter, NetState, Phase, ReadNet
 
 __all__ = ["View"]
 
@@ -33,16 +33,14 @@ class View:
         NetError: A layer has both include and exclude rules.
     """
 
-    def __init__(
-        self, net: NetParameter, state: NetState, name: str = "", base: Path | None = None
-    ) -> None:
+    def __init__(self, net: ReadNet, state: NetState, base: Path) -> None:
         whole = NetParameter()
-        whole.CopyFrom(net)
+        whole.CopyFrom(net.message)
         whole.state.CopyFrom(state)
         filtered, kept = filter_net(whole)
         self.layers: list[LayerParameter] = list(filtered.layer)
-        self.phase, self.base, self.name = Phase.Name(state.phase), base, name
-        self._origins = [origin_of_layer(net, index) for index in kept]
+        self.phase, self.base, self.name = Phase.Name(state.phase), base, net.source
+        self._origins = [net.origin(index) for index in kept]
         self.findings: list[Finding] = []
         self.sources: list[list[int | None]] = []
         self.readers: list[list[list[int]]] = [[[] for _ in layer.top] for layer in self.layers]
@@ -103,8 +101,8 @@ class View:
 
 ELEMENTWISE = frozenset(
     {
-        "AbsVal", "BNLL", "BatchNorm", "Bias", "Clip", "Dropout", "ELU", "PReLU", "Power", "ReLU",
-        "Scale", "Sigmoid", "Split", "Swish", "TanH",
+        "AbsVal", "BNLL", "BatchNorm", "Bias", "Clip", "Dropout", "ELU", "GELU", "PReLU", "Power",
+        "ReLU", "Scale", "Sigmoid", "Split", "Swish", "TanH",
     }
 )  # fmt: skip
 """Types whose first top has as many channels as their first bottom."""

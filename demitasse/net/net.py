@@ -31,8 +31,8 @@ from demitasse.plan.liveness import Allocator, Keep, bytes_taken, hidden_blobs, 
 from demitasse.proto import (
     NetParameter,
     Phase,
-    origin_of_layer,
-    read_net_params,
+    ReadNet,
+    read_net,
     upgrade_net,
 )
 from demitasse.weights.hdf5 import write_hdf5_weights
@@ -104,7 +104,8 @@ class Net(NetStructure):
         if dtype not in {"float32", "float64"}:
             message = f"a net computes in float32 or float64, not {dtype!r}"
             raise ConfigError(message)
-        param, file = _read(source, lenient)
+        read = _read(source, lenient)
+        param, file = read.message, read.source
         if phase is not None:
             param.state.phase = _phase_number(phase)
             param.state.level = level
@@ -126,7 +127,7 @@ class Net(NetStructure):
             python_layers=settings.get("python_layers"),
             clock=Clock(),
         )
-        origins = [origin_of_layer(param, i) for i in range(len(param.layer))]
+        origins = [read.origin(i) for i in range(len(param.layer))]
         with self.device.backend.enter():
             super().__init__(assemble(param, self._context, origins))
         self._source = param
@@ -342,7 +343,7 @@ class Net(NetStructure):
         source: str | os.PathLike[str] | NetParameter,
         on_mismatch: OnMismatch = "error",
     ) -> LoadReport:
-        """Load parameters from a caffemodel, an HDF5 file or a message, by layer name.
+        """Load parameters from a file of weights or a message, by layer name.
 
         Args:
             source: Where they are.
@@ -454,13 +455,13 @@ class Net(NetStructure):
         return f"Net({self.name!r}, {self.phase}, {len(self.layers)} layers on {self.device})"
 
 
-def _read(source: str | os.PathLike[str] | NetParameter, lenient: bool) -> tuple[NetParameter, str]:
+def _read(source: str | os.PathLike[str] | NetParameter, lenient: bool) -> ReadNet:
     if isinstance(source, NetParameter):
         param = NetParameter()
         param.CopyFrom(source)
         upgrade_net(param)
-        return param, ""
-    return read_net_params(source, lenient=lenient), os.fspath(source)
+        return ReadNet(param)
+    return read_net(source, lenient=lenient)
 
 
 def _phase_number(phase: str | int) -> Any:

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 from demitasse.proto import caffe_pb2
 from demitasse.proto.caffe_pb2 import *  # noqa: F403
-from demitasse.proto.lines import carry_lines, keep_lines, line_of_layer, origin_of_layer
+from demitasse.proto.lines import ReadNet
 from demitasse.proto.read import (
     parse_text,
+    read_net,
     read_net_arrays,
     read_net_params,
     read_net_params_binary,
@@ -21,20 +22,18 @@ from demitasse.proto.upgrade import upgrade_net, upgrade_solver
 from demitasse.proto.write import text_of, write_binary, write_text
 
 if TYPE_CHECKING:
-    from demitasse.proto.arrays import count_floats, floats, set_floats, stored_shape
+    from demitasse.proto.zero_copy.arrays import count_floats, floats, set_floats, stored_shape
 
 __all__ = [
+    "ReadNet",
     "caffe_pb2",
-    "carry_lines",
     "count_floats",
     "floats",
     "fork_of_type",
-    "keep_lines",
-    "line_of_layer",
     "mend_strings",
-    "origin_of_layer",
     "parse_text",
     "read_binary",
+    "read_net",
     "read_net_arrays",
     "read_net_params",
     "read_net_params_binary",
@@ -56,6 +55,6 @@ def __getattr__(name: str) -> Any:
     if name not in {"count_floats", "floats", "set_floats", "stored_shape"}:
         message = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(message)
-    value = getattr(import_module("demitasse.proto.arrays"), name)
+    value = getattr(import_module("demitasse.proto.zero_copy.arrays"), name)
     globals()[name] = value
     return value

@@ -13,17 +13,18 @@ from google.protobuf.message import Message
 from demitasse.errors import PrototxtError, WeightsError
 from demitasse.paths import is_folder
 from demitasse.proto.caffe_pb2 import NetParameter, SolverParameter
-from demitasse.proto.lines import keep_lines
+from demitasse.proto.lines import ReadNet
 from demitasse.proto.read_binary import read_binary
 from demitasse.proto.text import Parsed, parse
 from demitasse.proto.upgrade import Problem, upgrade_net, upgrade_solver
 from demitasse.proto.upgrade_notes import Lines
 
 if TYPE_CHECKING:
-    from demitasse.proto.cut import Arrays
+    from demitasse.proto.zero_copy.read import Arrays
 
 __all__ = [
     "parse_text",
+    "read_net",
     "read_net_arrays",
     "read_net_params",
     "read_net_params_binary",
@@ -65,9 +66,16 @@ def read_text(path: PathLike, cls: type[M], *, lenient: bool = False) -> M:
 
 
 def read_net_params(path: PathLike, *, lenient: bool = False) -> NetParameter:
-    """Read a net from prototxt and bring it to the current format.
+    """Read a net from prototxt and bring it to the current format; see ``read_net``."""
+    return read_net(path, lenient=lenient).message
 
-    ``line_of_layer`` then knows where each layer is written. ``lenient`` as for ``parse_text``.
+
+def read_net(path: PathLike, *, lenient: bool = False) -> ReadNet:
+    """Read a net from prototxt, bring it to the current format, and note where its layers are.
+
+    Args:
+        path: The file.
+        lenient: As for ``parse_text``.
 
     Raises:
         PrototxtError: The file is not there, is empty, or is not a net.
@@ -78,8 +86,7 @@ def read_net_params(path: PathLike, *, lenient: bool = False) -> NetParameter:
     _upgraded(parsed.message, source, lines)
     if lines and lines[0] is None:  # the layer made of the net's input fields
         lines[0] = parsed.input_line
-    keep_lines(parsed.message, source, lines)
-    return parsed.message
+    return ReadNet(parsed.message, source, lines)
 
 
 def read_net_params_binary(path: PathLike) -> NetParameter:
@@ -99,7 +106,7 @@ def read_net_arrays(path: PathLike) -> "tuple[NetParameter, Arrays]":
     Raises:
         WeightsError: The file is not there, or is damaged.
     """
-    from demitasse.proto.cut import read_cut  # needs numpy
+    from demitasse.proto.zero_copy.read import read_cut  # needs numpy
 
     net, arrays = read_cut(path, NetParameter)
     _upgraded_weights(net, path)

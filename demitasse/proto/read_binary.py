@@ -12,12 +12,12 @@ from google.protobuf.message import DecodeError, Message
 from demitasse.errors import DemitasseError, WeightsError
 from demitasse.proto.caffe_pb2 import NetParameter, SolverState
 from demitasse.proto.strings import mend_strings
+from demitasse.proto.zero_copy.wire import LARGEST
 
 __all__ = ["bytes_of_file", "parsed", "read_binary"]
 
 M = TypeVar("M", bound=Message)
 
-LIMIT = 2**31 - 1  # bytes; protobuf reads no more
 ITER = b"\x08"  # tag of the first field of a solver state
 # How files begin that often turn up under the name of a caffemodel.
 DISGUISES = {
@@ -83,7 +83,7 @@ def parsed(
 
 def _bytes(path: Path) -> bytes:
     size = path.stat().st_size
-    if size > LIMIT:
+    if size > LARGEST:
         message = f"{size} bytes are more than a protobuf file may have (2 GiB)"
         raise ValueError(message)
     encoded = path.read_bytes()

@@ -7,10 +7,9 @@ from google.protobuf.message import EncodeError, Message
 
 from demitasse.atomic import atomic_write
 from demitasse.errors import WeightsError
+from demitasse.proto.zero_copy.wire import LARGEST
 
 __all__ = ["text_of", "write_binary", "write_text"]
-
-LIMIT = 2**31 - 1  # bytes; what protobuf can read back
 
 
 def text_of(message: Message) -> str:
@@ -39,7 +38,7 @@ def write_binary(path: str | os.PathLike[str], message: Message) -> None:
         encoded = message.SerializeToString()
     except EncodeError as error:
         raise WeightsError(str(error)).at(os.fspath(path)) from error
-    if len(encoded) > LIMIT:
+    if len(encoded) > LARGEST:
         reason = f"{len(encoded)} bytes do not fit a protobuf file (2 GiB); write HDF5 instead"
         raise WeightsError(reason).at(os.fspath(path))
     with atomic_write(path) as file:

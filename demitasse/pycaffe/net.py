@@ -274,7 +274,7 @@ class Net:
         self._net.save_hdf5(path, write_diff)
 
     def copy_from(self, path: str | os.PathLike[str]) -> None:
-        """Load parameters by layer name from a caffemodel or HDF5 file."""
+        """Load parameters by layer name from a file of weights, in any format."""
         self._net.load(path)
 
     def load_hdf5(self, path: str | os.PathLike[str]) -> None:

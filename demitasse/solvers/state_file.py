@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.atomic import atomic_write
-from demitasse.data.hdf5 import array_of, damage
+from demitasse.data.databases.hdf5 import array_of, damage
 from demitasse.errors import SnapshotError, WeightsError
 from demitasse.paths import is_file
 from demitasse.proto import (
@@ -27,8 +27,8 @@ from demitasse.proto import (
     read_binary,
     stored_shape,
 )
-from demitasse.proto.cut import Arrays, read_cut
-from demitasse.proto.stream import blob_pieces, with_field, write_pieces
+from demitasse.proto.zero_copy.read import Arrays, read_cut
+from demitasse.proto.zero_copy.write import blob_pieces, with_field, write_pieces
 from demitasse.weights.hdf5 import is_hdf5, open_hdf5
 
 __all__ = ["State", "read_state", "write_state"]

@@ -174,6 +174,7 @@ GRADIENT_TABLE: Table = {
         for place in ("", IN_PLACE)
         for fields in ("", "base: 2 scale: -0.5 shift: 0.3")
     ],
+    "GELU": [("", [ROWS]), (IN_PLACE, [ROWS])],
     "Log": [
         (f"{place} log_param {{ {fields} }}", [ROWS])
         for place in ("", IN_PLACE)

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from demitasse.atomic import atomic_write
-from demitasse.data.hdf5 import array_of, damage
+from demitasse.data.databases.hdf5 import array_of, damage
 from demitasse.errors import WeightsError
 from demitasse.weights.store import ParameterStore
 
-__all__ = ["is_hdf5", "open_hdf5", "read_hdf5_weights", "write_hdf5_weights"]
+__all__ = ["is_hdf5", "open_hdf5", "read_hdf5_weights", "write_hdf5_arrays", "write_hdf5_weights"]
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 NUMBER = re.compile("0|[1-9][0-9]{0,8}")
@@ -105,6 +105,16 @@ def _refuse_links(path: Path, name: str, group: Any) -> None:
         if hasattr(group.get(member, getlink=True), "path"):
             message = f"{path}: {name}/{member} is a link to another place; store the array itself"
             raise WeightsError(message)
+
+
+def write_hdf5_arrays(path: Path, weights: dict[str, dict[int, np.ndarray]]) -> None:
+    """Write the parameters of some layers, atomically."""
+    with atomic_write(path) as temporary, open_hdf5(temporary, "w") as file:
+        data = file.create_group("data")
+        for layer, arrays in weights.items():
+            group = data.require_group(layer)
+            for index, array in arrays.items():
+                group.create_dataset(str(index), data=array)
 
 
 def write_hdf5_weights(net: ParameterStore, path: Path, write_diff: bool) -> None:

@@ -15,8 +15,8 @@ import numpy as np
 from demitasse.blob import Blob
 from demitasse.errors import ConfigError, NetError, ShapeError, WeightsError
 from demitasse.proto import BlobProto, NetParameter, read_net_arrays, upgrade_net
-from demitasse.proto.cut import Arrays
-from demitasse.weights.hdf5 import is_hdf5, read_hdf5_weights
+from demitasse.proto.zero_copy.read import Arrays
+from demitasse.weights.formats import Parameters, read_arrays
 from demitasse.weights.nvcaffe import adopted
 from demitasse.weights.pairing import (
     LoadReport,
@@ -43,7 +43,7 @@ def load_into(
 
     Args:
         net: The net.
-        source: A caffemodel, an HDF5 file or a message.
+        source: A caffemodel, an HDF5 file, a ``.npz`` or ``.safetensors`` file, or a message.
         on_mismatch: "error" or "skip".
 
     Raises:
@@ -61,8 +61,8 @@ def load_into(
         upgrade_net(given)
         return _load_message(net, given, Arrays(), skip)
     path = Path(source)
-    if is_hdf5(path):
-        weights = read_hdf5_weights(path)
+    weights = read_arrays(path)
+    if weights is not None:
         return _at(path, lambda: _load_arrays(net, weights, skip))
     given, arrays = read_net_arrays(path)
     return _at(path, lambda: _load_message(net, given, arrays, skip))
@@ -96,9 +96,7 @@ def _load_message(
     return finished(net, report)
 
 
-def _load_arrays(
-    net: ParameterStore, weights: dict[str, dict[int, np.ndarray]], skip: bool
-) -> LoadReport:
+def _load_arrays(net: ParameterStore, weights: Parameters, skip: bool) -> LoadReport:
     report, pairs = LoadReport(), list[tuple[Blob, np.ndarray]]()
     for name, arrays in weights.items():
         mine = target(net, name, bool(arrays), report)

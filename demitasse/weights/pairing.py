@@ -16,7 +16,7 @@ from demitasse.axes import shape_string
 from demitasse.blob import Blob
 from demitasse.errors import NetError, ShapeError, WeightsError
 from demitasse.proto import BlobProto, stored_shape
-from demitasse.proto.cut import Arrays
+from demitasse.proto.zero_copy.read import Arrays
 from demitasse.weights.store import ParameterStore
 
 __all__ = [
@@ -86,10 +86,10 @@ def message_pairs(
 def array_pairs(
     net: ParameterStore, name: str, mine: list[Blob], arrays: dict[int, np.ndarray]
 ) -> list[tuple[Blob, np.ndarray]]:
-    """Pair a layer's parameters with those of an HDF5 file, which may lack what is shared.
+    """Pair a layer's parameters with those of a file of arrays, which may lack what is shared.
 
     Raises:
-        ShapeError: A shape differs.
+        ShapeError: A shape differs, the four axes of old files apart.
         WeightsError: The numbers of the parameters differ, or one holds no numbers.
     """
     wanted = [i for i, blob in enumerate(mine) if i in arrays or not _is_shared(net, blob)]
@@ -102,12 +102,17 @@ def array_pairs(
         raise WeightsError(text)
     for index, array in arrays.items():
         blob = mine[index]
-        if blob.shape != array.shape:
+        if blob.shape != array.shape and not _in_four_axes(blob, array.shape):
             raise _misfit(name, index, blob.shape, array.shape)
         if array.dtype.kind not in "fiu":
             text = f"parameter {index} of layer {name!r} holds {array.dtype}, not numbers; mend it"
             raise WeightsError(text)
-    return [(mine[index], array) for index, array in arrays.items()]
+    return [(mine[index], array.reshape(mine[index].shape)) for index, array in arrays.items()]
+
+
+def _in_four_axes(blob: Blob, shape: tuple[int, ...]) -> bool:
+    """Whether a shape is that of a parameter as old files have it: with leading axes of 1."""
+    return len(shape) == 4 and shape == (1,) * (4 - blob.num_axes) + blob.shape
 
 
 def _listed(numbers: Iterable[int]) -> str:

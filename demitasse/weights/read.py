@@ -11,14 +11,18 @@ import numpy as np
 from demitasse.axes import shape_string
 from demitasse.errors import WeightsError
 from demitasse.proto import BlobProto, read_net_arrays, stored_shape
-from demitasse.proto.cut import Arrays
-from demitasse.weights.hdf5 import is_hdf5, read_hdf5_weights
+from demitasse.proto.zero_copy.read import Arrays
+from demitasse.weights.formats import Parameters, read_arrays
 
-__all__ = ["load_weights"]
+__all__ = ["load_weights", "read_weights"]
 
 
 def load_weights(path: str | os.PathLike[str]) -> dict[str, list[np.ndarray]]:
-    """Read the parameters of every layer of a caffemodel or HDF5 file; needs no net.
+    """Read the parameters of every layer of a file of weights; needs no net.
+
+    Args:
+        path: A caffemodel, an HDF5 file, or a ``.npz`` or ``.safetensors`` file as
+            ``demitasse weights export`` writes them.
 
     Returns:
         For each layer that has parameters, its arrays in Caffe's order (weight, bias, ...).
@@ -26,15 +30,24 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, list[np.ndarray]]:
     Raises:
         WeightsError: The file is not there, or cannot be read.
     """
-    if is_hdf5(Path(path)):
-        found = read_hdf5_weights(Path(path))
-        return {name: list(arrays.values()) for name, arrays in found.items() if arrays}
+    return {name: list(arrays.values()) for name, arrays in read_weights(path).items()}
+
+
+def read_weights(path: str | os.PathLike[str]) -> Parameters:
+    """As ``load_weights``, with the number of each parameter.
+
+    Raises:
+        WeightsError: The file is not there, or cannot be read.
+    """
+    found = read_arrays(Path(path))
+    if found is not None:
+        return {name: arrays for name, arrays in found.items() if arrays}
     net, arrays = read_net_arrays(path)
     try:
         return {
-            layer.name: [
-                _array_of(layer.name, i, blob, arrays) for i, blob in enumerate(layer.blobs)
-            ]
+            layer.name: {
+                i: _array_of(layer.name, i, blob, arrays) for i, blob in enumerate(layer.blobs)
+            }
             for layer in net.layer
             if layer.blobs
         }

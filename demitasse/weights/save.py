@@ -8,7 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from demitasse.proto import LayerParameter, NetParameter
-from demitasse.proto.stream import Pieces, blob_pieces, field_pieces, with_field, write_pieces
+from demitasse.proto.zero_copy.write import (
+    Pieces,
+    blob_pieces,
+    field_pieces,
+    with_field,
+    write_pieces,
+)
 from demitasse.weights.store import ParameterStore
 
 __all__ = ["save"]

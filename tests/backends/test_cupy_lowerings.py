@@ -276,7 +276,7 @@ def test_lrn_across_channels(place, size, k):
 
 
 @on_each
-@pytest.mark.parametrize("layer", ["ReLU", "Sigmoid", "TanH"])
+@pytest.mark.parametrize("layer", ["GELU", "ReLU", "Sigmoid", "TanH"])
 @pytest.mark.parametrize("top", ["y", "x0"])
 def test_activations_apart_and_in_place(place, layer, top):
     check(net_of(f'type: "{layer}" top: "{top}"', (3, 4)), "ActivationStep", on=place)
@@ -489,7 +489,7 @@ def last(net: Net):
     ("layer", "shapes", "why"),
     [
         ('"Dropout"', [(2, 3)], "host-cuda has no Step for Dropout"),
-        ('"ELU"', [(2, 3)], "elu; there are kernels for relu, sigmoid, tanh"),
+        ('"ELU"', [(2, 3)], "elu; there are kernels for gelu, relu, sigmoid, tanh"),
         ('"Concat"', [(2, 3)], "one bottom, which the layer shares"),
         (
             '"Eltwise" eltwise_param { operation: MAX }',

@@ -330,6 +330,17 @@ def test_relu():
     expect_equal_to_portable('type: "ReLU"', [x.shape], {"x0": x}, kernel="ReLUStep")
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("in_place", [False, True], ids=["apart", "in place"])
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "both"])
+@pytest.mark.parametrize("shape", [(0, 3), (3, 4), (3, 7, 1000)], ids=str)
+def test_gelu(shape, backward, in_place, dtype):
+    expect_equal_to_portable(
+        'type: "GELU"', [shape], kernel="GELUStep", rtol=1e-12 if dtype == "float64" else 1e-6,
+        backward=backward, in_place=in_place, dtype=dtype,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("fields", "shapes"),
     [

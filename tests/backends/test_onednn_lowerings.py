@@ -135,8 +135,9 @@ def test_lrn_is_the_portable_one(c, size, alpha, beta, k):
         ("ReLU", "relu_param { negative_slope: 0.1 }"),
         ("TanH", ""),
         ("Sigmoid", ""),
+        ("GELU", ""),
     ],
-    ids=["ReLU", "leaky ReLU", "TanH", "Sigmoid"],
+    ids=["ReLU", "leaky ReLU", "TanH", "Sigmoid", "GELU"],
 )
 def test_activation_behind_a_convolution(kind, param, in_place, channels):
     top = "c" if in_place else "y"
@@ -147,6 +148,29 @@ def test_activation_behind_a_convolution(kind, param, in_place, channels):
     )
 
     expect_same(text, ["conv", "act", "next"], rtol=5e-5)
+
+
+@pytest.mark.parametrize("channels", [16, 20], ids=str)
+@pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
+def test_a_convolution_leaves_gelu_in_place_to_a_step_of_its_own(phase, channels):
+    text = net(
+        conv("conv", "x", "c", channels, "kernel_size: 3 pad: 1"),
+        layer("act", "GELU", "c", "c"),
+        conv("next", "c", "z", 4, "kernel_size: 3"),
+    )
+    if phase == "TEST":
+        text = text.replace("force_backward: true\n", "")
+
+    planned, portable = build(text, phase), build(text, phase, plan=False)
+    planned.forward()
+    portable.forward()
+
+    entry = planned.plan.entries[planned.layer_names.index("conv")]
+    assert entry.group is None
+    assert "GELU runs by itself; oneDNN appends ReLU without a slope" in entry.why_alone
+    for name in ("c", "z"):
+        want = portable.blobs[name].data
+        assert np.allclose(planned.blobs[name].data, want, rtol=5e-5, atol=1e-6), name
 
 
 @given(shape=st.sampled_from([(4, 7), (2, 16, 5), (2, 5, 4, 3), (3, 1000)]), axis=st.integers(0, 2))

@@ -90,7 +90,7 @@ def test_a_status_is_said_in_words():
             "STOCHASTIC; oneDNN takes MAX and AVE",
         ),
         (layer("l", "Eltwise", "x x", "y", "eltwise_param { operation: PROD }"), "PROD; oneDNN"),
-        (layer("l", "ELU", "x", "y"), "elu; oneDNN's Step is for relu, tanh, sigmoid"),
+        (layer("l", "ELU", "x", "y"), "elu; oneDNN's Step is for gelu, relu, tanh, sigmoid"),
         (layer("l", "ReLU", "x", "y", "relu_param { negative_slope: -1 }"), "slope -1;"),
     ],
     ids=["InnerProduct", "LRN", "Pooling", "Eltwise", "ELU", "ReLU"],
@@ -144,7 +144,9 @@ def test_a_normalisation_and_what_follows_name_all_of_it():
 
 
 @pytest.mark.parametrize(
-    ("kind", "param"), [("TanH", ""), ("ReLU", "relu_param { negative_slope: 0.1 }")], ids=str
+    ("kind", "param"),
+    [("GELU", ""), ("TanH", ""), ("ReLU", "relu_param { negative_slope: 0.1 }")],
+    ids=str,
 )
 def test_other_activations_run_by_themselves_and_say_why(kind, param):
     made = planned(conv(16), layer("r", kind, "c", "c", param))

@@ -73,6 +73,15 @@ def test_an_epoch_without_data_is_refused(trained, run):
     assert "no epoch" in result.stderr
 
 
+@pytest.mark.parametrize("kind", ["h5", "npz", "safetensors"])
+def test_an_export_scores_what_the_weights_score(trained, run, kind):
+    run(f"weights export run_iter_20.caffemodel exported.{kind}")
+
+    result = run(f"test -model net.prototxt -weights exported.{kind} --json -iterations 3")
+
+    assert json.loads(result.stdout) == score(run, "-iterations 3")
+
+
 def test_layers_without_weights_are_told(trained, run):
     text = Path("net.prototxt").read_text()
     Path("net.prototxt").write_text(text.replace('name: "ip"', 'name: "other"'))

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from demitasse.data.mean import read_mean
-from demitasse.data.mnist import read_mnist
+from demitasse.data.databases.mnist import read_mnist
+from demitasse.data.transform.mean import read_mean
 from demitasse.proto import (
     NetParameter,
     SolverParameter,

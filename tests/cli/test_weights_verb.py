@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from demitasse.cli.weight_diff import weights_difference
-from demitasse.cli.weight_files import KINDS, read_weights, write_weights
 from demitasse.errors import WeightsError
+from demitasse.weights import formats
+from demitasse.weights.formats import FORMATS
 from demitasse.weights.read import load_weights
 
 WEIGHTS = {
@@ -18,6 +19,12 @@ WEIGHTS = {
     "wide": [np.linspace(0, 1, 5)],
     "scalar": [np.array(2.5, np.float32)],
 }
+
+
+def write_weights(path, kind, weights):
+    formats.write_weights(
+        path, kind, {layer: dict(enumerate(arrays)) for layer, arrays in weights.items()}
+    )
 
 
 @pytest.fixture
@@ -43,12 +50,12 @@ def test_list_as_json(model, run):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FORMATS)
 def test_every_kind_holds_the_same(model, run, kind):
     result = run(f"weights export {model} out.{kind}")
 
     assert result.exit_code == 0
-    found = read_weights(Path(f"out.{kind}"))
+    found = load_weights(Path(f"out.{kind}"))
     assert set(found) == set(WEIGHTS)
     for layer, arrays in WEIGHTS.items():
         for mine, theirs in zip(arrays, found[layer], strict=True):
@@ -107,7 +114,7 @@ def test_damaged_safetensors_are_refused(tmp_path, content):
     path.write_bytes(content)
 
     with pytest.raises(WeightsError, match=r"bad\.safetensors"):
-        read_weights(path)
+        load_weights(path)
 
 
 @pytest.mark.parametrize("name", ["none.caffemodel", "none.npz", "none.safetensors"])

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from demitasse import load_weights
-from demitasse.data.hdf5 import Hdf5File
-from demitasse.data.hdf5_batches import Hdf5Batches
-from demitasse.data.mean import read_mean
-from demitasse.data.mnist import read_idx
-from demitasse.data.prefetch import Batch
+from demitasse.data.databases.hdf5 import Hdf5File
+from demitasse.data.databases.mnist import read_idx
+from demitasse.data.sources.hdf5 import Hdf5Batches
+from demitasse.data.sources.source import Batch, Reading
+from demitasse.data.transform.mean import read_mean
 from demitasse.errors import ConfigError, DataError, WeightsError
 from demitasse.paths import is_file, is_folder, resolve
 from demitasse.proto import BlobProto, NetParameter
@@ -54,7 +54,9 @@ def test_a_position_far_away_is_reached_at_once(tmp_path):
     for name, rows in (("a", [0, 1, 2]), ("b", [3, 4])):
         with h5py.File(tmp_path / name, "w") as file:
             file["x"] = np.array(rows, "float32")
-    source = Hdf5Batches([tmp_path / "a", tmp_path / "b"], ["x"], 3, position=5 * 10**15 + 1)
+    source = Hdf5Batches(
+        [tmp_path / "a", tmp_path / "b"], ["x"], 3, reading=Reading(5 * 10**15 + 1)
+    )
     batch = Batch(np.empty, "float32")
 
     source.fill(batch)

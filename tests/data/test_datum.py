@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from demitasse.data.datum import array_to_datum, datum_to_array, label_of
+from demitasse.data.databases.datum import array_to_datum, datum_to_array, label_of
 from demitasse.errors import DataError, ShapeError
 from demitasse.proto import Datum
 

@@ -8,8 +8,8 @@ import zlib
 import numpy as np
 import pytest
 
-from demitasse.data.datum import datum_to_array
-from demitasse.data.image import decode_image, read_image
+from demitasse.data.databases.datum import datum_to_array
+from demitasse.data.images.decode import decode_image, read_image
 from demitasse.errors import DataError
 from demitasse.proto import Datum
 

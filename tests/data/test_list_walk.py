@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from demitasse.data.broken import Broken
-from demitasse.data.list_walk import ListWalk
-from demitasse.data.prefetch import Batch
+from demitasse.data.sources.list_walk import ListWalk
+from demitasse.data.sources.source import ALONE, Batch, Reading, Shard
 from demitasse.errors import DataError
 
 
-def walk(good, batch_size, *, count=0, skip=True, **options):
+def walk(good, batch_size, *, start=0, shard=ALONE, skip=True, whole_epochs=False):
     """A walk over a list of which some are good; an item is (which, in whose place)."""
 
     def read(at, number):
@@ -19,8 +19,8 @@ def walk(good, batch_size, *, count=0, skip=True, **options):
             raise DataError(message)
         return at % len(good), number
 
-    broken = Broken("walker", skip=skip, count=count)
-    return ListWalk("some list", len(good), read, batch_size, broken=broken, **options)
+    reading = Reading(start, shard, whole_epochs, Broken("walker", skip=skip))
+    return ListWalk("some list", len(good), read, batch_size, reading)
 
 
 def stands_in(good, number):
@@ -33,7 +33,7 @@ LISTS = st.lists(st.booleans(), min_size=1, max_size=8).filter(any)
 @given(LISTS, st.integers(1, 5), st.integers(0, 20), st.integers(1, 3))
 def test_the_next_good_one_stands_in_whatever_the_batches_and_ranks(good, size, start, ranks):
     for rank in range(ranks):
-        one = walk(good, size, position=start, rank=rank, ranks=ranks)
+        one = walk(good, size, start=start, shard=Shard(rank, ranks))
         number, broken = start + rank, 0
 
         assert one.first() == (stands_in(good, number), number)
@@ -50,7 +50,7 @@ def test_the_next_good_one_stands_in_whatever_the_batches_and_ranks(good, size, 
 @given(LISTS, st.integers(1, 5), st.integers(0, 20))
 def test_whole_epochs_bring_each_good_one_once(good, size, start):
     good = [*good, True]  # or there could be nothing in the last batch
-    one = walk(good, size, position=start, whole_epochs=True)
+    one = walk(good, size, start=start, whole_epochs=True)
     batch = Batch(lambda *_: None, "float32")
 
     for epoch in range(1, 3):

@@ -6,8 +6,8 @@ import lmdb
 import numpy as np
 import pytest
 
-from demitasse.data.db import open_db, records
-from demitasse.data.lmdb import LmdbDatabase, write_database, write_lmdb
+from demitasse.data.databases.database import open_db, records
+from demitasse.data.databases.lmdb import LmdbDatabase, write_database, write_lmdb
 from demitasse.errors import ConfigError, DataError
 from demitasse.proto import Datum
 

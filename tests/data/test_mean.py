@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from demitasse.data.lmdb import write_database, write_lmdb
-from demitasse.data.mean import compute_mean, read_mean
+from demitasse.data.databases.lmdb import write_database, write_lmdb
+from demitasse.data.transform.mean import compute_mean, read_mean
 from demitasse.errors import DataError
 from demitasse.proto import Datum
 

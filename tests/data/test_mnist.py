@@ -6,8 +6,8 @@ import struct
 import numpy as np
 import pytest
 
-from demitasse.data.db import open_db, records
-from demitasse.data.mnist import convert, read_idx, read_mnist
+from demitasse.data.databases.database import open_db, records
+from demitasse.data.databases.mnist import convert, read_idx, read_mnist
 from demitasse.errors import DataError
 from demitasse.proto import Datum
 

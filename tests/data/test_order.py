@@ -2,7 +2,7 @@
 
 import pytest
 
-from demitasse.data.order import Order
+from demitasse.data.sources.order import Order
 
 
 def visits(order, first, count):

@@ -1,30 +1,35 @@
-"""Prefetcher: batches ahead of time, in order, and a clean end."""
+"""Prefetcher: batches ahead of time and in order, errors where they are awaited, a clean end."""
 
+import contextvars
 import gc
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from demitasse.data.blocking_queue import QueueClosed
-from demitasse.data.prefetch import Batch, Prefetcher
+from demitasse.data import prefetch
+from demitasse.data.prefetch import Prefetcher, PrefetcherClosed
+from demitasse.data.sources.source import Batch
+from demitasse.device import current_device, use_device
 from demitasse.errors import DataError
 
 SOON = 30  # seconds a test may hang before it fails
 
 
 class Numbers:
-    """Fills batches with 0, 1, 2, ...; fails at ``bad``."""
+    """Fills batches with 0, 1, 2, ...; raises an error at ``bad``."""
 
-    def __init__(self, bad=None):
+    def __init__(self, bad=None, error=None):
         self.filled, self.bad, self.closed = 0, bad, 0
+        self.error = error or DataError("no such number", "numbers", str(bad))
         self.progress = threading.Condition()
 
     def fill(self, batch):
         if self.filled == self.bad:
-            raise DataError("no such number", "numbers", str(self.bad))
+            raise self.error
         batch.array(0, (2, 3))[...] = self.filled
         with self.progress:
             self.filled += 1
@@ -39,6 +44,33 @@ class Numbers:
             assert self.progress.wait_for(lambda: self.filled >= count, SOON)
 
 
+class Held(Numbers):
+    """Fills a batch when it is allowed to."""
+
+    def __init__(self):
+        super().__init__()
+        self.allowed = threading.Semaphore(0)
+
+    def fill(self, batch):
+        assert self.allowed.acquire(timeout=SOON)
+        super().fill(batch)
+
+
+class Asked(Prefetcher):
+    """Tells when somebody has begun to wait for a batch."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.awaited = threading.Semaphore(0)
+
+    def _wait(self):
+        self.awaited.release()
+        return super()._wait()
+
+    def until_awaited(self):
+        assert self.awaited.acquire(timeout=SOON)
+
+
 def memory(size, dtype):
     return np.zeros(size, dtype)
 
@@ -47,9 +79,9 @@ def memory(size, dtype):
 def prefetching():
     running = []
 
-    def start(source, ahead):
+    def start(source, ahead, kind=Prefetcher, **options):
         batches = [Batch(memory, "float32") for _ in range(ahead)]
-        running.append(Prefetcher(source, batches, name="numbers"))
+        running.append(kind(source, batches, name="numbers", **options))
         running[-1].start()
         return running[-1]
 
@@ -92,6 +124,141 @@ def test_batches_before_the_bad_one_are_delivered_and_then_its_error(prefetching
             prefetcher.next()
 
 
+def test_each_caller_gets_an_error_of_its_own(prefetching):
+    prefetcher = prefetching(Numbers(0, DataError("broken")), 2)
+
+    for _ in range(2):  # a net that adds the place must not add it twice
+        with pytest.raises(DataError) as caught:
+            prefetcher.next()
+        assert str(caught.value.at("layer 'd'")) == "layer 'd': broken"
+
+
+def test_errors_that_are_not_ours_are_raised_as_they_are(prefetching):
+    error = ZeroDivisionError("in the thread")
+    prefetcher = prefetching(Numbers(0, error), 2)
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        prefetcher.next()
+
+    assert caught.value is error
+
+
+def test_after_an_error_the_source_is_closed(prefetching):
+    source = Numbers(bad=0)
+
+    prefetching(source, 2).close()
+
+    assert source.closed == 1
+
+
+def test_waits_are_timed(prefetching):
+    source = Held()
+    prefetcher = prefetching(source, 2, Asked)
+    with ThreadPoolExecutor(1) as pool:
+        batch = pool.submit(prefetcher.next)
+        prefetcher.until_awaited()
+
+        source.allowed.release()
+
+        assert batch.result(SOON).position == 1
+    assert prefetcher.waited > 0
+    source.allowed.release()  # it fills the second one already
+
+
+def test_a_batch_that_is_there_is_not_waited_for(prefetching, caplog):
+    caplog.set_level("INFO")
+    source = Numbers()
+    prefetcher = prefetching(source, 2, log_on_wait="no data yet")
+    source.until_filled(2)  # so the first one is in the queue
+
+    prefetcher.next()
+
+    assert prefetcher.waited == 0
+    assert caplog.messages == []
+
+
+def test_some_waits_are_logged(prefetching, caplog, monkeypatch):
+    caplog.set_level("INFO")
+    monkeypatch.setattr(prefetch, "LOG_EVERY", 2)
+    source = Held()
+    prefetcher = prefetching(source, 1, Asked, log_on_wait="no data yet")
+
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(3):
+            batch = pool.submit(prefetcher.next)
+            prefetcher.until_awaited()
+            source.allowed.release()
+            prefetcher.recycle(batch.result(SOON))
+    source.allowed.release()
+
+    assert caplog.messages == ["no data yet"] * 2
+
+
+def test_stopping_wakes_whoever_waits_for_a_batch(prefetching):
+    source = Held()
+    prefetcher = prefetching(source, 1, Asked)
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(prefetcher.next) for _ in range(2)]
+        for _ in waiting:
+            prefetcher.until_awaited()
+
+        prefetcher.abandon()
+        source.allowed.release()
+
+        delivered = [one for one in waiting if one.exception(SOON) is None]
+        refused = [one.exception(SOON) for one in waiting if one not in delivered]
+    assert len(delivered) == 1  # what was being filled is not lost
+    assert [str(error) for error in refused] == ["numbers has been stopped"]
+
+
+def test_stopping_wakes_a_thread_that_waits_for_a_free_batch(prefetching):
+    source = Numbers()
+    prefetcher = prefetching(source, 1)
+    source.until_filled(1)
+
+    prefetcher.close()
+
+    assert source.closed == 1
+    assert prefetcher.next().position == 1
+    with pytest.raises(PrefetcherClosed, match="numbers has been stopped"):
+        prefetcher.next()
+
+
+def test_no_batch_is_lost_or_doubled_among_many_threads(prefetching):
+    prefetcher = prefetching(Numbers(), 4)
+
+    def take(_):
+        batch = prefetcher.next()
+        number = batch.position
+        prefetcher.recycle(batch)
+        return number
+
+    with ThreadPoolExecutor(4) as pool:
+        taken = list(pool.map(take, range(1000)))
+
+    assert sorted(taken) == list(range(1, 1001))
+
+
+def test_the_thread_sees_context_variables_but_does_not_change_ours(prefetching):
+    variable = contextvars.ContextVar("variable", default="nobody's")
+    variable.set("ours")
+    seen = []
+
+    class Looking(Numbers):
+        def fill(self, batch):
+            seen.append((variable.get(), str(current_device())))
+            variable.set("the thread's")
+            super().fill(batch)
+
+    with use_device("strict:device1"):
+        prefetcher = prefetching(Looking(), 1)
+    prefetcher.next()
+    prefetcher.close()
+
+    assert seen == [("ours", "strict:device1")]
+    assert variable.get() == "ours"
+
+
 def test_closing_ends_the_thread_and_closes_the_source_once(prefetching):
     source = Numbers()
     prefetcher = prefetching(source, 2)
@@ -109,9 +276,12 @@ def test_closing_ends_the_thread_and_closes_the_source_once(prefetching):
 def test_a_prefetcher_that_never_started_closes_its_source():
     source = Numbers()
 
-    Prefetcher(source, []).close()
+    prefetcher = Prefetcher(source, [])
+    prefetcher.close()
 
     assert source.closed == 1
+    with pytest.raises(PrefetcherClosed):
+        prefetcher.next()
 
 
 def test_an_abandoned_prefetcher_ends_by_itself(prefetching):
@@ -120,19 +290,19 @@ def test_an_abandoned_prefetcher_ends_by_itself(prefetching):
 
     prefetcher.abandon()
 
-    prefetcher._thread._thread.join(SOON)
-    while prefetcher._full.try_pop():  # what was filled is still there
-        pass
-    with pytest.raises(QueueClosed):
-        prefetcher.next()
-    prefetcher.close()
+    prefetcher._thread.join(SOON)
     assert source.closed == 1
+    for _ in range(source.filled):  # what was filled is still there
+        prefetcher.next()
+    with pytest.raises(PrefetcherClosed):
+        prefetcher.next()
 
 
 def test_a_running_thread_does_not_keep_the_interpreter_from_ending():
     program = """
 import numpy as np
-from demitasse.data.prefetch import Batch, Prefetcher
+from demitasse.data.prefetch import Prefetcher
+from demitasse.data.sources.source import Batch
 class Source:
     def fill(self, batch): batch.array(0, (1,))[...] = 1
     def close(self): print("closed", flush=True)

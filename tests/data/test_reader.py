@@ -2,9 +2,10 @@
 
 import pytest
 
-from demitasse.data.db import open_db
-from demitasse.data.lmdb import LmdbDatabase, write_lmdb
-from demitasse.data.reader import RecordReader
+from demitasse.data.databases.database import open_db
+from demitasse.data.databases.lmdb import LmdbDatabase, write_lmdb
+from demitasse.data.sources.reader import RecordReader
+from demitasse.data.sources.source import Shard
 from demitasse.errors import DataError
 from demitasse.proto import Datum
 
@@ -40,7 +41,7 @@ def test_reading_begins_after_the_records_used_before(letters, position):
 def test_the_ranks_together_read_what_one_would(letters, ranks):
     want = read(RecordReader(letters, 2), 4 * ranks)
 
-    shares = [read(RecordReader(letters, 2, rank, ranks), 4) for rank in range(ranks)]
+    shares = [read(RecordReader(letters, 2, Shard(rank, ranks)), 4) for rank in range(ranks)]
 
     assert "".join(shares[i % ranks][i // ranks] for i in range(4 * ranks)) == want
 
@@ -54,7 +55,7 @@ def test_looking_does_not_move(letters):
 
 
 def test_records_are_counted_for_ever(letters):
-    reader = RecordReader(letters, 4, rank=1, ranks=2)
+    reader = RecordReader(letters, 4, Shard(1, 2))
 
     reader.take(10)
 

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from google.protobuf import text_format
 
-from demitasse.data.database_batches import DatabaseBatches
-from demitasse.data.datum import datum_to_array
-from demitasse.data.db import open_db, records
-from demitasse.data.lmdb import write_database
-from demitasse.data.mean import compute_mean, read_mean
-from demitasse.data.mnist import read_mnist
-from demitasse.data.prefetch import Batch
-from demitasse.data.transformer import DataTransformer
+from demitasse.data.databases.database import open_db, records
+from demitasse.data.databases.datum import datum_to_array
+from demitasse.data.databases.lmdb import write_database
+from demitasse.data.databases.mnist import read_mnist
+from demitasse.data.sources.database import DatabaseBatches
+from demitasse.data.sources.source import Batch
+from demitasse.data.transform.mean import compute_mean, read_mean
+from demitasse.data.transform.transformer import DataTransformer
 from demitasse.proto import DataParameter, Datum, NetParameter
 
 BATCHES = 3

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from demitasse.data.resize import resize_image
+from demitasse.data.images.resize import resize_image
 
 PICTURE = (np.arange(35).reshape(1, 5, 7) ** 2 * 37 % 256).astype(np.uint8)
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demitasse.data.datum import array_to_datum, datum_to_array
-from demitasse.data.stacker import RecordError, Stacker
+from demitasse.data.databases.datum import array_to_datum, datum_to_array
+from demitasse.data.sources.stacker import RecordError, Stacker
 from demitasse.proto import Datum
 
 
@@ -134,7 +134,7 @@ def test_a_damaged_record_is_refused_and_its_place_told(bad, message, place):
 
 
 def test_many_different_labels_are_not_all_remembered(monkeypatch):
-    monkeypatch.setattr("demitasse.data.stacker.MOST_TAILS", 3)
+    monkeypatch.setattr("demitasse.data.sources.stacker.MOST_TAILS", 3)
     stacker = Stacker()
     data = [plain(label) for label in range(10)]
     stacker.stack(raw(data))

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from demitasse.blob import Blob
-from demitasse.data.datum import array_to_datum
-from demitasse.data.random import RecordRandom
-from demitasse.data.transformer import DataTransformer
+from demitasse.data.databases.datum import array_to_datum
+from demitasse.data.transform.random import RecordRandom
+from demitasse.data.transform.transformer import DataTransformer
 from demitasse.errors import ConfigError, DataError, ShapeError
 from demitasse.proto import BlobProto, TransformationParameter
 

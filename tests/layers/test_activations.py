@@ -1,5 +1,7 @@
 """Elementwise layers: values, gradients, in place, refusals."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -43,6 +45,7 @@ CASES = [  # name, text, input, the same in numpy, places of kinks
         lambda x: np.where(x > 0, x, -(np.exp(x) - 1) / 2),
         0,
     ),
+    ("gelu", 'type: "GELU"', X, lambda x: x * np.vectorize(math.erfc)(-x / math.sqrt(2)) / 2, None),
     ("swish", 'type: "Swish"', X, lambda x: x / (1 + np.exp(-x)), None),
     (
         "swish_beta",
@@ -171,6 +174,46 @@ def test_the_gradient_of_each_element_is_its_own(backend):
     check_gradients('type: "PReLU"', X, kink_range=5e-3, exhaustive=True, device=backend)
 
 
+GELU = {  # x: y and its derivative, computed with 50 digits
+    -12.0: (-2.1317785344932147e-32, -2.5578956616748956e-31),
+    -5.0: (-1.4332578593959695e-06, -7.146946001792295e-06),
+    -2.5: (-0.015524163314440337, -0.03761108590814521),
+    -1.0: (-0.15865525393145705, -0.0833154705876863),
+    -0.75: (-0.16997051428265114, 0.0007742782607648957),
+    -0.125: (-0.056282721896235885, 0.4007820643017934),
+    0.0: (0.0, 0.5),
+    0.3: (0.1853734266566858, 0.7323277668271099),
+    1.0: (0.8413447460685429, 1.0833154705876864),
+    2.0: (1.9544997361036416, 1.085231801078197),
+    4.5: (4.4999847104709385, 1.0000685291618563),
+}
+
+
+@pytest.mark.parametrize("place", ["", in_place("")], ids=["apart", "in place"])
+def test_gelu_is_exact_in_float64(place, backend):
+    y, dy = np.transpose(list(GELU.values()))
+    one = make_layer(f'type: "GELU" {place}', [list(GELU)], dtype="float64", device=backend)
+
+    np.testing.assert_allclose(one.forward()[0], y, rtol=1e-14)
+    np.testing.assert_allclose(one.backward(np.ones_like(y))[0], dy, rtol=1e-12)
+
+
+@pytest.mark.parametrize("place", ["", in_place("")], ids=["apart", "in place"])
+def test_gelu_is_right_to_seven_digits_after_the_point_in_float32(place, backend):
+    y, dy = np.transpose(list(GELU.values()))
+    one = make_layer(f'type: "GELU" {place}', [list(GELU)], dtype="float32", device=backend)
+
+    np.testing.assert_allclose(one.forward()[0], y, rtol=2e-7, atol=1e-7)
+    np.testing.assert_allclose(one.backward(np.ones_like(y))[0], dy, rtol=2e-7, atol=1e-7)
+
+
+def test_gelu_of_what_is_not_finite(backend):
+    one = make_layer('type: "GELU"', [[math.inf, -math.inf, math.nan]], device=backend)
+
+    np.testing.assert_array_equal(one.forward()[0], [math.inf, 0, math.nan])
+    np.testing.assert_array_equal(one.backward([1, 1, 1])[0], [1, 0, math.nan])
+
+
 def test_absval(backend):
     one = make_layer('type: "AbsVal"', [[-2.0, 0.0, 3.0]], device=backend)
 
@@ -194,7 +237,7 @@ def test_threshold_is_strict_and_has_no_gradient(backend):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("kind", ["Sigmoid", "TanH", "BNLL", "ELU", "Swish"])
+@pytest.mark.parametrize("kind", ["Sigmoid", "TanH", "BNLL", "ELU", "GELU", "Swish"])
 def test_large_inputs_stay_finite(kind, dtype, backend):
     x = [-1e4, -100.0, 100.0, 1e4]
     one = make_layer(f'type: "{kind}"', [x], dtype=dtype, device=backend)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from demitasse.blob import Blob
-from demitasse.data.datum import array_to_datum
-from demitasse.data.lmdb import write_database, write_lmdb
+from demitasse.data.databases.datum import array_to_datum
+from demitasse.data.databases.lmdb import write_database, write_lmdb
 from demitasse.device import Device
 from demitasse.errors import ConfigError, DataError, NetError, ShapeError
 from demitasse.layers.base import LayerContext

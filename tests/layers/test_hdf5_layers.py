@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from demitasse import Net
-from demitasse.data import hdf5
+from demitasse.data.databases import hdf5
 from demitasse.errors import ConfigError, DataError, ShapeError
 from demitasse.testing import make_layer
 

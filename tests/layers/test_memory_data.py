@@ -5,7 +5,7 @@ import logging
 import numpy as np
 import pytest
 
-from demitasse.data.datum import array_to_datum
+from demitasse.data.databases.datum import array_to_datum
 from demitasse.errors import ConfigError, DataError, ShapeError
 from demitasse.testing import make_layer
 

@@ -8,8 +8,8 @@ import PIL.Image
 import pytest
 
 from demitasse.config import settings
-from demitasse.data.datum import array_to_datum
-from demitasse.data.lmdb import write_lmdb
+from demitasse.data.databases.datum import array_to_datum
+from demitasse.data.databases.lmdb import LmdbCursor, write_lmdb
 from demitasse.errors import ConfigError, DataError
 from demitasse.testing import make_layer
 
@@ -230,3 +230,13 @@ def test_windows_of_broken_pictures_are_skipped(folder):
         assert one.layer.skipped > 0
     finally:
         one.layer.close()
+
+
+def test_a_damaged_database_is_not_a_broken_record(reading, monkeypatch):
+    def damaged(cursor):
+        raise DataError("the LMDB is damaged", "some_lmdb")
+
+    monkeypatch.setattr(LmdbCursor, "next", damaged)
+
+    with pytest.raises(DataError, match="the LMDB is damaged"):
+        reading()

@@ -4,9 +4,9 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from demitasse.data.resize import resize_image
-from demitasse.data.window_cut import Cut, cut_window
-from demitasse.data.window_file import read_window_file
+from demitasse.data.images.resize import resize_image
+from demitasse.data.images.window import Cut, cut_window
+from demitasse.data.sources.window_file import read_window_file
 from demitasse.errors import ConfigError, DataError, ShapeError
 from demitasse.proto import BlobProto, set_floats
 from demitasse.testing import make_layer

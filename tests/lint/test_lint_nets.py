@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from demitasse.data.lmdb import write_database
+from demitasse.data.databases.lmdb import write_database
 from demitasse.lint import Finding, lint
 from demitasse.proto import BlobProto, set_floats, write_binary
 

@@ -7,6 +7,8 @@ import demitasse
 from demitasse import Net, Solver
 from demitasse.errors import ConfigError, PrototxtError, ShapeError, WeightsError
 from demitasse.proto import NetParameter, SolverParameter, parse_text
+from demitasse.weights.formats import FORMATS, write_weights
+from demitasse.weights.read import read_weights
 
 NET = """
 name: "two"
@@ -28,7 +30,7 @@ def values(net):
     return {name: [b.cpu_data().copy() for b in blobs] for name, blobs in net.params.items()}
 
 
-@pytest.fixture(params=["message", "caffemodel", "HDF5"])
+@pytest.fixture(params=["message", "caffemodel", "HDF5", "npz", "safetensors"])
 def saved(request, tmp_path):
     """Give the parameters of a net as a message or a file."""
 
@@ -40,7 +42,11 @@ def saved(request, tmp_path):
             net.save_hdf5(tmp_path / "w.caffemodel.h5")
             return tmp_path / "w.caffemodel.h5"
         net.save(tmp_path / "w.caffemodel")
-        return tmp_path / "w.caffemodel"
+        if request.param == "caffemodel":
+            return tmp_path / "w.caffemodel"
+        file = tmp_path / f"w.caffemodel.{request.param}"
+        write_weights(file, request.param, read_weights(tmp_path / "w.caffemodel"))
+        return file
 
     return save
 
@@ -203,6 +209,40 @@ def test_hdf5_weights_are_matched_by_their_numbers(tmp_path):
 
     with pytest.raises(WeightsError, match="layer 'b' has 2 parameters, the source has 1"):
         scales(FACTOR, FACTOR).load(tmp_path / "w.h5")
+
+
+@pytest.mark.parametrize("kind", ["h5", "npz", "safetensors"])
+def test_an_export_keeps_the_numbers_of_parameters(tmp_path, kind):
+    pytest.importorskip("h5py")
+    offset, file = 'param {} param { name: "offset" }', tmp_path / f"w.{kind}"
+    scales(offset, offset).save_hdf5(tmp_path / "shared.h5")
+
+    write_weights(file, kind, read_weights(tmp_path / "shared.h5"))
+
+    assert not scales(offset, offset).load(file).missing
+
+
+def test_a_caffemodel_cannot_leave_a_parameter_out(tmp_path):
+    weights = {"one": {1: np.ones(3, np.float32)}}
+
+    with pytest.raises(WeightsError, match="layer 'one' has only the parameters 1"):
+        write_weights(tmp_path / "w.caffemodel", "caffemodel", weights)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_parameters_in_four_axes_fit_as_in_old_files(tmp_path, kind):
+    net, weights = net_of(), {}
+    for name, arrays in values(net).items():
+        four = [a.reshape((1,) * (4 - a.ndim) + a.shape) for a in arrays]
+        weights[name] = dict(enumerate(four))
+    write_weights(tmp_path / f"w.{kind}", kind, weights)
+    other = net_of(seed=2)
+
+    other.load(tmp_path / f"w.{kind}")
+
+    for name, arrays in values(net).items():
+        for mine, theirs in zip(values(other)[name], arrays, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
 
 
 def test_hdf5_weights_with_a_gap_are_refused(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from demitasse.data.db import open_db, records
+from demitasse.data.databases.database import open_db, records
 from demitasse.proto import Datum
 
 

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from demitasse import pycaffe
 from demitasse.backends.kernels import language
 from demitasse.backends.numpy.steps import activation
+from demitasse.cli.root import cli
 from demitasse.config import TABLE
 from demitasse.device import set_device
 
@@ -98,3 +100,41 @@ def test_every_setting_is_documented():
     documented = re.findall(r"^\| `(\w+)` \| [^|]+ \| [^|]+ \|$", text, re.MULTILINE)
 
     assert [name for name in documented if name in TABLE] == list(TABLE)
+
+
+def fenced_blocks(name: str) -> list[tuple[str, str]]:
+    """The fenced blocks of a text in order: the rest of their first line, and their contents."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    return re.findall(r"^```(\S[^\n]*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def follow(name: str) -> dict[str, object]:
+    """Do what a text says: run its Python and its commands, and write the files it shows."""
+    names: dict[str, object] = {}
+    for kind, content in fenced_blocks(name):
+        if kind == "python":
+            exec(compile(content, name, "exec"), names)
+        elif kind == "bash":
+            for line in content.splitlines():
+                program, *arguments = line.split()
+                assert program == "demitasse"
+                assert CliRunner().invoke(cli, arguments).exit_code == 0, line
+        elif found := re.search(r'title="(.+)"', kind):
+            Path(found[1]).write_text(content)
+    return names
+
+
+def test_own_images_lead_to_a_net_that_knows_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    names = follow("docs/own-images.md")
+
+    assert names["probabilities"].shape == (24, 3)
+    assert names["right"] > 0.8
+    assert names["batch"] == (16, 3, 32, 32)
+
+
+def test_a_database_of_ones_own_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    assert follow("docs/data.md")["written"] == 100

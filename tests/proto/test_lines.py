@@ -2,15 +2,7 @@
 
 import pytest
 
-from demitasse.proto import (
-    NetParameter,
-    carry_lines,
-    keep_lines,
-    line_of_layer,
-    lines,
-    origin_of_layer,
-    read_net_params,
-)
+from demitasse.proto import NetParameter, ReadNet, read_net
 
 V0 = """\
 name: "old"
@@ -30,13 +22,13 @@ def read(tmp_path):
     def make(text):
         path = tmp_path / "net.prototxt"
         path.write_text(text)
-        return read_net_params(path)
+        return read_net(path)
 
     return make
 
 
 def lines_of(net):
-    return {layer.name: line_of_layer(net, i) for i, layer in enumerate(net.layer)}
+    return {layer.name: line for layer, line in zip(net.message.layer, net.lines, strict=True)}
 
 
 def test_current_layers_know_their_lines(read):
@@ -52,43 +44,12 @@ def test_lines_survive_the_upgrade_of_the_oldest_format(read):
 def test_the_origin_names_the_file(read, tmp_path):
     net = read("layer { name: 'a' }")
 
-    assert origin_of_layer(net, 0) == f"{tmp_path / 'net.prototxt'}:1"
+    assert net.origin(0) == f"{tmp_path / 'net.prototxt'}:1"
 
 
 def test_what_was_not_read_from_a_file_has_no_lines(read):
-    net = read("layer { name: 'a' }")
+    net = read("input: 'x' input_dim: [1, 1, 2, 2] layer { name: 'a' }")
+    made = ReadNet(NetParameter(layer=[{}]), "solver.prototxt:3: net_param")
 
-    assert line_of_layer(net, 1) is None
-    assert line_of_layer(net, -1) is None
-    assert line_of_layer(NetParameter(layer=[{}]), 0) is None
-    assert origin_of_layer(NetParameter(layer=[{}]), 0) == ""
-
-
-def test_a_copy_and_a_selection_can_inherit(read):
-    net = read("layer { name: 'a' }\nlayer { name: 'b' }\nlayer { name: 'c' }")
-    copy, part = NetParameter(), NetParameter(layer=[net.layer[2], net.layer[0]])
-    copy.CopyFrom(net)
-
-    carry_lines(net, copy)
-    carry_lines(net, part, [2, 0])
-
-    assert lines_of(copy) == {"a": 1, "b": 2, "c": 3}
-    assert lines_of(part) == {"c": 3, "a": 1}
-
-
-def test_nothing_is_inherited_from_a_net_without_lines():
-    old, new = NetParameter(), NetParameter(layer=[{}])
-
-    carry_lines(old, new)
-
-    assert line_of_layer(new, 0) is None
-
-
-def test_only_the_nets_read_last_are_remembered():
-    nets = [NetParameter(layer=[{}]) for _ in range(lines.KEPT + 1)]
-
-    for i, net in enumerate(nets):
-        keep_lines(net, "f", [i])
-
-    assert line_of_layer(nets[0], 0) is None
-    assert [line_of_layer(net, 0) for net in nets[1:]] == list(range(1, lines.KEPT + 1))
+    assert net.origin(2) == ""
+    assert made.origin(0) == ""

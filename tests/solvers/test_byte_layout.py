@@ -8,8 +8,8 @@ from goldens import GOLDENS
 from google.protobuf.descriptor import FieldDescriptor
 
 from demitasse import Net, Solver
-from demitasse.data.lmdb import write_database
-from demitasse.data.mean import compute_mean
+from demitasse.data.databases.lmdb import write_database
+from demitasse.data.transform.mean import compute_mean
 from demitasse.proto import (
     BlobProto,
     NetParameter,

@@ -17,7 +17,7 @@ from demitasse.solvers import read_state
 @pytest.fixture(scope="module")
 def mnist(reference_data, tmp_path_factory):
     """MNIST as the databases that Caffe's example makes."""
-    from demitasse.data.mnist import convert
+    from demitasse.data.databases.mnist import convert
 
     folder = tmp_path_factory.mktemp("mnist")
     convert(reference_data / "data" / "mnist", folder)

@@ -47,6 +47,7 @@ extern "C" void shim_stand(unsigned int thread, unsigned int threads, unsigned i
   gridDim.x = blocks;
 }
 
+using std::erfc;
 using std::exp;
 using std::log;
 using std::pow;

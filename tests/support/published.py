@@ -7,12 +7,12 @@ import h5py
 import numpy as np
 
 from demitasse import Solver
-from demitasse.data.lmdb import write_database, write_lmdb
-from demitasse.data.mnist import read_mnist
+from demitasse.data.databases.lmdb import write_database, write_lmdb
+from demitasse.data.databases.mnist import read_mnist
 from demitasse.proto import BlobProto, Datum, LayerParameter, NetParameter, SolverParameter
-from demitasse.proto.arrays import set_floats
 from demitasse.proto.read import read_net_params
 from demitasse.proto.write import write_binary
+from demitasse.proto.zero_copy.arrays import set_floats
 
 
 @dataclass

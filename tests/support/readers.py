@@ -16,15 +16,15 @@ import PIL.Image
 from google.protobuf.message import Message
 
 from demitasse import Net, Solver, load_weights
-from demitasse.data._leveldb_files import unsnap
-from demitasse.data.datum import array_to_datum
-from demitasse.data.db import open_db, records
-from demitasse.data.hdf5 import Hdf5File
-from demitasse.data.image_list import read_image_list
-from demitasse.data.mean import read_mean
-from demitasse.data.mnist import read_idx
-from demitasse.data.stacker import Stacker
-from demitasse.data.window_file import read_window_file
+from demitasse.data.databases._leveldb_files import unsnap
+from demitasse.data.databases.database import open_db, records
+from demitasse.data.databases.datum import array_to_datum
+from demitasse.data.databases.hdf5 import Hdf5File
+from demitasse.data.databases.mnist import read_idx
+from demitasse.data.sources.image_list import read_image_list
+from demitasse.data.sources.stacker import Stacker
+from demitasse.data.sources.window_file import read_window_file
+from demitasse.data.transform.mean import read_mean
 from demitasse.errors import DataError, DemitasseError
 from demitasse.lint import lint
 from demitasse.proto import (
@@ -39,7 +39,7 @@ from demitasse.proto import (
     read_solver_params,
     set_floats,
 )
-from demitasse.proto import cut as cut_module
+from demitasse.proto.zero_copy import read as read_module
 
 LAYERS = """
 layer { name: "data" type: "DummyData" top: "x" top: "y"
@@ -204,11 +204,11 @@ def _weights_readers(folder: Path, solver: Solver) -> Iterator[Reader]:
 
     def cut(call: Call) -> Call:
         def with_small_arrays(content: bytes) -> None:
-            large, cut_module.LARGE = cut_module.LARGE, 16
+            large, read_module.LARGE = read_module.LARGE, 16
             try:
                 call(content)
             finally:
-                cut_module.LARGE = large
+                read_module.LARGE = large
 
         return with_small_arrays
 

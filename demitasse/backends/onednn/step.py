@@ -13,7 +13,7 @@ __all__ = ["FusedStep", "OnednnStep", "Runnable", "called", "decline_in_place"]
 
 O = TypeVar("O", bound=Op)  # noqa: E741 - the type of the operation
 
-TITLES = {"relu": "ReLU", "tanh": "TanH", "sigmoid": "Sigmoid"}
+TITLES = {"gelu": "GELU", "relu": "ReLU", "tanh": "TanH", "sigmoid": "Sigmoid"}
 
 
 class Runnable(Protocol):

@@ -34,7 +34,7 @@ def command(database: Path, out: Path | None, backend: str, as_json: bool) -> No
     import numpy as np
 
     from demitasse.atomic import atomic_write
-    from demitasse.data.mean import compute_mean
+    from demitasse.data.transform.mean import compute_mean
     from demitasse.proto import floats, write_binary
 
     mean = compute_mean(database, backend.upper())

@@ -27,7 +27,7 @@ def mnist(source: Path, out: Path | None, overwrite: bool, as_json: bool) -> Non
     SOURCE is the folder with MNIST's four files, gzipped or not; OUT, by default the same, is where
     the databases go.
     """
-    from demitasse.data.mnist import convert
+    from demitasse.data.databases.mnist import convert
 
     written = convert(source, out, overwrite=overwrite)
     if as_json:

@@ -16,7 +16,7 @@ from demitasse.cli.verb import Verb
 if TYPE_CHECKING:
     from demitasse.cli.weight_diff import WeightsDifference
 
-KINDS = ["npz", "h5", "safetensors", "caffemodel"]
+FORMATS = ["npz", "h5", "safetensors", "caffemodel"]
 
 
 @click.group()
@@ -29,9 +29,9 @@ def command() -> None:
 @json_option
 def list_weights(file: Path, as_json: bool) -> None:
     """List the parameters in FILE."""
-    from demitasse.cli.weight_files import read_weights
+    from demitasse.weights.read import load_weights
 
-    weights = read_weights(file)
+    weights = load_weights(file)
     rows = [
         (layer, i, " ".join(map(str, array.shape)), array.dtype.name, array.size)
         for layer, arrays in weights.items()
@@ -56,7 +56,7 @@ def list_weights(file: Path, as_json: bool) -> None:
 @click.option(
     "--to",
     "kind",
-    type=click.Choice(KINDS),
+    type=click.Choice(FORMATS),
     help="Kind of OUT; by default the one its ending names.",
 )
 def export(file: Path, out: Path, kind: str | None) -> None:
@@ -65,11 +65,12 @@ def export(file: Path, out: Path, kind: str | None) -> None:
     In npz and safetensors files a parameter is called LAYER/INDEX; in HDF5 files it is where Caffe
     puts it.
     """
-    from demitasse.cli.weight_files import read_weights, write_weights
+    from demitasse.weights.formats import write_weights
+    from demitasse.weights.read import read_weights
 
     kind = kind or out.suffix[1:]
-    if kind not in KINDS:
-        message = f"the ending of {out} is none of {', '.join(KINDS)}; say which with --to"
+    if kind not in FORMATS:
+        message = f"the ending of {out} is none of {', '.join(FORMATS)}; say which with --to"
         raise click.UsageError(message)
     weights = read_weights(file)
     write_weights(out, kind, weights)
@@ -97,9 +98,9 @@ def diff(
     Exits with 1 when they differ by more than --rtol.
     """
     from demitasse.cli.weight_diff import weights_difference
-    from demitasse.cli.weight_files import read_weights
+    from demitasse.weights.read import load_weights
 
-    result = weights_difference(read_weights(first), read_weights(second))
+    result = weights_difference(load_weights(first), load_weights(second))
     if as_json:
         print_json({"within_rtol": result.within(rtol), **asdict(result)})
     else:

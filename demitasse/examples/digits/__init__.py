@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from demitasse.config import settings
-from demitasse.data.lmdb import write_database
+from demitasse.data.databases.lmdb import write_database
 from demitasse.errors import ConfigError
 from demitasse.solvers import Solver
 

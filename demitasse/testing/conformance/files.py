@@ -59,7 +59,7 @@ class Tried:
 
 
 def _database() -> None:
-    from demitasse.data.lmdb import write_database
+    from demitasse.data.databases.lmdb import write_database
 
     pictures = ((np.moveaxis(p, 2, 0).copy(), i) for i, p in enumerate(PICTURES))
     write_database(Path("records"), pictures)

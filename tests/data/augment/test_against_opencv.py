@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from demitasse.data.augment.colors import (
+from demitasse.data.images.colors import (
     bgr_to_gray,
     bgr_to_hsv,
     bgr_to_lab,
@@ -11,9 +11,9 @@ from demitasse.data.augment.colors import (
     hsv_to_bgr,
     ycrcb_to_bgr,
 )
-from demitasse.data.augment.histogram import equalize, equalize_parts
-from demitasse.data.augment.interpolate import interpolate
-from demitasse.data.augment.noise import blur, erode
+from demitasse.data.images.histogram import equalize, equalize_parts
+from demitasse.data.images.interpolate import interpolate
+from demitasse.data.transform.augment.noise import blur, erode
 
 cv2 = pytest.importorskip("cv2", reason="OpenCV is not installed")
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from google.protobuf import text_format
 
-from demitasse.data.augment.augmenter import Augmenter
-from demitasse.data.augment.colors import bgr_to_hsv
-from demitasse.data.augment.draws import WORDS, Choice
 from demitasse.data.broken import RecordError
-from demitasse.data.datum import array_to_datum
-from demitasse.data.random import RecordRandom
-from demitasse.data.transformer import DataTransformer
+from demitasse.data.databases.datum import array_to_datum
+from demitasse.data.images.colors import bgr_to_hsv
+from demitasse.data.transform.augment.augmenter import Augmenter
+from demitasse.data.transform.augment.draws import WORDS, Choice
+from demitasse.data.transform.random import RecordRandom
+from demitasse.data.transform.transformer import DataTransformer
 from demitasse.errors import ConfigError, ShapeError
 from demitasse.proto import TransformationParameter
 

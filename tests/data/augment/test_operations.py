@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from demitasse.data.augment.colors import bgr_to_hsv, bgr_to_lab, bgr_to_ycrcb, hsv_to_bgr
-from demitasse.data.augment.colors import ycrcb_to_bgr as from_ycrcb
-from demitasse.data.augment.draws import WORDS, Choice, Draws
-from demitasse.data.augment.histogram import equalize, equalize_parts
-from demitasse.data.augment.interpolate import MODES, interpolate
-from demitasse.data.augment.noise import blur, erode, recompress
+from demitasse.data.images.colors import bgr_to_hsv, bgr_to_lab, bgr_to_ycrcb, hsv_to_bgr
+from demitasse.data.images.colors import ycrcb_to_bgr as from_ycrcb
+from demitasse.data.images.histogram import equalize, equalize_parts
+from demitasse.data.images.interpolate import MODES, interpolate
+from demitasse.data.transform.augment.draws import WORDS, Choice, Draws
+from demitasse.data.transform.augment.noise import blur, erode, recompress
 
 SIDES = st.integers(1, 12)
 

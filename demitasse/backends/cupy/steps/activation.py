@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from demitasse.backends import ops
+from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.step import GpuStep
 from demitasse.backends.step import Declined, Operands
@@ -10,10 +11,11 @@ from demitasse.backends.step import Declined, Operands
 __all__ = ["FUNCTIONS", "ActivationStep"]
 
 FUNCTIONS = {
-    # function: kernel, and whether its gradient is computed from x rather than from y
-    "relu": ("relu", True),
-    "sigmoid": ("sigmoid", False),
-    "tanh": ("hyperbolic_tangent", False),
+    # function: kernel, and what its gradient is computed from
+    "gelu": ("gelu", "input"),
+    "relu": ("relu", "bottom"),  # its input, or in place its result: both are above 0 together
+    "sigmoid": ("sigmoid", "result"),
+    "tanh": ("hyperbolic_tangent", "result"),
 }
 
 
@@ -28,19 +30,27 @@ class ActivationStep(GpuStep[ops.Activation]):
         if op.function not in FUNCTIONS:
             message = f"{op.function}; there are kernels for {', '.join(FUNCTIONS)}"
             raise Declined(message)
-        name, self.from_bottom = FUNCTIONS[op.function]
+        name, self.gradient_from = FUNCTIONS[op.function]
+        self.keeps_input = self.gradient_from == "input" and at.loses_input
         numbers = tuple(float(p) for p in op.parameters)
         each, gradient = engine.each, f"{name}_gradient"
         self._forward = each("activation", name, op.dtype, op.count, *numbers)
         self._backward = each("activation", gradient, op.dtype, op.count, *numbers)
+        self._keep = each("elementwise", "scaled", op.dtype, op.count, 1.0)
 
     def forward(self) -> None:
         x = self.at.bottom[0].read()
+        if self.keeps_input:
+            self._keep(x, self.at.saved("input", self.at.bottom[0].shape).buffer())
         self._forward(x, self.at.top[0].buffer())
 
     def backward(self) -> None:
         bottom, top = self.at.bottom[0], self.at.top[0]
         if self.at.propagate_down[0]:
-            known = bottom.read() if self.from_bottom else top.read()
-            dy = top.read_diff()
-            self._backward(known, dy, bottom.diff_buffer())
+            self._backward(self._known(), top.read_diff(), bottom.diff_buffer())
+
+    def _known(self) -> Array:
+        """Return what the gradient is computed from."""
+        if self.keeps_input:
+            return self.at.saved("input", self.at.bottom[0].shape).read()
+        return (self.at.top if self.gradient_from == "result" else self.at.bottom)[0].read()

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from demitasse.backends import ops
+from demitasse.backends import normal, ops
 from demitasse.backends.numpy.engine import Engine
 from demitasse.backends.numpy.step import HostStep
 from demitasse.backends.step import Declined, Operands
 
 __all__ = ["FUNCTIONS", "activation"]
+
+PART = 16384
+"""Elements: a handful of such arrays lies in the second cache."""
 
 
 class ReLUStep(HostStep[ops.Activation]):
@@ -34,7 +39,39 @@ class ReLUStep(HostStep[ops.Activation]):
             np.multiply(dy, passed, out=self.at.bottom[0].diff_buffer())
 
 
-FUNCTIONS: dict[str, type[HostStep[ops.Activation]]] = {"relu": ReLUStep}
+class GELUStep(HostStep[ops.Activation]):
+    """y = x Phi(x), in place or not, in parts whose temporaries stay in the caches."""
+
+    def forward(self) -> None:
+        at = self.at
+        x = at.bottom[0].read()
+        if at.loses_input:
+            kept = at.saved("input", x.shape).buffer()
+            kept[...] = x
+            x = kept
+        y = at.top[0].buffer().reshape(-1)
+        for part, values in _parts(x):
+            y[part] = normal.gelu(np, values)
+
+    def backward(self) -> None:
+        at = self.at
+        if at.propagate_down[0]:
+            bottom = at.bottom[0]
+            x = at.saved("input", bottom.shape).read() if at.loses_input else bottom.read()
+            dy, dx = at.top[0].read_diff().reshape(-1), bottom.diff_buffer().reshape(-1)
+            for part, values in _parts(x):
+                np.multiply(dy[part], normal.gelu_slope(np, values), out=dx[part])
+
+
+def _parts(x: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+    """Yield places among all elements and what is there. Shapes: any -> (PART,) or less."""
+    flat = x.reshape(-1)
+    for start in range(0, flat.size, PART):
+        part = slice(start, start + PART)
+        yield part, flat[part]
+
+
+FUNCTIONS: dict[str, type[HostStep[ops.Activation]]] = {"relu": ReLUStep, "gelu": GELUStep}
 
 
 def activation(engine: Engine, op: ops.Activation, at: Operands) -> HostStep[ops.Activation]:

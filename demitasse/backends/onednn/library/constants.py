@@ -30,6 +30,7 @@ class Algorithm(IntEnum):
     SQRT = 0x25
     LINEAR = 0x26
     LOGISTIC = 0x29
+    GELU = 0x31  # the exact one
     TANH_FROM_DST = 0x101
     LOGISTIC_FROM_DST = 0x104
     POOL_MAX = 0x1FF

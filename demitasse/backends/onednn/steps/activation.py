@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import ClassVar
 
 from demitasse.backends import ops
 from demitasse.backends.onednn.library import attributes
@@ -12,30 +13,34 @@ from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.ports import Call, Reader, Writer
-from demitasse.backends.onednn.step import OnednnStep
-from demitasse.backends.step import Declined, Operands
+from demitasse.backends.onednn.step import OnednnStep, called
+from demitasse.backends.step import Declined, Operand, Operands
 
 __all__ = ["FUNCTIONS", "ActivationStep", "post_op"]
 
 
 @dataclass(frozen=True)
 class Function:
-    """How oneDNN computes a function and its gradient from the result.
+    """How oneDNN computes a function and its gradient.
 
     Attributes:
         forward: The algorithm.
         backward: The algorithm of the gradient.
-        role: As what the gradient takes the result. A rectifier takes it for its input, which has
-            the same sign.
+        role: What the gradient takes: the input, SRC, or the result, DST.
+        same_sign: Whether the result can stand for the input, as with a rectifier, whose gradient
+            asks for the sign alone. Otherwise a gradient from the input keeps it in place.
     """
 
     forward: Algorithm
     backward: Algorithm
     role: Arg
+    same_sign: bool = False
 
 
 FUNCTIONS = {
-    "relu": Function(Algorithm.RELU, Algorithm.RELU, Arg.SRC),
+    # takes 1 + erf, so it is right to 1e-6 of 1, not in the last digits of its tail
+    "gelu": Function(Algorithm.GELU, Algorithm.GELU, Arg.SRC),
+    "relu": Function(Algorithm.RELU, Algorithm.RELU, Arg.SRC, same_sign=True),
     "tanh": Function(Algorithm.TANH, Algorithm.TANH_FROM_DST, Arg.DST),
     "sigmoid": Function(Algorithm.LOGISTIC, Algorithm.LOGISTIC_FROM_DST, Arg.DST),
 }
@@ -50,13 +55,28 @@ def post_op(then: ops.Activation) -> attributes.Function:
         Declined: It is not one of them.
     """
     if then.function != "relu" or any(then.parameters):
-        message = f"{then.function} runs by itself; oneDNN appends ReLU without a slope"
+        message = f"{called(then)} runs by itself; oneDNN appends ReLU without a slope"
         raise Declined(message)
     return (Algorithm.RELU, 0.0, 0.0)
 
 
+class Copy:
+    """What is read, kept in the same layout, for it is overwritten next."""
+
+    workspace = 0
+    implementations: ClassVar[list[str]] = []
+
+    def __init__(self, engine: Engine, source: Reader, target: Operand) -> None:
+        self.engine, self.source = engine, source
+        self.target = Writer(source.role, target, source.layout)
+
+    def __call__(self) -> None:
+        layout = self.source.layout
+        self.engine.reorder(self.source.array(), layout, self.target.array(), layout)
+
+
 class ActivationStep(OnednnStep[ops.Activation]):
-    """y = f(x); the gradient needs y alone, so running in place costs nothing."""
+    """y = f(x). In place, a copy of x is kept where the gradient needs it rather than y."""
 
     def __init__(self, engine: Engine, op: ops.Activation, at: Operands) -> None:
         super().__init__(engine, op, at)
@@ -68,6 +88,11 @@ class ActivationStep(OnednnStep[ops.Activation]):
         if op.function == "relu" and self.slope < 0:
             message = f"slope {self.slope:g}; the gradient is known from the result for 0 and more"
             raise Declined(message)
+        takes_input = self.function.role is Arg.SRC
+        self.known = at.bottom[0] if takes_input else at.top[0]
+        self.keeps_input = takes_input and at.loses_input and not self.function.same_sign
+        if self.keeps_input:
+            self.known = at.saved("input", at.bottom[0].shape).blob
 
     def prepare(self) -> None:
         shape = self.at.top[0].shape
@@ -81,7 +106,6 @@ class ActivationStep(OnednnStep[ops.Activation]):
 
     def _prepare(self, layout: Layout) -> None:
         at = self.at
-        # in backward the data is y, which also gives the layout of the gradient
         algorithm = self.function.backward if at.backward else self.function.forward
         found = self.engine.describe(
             "eltwise_forward",
@@ -93,8 +117,10 @@ class ActivationStep(OnednnStep[ops.Activation]):
             0.0,
             self.engine.attributes,
         )
-        ports = [Reader(Arg.SRC, at.bottom[0], layout), Writer(Arg.DST, at.top[0], layout)]
-        self.forward_calls = [Call(self.engine, found, ports)]
+        source = Reader(Arg.SRC, at.bottom[0], layout)
+        call = Call(self.engine, found, [source, Writer(Arg.DST, at.top[0], layout)])
+        keep = [Copy(self.engine, source, self.known)] if self.keeps_input else []
+        self.forward_calls = [*keep, call]
         self.hint, self.layout = found, layout
 
     def prepare_backward(self) -> None:
@@ -113,10 +139,8 @@ class ActivationStep(OnednnStep[ops.Activation]):
             self.engine.attributes,
         )
         bottom = at.bottom[0]
-        # a later layer may overwrite the result, and what a rectifier looks at is its input
-        kept = bottom if self.function.role is Arg.SRC else at.top[0]
         ports = [
-            Reader(self.function.role, kept, layout),
+            Reader(self.function.role, self.known, layout),
             Reader(Arg.DIFF_DST, at.top[0], layout, diff=True),
             Writer(Arg.DIFF_SRC, bottom, layout, diff=True),
         ]

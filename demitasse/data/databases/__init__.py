@@ -1,0 +1,1 @@
+"""Databases and other files of records, and the records themselves."""

@@ -1,0 +1,130 @@
+"""Databases of records: what the data layers and tools need of one, and how one is opened.
+
+Source: Caffe, ``include/caffe/util/db.hpp``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Literal, Protocol
+
+from demitasse.errors import ConfigError
+
+__all__ = [
+    "BACKENDS",
+    "Cursor",
+    "Database",
+    "Mode",
+    "Raw",
+    "Transaction",
+    "open_db",
+    "printable",
+    "records",
+    "what_is_there",
+]
+
+Raw = bytes | memoryview
+"""The contents of a record as a database gives them."""
+
+Mode = Literal["read", "write", "new"]
+"""``read``, ``write`` (add to what is there) or ``new`` (refused when something is there)."""
+
+BACKENDS = {"LMDB": "demitasse.data.databases.lmdb", "LEVELDB": "demitasse.data.databases.leveldb"}
+"""Backend of ``data_param`` -> the module whose ``open_database`` opens it."""
+
+
+class Cursor(Protocol):
+    """A place in a database, whose records are in the order of their keys' bytes.
+
+    What ``value`` gives may be memory of the database itself: it is dead when the cursor or the
+    database is closed.
+    """
+
+    def seek_to_first(self) -> None:
+        """Go to the first record."""
+
+    def next(self) -> None:
+        """Go to the next record; beyond the last one the cursor is not valid."""
+
+    def key(self) -> bytes:
+        """Return the key of the current record."""
+
+    def value(self) -> Raw:
+        """Return the contents of the current record."""
+
+    def valid(self) -> bool:
+        """Whether there is a current record."""
+
+    def close(self) -> None:
+        """Let go of the database."""
+
+
+class Transaction(Protocol):
+    """Records that are written together."""
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Add a record, or replace the one of that key."""
+
+    def commit(self) -> None:
+        """Write what was put since the last commit."""
+
+
+class Database(Protocol):
+    """An open database."""
+
+    path: Path
+
+    def new_cursor(self) -> Cursor:
+        """Return a cursor at the first record."""
+
+    def new_transaction(self) -> Transaction:
+        """Return a way to add records."""
+
+    def close(self) -> None:
+        """Close it; its cursors and what they gave are dead then."""
+
+
+def open_db(source: str | Path, backend: str = "LMDB", mode: Mode = "read") -> Database:
+    """Open the database at ``source``.
+
+    Args:
+        source: Its folder (or, for an LMDB, its one file).
+        backend: ``"LMDB"`` or ``"LEVELDB"``.
+        mode: What it is opened for.
+
+    Raises:
+        ConfigError: There is no such backend, or it cannot do that.
+        DataError: It cannot be opened; says what was found there.
+    """
+    if backend not in BACKENDS:
+        message = f"unknown database backend {backend!r}; known are {', '.join(BACKENDS)}"
+        raise ConfigError(message)
+    database: Database = import_module(BACKENDS[backend]).open_database(Path(source), mode)
+    return database
+
+
+def what_is_there(path: Path, wanted: str) -> str:
+    """Say why ``path`` cannot be opened as a database of the backend ``wanted``."""
+    if not path.exists():
+        return f"there is no such database (looked for in {Path.cwd()})"
+    marks = {"data.mdb": "LMDB", "CURRENT": "LEVELDB"}
+    for mark, backend in marks.items():
+        if backend != wanted and (path / mark).exists():
+            return f"this is not {wanted} but {backend}; write 'backend: {backend}' in data_param"
+    mark = next(file for file, backend in marks.items() if backend == wanted)
+    return f"there is no {wanted} database here: the folder has no {mark}"
+
+
+def records(cursor: Cursor) -> Iterator[tuple[bytes, Raw]]:
+    """Yield (key, value) of every record from the first to the last."""
+    cursor.seek_to_first()
+    while cursor.valid():
+        yield cursor.key(), cursor.value()
+        cursor.next()
+
+
+def printable(key: bytes) -> str:
+    """Return a key as messages show it."""
+    return key.decode("utf-8", "backslashreplace")

@@ -1,0 +1,1 @@
+"""Images as arrays (C, H, W): decoding, sizes, colours."""

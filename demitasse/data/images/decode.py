@@ -1,0 +1,125 @@
+"""Pictures: JPEG, PNG and other files, decoded to the arrays OpenCV would give Caffe.
+
+Pillow does the decoding; it is imported when the first picture is met. A JPEG decoder is free to
+round as it likes, so single grey levels can differ from what another one gives.
+
+Source: Caffe, ``src/caffe/util/io.cpp`` (``DecodeDatumToCVMat``) and OpenCV's ``imdecode``.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from demitasse.errors import DataError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+__all__ = ["Color", "decode_image", "read_image"]
+
+FORMATS = ("BMP", "DIB", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "SUN", "TIFF", "WEBP")
+"""What OpenCV reads. Pillow knows more, among them EPS, for which it would start Ghostscript."""
+
+ROOM, GROWTH = 1 << 26, 2048
+"""A picture may take so many bytes, and where its file is large so many for each of its bytes."""
+
+Color = Literal["native", "color", "gray", "indices"]
+"""Channels to decode to: those of the file, always BGR, always one, or the numbers of a palette's
+colours, which is how label images are stored (one channel where there is no palette).
+"""
+
+
+def decode_image(content: bytes | memoryview, color: Color = "native") -> np.ndarray:
+    """Decode the bytes of a picture file.
+
+    Pictures in colour come in the order blue, green, red (and alpha, where a file has it and
+    ``color`` is native). Unless it is native, the picture is turned upright as its EXIF says.
+
+    Args:
+        content: The file's bytes.
+        color: Which channels are wanted.
+
+    Returns:
+        The pixels, uint8. Shape: (C, H, W).
+
+    Raises:
+        DataError: Pillow is not installed, or this is not a picture it can decode, or one far
+            larger than its file.
+    """
+    try:
+        import PIL.Image
+        import PIL.ImageOps
+    except ImportError:
+        message = "decoding pictures needs Pillow; run: pip install demitasse[image]"
+        raise DataError(message) from None
+    try:
+        PIL.Image.init()
+        known = [name for name in FORMATS if name in PIL.Image.OPEN]
+        with PIL.Image.open(io.BytesIO(content), formats=known) as image:
+            _need_room(image, len(content))
+            if color == "gray":
+                # A JPEG stores brightness as a channel of its own; other files ignore this.
+                image.draft("L", image.size)
+            upright: Image = image
+            if color != "native" and "exif" in image.info:
+                upright = PIL.ImageOps.exif_transpose(image)
+            return _planes(upright.convert(_mode(upright, color)))
+    except (*DAMAGE, PIL.Image.DecompressionBombError) as error:
+        message = f"cannot be decoded as a picture: {error}"
+        raise DataError(message) from error
+
+
+def read_image(path: Path, color: Color = "native") -> np.ndarray:
+    """Decode a picture file; see ``decode_image``. Shape: (C, H, W), uint8.
+
+    Raises:
+        DataError: It cannot be read or decoded.
+    """
+    try:
+        return decode_image(path.read_bytes(), color)
+    except OSError as error:
+        raise DataError(error.strerror or str(error), str(path)) from error
+    except DataError as error:
+        raise DataError(error.message, str(path)) from error
+
+
+DAMAGE = (OSError, EOFError, ValueError, SyntaxError, TypeError, LookupError, struct.error, Warning)
+"""What Pillow raises for damaged files; warnings only where Python is told to raise them."""
+
+
+def _need_room(image: Image, size: int) -> None:
+    """Refuse a picture that a file of so many bytes cannot hold, before it is decoded."""
+    bytes_needed = image.width * image.height * 4
+    if bytes_needed > max(ROOM, GROWTH * size):
+        message = f"{image.width} x {image.height} pixels in {size} bytes cannot be"
+        raise ValueError(message)
+
+
+def _mode(image: Image, color: Color) -> str:
+    """Return the Pillow mode whose channels OpenCV would give."""
+    if color == "gray":
+        return "L"
+    if color == "color":
+        return "RGB"
+    if image.mode.startswith(("I", "F")):
+        message = f"a picture of type {image.mode} has no 8-bit pixels; only those can be used"
+        raise ValueError(message)
+    if color == "indices" and image.mode == "P":
+        return "P"
+    if color == "indices" or image.mode in {"1", "L"}:
+        return "L"
+    has_alpha = image.mode in {"RGBA", "LA", "PA"} or "transparency" in image.info
+    return "RGBA" if has_alpha else "RGB"
+
+
+def _planes(image: Image) -> np.ndarray:
+    pixels = np.asarray(image)  # (H, W) or (H, W, C)
+    if pixels.ndim == 2:
+        return pixels[None]
+    pixels = pixels[:, :, [2, 1, 0, 3]] if pixels.shape[2] == 4 else pixels[:, :, ::-1]
+    return pixels.transpose(2, 0, 1)  # (C, H, W)

@@ -1,0 +1,125 @@
+"""What every source of batches is, and where in its records it begins.
+
+A source is made anew for a position and goes on from there; it is closed when another position is
+wanted. It runs ahead of the net, so how far the *net* has come is not asked of the source: it is
+written in each batch, and a snapshot takes it from the batch in use.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from demitasse.data.broken import Broken
+
+__all__ = ["ALONE", "Batch", "BatchSource", "Reading", "Shape", "Shard"]
+
+Shape = tuple[int, ...]
+
+HostMemory = Callable[[int, str], np.ndarray]
+"""``empty_host`` of a backend: one-dimensional host memory by size and dtype."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The share of one rank in the records: of ``ranks`` in a row, the one in place ``rank``.
+
+    Attributes:
+        rank: From 0.
+        ranks: How many there are.
+    """
+
+    rank: int = 0
+    ranks: int = 1
+
+    def numbers(self, position: int, count: int) -> range:
+        """Return the numbers of this rank's next records after all ranks have used ``position``."""
+        first = position + self.rank
+        return range(first, first + count * self.ranks, self.ranks)
+
+
+ALONE = Shard()
+"""The share of one that reads every record."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Where a source begins, which share of the records it takes, and what it leaves out.
+
+    Attributes:
+        position: Records that all ranks together have used before.
+        shard: The share of this rank.
+        whole_epochs: Whether to begin with the first record, and to end a batch with the last one.
+        broken: What becomes of records that cannot be used.
+    """
+
+    position: int = 0
+    shard: Shard = ALONE
+    whole_epochs: bool = False
+    broken: Broken = field(default_factory=Broken)
+
+
+class Batch:
+    """Host memory for one batch, used again and again.
+
+    Args:
+        memory: Where memory comes from.
+        dtype: Of all its arrays.
+
+    Attributes:
+        arrays: What goes to each top.
+        position: Records consumed by all ranks up to and including this batch.
+        skipped: Broken records that were skipped until then.
+        last: Whether the last record of all is the last one of this batch, for sources that end a
+            batch there.
+    """
+
+    def __init__(self, memory: HostMemory, dtype: str) -> None:
+        self.arrays: list[np.ndarray] = []
+        self.position = self.skipped = 0
+        self.last = False
+        self._memory, self._dtype = memory, dtype
+        self._flat: list[np.ndarray] = []
+
+    def array(self, index: int, shape: Shape) -> np.ndarray:
+        """Return the array for top ``index``, to be overwritten completely."""
+        size = math.prod(shape)
+        while len(self.arrays) <= index:
+            self._flat.append(self._memory(0, self._dtype))
+            self.arrays.append(self._flat[-1])
+        if self._flat[index].size < size:
+            self._flat[index] = self._memory(size, self._dtype)
+        self.arrays[index] = self._flat[index][:size].reshape(shape)
+        return self.arrays[index]
+
+
+class BatchSource(Protocol):
+    """What makes batches of records, one after the other and without end.
+
+    The thread that fills batches is the only one that uses it.
+    """
+
+    def shapes(self) -> list[Shape]:
+        """Return the shapes of the next batch, one for each top; nothing moves on.
+
+        Raises:
+            DataError: The record they are taken from cannot be used.
+        """
+
+    def fill(self, batch: Batch) -> None:
+        """Make the next batch, and write into it how far that leads.
+
+        Args:
+            batch: Its ``array``s are overwritten, in the dtype it has; ``position``, ``skipped``
+                and ``last`` are set.
+
+        Raises:
+            DataError: A record cannot be used; names it.
+        """
+
+    def close(self) -> None:
+        """Let go of files and threads."""

@@ -1,0 +1,132 @@
+"""Turns the records of a batch into pixels and labels.
+
+Nearly every database holds records of one size, written by one program: they begin with the same
+bytes, and a batch of them is taken apart without parsing each message. Encoded pictures, which take
+far longer, are decoded by several threads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from demitasse.data.broken import RecordError
+from demitasse.data.databases.database import Raw
+from demitasse.data.databases.datum import Label, datum_to_array, label_of
+from demitasse.data.images.decode import Color
+from demitasse.data.threads import Threads
+from demitasse.data.transform.records import Images
+from demitasse.errors import DemitasseError
+from demitasse.proto import Datum
+
+__all__ = ["RecordError", "Stacker"]
+
+DATA_TAG = Datum.DATA_FIELD_NUMBER << 3 | 2
+MOST_TAILS = 1 << 16
+"""How many different ends of records are remembered."""
+
+
+class Stacker:
+    """Parses records a batch at a time.
+
+    Args:
+        color: The channels that encoded pictures are decoded to.
+    """
+
+    def __init__(self, color: Color = "native") -> None:
+        self._color = color
+        self._encoded = False  # whether the last record that was parsed was a picture file
+        self._threads = Threads("decode")
+        self._shape: tuple[int, ...] = (0, 0, 0)
+        self._head = b""  # what records of that shape begin with, up to their pixels
+        self._labels: dict[bytes, Label | None] = {}  # what may follow the pixels
+
+    def stack(self, records: Sequence[Raw]) -> tuple[Images, list[Label]]:
+        """Return the pixels and labels of some records.
+
+        Returns:
+            One uint8 array (N, C, H, W) where all records are plain bytes of one size, otherwise N
+            arrays (C, H, W); and N labels, 0 where there is none, tuples where there are several.
+
+        Raises:
+            RecordError: A record is damaged; says which.
+        """
+        plain = self._plain(records)
+        if plain is not None:
+            return plain
+        parsed = [self._parse(records[0], 0)]
+        rest = range(1, len(records))
+        if self._encoded:
+            parsed += self._threads.map(lambda i: self._parse(records[i], i), rest)
+        else:
+            parsed += [self._parse(records[i], i) for i in rest]
+            self._expect(parsed[0][0])
+        return [array for array, _ in parsed], [label for _, label in parsed]
+
+    def close(self) -> None:
+        """Let go of threads."""
+        self._threads.close()
+
+    def _parse(self, record: Raw, index: int) -> tuple[np.ndarray, Label]:
+        try:
+            datum = Datum.FromString(bytes(record))
+            self._encoded = datum.encoded
+            return datum_to_array(datum, self._color), label_of(datum)
+        except DecodeError:
+            message = "the record is damaged: it does not hold a Datum"
+            raise RecordError(message, index) from None
+        except DemitasseError as error:
+            raise RecordError(error.message, index) from error
+
+    def _expect(self, array: np.ndarray) -> None:
+        """Prepare for records of bytes like this one."""
+        if array.dtype == np.uint8 and array.shape != self._shape:
+            C, H, W = self._shape = array.shape
+            size = array.size
+            head = Datum(channels=C, height=H, width=W).SerializeToString()
+            self._head = head + bytes([DATA_TAG, *_varint(size)])
+
+    def _plain(self, records: Sequence[Raw]) -> tuple[np.ndarray, list[Label]] | None:
+        """Take the batch apart by cutting, or return None when some record is of another kind."""
+        head, size = self._head, math.prod(self._shape)
+        if not size:
+            return None
+        begin, end = len(head), len(head) + size
+        pixels, labels = [], []
+        for record in records:
+            if record[:begin] != head or len(record) < end:
+                return None
+            label = self._label(bytes(record[end:]))
+            if label is None:
+                return None
+            pixels.append(record[begin:end])
+            labels.append(label)
+        stacked = np.frombuffer(b"".join(pixels), np.uint8)
+        return stacked.reshape(len(records), *self._shape), labels
+
+    def _label(self, tail: bytes) -> Label | None:
+        """Return the label in what follows the pixels, or None if there is more than a label."""
+        if tail not in self._labels:
+            if len(self._labels) == MOST_TAILS:
+                self._labels.clear()
+            self._labels[tail] = _parse_tail(tail)
+        return self._labels[tail]
+
+
+def _parse_tail(tail: bytes) -> Label | None:
+    try:
+        datum = Datum.FromString(tail)
+    except DecodeError:
+        return None
+    others = {field.name for field, _ in datum.ListFields()} - {"label", "labels", "encoded"}
+    return None if others or datum.encoded else label_of(datum)
+
+
+def _varint(value: int) -> Iterator[int]:
+    while value > 0x7F:
+        yield value & 0x7F | 0x80
+        value >>= 7
+    yield value

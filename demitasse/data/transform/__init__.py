@@ -1,0 +1,1 @@
+"""What is done to records on their way into a net."""

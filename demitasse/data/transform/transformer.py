@@ -1,0 +1,272 @@
+"""DataTransformer: what ``transform_param`` does to the records on their way into a net.
+
+A record is cut out (anywhere in phase TRAIN, the centre in phase TEST), the mean is subtracted, the
+result is scaled and, with ``mirror``, turned left to right in one case of two: in **both** phases,
+as in Caffe. Before all that SSD's fields have their turn: ``demitasse.data.transform.augment``.
+
+Source: Caffe, ``src/caffe/data_transformer.cpp``. Which records are mirrored and where they are cut
+is ours: see ``demitasse.data.transform.random``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from demitasse.blob import Blob
+from demitasse.data.broken import RecordError
+from demitasse.data.images.decode import Color
+from demitasse.data.threads import Threads
+from demitasse.data.transform.augment.augmenter import Augmenter
+from demitasse.data.transform.augment.draws import WORDS
+from demitasse.data.transform.mean import read_mean
+from demitasse.data.transform.random import RandomWords, RecordRandom, words_of
+from demitasse.data.transform.records import Images, as_batch, need_shape
+from demitasse.errors import ConfigError, DemitasseError, ShapeError
+from demitasse.paths import resolve
+from demitasse.proto import Datum, TransformationParameter
+
+__all__ = ["DataTransformer", "Images", "RandomWords", "crop_of"]
+
+
+class DataTransformer:
+    """Crops, mirrors, centres and scales records.
+
+    Args:
+        param: The layer's ``transform_param``.
+        phase: "TRAIN" or "TEST".
+        base_dir: Folder of the prototxt, where the mean file is looked for too; or None.
+        random: Random words by record, four of them, for cropping and mirroring.
+        augment_random: Random words by record, 24 of them, for SSD's fields.
+        dtype: What to compute in.
+
+    Attributes:
+        color: The channels that encoded pictures are decoded to.
+
+    Raises:
+        ConfigError: Fields contradict each other.
+        DataError: The mean file cannot be read.
+    """
+
+    def __init__(
+        self,
+        param: TransformationParameter,
+        phase: str,
+        base_dir: Path | None = None,
+        random: RandomWords | None = None,
+        augment_random: RandomWords | None = None,
+        *,
+        dtype: str = "float32",
+    ) -> None:
+        self.dtype = np.dtype(dtype)
+        self.color = _color(param)
+        self._random = random if random is not None else RecordRandom(0, "")
+        self._augment_random = augment_random or RecordRandom(0, "", "augment", WORDS)
+        self._augmenter = Augmenter(param)
+        self._threads = Threads("augment")
+        self._seen = 0
+        self._crop, self._mirror = crop_of(param), param.mirror
+        self._crops_anywhere = self._crop is not None and phase == "TRAIN"
+        self._scale = self.dtype.type(param.scale)
+        if param.mean_file and param.mean_value:
+            message = "mean_file and mean_value are both given; give one of them"
+            raise ConfigError(message)
+        self._mean_file = param.mean_file
+        self._mean: np.ndarray | None = None  # (C, H, W), (C, 1, 1) or (1, 1, 1)
+        if param.mean_file:
+            self._mean = read_mean(resolve(param.mean_file, base_dir)).astype(self.dtype)
+        elif param.mean_value:
+            self._mean = np.array(param.mean_value, self.dtype).reshape(-1, 1, 1)
+
+    def infer_shape(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
+        """Return what a record becomes by ``finish``, after checking that it may.
+
+        Args:
+            shape: (C, H, W), after ``augment``.
+
+        Raises:
+            ShapeError: It is smaller than the crop, or does not fit the mean.
+        """
+        C, H, W = shape
+        if min(shape) < 1:
+            message = f"a record has (channels, height, width) {shape}; each must be above 0"
+            raise ShapeError(message)
+        h, w = self._crop or (H, W)
+        if h > H or w > W:
+            size = h if h == w else f"{h} x {w}"
+            message = f"crop_size {size} is larger than a record of {H} x {W} pixels"
+            raise ShapeError(message)
+        if self._mean_file and self._mean is not None and self._mean.shape != shape:
+            message = (
+                f"mean_file {self._mean_file!r} is {self._mean.shape}, but a record is {shape} "
+                "before it is cropped; they must be the same"
+            )
+            raise ShapeError(message)
+        if not self._mean_file and self._mean is not None and len(self._mean) not in {1, C}:
+            message = (
+                f"mean_value is given {len(self._mean)} times, but a record has {C} channels; "
+                "give it once, or once for each channel"
+            )
+            raise ShapeError(message)
+        return C, h, w
+
+    def transform(
+        self,
+        images: Images | Datum | Sequence[Datum] | Blob,
+        out: np.ndarray | None = None,
+        *,
+        first: int | None = None,
+        step: int = 1,
+    ) -> np.ndarray:
+        """Transform some records at once.
+
+        Args:
+            images: An array (C, H, W) or (N, C, H, W), several arrays (C, H, W), which need one
+                size only after cropping, one or several messages, or a blob (N, C, H, W).
+            out: Where to put the result, or None for a new array.
+            first: Number of the first record, which its random numbers depend on; by default the
+                numbers go on from call to call.
+            step: Distance from one record's number to the next one's.
+
+        Returns:
+            Shape: (N, C, h, w), where h and w are the crop size or H and W; (C, h, w) for one array
+            (C, H, W) or one message.
+
+        Raises:
+            ShapeError: A record has a size that cannot be transformed, or ``out`` has another.
+        """
+        batch, single = as_batch(images, self.color)
+        if first is None:
+            first, self._seen = self._seen, self._seen + step * len(batch)
+        batch = self.augment(batch, first=first, step=step)
+        shape = (len(batch), *self.infer_shape(batch[0].shape))
+        if out is None:
+            out = np.empty(shape[1:] if single else shape, self.dtype)
+        self.finish(batch, out[None] if single else out, first=first, step=step)
+        return out
+
+    def augment(
+        self, images: Images, *, first: int, step: int = 1, places: Sequence[int] | None = None
+    ) -> Images:
+        """Do what comes before cropping: what SSD's fields ask for. It may change sizes.
+
+        Args:
+            images: Some records, N of them.
+            first: Number of the first record.
+            step: Distance from one record's number to the next one's.
+            places: Which of the records from ``first`` on these are; None for 0, 1, 2, ...
+
+        Raises:
+            RecordError: A record cannot be changed so; says which.
+        """
+        if not self._augmenter:
+            return images
+        words = words_of(self._augment_random, len(images), first, step, places)
+
+        def augmented(index: int) -> np.ndarray:
+            try:
+                return self._augmenter(images[index], words[index])
+            except DemitasseError as error:
+                raise RecordError(error.message, index) from error
+
+        return self._threads.map(augmented, range(len(images)))
+
+    def finish(
+        self,
+        images: Images,
+        out: np.ndarray,
+        *,
+        first: int,
+        step: int = 1,
+        places: Sequence[int] | None = None,
+    ) -> None:
+        """Crop, mirror, centre and scale; the arguments are those of ``augment``.
+
+        Args:
+            images: What ``augment`` returned.
+            out: Where to put the result. Shape: (N, C, h, w).
+            first: As there.
+            step: As there.
+            places: As there.
+
+        Raises:
+            ShapeError: A record has a size that cannot be transformed, or ``out`` has another.
+        """
+        shape = (len(images), *self.infer_shape(images[0].shape))
+        need_shape("the records become", shape, out.shape)
+        words = None
+        if self._mirror or self._crops_anywhere:
+            words = words_of(self._random, len(images), first, step, places)
+        if isinstance(images, np.ndarray) and not self._crops_anywhere:
+            self._centred(images, out)
+            if words is not None:
+                mirrored = np.flatnonzero(words[:, 0] & 1)
+                out[mirrored] = out[mirrored, :, :, ::-1]
+        else:
+            self._one_by_one(images, out, words)
+
+    def close(self) -> None:
+        """Let go of threads; a later use starts others."""
+        self._threads.close()
+
+    def _centred(self, images: np.ndarray, out: np.ndarray) -> None:
+        """Transform records of one size, all cut in the same place. Shapes: (N, C, ...)."""
+        h, w = out.shape[2:]
+        top, left = (images.shape[2] - h) // 2, (images.shape[3] - w) // 2
+        self._compute(images, top, left, out)
+
+    def _one_by_one(self, images: Images, out: np.ndarray, words: np.ndarray | None) -> None:
+        """Transform records that are of many sizes or cut in many places."""
+        for i, image in enumerate(images):
+            C, h, w = self.infer_shape(image.shape)
+            need_shape(f"record {i} of the batch becomes", (C, h, w), out.shape[1:])
+            result = out[i]
+            top, left = image.shape[1] - h, image.shape[2] - w
+            if words is not None and self._crops_anywhere:
+                top, left = int(words[i, 1]) % (top + 1), int(words[i, 2]) % (left + 1)
+            else:
+                top, left = top // 2, left // 2
+            if words is not None and self._mirror and words[i, 0] & 1:
+                result = result[:, :, ::-1]
+            self._compute(image, top, left, result)
+
+    def _compute(self, images: np.ndarray, top: int, left: int, out: np.ndarray) -> None:
+        """Put (pixel - mean) * scale of one window of some pictures into ``out``."""
+        h, w = out.shape[-2:]
+        window = (..., slice(top, top + h), slice(left, left + w))
+        if self._mean is None:
+            np.multiply(images[window], self._scale, out=out)
+            return
+        mean = self._mean[window] if self._mean_file else self._mean
+        np.subtract(images[window], mean, out=out)
+        if self._scale != 1:
+            np.multiply(out, self._scale, out=out)
+
+
+def crop_of(param: TransformationParameter) -> tuple[int, int] | None:
+    """Return height and width of what is cut out, or None.
+
+    Raises:
+        ConfigError: ``crop_size``, ``crop_h`` and ``crop_w`` do not go together.
+    """
+    square, sides = param.crop_size, (param.crop_h, param.crop_w)
+    if bool(sides[0]) != bool(sides[1]) or (square and max(sides)):
+        message = (
+            f"crop_size, crop_h and crop_w are {square}, {sides[0]} and {sides[1]}; "
+            "give crop_size, or both of the others"
+        )
+        raise ConfigError(message)
+    if square:
+        return square, square
+    return sides if sides[0] else None
+
+
+def _color(param: TransformationParameter) -> Color:
+    if param.force_color and param.force_gray:
+        message = "force_color and force_gray are both set; set one of them"
+        raise ConfigError(message)
+    if param.force_color:
+        return "color"
+    return "gray" if param.force_gray else "native"

@@ -1,0 +1,1 @@
+"""Messages with large arrays, read and written without copying the arrays."""

@@ -1,0 +1,88 @@
+"""The few rules of protobuf's binary encoding that block copies and file checks need; no numpy."""
+
+from collections.abc import Iterator
+
+__all__ = ["LARGEST", "LENGTH", "fields", "length_prefix", "payloads"]
+
+LARGEST = 2**31 - 1
+"""Bytes of the longest message that protobuf reads."""
+
+VARINT, FIXED64, LENGTH, GROUP, GROUP_END, FIXED32 = range(6)
+
+
+def length_prefix(number: int, length: int) -> bytes:
+    """What stands before the bytes of field ``number`` when they are ``length`` long."""
+    return _varint(number << 3 | LENGTH) + _varint(length)
+
+
+def payloads(encoded: bytes, wanted: int) -> Iterator[memoryview]:
+    """The bytes of each occurrence of a length-delimited field, in a well-formed message."""
+    view = memoryview(encoded)
+    at = depth = 0
+    while at < len(view):
+        tag, at = _read_varint(view, at)
+        number, kind = tag >> 3, tag & 7
+        if kind == LENGTH:
+            length, at = _read_varint(view, at)
+            if number == wanted and depth == 0:
+                yield view[at : at + length]
+            at += length
+        elif kind == VARINT:
+            _, at = _read_varint(view, at)
+        elif kind in (GROUP, GROUP_END):
+            depth += 1 if kind == GROUP else -1
+        else:
+            at += 8 if kind == FIXED64 else 4
+
+
+def fields(view: memoryview) -> Iterator[tuple[int, int, int, int, int]]:
+    """Each field: number, wire type, and where it, its contents and what follows begin.
+
+    Raises:
+        ValueError: The message is not well-formed, or holds groups.
+    """
+    at = 0
+    while at < len(view):
+        start = at
+        try:
+            tag, at = _read_varint(view, at)
+            number, kind = tag >> 3, tag & 7
+            body = at
+            if kind == LENGTH:
+                length, body = _read_varint(view, at)
+                at = body + length
+            elif kind == VARINT:
+                _, at = _read_varint(view, at)
+            elif kind in (FIXED64, FIXED32):
+                at += 8 if kind == FIXED64 else 4
+            else:
+                message = f"wire type {kind}"
+                raise ValueError(message)
+        except IndexError:
+            at = len(view) + 1
+        if at > len(view) or not number:
+            message = "a field reaches beyond the end"
+            raise ValueError(message)
+        yield number, kind, start, body, at
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _read_varint(view: memoryview, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while shift < 70:
+        byte = view[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    message = "a number that does not end"
+    raise ValueError(message)
