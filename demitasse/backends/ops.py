@@ -8,8 +8,7 @@ same operation, so that a prepared Step can be kept and found again.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 __all__ = [
@@ -249,11 +248,10 @@ class Activation(Op):
 class Dropout(Op):
     """Zero a share ``ratio`` of the elements in TRAIN and scale the rest; identity in TEST.
 
-    ``kept`` returns, for a shape, which elements this pass keeps: booleans of that shape, the same
-    ones in portable code and in a Step.
+    In TRAIN an element is kept where its random word (``Operands.words``) is above ``threshold``.
     """
 
     count: int
     ratio: float
     train: bool
-    kept: Callable[[Shape], object] = field(compare=False, repr=False)
+    threshold: int

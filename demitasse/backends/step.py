@@ -113,6 +113,8 @@ class Operands:
         param_propagate_down: For each parameter, whether its gradient is wanted.
         phase: "TRAIN" or "TEST".
         backward: Whether the layer takes part in the net's backward pass at all.
+        words: ``words(shape)`` returns the layer's random 32-bit words of this pass for elements of
+            a blob, the same ones as in portable code.
     """
 
     bottom: tuple[Operand, ...]
@@ -123,6 +125,7 @@ class Operands:
     param_propagate_down: tuple[bool, ...]
     phase: str
     backward: bool
+    words: Callable[[tuple[int, ...]], Array]
 
     @property
     def in_place(self) -> bool:

@@ -110,6 +110,12 @@ class TorchBackend(Backend):
             result[places] = values
         return result
 
+    def scatter_add(self, rows: Array, places: Array, size: int) -> Array:
+        if not self._on_host:  # there PyTorch's own adds up in an order that changes
+            return super().scatter_add(rows, places, size)
+        result = self._torch.zeros((size, rows.shape[1]), dtype=rows.dtype)
+        return result.index_add_(0, places, rows)
+
     # -- work ----------------------------------------------------------------------------------
 
     def synchronize(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from demitasse.graph.filter import filter_net, state_meets_rule
 from demitasse.graph.needs import LayerFacts, Needs, who_needs_backward
 from demitasse.graph.params import Param, append_params
-from demitasse.graph.splits import insert_splits
+from demitasse.graph.splits import insert_splits, moved_weight, moved_weights
 from demitasse.graph.wire import Graph, Node, wire
 
 __all__ = [
@@ -17,6 +17,8 @@ __all__ = [
     "append_params",
     "filter_net",
     "insert_splits",
+    "moved_weight",
+    "moved_weights",
     "state_meets_rule",
     "who_needs_backward",
     "wire",

@@ -8,11 +8,18 @@ Source: Caffe, ``src/caffe/util/insert_splits.cpp``.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 
 from demitasse.errors import NetError
 from demitasse.proto import LayerParameter, NetParameter
 
-__all__ = ["insert_splits", "split_blob_name", "split_layer_name"]
+__all__ = [
+    "insert_splits",
+    "moved_weight",
+    "moved_weights",
+    "split_blob_name",
+    "split_layer_name",
+]
 
 Top = tuple[int, int]  # (layer, top) that produced a version of a blob
 
@@ -31,7 +38,7 @@ def insert_splits(net: NetParameter) -> tuple[NetParameter, list[int]]:
     """Return a copy of ``net`` with Split layers where a top has more than one use.
 
     A top used in place is a new version of its blob and counts for itself. A loss weight counts
-    as a use and moves to the first copy.
+    as a use and moves to the first copy; then the layer loses all its loss weights, as in Caffe.
 
     Returns:
         The copy, and for each of its layers the index of the layer it comes from; -1 for splits.
@@ -41,12 +48,8 @@ def insert_splits(net: NetParameter) -> tuple[NetParameter, list[int]]:
     """
     sources = _sources(net)
     uses: Counter[Top] = Counter(sources.values())
-    weights: dict[Top, float] = {}
-    for i, layer in enumerate(net.layer):
-        for j, weight in enumerate(list(layer.loss_weight)[: len(layer.top)]):
-            if weight:
-                weights[i, j] = weight
-                uses[i, j] += 1
+    weights = _weights(net)
+    uses.update(weights.keys())
 
     split = NetParameter()
     split.CopyFrom(net)
@@ -73,6 +76,34 @@ def insert_splits(net: NetParameter) -> tuple[NetParameter, list[int]]:
                     copy.ClearField("loss_weight")
                     next_copy[i, j] += 1
     return split, origin
+
+
+def moved_weights(net: NetParameter) -> Iterator[Top]:
+    """Yield the tops with a loss weight that are read, too: ``insert_splits`` moves the weight."""
+    read = set(_sources(net).values())
+    for top in _weights(net):
+        if top in read:
+            yield top
+
+
+def moved_weight(blob: str) -> str:
+    """Return what is to be said of a top with a loss weight that is read, too."""
+    return (
+        f"its top {blob!r} has a loss weight and is read by another layer; as in Caffe, the weight "
+        "then moves to a copy of the top, the layer's other loss weights are forgotten, and a loss "
+        "layer gets back the weight 1; to have what is written, set this weight to 0 and give it "
+        'to a layer of type "Power" that reads the top, and whose own top nobody reads'
+    )
+
+
+def _weights(net: NetParameter) -> dict[Top, float]:
+    """Return the loss weights of tops, where not 0."""
+    return {
+        (i, j): weight
+        for i, layer in enumerate(net.layer)
+        for j, weight in enumerate(list(layer.loss_weight)[: len(layer.top)])
+        if weight
+    }
 
 
 def _sources(net: NetParameter) -> dict[tuple[int, int], Top]:

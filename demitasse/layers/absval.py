@@ -5,7 +5,6 @@ Source: Caffe, ``src/caffe/layers/absval_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.errors import NetError
 from demitasse.layers.base import Blobs, Flags
 from demitasse.layers.neuron import NeuronLayer
 from demitasse.layers.registry import register
@@ -23,10 +22,7 @@ class AbsVal(NeuronLayer):
         NetError: It is to run in place, which would lose the signs.
     """
 
-    def setup(self, bottom: Blobs, top: Blobs) -> None:
-        if top[0] is bottom[0]:
-            message = "AbsVal cannot run in place; give its top another name than its bottom"
-            raise NetError(message)
+    in_place = False
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         super().reshape(bottom, top)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from demitasse.errors import ConfigError
 from demitasse.layers.base import Between, Blobs, Exactly, Layer
-from demitasse.layers.classes import ClassAxis
-from demitasse.layers.loss import at_least_one
+from demitasse.layers.helpers.classes import ClassAxis
+from demitasse.layers.helpers.floors import at_least_one
 from demitasse.layers.registry import register
 
 __all__ = ["Accuracy"]
@@ -19,7 +19,8 @@ class Accuracy(Layer):
     """Count right predictions; a metric, without a gradient.
 
     Scores that equal the labelled one count as better, so ties count against the prediction. A
-    label that is not a class is wrong.
+    label that is not a class is wrong. A labelled score that is not a number counts as the best, as
+    in Caffe; ``believable`` tells.
 
     Shapes: scores (*outer, C, *inner), labels outer x inner of any shape -> accuracy (), and, with
     a second top, the accuracy of each class (C,). C is at ``axis``. A class without labels has 0.
@@ -46,13 +47,15 @@ class Accuracy(Layer):
         top[0].reshape(())
         if len(top) > 1:
             top[1].reshape((self.axis.classes,))
+        self.saved("not numbers", ())
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp, axis = self.xp, self.axis
-        scores = xp.reshape(bottom[0].read(), (axis.outer, axis.classes, axis.inner))
+        scores = axis.spread(self, bottom[0].read())
         labels = axis.labels(self, bottom[1])
-        own = xp.expand_dims(axis.pick(self, scores, labels), axis=1)
-        better = xp.sum(self.cast(scores >= own, "int64"), axis=1) - 1  # itself is among them
+        own = axis.pick(self, scores, labels)
+        reached = scores >= xp.expand_dims(own, axis=1)
+        better = xp.sum(self.cast(reached, "int64"), axis=1) - 1  # itself is among them
         counted = axis.known(labels)
         right = self.cast((better < self.top_k) & counted)  # (outer, inner)
         if self.ignore_label is not None:
@@ -62,8 +65,13 @@ class Accuracy(Layer):
             top[0].write(xp.sum(right) / at_least_one(self, xp.sum(self.cast(valid))))
         else:
             top[0].write(xp.sum(right) / max(1, axis.places))
+        self.saved("not numbers", ()).write(xp.sum(self.cast(xp.isnan(own) & counted)))
         if len(top) > 1:
             seen = axis.matches(self, labels) & xp.expand_dims(counted, axis=1)
             each = self.cast(seen)  # (outer, C, inner)
             hits = xp.sum(each * xp.expand_dims(right, axis=1), axis=(0, 2))
             top[1].write(hits / at_least_one(self, xp.sum(each, axis=(0, 2))))
+
+    def believable(self) -> bool:
+        """Whether all labelled scores of the last pass were numbers; waits for the device."""
+        return not self.saved("not numbers", ()).blob.cpu_data().any()

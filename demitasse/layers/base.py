@@ -138,6 +138,8 @@ class Layer:
     """Whether it takes as many tops as bottoms."""
     auto_tops: ClassVar[bool] = False
     """Whether missing tops are made up, as loss layers do."""
+    in_place: ClassVar[bool] = True
+    """Whether a top may be a bottom; a layer may still say which."""
     dynamic_shapes: ClassVar[bool] = False
     """Whether top shapes depend on values, so that ``reshape`` is not enough to know them."""
 
@@ -200,11 +202,12 @@ class Layer:
         """Check the numbers of blobs, set up, reshape, set loss weights.
 
         Raises:
-            NetError: It takes other numbers of bottoms or tops.
+            NetError: It takes other numbers of bottoms or tops, or does not run in place.
             ConfigError: A field has a value it cannot have.
             ShapeError: A bottom has a shape it cannot take.
         """
         self.check_counts(len(bottom), len(top))
+        self._check_in_place(bottom, top)
         self.setup(bottom, top)
         self.reshape(bottom, top)
         self._set_loss_weights(top)
@@ -221,6 +224,27 @@ class Layer:
                 f"{self.type} takes as many tops as bottoms, it is given {bottoms} bottoms "
                 f"and {tops} tops"
             )
+            raise NetError(message)
+
+    def _check_in_place(self, bottom: Blobs, top: Blobs) -> None:
+        if self.in_place:
+            return
+        for blob in bottom:
+            if any(blob is one for one in top):
+                message = (
+                    f"{self.type} cannot run in place; give its top another name than {blob.name!r}"
+                )
+                raise NetError(message)
+
+    def refuse_overwritten(self, bottom: Blobs, top: Blobs, propagate_down: Flags) -> None:
+        """Refuse a gradient that needs bottoms which the layer's own tops have overwritten.
+
+        Raises:
+            NetError: A top is a bottom, and a gradient is wanted.
+        """
+        wanted = any(propagate_down) or any(map(self.param_propagate_down, range(len(self.blobs))))
+        if wanted and any(one is blob for one in top for blob in bottom):
+            message = f"{self.type} cannot run in place when a gradient is wanted; rename the top"
             raise NetError(message)
 
     @final
@@ -273,6 +297,9 @@ class Layer:
     def add_param(self, shape: tuple[int, ...], filler: FillerParameter | None = None) -> Blob:
         """Declare the next parameter; stored values are kept, otherwise it is filled.
 
+        Values that are stored as (num, channels, height, width), as all once were, fit a parameter
+        of fewer axes with ones in front, as in Caffe's ``Blob::ShapeEquals``.
+
         Raises:
             ShapeError: The stored parameter has another shape.
         """
@@ -280,13 +307,11 @@ class Layer:
         self._declared += 1
         if index < self._stored_count:
             blob = self.blobs[index]
-            if blob.shape != shape:
-                if blob.count != math.prod(shape) or blob.num_axes != 4:
-                    message = (
-                        f"stored parameter {index} has shape {blob.shape}, it should be {shape}"
-                    )
-                    raise ShapeError(message)
-                blob.reshape(shape)  # written when every blob had four axes
+            stored = blob.shape
+            blob.reshape(shape)
+            if not blob.shape_equals(self.param.blobs[index]):
+                message = f"stored parameter {index} has shape {stored}, it should be {shape}"
+                raise ShapeError(message)
         else:
             blob = self._blob(shape, f"{self.name}[{index}]")
             values = fill(
@@ -382,6 +407,20 @@ class Layer:
         return self.device.backend.random_bits(
             self.context.seed, stream_of(self.name), self.context.clock.passes, count, first
         )
+
+    def random_words(self, shape: tuple[int, ...]) -> Array:
+        """Return a random 32-bit word of this layer and pass for each element of a blob.
+
+        With several data-parallel ranks a sample has the words it would have in the joined batch,
+        where rank r of n holds samples r, r + n, ...
+
+        Shapes: ``shape``, uint32.
+        """
+        count, ranks = math.prod(shape), self.context.ranks
+        if ranks == 1 or not shape:
+            return self.xp.reshape(self.random_bits(count), shape)
+        joined = self.xp.reshape(self.random_bits(count * ranks), (shape[0], ranks, *shape[1:]))
+        return joined[:, self.context.rank, ...]
 
     def internal_blobs(self) -> list[Blob]:
         """Return the blobs that carry state from forward to backward."""

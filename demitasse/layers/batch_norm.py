@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
-from demitasse.errors import ConfigError, ShapeError
+from demitasse.errors import ConfigError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
+from demitasse.layers.helpers.channels import Channels, through_normalization
 from demitasse.layers.registry import register
 from demitasse.proto import FillerParameter
 
@@ -29,12 +30,13 @@ class BatchNorm(Layer):
     ``scale_bias``, or a filler, it is NVCaffe's layer, which then scales and shifts each channel;
     that is not compared with the original.
 
-    Shapes: bottom (N, C, ...) -> top the same. Parameters, none of them trained: sum of means (C,),
-    sum of variances (C,), their common factor (1,). NVCaffe's has two more: scale, bias (C,).
+    Shapes: bottom (N, C, ...), or (N,) of a single channel -> top the same. Parameters, none of
+    them trained: sum of means (C,), sum of variances (C,), their common factor (1,). NVCaffe's has
+    two more: scale, bias (C,).
 
     Raises:
         ConfigError: A ``param`` asks for the statistics to be trained.
-        ShapeError: The bottom has fewer than two axes, or another number of channels than before.
+        ShapeError: The bottom has no axes, or another number of channels than before.
     """
 
     bottoms = tops = Exactly(1)
@@ -45,7 +47,7 @@ class BatchNorm(Layer):
         self.fraction, self.eps = p.moving_average_fraction, p.eps
         given = p.HasField("use_global_stats")
         self.use_global_stats = p.use_global_stats if given else self.phase == "TEST"
-        self.channels = self._channels(bottom)
+        self.channels = self._channels(bottom).count
         for shape in ((self.channels,), (self.channels,), (1,)):
             self.add_param(shape)
         self.scaled = p.scale_bias or p.HasField("scale_filler") or p.HasField("bias_filler")
@@ -71,18 +73,13 @@ class BatchNorm(Layer):
                 raise ConfigError(message)
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        channels = self._channels(bottom)
-        if channels != self.channels:
-            message = (
-                f"bottom {bottom[0].name!r} {bottom[0].shape} has {channels} channels, "
-                f"but the statistics are those of {self.channels}"
-            )
-            raise ShapeError(message)
+        channels, shape = self._channels(bottom), bottom[0].shape
+        channels.need(self.channels, bottom[0], "statistics")
         top[0].reshape_like(bottom[0])
-        rest = bottom[0].num_axes - 2
-        self.axes = (0, *range(2, rest + 2))
-        self.spread = (1, channels, *(1,) * rest)
-        self.rows = bottom[0].count // channels if channels else 0  # values in one channel
+        self.view = shape if len(shape) > 1 else (*shape, 1)  # (N, C, ...)
+        self.axes, self.spread = channels.axes, channels.spread
+        # values in one channel
+        self.rows = bottom[0].count // self.channels if self.channels else 0
         self.op = ops.BatchNorm(
             dtype=self.dtype,
             bottom=bottom[0].shape,
@@ -90,11 +87,11 @@ class BatchNorm(Layer):
             fraction=self.fraction,
             use_global_stats=self.use_global_stats,
         )
-        if self.scaled:
-            self.op = None  # backends know Caffe's layer only
+        if self.scaled or self.view != shape:
+            self.op = None  # backends know Caffe's layer, and an axis of channels, only
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
-        xp, x = self.xp, bottom[0].read()
+        xp, x = self.xp, self.xp.reshape(bottom[0].read(), self.view)
         if self.use_global_stats:
             mean, variance = self._averages()
             centred = x - xp.reshape(mean, self.spread)
@@ -108,27 +105,26 @@ class BatchNorm(Layer):
         self.saved("deviation", (self.channels,)).write(deviation)
         if not self.use_global_stats or self.scaled:
             # a copy, since a layer that runs in place may overwrite the top
-            self.saved("normalised", top[0].shape).write(y)
+            self.saved("normalised", self.view).write(y)
         if self.scaled:
             y = y * self._spread(3) + self._spread(4)
-        top[0].write(y)
+        top[0].write(xp.reshape(y, top[0].shape))
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        xp, dy = self.xp, top[0].read_diff()
+        xp, dy = self.xp, self.xp.reshape(top[0].read_diff(), self.view)
         if self.scaled:
-            dy = self._backward_scale(dy, top)
+            dy = self._backward_scale(dy)
         if not propagate_down[0]:
             return
         deviation = xp.reshape(self.saved("deviation", (self.channels,)).read(), self.spread)
         if not self.use_global_stats:
-            y = self.saved("normalised", top[0].shape).read()
-            along = xp.mean(dy * y, axis=self.axes, keepdims=True)
-            dy = dy - xp.mean(dy, axis=self.axes, keepdims=True) - along * y
-        bottom[0].write_diff(dy / deviation)
+            y = self.saved("normalised", self.view).read()
+            dy = through_normalization(xp, dy, y, self.axes)
+        bottom[0].write_diff(xp.reshape(dy / deviation, bottom[0].shape))
 
-    def _backward_scale(self, dy: Array, top: Blobs) -> Array:
+    def _backward_scale(self, dy: Array) -> Array:
         """Add the gradients of scale and bias; return that of what they are applied to."""
-        y = self.saved("normalised", top[0].shape).read()
+        y = self.saved("normalised", self.view).read()
         for index, diff in ((3, dy * y), (4, dy)):
             if self.param_propagate_down(index):
                 self.blobs[index].add_diff(self.xp.sum(diff, axis=self.axes))
@@ -152,8 +148,7 @@ class BatchNorm(Layer):
         for blob, value in zip(self.blobs, (mean, variance * correction, 1.0), strict=False):
             blob.write(blob.read() * self.fraction + value)
 
-    def _channels(self, bottom: Blobs) -> int:
-        if bottom[0].num_axes < 2:
-            message = f"BatchNorm needs a bottom (N, C, ...), not {bottom[0].shape}"
-            raise ShapeError(message)
-        return bottom[0].shape[1]
+    def _channels(self, bottom: Blobs) -> Channels:
+        if bottom[0].num_axes == 1:
+            return Channels(count=1, rest=0)
+        return Channels.of(bottom[0], "BatchNorm")

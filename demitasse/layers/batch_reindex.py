@@ -8,7 +8,7 @@ from __future__ import annotations
 from demitasse.backends.arrays import Array
 from demitasse.errors import NetError, ShapeError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
-from demitasse.layers.indices import check_indices
+from demitasse.layers.helpers.indices import check_indices
 from demitasse.layers.registry import register
 
 __all__ = ["BatchReindex"]
@@ -52,10 +52,8 @@ class BatchReindex(Layer):
         if not propagate_down[0]:
             return
         xp, n = self.xp, bottom[0].shape[0]
-        chosen = xp.reshape(self.arange(n), (n, 1)) == self._indices(bottom)  # (N, M)
-        m = bottom[1].count
-        dy = xp.reshape(top[0].read_diff(), (m, bottom[0].count_from(1)))
-        dx = xp.matmul(self.cast(chosen), dy)
+        dy = xp.reshape(top[0].read_diff(), (bottom[1].count, bottom[0].count_from(1)))
+        dx = self.device.backend.scatter_add(dy, self._indices(bottom), n)
         bottom[0].write_diff(xp.reshape(dx, bottom[0].shape))
 
     def _indices(self, bottom: Blobs) -> Array:

@@ -10,19 +10,19 @@ Source: SegNet (alexgkendall/caffe-segnet) and yjxiong/caffe, ``src/caffe/layers
 from __future__ import annotations
 
 from demitasse.backends.arrays import Array
-from demitasse.errors import ConfigError, ShapeError
-from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
+from demitasse.errors import ConfigError
+from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer, LayerContext
+from demitasse.layers.helpers.channels import Channels, through_normalization
 from demitasse.layers.registry import register
-from demitasse.proto import BNParameter, FillerParameter
+from demitasse.layers.segnet_bn import SegNetBN
+from demitasse.proto import BNParameter, FillerParameter, LayerParameter
 
 __all__ = ["BN"]
 
 SEGNET = ("scale_filler", "shift_filler", "bn_mode")
 AVERAGES = ("slope_filler", "bias_filler", "momentum", "eps", "frozen")
-SEGNET_EPS = 1e-9
 
 
-@register("BN")
 class BN(Layer):
     """Normalise each channel, then scale and shift it; may run in place.
 
@@ -43,24 +43,15 @@ class BN(Layer):
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.bn_param
-        self.channels = self._channels(bottom)
-        self.segnet = _is_segnet(p, stored=len(self.blobs))
-        self.frozen, self.momentum = p.frozen, p.momentum
-        self.eps = SEGNET_EPS if self.segnet else p.eps
-        if self.segnet:
-            self.source = "batch" if p.bn_mode == BNParameter.LEARN else "nothing"
-        else:
-            self.source = "averages" if self.frozen or self.phase == "TEST" else "batch"
-        if len(top) > 1 and not (self.segnet and self.source == "batch"):
+        if len(top) > 1:
             message = "only SegNet's BN in mode LEARN has mean and variance as further tops"
             raise ConfigError(message)
-        if self.segnet:
-            for filler in (p.scale_filler, p.shift_filler):
-                self.add_param((1, self.channels, 1, 1), filler)
-            return
+        self.frozen, self.momentum, self.eps = p.frozen, p.momentum, p.eps
+        self.by_batch = not self.frozen and self.phase == "TRAIN"
+        self.count = Channels.of(bottom[0], "BN").count
         variance = FillerParameter(value=float(self.frozen))
         for filler in (p.slope_filler, p.bias_filler, FillerParameter(), variance):
-            self.add_param((1, self.channels), filler)
+            self.add_param((1, self.count), filler)
         self._freeze()
 
     def _freeze(self) -> None:
@@ -72,83 +63,65 @@ class BN(Layer):
             self.param.param[index].decay_mult = 0
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        channels = self._channels(bottom)
-        if channels != self.channels:
-            message = (
-                f"bottom {bottom[0].name!r} {bottom[0].shape} has {channels} channels, "
-                f"but the parameters are those of {self.channels}"
-            )
-            raise ShapeError(message)
-        rest = bottom[0].num_axes - 2
-        self.axes = (0, *range(2, rest + 2))
-        self.spread = (1, channels, *(1,) * rest)
+        self.channels = Channels.of(bottom[0], "BN")
+        self.channels.need(self.count, bottom[0], "parameters")
         top[0].reshape_like(bottom[0])
-        for blob in top[1:]:
-            blob.reshape((1, channels, 1, 1))
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
-        xp, unit = self.xp, bottom[0].read()
-        if self.source != "nothing":
-            if self.source == "batch":
-                mean = xp.mean(unit, axis=self.axes, keepdims=True)
-                unit = unit - mean
-                variance = xp.mean(unit * unit, axis=self.axes, keepdims=True)
-                self._note(mean, variance, top)
-            else:
-                unit = unit - self._spread(2)
-                variance = self._spread(3)
-            deviation = xp.sqrt(variance + self.eps)
-            unit = unit / deviation
-            self.saved("deviation", self.spread).write(deviation)
-        if self.source == "batch" or top[0] is bottom[0]:
+        xp, x = self.xp, bottom[0].read()
+        if self.by_batch:
+            mean = xp.mean(x, axis=self.channels.axes, keepdims=True)
+            centred = x - mean
+            variance = xp.mean(centred * centred, axis=self.channels.axes, keepdims=True)
+            self._note(mean, variance)
+        else:
+            centred = x - self._spread(2)
+            variance = self._spread(3)
+        deviation = xp.sqrt(variance + self.eps)
+        unit = centred / deviation
+        self.saved("deviation", self.channels.spread).write(deviation)
+        if self.by_batch or top[0] is bottom[0]:
             self.saved("unit", bottom[0].shape).write(unit)
         top[0].write(unit * self._spread(0) + self._spread(1))
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         xp, dy = self.xp, top[0].read_diff()
-        unit = self._unit(bottom, top)
+        deviation = self.saved("deviation", self.channels.spread).read()
+        if self.by_batch or top[0] is bottom[0]:
+            unit = self.saved("unit", bottom[0].shape).read()
+        else:
+            unit = (bottom[0].read() - self._spread(2)) / deviation
         for index, diff in ((0, dy * unit), (1, dy)):
             if self.param_propagate_down(index) and not self.frozen:
                 blob = self.blobs[index]
-                blob.add_diff(xp.reshape(xp.sum(diff, axis=self.axes), blob.shape))
+                blob.add_diff(xp.reshape(xp.sum(diff, axis=self.channels.axes), blob.shape))
         if not propagate_down[0]:
             return
         dx = dy * self._spread(0)
-        if self.source == "batch":
-            along = xp.mean(dx * unit, axis=self.axes, keepdims=True)
-            dx = dx - xp.mean(dx, axis=self.axes, keepdims=True) - along * unit
-        if self.source != "nothing":
-            dx = dx / self.saved("deviation", self.spread).read()
-        bottom[0].write_diff(dx)
+        if self.by_batch:
+            dx = through_normalization(xp, dx, unit, self.channels.axes)
+        bottom[0].write_diff(dx / deviation)
 
-    def _unit(self, bottom: Blobs, top: Blobs) -> Array:
-        """Return what the last forward scaled."""
-        if self.source == "batch" or top[0] is bottom[0]:
-            return self.saved("unit", bottom[0].shape).read()
-        if self.source == "nothing":
-            return bottom[0].read()
-        deviation = self.saved("deviation", self.spread).read()
-        return (bottom[0].read() - self._spread(2)) / deviation
-
-    def _note(self, mean: Array, variance: Array, top: Blobs) -> None:
-        """Give statistics of the batch to the averages, or to further tops."""
-        xp = self.xp
-        for blob, value in zip(top[1:], (mean, variance), strict=False):
-            blob.write(xp.reshape(value, blob.shape))
-        if not self.segnet:
-            for blob, value in zip(self.blobs[2:], (mean, variance), strict=True):
-                new = xp.reshape(value, blob.shape) * (1 - self.momentum)
-                blob.write(blob.read() * self.momentum + new)
+    def _note(self, mean: Array, variance: Array) -> None:
+        """Give statistics of the batch to the averages."""
+        for blob, value in zip(self.blobs[2:], (mean, variance), strict=True):
+            new = self.xp.reshape(value, blob.shape) * (1 - self.momentum)
+            blob.write(blob.read() * self.momentum + new)
 
     def _spread(self, index: int) -> Array:
         """Return a parameter, to be broadcast with the bottom."""
-        return self.xp.reshape(self.blobs[index].read(), self.spread)
+        return self.xp.reshape(self.blobs[index].read(), self.channels.spread)
 
-    def _channels(self, bottom: Blobs) -> int:
-        if bottom[0].num_axes < 2:
-            message = f"BN needs a bottom (N, C, ...), not {bottom[0].shape}"
-            raise ShapeError(message)
-        return bottom[0].shape[1]
+
+@register("BN")
+def create_bn(param: LayerParameter, phase: str, context: LayerContext) -> Layer:
+    """Make the layer of SegNet or that of PSPNet, by the fields of the message.
+
+    Raises:
+        ConfigError: It has fields of both.
+    """
+    kind = SegNetBN if _is_segnet(param.bn_param, stored=len(param.blobs)) else BN
+    return kind(param, phase, context)
 
 
 def _is_segnet(p: BNParameter, stored: int) -> bool:

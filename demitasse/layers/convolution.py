@@ -62,7 +62,7 @@ class Convolution(ConvolutionBase):
             y.write(self.xp.reshape(maps, y.shape))
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        self.refuse_in_place(bottom, top, propagate_down)
+        self.refuse_overwritten(bottom, top, propagate_down)
         for x, y, wanted in zip(bottom, top, propagate_down, strict=True):
             dy = self._map(y)
             self.accumulate(self._image(x.read()), dy, dy)

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from demitasse.backends.arrays import Array
 from demitasse.backends.windows import Shape
 from demitasse.errors import ConfigError, NetError, ShapeError
-from demitasse.layers.base import AtLeast, Blobs, Flags, Layer, positive
-from demitasse.layers.columns import Canvas
-from demitasse.layers.window import convolution_window
+from demitasse.layers.base import AtLeast, Blobs, Layer, positive
+from demitasse.layers.helpers.columns import Canvas
+from demitasse.layers.helpers.window import convolution_window
 
 __all__ = ["ConvolutionBase"]
 
@@ -146,15 +146,6 @@ class ConvolutionBase(Layer):
         if not self.has_bias:
             return y
         return y + self.xp.reshape(self.blobs[1].read(), (self.m, 1))
-
-    def refuse_in_place(self, bottom: Blobs, top: Blobs, propagate_down: Flags) -> None:
-        """Refuse a gradient that needs a bottom which its own top has overwritten."""
-        needed = any(propagate_down) or any(
-            self.param_propagate_down(i) for i in range(len(self.blobs))
-        )
-        if needed and any(b is t for b, t in zip(bottom, top, strict=True)):
-            message = f"{self.type} cannot run in place when a gradient is wanted; rename the top"
-            raise NetError(message)
 
     # -- pieces ---------------------------------------------------------------------------------
 

@@ -59,7 +59,7 @@ class Deconvolution(ConvolutionBase):
             y.write(self.xp.reshape(self.with_bias(flat), y.shape))
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        self.refuse_in_place(bottom, top, propagate_down)
+        self.refuse_overwritten(bottom, top, propagate_down)
         for x, y, wanted in zip(bottom, top, propagate_down, strict=True):
             dy = self.xp.reshape(y.read_diff(), (self.n, self.m, *self.canvas.spatial))
             flat = self.xp.reshape(dy, (self.n, self.m, y.count_from(self.axis + 1)))

@@ -6,7 +6,6 @@ Source: Caffe, ``src/caffe/layers/dropout_layer.cpp`` and ``.cu``.
 from __future__ import annotations
 
 from demitasse.backends import ops
-from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError
 from demitasse.layers.base import Blobs, Flags
 from demitasse.layers.neuron import NeuronLayer
@@ -22,8 +21,7 @@ class Dropout(NeuronLayer):
     """y = x * mask / (1 - ratio) in TRAIN, y = x in TEST; may run in place.
 
     A value is kept where its random 32-bit word is above ``ratio`` of the largest word, so the
-    mask is the same on every device. With several data-parallel ranks a sample has the mask it
-    would have in the joined batch, where rank r of n holds samples r, r + n, ...
+    mask is the same on every device, and a sample's the same with several data-parallel ranks.
 
     Shapes: bottom any -> top the same.
 
@@ -37,6 +35,7 @@ class Dropout(NeuronLayer):
         if not 0 <= self.ratio < 1:
             message = f"dropout_param.dropout_ratio must be in [0, 1), it is {self.ratio}"
             raise ConfigError(message)
+        self.threshold = int(LARGEST * self.ratio)
         self.drops = self.phase == "TRAIN" and self.ratio > 0
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
@@ -46,7 +45,7 @@ class Dropout(NeuronLayer):
             count=bottom[0].count,
             ratio=self.ratio,
             train=self.drops,
-            kept=self._kept,
+            threshold=self.threshold,
         )
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
@@ -55,7 +54,7 @@ class Dropout(NeuronLayer):
             if top[0] is not bottom[0]:
                 top[0].write(x)
             return
-        mask = self.cast(self._kept(x.shape)) * (1 / (1 - self.ratio))
+        mask = self.cast(self.random_words(x.shape) > self.threshold) * (1 / (1 - self.ratio))
         self.saved("mask", x.shape).write(mask)
         top[0].write(x * mask)
 
@@ -66,18 +65,3 @@ class Dropout(NeuronLayer):
                 bottom[0].write_diff(dy * self.saved("mask", dy.shape).read())
             elif top[0] is not bottom[0]:
                 bottom[0].write_diff(dy)
-
-    def _kept(self, shape: tuple[int, ...]) -> Array:
-        """Return which elements this pass keeps."""
-        return self._words(shape) > int(LARGEST * self.ratio)
-
-    def _words(self, shape: tuple[int, ...]) -> Array:
-        """Return this rank's random words, uint32."""
-        xp, ranks = self.xp, self.context.ranks
-        count = 1
-        for size in shape:
-            count *= size
-        if ranks == 1 or not shape:
-            return xp.reshape(self.random_bits(count), shape)
-        joined = xp.reshape(self.random_bits(count * ranks), (shape[0], ranks, *shape[1:]))
-        return joined[:, self.context.rank, ...]

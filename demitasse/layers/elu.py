@@ -28,7 +28,7 @@ class ELU(NeuronLayer):
         if self.alpha < 0:  # otherwise the output has the sign of the input
             self.keep_input(bottom, top)
         xp, x = self.xp, bottom[0].read()
-        below = xp.exp(xp.minimum(x, 0.0)) - 1
+        below = xp.expm1(xp.minimum(x, 0.0))  # right for small x, too, unlike exp(x) - 1
         top[0].write(xp.maximum(x, 0.0) + self.alpha * below)
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:

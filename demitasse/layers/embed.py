@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from demitasse.errors import NetError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer, positive
-from demitasse.layers.indices import check_indices
+from demitasse.layers.helpers.indices import check_indices
 from demitasse.layers.registry import register
 
 __all__ = ["Embed"]
@@ -60,8 +60,7 @@ class Embed(Layer):
         xp, count = self.xp, bottom[0].count
         dy = xp.reshape(top[0].read_diff(), (count, self.m))
         if self.param_propagate_down(0):
-            words = xp.reshape(self.cast(bottom[0].read(), "int64"), (1, count))
-            one_hot = xp.reshape(self.arange(self.k), (self.k, 1)) == words  # (K, count)
-            self.blobs[0].add_diff(xp.matmul(self.cast(one_hot), dy))
+            words = xp.reshape(self.cast(bottom[0].read(), "int64"), (count,))
+            self.blobs[0].add_diff(self.device.backend.scatter_add(dy, words, self.k))
         if self.has_bias and self.param_propagate_down(1):
             self.blobs[1].add_diff(xp.sum(dy, axis=0))

@@ -9,9 +9,9 @@ import math
 
 from demitasse.errors import ShapeError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
-from demitasse.layers.columns import Canvas
+from demitasse.layers.helpers.columns import Canvas
+from demitasse.layers.helpers.window import convolution_window
 from demitasse.layers.registry import register
-from demitasse.layers.window import convolution_window
 
 __all__ = ["Im2col"]
 

@@ -7,7 +7,7 @@ Source: DeepLab (also in yjxiong/caffe), ``src/caffe/layers/interp_layer.cpp``,
 from __future__ import annotations
 
 from demitasse.backends.arrays import Array
-from demitasse.errors import ConfigError, NetError, ShapeError
+from demitasse.errors import ConfigError, ShapeError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.registry import register
 
@@ -32,6 +32,7 @@ class Interp(Layer):
     """
 
     bottoms = tops = Exactly(1)
+    in_place = False
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.interp_param
@@ -46,9 +47,6 @@ class Interp(Layer):
         if not factor and not (p.HasField("height") and p.HasField("width")):
             message = "interp_param needs height and width, zoom_factor or shrink_factor"
             raise ConfigError(message)
-        if top[0] is bottom[0]:
-            message = "Interp cannot run in place; give the top another name"
-            raise NetError(message)
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         p, shape = self.param.interp_param, bottom[0].shape

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
-from demitasse.errors import ConfigError, NetError, ShapeError
+from demitasse.errors import ConfigError, ShapeError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.registry import register
 from demitasse.proto import LRNParameter
@@ -68,9 +68,7 @@ class LRN(Layer):
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if not propagate_down[0]:
             return
-        if top[0] is bottom[0]:
-            message = "LRN cannot run in place when a gradient is wanted; rename the top"
-            raise NetError(message)
+        self.refuse_overwritten(bottom, top, propagate_down)
         x, y, dy = bottom[0].read(), top[0].read(), top[0].read_diff()
         scale = self.saved("scale", bottom[0].shape).read()
         shared = self._neighbours(dy * y / scale)

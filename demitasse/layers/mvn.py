@@ -6,6 +6,7 @@ Source: Caffe, ``src/caffe/layers/mvn_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
+from demitasse.layers.helpers.channels import through_normalization
 from demitasse.layers.registry import register
 
 __all__ = ["MVN"]
@@ -49,9 +50,10 @@ class MVN(Layer):
             return
         xp = self.xp
         dy = xp.reshape(top[0].read_diff(), self.view)
-        dx = dy - xp.mean(dy, axis=1, keepdims=True)
         if self.divides:
             y = xp.reshape(top[0].read(), self.view)
-            along = xp.mean(dy * y, axis=1, keepdims=True)
-            dx = (dx - along * y) / self.saved("deviation", (self.view[0], 1)).read()
+            deviation = self.saved("deviation", (self.view[0], 1)).read()
+            dx = through_normalization(xp, dy, y, (1,)) / deviation
+        else:
+            dx = dy - xp.mean(dy, axis=1, keepdims=True)
         bottom[0].write_diff(xp.reshape(dx, bottom[0].shape))

@@ -6,8 +6,8 @@ Source: SSD (weiliu89/caffe), ``src/caffe/layers/normalize_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.backends.arrays import Array
-from demitasse.errors import ShapeError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
+from demitasse.layers.helpers.channels import Channels
 from demitasse.layers.registry import register
 from demitasse.proto import FillerParameter
 
@@ -34,23 +34,18 @@ class Normalize(Layer):
         del top
         p = self.param.norm_param
         self.eps, self.across, self.shared = p.eps, p.across_spatial, p.channel_shared
-        self.channels = self._channels(bottom)
+        self.channels = Channels.of(bottom[0], self.type).count
         ones = FillerParameter(type="constant", value=1)
         filler = p.scale_filler if p.HasField("scale_filler") else ones
         self.add_param(() if self.shared else (self.channels,), filler)
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        channels = self._channels(bottom)
-        if channels != self.channels and not self.shared:
-            message = (
-                f"bottom {bottom[0].shape} has {channels} channels, "
-                f"the scale is for {self.channels}"
-            )
-            raise ShapeError(message)
+        channels = Channels.of(bottom[0], self.type)
+        if not self.shared:
+            channels.need(self.channels, bottom[0], "scales")
         top[0].reshape_like(bottom[0])
-        rest = bottom[0].num_axes - 2
-        self.axes = tuple(range(1, rest + 2)) if self.across else (1,)
-        self.spread = () if self.shared else (channels, *(1,) * rest)
+        self.axes = tuple(range(1, channels.rest + 2)) if self.across else (1,)
+        self.spread = () if self.shared else channels.spread
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp, x = self.xp, bottom[0].read()
@@ -77,9 +72,3 @@ class Normalize(Layer):
 
     def _scale(self) -> Array:
         return self.xp.reshape(self.blobs[0].read(), self.spread)
-
-    def _channels(self, bottom: Blobs) -> int:
-        if bottom[0].num_axes < 2:
-            message = f"Normalize needs a bottom (N, C, ...), not {bottom[0].shape}"
-            raise ShapeError(message)
-        return bottom[0].shape[1]

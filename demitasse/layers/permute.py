@@ -5,7 +5,7 @@ Source: SSD (weiliu89/caffe), ``src/caffe/layers/permute_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.errors import ConfigError, NetError, ShapeError
+from demitasse.errors import ConfigError, ShapeError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.registry import register
 
@@ -27,6 +27,7 @@ class Permute(Layer):
     """
 
     bottoms = tops = Exactly(1)
+    in_place = False
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         named, axes = list(self.param.permute_param.order), bottom[0].num_axes
@@ -36,9 +37,6 @@ class Permute(Layer):
         if any(axis >= axes for axis in named):
             message = f"permute_param.order {named} names axes that {bottom[0].shape} does not have"
             raise ShapeError(message)
-        if top[0] is bottom[0]:
-            message = "Permute cannot run in place; give the top another name"
-            raise NetError(message)
         self.order = (*named, *(axis for axis in range(axes) if axis not in named))
         self.back = tuple(self.order.index(axis) for axis in range(axes))
 

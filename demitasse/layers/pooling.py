@@ -9,7 +9,7 @@ from demitasse.backends import ops
 from demitasse.backends.windows import Shape, Window
 from demitasse.errors import ConfigError, NetError, ShapeError
 from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
-from demitasse.layers.columns import Canvas
+from demitasse.layers.helpers.columns import Canvas
 from demitasse.layers.pooling_methods import METHODS, Method
 from demitasse.layers.registry import register
 from demitasse.proto import PoolingParameter
@@ -83,9 +83,7 @@ class Pooling(Layer):
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
-            if top[0] is bottom[0]:
-                message = "Pooling cannot run in place when a gradient is wanted; rename the top"
-                raise NetError(message)
+            self.refuse_overwritten(bottom, top, propagate_down)
             bottom[0].write_diff(self.method.backward(top[0], bottom[0]))
 
 

@@ -13,12 +13,10 @@ from demitasse.backends.ops import LOWEST
 from demitasse.backends.windows import Shape
 from demitasse.blob import Blob
 from demitasse.layers.base import Blobs, Layer
-from demitasse.layers.columns import Canvas
+from demitasse.layers.helpers.columns import Canvas
+from demitasse.layers.helpers.floors import FLT_MIN
 
 __all__ = ["METHODS", "Method"]
-
-SMALLEST = 1.1754943508222875e-38
-"""The smallest normal float32: what Caffe adds to a divisor against 0 / 0."""
 
 
 class Method(ABC):
@@ -103,21 +101,19 @@ class Average(Method):
 
     def forward(self, bottom: Blob, top: Blobs) -> None:
         total = self.canvas.lay(bottom.read())
-        for axis, index in self._sweeps():
-            del axis
-            total = sum((total[i] for i in index[1:]), start=total[index[0]])
+        for _, taps in self._sweeps():
+            total = sum((total[tap] for tap in taps[1:]), start=total[taps[0]])
         top[0].write(total / self._divisor())
 
     def backward(self, top: Blob, bottom: Blob) -> Array:
         total = top.read_diff() / self._divisor()
-        for axis, index in reversed(self._sweeps()):
+        for axis, taps in reversed(self._sweeps()):
             shape = list(total.shape)
             shape[axis] = self.canvas.size[axis - 2]
             wider = self.layer.zeros(tuple(shape))
-            for i in index:
-                wider[i] += total
+            for tap in taps:
+                wider[tap] += total
             total = wider
-        del bottom
         return self.canvas.crop(total)
 
     def _sweeps(self) -> list[tuple[int, list[tuple[slice, ...]]]]:
@@ -183,8 +179,9 @@ class Stochastic(_Selecting):
         return self.canvas.crop(result)
 
     def _sums(self, canvas: Array) -> tuple[Array, Array]:
+        # FLT_MIN: against 0 / 0, as in Caffe
         seen = [canvas[self.canvas.at(tap)] for tap in self.canvas.window.taps()]
-        return sum(seen[1:], start=seen[0] + SMALLEST), sum(x * x for x in seen)
+        return sum(seen[1:], start=seen[0] + FLT_MIN), sum(x * x for x in seen)
 
     def _draw(self, canvas: Array, top: Blob) -> None:
         xp, layer = self.layer.xp, self.layer
@@ -205,11 +202,7 @@ class Stochastic(_Selecting):
 
     def _uniform(self, top: Blob) -> Array:
         """Return a random number in (0, 1] for each window."""
-        layer, shape, ranks = self.layer, top.shape, self.layer.context.ranks
-        # rank r of n has samples r, r + n, ... of the joined batch, and their numbers
-        bits = layer.random_bits(top.count * ranks)
-        joined = layer.xp.reshape(bits, (shape[0], ranks, *shape[1:]))
-        return (layer.cast(joined[:, layer.context.rank, ...]) + 1) * 2.0**-32
+        return (self.layer.cast(self.layer.random_words(top.shape)) + 1) * 2.0**-32
 
 
 METHODS: dict[str, type[Method]] = {"MAX": Max, "AVE": Average, "STOCHASTIC": Stochastic}

@@ -6,8 +6,8 @@ Source: Caffe, ``src/caffe/layers/prelu_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.backends.arrays import Array
-from demitasse.errors import ShapeError
 from demitasse.layers.base import Blobs, Flags
+from demitasse.layers.helpers.channels import Channels
 from demitasse.layers.neuron import NeuronLayer
 from demitasse.layers.registry import register
 from demitasse.proto import FillerParameter
@@ -29,24 +29,21 @@ class PReLU(NeuronLayer):
         del top
         p = self.param.prelu_param
         self.shared = p.channel_shared
-        self.channels = _channels(bottom)
+        self.channels = Channels.of(bottom[0], self.type).count
         filler = p.filler if p.HasField("filler") else FillerParameter(value=0.25)
         self.add_param(() if self.shared else (self.channels,), filler)
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        channels = _channels(bottom)
-        if channels != self.channels and not self.shared:
-            message = (
-                f"bottom {bottom[0].shape} has {channels} channels, "
-                f"the slope is for {self.channels}"
-            )
-            raise ShapeError(message)
+        channels = Channels.of(bottom[0], self.type)
+        if not self.shared:
+            channels.need(self.channels, bottom[0], "slopes")
+        self.spread = () if self.shared else channels.spread
         super().reshape(bottom, top)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         self.keep_input(bottom, top)
         xp, x = self.xp, bottom[0].read()
-        top[0].write(xp.maximum(x, 0.0) + self._slope(bottom) * xp.minimum(x, 0.0))
+        top[0].write(xp.maximum(x, 0.0) + self._slope() * xp.minimum(x, 0.0))
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         xp, x, dy = self.xp, self.kept_input(bottom, top), top[0].read_diff()
@@ -56,18 +53,8 @@ class PReLU(NeuronLayer):
             self.blobs[0].add_diff(xp.reshape(slope_diff, self.blobs[0].shape))
         if propagate_down[0]:
             above = self.cast(x > 0)
-            bottom[0].write_diff(dy * (above + (1 - above) * self._slope(bottom)))
+            bottom[0].write_diff(dy * (above + (1 - above) * self._slope()))
 
-    def _slope(self, bottom: Blobs) -> Array:
-        """The slope, to be multiplied with a blob. Shape: () or (C, 1, ...)."""
-        slope = self.blobs[0].read()
-        if self.shared:
-            return slope
-        return self.xp.reshape(slope, (self.channels, *[1] * (bottom[0].num_axes - 2)))
-
-
-def _channels(bottom: Blobs) -> int:
-    if bottom[0].num_axes < 2:
-        message = f"PReLU needs a bottom of at least two axes (N, C, ...), not {bottom[0].shape}"
-        raise ShapeError(message)
-    return bottom[0].shape[1]
+    def _slope(self) -> Array:
+        """Return the slope, to be multiplied with a blob."""
+        return self.xp.reshape(self.blobs[0].read(), self.spread)

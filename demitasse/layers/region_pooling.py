@@ -25,6 +25,7 @@ class RegionPooling(Layer):
 
     bottoms = Exactly(2)
     tops = Exactly(1)
+    in_place = False
     dynamic_shapes = True  # the regions are looked at on the host
 
     found: list[Region]
@@ -48,9 +49,6 @@ class RegionPooling(Layer):
                 f"not {bottom[0].shape} and {rois.shape}"
             )
             raise ShapeError(message)
-        if any(top[0] is blob for blob in bottom):
-            message = f"{self.type} cannot run in place; give the top another name"
-            raise NetError(message)
         top[0].reshape((rois.shape[0], *self.top_shape(bottom)))
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:

@@ -10,7 +10,7 @@ Source: MobileNet-YOLO (eric612), ``src/caffe/layers/reorg_layer.cpp``; Darknet,
 from __future__ import annotations
 
 from demitasse.backends.arrays import Array
-from demitasse.errors import NetError, ShapeError
+from demitasse.errors import ShapeError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer, positive
 from demitasse.layers.registry import register
 
@@ -33,13 +33,11 @@ class Reorg(Layer):
     """
 
     bottoms = tops = Exactly(1)
+    in_place = False
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.reorg_param
         self.stride, self.reverse = positive(p.stride, "reorg_param.stride"), p.reverse
-        if top[0] is bottom[0]:
-            message = "Reorg cannot run in place; give the top another name"
-            raise NetError(message)
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         s, shape = self.stride, bottom[0].shape

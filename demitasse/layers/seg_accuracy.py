@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from demitasse.errors import ShapeError
 from demitasse.layers.base import Blobs, Exactly, Layer
-from demitasse.layers.classes import ClassAxis
-from demitasse.layers.loss import at_least_one
+from demitasse.layers.helpers.classes import ClassAxis
+from demitasse.layers.helpers.floors import at_least_one
 from demitasse.layers.registry import register
 
 __all__ = ["SegAccuracy"]
@@ -46,7 +46,7 @@ class SegAccuracy(Layer):
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp, axis = self.xp, self.axis
-        scores = xp.reshape(bottom[0].read(), (axis.outer, axis.classes, axis.inner))
+        scores = axis.spread(self, bottom[0].read())
         labels = axis.labels(self, bottom[1])  # (N, pixels)
         counted = axis.known(labels)
         wrong = ~counted

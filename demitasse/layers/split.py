@@ -6,7 +6,6 @@ Source: Caffe, ``src/caffe/layers/split_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.backends import ops
-from demitasse.errors import NetError
 from demitasse.layers.base import AtLeast, Blobs, Exactly, Flags, Layer
 from demitasse.layers.registry import register
 
@@ -25,12 +24,10 @@ class Split(Layer):
 
     bottoms = Exactly(1)
     tops = AtLeast(1)
+    in_place = False
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         for blob in top:
-            if blob is bottom[0]:
-                message = "Split cannot run in place"
-                raise NetError(message)
             blob.reshape_like(bottom[0])
             blob.share_data(bottom[0])
         self.op = ops.Split(dtype=self.dtype, shape=bottom[0].shape, tops=len(top))

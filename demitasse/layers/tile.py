@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 
-from demitasse.errors import NetError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer, positive
 from demitasse.layers.registry import register
 
@@ -27,11 +26,9 @@ class Tile(Layer):
     """
 
     bottoms = tops = Exactly(1)
+    in_place = False
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        if top[0] is bottom[0]:
-            message = "Tile cannot run in place; give the top another name"
-            raise NetError(message)
         p = self.param.tile_param
         tiles = positive(p.tiles, "tile_param.tiles")
         axis = bottom[0].canonical_axis(p.axis)

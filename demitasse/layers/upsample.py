@@ -9,7 +9,7 @@ from __future__ import annotations
 from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError, NetError, ShapeError
 from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
-from demitasse.layers.indices import check_indices
+from demitasse.layers.helpers.indices import check_indices
 from demitasse.layers.registry import register
 
 __all__ = ["Upsample"]
@@ -38,12 +38,10 @@ class Upsample(Layer):
 
     bottoms = Between(1, 2)
     tops = Exactly(1)
+    in_place = False
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.upsample_param
-        if any(top[0] is blob for blob in bottom):
-            message = "Upsample cannot run in place; give the top another name"
-            raise NetError(message)
         masked = len(bottom) > 1
         given = [field.name for field, _ in p.ListFields() if field.name != "scale"]
         if given and not masked:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from demitasse.blob import Blob
-from demitasse.errors import NetError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 
 __all__ = ["ViewLayer"]
@@ -17,15 +16,13 @@ class ViewLayer(Layer):
     """
 
     bottoms = tops = Exactly(1)
+    in_place = False
 
     def top_shape(self, bottom: Blob) -> tuple[int, ...]:
         """Return the top's shape, which holds as many elements as the bottom's."""
         raise NotImplementedError(type(self).__name__)
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        if top[0] is bottom[0]:
-            message = f"{self.type} cannot run in place; give the top another name"
-            raise NetError(message)
         top[0].reshape(self.top_shape(bottom[0]))
         top[0].share_data(bottom[0])
         top[0].share_diff(bottom[0])

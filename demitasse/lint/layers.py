@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from demitasse.graph import moved_weight
 from demitasse.lint.view import View
 from demitasse.proto import LayerParameter, fork_of_type
 from demitasse.proto.text.faults import similar
@@ -156,6 +157,16 @@ def losses_of_losses(view: View) -> None:
             view.say("warning", "relu-before-loss", index, message)
 
 
+def weighted_and_read(view: View) -> None:
+    """A loss weight is on a top that other layers read; the weight moves, and others are lost."""
+    for index, layer in enumerate(view.layers):
+        for blob, weight, readers in zip(
+            layer.top, layer.loss_weight, view.readers[index], strict=False
+        ):
+            if weight and readers:
+                view.say("warning", "moved-weight", index, moved_weight(blob))
+
+
 def dropout_only_in_test(view: View) -> None:
     """Dropout does nothing in TEST."""
     for index, layer in view.of_type("Dropout"):
@@ -190,6 +201,7 @@ RULES = (
     unused_blobs,
     zero_weights,
     losses_of_losses,
+    weighted_and_read,
     dropout_only_in_test,
     frozen,
     bias_before_batch_norm,

@@ -18,14 +18,19 @@ from demitasse.graph import (
     append_params,
     filter_net,
     insert_splits,
+    moved_weight,
+    moved_weights,
     who_needs_backward,
     wire,
 )
 from demitasse.layers import Layer, LayerContext, create_layer
+from demitasse.log import get_logger
 from demitasse.net.structure import Structure
 from demitasse.proto import LayerParameter, NetParameter, Phase
 
 __all__ = ["assemble", "called"]
+
+log = get_logger(__name__)
 
 
 def called(layer: Layer | LayerParameter) -> str:
@@ -50,6 +55,9 @@ def assemble(
     """
     filtered, kept = filter_net(message)
     split, source = insert_splits(filtered)
+    for producer, which in moved_weights(filtered):
+        weighted = filtered.layer[producer]
+        log.warning("%s: %s", called(weighted), moved_weight(weighted.top[which]))
     for param in split.layer:
         if not param.HasField("phase"):
             param.phase = message.state.phase

@@ -236,4 +236,5 @@ class Entry:
             ),
             phase=layer.phase,
             backward=place.backward,
+            words=layer.random_words,
         )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from demitasse.errors import ConfigError
+from demitasse.layers import Layer
+from demitasse.layers.accuracy import Accuracy
 from demitasse.net import Net
 from demitasse.proto import ResumeState
 
@@ -26,14 +28,22 @@ class Metric:
         name: The output.
         larger: Whether a larger number is better.
         net: Which test net.
+        layer: The layer that puts it out.
     """
 
     name: str
     larger: bool
     net: int = 0
+    layer: Layer | None = field(default=None, compare=False)
 
     def of(self, results: Sequence[Mapping[str, np.ndarray]]) -> float:
-        """Return its value in the results of all test nets."""
+        """Return its value in the results of all test nets.
+
+        An accuracy of scores that are not numbers, in the last batch of the test, is none either:
+        Caffe's layer takes them for right.
+        """
+        if isinstance(self.layer, Accuracy) and not self.layer.believable():
+            return math.nan
         return float(results[self.net][self.name].reshape(()))
 
 
@@ -58,21 +68,27 @@ def find_metric(text: str, nets: Sequence[Net]) -> Metric:
         if blob.count != 1:
             message = f"the metric {name!r} is {blob.count} numbers {blob.shape}; it must be one"
             raise ConfigError(message)
-        return Metric(name, way == "max" if way else _larger(net, name), index)
+        larger = way == "max" if way else _larger(net, name)
+        return Metric(name, larger, index, _maker(net, name))
     outputs = list(dict.fromkeys(output for net in nets for output in net.outputs))
     has = f"their outputs are {', '.join(outputs)}" if outputs else "there is none"
     message = f"no test net has an output {name!r} that could be the metric; {has}"
     raise ConfigError(message)
 
 
+def _maker(net: Net, name: str) -> Layer:
+    """Return the layer that writes an output last."""
+    return [
+        layer
+        for index, layer in enumerate(net.layers)
+        if name in [net.blob_names[top] for top in net.structure.top_ids(index)]
+    ][-1]
+
+
 def _larger(net: Net, name: str) -> bool:
     """Whether more of an output is better."""
     weights = dict(zip(net.blob_names, net.structure.blob_loss_weights, strict=True))
-    [kind] = [
-        layer.type
-        for index, layer in enumerate(net.layers)
-        if name in [net.blob_names[top] for top in net.structure.top_ids(index)]
-    ][-1:]
+    kind = _maker(net, name).type
     if weights[name] > 0 or kind.endswith("Loss"):
         return False
     if kind in LARGER:

@@ -516,11 +516,6 @@ def last(net: Net):
             [(2, 3), (3,)],
             "a scale from a second bottom; the kernel takes a learned one",
         ),
-        (
-            '"SoftmaxWithLoss" propagate_down: true propagate_down: true',
-            [(2, 3), (2,)],
-            "its gradient: wanted for the labels, which have none",
-        ),
     ],
 )
 def test_the_reason_why_a_layer_runs_its_own_code_is_kept(layer, shapes, why):
@@ -530,8 +525,23 @@ def test_the_reason_why_a_layer_runs_its_own_code_is_kept(layer, shapes, why):
     assert entry.why == why
 
 
+def test_a_loss_of_learned_labels_runs_its_own_code():
+    text = """
+    layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
+    layer { name: "t" type: "Input" top: "t" input_param { shape { dim: 2 } } }
+    layer { name: "learned" type: "Scale" bottom: "t" top: "u" scale_param { axis: 0 } }
+    layer { name: "loss" type: "SoftmaxWithLoss" bottom: "x" bottom: "u" }
+    """
+    net = Net(parse_text(text, NetParameter), "TRAIN", device="readonly")
+
+    entry = last(net)
+
+    assert entry.step is None
+    assert entry.why == "its gradient: wanted for the labels, which have none"
+
+
 def test_the_dtypes_of_the_kernels_are_named():
-    nothing = Operands((), (), (), print, (), (), "TEST", backward=False)
+    nothing = Operands((), (), (), print, (), (), "TEST", backward=False, words=print)
     backend = host_cuda().backend
 
     with pytest.raises(Declined, match=r"^float16; kernels take float32 and float64$"):

@@ -9,6 +9,7 @@ from demitasse.graph import (
     append_params,
     filter_net,
     insert_splits,
+    moved_weights,
     state_meets_rule,
     who_needs_backward,
     wire,
@@ -147,6 +148,15 @@ def test_a_loss_weight_is_a_use_and_moves_to_the_first_copy():
     ]
     assert list(split.layer[1].loss_weight) == []
     assert list(split.layer[2].loss_weight) == [0.5, 0]
+
+
+def test_weights_that_move_are_those_of_tops_that_are_read():
+    message = chain("d: -> x, y", "f: x -> z", "f: z -> z")
+    message.layer[0].loss_weight.extend([2, 3])
+    message.layer[1].loss_weight.append(4)
+    message.layer[2].loss_weight.append(5)
+
+    assert list(moved_weights(message)) == [(0, 0), (1, 0)]
 
 
 def test_unknown_bottoms_are_all_named_with_what_to_do():

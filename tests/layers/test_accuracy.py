@@ -104,3 +104,26 @@ def test_it_has_no_gradient():
     with pytest.raises(NetError, match="Accuracy has no gradient"):
         one.backward(1, propagate_down=[True, False])
     one.backward(1, propagate_down=[False, False])
+
+
+def test_scores_that_are_not_numbers_are_right_but_not_believable(backend):
+    one = make_layer(text(), [X, LABELS], device=backend)
+    one.forward()
+    assert one.layer.believable()
+
+    [accuracy] = one.forward(np.full_like(X, np.nan), LABELS)
+
+    assert accuracy == 1  # as in Caffe
+    assert not one.layer.believable()
+
+
+def test_ignored_scores_may_be_anything(backend):
+    x = X.copy()
+    x[0] = np.nan
+    labels = LABELS.copy()
+    labels[0] = 7
+
+    one = make_layer(text("ignore_label: 7"), [x, labels], device=backend)
+    one.forward()
+
+    assert one.layer.believable()

@@ -326,13 +326,13 @@ class TestPReLU:
         assert not one.params[0].diff.any()
 
     def test_one_axis_is_refused(self):
-        with pytest.raises(ShapeError, match=r"at least two axes \(N, C, ...\), not \(3,\)"):
+        with pytest.raises(ShapeError, match=r"PReLU needs a bottom \(N, C, ...\)"):
             make_layer('type: "PReLU"', [[1.0, 2, 3]])
 
     def test_other_channels_are_refused(self):
         one = make_layer('type: "PReLU"', [X])
 
-        with pytest.raises(ShapeError, match="has 5 channels, the slope is for 3"):
+        with pytest.raises(ShapeError, match="has 5 channels, but the slopes are those of 3"):
             one.forward(np.ones((2, 5)))
 
 
@@ -349,3 +349,10 @@ class TestPReLU:
 def test_constants_that_cannot_be_are_refused(text, why):
     with pytest.raises(ConfigError, match=why):
         make_layer(text, [POSITIVE])
+
+
+def test_elu_of_small_inputs_is_not_rounded_to_steps(backend):
+    x = -np.array([1e-3, 1e-5, 3e-8])
+    one = make_layer('type: "ELU"', [x], dtype="float32", device=backend)
+
+    np.testing.assert_allclose(one.forward()[0], np.expm1(x), rtol=1e-5)

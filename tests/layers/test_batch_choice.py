@@ -39,6 +39,20 @@ def test_reindex_adds_up_the_gradients(backend):
     check_gradients('type: "BatchReindex"', X, [3, 0, 3, 3, 1], device=backend)
 
 
+def test_an_infinite_gradient_of_one_item_leaves_the_others_alone(backend):
+    one = reindex([3, 0, 3, 1], device=backend)
+    one.forward()
+    dy = np.ones_like(one.top[0].data)
+    dy[1] = np.inf
+
+    dx = one.backward(dy)[0]
+
+    assert np.isinf(dx[0]).all()
+    assert (dx[1] == 1).all()
+    assert not dx[2].any()
+    assert (dx[3] == 2).all()
+
+
 def test_reindex_knows_no_gradient_of_indices():
     with pytest.raises(NetError, match="no gradient for its indices"):
         reindex([0]).backward(propagate_down=[True, True])

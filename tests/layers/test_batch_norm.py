@@ -156,9 +156,20 @@ def test_refuses_to_train_the_statistics():
         make_layer('type: "BatchNorm" param { lr_mult: 0 } param { }', [X])
 
 
-def test_refuses_a_bottom_without_channels():
-    with pytest.raises(ShapeError, match=r"\(N, C, ...\), not \(4,\)"):
-        layer(x=np.zeros(4))
+def test_a_bottom_of_one_axis_is_a_single_channel(backend):
+    x = np.array([1.0, 2.0, 4.0, 9.0])
+    one = layer(x=x, device=backend)
+    assert [blob.shape for blob in one.params] == [(1,), (1,), (1,)]
+
+    [y] = one.forward()
+
+    np.testing.assert_allclose(y, (x - x.mean()) / np.sqrt(x.var() + EPS))
+    check_gradients(one, check_params=False)
+
+
+def test_refuses_a_single_number():
+    with pytest.raises(ShapeError, match=r"\(N, C, ...\), not \(\)"):
+        layer(x=np.zeros(()))
 
 
 def test_refuses_another_number_of_channels():

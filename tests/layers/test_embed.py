@@ -63,3 +63,15 @@ def test_refuses_a_missing_size(missing):
 
     with pytest.raises(ConfigError, match=rf"embed_param.{missing} must be above 0"):
         make_layer(f'type: "Embed" embed_param {{ {fields} }}', [WORDS])
+
+
+def test_an_infinite_gradient_of_one_word_leaves_the_others_alone(backend):
+    one = layer("bias_term: false", device=backend)
+    dy = np.ones((2, 3, 2))
+    dy[0, 1] = np.inf  # word 0
+    one.forward()
+
+    one.backward(dy, propagate_down=[False])
+
+    assert np.isinf(one.params[0].diff[0]).all()
+    np.testing.assert_array_equal(one.params[0].diff[1:, 0], [1, 0, 3, 1])

@@ -52,7 +52,7 @@ class TestSmoothL1:
         one = make_layer(self.text(), [X, Y, X])
         one.forward()
 
-        with pytest.raises(NetError, match="no gradient for its weights"):
+        with pytest.raises(NetError, match="no gradient for bottom 2, 'bottom2'"):
             one.backward(propagate_down=[True, False, True])
 
     def test_other_counts_are_refused(self):
@@ -201,6 +201,17 @@ class TestCenter:
         one.backward()
 
         np.testing.assert_allclose(one.params[0].diff, expected)
+
+    def test_an_infinite_feature_moves_the_centre_of_its_own_class_only(self, backend):
+        x = X.copy()
+        x[0] = np.inf  # of class 0
+        one = make_layer(self.text(), [x, self.LABELS], device=backend)
+
+        one.forward()
+        one.backward()
+
+        assert np.isinf(one.params[0].diff[0]).all()
+        assert np.isfinite(one.params[0].diff[1:]).all()
 
     def test_features_may_have_more_axes(self, backend):
         one = make_layer(self.text(), [X.reshape(N, 2, 2), self.LABELS], device=backend)
@@ -416,7 +427,7 @@ class TestWeightedSoftmax:
         one = make_layer(self.text(), [self.SCORES, self.LABELS, self.WEIGHTS])
         one.forward()
 
-        with pytest.raises(NetError, match="no gradient for its weights"):
+        with pytest.raises(NetError, match="no gradient for bottom 2, 'bottom2'"):
             one.backward(propagate_down=[True, False, True])
 
     @pytest.mark.parametrize(

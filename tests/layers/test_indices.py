@@ -6,7 +6,7 @@ import pytest
 from demitasse.blob import Blob
 from demitasse.device import Device
 from demitasse.errors import ShapeError
-from demitasse.layers.indices import check_indices
+from demitasse.layers.helpers.indices import check_indices
 from demitasse.memory import transfers
 
 

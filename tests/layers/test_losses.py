@@ -212,7 +212,7 @@ class TestContrastive:
         one = make_layer(self.text(), [self.A, self.B, self.SIMILAR])
         one.forward()
 
-        with pytest.raises(NetError, match="no gradient"):
+        with pytest.raises(NetError, match="no gradient for bottom 2, 'bottom2'"):
             one.backward(propagate_down=[True, True, True])
 
 
@@ -344,9 +344,9 @@ class TestInfogain:
         one = make_layer(self.TEXT % ("", ""), [X, LABELS, self.H])
         one.forward()
 
-        with pytest.raises(NetError, match="no gradient for its target"):
+        with pytest.raises(NetError, match="no gradient for bottom 1, 'bottom1'"):
             one.backward(propagate_down=[True, True, False])
-        with pytest.raises(NetError, match="no gradient for its matrix"):
+        with pytest.raises(NetError, match="no gradient for bottom 2, 'bottom2'"):
             one.backward(propagate_down=[True, False, True])
 
 
@@ -376,3 +376,25 @@ def test_the_loss_weight_scales_the_gradient(text, bottoms, backend):
 def test_a_loss_needs_a_batch(kind):
     with pytest.raises(ShapeError, match="axis 0"):
         make_layer(f'type: "{kind}"', [1.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "bottoms", "wanted", "refused"),
+    [
+        ("SigmoidCrossEntropyLoss", (X, PROBABILITIES), (True, True), 1),
+        ("HingeLoss", (X, LABELS), (True, True), 1),
+        ("MultinomialLogisticLoss", (PROBABILITIES, LABELS), (False, True), 1),
+        ("SoftmaxWithLoss", (X, LABELS), (True, True), 1),
+        ("FocalLoss", (X, LABELS), (True, True), 1),
+        ("InfogainLoss", (X, LABELS, np.eye(K)), (True, False, True), 2),
+        ("ContrastiveLoss", (X, Y, LABELS), (True, True, True), 2),
+        ("SmoothL1Loss", (X, Y, X), (True, True, True), 2),
+    ],
+)
+def test_a_gradient_that_there_is_not_is_refused_at_once(kind, bottoms, wanted, refused):
+    names = " ".join(f'bottom: "blob{index}"' for index in range(len(bottoms)))
+    flags = " ".join(f"propagate_down: {str(flag).lower()}" for flag in wanted)
+    why = f"{kind} has no gradient for bottom {refused}, 'blob{refused}'; its propagate_down"
+
+    with pytest.raises(NetError, match=why):
+        make_layer(f'type: "{kind}" {names} {flags}', bottoms)

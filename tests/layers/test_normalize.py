@@ -84,5 +84,5 @@ def test_a_bottom_without_channels_is_refused():
 def test_other_channels_are_refused():
     one = make_layer(text("channel_shared: false"), [X])
 
-    with pytest.raises(ShapeError, match="has 2 channels, the scale is for 3"):
+    with pytest.raises(ShapeError, match="has 2 channels, but the scales are those of 3"):
         one.forward(X[:, :2])

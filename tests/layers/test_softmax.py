@@ -191,7 +191,7 @@ class TestLoss:
         one = make_layer(loss_text(), [X, LABELS])
         one.forward()
 
-        with pytest.raises(NetError, match="no gradient for its target"):
+        with pytest.raises(NetError, match="no gradient for bottom 1, 'bottom1'"):
             one.backward(propagate_down=[True, True])
 
     def test_too_few_labels_are_refused(self):

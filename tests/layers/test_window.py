@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from demitasse.backends.windows import Window
 from demitasse.errors import ConfigError, ShapeError
-from demitasse.layers.window import convolution_window
+from demitasse.layers.helpers.window import convolution_window
 from demitasse.proto import ConvolutionParameter, parse_text
 
 

@@ -204,6 +204,21 @@ def test_rules_of_both_kinds_are_an_error(found):
     assert ("error", "rules") in codes(found(text))
 
 
+def test_a_weighted_top_that_is_read_is_warned_of(found):
+    weighted = IP.replace("inner_product_param", "loss_weight: 0.1 inner_product_param")
+
+    one = the(found(DATA.replace("TRANSFORM", "") + weighted + LOSS), "moved-weight")
+
+    assert one.severity == "warning"
+    assert "its top 'ip' has a loss weight and is read by another layer" in one.message
+
+
+def test_a_weighted_top_that_nobody_reads_is_right(found):
+    weighted = LOSS.replace('top: "loss"', 'top: "loss" loss_weight: 0.1')
+
+    assert found(DATA.replace("TRANSFORM", "") + IP + weighted) == []
+
+
 # -- data --------------------------------------------------------------------------------------
 
 

@@ -152,6 +152,35 @@ def test_backward_agrees_with_differences_of_the_loss(backend):
     np.testing.assert_allclose(analytic, numeric, rtol=1e-6, atol=1e-8)
 
 
+CUT = """
+layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 8 } } }
+layer { name: "cut" type: "Slice" bottom: "x" top: "a" top: "b"
+        loss_weight: %s loss_weight: 10 }
+%s
+"""
+READER = 'layer { name: "reader" type: "Power" bottom: "a" top: "c" }'
+CARRIER = 'layer { name: "carrier" type: "Power" bottom: "a" top: "d" loss_weight: 1 }'
+
+
+@pytest.mark.parametrize(
+    ("weight", "more", "loss", "warned"),
+    [
+        (1, "", 44, False),
+        (1, READER, 4, True),  # Caffe's number
+        (0, READER + CARRIER, 44, False),
+    ],
+)
+def test_the_weight_of_a_top_that_is_read_moves_with_a_warning(weight, more, loss, warned, caplog):
+    net = Net(parse_text(CUT % (weight, more), NetParameter), "TRAIN", device="numpy")
+    net.blobs["x"].data[...] = 1
+
+    assert net.forward() == loss
+    assert net.forward() == loss
+    said = [record.getMessage() for record in caplog.records if "loss weight" in record.message]
+    assert len(said) == warned
+    assert all("layer 'cut' (Slice): its top 'a' has a loss weight" in text for text in said)
+
+
 def test_parameter_gradients_add_up_until_they_are_cleared(backend):
     net = small("TEST", device=backend)
     net.forward_backward()

@@ -243,6 +243,19 @@ def test_the_best_weights_are_written(fields, tmp_path, lines, backend):
     assert f"Iteration 4, best so far: accuracy = 0.6; snapshotting to {path}" in lines()
 
 
+def test_scores_that_are_not_numbers_are_never_the_best(fields, tmp_path, backend):
+    prefix = str(tmp_path / "s")
+    solver = Solver(fields(TESTED, snapshot_prefix=prefix), keep_best="accuracy", device=backend)
+    solver.step(1)
+    before = (tmp_path / "s_best.caffemodel").read_bytes()
+    solver.net.params["ip2"][0].data = np.nan
+
+    solver.step(2)
+
+    assert solver.test_all()[0]["accuracy"] == 1  # as in Caffe
+    assert (tmp_path / "s_best.caffemodel").read_bytes() == before
+
+
 def test_the_best_is_remembered_across_a_resume(fields, tmp_path):
     prefix = str(tmp_path / "s")
 

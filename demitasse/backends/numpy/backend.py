@@ -19,6 +19,9 @@ from demitasse.backends.updates import UpdateKernels
 
 __all__ = ["NumpyBackend"]
 
+ELEMENTS = 1 << 16
+"""Most elements that are added to their places at once, unless a single row has more."""
+
 
 class NumpyBackend(Backend):
     """numpy on the host; device arrays are host arrays."""
@@ -56,6 +59,20 @@ class NumpyBackend(Backend):
 
     def view(self, flat: np.ndarray, shape: tuple[int, ...], count: int) -> np.ndarray:
         return flat[:count].reshape(shape)
+
+    def scatter_add(self, rows: np.ndarray, places: np.ndarray, size: int) -> np.ndarray:
+        count, width = rows.shape
+        total = np.zeros(size * width, rows.dtype)
+        columns = np.arange(width)
+        # numpy adds single elements several times as fast as rows; a few at once, for their places
+        # need memory, too
+        step = max(1, ELEMENTS // max(1, width))
+        for first in range(0, count, step):
+            part = slice(first, first + step)
+            np.add.at(
+                total, (places[part, None] * width + columns).reshape(-1), rows[part].reshape(-1)
+            )
+        return total.reshape(size, width)
 
     def random_bits(
         self, seed: int, stream: int, passes: int, count: int, first: int = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -24,36 +25,40 @@ class _OfThread(threading.local):
     changes = -1
 
 
+class _Pass:
+    """A pass that is under way."""
+
+
 _own = _OfThread()
-_lock = threading.Lock()
-_entered = 0
-_before: list[int] = []
+_passes: weakref.WeakSet[_Pass] = weakref.WeakSet()
+_lowered: dict[Any, int] = {}
+"""How many threads each of numpy's BLAS libraries had before passes took them."""
 
 
 @contextmanager
 def only_ours() -> Iterator[None]:
     """Run a pass of this thread: our number of threads, and one for BLAS.
 
-    What BLAS had comes back when the last pass of the process ends.
+    What BLAS had comes back when the last pass of the process ends. There is no lock and no count
+    that an interrupt could leave taken: a pass counts as long as its frame lives.
     """
-    global _entered  # noqa: PLW0603 - one count for the process, as BLAS has one setting
     _set_ours()
-    with _lock:
-        if not _entered:
-            _before[:] = [library.get_num_threads() for library in _blas()]
-            for library, threads in zip(_blas(), _before, strict=True):
-                if threads > 1:
-                    library.set_num_threads(1)
-        _entered += 1
+    own = _Pass()
     try:
+        _passes.add(own)
+        for library in _blas():
+            threads = library.get_num_threads()
+            if threads > 1:
+                _lowered[library] = threads
+                library.set_num_threads(1)
         yield
     finally:
-        with _lock:
-            _entered -= 1
-            if not _entered:
-                for library, threads in zip(_blas(), _before, strict=True):
-                    if threads > 1:
-                        library.set_num_threads(threads)
+        _passes.discard(own)
+        if not _passes:
+            for library in _blas():
+                threads = _lowered.pop(library, 0)
+                if threads:
+                    library.set_num_threads(threads)
 
 
 def _set_ours() -> None:

@@ -277,6 +277,57 @@ def test_of_values_for_one_place_one_stands(device):
     assert [int(value) % 3 for value in backend.to_host(found)] == [0, 1, 2]
 
 
+def test_rows_are_added_up_at_their_places(device, kind):
+    backend = device.backend
+    rows = np.array([[1, 2], [3, 4], [5, 6], [7, 8], [9, 10]], kind)
+
+    with backend.enter():
+        found = backend.scatter_add(
+            backend.asarray(rows), backend.asarray(np.array([3, 0, 3, 1, 3])), 5
+        )
+
+    assert backend.to_host(found).tolist() == [[3, 4], [7, 8], [0, 0], [15, 18], [0, 0]]
+    assert found.dtype == backend.dtype(kind)
+
+
+def test_no_rows_add_up_to_nothing(device):
+    backend = device.backend
+
+    with backend.enter():
+        rows = backend.asarray(np.zeros((0, 2), np.float32))
+        found = backend.scatter_add(rows, backend.asarray(np.zeros(0, np.int64)), 3)
+
+    assert backend.to_host(found).tolist() == [[0, 0]] * 3
+
+
+def test_many_rows_are_added_up(device):
+    backend = device.backend
+    count, width, size = 20_000, 7, 11
+    places = np.random.default_rng(1).integers(0, size - 1, count)  # none at the last
+    rows = (np.arange(count * width) % 5).reshape(count, width).astype(np.float32)
+    want = np.zeros((size, width), np.float32)
+    np.add.at(want, places, rows)
+
+    with backend.enter():
+        found = backend.scatter_add(backend.asarray(rows), backend.asarray(places), size)
+
+    np.testing.assert_array_equal(backend.to_host(found), want)
+
+
+def test_what_is_infinite_at_one_place_stays_there(device):
+    backend = device.backend
+    rows = np.array([[1], [np.inf], [2], [-np.inf], [4], [np.nan]], np.float32)
+
+    with backend.enter():
+        found = backend.scatter_add(
+            backend.asarray(rows), backend.asarray(np.array([0, 1, 0, 2, 3, 4])), 6
+        )
+
+    np.testing.assert_array_equal(
+        backend.to_host(found), [[3], [np.inf], [-np.inf], [4], [np.nan], [0]]
+    )
+
+
 # -- work ------------------------------------------------------------------------------------------
 
 

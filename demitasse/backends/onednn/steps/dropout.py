@@ -72,7 +72,7 @@ class DropoutStep(OnednnStep[ops.Dropout]):
 
     def _fill(self, mask: np.ndarray) -> None:
         """Write this pass's mask: the factor, and 0 where an element is dropped."""
-        kept: Any = self.op.kept(self.shape)
+        kept: Any = self.at.words(self.shape) > self.op.threshold
         factor = mask.dtype.type(1 / (1 - self.op.ratio))
         layout, size = self.layout, math.prod(self.shape)
         plain = mask if layout.plain else self.engine.workspaces(size)[0][:size]

@@ -8,10 +8,12 @@ Source: Fast R-CNN (rbgirshick/caffe-fast-rcnn), ``src/caffe/layers/smooth_L1_lo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from demitasse.backends.arrays import Array
-from demitasse.errors import ConfigError, NetError, ShapeError
-from demitasse.layers.base import Between, Blobs, Flags
-from demitasse.layers.loss import LossLayer
+from demitasse.errors import ConfigError, ShapeError
+from demitasse.layers.base import Between, Blobs
+from demitasse.layers.losses.base import LossLayer
 from demitasse.layers.registry import register
 
 __all__ = ["SmoothL1Loss"]
@@ -30,10 +32,10 @@ class SmoothL1Loss(LossLayer):
     Raises:
         ConfigError: ``sigma`` is not above 0.
         ShapeError: The bottoms differ in count.
-        NetError: The gradient of weights is asked for.
     """
 
     bottoms = Between(2, 4)
+    differentiable = (0, 1)
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         super().setup(bottom, top)
@@ -53,32 +55,20 @@ class SmoothL1Loss(LossLayer):
                 )
                 raise ShapeError(message)
 
-    def allow_force_backward(self, bottom_index: int) -> bool:
-        return bottom_index < 2
-
-    def forward(self, bottom: Blobs, top: Blobs) -> None:
-        xp, diff, n = self.xp, self._diff(bottom), bottom[0].shape[0]
+    def losses(self, bottom: Blobs) -> Array:
+        xp, diff = self.xp, self._diff(bottom)
         size = xp.abs(diff)
         near = 0.5 * self.square * diff * diff
         loss = xp.where(size < 1 / self.square, near, size - 0.5 / self.square)
-        if len(bottom) > 3:
-            loss = loss * self._like_first(bottom, 3)
-        top[0].write(xp.sum(loss) / n)
+        return loss * self._like_first(bottom, 3) if len(bottom) > 3 else loss
 
-    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if any(propagate_down[2:]):
-            message = "SmoothL1Loss has no gradient for its weights (bottoms 2 and 3)"
-            raise NetError(message)
-        if not any(propagate_down):
-            return
-        xp, diff, n = self.xp, self._diff(bottom), bottom[0].shape[0]
+    def slopes(self, bottom: Blobs) -> Iterator[Array]:
+        xp, diff = self.xp, self._diff(bottom)
         slope = xp.where(xp.abs(diff) < 1 / self.square, self.square * diff, xp.sign(diff))
         for index in range(2, len(bottom)):
             slope = slope * self._like_first(bottom, index)
-        slope = slope * (top[0].read_diff() / n)
-        for blob, sign, wanted in zip(bottom, (1, -1), propagate_down, strict=False):
-            if wanted:
-                blob.write_diff(xp.reshape(sign * slope, blob.shape))
+        yield slope
+        yield -slope
 
     def _diff(self, bottom: Blobs) -> Array:
         """Return the difference, multiplied by the third bottom. Shape: that of the first."""

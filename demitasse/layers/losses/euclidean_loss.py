@@ -5,10 +5,12 @@ Source: Caffe, ``src/caffe/layers/euclidean_loss_layer.cpp``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from demitasse.backends.arrays import Array
 from demitasse.errors import ShapeError
-from demitasse.layers.base import Blobs, Flags
-from demitasse.layers.loss import LossLayer
+from demitasse.layers.base import Blobs
+from demitasse.layers.losses.base import LossLayer
 from demitasse.layers.registry import register
 
 __all__ = ["EuclideanLoss"]
@@ -24,6 +26,8 @@ class EuclideanLoss(LossLayer):
         ShapeError: The bottoms differ in count per sample.
     """
 
+    differentiable = (0, 1)
+
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         super().reshape(bottom, top)
         if bottom[0].count_from(1) != bottom[1].count_from(1):
@@ -33,22 +37,14 @@ class EuclideanLoss(LossLayer):
             )
             raise ShapeError(message)
 
-    def allow_force_backward(self, bottom_index: int) -> bool:
-        del bottom_index
-        return True
-
-    def forward(self, bottom: Blobs, top: Blobs) -> None:
+    def losses(self, bottom: Blobs) -> Array:
         diff = self._diff(bottom)
-        top[0].write(self.xp.sum(diff * diff) / (2 * bottom[0].shape[0]))
+        return self.xp.sum(diff * diff) / 2
 
-    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if not any(propagate_down):
-            return
-        gradient = self._diff(bottom) * (top[0].read_diff() / bottom[0].shape[0])
-        if propagate_down[0]:
-            bottom[0].write_diff(gradient)
-        if propagate_down[1]:
-            bottom[1].write_diff(self.xp.reshape(-gradient, bottom[1].shape))
+    def slopes(self, bottom: Blobs) -> Iterator[Array]:
+        diff = self._diff(bottom)
+        yield diff
+        yield -diff
 
     def _diff(self, bottom: Blobs) -> Array:
         return bottom[0].read() - self.xp.reshape(bottom[1].read(), bottom[0].shape)

@@ -1,4 +1,4 @@
-"""Blobs that hold indices: checked while that is free, and gathered by."""
+"""Blobs that hold indices: checked where that costs no transfer."""
 
 from __future__ import annotations
 

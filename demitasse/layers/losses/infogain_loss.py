@@ -5,13 +5,17 @@ Source: Caffe, ``src/caffe/layers/infogain_loss_layer.cpp``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from demitasse.backends.arrays import Array
 from demitasse.blob import Blob
 from demitasse.device import Device
-from demitasse.errors import ConfigError, DataError, NetError, ShapeError
-from demitasse.layers.base import Between, Blobs, Flags
-from demitasse.layers.classes import SMALLEST_PROBABILITY, ClassAxis, normalizer
-from demitasse.layers.loss import LossLayer, normalization_of, refuse_weights
+from demitasse.errors import ConfigError, DataError, ShapeError
+from demitasse.layers.base import Between, Blobs
+from demitasse.layers.helpers.classes import ClassAxis
+from demitasse.layers.helpers.floors import LOG_THRESHOLD
+from demitasse.layers.losses.base import LossLayer
+from demitasse.layers.losses.targets import Normalization, Targets, refuse_weights
 from demitasse.layers.registry import register
 from demitasse.layers.softmax import softmax
 from demitasse.paths import resolve
@@ -46,8 +50,7 @@ class InfogainLoss(LossLayer):
         if loss.HasField("normalize"):
             message = "loss_param.normalize is deprecated and not taken here; use normalization"
             raise ConfigError(message)
-        self.ignore_label = loss.ignore_label if loss.HasField("ignore_label") else None
-        self.normalization = normalization_of(loss, default="VALID")
+        self.normalization = Normalization.of(loss, default="VALID")
         self.matrix: Blob | None = None
         if len(bottom) < 3:
             if not p.HasField("source"):
@@ -72,44 +75,27 @@ class InfogainLoss(LossLayer):
             top[1].reshape_like(bottom[0])
             top[1].share_data(prob.blob)
 
-    def allow_force_backward(self, bottom_index: int) -> bool:
-        return bottom_index == 0
-
     def to(self, device: Device) -> None:
         super().to(device)
         if self.matrix is not None:
             self.matrix.to(device)
 
-    def forward(self, bottom: Blobs, top: Blobs) -> None:
+    def losses(self, bottom: Blobs) -> Array:
         xp, axis = self.xp, self.axis
         prob = softmax(self, bottom[0].read(), axis.axis)
         self.saved("prob", prob.shape).write(prob)
         labels = axis.labels(self, bottom[1])
-        log = xp.log(xp.maximum(self._spread(prob), SMALLEST_PROBABILITY))
+        log = xp.log(xp.maximum(axis.spread(self, prob), LOG_THRESHOLD))
         loss = -xp.sum(self._rows(bottom, labels) * log, axis=1)  # (outer, inner)
-        loss = xp.where(axis.known(labels), loss, float("nan"))
-        valid = self._valid(labels)
-        if valid is not None:
-            loss = xp.where(valid, loss, 0.0)
-        top[0].write(xp.sum(loss) / self._normalizer(valid))
+        return xp.where(axis.known(labels), loss, float("nan"))
 
-    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        self.refuse_target_gradient(list(propagate_down))
-        if any(propagate_down[2:]):
-            message = "InfogainLoss has no gradient for its matrix (bottom 2)"
-            raise NetError(message)
-        if not propagate_down[0]:
-            return
-        xp, shape = self.xp, bottom[0].shape
-        labels = self.axis.labels(self, bottom[1])
-        valid = self._valid(labels)
-        prob = self._spread(self.saved("prob", shape).read())
-        rows = self._rows(bottom, labels)
-        diff = prob * xp.sum(rows, axis=1, keepdims=True) - rows
-        if valid is not None:
-            diff = xp.where(xp.expand_dims(valid, axis=1), diff, 0.0)
-        scale = top[0].read_diff() / self._normalizer(valid)
-        bottom[0].write_diff(xp.reshape(diff * scale, shape))
+    def slopes(self, bottom: Blobs) -> Iterator[Array]:
+        prob = self.axis.spread(self, self.saved("prob", bottom[0].shape).read())
+        rows = self._rows(bottom, self.axis.labels(self, bottom[1]))
+        yield prob * self.xp.sum(rows, axis=1, keepdims=True) - rows
+
+    def targets(self, bottom: Blobs) -> Targets:
+        return self.normalization.targets(self, bottom[1], (self.axis.outer, self.axis.inner))
 
     def _rows(self, bottom: Blobs, labels: Array) -> Array:
         """Return the matrix row of each label. Shape: (outer, C, inner)."""
@@ -122,12 +108,3 @@ class InfogainLoss(LossLayer):
 
     def _matrix_blob(self, bottom: Blobs) -> Blob:
         return bottom[2] if self.matrix is None else self.matrix
-
-    def _spread(self, prob: Array) -> Array:
-        return self.xp.reshape(prob, (self.axis.outer, self.axis.classes, self.axis.inner))
-
-    def _valid(self, labels: Array) -> Array | None:
-        return None if self.ignore_label is None else labels != self.ignore_label
-
-    def _normalizer(self, valid: Array | None) -> Array | float:
-        return normalizer(self, self.normalization, self.axis.outer, self.axis.places, valid)

@@ -9,18 +9,20 @@ Source: Lin et al., Focal Loss for Dense Object Detection; with a sigmoid: caffe
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError
-from demitasse.layers.base import Blobs, Flags
-from demitasse.layers.classes import ClassAxis, normalizer
-from demitasse.layers.loss import LossLayer, normalization_of, refuse_weights
+from demitasse.layers.base import Blobs
+from demitasse.layers.helpers.classes import ClassAxis
+from demitasse.layers.helpers.floors import FLT_MIN
+from demitasse.layers.losses.base import LossLayer
+from demitasse.layers.losses.targets import Normalization, Targets, refuse_weights
 from demitasse.layers.registry import register
 from demitasse.layers.sigmoid import sigmoid
 from demitasse.layers.softmax import softmax
 
 __all__ = ["FocalLoss"]
-
-SMALLEST = 1.1754943508222875e-38  # FLT_MIN: the smallest probability whose logarithm is taken
 
 
 @register("FocalLoss")
@@ -49,67 +51,56 @@ class FocalLoss(LossLayer):
         if self.gamma < 0:
             message = f"focal_loss_param.gamma must be 0 or more, it is {self.gamma:g}"
             raise ConfigError(message)
-        self.ignore_label = loss.ignore_label if loss.HasField("ignore_label") else None
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         super().reshape(bottom, top)
         self.each = bottom[0].count == bottom[1].count
         if self.each:
-            self.counts = bottom[0].shape[0], bottom[0].count
+            default = "BATCH_SIZE"
         else:
             self.axis = ClassAxis.of(bottom[0], self.param.softmax_param.axis, bottom[1])
-            self.counts = self.axis.outer, self.axis.places
+            default = "VALID"
+        self.normalization = Normalization.of(self.param.loss_param, default)
 
-    def forward(self, bottom: Blobs, top: Blobs) -> None:
-        loss, _, valid = self._terms(bottom)
-        top[0].write(self.xp.sum(loss) / self._normalizer(valid))
+    def losses(self, bottom: Blobs) -> Array:
+        loss, _ = self._terms(bottom)
+        return loss
 
-    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        self.refuse_target_gradient(list(propagate_down))
-        if propagate_down[0]:
-            _, slope, valid = self._terms(bottom)
-            scaled = slope * (top[0].read_diff() / self._normalizer(valid))
-            bottom[0].write_diff(self.xp.reshape(scaled, bottom[0].shape))
+    def slopes(self, bottom: Blobs) -> Iterator[Array]:
+        _, slope = self._terms(bottom)
+        yield slope
 
-    def _terms(self, bottom: Blobs) -> tuple[Array, Array, Array | None]:
-        """Return the losses, their gradients for the scores, and which of them count."""
-        loss, slope, labels = (self._each if self.each else self._classes)(bottom)
-        if self.ignore_label is None:
-            return loss, slope, None
-        xp = self.xp
-        valid = labels != self.ignore_label
-        spread = valid if self.each else xp.expand_dims(valid, axis=1)
-        return xp.where(valid, loss, 0.0), xp.where(spread, slope, 0.0), valid
+    def targets(self, bottom: Blobs) -> Targets:
+        shape = bottom[0].shape if self.each else (self.axis.outer, self.axis.inner)
+        return self.normalization.targets(self, bottom[1], shape)
 
-    def _each(self, bottom: Blobs) -> tuple[Array, Array, Array]:
-        """Return losses, gradients and targets, all in the shape of the scores."""
+    def _terms(self, bottom: Blobs) -> tuple[Array, Array]:
+        """Return the losses and their derivatives by the scores."""
+        return self._each(bottom) if self.each else self._classes(bottom)
+
+    def _each(self, bottom: Blobs) -> tuple[Array, Array]:
+        """Return losses and derivatives in the shape of the scores."""
         xp, x = self.xp, bottom[0].read()
         target = xp.reshape(bottom[1].read(), x.shape)
-        labels = self.cast(target, "int64")
-        yes = self.cast(labels == 1)
+        yes = self.cast(self.cast(target, "int64") == 1)
         sign = 2 * yes - 1
         p = sigmoid(self, sign * x)
         entropy = xp.log1p(xp.exp(-xp.abs(x))) + xp.maximum(x, 0.0) - x * target
         weight = (yes * self.alpha + (1 - yes) * (1 - self.alpha)) * (1 - p) ** self.gamma
         slope = weight * (sigmoid(self, x) - target - sign * self.gamma * p * entropy)
-        return weight * entropy, slope, labels
+        return weight * entropy, slope
 
-    def _classes(self, bottom: Blobs) -> tuple[Array, Array, Array]:
-        """Return losses (outer, inner), gradients (outer, C, inner) and labels (outer, inner)."""
+    def _classes(self, bottom: Blobs) -> tuple[Array, Array]:
+        """Return losses (outer, inner) and derivatives (outer, C, inner)."""
         xp, axis = self.xp, self.axis
         every = softmax(self, bottom[0].read(), axis.axis)
         labels = axis.labels(self, bottom[1])
         p = axis.pick(self, every, labels)
-        log = xp.log(xp.maximum(p, SMALLEST))
-        rest = xp.maximum(1 - p, SMALLEST)
+        log = xp.log(xp.maximum(p, FLT_MIN))
+        rest = xp.maximum(1 - p, FLT_MIN)
         loss = -self.alpha * rest**self.gamma * log
         loss = xp.where(axis.known(labels), loss, float("nan"))
         factor = self.alpha * (rest**self.gamma - self.gamma * p * log * rest ** (self.gamma - 1))
-        every = xp.reshape(every, (axis.outer, axis.classes, axis.inner))
+        every = axis.spread(self, every)
         slope = xp.expand_dims(factor, axis=1) * (every - self.cast(axis.matches(self, labels)))
-        return loss, slope, labels
-
-    def _normalizer(self, valid: Array | None) -> Array | float:
-        default = "BATCH_SIZE" if self.each else "VALID"
-        mode = normalization_of(self.param.loss_param, default=default)
-        return normalizer(self, mode, *self.counts, valid)
+        return loss, slope

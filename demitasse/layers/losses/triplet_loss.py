@@ -6,10 +6,12 @@ FaceNet.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from demitasse.backends.arrays import Array
 from demitasse.errors import ShapeError
-from demitasse.layers.base import Blobs, Exactly, Flags
-from demitasse.layers.loss import LossLayer
+from demitasse.layers.base import Blobs, Exactly
+from demitasse.layers.losses.base import LossLayer
 from demitasse.layers.registry import register
 
 __all__ = ["TripletLoss"]
@@ -28,6 +30,7 @@ class TripletLoss(LossLayer):
     """
 
     bottoms = Exactly(3)
+    differentiable = (0, 1, 2)
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         super().setup(bottom, top)
@@ -43,23 +46,16 @@ class TripletLoss(LossLayer):
             )
             raise ShapeError(message)
 
-    def allow_force_backward(self, bottom_index: int) -> bool:
-        del bottom_index
-        return True
+    def losses(self, bottom: Blobs) -> Array:
+        *_, short = self._distances(bottom)
+        return self.xp.sum(self.xp.maximum(short, 0.0)) / 2
 
-    def forward(self, bottom: Blobs, top: Blobs) -> None:
-        xp, (near, far, short) = self.xp, self._distances(bottom)
-        del near, far
-        top[0].write(xp.sum(xp.maximum(short, 0.0)) / (2 * bottom[0].shape[0]))
-
-    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+    def slopes(self, bottom: Blobs) -> Iterator[Array]:
         near, far, short = self._distances(bottom)
-        scale = self.cast(short > 0) * (top[0].read_diff() / bottom[0].shape[0])  # (N, 1)
-        for blob, slope, wanted in zip(
-            bottom, (near - far, -near, far), propagate_down, strict=True
-        ):
-            if wanted:
-                blob.write_diff(self.xp.reshape(slope * scale, blob.shape))
+        counts = self.cast(short > 0)  # (N, 1)
+        yield (near - far) * counts
+        yield -near * counts
+        yield far * counts
 
     def _distances(self, bottom: Blobs) -> tuple[Array, Array, Array]:
         """Return a - p, a - n (N, K), and how much is missing to the margin (N, 1)."""

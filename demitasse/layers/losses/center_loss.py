@@ -8,11 +8,13 @@ Source: caffe-face (ydwen), ``src/caffe/layers/center_loss_layer.cpp``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from demitasse.backends.arrays import Array
 from demitasse.errors import ShapeError
 from demitasse.layers.base import Blobs, Flags, positive
-from demitasse.layers.indices import check_indices
-from demitasse.layers.loss import LossLayer
+from demitasse.layers.helpers.indices import check_indices
+from demitasse.layers.losses.base import LossLayer
 from demitasse.layers.registry import register
 
 __all__ = ["CenterLoss"]
@@ -51,22 +53,21 @@ class CenterLoss(LossLayer):
             )
             raise ShapeError(message)
 
-    def forward(self, bottom: Blobs, top: Blobs) -> None:
+    def losses(self, bottom: Blobs) -> Array:
         check_indices(bottom[1], self.classes, "classes")
         distance = self._distance(bottom)
-        top[0].write(self.xp.sum(distance * distance) / (2 * distance.shape[0]))
+        return self.xp.sum(distance * distance) / 2
+
+    def slopes(self, bottom: Blobs) -> Iterator[Array]:
+        yield self._distance(bottom)
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        self.refuse_target_gradient(list(propagate_down))
-        xp, distance = self.xp, self._distance(bottom)
+        super().backward(top, propagate_down, bottom)
         if self.param_propagate_down(0):
-            numbers = xp.reshape(self.arange(self.classes), (self.classes, 1))
-            member = self.cast(numbers == self._labels(bottom))  # (classes, N)
-            count = xp.sum(member, axis=1, keepdims=True)
-            self.blobs[0].add_diff(-xp.matmul(member, distance) / (count + 1))
-        if propagate_down[0]:
-            scaled = distance * (top[0].read_diff() / distance.shape[0])
-            bottom[0].write_diff(xp.reshape(scaled, bottom[0].shape))
+            scatter_add, labels = self.device.backend.scatter_add, self._labels(bottom)
+            count = scatter_add(self.full((labels.shape[0], 1), 1), labels, self.classes)
+            total = scatter_add(self._distance(bottom), labels, self.classes)  # (classes, K)
+            self.blobs[0].add_diff(-total / (count + 1))
 
     def _distance(self, bottom: Blobs) -> Array:
         """Return the features less their centres. Shape: (N, K)."""

@@ -5,10 +5,12 @@ Source: Caffe, ``src/caffe/layers/hinge_loss_layer.cpp``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from demitasse.backends.arrays import Array
-from demitasse.layers.base import Blobs, Flags
-from demitasse.layers.classes import ClassAxis
-from demitasse.layers.loss import LossLayer
+from demitasse.layers.base import Blobs
+from demitasse.layers.helpers.classes import ClassAxis
+from demitasse.layers.losses.base import LossLayer
 from demitasse.layers.registry import register
 from demitasse.proto import HingeLossParameter
 
@@ -35,24 +37,19 @@ class HingeLoss(LossLayer):
         super().reshape(bottom, top)
         self.axis = ClassAxis.of_samples(bottom[0], bottom[1])
 
-    def forward(self, bottom: Blobs, top: Blobs) -> None:
+    def losses(self, bottom: Blobs) -> Array:
         xp, axis = self.xp, self.axis
         labels = axis.labels(self, bottom[1])
         short = self._short(bottom, labels)
         loss = short * short if self.squared else short
-        loss = xp.where(xp.expand_dims(axis.known(labels), axis=1), loss, float("nan"))
-        top[0].write(xp.sum(loss) / axis.outer)
+        return xp.where(xp.expand_dims(axis.known(labels), axis=1), loss, float("nan"))
 
-    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        self.refuse_target_gradient(list(propagate_down))
-        if propagate_down[0]:
-            xp, axis = self.xp, self.axis
-            labels = axis.labels(self, bottom[1])
-            short = self._short(bottom, labels)
-            diff = 2 * short if self.squared else xp.sign(short)
-            diff = xp.where(axis.matches(self, labels), -diff, diff)
-            scale = top[0].read_diff() / axis.outer
-            bottom[0].write_diff(xp.reshape(diff * scale, bottom[0].shape))
+    def slopes(self, bottom: Blobs) -> Iterator[Array]:
+        xp, axis = self.xp, self.axis
+        labels = axis.labels(self, bottom[1])
+        short = self._short(bottom, labels)
+        slope = 2 * short if self.squared else xp.sign(short)
+        yield xp.where(axis.matches(self, labels), -slope, slope)
 
     def _short(self, bottom: Blobs, labels: Array) -> Array:
         """Return how much each score lacks of its margin. Shape: (N, K, 1)."""

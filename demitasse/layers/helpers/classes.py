@@ -9,15 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from demitasse.backends.arrays import Array
-from demitasse.backends.losses import loss_divisor
 from demitasse.blob import Blob
 from demitasse.errors import ShapeError
 from demitasse.layers.base import Layer
-from demitasse.layers.loss import at_least_one
 
-__all__ = ["SMALLEST_PROBABILITY", "ClassAxis", "normalizer"]
-
-SMALLEST_PROBABILITY = 1e-20  # whose logarithm is taken, where Caffe says kLOG_THRESHOLD
+__all__ = ["ClassAxis"]
 
 
 @dataclass(frozen=True)
@@ -82,6 +78,10 @@ class ClassAxis:
         """
         return layer.cast(layer.xp.reshape(blob.read(), (self.outer, self.inner)), "int64")
 
+    def spread(self, layer: Layer, scores: Array) -> Array:
+        """Return scores with three axes. Shapes: (*outer, C, *inner) -> (outer, C, inner)."""
+        return layer.xp.reshape(scores, (self.outer, self.classes, self.inner))
+
     def known(self, labels: Array) -> Array:
         """Return where a label is one of the classes.
 
@@ -121,21 +121,3 @@ class ClassAxis:
             return rows + xp.reshape(layer.arange(self.inner), (1, -1))
 
         return layer.constant("class_starts", self, make)
-
-
-def normalizer(
-    layer: Layer, mode: str, batch: int, places: int, valid: Array | None
-) -> Array | float:
-    """Return what a summed loss is divided by; at least 1.
-
-    Args:
-        layer: The loss layer.
-        mode: "FULL", "VALID", "BATCH_SIZE" or "NONE".
-        batch: Size of the batch: everything before the class axis.
-        places: Number of labels.
-        valid: Which of them count, bool; None for all.
-    """
-    divisor = loss_divisor(mode, batch, places, some_ignored=valid is not None)
-    if divisor is None:
-        return at_least_one(layer, layer.xp.sum(layer.cast(valid)))
-    return divisor

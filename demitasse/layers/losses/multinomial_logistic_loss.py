@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from demitasse.backends.arrays import Array
 from demitasse.layers.base import Blobs, Flags
-from demitasse.layers.classes import SMALLEST_PROBABILITY, ClassAxis
-from demitasse.layers.loss import LossLayer
+from demitasse.layers.helpers.classes import ClassAxis
+from demitasse.layers.helpers.floors import LOG_THRESHOLD
+from demitasse.layers.losses.base import LossLayer
 from demitasse.layers.registry import register
 
 __all__ = ["MultinomialLogisticLoss"]
@@ -30,17 +31,16 @@ class MultinomialLogisticLoss(LossLayer):
         super().reshape(bottom, top)
         self.axis = ClassAxis.of_samples(bottom[0], bottom[1])
 
-    def forward(self, bottom: Blobs, top: Blobs) -> None:
+    def losses(self, bottom: Blobs) -> Array:
         xp, labels = self.xp, self.axis.labels(self, bottom[1])
-        loss = xp.where(
-            self.axis.known(labels), -xp.log(self._picked(bottom, labels)), float("nan")
-        )
-        top[0].write(xp.sum(loss) / self.axis.outer)
+        loss = -xp.log(self._picked(bottom, labels))
+        return xp.where(self.axis.known(labels), loss, float("nan"))
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        self.refuse_target_gradient(list(propagate_down))
+        self.refuse_gradients(bottom, propagate_down)
         if propagate_down[0]:
             xp, labels = self.xp, self.axis.labels(self, bottom[1])
+            # quotients in Caffe's order; slopes times a scale would round otherwise
             slope = -top[0].read_diff() / self.axis.outer / self._picked(bottom, labels)
             hit = self.axis.matches(self, labels)  # (N, K, 1)
             diff = xp.where(hit, xp.expand_dims(slope, axis=1), 0.0)
@@ -49,4 +49,4 @@ class MultinomialLogisticLoss(LossLayer):
     def _picked(self, bottom: Blobs, labels: Array) -> Array:
         """Return the probabilities of the labels, none too small. Shape: (N, 1)."""
         picked = self.axis.pick(self, bottom[0].read(), labels)
-        return self.xp.maximum(picked, SMALLEST_PROBABILITY)
+        return self.xp.maximum(picked, LOG_THRESHOLD)

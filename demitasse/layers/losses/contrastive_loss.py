@@ -5,10 +5,12 @@ Source: Caffe, ``src/caffe/layers/contrastive_loss_layer.cpp``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from demitasse.backends.arrays import Array
 from demitasse.errors import ShapeError
-from demitasse.layers.base import Blobs, Exactly, Flags
-from demitasse.layers.loss import LossLayer
+from demitasse.layers.base import Blobs, Exactly
+from demitasse.layers.losses.base import LossLayer
 from demitasse.layers.registry import register
 
 __all__ = ["ContrastiveLoss"]
@@ -30,6 +32,7 @@ class ContrastiveLoss(LossLayer):
     """
 
     bottoms = Exactly(3)
+    differentiable = (0, 1)
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         super().setup(bottom, top)
@@ -47,10 +50,7 @@ class ContrastiveLoss(LossLayer):
             )
             raise ShapeError(message)
 
-    def allow_force_backward(self, bottom_index: int) -> bool:
-        return bottom_index != 2
-
-    def forward(self, bottom: Blobs, top: Blobs) -> None:
+    def losses(self, bottom: Blobs) -> Array:
         xp, margin = self.xp, self.margin
         similar, diff = self._similar(bottom), self._diff(bottom)
         square = xp.sum(diff * diff, axis=1, keepdims=True)  # (N, 1)
@@ -58,13 +58,9 @@ class ContrastiveLoss(LossLayer):
             apart = xp.maximum(margin - square, 0.0)
         else:
             apart = xp.maximum(margin - xp.sqrt(square), 0.0) ** 2
-        top[0].write(xp.sum(xp.where(similar, square, apart)) / (2 * diff.shape[0]))
+        return xp.sum(xp.where(similar, square, apart)) / 2
 
-    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[2]:
-            self.refuse_target_gradient([False, True])
-        if not any(propagate_down):
-            return
+    def slopes(self, bottom: Blobs) -> Iterator[Array]:
         xp, diff = self.xp, self._diff(bottom)
         square = xp.sum(diff * diff, axis=1, keepdims=True)  # (N, 1)
         if self.legacy:
@@ -75,10 +71,9 @@ class ContrastiveLoss(LossLayer):
             short = self.margin - distance
             push = -short / (distance + EPSILON)
         factor = xp.where(self._similar(bottom), 1.0, xp.where(short > 0, push, 0.0))
-        gradient = diff * factor * (top[0].read_diff() / diff.shape[0])
-        for blob, sign, wanted in zip(bottom, (1, -1), propagate_down, strict=False):
-            if wanted:
-                blob.write_diff(xp.reshape(sign * gradient, blob.shape))
+        slope = diff * factor
+        yield slope
+        yield -slope
 
     def _similar(self, bottom: Blobs) -> Array:
         """Which pairs are similar. Shape: (N, 1), bool."""

@@ -7,18 +7,20 @@ Szegedy et al., Rethinking the Inception Architecture for Computer Vision.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
-from demitasse.errors import ConfigError, NetError, ShapeError
-from demitasse.layers.base import Between, Blobs, Flags
-from demitasse.layers.classes import ClassAxis, normalizer
-from demitasse.layers.loss import LossLayer, at_least_one, normalization_of
+from demitasse.errors import ConfigError, ShapeError
+from demitasse.layers.base import Between, Blobs
+from demitasse.layers.helpers.classes import ClassAxis
+from demitasse.layers.helpers.floors import FLT_MIN, at_least_one
+from demitasse.layers.losses.base import LossLayer
+from demitasse.layers.losses.targets import Normalization, Targets
 from demitasse.layers.registry import register
 from demitasse.layers.softmax import softmax
 
 __all__ = ["SoftmaxWithLoss"]
-
-SMALLEST = 1.1754943508222875e-38  # FLT_MIN: the smallest probability whose logarithm is taken
 
 
 @register("SoftmaxWithLoss")
@@ -48,8 +50,7 @@ class SoftmaxWithLoss(LossLayer):
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         super().setup(bottom, top)
         p = self.param.loss_param
-        self.ignore_label = p.ignore_label if p.HasField("ignore_label") else None
-        self.normalization = normalization_of(p, default="VALID")
+        self.normalization = Normalization.of(p, default="VALID")
         self.class_weights, self.smoothing = list(p.class_weighting), p.label_smoothing
         if bool(self.class_weights) != p.weight_by_label_freqs:
             message = "loss_param.class_weighting and weight_by_label_freqs: true go together"
@@ -70,68 +71,45 @@ class SoftmaxWithLoss(LossLayer):
             dtype=self.dtype,
             bottom=bottom[0].shape,
             axis=self.axis.axis,
-            ignore_label=self.ignore_label,
-            normalization=self.normalization,
+            ignore_label=self.normalization.ignore_label,
+            normalization=self.normalization.mode,
             tops=len(top),
         )
         if len(bottom) > 2 or self.class_weights or self.smoothing:
             self.op = None  # backends know Caffe's loss only
 
-    def allow_force_backward(self, bottom_index: int) -> bool:
-        return bottom_index == 0
-
-    def forward(self, bottom: Blobs, top: Blobs) -> None:
+    def losses(self, bottom: Blobs) -> Array:
         xp, axis = self.xp, self.axis
         prob = softmax(self, bottom[0].read(), axis.axis)
         self.saved("prob", prob.shape).write(prob)
         labels = axis.labels(self, bottom[1])
-        loss = -xp.log(xp.maximum(axis.pick(self, prob, labels), SMALLEST))
+        loss = -xp.log(xp.maximum(axis.pick(self, prob, labels), FLT_MIN))
         if self.smoothing:
-            every = xp.log(xp.maximum(self._spread(prob), SMALLEST))
+            every = xp.log(xp.maximum(axis.spread(self, prob), FLT_MIN))
             loss = (1 - self.smoothing) * loss - self.smoothing * xp.mean(every, axis=1)
         loss = xp.where(axis.known(labels), loss, float("nan"))
         weights = self._weights(bottom, labels)
-        if weights is not None:
-            loss = loss * weights
-        valid = self._valid(labels)
-        if valid is not None:
-            loss = xp.where(valid, loss, 0.0)
-        top[0].write(xp.sum(loss) / self._normalizer(bottom, valid))
+        return loss if weights is None else loss * weights
 
-    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        self.refuse_target_gradient(list(propagate_down))
-        if any(propagate_down[2:]):
-            message = "SoftmaxWithLoss has no gradient for its weights (bottom 2)"
-            raise NetError(message)
-        if not propagate_down[0]:
-            return
-        xp, axis, shape = self.xp, self.axis, bottom[0].shape
-        labels = axis.labels(self, bottom[1])
-        valid = self._valid(labels)
-        scale = top[0].read_diff() / self._normalizer(bottom, valid)
+    def slopes(self, bottom: Blobs) -> Iterator[Array]:
+        axis, labels = self.axis, self.axis.labels(self, bottom[1])
         target = self.cast(axis.matches(self, labels))
         if self.smoothing:
             target = (1 - self.smoothing) * target + self.smoothing / axis.classes
-        diff = self._spread(self.saved("prob", shape).read()) - target  # (outer, C, inner)
+        prob = self.saved("prob", bottom[0].shape).read()
+        slope = axis.spread(self, prob) - target  # (outer, C, inner)
         weights = self._weights(bottom, labels)
-        if weights is not None:
-            diff = diff * xp.expand_dims(weights, axis=1)
+        yield slope if weights is None else slope * self.xp.expand_dims(weights, axis=1)
+
+    def targets(self, bottom: Blobs) -> Targets:
+        shape = self.axis.outer, self.axis.inner
+        if len(bottom) == 2 or self.normalization.mode != "VALID":
+            return self.normalization.targets(self, bottom[1], shape)
+        valid = self.normalization.valid(self, bottom[1], shape)
+        weights = self._sample_weights(bottom)
         if valid is not None:
-            diff = xp.where(xp.expand_dims(valid, axis=1), diff, 0.0)
-        bottom[0].write_diff(xp.reshape(diff * scale, shape))
-
-    def _spread(self, prob: Array) -> Array:
-        return self.xp.reshape(prob, (self.axis.outer, self.axis.classes, self.axis.inner))
-
-    def _valid(self, labels: Array) -> Array | None:
-        return None if self.ignore_label is None else labels != self.ignore_label
-
-    def _normalizer(self, bottom: Blobs, valid: Array | None) -> Array | float:
-        if len(bottom) > 2 and self.normalization == "VALID":
-            weights = self._sample_weights(bottom)
-            counted = weights if valid is None else self.xp.where(valid, weights, 0.0)
-            return at_least_one(self, self.xp.sum(counted))
-        return normalizer(self, self.normalization, self.axis.outer, self.axis.places, valid)
+            weights = self.xp.where(valid, weights, 0.0)
+        return Targets(valid, at_least_one(self, self.xp.sum(weights)))
 
     # -- weights -------------------------------------------------------------------------------
 

@@ -1,0 +1,60 @@
+"""SigmoidCrossEntropyLoss: -sum (t log s(x) + (1 - t) log(1 - s(x))) / normaliser.
+
+Source: Caffe, ``src/caffe/layers/sigmoid_cross_entropy_loss_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from demitasse.backends.arrays import Array
+from demitasse.errors import ShapeError
+from demitasse.layers.base import Blobs
+from demitasse.layers.losses.base import LossLayer
+from demitasse.layers.losses.targets import Normalization, Targets, refuse_weights
+from demitasse.layers.registry import register
+from demitasse.layers.sigmoid import sigmoid
+
+__all__ = ["SigmoidCrossEntropyLoss"]
+
+
+@register("SigmoidCrossEntropyLoss")
+class SigmoidCrossEntropyLoss(LossLayer):
+    """Compare scores with target probabilities, each on its own; stable for large scores.
+
+    The sum is divided by the batch size unless ``loss_param`` says otherwise. A target whose whole
+    part is ``ignore_label`` does not count.
+
+    Shapes: scores (N, ...), targets of the same count -> loss ().
+
+    Raises:
+        ConfigError: ``loss_param`` weighs classes or smooths labels.
+        ShapeError: Scores and targets differ in count.
+    """
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        super().setup(bottom, top)
+        p = self.param.loss_param
+        refuse_weights(p, self.type)
+        self.normalization = Normalization.of(p, default="BATCH_SIZE")
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        super().reshape(bottom, top)
+        if bottom[0].count != bottom[1].count:
+            message = f"scores {bottom[0].shape} and targets {bottom[1].shape} differ in count"
+            raise ShapeError(message)
+
+    def losses(self, bottom: Blobs) -> Array:
+        xp, x = self.xp, bottom[0].read()
+        # log(1 + exp(-|x|)) + max(x, 0) - x t
+        return xp.log1p(xp.exp(-xp.abs(x))) + xp.maximum(x, 0.0) - x * self._target(bottom)
+
+    def slopes(self, bottom: Blobs) -> Iterator[Array]:
+        yield sigmoid(self, bottom[0].read()) - self._target(bottom)
+
+    def targets(self, bottom: Blobs) -> Targets:
+        return self.normalization.targets(self, bottom[1], bottom[0].shape)
+
+    def _target(self, bottom: Blobs) -> Array:
+        """Return the targets in the shape of the scores."""
+        return self.xp.reshape(bottom[1].read(), bottom[0].shape)
