@@ -19,7 +19,8 @@ class Transfers:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # reentrant: one that an interrupt left taken still lets its own thread in
+        self._lock = threading.RLock()
         self.reset()
 
     def reset(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from demitasse.blob import Blob
 from demitasse.device import Device, current_device, use_device
 from demitasse.errors import PrototxtError
 from demitasse.layers import Layer, LayerContext, create_layer
+from demitasse.plan import Entry, Place, Plan
 from demitasse.proto import LayerParameter, NetParameter, parse_text
 
 __all__ = ["SingleLayer", "make_layer"]
@@ -22,19 +24,38 @@ __all__ = ["SingleLayer", "make_layer"]
 class SingleLayer:
     """A layer that is set up and can be run; made by :func:`make_layer`.
 
+    It runs as in a net: by the Step that its backend has for it, or its portable code.
+
     Attributes:
         layer: The layer itself.
         bottom: Its bottoms; ``bottom[i].data`` and ``.diff`` are numpy views.
         top: Its tops; in place, ``top[i] is bottom[i]``.
+        wanted: For each bottom whether its gradient is wanted.
     """
 
-    def __init__(self, layer: Layer, bottom: list[Blob], top: list[Blob]) -> None:
+    def __init__(
+        self,
+        layer: Layer,
+        bottom: list[Blob],
+        top: list[Blob],
+        propagate_down: Sequence[bool] | None = None,
+        *,
+        plan: bool = True,
+    ) -> None:
         self.layer, self.bottom, self.top = layer, bottom, top
+        self._lowered = plan
+        self.wanted = self.differentiable() if propagate_down is None else list(propagate_down)
+        self._start: list[tuple[Blob, np.ndarray]] = []
 
     @property
     def params(self) -> list[Blob]:
         """The layer's parameters."""
         return self.layer.blobs
+
+    @property
+    def entry(self) -> Entry:
+        """What the plan holds for it: the Step, or why there is none."""
+        return self._plan.entries[0]
 
     def forward(self, *bottoms: Any) -> list[np.ndarray]:
         """Run reshape and forward.
@@ -48,9 +69,10 @@ class SingleLayer:
         for blob, value in zip(self.bottom, bottoms, strict=bool(bottoms)):
             _put(blob, value)
         with self._at_work():
-            self.layer.reshape(self.bottom, self.top)
+            self._plan.reshape()
             self.layer.fill_loss_weights(self.top)
-            self.layer.run_forward(self.bottom, self.top)
+            self._start = self._changed_by_forward()
+            self._plan.forward(0, 0)
         return [np.array(blob.cpu_data()) for blob in self.top]
 
     def backward(
@@ -61,8 +83,9 @@ class SingleLayer:
         Args:
             top_diffs: Gradients of the tops; none keeps what is there, in a loss layer the loss
                 weights.
-            propagate_down: For each bottom whether its gradient is wanted; by default those that
-                the layer has a gradient for.
+            propagate_down: For each bottom whether its gradient is wanted; by default as
+                ``make_layer`` was told. A Step is prepared for what is wanted, so that one that
+                has run for other gradients runs forward once more.
 
         Returns:
             Copies of the gradients of the bottoms, None where not wanted. Gradients of parameters
@@ -70,15 +93,47 @@ class SingleLayer:
         """
         for blob, value in zip(self.top, top_diffs, strict=bool(top_diffs)):
             blob.mutable_cpu_diff()[...] = value
-        wanted = self.differentiable() if propagate_down is None else list(propagate_down)
+        wanted = self.wanted if propagate_down is None else list(propagate_down)
         with self._at_work():
-            self.layer.backward(self.top, wanted, self.bottom)
+            if wanted != self.wanted:
+                self._want(wanted)
+            self._plan.backward(0, 0)
         pairs = zip(self.bottom, wanted, strict=True)
         return [np.array(blob.cpu_diff()) if want else None for blob, want in pairs]
 
     def differentiable(self) -> list[bool]:
         """Return, for each bottom, whether the layer has a gradient for it."""
         return [self.layer.allow_force_backward(i) for i in range(len(self.bottom))]
+
+    @cached_property
+    def _plan(self) -> Plan:
+        """A plan of this layer alone, for the gradients that are wanted."""
+        learned = [self.layer.param_propagate_down(i) for i in range(len(self.params))]
+        place = Place(
+            self.layer,
+            tuple(self.bottom),
+            tuple(self.top),
+            tuple(self.wanted),
+            backward=any(self.wanted) or any(learned),
+        )
+        return Plan([place], lowered=self._lowered)
+
+    def _want(self, wanted: list[bool]) -> None:
+        """Make another plan, for these gradients, and bring it to where the last one was."""
+        ran, self.wanted = self.entry.ran, wanted
+        del self._plan
+        if ran is not None:
+            for blob, value in self._start:
+                blob.mutable_cpu_data()[...] = value
+            self._plan.forward(0, 0)
+
+    def _changed_by_forward(self) -> list[tuple[Blob, np.ndarray]]:
+        """Return the values that a Step may overwrite in forward although it begins with them."""
+        if self.entry.step is None:
+            return []
+        in_place = [blob for blob in self.bottom if blob in self.top]
+        blobs = (*in_place, *self.params, *self.layer.internal_blobs())
+        return [(blob, np.array(blob.cpu_data())) for blob in blobs]
 
     @contextmanager
     def _at_work(self) -> Iterator[None]:
@@ -95,6 +150,8 @@ def make_layer(
     dtype: str = "float64",
     seed: int = 1,
     base_dir: str | Path | None = None,
+    propagate_down: Sequence[bool] | None = None,
+    plan: bool = True,
 ) -> SingleLayer:
     """Create and set up one layer.
 
@@ -108,6 +165,9 @@ def make_layer(
         dtype: What it computes in. Gradients are checked in "float64".
         seed: Key of its fillers and random numbers.
         base_dir: Folder where files that it names are looked for, besides the working directory.
+        propagate_down: For each bottom whether its gradient is wanted; by default those that the
+            layer has a gradient for.
+        plan: Whether the backend may run a Step; False runs the layer's portable code.
 
     Raises:
         PrototxtError: The text is not one layer.
@@ -131,7 +191,7 @@ def make_layer(
     above = _tops(made, param, below, context)
     with use_device(context.device), context.device.backend.enter():
         made.initialize(below, above)
-    return SingleLayer(made, below, above)
+    return SingleLayer(made, below, above, propagate_down, plan=plan)
 
 
 def _message(layer: str | LayerParameter) -> LayerParameter:

@@ -30,6 +30,12 @@ class ActivationStep(GpuStep[ops.Activation]):
         if op.function not in FUNCTIONS:
             message = f"{op.function}; there are kernels for {', '.join(FUNCTIONS)}"
             raise Declined(message)
+        if op.function == "relu" and op.parameters[0] < 0 and at.in_place and at.backward:
+            message = (
+                f"slope {op.parameters[0]:g} in place; the gradient is known from the result for 0 "
+                "and more"
+            )
+            raise Declined(message)
         name, self.gradient_from = FUNCTIONS[op.function]
         self.keeps_input = self.gradient_from == "input" and at.loses_input
         numbers = tuple(float(p) for p in op.parameters)

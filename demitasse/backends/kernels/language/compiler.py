@@ -24,7 +24,7 @@ from demitasse.config import settings
 
 __all__ = ["Status", "compiled", "folder", "status"]
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _known: dict[str, dict[str, int]] = {}
 
 LEVEL = 2

@@ -244,10 +244,18 @@ class ConvStep(WindowStep[ops.Conv]):
         self.engine.reorder(weights, self.engine.plain(layout.shape), packed, layout)
 
     def prepare_backward(self) -> None:
-        if any(self.at.param_propagate_down):
+        if self.at.param_propagate_down[0]:
             self.backward_calls.append(self._weights_gradient())
         if self.at.propagate_down[0]:
             self.backward_calls.append(self._data_gradient())
+
+    def backward(self) -> None:
+        super().backward()
+        at = self.at
+        if self.op.bias and at.param_propagate_down[1] and not at.param_propagate_down[0]:
+            # the primitive that sums it up computes the weight's gradient too
+            dy = at.top[0].read_diff().reshape(*self.maps[:2], -1)
+            at.params[1].add_diff(np.add.reduce(np.add.reduce(dy, axis=2), axis=0))
 
     def _weights_gradient(self) -> Runnable:
         at = self.at

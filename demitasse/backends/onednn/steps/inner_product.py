@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from demitasse.backends import ops
 from demitasse.backends.onednn.library.attributes import lent_attributes
 from demitasse.backends.onednn.library.constants import Arg, Pass, Query
@@ -84,10 +86,18 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
         return Call(self.engine, found, [*ports, Writer(Arg.DST, target, self.y)])
 
     def prepare_backward(self) -> None:
-        if any(self.at.param_propagate_down):
+        if self.at.param_propagate_down[0]:
             self._prepare_weights()
         if self.at.propagate_down[0]:
             self._prepare_data()
+
+    def backward(self) -> None:
+        super().backward()
+        at, op = self.at, self.op
+        if op.bias and at.param_propagate_down[1] and not at.param_propagate_down[0]:
+            # the primitive that sums it up computes the weight's gradient too
+            dy = at.top[0].read_diff().reshape(op.rows, op.m)
+            at.params[1].add_diff(np.add.reduce(dy, axis=0))
 
     def _prepare_weights(self) -> None:
         at = self.at

@@ -28,6 +28,9 @@ class LRNStep(OnednnStep[ops.LRN]):
         if op.region != "ACROSS_CHANNELS":
             message = f"{op.region}, whose sums oneDNN does not form; it takes ACROSS_CHANNELS"
             raise Declined(message)
+        if op.size == 1:
+            message = "a local_size of 1, on which oneDNN crashes; it takes 3 and more"
+            raise Declined(message)
         self.numbers = (op.size, op.alpha, op.beta, op.k)
 
     def prepare(self) -> None:

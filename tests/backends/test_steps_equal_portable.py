@@ -1,0 +1,308 @@
+"""Every operation on every device that has Steps for it, beside the layer's portable code.
+
+One row of ``ROWS`` is one kind of case of one operation, and says which backends have a Step for
+it. The row runs on numpy, on the processor and with the GPU's kernels (on the host, and on a GPU
+where there is one), in both precisions, with all gradients wanted, some, or none.
+"""
+
+from dataclasses import dataclass
+
+import pytest
+from cuda_host import cuda_at
+from hypothesis import given
+from hypothesis import strategies as st
+from step_cases import (
+    convolutions,
+    inner_products,
+    layers,
+    losses,
+    lrns,
+    poolings,
+    recurrent,
+)
+from steps import Case, Way, expect_portable, expect_step
+
+from demitasse.backends import ops
+from demitasse.backends.cupy.lowerings import LOWERINGS as CUPY
+from demitasse.backends.cupy.steps.activation import FUNCTIONS as CUPY_FUNCTIONS
+from demitasse.backends.numpy.lowerings import LOWERINGS as NUMPY
+from demitasse.backends.numpy.steps.activation import FUNCTIONS as NUMPY_FUNCTIONS
+from demitasse.backends.onednn import status
+from demitasse.backends.onednn.lowerings import LOWERINGS as ONEDNN
+from demitasse.backends.onednn.steps.activation import FUNCTIONS as ONEDNN_FUNCTIONS
+from demitasse.testing import make_layer
+from demitasse.testing.layer_cases import CASES, OTHER_CASES
+
+needs_onednn = pytest.mark.skipif(not status().loaded, reason=str(status()))
+
+CHAINS = {"numpy": ["numpy"], "cpu": ["onednn", "numpy"], "host": ["cupy"], "cuda:0": ["cupy"]}
+"""For each device the packages whose Steps it tries, in order; "host" runs the GPU's kernels."""
+
+EVERY = ("numpy", "onednn", "cupy")
+
+ALL, NONE, ODD, EVEN = (True,) * 8, (), (True, False) * 4, (False, True) * 4
+WHOLE = [(ALL, ALL), (NONE, NONE)]
+PARTS = [(ODD, EVEN), (EVEN, ODD), (ALL, NONE), (NONE, ODD), (NONE, EVEN)]
+"""Of which bottoms and of which parameters the gradients are wanted."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Cases of one operation that the same backends have Steps for.
+
+    Attributes:
+        name: What is special about them.
+        op: The operation.
+        cases: What is drawn from.
+        runs: The backends whose Step must run them; oneDNN's, in float32 alone.
+        may: The backends that take some of them.
+        function: Of an Activation.
+        in_place: Whether the first top is the first bottom.
+        frozen: Whether some gradients may be unwanted while others are wanted.
+        gradient: Whether there is one.
+        rtol: Allowed instead of the usual in float32.
+    """
+
+    name: str
+    op: type[ops.Op]
+    cases: st.SearchStrategy[Case]
+    runs: tuple[str, ...] = EVERY
+    may: tuple[str, ...] = ()
+    function: str = ""
+    in_place: bool = False
+    frozen: bool = True
+    gradient: bool = True
+    rtol: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name} in place" if self.in_place else self.name
+
+    def ways(self) -> st.SearchStrategy[Way]:
+        """What a case runs as: in both precisions; with all gradients, or some, or none."""
+        wanted = WHOLE + PARTS * self.frozen if self.gradient else [(NONE, NONE)]
+        return st.sampled_from(
+            [
+                Way(dtype, self.in_place, *both)
+                for both in wanted
+                for dtype in ("float32", "float64")
+            ]
+        )
+
+
+# -- the table ---------------------------------------------------------------------------------
+
+FLAT = [((3, 7),), ((2, 16, 3, 2),), ((5,),)]
+IMAGES = [((2, 3, 4, 5),), ((3, 16, 2),), ((4, 5),)]
+COLUMN = [((1, 3),)]
+BRANCHES = [((2, 3, 4), (2, 1, 4), (2, 2, 4)), ((2, 16, 3, 3), (2, 32, 3, 3), (2, 16, 3, 3))]
+NORM = {"params": "positive"}
+CUDA, HOST = ("cupy",), ("numpy", "cupy")
+LIBRARIES = ("onednn", "cupy")
+
+
+def apart_and_in_place(name, op, cases, apart, in_place, **options):
+    """Rows of an operation that may run in place."""
+    return [
+        Row(name, op, cases, apart, **options),
+        Row(name, op, cases, in_place, in_place=True, **options),
+    ]
+
+
+def activation(kind, function, apart=(), in_place=None, fields="", may=(), **options):
+    """Rows of an activation function; the same backends have it in place, unless others are named.
+
+    One line for each function, and for each range of its constants that other Steps compute.
+    """
+    cases = layers(kind, fields, shapes=FLAT, **options)
+    in_place = apart if in_place is None else in_place
+    name = f"{kind} {fields}".strip()
+    options = {"function": function, "may": may, "frozen": False}
+    return apart_and_in_place(name, ops.Activation, cases, apart, in_place, **options)
+
+
+ROWS = [
+    *activation("ReLU", "relu", EVERY),
+    *activation("ReLU", "relu", LIBRARIES, fields="negative_slope: 0.1"),
+    *activation("ReLU", "relu", CUDA, (), fields="negative_slope: -0.5", may=CUDA),
+    *activation("Sigmoid", "sigmoid", LIBRARIES),
+    *activation("TanH", "tanh", LIBRARIES),
+    *activation("BNLL", "bnll"),
+    *activation("Clip", "clip", fields="min: -0.5 max: 1"),
+    *activation("ELU", "elu"),
+    *activation("Exp", "exp"),
+    *activation("Log", "log", values=("positive",)),
+    *activation("Power", "power", fields="power: 2 shift: 1"),
+    *activation("Swish", "swish"),
+    Row("AbsVal", ops.Activation, layers("AbsVal", shapes=FLAT), (), function="abs"),
+    Row("Threshold", ops.Activation, layers("Threshold", shapes=FLAT), (), function="threshold",
+        gradient=False),
+    *apart_and_in_place("dropout", ops.Dropout, layers("Dropout", shapes=FLAT),
+        ("onednn",), ("onednn",)),
+    *apart_and_in_place("dropout in TEST", ops.Dropout, layers("Dropout", shapes=FLAT,
+        phase="TEST"), ("onednn",), ("onednn",)),
+
+    Row("convolution", ops.Conv, convolutions()),
+    Row("convolution over 1 or 3 axes", ops.Conv, convolutions(axes=(1, 3))),
+    Row("convolution of many channels", ops.Conv, layers("Convolution",
+        "num_output: 16 kernel_size: 3 pad: 1", "num_output: 20 kernel_size: 1",
+        "num_output: 32 kernel_size: 3 stride: 2 group: 2",
+        shapes=[((2, 16, 7, 6),), ((2, 20, 7, 6),)])),
+    Row("depthwise convolution", ops.Conv, layers("Convolution",
+        "num_output: 6 group: 6 kernel_size: 3 pad: 1 stride: 2",
+        shapes=[((1, 6, 9, 8),), ((20, 6, 9, 8),)])),
+    Row("convolution of several bottoms", ops.Conv, layers("Convolution",
+        "num_output: 4 kernel_size: 3 pad: 1", shapes=[((2, 3, 5, 6),) * 3], tops=3), HOST),
+    Row("convolution over 4 axes", ops.Conv, layers("Convolution",
+        "num_output: 4 kernel_size: 2 dilation: 2 group: 2", shapes=[((2, 2, 5, 4, 3, 6),)]),
+        HOST),
+    Row("convolution behind another axis", ops.Conv, layers("Convolution",
+        "num_output: 4 kernel_size: 3 axis: 2", shapes=[((2, 3, 4, 5, 6),)])),
+    Row("convolution without axes", ops.Conv, layers("Convolution",
+        "num_output: 4 kernel_size: 1", shapes=[((3, 4),)]), CUDA),
+    Row("convolution of no image", ops.Conv, convolutions(batches=(0,)), CUDA),
+    Row("convolution", ops.Conv, layers("Convolution",
+        "num_output: 4 kernel_size: 1", shapes=[((2, 4, 5, 5),)]), (), in_place=True,
+        gradient=False),
+    Row("deconvolution", ops.Deconv, convolutions("Deconvolution"), HOST, may=("onednn",)),
+    Row("deconvolution over 1 or 3 axes", ops.Deconv, convolutions("Deconvolution", axes=(1, 3)),
+        HOST, may=("onednn",)),
+    Row("deconvolution that doubles", ops.Deconv, layers("Deconvolution",
+        "num_output: 4 kernel_size: 4 stride: 2 pad: 1",
+        "num_output: 16 kernel_size: 2 stride: 2 bias_term: false", shapes=[((2, 16, 4, 5),)])),
+    Row("deconvolution of several bottoms", ops.Deconv, layers("Deconvolution",
+        "num_output: 4 kernel_size: 3 pad: 1", shapes=[((2, 3, 5, 6),) * 3], tops=3), HOST),
+    Row("deconvolution of no image", ops.Deconv, convolutions("Deconvolution", batches=(0,)),
+        CUDA),
+
+    Row("pooling", ops.Pool, poolings(), HOST, may=("onednn",)),
+    Row("pooling over 1 or 3 axes", ops.Pool, poolings(axes=(1, 3)), ("numpy",),
+        may=("onednn",)),
+    Row("pooling with a mask", ops.Pool, poolings(methods=("MAX",), tops=(2,)), HOST),
+    Row("pooling of common windows", ops.Pool, layers("Pooling",
+        *(f"pool: {method} {window}" for method in ("MAX", "AVE")
+          for window in ("kernel_size: 2 stride: 2", "kernel_size: 3 stride: 2")),
+        shapes=[((2, 16, 8, 8),), ((2, 3, 7, 6),)])),
+    Row("global pooling", ops.Pool, layers("Pooling",
+        "pool: MAX global_pooling: true", "pool: AVE global_pooling: true",
+        shapes=[((2, 3, 5, 7),), ((1, 1, 1, 1),)])),
+    Row("global pooling over 3 axes", ops.Pool, layers("Pooling",
+        "pool: MAX global_pooling: true", "pool: AVE global_pooling: true",
+        shapes=[((3, 2, 4, 4, 4),)]), ("numpy", "onednn")),
+    Row("stochastic pooling", ops.Pool, layers("Pooling",
+        "pool: STOCHASTIC kernel_size: 2", shapes=[((1, 2, 4, 5),)], values=("positive",)), ()),
+    Row("pooling over windows outside the image", ops.Pool, layers("Pooling",
+        "kernel_size: 1 stride: 3", shapes=[((2, 3, 5, 5),)]), HOST),
+
+    Row("inner product", ops.InnerProduct, inner_products()),
+    Row("inner product, transposed", ops.InnerProduct, inner_products(transpose=True), HOST),
+    Row("inner product of all axes", ops.InnerProduct, layers("InnerProduct",
+        "num_output: 5 axis: 0", shapes=[((3, 4),)])),
+    Row("inner product of few rows", ops.InnerProduct, layers("InnerProduct",
+        "num_output: 40", shapes=[((3, 20),)])),
+    Row("inner product of no row", ops.InnerProduct, layers("InnerProduct",
+        "num_output: 5", shapes=[((0, 3),)]), HOST),
+
+    Row("LRN of many channels", ops.LRN, lrns("ACROSS_CHANNELS", [16, 32]), HOST,
+        may=("onednn",), rtol=5e-5),
+    Row("LRN of AlexNet", ops.LRN, layers("LRN",
+        "local_size: 5 alpha: 0.7 beta: 0.75", shapes=[((2, 16, 5, 4),)]), rtol=5e-5),
+    Row("LRN", ops.LRN, lrns("ACROSS_CHANNELS", [1, 2, 3, 6]), HOST, may=("onednn",),
+        rtol=5e-5),
+    Row("LRN within channels", ops.LRN, lrns("WITHIN_CHANNEL", [1, 3]), ("numpy",), rtol=5e-5),
+
+    *apart_and_in_place("softmax", ops.Softmax, layers("Softmax",
+        "axis: 0", "axis: 1", "axis: -1", shapes=[((4, 7),), ((2, 5, 3),), ((2, 16, 5),)]),
+        LIBRARIES, CUDA),
+    Row("softmax loss", ops.SoftmaxLoss, losses(), LIBRARIES),
+    Row("softmax loss and probabilities", ops.SoftmaxLoss, losses(tops=2), LIBRARIES),
+
+    *apart_and_in_place("batch norm", ops.BatchNorm, layers("BatchNorm",
+        "moving_average_fraction: 0.7 eps: 0.01", "", shapes=IMAGES, **NORM),
+        LIBRARIES, LIBRARIES),
+    *apart_and_in_place("batch norm of one value", ops.BatchNorm, layers("BatchNorm",
+        shapes=COLUMN, **NORM), LIBRARIES, LIBRARIES),
+    *apart_and_in_place("batch norm by stored statistics", ops.BatchNorm, layers("BatchNorm",
+        "use_global_stats: true", shapes=[*IMAGES, *COLUMN], **NORM), EVERY, EVERY),
+    *apart_and_in_place("scale", ops.Scale, layers("Scale",
+        "bias_term: true", "", shapes=IMAGES), EVERY, EVERY),
+    *apart_and_in_place("scale over other axes", ops.Scale, layers("Scale",
+        "axis: 0", "num_axes: 2 bias_term: true", "axis: 0 num_axes: 2", "axis: -1",
+        "num_axes: 0", shapes=[((2, 3, 4, 2),)]), HOST, HOST),
+    *apart_and_in_place("scale by a second bottom", ops.Scale, layers("Scale",
+        "axis: 0 bias_term: true", "axis: 0", shapes=[((3, 4, 5), (3, 4))]),
+        ("numpy",), ("numpy",)),
+
+    *apart_and_in_place("sum", ops.Eltwise, layers("Eltwise",
+        "", "coeff: 3 coeff: 1", "coeff: 0.5 coeff: -1",
+        shapes=[((3, 4),) * 2, ((2, 16, 3, 2),) * 2]), EVERY, HOST),
+    *apart_and_in_place("sum of three", ops.Eltwise, layers("Eltwise",
+        "", "coeff: 1 coeff: -2 coeff: 0.5", shapes=[((3, 4),) * 3]), EVERY, HOST),
+    *apart_and_in_place("product and maximum", ops.Eltwise, layers("Eltwise",
+        "operation: PROD", "operation: MAX", shapes=[((2, 3),) * 2]), (), ()),
+    Row("concat", ops.Concat, layers("Concat", "axis: 1", shapes=BRANCHES)),
+    Row("concat along the first axis", ops.Concat, layers("Concat", "axis: 0",
+        shapes=[((2, 3), (5, 3)), ((2, 3, 4), (1, 3, 4), (3, 3, 4))])),
+    Row("concat along the last axis", ops.Concat, layers("Concat", "axis: -1",
+        shapes=[((2, 3, 4), (2, 3, 1))])),
+    Row("concat of nothing and something", ops.Concat, layers("Concat", "axis: 1",
+        shapes=[((2, 0, 4), (2, 2, 4))]), HOST),
+    Row("concat of one", ops.Concat, layers("Concat", shapes=[((2, 3),)]), (), frozen=False),
+    *(Row(f"split for {readers}", ops.Split, layers("Split", shapes=FLAT, tops=readers))
+      for readers in (2, 3, 5)),
+    *(Row(kind, ops.Recurrent, recurrent(kind), ("onednn",), frozen=False)
+      for kind in ("LSTM", "RNN")),
+    *(Row(f"{kind} of which some is learned", ops.Recurrent, recurrent(kind), (),
+          may=("onednn",)) for kind in ("LSTM", "RNN")),
+]  # fmt: skip
+"""What is run. Where ``runs`` is not given, every backend has a Step."""
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+@pytest.mark.parametrize(
+    "place", [pytest.param(place, marks=needs_onednn if place == "cpu" else ()) for place in CHAINS]
+)
+@given(data=st.data())
+def test_the_step_computes_what_the_portable_code_computes(place, row, data):
+    device = cuda_at(place) if place in {"host", "cuda:0"} else place
+    case, way = data.draw(row.cases), data.draw(row.ways())
+    single = way.dtype == "float32"
+
+    one = expect_portable(case, way, device, row.rtol if single else None)
+
+    assert operation(one.layer.op) == (row.op, row.function)
+    runs, may = ({b for b in which if single or b != "onednn"} for which in (row.runs, row.may))
+    expect_step(one.entry, CHAINS[place], runs, may)
+
+
+def operation(op):
+    """What tells operations apart: the class, and of an Activation the function."""
+    return type(op), op.function if isinstance(op, ops.Activation) else ""
+
+
+# -- the table is complete -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("package", "lowerings", "functions"),
+    [
+        ("numpy", NUMPY, NUMPY_FUNCTIONS),
+        ("onednn", ONEDNN, ONEDNN_FUNCTIONS),
+        ("cupy", CUPY, CUPY_FUNCTIONS),
+    ],
+)
+def test_every_operation_that_a_backend_has_a_step_for_has_a_row(package, lowerings, functions):
+    mine = {(row.op, row.function) for row in ROWS if package in row.runs}
+
+    want = {(op, "") for op in lowerings if op is not ops.Activation}
+    assert mine == want | {(ops.Activation, function) for function in functions}
+
+
+def test_every_operation_of_every_layer_has_a_row():
+    described = {
+        operation(op)
+        for case in (case for table in (CASES, OTHER_CASES) for cases in table.values()
+                     for case in cases)
+        if (op := make_layer(case.text, case.bottoms, phase=case.phase).layer.op)
+    }  # fmt: skip
+
+    assert described == {(row.op, row.function) for row in ROWS}

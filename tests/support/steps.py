@@ -1,0 +1,217 @@
+"""One layer run by a backend's Step beside its portable code."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from demitasse.backends.step import AnyStep
+from demitasse.blob import Blob
+from demitasse.config import settings
+from demitasse.device import Device
+from demitasse.plan import Entry
+from demitasse.testing import SingleLayer, make_layer
+
+RTOL = {"float32": 2e-5, "float64": 1e-12}
+"""Largest difference, over the largest value of an array: sums may run in another order."""
+
+LEAST = 1e-3
+"""The scale of arrays whose values are all smaller."""
+
+LEAST_OF_SUMS = 1.0
+"""The same for gradients of parameters, which are sums of many terms that may cancel."""
+
+NO_GRADIENT = {"labels", "marks", "state"}
+"""Kinds of values that a layer has no gradient for."""
+
+PASSES = 2
+"""The second pass meets what the first has left, and adds to the parameters' gradients."""
+
+SEED = 3
+
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A layer and its bottoms.
+
+    Attributes:
+        layer: Type and fields, without names of bottoms and tops.
+        shapes: Of the bottoms.
+        tops: How many there are.
+        values: What each bottom holds: "normal" numbers, "ties" (few values, many of them equal),
+            "positive" ones, or what has no gradient: "marks" of 0 and 1, "labels", a "state". By
+            default all are normal.
+        params: What the parameters hold, "normal" or "positive".
+        phase: "TRAIN" or "TEST".
+    """
+
+    layer: str
+    shapes: tuple[tuple[int, ...], ...]
+    tops: int = 1
+    values: tuple[str, ...] = ()
+    params: str = "normal"
+    phase: str = "TRAIN"
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What each bottom holds."""
+        return self.values or ("normal",) * len(self.shapes)
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a case runs.
+
+    Attributes:
+        dtype: What it computes in.
+        in_place: Whether the first top is the first bottom.
+        bottoms: For each bottom whether its gradient is wanted; those after the last are not.
+        params: For each parameter, the same.
+    """
+
+    dtype: str
+    in_place: bool = False
+    bottoms: tuple[bool, ...] = ()
+    params: tuple[bool, ...] = ()
+
+
+def made(case: Case, way: Way, device: str | Device, *, plan: bool = True) -> SingleLayer:
+    """Return the layer on a device, with the values of its parameters."""
+    rng = np.random.default_rng(SEED)
+    tops = ["x0" if way.in_place and i == 0 else f"y{i}" for i in range(case.tops)]
+    names = [f'bottom: "x{i}"' for i in range(len(case.shapes))] + [f'top: "{t}"' for t in tops]
+    one = make_layer(
+        f"{case.layer} {' '.join(names)}",
+        bottoms(case),
+        phase=case.phase,
+        device=device,
+        dtype=way.dtype,
+        propagate_down=[
+            wanted and kind not in NO_GRADIENT
+            for wanted, kind in zip(
+                _as_many(way.bottoms, len(case.shapes)), case.kinds, strict=True
+            )
+        ],
+        plan=plan,
+    )
+    for index, blob in enumerate(one.params):
+        blob.data = values(case.params, blob.shape, rng)
+        if one.layer.param_propagate_down(index):
+            one.layer.set_param_propagate_down(index, _as_many(way.params, index + 1)[index])
+    return one
+
+
+def bottoms(case: Case) -> list[np.ndarray]:
+    """Return the values of the bottoms."""
+    rng = np.random.default_rng(SEED + 1)
+    return [values(kind, shape, rng) for kind, shape in zip(case.kinds, case.shapes, strict=True)]
+
+
+def values(kind: str, shape: Sequence[int], rng: np.random.Generator) -> np.ndarray:
+    """Return values of one kind (see ``Case``), which float32 holds too."""
+    match kind:
+        case "ties":
+            found = rng.integers(-1, 2, shape)
+        case "marks":
+            found = rng.integers(0, 4, shape) > 0
+        case "labels":
+            found = rng.integers(0, 3, shape)
+        case "positive":
+            found = rng.uniform(0.5, 1.5, shape)
+        case _:
+            found = rng.standard_normal(shape)
+    return np.asarray(found, np.float32)
+
+
+def run(one: SingleLayer, case: Case) -> Arrays:
+    """Return everything that some passes compute, copied."""
+    rng, found = np.random.default_rng(SEED + 2), {}
+    for number in range(PASSES):
+        found |= {f"top {i} of pass {number}": y for i, y in enumerate(one.forward(*bottoms(case)))}
+        for blob, want in zip(one.bottom, one.wanted, strict=True):
+            if not want and not _shared(blob, one):
+                blob.mutable_cpu_diff()[...] = np.nan
+        gradients = [values("normal", blob.shape, rng) for blob in one.top]
+        below = one.backward(*gradients)
+        for i, (blob, dx) in enumerate(zip(one.bottom, below, strict=True)):
+            if dx is not None:
+                found[f"gradient of bottom {i} of pass {number}"] = dx
+            elif not _shared(blob, one):
+                assert np.isnan(blob.cpu_diff()).all(), f"bottom {i} got an unwanted gradient"
+    for i, blob in enumerate(one.params):
+        found[f"parameter {i}"] = np.array(blob.cpu_data())
+        found[f"gradient of parameter {i}"] = np.array(blob.cpu_diff())
+    return found
+
+
+@lru_cache(maxsize=4096)
+def portable(case: Case, way: Way) -> Arrays:
+    """Return what the layer's own code computes; every device is held against it."""
+    return run(made(case, way, "numpy", plan=False), case)
+
+
+def expect_portable(
+    case: Case, way: Way, device: str | Device, rtol: float | None = None
+) -> SingleLayer:
+    """Return the layer after its passes on a device, which computed what the portable code does."""
+    with settings.override(poison=True):  # stale sides of memories are NaN, and must not be read
+        one = made(case, way, device)
+        got, want = run(one, case), portable(case, way)
+
+    wrong = list(_differences(got, want, RTOL[way.dtype] if rtol is None else rtol))
+    assert not wrong, f"{case} as {way}:\n  " + "\n  ".join(wrong)
+    return one
+
+
+def _differences(got: Arrays, want: Arrays, rtol: float) -> Iterator[str]:
+    assert list(got) == list(want)
+    for key, expected in want.items():
+        known = np.isfinite(expected)
+        if got[key].dtype != expected.dtype or got[key].shape != expected.shape:
+            yield f"{key}: {got[key].dtype}{got[key].shape}, not {expected.dtype}{expected.shape}"
+        elif not np.array_equal(got[key][~known], expected[~known], equal_nan=True):
+            yield f"{key}: not finite elsewhere"
+        else:
+            least = LEAST_OF_SUMS if key.startswith("gradient of parameter") else LEAST
+            scale = max(least, np.abs(expected[known]).max(initial=0))
+            error = np.abs(got[key][known] - expected[known]).max(initial=0) / scale
+            if not error <= rtol:
+                yield f"{key}: off by {error:.2g} of its scale, allowed {rtol:.2g}"
+
+
+def home(step: AnyStep | None) -> str:
+    """Return the package of the backend that a Step is from: "onednn"; "" for portable code."""
+    if step is None:
+        return ""
+    return type(step).__module__.removeprefix("demitasse.backends.").partition(".")[0]
+
+
+def expect_step(
+    entry: Entry, chain: Sequence[str], runs: Sequence[str], may: Sequence[str]
+) -> None:
+    """Hold what ran against what the table says, and its reason.
+
+    Args:
+        entry: The layer in its plan.
+        chain: The packages whose Steps the device tries, in order.
+        runs: Those that must take it, if it comes to them.
+        may: Those that may.
+    """
+    first = next((i for i, package in enumerate(chain) if package in runs), len(chain))
+    allowed = {package for package in chain[:first] if package in may} | {*chain[first : first + 1]}
+    found = home(entry.step)
+
+    assert found in (allowed if first < len(chain) else {*allowed, ""}), entry.why
+    assert bool(entry.why) == (found != chain[0]), "why nothing faster runs is said, or not needed"
+
+
+def _shared(blob: Blob, one: SingleLayer) -> bool:
+    """Whether a bottom's gradient is a top's too."""
+    return any(blob.diff_memory is top.diff_memory for top in one.top)
+
+
+def _as_many(flags: Sequence[bool], count: int) -> list[bool]:
+    return [*flags, *[False] * count][:count]
