@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.blob import Blob
+from demitasse.blob import Blob, Changes
 from demitasse.device import Device, current_device, use_device
 from demitasse.errors import PrototxtError
 from demitasse.layers import Layer, LayerContext, create_layer
@@ -40,10 +40,10 @@ class SingleLayer:
         top: list[Blob],
         propagate_down: Sequence[bool] | None = None,
         *,
-        plan: bool = True,
+        lowered: bool = True,
     ) -> None:
         self.layer, self.bottom, self.top = layer, bottom, top
-        self._lowered = plan
+        self._lowered = lowered
         self.wanted = self.differentiable() if propagate_down is None else list(propagate_down)
         self._start: list[tuple[Blob, np.ndarray]] = []
 
@@ -116,7 +116,7 @@ class SingleLayer:
             tuple(self.wanted),
             backward=any(self.wanted) or any(learned),
         )
-        return Plan([place], lowered=self._lowered)
+        return Plan([place], Changes(), lowered=self._lowered)
 
     def _want(self, wanted: list[bool]) -> None:
         """Make another plan, for these gradients, and bring it to where the last one was."""
@@ -151,7 +151,7 @@ def make_layer(
     seed: int = 1,
     base_dir: str | Path | None = None,
     propagate_down: Sequence[bool] | None = None,
-    plan: bool = True,
+    lowered: bool = True,
 ) -> SingleLayer:
     """Create and set up one layer.
 
@@ -167,7 +167,7 @@ def make_layer(
         base_dir: Folder where files that it names are looked for, besides the working directory.
         propagate_down: For each bottom whether its gradient is wanted; by default those that the
             layer has a gradient for.
-        plan: Whether the backend may run a Step; False runs the layer's portable code.
+        lowered: Whether the backend may run a Step; False runs the layer's portable code.
 
     Raises:
         PrototxtError: The text is not one layer.
@@ -191,7 +191,7 @@ def make_layer(
     above = _tops(made, param, below, context)
     with use_device(context.device), context.device.backend.enter():
         made.initialize(below, above)
-    return SingleLayer(made, below, above, propagate_down, plan=plan)
+    return SingleLayer(made, below, above, propagate_down, lowered=lowered)
 
 
 def _message(layer: str | LayerParameter) -> LayerParameter:

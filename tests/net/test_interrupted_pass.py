@@ -1,6 +1,5 @@
 """A pass that is interrupted anywhere leaves a net that computes what it would have computed."""
 
-import linecache
 import sys
 from pathlib import Path
 from types import FrameType
@@ -52,10 +51,7 @@ class Interrupt:
     def _trace(self, frame: FrameType, event: str, value: object) -> Any:
         if not frame.f_code.co_filename.startswith(PACKAGE):
             return None
-        # Where a with block ends its first line is met again. There python runs no signal handler,
-        # so no interrupt ever comes between the end of a block and the release of its lock.
-        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-        if event == "line" and not line.lstrip().startswith("with "):
+        if event == "line":
             self.lines += 1
             if self.lines == self.at:
                 sys.settrace(None)
