@@ -126,6 +126,7 @@ ROWS = [
     *activation("ReLU", "relu", CUDA, (), fields="negative_slope: -0.5", may=CUDA),
     *activation("Sigmoid", "sigmoid", LIBRARIES),
     *activation("TanH", "tanh", LIBRARIES),
+    *activation("GELU", "gelu", EVERY),
     *activation("BNLL", "bnll"),
     *activation("Clip", "clip", fields="min: -0.5 max: 1"),
     *activation("ELU", "elu"),
