@@ -7,27 +7,24 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from demitasse.backends.arrays import Array
-from demitasse.blob import Blob, Changes
+from demitasse.blob import Blob
 from demitasse.config import settings
 from demitasse.device import Device, choose_device
 from demitasse.errors import ConfigError, NetError, ShapeError
 from demitasse.layers import Layer, LayerContext
 from demitasse.layers.base import Clock
-from demitasse.memory import SyncedMemory, transfers
-from demitasse.memory.leases import leases_alive
+from demitasse.memory import transfers
 from demitasse.net.assembly import assemble, called
-from demitasse.net.debug import NetDebug
+from demitasse.net.passes import Callback, Passes
 from demitasse.net.predict import Arrays, Shapes, as_arrays, run_in_batches
 from demitasse.net.turn import Turn
 from demitasse.plan import Plan
-from demitasse.plan.liveness import Allocator, Keep, bytes_taken, hidden_blobs, kept_names
+from demitasse.plan.liveness import Keep, bytes_taken, kept_names
 from demitasse.proto import (
     NetParameter,
     Phase,
@@ -43,7 +40,6 @@ from demitasse.weights.save import save
 __all__ = ["Net"]
 
 Where = int | str | None
-Callback = Callable[[int], None]
 
 
 class Net:
@@ -73,10 +69,6 @@ class Net:
     Attributes:
         structure: Its parts by number, and how they hang together.
         device: Where it runs; ``to`` moves it.
-        plan: How its layers run.
-        debug_info: Whether passes write mean absolute values of everything to the log.
-        before_forward, after_forward: Called with a layer's index around its forward.
-        before_backward, after_backward: The same around its backward.
 
     Raises:
         PrototxtError: The file cannot be read.
@@ -138,16 +130,9 @@ class Net:
         self._source = param
         self._declared = {name: self.blobs[name].shape for name in self.inputs}
         lowered = settings.get("plan") if lowered is None else lowered
-        self._kept = kept_names(keep, self.blob_names)
-        self._allocator: Allocator | None = None
-        self._changes, self._turn = Changes(), Turn(self.name)
-        self.plan = self._planned(lowered=lowered)
-        self._memories: tuple[int, list[SyncedMemory]] = (-1, [])
-        self.debug_info = param.debug_info
-        self.before_forward: list[Callback] = []
-        self.after_forward: list[Callback] = []
-        self.before_backward: list[Callback] = []
-        self.after_backward: list[Callback] = []
+        self._kept, self._turn = kept_names(keep, self.blob_names), Turn(self.name)
+        self._passes = Passes(self.structure, self._kept, lowered=lowered)
+        self._passes.debug_info = param.debug_info
         for one in _several(weights):
             self.load(one)
 
@@ -252,6 +237,40 @@ class Net:
         self._context.clock.passes = value
 
     @property
+    def plan(self) -> Plan:
+        """How its layers run."""
+        return self._passes.plan
+
+    @property
+    def debug_info(self) -> bool:
+        """Whether passes write mean absolute values of everything to the log; may be set."""
+        return self._passes.debug_info
+
+    @debug_info.setter
+    def debug_info(self, value: bool) -> None:
+        self._passes.debug_info = value
+
+    @property
+    def before_forward(self) -> list[Callback]:
+        """Called with a layer's index before its forward; add yours to the list."""
+        return self._passes.before_forward
+
+    @property
+    def after_forward(self) -> list[Callback]:
+        """Called with a layer's index after its forward."""
+        return self._passes.after_forward
+
+    @property
+    def before_backward(self) -> list[Callback]:
+        """Called with a layer's index before its backward."""
+        return self._passes.before_backward
+
+    @property
+    def after_backward(self) -> list[Callback]:
+        """Called with a layer's index after its backward."""
+        return self._passes.after_backward
+
+    @property
     def blob_bytes(self) -> int:
         """Bytes that the data of the blobs takes at present, on host and device together."""
         return bytes_taken(blob.data_memory for blob in self.structure.blob_list)
@@ -276,8 +295,8 @@ class Net:
         """
         first = 0 if start is None else self.layer_number(start)
         last = len(self.structure.layers) - 1 if end is None else self.layer_number(end)
-        with self._turn, self.device.backend.enter(), self._pass(first, last, backward=False):
-            loss = self._total(self._forward(first, last))
+        with self._turn, self.device.backend.enter():
+            loss = self._total(self._passes.forward(first, last))
         if self.structure.phase == "TRAIN":
             self._context.clock.passes += 1
         return loss
@@ -288,18 +307,10 @@ class Net:
         Raises:
             NetError: The net is one of phase TEST that was made with ``keep``.
         """
-        if self._allocator is not None and not self._allocator.backward:
-            message = (
-                "a net in phase TEST made with keep=... only runs forward; leave keep out to run "
-                "backward"
-            )
-            raise NetError(message)
         first = len(self.structure.layers) - 1 if start is None else self.layer_number(start)
         last = 0 if end is None else self.layer_number(end)
-        with self._turn, self.device.backend.enter(), self._pass(first, last, backward=True):
-            self._backward(first, last)
-        if self.debug_info:
-            NetDebug(self.structure).totals()
+        with self._turn, self.device.backend.enter():
+            self._passes.backward(first, last)
 
     def forward_backward(self) -> float:
         """Run forward and backward; return the loss."""
@@ -316,32 +327,6 @@ class Net:
         """Wait until the device has done everything it was given."""
         self.device.backend.synchronize()
 
-    def _forward(self, first: int, last: int) -> list[Array]:
-        forward = self.before_forward or self.after_forward
-        backward = self.before_backward or self.after_backward
-        if not (forward or backward or self.debug_info):
-            return self.plan.forward(first, last)
-        # layer by layer, so that no layers run as one and each has its own gradient
-        terms: list[Array] = []
-        for index in range(first, last + 1):
-            _call(self.before_forward, index)
-            terms += self.plan.forward(index, index)
-            if self.debug_info:
-                NetDebug(self.structure).forward(index)
-            _call(self.after_forward, index)
-        return terms
-
-    def _backward(self, first: int, last: int) -> None:
-        if not (self.before_backward or self.after_backward or self.debug_info):
-            self.plan.backward(first, last)
-            return
-        for index in range(first, last - 1, -1):
-            _call(self.before_backward, index)
-            self.plan.backward(index, index)
-            if self.debug_info and self.structure.needs.layers[index]:
-                NetDebug(self.structure).backward(index)
-            _call(self.after_backward, index)
-
     def _total(self, terms: list[Array]) -> float:
         """Add up the loss and bring it to the host: the one number a pass waits for."""
         if not terms:
@@ -352,54 +337,6 @@ class Net:
         if not self.device.shares_host:
             transfers.note(down=total.dtype.itemsize if hasattr(total.dtype, "itemsize") else 4)
         return float(self.device.backend.to_host(total))
-
-    @contextmanager
-    def _pass(self, first: int, last: int, *, backward: bool) -> Iterator[None]:
-        """Prepare the memories for a pass over some layers, and release them after it."""
-        allocator = self._allocator
-        if allocator is not None and allocator.backward != backward:
-            allocator = None
-        if allocator is not None:
-            if not backward:
-                self.plan.reshape()
-            allocator.update(self.plan.runs)
-            allocator.check_reads(first, last)
-            allocator.arena.open = True
-        try:
-            if leases_alive():
-                for memory in self._all_memories():
-                    memory.before_pass()
-            yield
-            if leases_alive():
-                for memory in self._all_memories():
-                    memory.after_pass()
-        finally:
-            if allocator is not None:
-                allocator.arena.open = False
-
-    def _planned(self, *, lowered: bool) -> Plan:
-        """Return a plan of the layers, and let the blobs that are not kept share buffers."""
-        places = self.structure.places()
-        if self._kept is None:
-            return Plan(places, self._changes, lowered=lowered)
-        if self._allocator is not None:
-            self._allocator.release()
-        wanted = self._kept.union(self.inputs, self.outputs)
-        kept = [blob for name, blob in self.blobs.items() if name in wanted]
-        if self.phase == "TRAIN":
-            self._allocator = Allocator(places, kept, self._changes, backward=True)
-            return Plan(places, self._changes, lowered=lowered)
-        places = [replace(place, backward=False) for place in places]
-        self._allocator = Allocator(places, kept, self._changes)
-        hidden = hidden_blobs(places, kept)
-        return Plan(places, self._changes, lowered=lowered, hidden=hidden)
-
-    def _all_memories(self) -> list[SyncedMemory]:
-        if self._memories[0] != self._changes.number:
-            blobs = [*self.structure.blob_list, *self.structure.params_list]
-            found = {m.serial: m for b in blobs for m in (b.data_memory, b.diff_memory)}
-            self._memories = (self._changes.number, list(found.values()))
-        return self._memories[1]
 
     # -- parameters ----------------------------------------------------------------------------
 
@@ -469,7 +406,7 @@ class Net:
                 blob.to(self.device)
             for layer in self.layers:
                 layer.to(self.device)
-            self.plan = self._planned(lowered=self.plan.lowered)
+            self._passes.plan_anew()
         return self
 
     def clone(self, device: str | Device | None = None) -> Net:
@@ -630,8 +567,3 @@ def _several(weights: Any) -> Iterable[Any]:
     if isinstance(weights, (str, os.PathLike, NetParameter)):
         return (weights,)
     return tuple(weights)
-
-
-def _call(callbacks: Sequence[Callback], index: int) -> None:
-    for callback in callbacks:
-        callback(index)

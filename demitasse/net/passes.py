@@ -1,0 +1,162 @@
+"""The passes of a net: its plan run forward and backward, and what surrounds that.
+
+Callbacks and debug lines stand between layers, live views of blobs are brought up to date around a
+pass, and buffers that blobs share are opened for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from demitasse.backends.arrays import Array
+from demitasse.blob import Changes
+from demitasse.errors import NetError
+from demitasse.memory import SyncedMemory
+from demitasse.memory.leases import leases_alive
+from demitasse.net.debug import NetDebug
+from demitasse.net.structure import Structure
+from demitasse.plan import Plan
+from demitasse.plan.liveness import Allocator, hidden_blobs
+
+__all__ = ["Callback", "Passes"]
+
+Callback = Callable[[int], None]
+
+
+class Passes:
+    """Runs the layers of a net by a plan.
+
+    Args:
+        structure: The net's parts.
+        kept: Names of the blobs whose values are kept; None for all.
+        lowered: Whether backends are asked for Steps.
+
+    Attributes:
+        plan: How the layers run.
+        debug_info: Whether mean absolute values of everything are written to the log.
+        before_forward, after_forward: Called with a layer's index around its forward.
+        before_backward, after_backward: The same around its backward.
+    """
+
+    def __init__(self, structure: Structure, kept: frozenset[str] | None, *, lowered: bool) -> None:
+        self._structure, self._kept = structure, kept
+        self._allocator: Allocator | None = None
+        self._changes = Changes()
+        self._memories: tuple[int, list[SyncedMemory]] = (-1, [])
+        self.plan = self._planned(lowered=lowered)
+        self.debug_info = False
+        self.before_forward: list[Callback] = []
+        self.after_forward: list[Callback] = []
+        self.before_backward: list[Callback] = []
+        self.after_backward: list[Callback] = []
+
+    def plan_anew(self) -> None:
+        """Forget what was prepared, as when the net has moved to another device."""
+        self.plan = self._planned(lowered=self.plan.lowered)
+
+    def forward(self, first: int, last: int) -> list[Array]:
+        """Run layers ``first`` to ``last``, both included.
+
+        Returns:
+            Weighted sums of the loss tops on the way, each a 0-d device array.
+        """
+        with self._pass(first, last, backward=False):
+            return self._forward(first, last)
+
+    def backward(self, first: int, last: int) -> None:
+        """Run layers ``first`` down to ``last``, both included.
+
+        Raises:
+            NetError: The blobs of a net that only runs forward share buffers.
+        """
+        if self._allocator is not None and not self._allocator.backward:
+            message = (
+                "a net in phase TEST made with keep=... only runs forward; leave keep out to run "
+                "backward"
+            )
+            raise NetError(message)
+        with self._pass(first, last, backward=True):
+            self._backward(first, last)
+        if self.debug_info:
+            NetDebug(self._structure).totals()
+
+    def _forward(self, first: int, last: int) -> list[Array]:
+        forward = self.before_forward or self.after_forward
+        backward = self.before_backward or self.after_backward
+        if not (forward or backward or self.debug_info):
+            return self.plan.forward(first, last)
+        # layer by layer, so that no layers run as one and each has its own gradient
+        terms: list[Array] = []
+        for index in range(first, last + 1):
+            _call(self.before_forward, index)
+            terms += self.plan.forward(index, index)
+            if self.debug_info:
+                NetDebug(self._structure).forward(index)
+            _call(self.after_forward, index)
+        return terms
+
+    def _backward(self, first: int, last: int) -> None:
+        if not (self.before_backward or self.after_backward or self.debug_info):
+            self.plan.backward(first, last)
+            return
+        for index in range(first, last - 1, -1):
+            _call(self.before_backward, index)
+            self.plan.backward(index, index)
+            if self.debug_info and self._structure.needs.layers[index]:
+                NetDebug(self._structure).backward(index)
+            _call(self.after_backward, index)
+
+    @contextmanager
+    def _pass(self, first: int, last: int, *, backward: bool) -> Iterator[None]:
+        """Prepare the memories for a pass over some layers, and release them after it."""
+        allocator = self._allocator
+        if allocator is not None and allocator.backward != backward:
+            allocator = None
+        if allocator is not None:
+            if not backward:
+                self.plan.reshape()
+            allocator.update(self.plan.runs)
+            allocator.check_reads(first, last)
+            allocator.arena.open = True
+        try:
+            if leases_alive():
+                for memory in self._all_memories():
+                    memory.before_pass()
+            yield
+            if leases_alive():
+                for memory in self._all_memories():
+                    memory.after_pass()
+        finally:
+            if allocator is not None:
+                allocator.arena.open = False
+
+    def _planned(self, *, lowered: bool) -> Plan:
+        """Return a plan of the layers, and let the blobs that are not kept share buffers."""
+        places = self._structure.places()
+        if self._kept is None:
+            return Plan(places, self._changes, lowered=lowered)
+        if self._allocator is not None:
+            self._allocator.release()
+        wanted = self._kept.union(self._structure.inputs, self._structure.outputs)
+        kept = [blob for name, blob in self._structure.blobs.items() if name in wanted]
+        if self._structure.phase == "TRAIN":
+            self._allocator = Allocator(places, kept, self._changes, backward=True)
+            return Plan(places, self._changes, lowered=lowered)
+        places = [replace(place, backward=False) for place in places]
+        self._allocator = Allocator(places, kept, self._changes)
+        hidden = hidden_blobs(places, kept)
+        return Plan(places, self._changes, lowered=lowered, hidden=hidden)
+
+    def _all_memories(self) -> list[SyncedMemory]:
+        if self._memories[0] != self._changes.number:
+            blobs = [*self._structure.blob_list, *self._structure.params_list]
+            found = {m.serial: m for b in blobs for m in (b.data_memory, b.diff_memory)}
+            self._memories = (self._changes.number, list(found.values()))
+        return self._memories[1]
+
+
+def _call(callbacks: Sequence[Callback], index: int) -> None:
+    for callback in callbacks:
+        callback(index)
