@@ -192,7 +192,7 @@ class Settings:
     def __init__(self) -> None:
         self._set: dict[str, object] = {}
         self._overrides: dict[str, tuple[_Override, ...]] = {}
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self.changes = 0
         """Another number after each change by the program; so values may be kept, as reading takes

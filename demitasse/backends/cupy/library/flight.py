@@ -19,7 +19,7 @@ class Flights:
     """Arrays kept alive until the copies out of them are done."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._held: deque[tuple[Any, np.ndarray]] = deque()
 
     def add(self, event: Any, host: np.ndarray) -> None:
