@@ -6,7 +6,6 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
-import pytest
 
 import demitasse
 from demitasse import Net
@@ -80,11 +79,17 @@ def test_an_interrupted_first_pass_changes_no_gradient(backend):
     with Interrupt() as whole:
         gradients(net)
 
+    interrupted = 0
     for at in range(1, whole.lines, max(1, whole.lines // POINTS)):
         net = made(backend)
-        with Interrupt(at), pytest.raises(KeyboardInterrupt):
-            gradients(net)
+        try:
+            with Interrupt(at):
+                gradients(net)
+        except KeyboardInterrupt:
+            interrupted += 1
         found = gradients(net)
 
         for array, wanted in zip(found, expected, strict=True):
             assert np.array_equal(array, wanted), f"interrupted at line {at} of {whole.lines}"
+    # a pass may be some lines shorter than the one that was counted: garbage is collected in some
+    assert interrupted > 0.9 * POINTS
