@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
@@ -40,9 +41,9 @@ class _NormStep(GpuStep[ops.BatchNorm]):
         kept = at.saved("normalised", self.op.bottom).buffer() if self.keep else y
         self._normalise(x, mean, deviation, y, kept)
 
+    @abstractmethod
     def measure(self, x: Array, mean: Array, deviation: Array) -> None:
         """Write mean and deviation of each channel."""
-        raise NotImplementedError
 
 
 class BatchNormStep(_NormStep):

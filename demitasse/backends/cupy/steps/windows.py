@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from typing import TypeVar
 
 from demitasse.backends import ops
@@ -40,9 +41,9 @@ class WindowStep(GpuStep[O]):
         direct = self.correlation.direct and not self.at.param_propagate_down[0]
         return "cuBLAS" if direct else "im2col + cuBLAS"
 
+    @abstractmethod
     def geometry(self) -> ConvGeometry:
         """Return the sizes of image, map and window."""
-        raise NotImplementedError
 
     def forward(self) -> None:
         at = self.at
@@ -61,12 +62,12 @@ class WindowStep(GpuStep[O]):
             if self.op.bias and at.param_propagate_down[1]:
                 self.add_channel_sums(dy, at.params[1].mutable_gpu_diff())
 
+    @abstractmethod
     def compute(self, x: Array, weight: Array, bias: Array | None, y: Array) -> None:
         """Compute a top."""
-        raise NotImplementedError
 
+    @abstractmethod
     def gradients(
         self, x: Array, weight: Array, dy: Array, dw: Array | None, dx: Array | None
     ) -> None:
         """Add to the weight's gradient and compute the bottom's, each where it is not None."""
-        raise NotImplementedError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from functools import partial
 from typing import TypeVar
 
@@ -36,9 +37,9 @@ class WindowStep(HostStep[O]):
     def workspace(self) -> int:
         return self.products.workspace
 
+    @abstractmethod
     def geometry(self) -> ConvGeometry:
         """Return the sizes of image, map and window."""
-        raise NotImplementedError
 
     def between(self, image: ops.Shape, maps: ops.Shape) -> ConvGeometry:
         """Return the sizes for an image and a map of these shapes.
@@ -64,13 +65,13 @@ class WindowStep(HostStep[O]):
             if down:
                 self.bottom_gradient(bottom, top)
 
+    @abstractmethod
     def weight_gradient(self, bottom: Operand, top: Operand, out: np.ndarray) -> None:
         """Write the weight's gradient into ``out``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def bottom_gradient(self, bottom: Operand, top: Operand) -> None:
         """Overwrite the bottom's gradient."""
-        raise NotImplementedError
 
     def _sum(self, top: Operand, out: np.ndarray) -> None:
         """Write the bias's gradient into ``out``: the sum over images and places."""
