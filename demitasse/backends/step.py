@@ -27,6 +27,7 @@ __all__ = [
     "Operands",
     "Saved",
     "Step",
+    "decline_in_place",
     "share",
 ]
 
@@ -214,6 +215,21 @@ Lowering = Callable[[Any, Any, Operands], AnyStep]
 
 Lowerings = Mapping[type[Op], Sequence[Lowering]]
 """A backend's Steps for each operation, most wanted first."""
+
+
+def decline_in_place(at: Operands, why: str) -> None:
+    """Leave a layer in place to others.
+
+    Args:
+        at: Its blobs.
+        why: What a Step needs the bottom for, for the message.
+
+    Raises:
+        Declined: It is in place.
+    """
+    if at.in_place:
+        message = f"in place; {why}"
+        raise Declined(message)
 
 
 def share(at: Operands) -> None:

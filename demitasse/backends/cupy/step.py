@@ -12,12 +12,16 @@ from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.ops import Op
 from demitasse.backends.step import Declined, Operands, Step
 
-__all__ = ["GpuStep", "decline_in_place"]
+__all__ = ["NEEDS_BOTTOM", "GpuStep"]
 
 DTYPES = ("float32", "float64")
 """What the kernels compute in."""
 
 O = TypeVar("O", bound=Op)  # noqa: E741 - the type of the operation
+
+
+NEEDS_BOTTOM = "the kernels still read the bottom while they write the top"
+"""Why Steps decline layers in place."""
 
 
 class GpuStep(Step[Engine, O]):
@@ -36,14 +40,3 @@ class GpuStep(Step[Engine, O]):
     @property
     def code(self) -> str:
         return "kernel"
-
-
-def decline_in_place(step: GpuStep[O]) -> None:
-    """Leave a layer in place to its portable code.
-
-    Raises:
-        Declined: It is in place.
-    """
-    if step.at.in_place:
-        message = "in place; the kernels still read the bottom while they write the top"
-        raise Declined(message)

@@ -9,8 +9,8 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.numpy.engine import Engine
-from demitasse.backends.numpy.step import HostStep, decline_in_place
-from demitasse.backends.step import Declined, Operands
+from demitasse.backends.numpy.step import NEEDS_BOTTOM, HostStep
+from demitasse.backends.step import Declined, Operands, decline_in_place
 from demitasse.backends.windows import Shape, Window
 
 __all__ = ["LEAD", "PoolStep"]
@@ -30,7 +30,7 @@ class PoolStep(HostStep[ops.Pool]):
 
     def __init__(self, engine: Engine, op: ops.Pool, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_in_place(self)
+        decline_in_place(self.at, NEEDS_BOTTOM)
         if 0 in op.bottom:
             message = "an empty bottom"
             raise Declined(message)

@@ -9,11 +9,15 @@ import numpy as np
 
 from demitasse.backends.numpy.engine import Engine
 from demitasse.backends.ops import Op
-from demitasse.backends.step import Declined, Operand, Step
+from demitasse.backends.step import Operand, Step
 
-__all__ = ["HostStep", "decline_in_place"]
+__all__ = ["NEEDS_BOTTOM", "HostStep"]
 
 O = TypeVar("O", bound=Op)  # noqa: E741 - the type of the operation
+
+
+NEEDS_BOTTOM = "numpy's Step needs the bottom"
+"""Why Steps decline layers in place."""
 
 
 class HostStep(Step[Engine, O]):
@@ -40,14 +44,3 @@ class HostStep(Step[Engine, O]):
         part = self.scratch("gradient", blob.shape)
         compute(part)
         blob.add_diff(part)
-
-
-def decline_in_place(step: HostStep[O]) -> None:
-    """Leave a layer in place to its portable code.
-
-    Raises:
-        Declined: It is in place.
-    """
-    if step.at.in_place:
-        message = "in place; numpy's Step needs the bottom"
-        raise Declined(message)

@@ -9,11 +9,15 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.ops import Activation, Op
 from demitasse.backends.step import Declined, Operands, Step
 
-__all__ = ["FusedStep", "OnednnStep", "Runnable", "called", "decline_in_place"]
+__all__ = ["NEEDS_BOTTOM", "FusedStep", "OnednnStep", "Runnable", "called"]
 
 O = TypeVar("O", bound=Op)  # noqa: E741 - the type of the operation
 
 TITLES = {"gelu": "GELU", "relu": "ReLU", "tanh": "TanH", "sigmoid": "Sigmoid"}
+
+
+NEEDS_BOTTOM = "oneDNN needs a top of its own"
+"""Why Steps decline layers in place."""
 
 
 class Runnable(Protocol):
@@ -94,17 +98,6 @@ class FusedStep(OnednnStep[O]):
     @property
     def code(self) -> str:
         return " + ".join([super().code, *self.followers])
-
-
-def decline_in_place(step: OnednnStep[O]) -> None:
-    """Leave an operation in place to others.
-
-    Raises:
-        Declined: It is in place.
-    """
-    if step.at.in_place:
-        message = "in place; oneDNN needs a top of its own"
-        raise Declined(message)
 
 
 def called(op: Op) -> str:

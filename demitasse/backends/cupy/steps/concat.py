@@ -7,8 +7,8 @@ from itertools import accumulate
 
 from demitasse.backends import ops
 from demitasse.backends.cupy.library.engine import Engine
-from demitasse.backends.cupy.step import GpuStep, decline_in_place
-from demitasse.backends.step import Declined, Operands
+from demitasse.backends.cupy.step import NEEDS_BOTTOM, GpuStep
+from demitasse.backends.step import Declined, Operands, decline_in_place
 
 __all__ = ["ConcatStep"]
 
@@ -21,7 +21,7 @@ class ConcatStep(GpuStep[ops.Concat]):
 
     def __init__(self, engine: Engine, op: ops.Concat, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_in_place(self)
+        decline_in_place(self.at, NEEDS_BOTTOM)
         if len(op.bottoms) == 1:
             message = "one bottom, which the layer shares"
             raise Declined(message)

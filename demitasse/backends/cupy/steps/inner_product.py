@@ -5,8 +5,8 @@ from __future__ import annotations
 from demitasse.backends import ops
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.library.gemm import Product
-from demitasse.backends.cupy.step import GpuStep, decline_in_place
-from demitasse.backends.step import Operands
+from demitasse.backends.cupy.step import NEEDS_BOTTOM, GpuStep
+from demitasse.backends.step import Operands, decline_in_place
 
 __all__ = ["InnerProductStep"]
 
@@ -19,7 +19,7 @@ class InnerProductStep(GpuStep[ops.InnerProduct]):
 
     def __init__(self, engine: Engine, op: ops.InnerProduct, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_in_place(self)
+        decline_in_place(self.at, NEEDS_BOTTOM)
         rows, k, m, dtype = op.rows, op.k, op.m, op.dtype
         self._y = Product(dtype, rows, m, k, transpose_b=not op.transpose)
         self._dx = Product(dtype, rows, k, m, transpose_b=op.transpose)

@@ -6,8 +6,8 @@ import math
 
 from demitasse.backends import ops
 from demitasse.backends.cupy.library.engine import Engine
-from demitasse.backends.cupy.step import GpuStep, decline_in_place
-from demitasse.backends.step import Declined, Operands
+from demitasse.backends.cupy.step import NEEDS_BOTTOM, GpuStep
+from demitasse.backends.step import Declined, Operands, decline_in_place
 
 __all__ = ["LRNStep"]
 
@@ -20,7 +20,7 @@ class LRNStep(GpuStep[ops.LRN]):
 
     def __init__(self, engine: Engine, op: ops.LRN, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_in_place(self)
+        decline_in_place(self.at, NEEDS_BOTTOM)
         if op.region != "ACROSS_CHANNELS":
             message = f"{op.region}; there are kernels for ACROSS_CHANNELS"
             raise Declined(message)

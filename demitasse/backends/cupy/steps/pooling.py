@@ -6,8 +6,8 @@ import math
 
 from demitasse.backends import ops
 from demitasse.backends.cupy.library.engine import Engine
-from demitasse.backends.cupy.step import GpuStep, decline_in_place
-from demitasse.backends.step import Declined, Operands
+from demitasse.backends.cupy.step import NEEDS_BOTTOM, GpuStep
+from demitasse.backends.step import Declined, Operands, decline_in_place
 
 __all__ = ["AveragePoolStep", "MaxPoolStep", "pool"]
 
@@ -20,7 +20,7 @@ class _PoolStep(GpuStep[ops.Pool]):
 
     def __init__(self, engine: Engine, op: ops.Pool, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_in_place(self)
+        decline_in_place(self.at, NEEDS_BOTTOM)
         axes = len(op.bottom) - 2
         if axes != 2:
             message = f"{axes} spatial axes; kernels pool over height and width"

@@ -10,8 +10,8 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.correlation import Correlation
 from demitasse.backends.cupy.library.engine import Engine
-from demitasse.backends.cupy.step import GpuStep, decline_in_place
-from demitasse.backends.step import Operands
+from demitasse.backends.cupy.step import NEEDS_BOTTOM, GpuStep
+from demitasse.backends.step import Operands, decline_in_place
 from demitasse.backends.windows import ConvGeometry
 
 __all__ = ["WindowStep"]
@@ -24,7 +24,7 @@ class WindowStep(GpuStep[O]):
 
     def __init__(self, engine: Engine, op: O, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_in_place(self)
+        decline_in_place(self.at, NEEDS_BOTTOM)
         samples, axis = math.prod(op.bottom[: op.axis]), op.axis
         self.correlation = Correlation(engine, self.geometry(), op.dtype)
         channels, plane = op.top[axis], math.prod(op.top[axis + 1 :])

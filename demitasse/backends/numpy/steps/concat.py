@@ -6,8 +6,8 @@ from itertools import accumulate, pairwise
 
 from demitasse.backends import ops
 from demitasse.backends.numpy.engine import Engine
-from demitasse.backends.numpy.step import HostStep, decline_in_place
-from demitasse.backends.step import Declined, Operands
+from demitasse.backends.numpy.step import NEEDS_BOTTOM, HostStep
+from demitasse.backends.step import Declined, Operands, decline_in_place
 
 __all__ = ["ConcatStep"]
 
@@ -17,7 +17,7 @@ class ConcatStep(HostStep[ops.Concat]):
 
     def __init__(self, engine: Engine, op: ops.Concat, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_in_place(self)
+        decline_in_place(self.at, NEEDS_BOTTOM)
         if len(op.bottoms) == 1:
             message = "one bottom, which the layer shares"
             raise Declined(message)

@@ -6,8 +6,8 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.numpy.engine import Engine
-from demitasse.backends.numpy.step import HostStep, decline_in_place
-from demitasse.backends.step import Operands
+from demitasse.backends.numpy.step import NEEDS_BOTTOM, HostStep
+from demitasse.backends.step import Operands, decline_in_place
 
 __all__ = ["InnerProductStep"]
 
@@ -20,7 +20,7 @@ class InnerProductStep(HostStep[ops.InnerProduct]):
 
     def __init__(self, engine: Engine, op: ops.InnerProduct, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_in_place(self)
+        decline_in_place(self.at, NEEDS_BOTTOM)
         self.x_shape, self.y_shape = (op.rows, op.k), (op.rows, op.m)
         # a product of few rows is up to twice as fast with the weight on the left
         self.weight_first = not op.transpose and 1 < op.rows <= op.m // FEW

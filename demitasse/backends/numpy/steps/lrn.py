@@ -6,8 +6,8 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.numpy.engine import Engine
-from demitasse.backends.numpy.step import HostStep, decline_in_place
-from demitasse.backends.step import Operands
+from demitasse.backends.numpy.step import NEEDS_BOTTOM, HostStep
+from demitasse.backends.step import Operands, decline_in_place
 
 __all__ = ["LRNStep"]
 
@@ -20,7 +20,7 @@ class LRNStep(HostStep[ops.LRN]):
 
     def __init__(self, engine: Engine, op: ops.LRN, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_in_place(self)
+        decline_in_place(self.at, NEEDS_BOTTOM)
         self.axes = (0,) if op.region == "ACROSS_CHANNELS" else (1, 2)
         self.rate = op.alpha / op.size ** len(self.axes)
         self.image = op.bottom[1:]

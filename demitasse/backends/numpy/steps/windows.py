@@ -11,8 +11,8 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.numpy.engine import Engine
 from demitasse.backends.numpy.products import Products
-from demitasse.backends.numpy.step import HostStep, decline_in_place
-from demitasse.backends.step import Declined, Operand, Operands
+from demitasse.backends.numpy.step import NEEDS_BOTTOM, HostStep
+from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
 from demitasse.backends.windows import ConvGeometry
 
 __all__ = ["WindowStep"]
@@ -25,7 +25,7 @@ class WindowStep(HostStep[O]):
 
     def __init__(self, engine: Engine, op: O, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_in_place(self)
+        decline_in_place(self.at, NEEDS_BOTTOM)
         geometry = self.geometry()
         self.g, self.products = geometry, Products(engine, geometry, op.dtype)
         self.weight = at.params[0]

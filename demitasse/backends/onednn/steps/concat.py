@@ -10,8 +10,8 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.failures import check, create
 from demitasse.backends.onednn.library.layout import Layout, dims
 from demitasse.backends.onednn.ports import Call, Reader, Writer
-from demitasse.backends.onednn.step import OnednnStep, decline_in_place
-from demitasse.backends.step import Declined, Operand, Operands
+from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
+from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
 from demitasse.errors import DeviceError
 
 __all__ = ["ConcatStep"]
@@ -22,7 +22,7 @@ class ConcatStep(OnednnStep[ops.Concat]):
 
     def __init__(self, engine: Engine, op: ops.Concat, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_in_place(self)
+        decline_in_place(self.at, NEEDS_BOTTOM)
         if len(at.bottom) == 1:
             message = "one bottom; oneDNN's Step joins two or more"
             raise Declined(message)

@@ -11,9 +11,9 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description
 from demitasse.backends.onednn.ports import Call, Gradient, Port, Reader, Writer
-from demitasse.backends.onednn.step import OnednnStep, decline_in_place
+from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
 from demitasse.backends.onednn.steps.activation import post_op
-from demitasse.backends.step import Declined, Operand, Operands
+from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
 
 __all__ = ["InnerProductStep"]
 
@@ -28,7 +28,7 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
 
     def __init__(self, engine: Engine, op: ops.InnerProduct, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_in_place(self)
+        decline_in_place(self.at, NEEDS_BOTTOM)
         if op.transpose:
             message = "a transposed weight; oneDNN's Step takes (num_output, K)"
             raise Declined(message)

@@ -13,8 +13,8 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description
 from demitasse.backends.onednn.ports import Call, Reader, Writer
-from demitasse.backends.onednn.step import OnednnStep, decline_in_place
-from demitasse.backends.step import Declined, Operands
+from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
+from demitasse.backends.step import Declined, Operands, decline_in_place
 
 __all__ = ["LRNStep"]
 
@@ -24,7 +24,7 @@ class LRNStep(OnednnStep[ops.LRN]):
 
     def __init__(self, engine: Engine, op: ops.LRN, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_in_place(self)
+        decline_in_place(self.at, NEEDS_BOTTOM)
         if op.region != "ACROSS_CHANNELS":
             message = f"{op.region}, whose sums oneDNN does not form; it takes ACROSS_CHANNELS"
             raise Declined(message)

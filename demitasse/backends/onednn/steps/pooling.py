@@ -14,8 +14,8 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout, dims
 from demitasse.backends.onednn.library.primitive import Description
 from demitasse.backends.onednn.ports import Call, Reader, Writer
-from demitasse.backends.onednn.step import OnednnStep, decline_in_place
-from demitasse.backends.step import Declined, Operands
+from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
+from demitasse.backends.step import Declined, Operands, decline_in_place
 
 __all__ = ["PoolStep"]
 
@@ -33,7 +33,7 @@ class PoolStep(OnednnStep[ops.Pool]):
 
     def __init__(self, engine: Engine, op: ops.Pool, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_in_place(self)
+        decline_in_place(self.at, NEEDS_BOTTOM)
         if op.tops > 1:
             message = "a second top; oneDNN's Step writes one"
             raise Declined(message)

@@ -16,10 +16,10 @@ from demitasse.backends.onednn.library.attributes import lent_attributes
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.ports import Call, Reader, Writer
-from demitasse.backends.onednn.step import OnednnStep, Runnable, decline_in_place
+from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep, Runnable
 from demitasse.backends.onednn.steps.cells import CELLS, past_tanh
 from demitasse.backends.onednn.steps.products import Own, Product
-from demitasse.backends.step import Declined, Operand, Operands
+from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
 
 __all__ = ["RecurrentStep"]
 
@@ -29,7 +29,7 @@ class RecurrentStep(OnednnStep[ops.Recurrent]):
 
     def __init__(self, engine: Engine, op: ops.Recurrent, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_in_place(self)
+        decline_in_place(self.at, NEEDS_BOTTOM)
         t, n, h = op.steps, op.rows, op.m
         self.cell = CELLS[op.cell](t, n, h)
         wide = self.cell.gates * h

@@ -12,8 +12,8 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description
 from demitasse.backends.onednn.ports import Call, Reader, Writer
-from demitasse.backends.onednn.step import OnednnStep, decline_in_place
-from demitasse.backends.step import Declined, Operand, Operands
+from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
+from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
 
 __all__ = ["SoftmaxStep", "describe_softmax", "spoil_lost"]
 
@@ -68,7 +68,7 @@ class SoftmaxStep(OnednnStep[ops.Softmax]):
 
     def __init__(self, engine: Engine, op: ops.Softmax, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_in_place(self)
+        decline_in_place(self.at, NEEDS_BOTTOM)
 
     def prepare(self) -> None:
         at, op = self.at, self.op

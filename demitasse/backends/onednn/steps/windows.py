@@ -8,8 +8,8 @@ from typing import TypeVar
 from demitasse.backends import ops
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import dims
-from demitasse.backends.onednn.step import OnednnStep, decline_in_place
-from demitasse.backends.step import Declined, Operands
+from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
+from demitasse.backends.step import Declined, Operands, decline_in_place
 from demitasse.backends.windows import ConvGeometry
 
 __all__ = ["WindowStep"]
@@ -31,7 +31,7 @@ class WindowStep(OnednnStep[C]):
 
     def __init__(self, engine: Engine, op: C, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_in_place(self)
+        decline_in_place(self.at, NEEDS_BOTTOM)
         axes = len(op.kernel)
         if not 1 <= axes <= MOST_AXES:
             message = f"{axes} spatial axes; oneDNN takes 1 to {MOST_AXES}"
