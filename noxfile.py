@@ -41,8 +41,8 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Check types with mypy, strictly."""
-    install(session, "types")
+    """Check types with mypy, strictly; the conformance tests of the package are typed with pytest's."""
+    install(session, "types", "test")
     session.run("mypy")
 
 
