@@ -143,6 +143,12 @@ class Layer:
     dynamic_shapes: ClassVar[bool] = False
     """Whether top shapes depend on values, so that ``reshape`` is not enough to know them."""
 
+    refuses_gradients: ClassVar[bool] = True
+    """Whether ``propagate_down: true`` is an error for a bottom that has no gradient, and not
+    without effect."""
+
+    differentiable: Sequence[int] | None = None
+    """The bottoms that have a gradient, in order, where not all have: labels and indices do not."""
     op: Op | None = None
 
     def __init__(
@@ -182,8 +188,7 @@ class Layer:
 
     def allow_force_backward(self, bottom_index: int) -> bool:
         """Whether ``force_backward`` may ask for the gradient of this bottom."""
-        del bottom_index
-        return True
+        return self.has_gradient(bottom_index)
 
     def state(self) -> dict[str, int]:
         """Return what a training snapshot must keep besides the parameters."""
@@ -202,13 +207,15 @@ class Layer:
         """Check the numbers of blobs, set up, reshape, set loss weights.
 
         Raises:
-            NetError: It takes other numbers of bottoms or tops, or does not run in place.
+            NetError: It takes other numbers of bottoms or tops, does not run in place, or is to
+                compute a gradient that there is not.
             ConfigError: A field has a value it cannot have.
             ShapeError: A bottom has a shape it cannot take.
         """
         self.check_counts(len(bottom), len(top))
         self._check_in_place(bottom, top)
         self.setup(bottom, top)
+        self.refuse_gradients(bottom, self.param.propagate_down)
         self.reshape(bottom, top)
         self._set_loss_weights(top)
 
@@ -233,6 +240,24 @@ class Layer:
             if any(blob is one for one in top):
                 message = (
                     f"{self.type} cannot run in place; give its top another name than {blob.name!r}"
+                )
+                raise NetError(message)
+
+    def has_gradient(self, bottom_index: int) -> bool:
+        """Whether there is a gradient for this bottom; what computes it may still be frozen."""
+        return self.differentiable is None or bottom_index in self.differentiable
+
+    def refuse_gradients(self, bottom: Blobs, wanted: Flags) -> None:
+        """Refuse to compute gradients of labels, indices and the like.
+
+        Raises:
+            NetError: One is wanted, of a layer that does not take such a wish for nothing.
+        """
+        for index, (blob, want) in enumerate(zip(bottom, wanted, strict=False)):
+            if want and self.refuses_gradients and not self.has_gradient(index):
+                message = (
+                    f"{self.type} has no gradient for bottom {index}, {blob.name!r}; "
+                    "its propagate_down must be false"
                 )
                 raise NetError(message)
 
