@@ -92,5 +92,5 @@ def _unknown(name: str) -> str:
         parts.append(f"it comes from {forks} and is not implemented here")
     if near:
         parts.append(f"did you mean {' or '.join(near)}?")
-    parts.append(f"known types: {', '.join(known)}")
+    parts.append(f"demitasse.layers.layer_types() lists the {len(known)} that are known")
     return "; ".join(parts)
