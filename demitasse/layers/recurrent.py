@@ -18,10 +18,10 @@ from demitasse.layers.base import (
     Exactly,
     Flags,
     Layer,
-    Saved,
     need_count,
     positive,
 )
+from demitasse.layers.saved import Saved
 
 __all__ = ["RecurrentLayer"]
 

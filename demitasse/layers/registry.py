@@ -9,8 +9,9 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TypeVar
 
 from demitasse.errors import NetError
-from demitasse.layers.base import Layer, LayerContext
+from demitasse.layers.base import Layer
 from demitasse.layers.catalog import CATALOG
+from demitasse.layers.context import LayerContext
 from demitasse.proto import LayerParameter, fork_of_type
 
 __all__ = ["create_layer", "layer_class", "layer_types", "register", "unregister"]

@@ -15,7 +15,7 @@ from demitasse.config import settings
 from demitasse.device import Device, choose_device
 from demitasse.errors import ConfigError, NetError, ShapeError
 from demitasse.layers import LayerContext
-from demitasse.layers.base import Clock
+from demitasse.layers.context import Clock
 from demitasse.net.assembly import assemble, called
 from demitasse.net.described import Described
 from demitasse.net.given import choose_seed, phase_number, read_source, several
