@@ -41,7 +41,7 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Check types with mypy, strictly; the conformance tests of the package are typed with pytest's."""
+    """Check types with mypy, strictly; conformance tests use pytest's types."""
     install(session, "types", "test")
     session.run("mypy")
 
