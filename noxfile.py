@@ -183,6 +183,13 @@ def catalogue(session: nox.Session) -> None:
 
 
 @nox.session
+def examples(session: nox.Session) -> None:
+    """Run every example on data that needs no download (minutes)."""
+    install(session, "test")
+    pytest(session, "tests/project/test_examples.py", "-m", "slow or not slow")
+
+
+@nox.session
 def train_mnist(session: nox.Session) -> None:
     """Train LeNet on all of MNIST (minutes; needs the recorded data) and check its accuracy."""
     install(session, "test")
