@@ -24,7 +24,7 @@ QUICK = 200
 
 
 def run(given: Arguments) -> Mapping[str, float]:
-    """Return how both nets differ on single digits, and how many digits of strips are read right."""
+    """Return how both nets differ on single digits, and the share of strips' digits read right."""
     copy_prototxts(MNIST, given.out)
     copy_prototxts(HERE, given.out)
     if given.data is None:

@@ -1,6 +1,5 @@
 """Every example runs as its README says, without a download, and reaches what it is to show."""
 
-import json
 import runpy
 from pathlib import Path
 
@@ -69,7 +68,6 @@ def test_an_example_reaches_what_it_shows(name, tmp_path):
 
     found = run(Arguments(tmp_path, device="cpu"))
 
-    print(json.dumps({name: found}))
     CHECKS[name](found)
 
 
