@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from demitasse import net as engine
+from demitasse.cvdnn.defaults import read_as_opencv
 from demitasse.cvdnn.errors import error
 from demitasse.device import Device
 from demitasse.errors import DemitasseError
@@ -85,6 +86,8 @@ class Imported:
             message.layer.insert(0, LayerParameter(name="input", type="Input", top=bare))
         message.state.phase = Phase.Value("TEST")
         self._message, _ = filter_net(message)
+        for layer in self._message.layer:
+            read_as_opencv(layer)
         self._weights, self._source = weights, source
         self.declared: dict[str, Shape] = {}
         for layer in self._inputs():

@@ -226,10 +226,11 @@ def _boxes(corners: np.ndarray, width: int, height: int) -> np.ndarray:
     Shapes: (K, 4): xmin, ymin, xmax, ymax -> (K, 4), int32.
     """
     size = np.array([width, height])
-    corner = corners.astype(np.int32)
-    small = (corner[:, 2:] - corner[:, :2] + 1 <= 2).any(axis=1)
-    scaled = corners[small] * np.tile(size, 2).astype(np.float32)
-    corner[small] = scaled.astype(np.int32)
+    with np.errstate(invalid="ignore", over="ignore"):  # numbers beyond int32 become its least
+        corner = corners.astype(np.int32)
+        small = (corner[:, 2:] - corner[:, :2] + 1 <= 2).any(axis=1)
+        scaled = corners[small] * np.tile(size, 2).astype(np.float32)
+        corner[small] = scaled.astype(np.int32)
     low = np.clip(corner[:, :2], 0, size - 1)
     extent = np.maximum(np.minimum(corner[:, 2:] - corner[:, :2] + 1, size - low), 1)
     return np.concatenate([low, extent], axis=1).astype(np.int32)

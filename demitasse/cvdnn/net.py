@@ -395,13 +395,14 @@ class Net:
         self, where: tuple[Shapes | int, ...]
     ) -> tuple[list[int], list[tuple[list[Shape], list[Shape]]]]:
         """Sort out ``(shapes)`` and ``(layerId, shapes)``: numbers of layers, shapes of all."""
-        *layer, shapes = where
-        if isinstance(shapes, int) or len(layer) > 1:
-            message = f"give the shapes of the inputs, perhaps after a layer's number; not {where}"
-            raise error(message)
-        pairs = self._shapes(shapes)
-        chosen = [self._number(n) for n in layer if isinstance(n, (int, str))]
-        return chosen or list(range(len(pairs))), pairs
+        match where:
+            case [int(layer), shapes] if not isinstance(shapes, int):
+                return [self._number(layer)], self._shapes(shapes)
+            case [shapes] if not isinstance(shapes, int):
+                pairs = self._shapes(shapes)
+                return list(range(len(pairs))), pairs
+        message = f"give the shapes of the inputs, perhaps after a layer's number; not {where}"
+        raise error(message)
 
     def _shapes(self, given: Shapes) -> list[tuple[list[Shape], list[Shape]]]:
         """Return for each layer the shapes of what it reads and gives; computes nothing."""

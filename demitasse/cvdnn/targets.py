@@ -26,7 +26,7 @@ CUDA = (DNN_TARGET_CUDA, DNN_TARGET_CUDA_FP16)
 
 def _named(head: str) -> dict[int, str]:
     names = (name for name in constants.__all__ if name.startswith(head))
-    return {getattr(constants, name): name for name in names}
+    return dict(sorted((getattr(constants, name), name) for name in names))
 
 
 BACKENDS, TARGETS = _named("DNN_BACKEND_"), _named("DNN_TARGET_")
