@@ -169,9 +169,7 @@ def test_every_layer_of_a_trained_model_gives_the_same(model, reference_data):
     "call",
     [
         lambda dnn, net: dnn.readNetFromCaffe("/nowhere.prototxt"),
-        lambda dnn, net: dnn.readNetFromCaffe(
-            bytearray(b"no net"), bytearray()
-        ),
+        lambda dnn, net: dnn.readNetFromCaffe(bytearray(b"no net"), bytearray()),
         lambda dnn, net: dnn.readNet("/nowhere.caffemodel"),
         lambda dnn, net: net.forward(),
         lambda dnn, net: net.forward("nothing"),
