@@ -23,7 +23,7 @@ from demitasse.cvdnn.constants import (
     DNN_PMODE_NULL,
 )
 from demitasse.cvdnn.errors import error, failing_as
-from demitasse.cvdnn.scalar import ScalarLike, as_scalar
+from demitasse.cvdnn.scalar import ScalarLike, as_scalar, as_size
 from demitasse.data.images.resize import resize_image, resize_values
 
 __all__ = [
@@ -115,7 +115,7 @@ def blobFromImages(
         images,
         Image2BlobParams(
             (scale, scale, scale, scale),
-            _pair(size),
+            as_size(size),
             mean,
             swapRB,
             ddepth,
@@ -160,7 +160,7 @@ def blobFromImagesWithParams(
     if not pixels:
         message = "there are no images"
         raise error(message)
-    width, height = _pair(p.size)
+    width, height = as_size(p.size)
     if (width, height) == (0, 0):
         height, width = pixels[0].shape[:2]
     if width <= 0 or height <= 0:
@@ -200,13 +200,6 @@ def imagesFromBlob(blob_: np.ndarray) -> tuple[np.ndarray, ...]:
         raise error(message)
     pictures = np.ascontiguousarray(np.moveaxis(blob_, 1, 3))
     return tuple(image[..., 0] if image.shape[2] == 1 else image for image in pictures)
-
-
-def _pair(size: Sequence[int]) -> tuple[int, int]:
-    if len(size) != 2:
-        message = f"size must be (width, height), it is {size!r}"
-        raise error(message)
-    return int(size[0]), int(size[1])
 
 
 def _channels_last(image: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ from demitasse.cvdnn.errors import error, failing_as
 from demitasse.cvdnn.images import Image2BlobParams, blobFromImageWithParams
 from demitasse.cvdnn.net import Net
 from demitasse.cvdnn.reading import readNet
-from demitasse.cvdnn.scalar import Scalar, ScalarLike, as_scalar
+from demitasse.cvdnn.scalar import Scalar, ScalarLike, as_scalar, as_size
 
 __all__ = ["ClassificationModel", "DetectionModel", "Model", "SegmentationModel"]
 
@@ -70,10 +70,14 @@ class Model:
         self.setInputScale(scale).setInputSize(size).setInputMean(mean)
         self.setInputSwapRB(swapRB).setInputCrop(crop)
 
+    @failing_as("setInputSize")
     def setInputSize(self, *size: int | Sequence[int]) -> Self:
-        """Set width and height of the blob, in pixels: ``(width, height)`` or two numbers."""
-        width, height = np.ravel(size).tolist()
-        self._params.size = (width, height)
+        """Set width and height of the blob, in pixels: ``(width, height)`` or two numbers.
+
+        Raises:
+            error: They are not two numbers.
+        """
+        self._params.size = as_size(size)
         return self
 
     def setInputMean(self, mean: ScalarLike) -> Self:

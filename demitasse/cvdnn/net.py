@@ -460,5 +460,5 @@ def _scaled(blob: np.ndarray, scale: float, mean: ScalarLike) -> np.ndarray:
 
 def _shape_list(given: Shapes) -> list[Shape]:
     """Return shapes, given as one or as several."""
-    rows = [given] if np.ndim(given[0]) == 0 else list(given)
+    rows = [given] if np.ndim(given[0] if len(given) else 0) == 0 else list(given)
     return [tuple(map(int, np.asarray(row))) for row in rows]

@@ -1,4 +1,4 @@
-"""OpenCV's Scalar: up to four numbers, one for each channel."""
+"""OpenCV's Scalar, up to four numbers, one for each channel, and its Size."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from demitasse.cvdnn.errors import error
 
-__all__ = ["Scalar", "ScalarLike", "as_scalar"]
+__all__ = ["Scalar", "ScalarLike", "as_scalar", "as_size"]
 
 Scalar = tuple[float, float, float, float]
 ScalarLike = float | Sequence[float]
@@ -30,3 +30,16 @@ def as_scalar(values: ScalarLike, what: str) -> Scalar:
         raise error(message)
     first, second, third, fourth = (*given, 0.0, 0.0, 0.0, 0.0)[:4]
     return first, second, third, fourth
+
+
+def as_size(size: int | Sequence[int | Sequence[int]]) -> tuple[int, int]:
+    """Return width and height.
+
+    Raises:
+        error: They are not two numbers.
+    """
+    numbers = [int(number) for number in np.ravel(size)]
+    if len(numbers) != 2:
+        message = f"size must be (width, height), it is {size!r}"
+        raise error(message)
+    return numbers[0], numbers[1]

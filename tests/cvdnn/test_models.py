@@ -44,6 +44,8 @@ def test_settings_return_the_model():
 
 def test_a_model_needs_a_size():
     model = cvdnn.Model(net_of(NO_SHAPE))
+    with pytest.raises(cvdnn.error, match=r"setInputSize: size must be \(width, height\)"):
+        model.setInputSize(3)
     with pytest.raises(cvdnn.error, match="call setInputSize"):
         model.predict(picture(2, 2))
 
