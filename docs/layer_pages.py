@@ -47,6 +47,8 @@ GRADIENTS = {
 READS = {
     "bottoms": "its bottoms",
     "tops": "its tops",
+    "first top": "its first top",
+    "second top": "its second top",
     "signs": "the signs of its tops",
     "params": "its parameters",
 }
@@ -179,7 +181,7 @@ def _params(facts: LayerFacts) -> Iterator[str]:
     for one in facts.params:
         begin = f"`{one.filler.partition('.')[2]}`" if one.filler else "0"
         if one.role == "average":
-            begin += "; computed, not learned"
+            begin = f"{begin}; not learned" if one.filler else "computed, not learned"
         yield f"| {one.name} | {one.when.text} | {begin} |"
     yield ""
 

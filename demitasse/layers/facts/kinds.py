@@ -33,7 +33,7 @@ Gradient = Literal["gradient", "source", "none"]
 Holds = Literal["classes", "indices", "marks", "regions", "selector"]
 Judge = Literal["Caffe", "OpenCV", "definition", ""]
 Moves = Literal["all", "part", "tops", "nothing"]
-Read = Literal["bottoms", "tops", "signs", "params"]
+Read = Literal["bottoms", "tops", "first top", "second top", "signs", "params"]
 Role = Literal["weight", "bias", "scale", "value", "average"]
 
 

@@ -64,6 +64,18 @@ CURVED = When(
     "with a power that is neither 0 nor 1",
     lambda param, phase: param.power_param.power not in {0, 1} and param.power_param.scale != 0,
 )
+FACTOR = When(
+    "with a positive scale alone",
+    lambda param, phase: (
+        param.power_param.power == 1
+        and param.power_param.shift == 0
+        and param.power_param.scale > 0
+    ),
+)
+AROUND_0 = When(
+    "with limits on both sides of 0",
+    lambda param, phase: param.clip_param.min <= 0 < param.clip_param.max,
+)
 PRODUCT = When(
     "with PROD", lambda param, phase: param.eltwise_param.operation == EltwiseParameter.PROD
 )
@@ -257,7 +269,12 @@ FACTS: Mapping[str, LayerFacts] = {
     "AbsVal": LayerFacts(family=NEURONS, judge="Caffe", reads=BOTTOMS, same_shape=True),
     "BNLL": LayerFacts(family=NEURONS, judge="Caffe", reads=KEPT, same_shape=True),
     "Clip": LayerFacts(
-        family=NEURONS, fields=("clip_param",), judge="Caffe", reads=KEPT, same_shape=True
+        family=NEURONS,
+        fields=("clip_param",),
+        judge="Caffe",
+        reads=KEPT,
+        same_shape=True,
+        keeps_signs=AROUND_0,
     ),
     "Dropout": LayerFacts(
         family=NEURONS,
@@ -295,6 +312,7 @@ FACTS: Mapping[str, LayerFacts] = {
         judge="Caffe",
         reads={"bottoms": ELSEWHERE & CURVED},
         same_shape=True,
+        keeps_signs=FACTOR,
     ),
     "PReLU": LayerFacts(
         family=NEURONS,
@@ -445,7 +463,7 @@ FACTS: Mapping[str, LayerFacts] = {
     "LSTMUnit": LayerFacts(
         family=DENSE,
         judge="Caffe",
-        reads=BOTH,
+        reads={"bottoms": ALWAYS, "first top": ALWAYS},
         same_shape=True,
         holds={2: "marks"},
         per_value=_three,
@@ -557,7 +575,7 @@ FACTS: Mapping[str, LayerFacts] = {
         fields=("loss_param", "softmax_param"),
         op="SoftmaxLoss",
         judge="Caffe",
-        reads={"bottoms": ALWAYS, "tops": SECOND_TOP},
+        reads={"bottoms": ALWAYS, "second top": SECOND_TOP},
         better="smaller",
         contains=("Softmax",),
         holds={1: "classes"},
