@@ -22,19 +22,26 @@ EVERY = [
 ]
 
 
-@pytest.fixture
-def found(tmp_path, monkeypatch):
-    """Lint a text in a folder that holds what the examples name."""
-    monkeypatch.chdir(tmp_path)
-    write_database(tmp_path / "records", [(np.zeros((3, 8, 8), np.uint8), i % 3) for i in range(5)])
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder that holds what the examples name."""
+    folder = tmp_path_factory.mktemp("examples")
+    write_database(folder / "records", [(np.zeros((3, 8, 8), np.uint8), i % 3) for i in range(5)])
     for name, side in (("mean", 8), ("small", 4)):
         mean = BlobProto(num=1, channels=3, height=side, width=side)
         set_floats(mean, np.zeros(3 * side * side, np.float32))
-        write_binary(tmp_path / f"{name}.binaryproto", mean)
-    (tmp_path / "net.prototxt").write_text(DATA + FC + LOSS)
+        write_binary(folder / f"{name}.binaryproto", mean)
+    (folder / "net.prototxt").write_text(DATA + FC + LOSS)
+    return folder
+
+
+@pytest.fixture
+def found(folder, monkeypatch):
+    """Lint a text in that folder."""
+    monkeypatch.chdir(folder)
 
     def run(text):
-        (tmp_path / "example.prototxt").write_text(text)
+        Path("example.prototxt").write_text(text)
         return {(finding.severity, finding.code) for finding in lint("example.prototxt")}
 
     return run
