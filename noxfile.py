@@ -176,9 +176,9 @@ def proto(session: nox.Session) -> None:
 
 @nox.session
 def catalogue(session: nox.Session) -> None:
-    """Train public nets and classify pictures (minutes; needs the recorded data)."""
+    """Train public nets and classify images (minutes; needs the recorded data)."""
     install(session, "test")
-    nets = ("tests/net/test_ten_nets.py", "tests/net/test_classified_pictures.py")
+    nets = ("tests/net/test_ten_nets.py", "tests/net/test_classified_images.py")
     pytest(session, *nets, "-m", "slow or not slow", "--backends=cpu")
 
 

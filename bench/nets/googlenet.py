@@ -20,7 +20,7 @@ in the order of the paper's table: 1x1, reduce, 3x3, reduce, 5x5, projection."""
 
 
 def googlenet(batch: int, train: bool, scale: int = 1) -> str:
-    """GoogLeNet on 224x224 pictures."""
+    """GoogLeNet on 224x224 images."""
     net = Writer("GoogLeNet", (batch, 3, 224, 224), train)
     _conv(net, "conv1", 64 // scale, 7, stride=2, pad=3)
     net.pool("pool1", 3, 2)

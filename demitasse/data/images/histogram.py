@@ -1,4 +1,4 @@
-"""Spread the levels of a grey picture evenly, over all of it or within parts of it.
+"""Spread the levels of a grey image evenly, over all of it or within parts of it.
 
 Compared with OpenCV: ``equalize`` exactly, ``equalize_parts`` within one level.
 
@@ -19,7 +19,7 @@ PARTS = 8
 
 
 def equalize(image: np.ndarray) -> np.ndarray:
-    """Spread the levels of a picture. Shapes: (H, W), uint8."""
+    """Spread the levels of an image. Shapes: (H, W), uint8."""
     counts = np.bincount(image.ravel(), minlength=LEVELS)
     darkest = int(np.flatnonzero(counts)[0])
     brighter = image.size - counts[darkest]

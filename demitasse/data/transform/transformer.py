@@ -43,7 +43,7 @@ class DataTransformer:
         dtype: What to compute in.
 
     Attributes:
-        color: The channels that encoded pictures are decoded to.
+        color: The channels that encoded images are decoded to.
 
     Raises:
         ConfigError: Fields contradict each other.
@@ -233,7 +233,7 @@ class DataTransformer:
             self._compute(image, top, left, result)
 
     def _compute(self, images: np.ndarray, top: int, left: int, out: np.ndarray) -> None:
-        """Put (pixel - mean) * scale of one window of some pictures into ``out``."""
+        """Put (pixel - mean) * scale of one window of some images into ``out``."""
         h, w = out.shape[-2:]
         window = (..., slice(top, top + h), slice(left, left + w))
         if self._mean is None:
