@@ -48,7 +48,7 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def imports(session: nox.Session) -> None:
-    """Check that the rooms import one way, and array libraries only where allowed."""
+    """Check that the packages import one way, and array libraries only where allowed."""
     install(session, "imports", extras="")
     session.run("lint-imports")
 
