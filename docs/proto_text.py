@@ -1,7 +1,7 @@
 """What the comments of ``caffe.proto`` say about its messages, which descriptors do not keep.
 
-A comment above a message is about it, one above or behind a field about the field, and one with an
-empty line below it about the fields that follow.
+A comment above a message is about it, one above a field or on its line about the field, and one
+with an empty line below it about the fields that follow.
 """
 
 import re

@@ -15,7 +15,7 @@ MODULES = {
     "5a": (256, 160, 320, 32, 128, 128),
     "5b": (384, 192, 384, 48, 128, 128),
 }
-"""Outputs of 1x1, 3x3 and its reduction, 5x5 and its reduction, and the projection behind a pool,
+"""Outputs of 1x1, 3x3 and its reduction, 5x5 and its reduction, and the projection after a pool,
 in the order of the paper's table: 1x1, reduce, 3x3, reduce, 5x5, projection."""
 
 

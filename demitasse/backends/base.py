@@ -81,7 +81,7 @@ class Backend(ABC):
         return getattr(self.xp, name)
 
     def empty_host(self, size: int, dtype: str) -> np.ndarray:
-        """Return ``size`` zeros on the host, in memory that transfers like best."""
+        """Return ``size`` zeros on the host, in the memory that transfers are fastest from."""
         return np.zeros(size, dtype)
 
     @abstractmethod

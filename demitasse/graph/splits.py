@@ -25,7 +25,7 @@ Top = tuple[int, int]  # (layer, top) that produced a version of a blob
 
 
 def split_layer_name(layer: str, blob: str, top: int) -> str:
-    """Return the name of the Split layer behind a top."""
+    """Return the name of the Split layer after a top."""
     return f"{blob}_{layer}_{top}_split"
 
 

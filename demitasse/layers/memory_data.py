@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 @register("MemoryData")
 class MemoryData(BaseDataLayer):
-    """Gives what ``reset``, ``add_datum_vector`` or ``add_mat_vector`` brought, round and round.
+    """Gives what ``reset``, ``add_datum_vector`` or ``add_mat_vector`` brought, in an endless loop.
 
     Arrays given to ``reset`` are neither copied nor transformed; datums and images are.
     Not compared with the original.

@@ -109,7 +109,7 @@ def _number(text: str) -> float:
 
 
 class ImageListBatches:
-    """Fills batches with the images of a list, round and round.
+    """Fills batches with the images of a list, in an endless loop.
 
     Args:
         source: The list, for messages.
@@ -181,7 +181,7 @@ class ImageListBatches:
         self._walk.close()
 
     def _read(self, at: int, number: int) -> Image:
-        """Return the image of the number ``at``, changed as that of ``number`` is."""
+        """Return image ``at`` of the order, with the random changes of record ``number``."""
         entry = self._entries[self._order[at]]
         try:
             pixels = read_image(self._find(entry.name), self._color)

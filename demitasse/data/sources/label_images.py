@@ -43,8 +43,8 @@ class Look:
         color: Channels to decode to.
         size: (height, width) that both are resized to, or None.
         crop: (height, width) of what is cut out, or None.
-        anywhere: Whether to cut it out anywhere, or else in the middle.
-        mirror: Whether to turn one of two left to right.
+        anywhere: Whether the crop is at a random position, or else in the middle.
+        mirror: Whether half of them, drawn at random, are mirrored left to right.
         mean: What is subtracted: one value, or one for each channel.
         scale: What the difference is multiplied by.
         label_type: ``"PIXEL"``, ``"IMAGE"`` or ``"NONE"``.
@@ -102,7 +102,7 @@ def read_pairs(source: Path, label_type: str) -> list[Pair]:
 
 
 class LabelImageBatches:
-    """Fills batches with images and their labels, round and round.
+    """Fills batches with images and their labels, in an endless loop.
 
     Both are cut out and mirrored alike. Where an image is smaller than what is cut out, it is
     filled up on the right and below: with the mean, and the labels with ``ignore_label``.
@@ -115,7 +115,7 @@ class LabelImageBatches:
         augmenter: What changes the colours of images before that.
         batch_size: Images in a batch.
         order: In which order they come.
-        random: Random words by record, to be cut out and mirrored by.
+        random: Random words by record, for cropping and mirroring.
         augment_random: Random words by record, for the augmenter.
         reading: Where to begin, and which share of the records to take.
     """
@@ -200,7 +200,7 @@ class LabelImageBatches:
         labels[:h, :w] = one.labels[top : top + h, left : left + w]
 
     def _read(self, at: int, number: int) -> Found:
-        """Return the image of the number ``at``, changed as that of ``number`` is."""
+        """Return image ``at`` of the order, with the random changes of record ``number``."""
         pair, look = self._pairs[self._order[at]], self._look
         try:
             pixels = read_image(self._find(pair.image), look.color)

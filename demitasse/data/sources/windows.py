@@ -67,7 +67,7 @@ class WindowBatches:
         cut: How windows are cut out.
         batch_size: Windows in a batch.
         fraction: What share of them shows an object.
-        mirror: Whether to turn one of two left to right.
+        mirror: Whether half of them, drawn at random, are mirrored left to right.
         mean: What is subtracted from the pixels; shape (C, size, size), or (C, 1, 1), or None.
         scale: What the difference is multiplied by.
         random: Random words by record.

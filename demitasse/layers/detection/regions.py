@@ -26,7 +26,7 @@ class Region:
 
     Attributes:
         item: Index of its image in the batch.
-        rows: First row and the one behind the last, for every row of bins; equal where empty.
+        rows: First row and the one after the last, for every row of bins; equal where empty.
         columns: The same for columns.
     """
 

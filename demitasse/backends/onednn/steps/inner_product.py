@@ -55,7 +55,7 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
             return False
 
     def with_activation(self, then: ops.Activation, target: Operand) -> Call:
-        """Return the product with an activation behind it, with the same layout of the weight.
+        """Return the product with an activation after it, with the same layout of the weight.
 
         Raises:
             Declined: The library does not do it.

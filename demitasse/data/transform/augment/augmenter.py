@@ -1,4 +1,4 @@
-"""Augmenter: all that SSD's fields of ``transform_param`` do to an image, one after the other.
+"""Augmenter: what SSD's fields of ``transform_param`` do to an image, one after the other.
 
 First ``distort_param``, then ``expand_param``, ``resize_param`` and ``noise_param``, in **both**
 phases, as in SSD: a net for testing leaves out what it does not want. What follows (crop, mirror,
