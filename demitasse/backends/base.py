@@ -143,7 +143,7 @@ class Backend(ABC):
 
         On a GPU it may be any of those.
 
-        Shapes: values (count,), indices (count,) of integers below ``size`` -> (size,).
+        Shapes: values (count,), indices (count,), integers in [0, ``size``) -> (size,).
         """
         result = self.xp.zeros(size, dtype=values.dtype, device=self.array_device)
         result[indices] = values
@@ -155,7 +155,7 @@ class Backend(ABC):
         A sum depends on the rows of its own index only, whatever the others hold, and is added up
         in the same order in every run.
 
-        Shapes: rows (count, K), indices (count,) of integers from 0 and below ``size`` -> (size, K).
+        Shapes: rows (count, K), indices (count,), integers in [0, ``size``) -> (size, K).
         """
         xp, count = self.xp, rows.shape[0]
         nothing = xp.zeros((size, rows.shape[1]), dtype=rows.dtype, device=self.array_device)
@@ -229,7 +229,7 @@ class Backend(ABC):
             except Declined as declined:
                 reasons.append(str(declined))
                 continue
-            step.declined = tuple(reasons)
+            step.declined = (*reasons, *step.declined)
             return step
         message = "; ".join(reasons) or f"{self.name} has no Step for {type(op).__name__}"
         raise Declined(message)
