@@ -87,7 +87,7 @@ def faults() -> Iterator[None]:
 def running() -> Iterator[None]:
     """Errors raised while running exit with 1, not 3: the files of the model are in order.
 
-    That is a snapshot that cannot be written, and a loss that is no number.
+    Such as a snapshot that cannot be written, or a loss that is NaN.
     """
     try:
         yield

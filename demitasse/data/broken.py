@@ -1,4 +1,4 @@
-"""What becomes of records that cannot be used: an error, or the next record in their place."""
+"""Records that cannot be used: an error, or the next record in their place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Give a blob that several layers read one copy for each of them.
+"""Split layers: a copy of a blob for each of the several layers that read it.
 
 Each reader then has its own gradient, and a Split layer sums them.
 

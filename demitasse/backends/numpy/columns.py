@@ -222,6 +222,6 @@ class Columns:
 
 
 def _even(count: int, most: int) -> int:
-    """Return how many of ``count`` to take at a time: at most ``most``, in equal parts."""
+    """Return the size of equal parts of ``count``, at most ``most``."""
     parts = -(-count // max(1, most))
     return -(-count // parts)

@@ -85,7 +85,7 @@ class PoolStep(HostStep[ops.Pool]):
         return (slice(None), *self.window.reach(tap, self.positions))
 
     def swept(self, axis: int) -> Shape:
-        """Return the size of a canvas whose spatial axes, up to ``axis``, are made positions."""
+        """Return the size of a canvas after pooling along its spatial axes up to ``axis``."""
         return (*self.positions[: axis + 1], *self.size[axis + 1 :])
 
     def _reach(self, axis: int, tap: int) -> slice:

@@ -80,7 +80,7 @@ def _weights(size: int, wanted: int, mode: str) -> np.ndarray:
 
 
 def _spread(first: np.ndarray, taps: np.ndarray, before: int, size: int) -> np.ndarray:
-    """Put the weights of neighbours where they belong; the outermost pixels stand for all beyond.
+    """Scatter the weights of neighbours to their pixels; the outermost pixels stand for all beyond.
 
     Args:
         first: The old pixel at or before each new one. Shape: (wanted,).

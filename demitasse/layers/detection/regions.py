@@ -48,7 +48,7 @@ def regions(
         size: Height and width of the map.
 
     Raises:
-        ShapeError: A region's image is not in the batch, or a corner is no number.
+        ShapeError: A region's image is not in the batch, or a corner is NaN.
     """
     kind = rois.dtype.type
     items = _items(rois, batch)

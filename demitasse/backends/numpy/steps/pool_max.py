@@ -94,7 +94,7 @@ class MaxStep(PoolStep):
             values = target
 
     def _find(self, canvas: np.ndarray, y: np.ndarray, winner: np.ndarray) -> None:
-        """Write maxima and winners, one tap's elements after the other's."""
+        """Write maxima and winners, tap by tap."""
         seen = self.scratch("seen", y.shape)
         better = self.scratch("better", y.shape, "bool")
         number = self.scratch("number", y.shape, self.tap_dtype)

@@ -52,7 +52,7 @@ class Folded:
 
 
 class ConvStep(WindowStep[ops.Conv]):
-    """One bottom, one top; each primitive in the layouts that it likes best."""
+    """One bottom, one top; each primitive in the layouts that are fastest for it."""
 
     def __init__(self, engine: Engine, op: ops.Conv, at: Operands) -> None:
         super().__init__(engine, op, at)

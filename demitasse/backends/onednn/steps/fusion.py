@@ -1,4 +1,4 @@
-"""Several operations in one primitive, where those after the first run in place."""
+"""Fusion: several operations in one primitive, where those after the first run in place."""
 
 from __future__ import annotations
 

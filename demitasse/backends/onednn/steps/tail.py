@@ -1,4 +1,4 @@
-"""What follows a convolution and can be part of it, where no gradient is wanted."""
+"""Operations after a convolution that can be fused into it, where no gradient is wanted."""
 
 from __future__ import annotations
 
