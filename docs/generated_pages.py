@@ -6,7 +6,7 @@ import click
 from layer_pages import INDEX, layer_nav, layer_pages
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
-from solver_fields import PAGE, solver_fields
+from solver_fields import SOLVER_PAGE, solver_fields
 
 from demitasse.cli.root import VERBS, cli
 
@@ -36,7 +36,7 @@ def _filled(page: str | dict[str, object]) -> str | dict[str, object]:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages to the files of the site."""
     commands = "\n".join([COMMANDS_HEAD, *_commands(cli, "demitasse", VERBS)])
-    pages = {**layer_pages(), PAGE: solver_fields(), "reference/command_line.md": commands}
+    pages = {**layer_pages(), SOLVER_PAGE: solver_fields(), "reference/command_line.md": commands}
     for path, content in pages.items():
         files.append(File.generated(config, path, content=content))
     return files

@@ -4,7 +4,7 @@ from message_tables import field_tables
 
 from demitasse.proto import NetParameter, NetState, SolverParameter
 
-PAGE = "reference/solver_fields.md"
+SOLVER_PAGE = "reference/solver_fields.md"
 MESSAGES = (SolverParameter, NetParameter, NetState)
 NOWHERE = {"V1LayerParameter"}
 """Messages of old files, which are upgraded when they are read and have no table."""

@@ -18,7 +18,7 @@ def pages():
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(DOCS))
         layers, solver = import_module("layer_pages"), import_module("solver_fields")
-        yield {**layers.layer_pages(), solver.PAGE: solver.solver_fields()}
+        yield {**layers.layer_pages(), solver.SOLVER_PAGE: solver.solver_fields()}
     for name in MODULES:
         sys.modules.pop(name, None)
 
