@@ -1,4 +1,4 @@
-"""Layers that run in place one after the other give what they give one by one, on every backend.
+"""Layers that run in place behind one another give what they give one by one, on every backend.
 
 A backend may run several layers as one, or take a layer's gradient from its result: neither may
 show, whoever overwrites what.
