@@ -47,7 +47,7 @@ def resize_image(
 def resize_values(
     image: np.ndarray, height: int, width: int, step: float | None = None
 ) -> np.ndarray:
-    """Return a picture of float32 in another size; see ``resize_image``.
+    """Return an image of float32 in another size; see ``resize_image``.
 
     Shapes: (C, H, W) -> (C, height, width).
     """
