@@ -9,8 +9,9 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TypeVar
 
 from demitasse.errors import NetError
-from demitasse.layers.base import Layer, LayerContext
+from demitasse.layers.base import Layer
 from demitasse.layers.catalog import CATALOG
+from demitasse.layers.context import LayerContext
 from demitasse.proto import LayerParameter, fork_of_type
 
 __all__ = ["create_layer", "layer_class", "layer_types", "register", "unregister"]
@@ -92,5 +93,5 @@ def _unknown(name: str) -> str:
         parts.append(f"it comes from {forks} and is not implemented here")
     if near:
         parts.append(f"did you mean {' or '.join(near)}?")
-    parts.append(f"known types: {', '.join(known)}")
+    parts.append(f"demitasse.layers.layer_types() lists the {len(known)} that are known")
     return "; ".join(parts)
