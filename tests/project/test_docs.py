@@ -61,6 +61,19 @@ def test_the_way_from_opencv_runs(beside_digits):
     assert names["label"] == names["probabilities"].argmax()
 
 
+def test_the_cookbook_is_followed(beside_digits, monkeypatch):
+    monkeypatch.syspath_prepend(".")
+
+    names = follow("docs/cookbook.md")
+
+    assert len(names["losses"]) == 20
+    assert names["probabilities"].argmax() == names["labels"][0]
+    assert (names["found"] == names["labels"]).mean() > 0.95
+    assert names["features"].shape == (50, 128)
+    assert Path("program.svg").stat().st_size > 1000
+    assert compile(Path("twice.py").read_text(), "twice.py", "exec")
+
+
 def test_readme_tour_runs(beside_digits):
     for file in (beside_digits / "digits").iterdir():
         file.rename(beside_digits / file.name)
