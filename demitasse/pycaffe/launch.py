@@ -44,6 +44,7 @@ def main(arguments: list[str] | None = None) -> None:
             raise SystemExit(status)
         case ["--version"]:
             sys.stdout.write(f"demitasse {__version__}\n")
+            raise SystemExit(0)
         case ["-m" | "-c" as option]:
             sys.stderr.write(f"{option} needs an argument\n\n{USAGE}")
             raise SystemExit(2)

@@ -27,7 +27,7 @@ from demitasse.pycaffe.vectors import BoolVec, DtypeVec, IntVec, LayerVec, Strin
 __all__ = ["Net", "NetVec"]
 
 Arrays = dict[str, np.ndarray]
-Hook = Callable[[int], object]
+Hook = Callable[[int], None]
 
 
 class Net:
@@ -217,7 +217,7 @@ class Net:
         wanted = list(blobs or ())
         found = _Found([*self.outputs, *wanted])
         for batch in self._batch(kwargs):
-            found.add(self.forward(wanted, **batch))
+            found.add(self.forward(wanted, None, None, **batch))
         return found.arrays(_count(kwargs))
 
     def forward_backward_all(
@@ -240,9 +240,10 @@ class Net:
             self._batch({name: kwargs[name] for name in names if name in kwargs})
             for names in (self.inputs, self.outputs)
         )
-        for up, down in zip_longest(forward, backward, fillvalue={}):
-            outs.add(self.forward(data, **up))
-            backs.add(self.backward(gradients, **down))
+        none: Arrays = {}
+        for up, down in zip_longest(forward, backward, fillvalue=none):
+            outs.add(self.forward(data, None, None, **up))
+            backs.add(self.backward(gradients, None, None, **down))
         return outs.arrays(_count(kwargs)), backs.arrays(_count(kwargs))
 
     def _batch(self, blobs: Mapping[str, Any]) -> Iterator[Arrays]:
@@ -357,7 +358,7 @@ def _count(arrays: Mapping[str, Any]) -> int:
 
 def _arguments(*args: Any, **kwargs: Any) -> tuple[Phase | int, Any, int, Sequence[str]]:
     """Sort out the two ways to make a net; the older one names the weights before the phase."""
-    names = ("phase", "level", "stages", "weights")
+    names: tuple[str, ...] = ("phase", "level", "stages", "weights")
     if args and not hasattr(args[0], "__index__"):
         names = ("weights", "phase")
     given = {**dict(zip(names, args, strict=False)), **kwargs}

@@ -102,7 +102,8 @@ class Solver:
             on_gradients_ready: The second.
         """
         if isinstance(on_start, NCCL):
-            on_start, on_gradients_ready = on_start.on_start, on_start.on_gradients_ready
+            nccl = on_start
+            on_start, on_gradients_ready = nccl.on_start, nccl.on_gradients_ready
         if on_gradients_ready is None:
             message = "add_callback takes two functions, or one NCCL"
             raise TypeError(message)
