@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from demitasse import __version__
 from demitasse.layers import layer_types
-from demitasse.pycaffe import proto
+from demitasse.pycaffe import io, proto
+from demitasse.pycaffe.classifier import Classifier
+from demitasse.pycaffe.detector import Detector
 from demitasse.pycaffe.layer import Layer
 from demitasse.pycaffe.modes import set_device, set_mode_cpu, set_mode_gpu, set_random_seed
 from demitasse.pycaffe.net import Net
+from demitasse.pycaffe.net_spec import NetSpec, layers, params, to_proto
 from demitasse.pycaffe.solver import (
     AdaDeltaSolver,
     AdaGradSolver,
@@ -30,19 +33,26 @@ __all__ = [
     "AdaDeltaSolver",
     "AdaGradSolver",
     "AdamSolver",
+    "Classifier",
+    "Detector",
     "Layer",
     "NesterovSolver",
     "Net",
+    "NetSpec",
     "RMSPropSolver",
     "SGDSolver",
     "__version__",
     "get_solver",
+    "io",
     "layer_type_list",
+    "layers",
+    "params",
     "proto",
     "set_device",
     "set_mode_cpu",
     "set_mode_gpu",
     "set_random_seed",
+    "to_proto",
 ]
 
 TRAIN: int = proto.caffe_pb2.TRAIN
