@@ -43,7 +43,7 @@ class Classifier(Net):
         self,
         model_file: str,
         pretrained_file: str,
-        image_dims: Sequence[int] | None = None,
+        image_dims: io.Sizes | None = None,
         mean: np.ndarray | None = None,
         input_scale: float | None = None,
         raw_scale: float | None = None,
@@ -69,13 +69,20 @@ class Classifier(Net):
             ValueError: The net's input is larger than ``image_dims``.
         """
         resized = np.stack([io.resize_image(image, self.image_dims) for image in inputs])
-        views = io.oversample(resized, self.crop_dims)  # (10 N, H, W, C)
-        if not oversample:
-            views = views[4::10]  # the centres
+        views = io.oversample(resized, self.crop_dims) if oversample else self._centers(resized)
         name = self.inputs[0]
         batch = np.stack([self.transformer.preprocess(name, view) for view in views])
         found = self.forward_all(**{name: batch})[self.outputs[0]]
         return found.reshape(len(inputs), 10, -1).mean(1) if oversample else found
+
+    def _centers(self, images: np.ndarray) -> np.ndarray:
+        """Cut the net's input size out of the middle of pictures. Shape: (N, H, W, C)."""
+        size = np.array(images.shape[1:3])
+        if np.any(size < self.crop_dims):
+            message = f"the net's input is {self.crop_dims} pixels, larger than image_dims, {size}"
+            raise ValueError(message)
+        (top, left), (height, width) = (size - self.crop_dims) // 2, self.crop_dims
+        return images[:, top : top + height, left : left + width]
 
 
 def transformer_for(

@@ -6,6 +6,7 @@ Source: Caffe, ``python/caffe/detector.py``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TypedDict
 
@@ -106,7 +107,7 @@ class Detector(Net):
             ImportError: The package that proposes windows is not there.
         """
         try:
-            import selective_search_ijcv_with_python as selective_search
+            selective_search = import_module("selective_search_ijcv_with_python")
         except ImportError as error:
             message = (
                 "selective search needs the module selective_search_ijcv_with_python and MATLAB; "
@@ -153,7 +154,7 @@ class Detector(Net):
         shown = np.minimum(_rounded((end - begin + 1) * scale), size - pad)
 
         inside = io.resize_image(im[begin[0] : end[0], begin[1] : end[1]], shown)
-        crop = np.ones(self.crop_dims, np.float32) * self.crop_mean
+        crop = np.broadcast_to(self.crop_mean, self.crop_dims).astype(np.float32)
         crop[pad[0] : pad[0] + shown[0], pad[1] : pad[1] + shown[1]] = inside
         return crop
 

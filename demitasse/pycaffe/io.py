@@ -34,6 +34,9 @@ __all__ = [
     "resize_image",
 ]
 
+Sizes = Sequence[int] | np.ndarray
+"""Height and width, in pixels."""
+
 BRIGHTNESS = (0.2125, 0.7154, 0.0721)
 """Shares of red, green and blue in grey, as of CRT phosphors."""
 
@@ -327,7 +330,7 @@ def _pixels(content: bytes) -> np.ndarray:
         return np.asarray(image.convert("L" if image.mode in {"1", "L"} else "RGB")) / 255.0
 
 
-def resize_image(im: np.ndarray, new_dims: Sequence[int], interp_order: int = 1) -> np.ndarray:
+def resize_image(im: np.ndarray, new_dims: Sizes, interp_order: int = 1) -> np.ndarray:
     """Return a picture in another size.
 
     As in Caffe, pixels of pictures with one or three channels are squares, and what lies around
@@ -361,7 +364,7 @@ def resize_image(im: np.ndarray, new_dims: Sequence[int], interp_order: int = 1)
     return (resize_squares(values - low, height, width, interp_order) + low).astype(np.float32)
 
 
-def oversample(images: Sequence[np.ndarray], crop_dims: Sequence[int]) -> np.ndarray:
+def oversample(images: Sequence[np.ndarray] | np.ndarray, crop_dims: Sizes) -> np.ndarray:
     """Return ten views of each picture: its corners, its centre, and all five mirrored.
 
     Args:
