@@ -96,7 +96,7 @@ class Device:
 def _warn_of_fallback(reason: str) -> None:
     """Warn once in a process."""
     message = f"there is no GPU to run on, so cpu does it, which is slower: {reason}"
-    warnings.warn(message, RuntimeWarning, stacklevel=2)
+    warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
 def _join(kind: str, index: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from demitasse import solvers
+from demitasse.log import get_logger
 from demitasse.proto import SolverParameter, read_solver_params
 from demitasse.pycaffe.files import Path, path_of
 from demitasse.pycaffe.glog import begin_log
@@ -25,6 +26,8 @@ __all__ = [
     "Solver",
     "get_solver",
 ]
+
+_logger = get_logger(__name__)
 
 
 class Solver:
@@ -49,6 +52,7 @@ class Solver:
         self._solver = solvers.Solver(_source(param_file), type=self.type or None)
         self.net = Net._over(self._solver.net)
         self.test_nets = NetVec(Net._over(net) for net in self._solver.test_nets)
+        self._told = False
 
     @property
     def iter(self) -> int:
@@ -68,10 +72,14 @@ class Solver:
 
     def step(self, iterations: int) -> None:
         """Make a number of updates."""
+        if not self._told:  # Caffe says so in solve alone, and parsers of its log begin there
+            _logger.info("Solving %s", self._solver.net.name)
+            self._told = True
         self._solver.step(int(iterations))
 
     def solve(self, resume_file: Path | None = None) -> None:
         """Train to the end, from a snapshot if one is given."""
+        self._told = True
         self._solver.solve(None if resume_file is None else path_of(resume_file))
 
     def snapshot(self) -> None:

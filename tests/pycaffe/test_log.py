@@ -28,32 +28,38 @@ def test_training_is_told_in_lines_that_parsers_of_caffes_log_read(folder, capsy
     file = folder / "solver.prototxt"
     file.write_text(file.read_text() + "display: 2")
 
-    caffe.SGDSolver("solver.prototxt").solve()
+    solver = caffe.SGDSolver("solver.prototxt")
+    solver.step(1)
+    solver.solve()
 
     lines = capsys.readouterr().err.splitlines()
     assert all(PREFIX.match(line) for line in lines)
     text = "\n".join(lines)
     assert re.findall(r"Iteration (\d+), lr = ([\d.]+)", text) == [("0", "0.1"), ("2", "0.1")]
-    assert len(re.findall(r"Train net output #0: loss = ", text)) == 3
+    assert len(re.findall(r"Train net output #0: loss = ", text)) == 2
+    assert [line.split("] ")[1] for line in lines if "Solving" in line] == [
+        "Solving classifier"
+    ] * 2
     assert "Optimization Done." in text
 
 
-def test_the_first_net_begins_the_log(capsys):
-    caffe.log("nothing was made yet")
+def test_the_log_begins_with_the_first_net_and_once(capsys):
+    logging.getLogger("demitasse").info("too early")
     caffe.Net("net.prototxt", caffe.TEST)
-    caffe.Net("net.prototxt", caffe.TEST)
+    caffe.SGDSolver("solver.prototxt")
+    caffe.log("a line of the program's own")
 
     said = capsys.readouterr().err
 
-    assert re.search(r" test_log\.py:\d+\] nothing was made yet$", said, re.MULTILINE)
-    assert said.count("Network initialization done.") == 2
-    assert len([h for h in logging.getLogger("demitasse").handlers if "_Shown" in repr(h)]) == 1
+    assert "too early" not in said
+    assert said.count("Solver scaffolding done.") == 1
+    assert re.search(r" test_log\.py:\d+\] a line of the program's own$", said, re.MULTILINE)
 
 
 def test_a_program_that_shows_the_log_itself_is_left_alone(capsys):
     start_logging("error")
 
-    caffe.Net("net.prototxt", caffe.TEST)
+    caffe.SGDSolver("solver.prototxt")
 
     assert capsys.readouterr().err == ""
 
