@@ -32,6 +32,15 @@ __all__ = [
 ]
 
 
+SHARED = {
+    "Deconvolution": "convolution",
+    "Im2col": "convolution",
+    "LSTM": "recurrent",
+    "RNN": "recurrent",
+}
+"""Types whose fields are in a message named after another type; Caffe needs that spelt out."""
+
+
 class Top:
     """One blob that a layer writes.
 
@@ -287,4 +296,4 @@ def _holder(layer: LayerParameter, name: str) -> Message:
     return message if name in message.DESCRIPTOR.fields_by_name else layer
 
 
-_param_names = param_name_dict()
+_param_names = {**param_name_dict(), **SHARED}
