@@ -79,7 +79,10 @@ def _prepare(rest: list[str], argv0: str, folder: str) -> None:
     _tell_children()
     sys.argv[:] = [argv0, *rest]
     if not sys.flags.safe_path:  # the interpreter put the working directory there for -m
-        sys.path[0] = folder
+        del sys.path[0]
+    sys.path.insert(0, str(CHILDREN))  # new processes of multiprocessing take this list over
+    if not sys.flags.safe_path:
+        sys.path.insert(0, folder)
 
 
 def _tell_children() -> None:

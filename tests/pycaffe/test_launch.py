@@ -83,6 +83,29 @@ def test_the_interpreter_may_be_named(run, tmp_path):
     assert shown(run(sys.executable, "show.py", "a"))["argv"] == ["show.py", "a"]
 
 
+POOL = """
+import sys
+from multiprocessing import get_context
+
+
+def look(number):
+    import caffe
+
+    return caffe.__name__, sys.argv[number]
+
+
+if __name__ == "__main__":
+    with get_context("spawn").Pool(1) as pool:
+        print(*pool.map(look, [1])[0])
+"""
+
+
+def test_processes_that_begin_anew_find_caffe(run, tmp_path):
+    (tmp_path / "pool.py").write_text(POOL)
+
+    assert run("pool.py", "a").stdout.split() == ["demitasse.pycaffe", "a"]
+
+
 @pytest.mark.skipif(os.name != "posix", reason="runs a script of the shell")
 def test_any_program_runs_and_its_children_find_caffe(run, tmp_path):
     script = tmp_path / "all.sh"
