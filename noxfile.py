@@ -41,7 +41,7 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Check types with mypy, strictly; the conformance tests of the package are typed with pytest's."""
+    """Check types with mypy, strictly; conformance tests use pytest's types."""
     install(session, "types", "test")
     session.run("mypy")
 
@@ -180,6 +180,13 @@ def catalogue(session: nox.Session) -> None:
     install(session, "test")
     nets = ("tests/net/test_ten_nets.py", "tests/net/test_classified_pictures.py")
     pytest(session, *nets, "-m", "slow or not slow", "--backends=cpu")
+
+
+@nox.session
+def examples(session: nox.Session) -> None:
+    """Run every example on data that needs no download (minutes)."""
+    install(session, "test")
+    pytest(session, "tests/project/test_examples.py", "-m", "slow or not slow")
 
 
 @nox.session

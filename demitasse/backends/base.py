@@ -229,7 +229,7 @@ class Backend(ABC):
             except Declined as declined:
                 reasons.append(str(declined))
                 continue
-            step.declined = tuple(reasons)
+            step.declined = (*reasons, *step.declined)
             return step
         message = "; ".join(reasons) or f"{self.name} has no Step for {type(op).__name__}"
         raise Declined(message)

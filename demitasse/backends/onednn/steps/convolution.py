@@ -68,6 +68,7 @@ class ConvStep(WindowStep[ops.Conv]):
         self.hint, self.layouts = found, found.layouts(Query.SRC, Query.WEIGHTS, Query.DST)
         x, _, y = self.layouts
         self.kernels = self.kernels.within(x, y)
+        self.declined = self.kernels.why
         self.forward_calls = [self._ours(top) or self._call(found, top)]
 
     def _choose(self) -> Description:
