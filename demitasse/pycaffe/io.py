@@ -17,8 +17,15 @@ import numpy as np
 
 from demitasse.data.images.decode import opened
 from demitasse.errors import ConfigError, DataError
-from demitasse.proto import BlobProto, BlobProtoVector, Datum
-from demitasse.proto.zero_copy.arrays import floats, set_floats, stored_shape
+from demitasse.proto import (
+    BlobProto,
+    BlobProtoVector,
+    Datum,
+    caffe_pb2,  # scripts find it here, too
+    floats,
+    set_floats,
+    stored_shape,
+)
 from demitasse.pycaffe.interpolate import resize_points, resize_squares
 
 __all__ = [
@@ -28,9 +35,11 @@ __all__ = [
     "arraylist_to_blobprotovector_str",
     "blobproto_to_array",
     "blobprotovector_str_to_arraylist",
+    "caffe_pb2",
     "datum_to_array",
     "load_image",
     "oversample",
+    "resize",
     "resize_image",
 ]
 
@@ -362,6 +371,32 @@ def resize_image(im: np.ndarray, new_dims: Sizes, interp_order: int = 1) -> np.n
     if not values.max() > low:
         return np.full((height, width, im.shape[2]), low, np.float32)
     return (resize_squares(values - low, height, width, interp_order) + low).astype(np.float32)
+
+
+def resize(image: np.ndarray, output_shape: Sequence[int], order: int = 1) -> np.ndarray:
+    """Return a picture in another size, like scikit-image's ``transform.resize``.
+
+    Scripts find that function here under this name. Around the picture is black, which its edges
+    take a little of when it grows.
+
+    Args:
+        image: Its pixels; whole numbers are brought to [0, 1]. Shape: (H, W) or (H, W, C).
+        output_shape: Height and width wanted, in pixels, and maybe the channels.
+        order: See ``resize_image``.
+
+    Returns:
+        float64. Shape: (height, width) or (height, width, C).
+
+    Raises:
+        ValueError: The picture has another number of axes or channels, or the order cannot be.
+    """
+    height, width, *channels = (int(size) for size in output_shape)
+    if image.ndim not in {2, 3} or channels not in ([], [*image.shape[2:]]):
+        message = f"a picture of shape {image.shape} cannot be resized to {tuple(output_shape)}"
+        raise ValueError(message)
+    scale = np.iinfo(image.dtype).max if image.dtype.kind in "iu" else 1
+    planes = image.astype(np.float64).reshape(*image.shape[:2], -1) / scale
+    return resize_squares(planes, height, width, order).reshape(height, width, *image.shape[2:])
 
 
 def oversample(images: Sequence[np.ndarray] | np.ndarray, crop_dims: Sizes) -> np.ndarray:

@@ -209,6 +209,7 @@ def test_graphs_are_built_as_with_pydot(tmp_path):
     graph.add_edge(Edge(first, "graph", label="5 a"))
     first.set("color", "red")
 
+    assert graph.to_string() == str(graph)
     assert graph.to_string() == (
         'digraph G {\nrankdir=BT;\n"first node" [shape=record, color=red];\n'
         '"first node" -> "graph" [label="5 a"];\n}\n'

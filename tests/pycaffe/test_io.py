@@ -268,6 +268,23 @@ def test_sizes_that_cannot_be_are_refused():
         io.resize_image(rng.random((2, 2, 3)), (4, 4), 6)
 
 
+def test_scripts_find_the_function_of_scikit_image():
+    image = rng.integers(0, 256, (6, 9, 3), np.uint8)
+
+    smaller = io.resize(image, (3, 4, 3))
+
+    assert smaller.dtype == np.float64
+    np.testing.assert_allclose(smaller, bilinear(image / 255, 3, 4), atol=1e-12)
+    np.testing.assert_allclose(io.resize(image[..., 0], (3, 4)), smaller[..., 0])
+    np.testing.assert_allclose(io.resize(np.ones((2, 2)), (4, 4))[0, :2], [0.5625, 0.75])
+    with pytest.raises(ValueError, match=r"\(6, 9, 3\) cannot be resized to \(3, 4, 1\)"):
+        io.resize(image, (3, 4, 1))
+
+
+def test_messages_are_found_beside_pictures():
+    assert io.caffe_pb2 is caffe_pb2
+
+
 def test_oversampling_shows_corners_centre_and_mirror_images():
     image = np.arange(5 * 7.0).reshape(5, 7, 1)
 

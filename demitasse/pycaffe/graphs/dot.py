@@ -43,6 +43,13 @@ class _Element:
         """Return all attributes."""
         return self._attributes
 
+    def to_string(self) -> str:
+        """Return the element in Graphviz's language."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return self.to_string()
+
     def _attribute_text(self) -> str:
         pairs = [f"{name}={_quoted(value)}" for name, value in self._attributes.items()]
         return f" [{', '.join(pairs)}]" if pairs else ""
