@@ -62,7 +62,15 @@ class DemitasseError(RuntimeError):
 
 
 class ConfigError(DemitasseError):
-    """A setting, an argument or a field of a layer has a value it cannot have."""
+    """A setting, an argument or a field of a layer has a value it cannot have.
+
+    Attributes:
+        fields: The fields of a solver that it is about, where it is, the one at fault first.
+    """
+
+    def __init__(self, message: str, *, fields: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.fields = fields
 
 
 class PrototxtError(DemitasseError):

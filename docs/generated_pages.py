@@ -1,9 +1,10 @@
-"""MkDocs hook: writes the pages that come from the code, the layer types and the command line."""
+"""MkDocs hook: writes the pages that come from the code: layer types, lint, command line."""
 
 from collections.abc import Iterator
 
 import click
 from layer_pages import INDEX, layer_nav, layer_pages
+from lint_page import PAGE, lint_page
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
@@ -35,7 +36,7 @@ def _filled(page: str | dict[str, object]) -> str | dict[str, object]:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages to the files of the site."""
     commands = "\n".join([COMMANDS_HEAD, *_commands(cli, "demitasse", VERBS)])
-    pages = {**layer_pages(), "reference/command_line.md": commands}
+    pages = {**layer_pages(), PAGE: lint_page(), "reference/command_line.md": commands}
     for path, content in pages.items():
         files.append(File.generated(config, path, content=content))
     return files

@@ -246,12 +246,12 @@ class Activation(Op):
 
 @dataclass(frozen=True)
 class Dropout(Op):
-    """Zero a share ``ratio`` of the elements in TRAIN and scale the rest; identity in TEST.
+    """Multiply elements by ``factor``, and where ``drops`` by 0 those that are not kept.
 
-    In TRAIN an element is kept where its random word (``Operands.words``) is above ``threshold``.
+    An element is kept where its random word (``Operands.words``) is above ``threshold``.
     """
 
     count: int
-    ratio: float
-    train: bool
+    factor: float
+    drops: bool
     threshold: int

@@ -160,9 +160,10 @@ GRADIENT_TABLE: Table = {
         (f"{place} clip_param {{ min: -0.81 max: 0.49 }}", [ROWS]) for place in ("", IN_PLACE)
     ],
     "Dropout": [
-        (f"{place} dropout_param {{ dropout_ratio: 0.3 }}", [ROWS], {"phase": phase})
+        (f"{place} dropout_param {{ dropout_ratio: 0.3 {fields} }}", [ROWS], {"phase": phase})
         for place in ("", IN_PLACE)
         for phase in ("TRAIN", "TEST")
+        for fields in ("", "scale_train: false")
     ],
     "ELU": [
         (f"{place} elu_param {{ alpha: {alpha} }}", [ROWS])

@@ -141,6 +141,8 @@ ROWS = [
         ("onednn",), ("onednn",)),
     *apart_and_in_place("dropout in TEST", ops.Dropout, layers("Dropout", shapes=FLAT,
         phase="TEST"), ("onednn",), ("onednn",)),
+    *apart_and_in_place("dropout that scales in TEST", ops.Dropout, layers("Dropout",
+        "scale_train: false", shapes=FLAT, phase="TEST"), ("onednn",), ("onednn",)),
 
     Row("convolution", ops.Conv, convolutions()),
     Row("convolution over 1 or 3 axes", ops.Conv, convolutions(axes=(1, 3))),

@@ -14,7 +14,7 @@ from demitasse.data.databases.datum import array_to_datum
 from demitasse.data.databases.lmdb import write_database, write_lmdb
 from demitasse.device import Device
 from demitasse.errors import ConfigError, DataError, NetError, ShapeError
-from demitasse.layers.base import LayerContext
+from demitasse.layers import LayerContext
 from demitasse.layers.data import Data
 from demitasse.memory import transfers
 from demitasse.proto import DataParameter, Datum, LayerParameter, TransformationParameter
@@ -423,7 +423,7 @@ def test_an_interpreter_that_ends_is_not_held_up(folder):
     program = f"""
 import sys
 sys.path[:0] = {sys.path!r}
-from demitasse.layers.base import LayerContext
+from demitasse.layers import LayerContext
 from demitasse.layers.data import Data
 from demitasse.blob import Blob
 from demitasse.device import Device
