@@ -14,7 +14,6 @@ from demitasse.pycaffe.files import Path, path_of
 from demitasse.pycaffe.glog import begin_log
 from demitasse.pycaffe.net import Net, NetVec
 from demitasse.pycaffe.parallel import NCCL
-from demitasse.solvers.policies import learning_rate
 
 __all__ = [
     "AdaDeltaSolver",
@@ -67,8 +66,7 @@ class Solver:
     @property
     def lr(self) -> float:
         """The learning rate of the next update."""
-        own = self._solver
-        return learning_rate(own.param, own.iter, own.current_step)[0]
+        return self._solver.next_lr
 
     def step(self, iterations: int) -> None:
         """Make a number of updates."""
