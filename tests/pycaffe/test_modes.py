@@ -7,6 +7,7 @@ import pytest
 from google.protobuf import text_format
 
 import demitasse.pycaffe as caffe
+from demitasse import device, settings
 from demitasse.device import available_devices
 from demitasse.errors import DeviceError
 from demitasse.pycaffe.proto import caffe_pb2
@@ -32,6 +33,20 @@ def test_a_gpu_that_is_not_there_is_an_error():
 
     with pytest.raises(DeviceError, match="cuda:1"):
         caffe.set_mode_gpu()
+
+
+@without_gpu
+@pytest.mark.usefixtures("folder")
+def test_a_setting_replaces_a_gpu_that_is_not_there():
+    device._warn_of_fallback.cache_clear()
+
+    with settings.override(gpu_fallback="cpu"):
+        with pytest.warns(RuntimeWarning, match="no GPU"):
+            caffe.set_mode_gpu()
+        caffe.set_device(1)
+        out = caffe.Net("net.prototxt", caffe.TEST).forward()
+
+    assert out["prob"].shape == (4, 3)
 
 
 def test_a_phase_is_a_number_and_a_name():

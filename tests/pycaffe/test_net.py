@@ -1,6 +1,7 @@
 """``caffe.Net`` over the engine, as scripts written for Caffe use it."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -267,3 +268,20 @@ def test_weights_go_through_hdf5():
     two.load_hdf5("w.h5")
 
     np.testing.assert_array_equal(one.params["ip"][0].data, two.params["ip"][0].data)
+
+
+def test_other_libraries_get_addresses_on_the_gpu(monkeypatch):
+    def at(address):
+        return lambda blob: SimpleNamespace(__cuda_array_interface__={"data": (address, False)})
+
+    blob = caffe.Net("net.prototxt", caffe.TEST).blobs["data"]
+    monkeypatch.setattr(_caffe.Blob, "mutable_gpu_data", at(16))
+    monkeypatch.setattr(_caffe.Blob, "mutable_gpu_diff", at(32))
+
+    assert (blob._gpu_data_ptr, blob._gpu_diff_ptr) == (16, 32)
+
+
+def test_on_a_cpu_there_are_none():
+    blob = caffe.Net("net.prototxt", caffe.TEST).blobs["data"]
+
+    assert not hasattr(blob, "_gpu_data_ptr")
