@@ -48,7 +48,7 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def imports(session: nox.Session) -> None:
-    """Check that the rooms import one way, and array libraries only where allowed."""
+    """Check that the packages import one way, and array libraries only where allowed."""
     install(session, "imports", extras="")
     session.run("lint-imports")
 
@@ -176,9 +176,9 @@ def proto(session: nox.Session) -> None:
 
 @nox.session
 def catalogue(session: nox.Session) -> None:
-    """Train public nets and classify pictures (minutes; needs the recorded data)."""
+    """Train public nets and classify images (minutes; needs the recorded data)."""
     install(session, "test")
-    nets = ("tests/net/test_ten_nets.py", "tests/net/test_classified_pictures.py")
+    nets = ("tests/net/test_ten_nets.py", "tests/net/test_classified_images.py")
     pytest(session, *nets, "-m", "slow or not slow", "--backends=cpu")
 
 

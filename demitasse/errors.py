@@ -8,7 +8,7 @@
      |-- NetError         layers do not fit together
      |-- ShapeError       a blob has a shape its reader cannot take
      |-- WeightsError     weights cannot be read or do not fit the net
-     |-- DataError        a record, picture or database cannot be read (source, key)
+     |-- DataError        a record, image or database cannot be read (source, key)
      |-- DeviceError      a device is unknown, absent or out of memory
      `-- SnapshotError    a training state cannot be written, read or resumed
 
@@ -109,7 +109,7 @@ class WeightsError(DemitasseError):
 
 
 class DataError(DemitasseError):
-    """A record, picture or database cannot be read.
+    """A record, image or database cannot be read.
 
     Attributes:
         source: The database, list or file, or None.

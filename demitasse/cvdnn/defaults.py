@@ -14,7 +14,7 @@ def read_as_opencv(layer: LayerParameter) -> None:
     """Write into a layer, in place, what OpenCV takes it for.
 
     An LRN without alpha has 0.0001, not 1, and its k is always 1. Priors are clipped to the
-    picture unless the file says otherwise.
+    image unless the file says otherwise.
     """
     if layer.type == "LRN":
         if not layer.lrn_param.HasField("alpha"):

@@ -1,6 +1,6 @@
-"""Pictures into blobs and back: ``blobFromImage`` and its relatives.
+"""Images into blobs and back: ``blobFromImage`` and its relatives.
 
-Pictures are numpy arrays as ``cv2.imread`` returns them, (H, W) or (H, W, C). They are resized as
+Images are numpy arrays as ``cv2.imread`` returns them, (H, W) or (H, W, C). They are resized as
 OpenCV resizes by default, those of uint8 to the very values.
 
 Source: OpenCV 4, ``modules/dnn/src/dnn_utils.cpp``.
@@ -38,7 +38,7 @@ __all__ = [
 
 @dataclass
 class Image2BlobParams:
-    """How pictures become a blob.
+    """How images become a blob.
 
     Attributes:
         scalefactor: What values are multiplied by, after the mean is subtracted; one number for
@@ -48,9 +48,9 @@ class Image2BlobParams:
         swapRB: Whether the first and the third channel change places.
         ddepth: CV_32F or CV_8U.
         datalayout: DNN_LAYOUT_NCHW or DNN_LAYOUT_NHWC.
-        paddingmode: How a picture of another shape is fitted: DNN_PMODE_NULL stretches it,
+        paddingmode: How an image of another shape is fitted: DNN_PMODE_NULL stretches it,
             DNN_PMODE_CROP_CENTER cuts off what is too long, DNN_PMODE_LETTERBOX adds a border.
-        borderValue: The colour of that border, in the order of the picture's channels.
+        borderValue: The colour of that border, in the order of the image's channels.
     """
 
     scalefactor: ScalarLike = (1.0, 1.0, 1.0, 1.0)
@@ -73,7 +73,7 @@ def blobFromImage(
     crop: bool = False,
     ddepth: int = CV_32F,
 ) -> np.ndarray:
-    """Return one picture as a blob; see ``blobFromImages``.
+    """Return one image as a blob; see ``blobFromImages``.
 
     Shapes: image (H, W) or (H, W, C) -> (1, C, height, width).
 
@@ -93,21 +93,21 @@ def blobFromImages(
     crop: bool = False,
     ddepth: int = CV_32F,
 ) -> np.ndarray:
-    """Return pictures as a blob: resized, their channels swapped, less the mean, then scaled.
+    """Return images as a blob: resized, their channels swapped, less the mean, then scaled.
 
     Args:
-        images: The pictures, all of 1, 3 or 4 channels.
+        images: The images, all of 1, 3 or 4 channels.
         scalefactor: What values are multiplied by, after the mean is subtracted.
-        size: Width and height of the blob, in pixels; (0, 0) takes the first picture's.
+        size: Width and height of the blob, in pixels; (0, 0) takes the first image's.
         mean: What is subtracted from each channel of the blob; a single number from the first only.
         swapRB: Whether the first and the third channel change places.
-        crop: Whether the picture keeps its proportions, and what is too long is cut off.
+        crop: Whether the image keeps its proportions, and what is too long is cut off.
         ddepth: CV_32F, or CV_8U for a blob of uint8, without ``mean`` and ``scalefactor``.
 
     Shapes: images (H, W) or (H, W, C) -> (N, C, height, width).
 
     Raises:
-        error: There are no pictures, they do not fit each other, or an argument has a value it
+        error: There are no images, they do not fit each other, or an argument has a value it
             cannot have.
     """
     scale = float(scalefactor)
@@ -126,7 +126,7 @@ def blobFromImages(
 
 @failing_as("blobFromImageWithParams")
 def blobFromImageWithParams(image: np.ndarray, param: Image2BlobParams | None = None) -> np.ndarray:
-    """Return one picture as a blob; see ``blobFromImagesWithParams``.
+    """Return one image as a blob; see ``blobFromImagesWithParams``.
 
     Raises:
         error: See ``blobFromImages``.
@@ -138,7 +138,7 @@ def blobFromImageWithParams(image: np.ndarray, param: Image2BlobParams | None = 
 def blobFromImagesWithParams(
     images: Sequence[np.ndarray] | np.ndarray, param: Image2BlobParams | None = None
 ) -> np.ndarray:
-    """Return pictures as a blob, made as ``param`` says.
+    """Return images as a blob, made as ``param`` says.
 
     Shapes: images (H, W) or (H, W, C) -> (N, C, height, width), or (N, height, width, C).
 
@@ -187,7 +187,7 @@ def blobFromImagesWithParams(
 
 @failing_as("imagesFromBlob")
 def imagesFromBlob(blob_: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return the pictures of a blob, their values as they are.
+    """Return the images of a blob, their values as they are.
 
     Shapes: (N, C, H, W) float32 -> N of (H, W, C), or (H, W) where C is 1.
 
@@ -198,12 +198,12 @@ def imagesFromBlob(blob_: np.ndarray) -> tuple[np.ndarray, ...]:
         found = f"{blob_.dtype} {blob_.shape}" if isinstance(blob_, np.ndarray) else type(blob_)
         message = f"a blob must be float32 (N, C, H, W), given is {found}"
         raise error(message)
-    pictures = np.ascontiguousarray(np.moveaxis(blob_, 1, 3))
-    return tuple(image[..., 0] if image.shape[2] == 1 else image for image in pictures)
+    images = np.ascontiguousarray(np.moveaxis(blob_, 1, 3))
+    return tuple(image[..., 0] if image.shape[2] == 1 else image for image in images)
 
 
 def _channels_last(image: np.ndarray) -> np.ndarray:
-    """Return a picture with an axis of channels, uint8 or float32. Shape: (H, W, C)."""
+    """Return an image with an axis of channels, uint8 or float32. Shape: (H, W, C)."""
     if not isinstance(image, np.ndarray):
         what = type(image).__name__
         message = f"an image must be a numpy array, it is {what}; was the file read?"
@@ -222,7 +222,7 @@ def _channels_last(image: np.ndarray) -> np.ndarray:
 
 
 def _fitted(image: np.ndarray, width: int, height: int, p: Image2BlobParams) -> np.ndarray:
-    """Bring a picture to a size. Shapes: (H, W, C) -> (height, width, C)."""
+    """Bring an image to a size. Shapes: (H, W, C) -> (height, width, C)."""
     H, W = image.shape[:2]
     if (height, width) == (H, W):
         return image

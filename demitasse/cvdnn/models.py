@@ -1,4 +1,4 @@
-"""Nets with what is done to pictures before and to outputs after: ``Model`` and its kinds.
+"""Nets with what is done to images before and to outputs after: ``Model`` and its kinds.
 
 Source: OpenCV 4, ``modules/dnn/src/model.cpp``.
 """
@@ -22,11 +22,11 @@ from demitasse.cvdnn.scalar import Scalar, ScalarLike, as_scalar, as_size
 __all__ = ["ClassificationModel", "DetectionModel", "Model", "SegmentationModel"]
 
 INFO = "im_info"
-"""The input of a detector with proposals: height, width and scale of the picture."""
+"""The input of a detector with proposals: height, width and scale of the image."""
 
 
 class Model:
-    """A net that is given pictures: ``Model(net)`` or ``Model(model, config)``.
+    """A net that is given images: ``Model(net)`` or ``Model(model, config)``.
 
     The methods that set something return the model, so that they can be chained.
 
@@ -91,7 +91,7 @@ class Model:
         return self
 
     def setInputCrop(self, crop: bool) -> Self:
-        """Set whether pictures keep their proportions, and what is too long is cut off."""
+        """Set whether images keep their proportions, and what is too long is cut off."""
         self._params.paddingmode = DNN_PMODE_CROP_CENTER if crop else DNN_PMODE_NULL
         return self
 
@@ -107,7 +107,7 @@ class Model:
 
     @failing_as("predict")
     def predict(self, frame: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return the outputs for one picture.
+        """Return the outputs for one image.
 
         Shapes: frame (H, W) or (H, W, C).
 
@@ -151,7 +151,7 @@ class ClassificationModel(Model):
 
     @failing_as("classify")
     def classify(self, frame: np.ndarray) -> tuple[int, float]:
-        """Return the best class of a picture and its score.
+        """Return the best class of an image and its score.
 
         Raises:
             error: The net has several outputs, or see ``predict``.
@@ -190,15 +190,15 @@ class DetectionModel(Model):
     def detect(
         self, frame: np.ndarray, confThreshold: float = 0.5, nmsThreshold: float = 0.0
     ) -> tuple[np.ndarray | tuple[()], np.ndarray | tuple[()], np.ndarray | tuple[()]]:
-        """Return what is in a picture: classes, scores and boxes of x, y, width and height.
+        """Return what is in an image: classes, scores and boxes of x, y, width and height.
 
         Args:
-            frame: The picture.
+            frame: The image.
             confThreshold: The least score.
             nmsThreshold: Not used: the layer has suppressed overlapping boxes.
 
         Shapes: classes (K,) int32, scores (K,) float32, boxes (K, 4) int32, in pixels of the
-        picture; each an empty tuple where nothing was found.
+        image; each an empty tuple where nothing was found.
 
         Raises:
             error: The last layer is of another type, or see ``predict``.
@@ -223,9 +223,9 @@ class DetectionModel(Model):
 
 
 def _boxes(corners: np.ndarray, width: int, height: int) -> np.ndarray:
-    """Return boxes of x, y, width and height inside of a picture of that size.
+    """Return boxes of x, y, width and height inside of an image of that size.
 
-    Corners that lie no more than a pixel apart are taken for shares of the picture.
+    Corners that lie no more than a pixel apart are taken for shares of the image.
 
     Shapes: (K, 4): xmin, ymin, xmax, ymax -> (K, 4), int32.
     """

@@ -137,7 +137,7 @@ class Net:
             raise error(message)
 
     def _image_size(self) -> tuple[int, int]:
-        """Return width and height of the first input, in pixels; (0, 0) where it is no picture."""
+        """Return width and height of the first input, in pixels; (0, 0) where it is no image."""
         shape = next(iter(self._imported.declared.values()), ())
         return (shape[3], shape[2]) if len(shape) == 4 else (0, 0)
 

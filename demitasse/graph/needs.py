@@ -50,8 +50,8 @@ class Needs:
 def who_needs_backward(graph: Graph, facts: Sequence[LayerFacts], force: bool = False) -> Needs:
     """Find who takes part in the backward pass.
 
-    Forward, a layer does when a bottom or a parameter of it does, and then all its tops do. From
-    the end, what no loss depends on drops out again. ``force`` brings everything back. Bottoms
+    Forward, a layer does when a bottom or a parameter of it does, and then all its tops do. Then,
+    from the end, layers no loss depends on are pruned. ``force`` brings everything back. Bottoms
     without a gradient get none; in the original a layer fails that is asked for one.
     """
     needs = _from_the_front(graph, facts)

@@ -35,7 +35,7 @@ def lint(source: str | os.PathLike[str]) -> list[Finding]:
     """Look through the prototxt of a net or a solver, and through the nets a solver names.
 
     Files that nets name are looked into where they are there: the first records of a database, the
-    list of pictures, the mean.
+    list of images, the mean.
 
     Args:
         source: The file.

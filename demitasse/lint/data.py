@@ -77,26 +77,26 @@ def _mean_in_rgb(view: View, index: int, param: TransformationParameter) -> None
     first, _, last = param.mean_value
     if abs(first - IMAGENET_RED) < 2 and abs(last - IMAGENET_BLUE) < 2:
         message = (
-            "mean_value looks like ImageNet's mean in the order red, green, blue; Caffe's pictures "
+            "mean_value looks like ImageNet's mean in the order red, green, blue; Caffe's images "
             "are in the order blue, green, red (104, 117, 123)"
         )
         view.say("warning", "mean-in-rgb", index, message)
 
 
 def crops(view: View) -> None:
-    """Crops that are larger than the picture or the mean, and means of another size."""
+    """Crops that are larger than the image or the mean, and means of another size."""
     for index, layer in enumerate(view.layers):
         if not (view.facts[index].records and layer.HasField("transform_param")):
             continue
         crop, mean = layer.transform_param.crop_size, mean_shape(layer, view.base)
         shape = peek(layer, view.base).shape
-        for what, dims in (("picture", shape), ("mean", mean)):
+        for what, dims in (("image", shape), ("mean", mean)):
             if crop and dims and crop > min(dims[1:]):
                 message = f"crop_size {crop} is larger than the {what} ({dims[1]} x {dims[2]})"
                 view.say("error", "crop-size", index, message)
         if shape and mean and shape[1:] != mean[1:]:
             message = (
-                f"the first picture is {shape[1]} x {shape[2]}, the mean {mean[1]} x {mean[2]}; "
+                f"the first image is {shape[1]} x {shape[2]}, the mean {mean[1]} x {mean[2]}; "
                 "they must be equal, crop_size comes afterwards"
             )
             view.say("error", "mean-size", index, message)

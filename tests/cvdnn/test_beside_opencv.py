@@ -7,11 +7,11 @@ import pytest
 from opencv_nets import (
     BRANCHES,
     DETECTOR,
+    IMAGE_DETECTOR,
     IN_PLACE,
     LIKE_OPENCV,
     MAPS,
     NO_SHAPE,
-    PICTURE_DETECTOR,
     detector_inputs,
     net_of,
 )
@@ -35,7 +35,7 @@ def test_numbers_are_opencvs(name):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_blobs_of_pictures_are_equal(seed):
+def test_blobs_of_images_are_equal(seed):
     rng = np.random.default_rng(seed)
     height, width, H, W = (int(size) for size in rng.integers(1, 60, 4))
     image = rng.integers(0, 256, (height, width, *rng.choice([1, 3, 4], 1)), np.uint8)
@@ -131,7 +131,7 @@ def test_detections_are_equal(images, keep):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_models_detect_the_same(seed, tmp_path):
-    (tmp_path / "net.prototxt").write_text(PICTURE_DETECTOR)
+    (tmp_path / "net.prototxt").write_text(IMAGE_DETECTOR)
     (tmp_path / "net.caffemodel").write_bytes(b"\n\x03net")  # a message of a name alone
     files = (str(tmp_path / "net.caffemodel"), str(tmp_path / "net.prototxt"))
     frame = np.random.default_rng(seed).integers(0, 256, (40 + seed, 50), np.uint8)

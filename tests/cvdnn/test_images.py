@@ -1,8 +1,8 @@
-"""Pictures become blobs as OpenCV 4 makes them; expected values were computed by OpenCV 4.14."""
+"""Images become blobs as OpenCV 4 makes them; expected values were computed by OpenCV 4.14."""
 
 import numpy as np
 import pytest
-from opencv_nets import picture
+from opencv_nets import sample_image
 
 from demitasse import cvdnn
 
@@ -11,9 +11,9 @@ GROWN_ROW = [37, 111, 83, 28, 114, 200, 144, 117, 191]
 CROPPED = [[95, 73, 212, 95], [106, 85, 223, 106], [117, 96, 235, 117], [128, 107, 50, 129]]
 
 
-def test_pictures_are_resized_to_the_very_values():
-    shrunk = cvdnn.blobFromImage(picture(5, 7), size=(4, 3), ddepth=cvdnn.CV_8U)
-    grown = cvdnn.blobFromImage(picture(5, 7), size=(9, 6), ddepth=cvdnn.CV_8U)
+def test_images_are_resized_to_the_very_values():
+    shrunk = cvdnn.blobFromImage(sample_image(5, 7), size=(4, 3), ddepth=cvdnn.CV_8U)
+    grown = cvdnn.blobFromImage(sample_image(5, 7), size=(9, 6), ddepth=cvdnn.CV_8U)
 
     assert shrunk.dtype == np.uint8
     assert shrunk.shape == (1, 3, 3, 4)
@@ -22,7 +22,7 @@ def test_pictures_are_resized_to_the_very_values():
 
 
 def test_crop_keeps_the_proportions_and_takes_the_middle():
-    blob = cvdnn.blobFromImage(picture(5, 7), size=(4, 4), crop=True)
+    blob = cvdnn.blobFromImage(sample_image(5, 7), size=(4, 4), crop=True)
 
     assert blob.dtype == np.float32
     assert blob[0, 1].tolist() == CROPPED
@@ -42,19 +42,19 @@ def test_one_number_as_mean_is_that_of_the_first_channel():
     assert blob.ravel().tolist() == [4, 9, 9]
 
 
-def test_the_first_picture_gives_the_size_where_none_is_asked_for():
-    blob = cvdnn.blobFromImages([picture(4, 6), picture(8, 3)])
+def test_the_first_image_gives_the_size_where_none_is_asked_for():
+    blob = cvdnn.blobFromImages([sample_image(4, 6), sample_image(8, 3)])
 
     assert blob.shape == (2, 3, 4, 6)
 
 
 @pytest.mark.parametrize(("channels", "want"), [(1, 1), (3, 3), (4, 4)])
-def test_pictures_have_one_three_or_four_channels(channels, want):
-    assert cvdnn.blobFromImage(picture(2, 3, channels)).shape == (1, want, 2, 3)
+def test_images_have_one_three_or_four_channels(channels, want):
+    assert cvdnn.blobFromImage(sample_image(2, 3, channels)).shape == (1, want, 2, 3)
 
 
-def test_grey_pictures_need_no_axis_of_channels():
-    assert cvdnn.blobFromImage(picture(2, 3)[..., 0]).shape == (1, 1, 2, 3)
+def test_grey_images_need_no_axis_of_channels():
+    assert cvdnn.blobFromImage(sample_image(2, 3)[..., 0]).shape == (1, 1, 2, 3)
 
 
 def test_a_letterbox_adds_a_border_of_its_colour():
@@ -70,14 +70,14 @@ def test_a_letterbox_adds_a_border_of_its_colour():
 def test_channels_may_come_last():
     params = cvdnn.Image2BlobParams(datalayout=cvdnn.DNN_LAYOUT_NHWC)
 
-    blob = cvdnn.blobFromImageWithParams(picture(2, 3), params)
+    blob = cvdnn.blobFromImageWithParams(sample_image(2, 3), params)
 
     assert blob.shape == (1, 2, 3, 3)
-    assert np.array_equal(blob[0], picture(2, 3))
+    assert np.array_equal(blob[0], sample_image(2, 3))
 
 
-def test_pictures_come_back_from_a_blob():
-    images = [picture(2, 3), picture(2, 3)[::-1]]
+def test_images_come_back_from_a_blob():
+    images = [sample_image(2, 3), sample_image(2, 3)[::-1]]
 
     back = cvdnn.imagesFromBlob(cvdnn.blobFromImages(images))
 
@@ -92,12 +92,12 @@ def test_pictures_come_back_from_a_blob():
         (np.zeros((2, 3, 2), np.uint8), {}, "must have 1, 3 or 4 channels"),
         (np.zeros((2, 3), bool), {}, "must be of whole or floating point numbers"),
         (np.zeros((0, 3), np.uint8), {}, "not empty"),
-        (picture(2, 3), {"size": (0, 3)}, r"size must be \(width, height\)"),
-        (picture(2, 3), {"size": (3,)}, r"size must be \(width, height\)"),
-        (picture(2, 3), {"ddepth": 6}, "ddepth must be CV_32F"),
-        (picture(2, 3), {"ddepth": 0, "mean": 1}, "a blob of CV_8U has no mean"),
-        (picture(2, 3).astype(np.float32), {"ddepth": 0}, "made of images of uint8"),
-        (picture(2, 3), {"mean": (1, 2, 3, 4, 5)}, "mean has at most four numbers"),
+        (sample_image(2, 3), {"size": (0, 3)}, r"size must be \(width, height\)"),
+        (sample_image(2, 3), {"size": (3,)}, r"size must be \(width, height\)"),
+        (sample_image(2, 3), {"ddepth": 6}, "ddepth must be CV_32F"),
+        (sample_image(2, 3), {"ddepth": 0, "mean": 1}, "a blob of CV_8U has no mean"),
+        (sample_image(2, 3).astype(np.float32), {"ddepth": 0}, "made of images of uint8"),
+        (sample_image(2, 3), {"mean": (1, 2, 3, 4, 5)}, "mean has at most four numbers"),
     ],
 )
 def test_what_cannot_become_a_blob_is_refused(image, options, message):
@@ -109,10 +109,10 @@ def test_what_cannot_become_a_blob_is_refused(image, options, message):
     ("images", "message"),
     [
         ([], "there are no images"),
-        ([picture(2, 3), picture(2, 3, 1)], r"different numbers of channels: \[1, 3\]"),
+        ([sample_image(2, 3), sample_image(2, 3, 1)], r"different numbers of channels: \[1, 3\]"),
     ],
 )
-def test_pictures_must_fit_each_other(images, message):
+def test_images_must_fit_each_other(images, message):
     with pytest.raises(cvdnn.error, match=message) as caught:
         cvdnn.blobFromImages(images)
 
@@ -121,6 +121,6 @@ def test_pictures_must_fit_each_other(images, message):
 
 
 @pytest.mark.parametrize("blob", [np.zeros((2, 3, 4), np.float32), np.zeros((1, 2, 3, 4)), None])
-def test_only_blobs_of_pictures_become_pictures(blob):
+def test_only_blobs_of_images_become_images(blob):
     with pytest.raises(cvdnn.error, match="a blob must be float32"):
         cvdnn.imagesFromBlob(blob)

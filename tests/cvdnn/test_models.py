@@ -1,8 +1,8 @@
-"""Models: what is done to pictures before a net and to its outputs after it."""
+"""Models: what is done to images before a net and to its outputs after it."""
 
 import numpy as np
 import pytest
-from opencv_nets import BRANCHES, MAPS, NO_SHAPE, PICTURE_DETECTOR, net_of, picture
+from opencv_nets import BRANCHES, IMAGE_DETECTOR, MAPS, NO_SHAPE, net_of, sample_image
 
 from demitasse import cvdnn
 
@@ -24,7 +24,7 @@ layer { name: "info" type: "Power" bottom: "im_info" top: "info" }
 """
 
 
-def test_the_size_of_the_net_is_the_size_of_pictures_at_first():
+def test_the_size_of_the_net_is_the_size_of_images_at_first():
     (output,) = cvdnn.Model(net_of(MEAN_OF_PLANES)).predict(np.full((5, 9, 3), 7, np.uint8))
 
     assert output.ravel().tolist() == [7, 7, 7]
@@ -47,11 +47,11 @@ def test_a_model_needs_a_size():
     with pytest.raises(cvdnn.error, match=r"setInputSize: size must be \(width, height\)"):
         model.setInputSize(3)
     with pytest.raises(cvdnn.error, match="call setInputSize"):
-        model.predict(picture(2, 2))
+        model.predict(sample_image(2, 2))
 
     model.setInputSize(3, 2)
 
-    assert model.predict(picture(4, 4))[0].shape == (1, 3, 2, 3)
+    assert model.predict(sample_image(4, 4))[0].shape == (1, 3, 2, 3)
 
 
 def test_classify_gives_the_best_class():
@@ -70,13 +70,13 @@ def test_classify_needs_one_output():
     model = cvdnn.ClassificationModel(net_of(BRANCHES))
 
     with pytest.raises(cvdnn.error, match="outputs tanh, sum; name one by setOutputNames"):
-        model.classify(picture(2, 2, 4))
+        model.classify(sample_image(2, 2, 4))
 
 
 def test_segment_gives_the_best_class_of_each_pixel():
     model = cvdnn.SegmentationModel(net_of(MAPS))
 
-    mask = model.segment(picture(4, 4))
+    mask = model.segment(sample_image(4, 4))
 
     assert mask.dtype == np.uint8
     # by OpenCV 4.14
@@ -88,14 +88,14 @@ def test_segment_needs_maps():
     model = cvdnn.SegmentationModel(net_of(text.replace('top: "b" slice_param { axis: 1 }', "")))
 
     with pytest.raises(cvdnn.error, match=r"must be \(N, C, H, W\), it is \(1, 16\)"):
-        model.segment(picture(2, 2, 4))
+        model.segment(sample_image(2, 2, 4))
 
 
-def test_detect_gives_boxes_in_pixels_of_the_picture():
-    model = cvdnn.DetectionModel(net_of(PICTURE_DETECTOR))
+def test_detect_gives_boxes_in_pixels_of_the_image():
+    model = cvdnn.DetectionModel(net_of(IMAGE_DETECTOR))
     model.setInputParams(1 / 255.0, (4, 4))
 
-    classes, scores, boxes = model.detect(picture(20, 30, 1), 0.6)
+    classes, scores, boxes = model.detect(sample_image(20, 30, 1), 0.6)
 
     assert (classes.dtype, scores.dtype, boxes.dtype) == (np.int32, np.float32, np.int32)
     # by OpenCV 4.14
@@ -105,19 +105,19 @@ def test_detect_gives_boxes_in_pixels_of_the_picture():
 
 
 def test_nothing_detected_is_empty_tuples():
-    model = cvdnn.DetectionModel(net_of(PICTURE_DETECTOR)).setInputScale(1 / 255)
+    model = cvdnn.DetectionModel(net_of(IMAGE_DETECTOR)).setInputScale(1 / 255)
 
-    assert model.detect(picture(20, 30, 1), confThreshold=2) == ((), (), ())
+    assert model.detect(sample_image(20, 30, 1), confThreshold=2) == ((), (), ())
 
 
 def test_detect_needs_a_net_that_detects():
     with pytest.raises(cvdnn.error, match="'power', must be of type DetectionOutput"):
-        cvdnn.DetectionModel(net_of(MAPS)).detect(picture(4, 4))
+        cvdnn.DetectionModel(net_of(MAPS)).detect(sample_image(4, 4))
 
 
 def test_a_net_with_im_info_is_told_the_size():
     model = cvdnn.Model(net_of(WITH_INFO)).setOutputNames(["info"])
 
-    (info,) = model.predict(picture(9, 9))
+    (info,) = model.predict(sample_image(9, 9))
 
     assert info.tolist() == [[4, 4, pytest.approx(1.6)]]

@@ -23,9 +23,9 @@ LOSS = """layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "y" 
 
 @pytest.fixture
 def found(tmp_path):
-    """Write a net beside a database of 8 x 8 pictures with labels 0 to 2, and lint it."""
-    pictures = [(np.zeros((3, 8, 8), np.uint8), i % 3) for i in range(5)]
-    write_database(tmp_path / "db", pictures)
+    """Write a net beside a database of 8 x 8 images with labels 0 to 2, and lint it."""
+    images = [(np.zeros((3, 8, 8), np.uint8), i % 3) for i in range(5)]
+    write_database(tmp_path / "db", images)
 
     def run(text, **files):
         for name, content in files.items():
@@ -414,7 +414,7 @@ def test_a_weighted_top_that_nobody_reads_is_right(found):
     [
         ("transform_param { mirror: true }", "warning", "mirror-in-test", "counts in TEST, too"),
         ("transform_param { crop_size: 9 }", "error", "crop-size",
-         "crop_size 9 is larger than the picture (8 x 8)"),
+         "crop_size 9 is larger than the image (8 x 8)"),
         ("transform_param { scale: 0.00392157 mean_value: 0.5 }", "warning", "mean-before-scale",
          "write 127.5"),
         ("transform_param { mean_value: [123.68, 116.779, 103.939] }", "warning", "mean-in-rgb",
@@ -451,7 +451,7 @@ def test_a_mean_of_another_size_is_an_error(found, tmp_path):
 
     findings = found(DATA.replace("TRANSFORM", transform) + IP + LOSS)
 
-    assert "the first picture is 8 x 8, the mean 4 x 4" in the(findings, "mean-size").message
+    assert "the first image is 8 x 8, the mean 4 x 4" in the(findings, "mean-size").message
     assert "larger than the mean (4 x 4)" in the(findings, "crop-size").message
 
 
@@ -472,7 +472,7 @@ def test_an_ignored_label_may_be_beyond(found):
     assert found(text + loss) == []
 
 
-def test_lists_of_pictures_are_looked_at(found, tmp_path):
+def test_lists_of_images_are_looked_at(found, tmp_path):
     image = pytest.importorskip("PIL.Image")
     image.fromarray(np.zeros((6, 7, 3), np.uint8)).save(tmp_path / "a.png")
     (tmp_path / "list.txt").write_text("a.png 7\n")
@@ -481,7 +481,7 @@ def test_lists_of_pictures_are_looked_at(found, tmp_path):
 
     findings = found(data + IP + LOSS)
 
-    assert "larger than the picture (6 x 7)" in the(findings, "crop-size").message
+    assert "larger than the image (6 x 7)" in the(findings, "crop-size").message
     assert "go from 7 to 7" in the(findings, "label-range").message
 
 

@@ -48,7 +48,7 @@ layer {
 }
 """
 
-PICTURE_DETECTOR = """
+IMAGE_DETECTOR = """
 input: "data" input_shape { dim: 1 dim: 1 dim: 4 dim: 4 }
 layer {
   name: "prior" type: "PriorBox" bottom: "data" bottom: "data" top: "prior"
@@ -104,7 +104,7 @@ def detector_inputs(images: int) -> dict[str, np.ndarray]:
     }
 
 
-def picture(height: int, width: int, channels: int = 3) -> np.ndarray:
-    """A picture of uint8 in which neighbours differ much."""
+def sample_image(height: int, width: int, channels: int = 3) -> np.ndarray:
+    """An image of uint8 in which neighbours differ much."""
     count = height * width * channels
     return (np.arange(count) * 37 % 256).astype(np.uint8).reshape(height, width, channels)

@@ -1,4 +1,4 @@
-"""consistency: run one net on several devices and say where they part."""
+"""consistency: run one net on several devices and say where their results differ."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Resize pictures as OpenCV's ``cv::resize`` does by default: bilinear, in 11-bit fixed point.
+"""Resize images as OpenCV's ``cv::resize`` does by default: bilinear, in 11-bit fixed point.
 
 Shrinking does not average what lies between the sampled pixels, unlike in Pillow; nets were trained
-on pictures made like this.
+on images made like this.
 
 Source: OpenCV, ``modules/imgproc/src/resize.cpp`` (``INTER_LINEAR`` on 8-bit pixels).
 """
@@ -19,7 +19,7 @@ ONE = 1 << BITS
 def resize_image(
     image: np.ndarray, height: int, width: int, step: float | None = None
 ) -> np.ndarray:
-    """Return a picture in another size.
+    """Return an image in another size.
 
     Args:
         image: Its pixels, uint8. Shape: (C, H, W).
@@ -47,7 +47,7 @@ def resize_image(
 def resize_values(
     image: np.ndarray, height: int, width: int, step: float | None = None
 ) -> np.ndarray:
-    """Return a picture of float32 in another size; see ``resize_image``.
+    """Return an image of float32 in another size; see ``resize_image``.
 
     Shapes: (C, H, W) -> (C, height, width).
     """

@@ -66,7 +66,7 @@ class DropoutStep(OnednnStep[ops.Dropout]):
         function = Algorithm.MAX if mask is None else Algorithm.MUL
         found = self.engine.describe("binary", function, row, second, row, self.engine.attributes)
         ports: list[Port] = [Reader(Arg.SRC, source, layout, diff=diff)]
-        if mask is None:  # the larger of a number and itself
+        if mask is None:  # max(x, x), which is a copy
             ports.append(Reader(Arg.SECOND_SRC, source, layout, diff=diff))
         ports.append(Writer(Arg.DST, target, layout, diff=diff))
         for port in ports:
