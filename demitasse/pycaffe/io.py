@@ -358,7 +358,10 @@ def resize_image(im: np.ndarray, new_dims: Sizes, interp_order: int = 1) -> np.n
     """
     height, width = (int(size) for size in new_dims)
     if im.ndim != 3 or 0 in im.shape or min(height, width) < 1:
-        message = f"an image of shape (H, W, C) has a size to change; {im.shape} to {new_dims}"
+        message = (
+            f"an array of shape {im.shape} cannot be resized to {tuple(new_dims)}: "
+            "an image is (H, W, C), and all sizes are above 0"
+        )
         raise ValueError(message)
     values = im.astype(np.float64)
     if im.shape[2] not in {1, 3}:

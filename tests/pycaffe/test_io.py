@@ -139,11 +139,11 @@ def test_sixteen_bits_keep_their_depth(saved):
 
 
 def test_palettes_are_looked_up(saved):
-    image = Image.fromarray(RGB[..., :3]).quantize(16)
+    indexed = Image.fromarray(RGB[..., :3]).quantize(16)
 
-    image = io.load_image(saved(image, "image.gif"))
+    image = io.load_image(saved(indexed, "image.gif"))
 
-    np.testing.assert_allclose(image, np.asarray(image.convert("RGB")) / 255)
+    np.testing.assert_allclose(image, np.asarray(indexed.convert("RGB")) / 255)
 
 
 def test_images_are_not_turned_upright(saved):
@@ -260,7 +260,7 @@ def test_a_constant_image_stays_constant():
 
 
 def test_sizes_that_cannot_be_are_refused():
-    with pytest.raises(ValueError, match=r"\(2, 2\) to \(4, 4\)"):
+    with pytest.raises(ValueError, match=r"\(2, 2\) cannot be resized to \(4, 4\)"):
         io.resize_image(np.zeros((2, 2)), (4, 4))
     with pytest.raises(ValueError, match=r"\(0, 4\)"):
         io.resize_image(np.zeros((2, 2, 3)), (0, 4))
