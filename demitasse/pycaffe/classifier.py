@@ -1,4 +1,4 @@
-"""``caffe.Classifier``: a net that is given pictures and returns class probabilities.
+"""``caffe.Classifier``: a net that is given images and returns class probabilities.
 
 Source: Caffe, ``python/caffe/classifier.py``.
 """
@@ -17,20 +17,20 @@ __all__ = ["Classifier", "transformer_for"]
 
 
 class Classifier(Net):
-    """A net in phase TEST that scales pictures, crops them and averages over several views.
+    """A net in phase TEST that scales images, crops them and averages over several views.
 
     Args:
         model_file: The net's prototxt.
         pretrained_file: Its weights.
-        image_dims: Height and width that pictures are brought to before they are cropped, in
+        image_dims: Height and width that images are brought to before they are cropped, in
             pixels; by default the size of the net's input, so nothing is cropped away.
-        mean: Subtracted from pictures, see ``io.Transformer.set_mean``.
+        mean: Subtracted from images, see ``io.Transformer.set_mean``.
         input_scale: The factor after that.
         raw_scale: The factor before: 255 for nets trained on [0, 255].
         channel_swap: The order of channels: (2, 1, 0) for nets trained on blue first.
 
     Attributes:
-        transformer: Makes the net's input of a picture.
+        transformer: Makes the net's input of an image.
         crop_dims: Height and width of the net's input, in pixels.
         image_dims: As given.
 
@@ -58,7 +58,7 @@ class Classifier(Net):
         """Return the probabilities of classes.
 
         Args:
-            inputs: Pictures as ``io.load_image`` gives them. Shape of each: (H, W, C).
+            inputs: Images as ``io.load_image`` gives them. Shape of each: (H, W, C).
             oversample: Average over corners, centre and their mirror images; otherwise only the
                 centre is looked at.
 
@@ -76,7 +76,7 @@ class Classifier(Net):
         return found.reshape(len(inputs), 10, -1).mean(1) if oversample else found
 
     def _centers(self, images: np.ndarray) -> np.ndarray:
-        """Cut the net's input size out of the middle of pictures. Shape: (N, H, W, C)."""
+        """Cut the net's input size out of the middle of images. Shape: (N, H, W, C)."""
         size = np.array(images.shape[1:3])
         if np.any(size < self.crop_dims):
             message = f"the net's input is {self.crop_dims} pixels, larger than image_dims, {size}"
@@ -92,7 +92,7 @@ def transformer_for(
     raw_scale: float | None,
     channel_swap: Sequence[int] | None,
 ) -> io.Transformer:
-    """Return what turns pictures (H, W, C) into the first input of a net."""
+    """Return what turns images (H, W, C) into the first input of a net."""
     name = net.inputs[0]
     transformer = io.Transformer({name: net.blobs[name].data.shape})
     transformer.set_transpose(name, (2, 0, 1))

@@ -1,4 +1,4 @@
-"""``caffe.Detector``: a net that is given windows of pictures, as in R-CNN.
+"""``caffe.Detector``: a net that is given windows of images, as in R-CNN.
 
 Source: Caffe, ``python/caffe/detector.py``.
 """
@@ -32,12 +32,12 @@ class Detection(TypedDict):
 
 
 class Detector(Net):
-    """A net in phase TEST that classifies windows of pictures, warped to its input.
+    """A net in phase TEST that classifies windows of images, warped to its input.
 
     Args:
         model_file: The net's prototxt.
         pretrained_file: Its weights.
-        mean: Subtracted from pictures, see ``io.Transformer.set_mean``.
+        mean: Subtracted from images, see ``io.Transformer.set_mean``.
         input_scale: The factor after that.
         raw_scale: The factor before: 255 for nets trained on [0, 255].
         channel_swap: The order of channels: (2, 1, 0) for nets trained on blue first.
@@ -45,9 +45,9 @@ class Detector(Net):
             around a window; None for no border.
 
     Attributes:
-        transformer: Makes the net's input of a picture.
-        crop_dims: Shape of a picture of the net's input: (H, W, C).
-        crop_mean: What stands for pixels beyond a picture's edges, if there is a border.
+        transformer: Makes the net's input of an image.
+        crop_dims: Shape of an image of the net's input: (H, W, C).
+        crop_mean: What stands for pixels beyond an image's edges, if there is a border.
 
     Raises:
         PrototxtError: The net's file cannot be read.
@@ -71,10 +71,10 @@ class Detector(Net):
     def detect_windows(
         self, images_windows: Iterable[tuple[str, Iterable[Window]]]
     ) -> list[Detection]:
-        """Run the net on windows of pictures.
+        """Run the net on windows of images.
 
         Args:
-            images_windows: Picture files, each with its windows.
+            images_windows: Image files, each with its windows.
 
         Returns:
             For each window its file, itself and the net's first output for it.
@@ -98,7 +98,7 @@ class Detector(Net):
         """Run the net on the windows that selective search proposes.
 
         Args:
-            image_fnames: Picture files.
+            image_fnames: Image files.
 
         Returns:
             As ``detect_windows``.
@@ -120,17 +120,17 @@ class Detector(Net):
         return self.detect_windows(zip(files, windows, strict=True))
 
     def crop(self, im: np.ndarray, window: Window) -> np.ndarray:
-        """Cut a window out of a picture, with what is around it if that was asked for.
+        """Cut a window out of an image, with what is around it if that was asked for.
 
         Args:
-            im: The picture. Shape: (H, W, C).
+            im: The image. Shape: (H, W, C).
             window: Where to cut.
 
         Returns:
             The window in its own size; with context, in the size of the net's input.
 
         Raises:
-            ValueError: The window lies outside of the picture.
+            ValueError: The window lies outside of the image.
         """
         top, left, bottom, right = (int(edge) for edge in window)
         if not self.context_pad:
@@ -138,18 +138,18 @@ class Detector(Net):
         return self._crop_with_context(im, np.array([top, left, bottom, right]))
 
     def _crop_with_context(self, im: np.ndarray, window: np.ndarray) -> np.ndarray:
-        """Widen the window by its share of the border; fill what is beyond the picture's edges."""
+        """Widen the window by its share of the border; fill what is beyond the image's edges."""
         size = self.blobs[self.inputs[0]].width
         half = (window[2:] - window[:2] + 1) / 2  # height and width
         center, reach = window[:2] + half, half * size / (size - 2 * self.context_pad)
         begin, end = np.round(center - reach), np.round(center + reach)
-        scale = size / (end - begin + 1)  # pixels of the net's input to one of the picture
+        scale = size / (end - begin + 1)  # pixels of the net's input to one of the image
         pad = _rounded(np.maximum(0, -begin) * scale)
 
         limits = np.array(im.shape[:2])
         begin, end = begin.clip(0, limits).astype(int), end.clip(0, limits).astype(int)
         if np.any(begin >= limits) or np.any(end <= 0) or np.any(end < begin):
-            message = f"window {window.tolist()} lies outside of a picture of {im.shape[:2]} pixels"
+            message = f"window {window.tolist()} lies outside of an image of {im.shape[:2]} pixels"
             raise ValueError(message)
         shown = np.minimum(_rounded((end - begin + 1) * scale), size - pad)
 
@@ -165,9 +165,9 @@ class Detector(Net):
             context_pad: As in the constructor.
         """
         name = self.inputs[0]
-        to_picture = np.argsort(self.transformer.transpose[name])
+        to_image = np.argsort(self.transformer.transpose[name])
         shape = self.blobs[name].data.shape
-        self.crop_dims = np.array(shape[1:])[to_picture]
+        self.crop_dims = np.array(shape[1:])[to_image]
         self.context_pad = context_pad or 0
         mean = self.transformer.mean.get(name)
         if mean is None:
@@ -175,7 +175,7 @@ class Detector(Net):
             return
         swap = self.transformer.channel_swap.get(name)
         beyond = mean if swap is None else mean[np.argsort(swap)]
-        beyond = beyond.transpose(to_picture)
+        beyond = beyond.transpose(to_image)
         self.crop_mean = beyond / self.transformer.raw_scale.get(name, 1.0)
 
 

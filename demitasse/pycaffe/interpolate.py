@@ -1,8 +1,8 @@
-"""Resizing of float pictures with any number of channels, for ``demitasse.pycaffe.io``.
+"""Resizing of float images with any number of channels, for ``demitasse.pycaffe.io``.
 
 Caffe's scripts leave this to two libraries, which place pixels differently: scikit-image takes
-them for squares that fill the picture and sees zeros around it, SciPy for points, of which the
-outermost stay the outermost. Neither averages what lies between sampled pixels when a picture
+them for squares that fill the image and sees zeros around it, SciPy for points, of which the
+outermost stay the outermost. Neither averages what lies between sampled pixels when an image
 shrinks. Both ways are sums over a few neighbours along each axis, with weights that the axis
 alone decides.
 
@@ -27,7 +27,7 @@ MAX_ORDER = 5
 
 
 def resize_squares(image: np.ndarray, height: int, width: int, order: int) -> np.ndarray:
-    """Resize as scikit-image did: around the picture all is 0, no result leaves its range.
+    """Resize as scikit-image did: around the image all is 0, no result leaves its range.
 
     Args:
         image: Its pixels, float64. Shape: (H, W, C).
@@ -125,14 +125,14 @@ def _from(first: np.ndarray, before: int, count: int) -> np.ndarray:
 
 
 def _spline(place: np.ndarray, size: int, order: int) -> Taps:
-    """Return the B-splines that are not 0 at each place; the picture's ends are mirrors."""
+    """Return the B-splines that are not 0 at each place; the image's ends are mirrors."""
     first = np.floor(place if order % 2 else place + 0.5)
     index = _from(first, order // 2, order + 1)
     return _mirrored(index, size), _b_spline(place[:, None] - index, order)
 
 
 def _inside(place: np.ndarray, size: int, order: int) -> Taps:
-    """Return what ``_spline`` does, with zeros for places outside of the picture."""
+    """Return what ``_spline`` does, with zeros for places outside of the image."""
     index, weight = _spline(place, size, order)
     inside = (place >= 0) & (place <= size - 1)
     return index, weight * inside[:, None]

@@ -1,6 +1,6 @@
-"""Pictures and arrays, to and from what nets and databases hold.
+"""Images and arrays, to and from what nets and databases hold.
 
-Pictures here are as scikit-image has them: (H, W, C), float32, red first, in [0, 1].
+Images here are as scikit-image has them: (H, W, C), float32, red first, in [0, 1].
 ``Transformer`` makes of them what a net was trained on.
 
 Source: Caffe, ``python/caffe/io.py``.
@@ -89,7 +89,7 @@ def blobprotovector_str_to_arraylist(str: bytes) -> list[np.ndarray]:
 
 
 def array_to_datum(arr: np.ndarray, label: int | None = None) -> Datum:
-    """Return the record of a picture: uint8 is stored as bytes, all else as float32.
+    """Return the record of an image: uint8 is stored as bytes, all else as float32.
 
     Args:
         arr: Its pixels. Shape: (C, H, W).
@@ -116,12 +116,12 @@ def datum_to_array(datum: Datum) -> np.ndarray:
     """Return the pixels of a record: uint8, or float64 where it holds floats. Shape: (C, H, W).
 
     Raises:
-        ValueError: It holds a compressed picture, or another number of values than its size says.
+        ValueError: It holds a compressed image, or another number of values than its size says.
     """
     shape = (datum.channels, datum.height, datum.width)
     if datum.encoded:
         message = (
-            "the datum holds a compressed picture: "
+            "the datum holds a compressed image: "
             "decode datum.data with demitasse.data.decode_image, which gives (C, H, W), blue first"
         )
         raise ValueError(message)
@@ -134,7 +134,7 @@ def datum_to_array(datum: Datum) -> np.ndarray:
 
 
 class Transformer:
-    """Turns pictures into inputs of a net, and back.
+    """Turns images into inputs of a net, and back.
 
     Every step that was set is done, in this order: resize to the input's size, ``transpose``,
     ``channel_swap``, times ``raw_scale``, minus ``mean``, times ``input_scale``.
@@ -144,7 +144,7 @@ class Transformer:
 
     Attributes:
         inputs: The same.
-        transpose: For each input, the order of a picture's axes.
+        transpose: For each input, the order of an image's axes.
         channel_swap: The order of its channels.
         raw_scale: The factor before the mean is subtracted.
         mean: What is subtracted.
@@ -160,11 +160,11 @@ class Transformer:
         self.input_scale: dict[str, float] = {}
 
     def preprocess(self, in_: str, data: np.ndarray) -> np.ndarray:
-        """Return a picture as the net wants it; the array given is left alone.
+        """Return an image as the net wants it; the array given is left alone.
 
         Args:
             in_: The input it is for.
-            data: The picture. Shape: (H', W', C).
+            data: The image. Shape: (H', W', C).
 
         Returns:
             float32. Shape: (C, H, W) when ``transpose`` is (2, 0, 1).
@@ -190,7 +190,7 @@ class Transformer:
         return image
 
     def deprocess(self, in_: str, data: np.ndarray) -> np.ndarray:
-        """Return an input of the net as a picture of the same size; ``preprocess`` backwards.
+        """Return an input of the net as an image of the same size; ``preprocess`` backwards.
 
         Args:
             in_: The input it is of.
@@ -214,7 +214,7 @@ class Transformer:
         return image
 
     def set_transpose(self, in_: str, order: Sequence[int]) -> None:
-        """Set the order of a picture's axes: (2, 0, 1) makes (C, H, W) of (H, W, C).
+        """Set the order of an image's axes: (2, 0, 1) makes (C, H, W) of (H, W, C).
 
         Raises:
             Exception: The net has no such input, or it has another number of axes.
@@ -249,7 +249,7 @@ class Transformer:
         self.raw_scale[in_] = scale
 
     def set_mean(self, in_: str, mean: np.ndarray) -> None:
-        """Set what is subtracted; a picture of another size is resized.
+        """Set what is subtracted; an image of another size is resized.
 
         Args:
             in_: The input.
@@ -290,11 +290,11 @@ class Transformer:
         return self.inputs[in_]
 
 
-# -- pictures -------------------------------------------------------------------------------------
+# -- images -------------------------------------------------------------------------------------
 
 
 def load_image(filename: str | os.PathLike[str] | BinaryIO, color: bool = True) -> np.ndarray:
-    """Read a picture from a file.
+    """Read an image from a file.
 
     It is not turned upright, whatever its EXIF says; transparency is dropped.
 
@@ -306,7 +306,7 @@ def load_image(filename: str | os.PathLike[str] | BinaryIO, color: bool = True) 
         float32, in [0, 1], red first. Shape: (H, W, 3) or (H, W, 1).
 
     Raises:
-        OSError: It cannot be read, or is no picture.
+        OSError: It cannot be read, or is no image.
         ValueError: It is an address of the web; download it first.
     """
     if isinstance(filename, str | os.PathLike):
@@ -340,10 +340,10 @@ def _pixels(content: bytes) -> np.ndarray:
 
 
 def resize_image(im: np.ndarray, new_dims: Sizes, interp_order: int = 1) -> np.ndarray:
-    """Return a picture in another size.
+    """Return an image in another size.
 
-    As in Caffe, pixels of pictures with one or three channels are squares, and what lies around
-    the picture has its smallest value; with other numbers of channels pixels are points.
+    As in Caffe, pixels of images with one or three channels are squares, and what lies around
+    the image has its smallest value; with other numbers of channels pixels are points.
 
     Args:
         im: Its pixels, of any type. Shape: (H, W, C).
@@ -358,12 +358,15 @@ def resize_image(im: np.ndarray, new_dims: Sizes, interp_order: int = 1) -> np.n
     """
     height, width = (int(size) for size in new_dims)
     if im.ndim != 3 or 0 in im.shape or min(height, width) < 1:
-        message = f"a picture of shape (H, W, C) has a size to change; {im.shape} to {new_dims}"
+        message = (
+            f"an array of shape {im.shape} cannot be resized to {tuple(new_dims)}: "
+            "an image is (H, W, C), and all sizes are above 0"
+        )
         raise ValueError(message)
     values = im.astype(np.float64)
     if im.shape[2] not in {1, 3}:
         result = resize_points(values, height, width, interp_order)
-        if im.dtype.kind in "iu":  # the result was of the picture's type
+        if im.dtype.kind in "iu":  # the result was of the image's type
             limits = np.iinfo(im.dtype)
             result = np.floor(result + 0.5).clip(limits.min, limits.max)
         return result.astype(np.float32)
@@ -374,9 +377,9 @@ def resize_image(im: np.ndarray, new_dims: Sizes, interp_order: int = 1) -> np.n
 
 
 def resize(image: np.ndarray, output_shape: Sequence[int], order: int = 1) -> np.ndarray:
-    """Return a picture in another size, like scikit-image's ``transform.resize``.
+    """Return an image in another size, like scikit-image's ``transform.resize``.
 
-    Scripts find that function here under this name. Around the picture is black, which its edges
+    Scripts find that function here under this name. Around the image is black, which its edges
     take a little of when it grows.
 
     Args:
@@ -388,11 +391,11 @@ def resize(image: np.ndarray, output_shape: Sequence[int], order: int = 1) -> np
         float64. Shape: (height, width) or (height, width, C).
 
     Raises:
-        ValueError: The picture has another number of axes or channels, or the order cannot be.
+        ValueError: The image has another number of axes or channels, or the order cannot be.
     """
     height, width, *channels = (int(size) for size in output_shape)
     if image.ndim not in {2, 3} or channels not in ([], [*image.shape[2:]]):
-        message = f"a picture of shape {image.shape} cannot be resized to {tuple(output_shape)}"
+        message = f"an image of shape {image.shape} cannot be resized to {tuple(output_shape)}"
         raise ValueError(message)
     scale = np.iinfo(image.dtype).max if image.dtype.kind in "iu" else 1
     planes = image.astype(np.float64).reshape(*image.shape[:2], -1) / scale
@@ -400,23 +403,23 @@ def resize(image: np.ndarray, output_shape: Sequence[int], order: int = 1) -> np
 
 
 def oversample(images: Sequence[np.ndarray] | np.ndarray, crop_dims: Sizes) -> np.ndarray:
-    """Return ten views of each picture: its corners, its centre, and all five mirrored.
+    """Return ten views of each image: its corners, its centre, and all five mirrored.
 
     Args:
-        images: Pictures of one size. Shape of each: (H, W, C).
+        images: Images of one size. Shape of each: (H, W, C).
         crop_dims: Height and width of a view, in pixels.
 
     Returns:
         float32. Shape: (10 N, height, width, C).
 
     Raises:
-        ValueError: A view would be larger than the picture.
+        ValueError: A view would be larger than the image.
     """
     height, width = (int(size) for size in crop_dims)
     H, W, channels = images[0].shape
     down, right = H - height, W - width
     if min(down, right) < 0:
-        message = f"a view of {height} x {width} pixels does not fit a picture of {H} x {W}"
+        message = f"a view of {height} x {width} pixels does not fit an image of {H} x {W}"
         raise ValueError(message)
     corners = [(0, 0), (0, right), (down, 0), (down, right), (down // 2, right // 2)]
     views = np.empty((len(images), 2, 5, height, width, channels), np.float32)

@@ -1,4 +1,4 @@
-"""Pictures in, probabilities out: ``caffe.Classifier``."""
+"""Images in, probabilities out: ``caffe.Classifier``."""
 
 import numpy as np
 import pytest
@@ -24,37 +24,37 @@ def files(tmp_path):
     return str(tmp_path / "net.prototxt"), str(tmp_path / "w.caffemodel")
 
 
-def test_whole_pictures_are_looked_at_by_default(files):
-    pictures = rng.random((6, 5, 8, 3))
+def test_whole_images_are_looked_at_by_default(files):
+    images = rng.random((6, 5, 8, 3))
 
-    found = caffe.Classifier(*files).predict(pictures, oversample=False)
+    found = caffe.Classifier(*files).predict(images, oversample=False)
 
-    expected = [io.resize_image(p, (2, 3)).mean((0, 1)) for p in pictures]
+    expected = [io.resize_image(p, (2, 3)).mean((0, 1)) for p in images]
     assert found.shape == (6, 3, 1, 1)
     np.testing.assert_allclose(found[..., 0, 0], expected, rtol=1e-5)
 
 
 def test_the_centre_is_cut_out(files):
-    picture = rng.random((4, 7, 3))
+    image = rng.random((4, 7, 3))
 
-    found = caffe.Classifier(*files, image_dims=(4, 7)).predict([picture], oversample=False)
+    found = caffe.Classifier(*files, image_dims=(4, 7)).predict([image], oversample=False)
 
-    np.testing.assert_allclose(found[0, :, 0, 0], picture[1:3, 2:5].mean((0, 1)), rtol=1e-5)
+    np.testing.assert_allclose(found[0, :, 0, 0], image[1:3, 2:5].mean((0, 1)), rtol=1e-5)
 
 
 def test_views_are_averaged(files):
-    picture = rng.random((4, 7, 3))
+    image = rng.random((4, 7, 3))
 
-    found = caffe.Classifier(*files, image_dims=[4, 7]).predict([picture, picture * 2])
+    found = caffe.Classifier(*files, image_dims=[4, 7]).predict([image, image * 2])
 
-    views = io.oversample([picture], (2, 3))
+    views = io.oversample([image], (2, 3))
     assert found.shape == (2, 3)
     np.testing.assert_allclose(found[0], views.mean((0, 1, 2)), rtol=1e-5)
     np.testing.assert_allclose(found[1], found[0] * 2, rtol=1e-5)
 
 
-def test_pictures_are_prepared_as_told(files):
-    picture = np.tile(np.array([0.1, 0.2, 0.3]), (2, 3, 1))
+def test_images_are_prepared_as_told(files):
+    image = np.tile(np.array([0.1, 0.2, 0.3]), (2, 3, 1))
     classifier = caffe.Classifier(
         *files,
         mean=np.array([1.0, 2.0, 3.0]),
@@ -63,17 +63,17 @@ def test_pictures_are_prepared_as_told(files):
         channel_swap=(2, 1, 0),
     )
 
-    found = classifier.predict([picture], oversample=False)
+    found = classifier.predict([image], oversample=False)
 
     np.testing.assert_allclose(found.ravel(), [1.0, 0.0, -1.0], atol=1e-6)
 
 
-def test_the_input_must_fit_into_the_picture(files):
+def test_the_input_must_fit_into_the_image(files):
     classifier = caffe.Classifier(*files, image_dims=(1, 3))
 
     with pytest.raises(ValueError, match="larger than image_dims"):
         classifier.predict([np.zeros((4, 4, 3))], oversample=False)
-    with pytest.raises(ValueError, match="does not fit a picture of 1 x 3"):
+    with pytest.raises(ValueError, match="does not fit an image of 1 x 3"):
         classifier.predict([np.zeros((4, 4, 3))])
 
 

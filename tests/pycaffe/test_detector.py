@@ -1,4 +1,4 @@
-"""Windows of pictures in, probabilities out: ``caffe.Detector``."""
+"""Windows of images in, probabilities out: ``caffe.Detector``."""
 
 import sys
 import types
@@ -22,22 +22,22 @@ MEAN = np.array([10.0, 20.0, 30.0])
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
-    """A net that averages each channel, in a folder with a picture."""
+    """A net that averages each channel, in a folder with an image."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.prototxt").write_text(NET)
     caffe.Net("net.prototxt", caffe.TEST).save("w.caffemodel")
     pixels = np.random.default_rng(7).integers(0, 256, (20, 30, 3), np.uint8)
-    Image.fromarray(pixels).save(tmp_path / "picture.png")
+    Image.fromarray(pixels).save(tmp_path / "image.png")
     return "net.prototxt", "w.caffemodel"
 
 
 def test_windows_are_warped_to_the_input(files):
-    image = io.load_image("picture.png")
+    image = io.load_image("image.png")
     windows = np.array([[0, 0, 20, 30], [2, 3, 10, 11], [5, 5, 6, 7]])
 
-    found = caffe.Detector(*files, raw_scale=255).detect_windows([("picture.png", windows)])
+    found = caffe.Detector(*files, raw_scale=255).detect_windows([("image.png", windows)])
 
-    assert [d["filename"] for d in found] == ["picture.png"] * 3
+    assert [d["filename"] for d in found] == ["image.png"] * 3
     for detection, window in zip(found, windows, strict=True):
         top, left, bottom, right = window
         part = io.resize_image(image[top:bottom, left:right], (8, 8)) * 255
@@ -46,12 +46,12 @@ def test_windows_are_warped_to_the_input(files):
 
 
 def test_no_windows_no_detections(files):
-    assert caffe.Detector(*files).detect_windows([("picture.png", [])]) == []
+    assert caffe.Detector(*files).detect_windows([("image.png", [])]) == []
 
 
 def test_a_border_shows_what_is_around_the_window(files):
     detector = caffe.Detector(*files, context_pad=2)
-    image = io.load_image("picture.png")
+    image = io.load_image("image.png")
 
     crop = detector.crop(image, np.array([8, 10, 11, 13]))
 
@@ -76,7 +76,7 @@ def test_beyond_the_edges_is_the_mean(files):
 
 def test_the_border_can_be_changed(files):
     detector = caffe.Detector(*files, context_pad=2)
-    image = io.load_image("picture.png")
+    image = io.load_image("image.png")
 
     detector.configure_crop(None)
 
@@ -84,11 +84,11 @@ def test_the_border_can_be_changed(files):
     np.testing.assert_array_equal(detector.crop_dims, [8, 8, 3])
 
 
-def test_windows_outside_of_the_picture_are_refused(files):
+def test_windows_outside_of_the_image_are_refused(files):
     detector = caffe.Detector(*files, context_pad=2)
 
     with pytest.raises(ValueError, match=r"\[50, 10, 60, 20\] lies outside"):
-        detector.crop(io.load_image("picture.png"), [50, 10, 60, 20])
+        detector.crop(io.load_image("image.png"), [50, 10, 60, 20])
 
 
 def test_selective_search_proposes_windows(files, monkeypatch):
@@ -101,10 +101,10 @@ def test_selective_search_proposes_windows(files, monkeypatch):
     package = types.SimpleNamespace(get_windows=get_windows)
     monkeypatch.setitem(sys.modules, "selective_search_ijcv_with_python", package)
 
-    found = caffe.Detector(*files).detect_selective_search(["picture.png"])
+    found = caffe.Detector(*files).detect_selective_search(["image.png"])
 
     ((names, cmd),) = asked
-    assert names[0].endswith("/picture.png")
+    assert names[0].endswith("/image.png")
     assert cmd == "selective_search_rcnn"
     assert [d["window"] for d in found] == [[0, 0, 8, 8], [4, 4, 16, 16]]
 
@@ -113,4 +113,4 @@ def test_selective_search_is_a_package_of_its_own(files, monkeypatch):
     monkeypatch.setitem(sys.modules, "selective_search_ijcv_with_python", None)
 
     with pytest.raises(ImportError, match="call detect_windows"):
-        caffe.Detector(*files).detect_selective_search(["picture.png"])
+        caffe.Detector(*files).detect_selective_search(["image.png"])

@@ -1,4 +1,4 @@
-"""Pictures and arrays for nets: ``caffe.io``."""
+"""Images and arrays for nets: ``caffe.io``."""
 
 import io as files
 import itertools
@@ -13,7 +13,7 @@ from demitasse.pycaffe.proto import caffe_pb2
 rng = np.random.default_rng(3)
 
 RGB = rng.integers(0, 256, (6, 9, 4), np.uint8)
-"""A picture with transparency."""
+"""An image with transparency."""
 
 
 # -- messages -------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ def test_a_datum_has_three_axes():
         io.array_to_datum(np.zeros((2, 2)))
 
 
-def test_compressed_pictures_are_not_taken_for_pixels():
+def test_compressed_images_are_not_taken_for_pixels():
     with pytest.raises(ValueError, match="decode_image"):
         io.datum_to_array(caffe_pb2.Datum(encoded=True, data=b"\xff\xd8"))
 
@@ -93,7 +93,7 @@ def test_compressed_pictures_are_not_taken_for_pixels():
 
 @pytest.fixture
 def saved(tmp_path):
-    def save(image, name="picture.png", **options):
+    def save(image, name="image.png", **options):
         path = tmp_path / name
         image.save(path, **options)
         return path
@@ -101,7 +101,7 @@ def saved(tmp_path):
     return save
 
 
-def test_a_picture_is_red_first_between_0_and_1(saved):
+def test_a_image_is_red_first_between_0_and_1(saved):
     path = saved(Image.fromarray(RGB[..., :3]))
 
     image = io.load_image(str(path))
@@ -110,14 +110,14 @@ def test_a_picture_is_red_first_between_0_and_1(saved):
     np.testing.assert_array_equal(image, (RGB[..., :3] / 255).astype(np.float32))
 
 
-@pytest.mark.parametrize("name", ["picture.png", "picture.tif"])
+@pytest.mark.parametrize("name", ["image.png", "image.tif"])
 def test_transparency_is_dropped(saved, name):
     image = io.load_image(saved(Image.fromarray(RGB), name))
 
     np.testing.assert_allclose(image, RGB[..., :3] / 255)
 
 
-def test_grey_pictures_get_three_channels_or_one(saved):
+def test_grey_images_get_three_channels_or_one(saved):
     path = saved(Image.fromarray(RGB[..., 0]))
 
     assert io.load_image(path).shape == (6, 9, 3)
@@ -139,18 +139,18 @@ def test_sixteen_bits_keep_their_depth(saved):
 
 
 def test_palettes_are_looked_up(saved):
-    picture = Image.fromarray(RGB[..., :3]).quantize(16)
+    indexed = Image.fromarray(RGB[..., :3]).quantize(16)
 
-    image = io.load_image(saved(picture, "picture.gif"))
+    image = io.load_image(saved(indexed, "image.gif"))
 
-    np.testing.assert_allclose(image, np.asarray(picture.convert("RGB")) / 255)
+    np.testing.assert_allclose(image, np.asarray(indexed.convert("RGB")) / 255)
 
 
-def test_pictures_are_not_turned_upright(saved):
+def test_images_are_not_turned_upright(saved):
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned by a quarter
 
-    image = io.load_image(saved(Image.fromarray(RGB[..., :3]), "picture.jpg", exif=exif))
+    image = io.load_image(saved(Image.fromarray(RGB[..., :3]), "image.jpg", exif=exif))
 
     assert image.shape == (6, 9, 3)
 
@@ -161,7 +161,7 @@ def test_open_files_are_read(saved):
     assert io.load_image(files.BytesIO(content)).shape == (6, 9, 3)
 
 
-def test_what_is_no_picture_is_an_oserror(tmp_path):
+def test_what_is_no_image_is_an_oserror(tmp_path):
     (tmp_path / "notes.jpg").write_text("milk, bread")
 
     with pytest.raises(OSError, match=r"notes\.jpg: cannot be decoded"):
@@ -179,7 +179,7 @@ def test_addresses_are_refused():
 
 
 def bilinear(image, height, width):
-    """Every new pixel as the sum over all old ones; around the picture is its smallest value."""
+    """Every new pixel as the sum over all old ones; around the image is its smallest value."""
     low = image.min()
     result = np.full((height, width, image.shape[2]), low, np.float64)
     for y, x, old_y, old_x in itertools.product(*map(range, (height, width, *image.shape[:2]))):
@@ -231,7 +231,7 @@ def test_splines_go_through_all_points(order, expected):
 
 
 @pytest.mark.parametrize("order", range(6))
-def test_smooth_curves_stay_in_the_range_of_the_picture(order):
+def test_smooth_curves_stay_in_the_range_of_the_image(order):
     image = (rng.random((9, 9, 3)) > 0.5).astype(np.float32)
 
     resized = io.resize_image(image, (20, 5), order)
@@ -253,14 +253,14 @@ def test_points_of_whole_numbers_are_rounded():
     np.testing.assert_array_equal(io.resize_image(image, (1, 3))[0, :, 0], [0, 2, 3])
 
 
-def test_a_constant_picture_stays_constant():
+def test_a_constant_image_stays_constant():
     np.testing.assert_array_equal(
         io.resize_image(np.full((2, 2, 3), 7, np.uint8), np.array([4, 3])), np.full((4, 3, 3), 7)
     )
 
 
 def test_sizes_that_cannot_be_are_refused():
-    with pytest.raises(ValueError, match=r"\(2, 2\) to \(4, 4\)"):
+    with pytest.raises(ValueError, match=r"\(2, 2\) cannot be resized to \(4, 4\)"):
         io.resize_image(np.zeros((2, 2)), (4, 4))
     with pytest.raises(ValueError, match=r"\(0, 4\)"):
         io.resize_image(np.zeros((2, 2, 3)), (0, 4))
@@ -281,7 +281,7 @@ def test_scripts_find_the_function_of_scikit_image():
         io.resize(image, (3, 4, 1))
 
 
-def test_messages_are_found_beside_pictures():
+def test_messages_are_found_beside_images():
     assert io.caffe_pb2 is caffe_pb2
 
 
@@ -297,8 +297,8 @@ def test_oversampling_shows_corners_centre_and_mirror_images():
     np.testing.assert_array_equal(views[10:], -views[:10])
 
 
-def test_views_do_not_exceed_the_picture():
-    with pytest.raises(ValueError, match="8 x 2 pixels does not fit a picture of 5 x 7"):
+def test_views_do_not_exceed_the_image():
+    with pytest.raises(ValueError, match="8 x 2 pixels does not fit an image of 5 x 7"):
         io.oversample(np.zeros((1, 5, 7, 1)), np.array([8, 2]))
 
 
@@ -326,10 +326,10 @@ def test_the_steps_of_preprocessing(transformer):
     blue_first = before.transpose(2, 0, 1)[::-1]
     expected = (blue_first * 255 - np.array([1, 2, 3])[:, None, None]) * 0.5
     np.testing.assert_allclose(ready, expected, rtol=1e-5)
-    np.testing.assert_array_equal(image, before)  # the caller's picture is left alone
+    np.testing.assert_array_equal(image, before)  # the caller's image is left alone
 
 
-def test_pictures_are_resized_for_the_net(transformer):
+def test_images_are_resized_for_the_net(transformer):
     assert transformer.preprocess("data", rng.random((9, 9, 3))).shape == (3, 4, 5)
 
 
@@ -351,7 +351,7 @@ def test_what_is_not_set_is_not_done():
 
 
 @pytest.mark.parametrize("shape", [(4, 5), (1, 4, 5), (1, 8, 10), (8, 10)])
-def test_means_may_be_pictures(shape):
+def test_means_may_be_images(shape):
     grey = io.Transformer({"data": (10, 1, 4, 5)})
 
     grey.set_mean("data", np.full(shape, 7.0))

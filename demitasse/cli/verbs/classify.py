@@ -1,4 +1,4 @@
-"""classify: the scores that a trained net gives to pictures.
+"""classify: the scores that a trained net gives to images.
 
 Source: Caffe, ``python/classify.py``.
 """
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from demitasse.cli.images import ImageModel, image_options, numbers, reading
 from demitasse.cli.options import FILE
-from demitasse.cli.pictures import Pictured, numbers, picture_options, reading
 from demitasse.cli.verb import Verb
 
 if TYPE_CHECKING:
@@ -21,33 +21,33 @@ if TYPE_CHECKING:
 @click.command(cls=Verb)
 @click.argument("source", metavar="INPUT", type=FILE)
 @click.argument("out", metavar="OUTPUT", type=FILE)
-@picture_options
+@image_options
 @click.option(
-    "--center_only", is_flag=True, help="Look at the centre only, not at ten views of a picture."
+    "--center_only", is_flag=True, help="Look at the centre only, not at ten views of an image."
 )
 @click.option(
     "--images_dim",
     metavar="HEIGHT,WIDTH",
     default="256,256",
     show_default=True,
-    help="Size that pictures are brought to before they are cropped.",
+    help="Size that images are brought to before they are cropped.",
 )
 @click.option(
-    "--ext", default="jpg", show_default=True, help="Extension of the pictures in a folder."
+    "--ext", default="jpg", show_default=True, help="Extension of the images in a folder."
 )
 def command(
     source: Path,
     out: Path,
-    pictured: Pictured,
+    image_model: ImageModel,
     device: str | None,
     center_only: bool,
     images_dim: str,
     ext: str,
 ) -> None:
-    """Write a trained net's scores of pictures to a .npy file.
+    """Write a trained net's scores of images to a .npy file.
 
-    INPUT is a picture, a folder of pictures, or a .npy file of pictures (N, H, W, C), red first,
-    from 0 to 1. OUTPUT has one row for each picture.
+    INPUT is an image, a folder of images, or a .npy file of images (N, H, W, C), red first,
+    from 0 to 1. OUTPUT has one row for each image.
     """
     import numpy as np
 
@@ -61,21 +61,21 @@ def command(
         raise click.UsageError(message)
     with reading(), use_device(choose_device(device)[0]):
         classifier = Classifier(
-            pictured.model,
-            pictured.weights,
+            image_model.net,
+            image_model.weights,
             image_dims=size,
-            mean=pictured.mean(),
-            input_scale=pictured.input_scale,
-            raw_scale=pictured.raw_scale,
-            channel_swap=pictured.channel_swap,
+            mean=image_model.mean(),
+            input_scale=image_model.input_scale,
+            raw_scale=image_model.raw_scale,
+            channel_swap=image_model.channel_swap,
         )
-        scores = classifier.predict(_pictures(source, ext), oversample=not center_only)
+        scores = classifier.predict(_images(source, ext), oversample=not center_only)
     with atomic_write(out) as file:
         np.save(file, scores)
-    click.echo(f"Wrote scores of {len(scores)} pictures to {out}")
+    click.echo(f"Wrote scores of {len(scores)} images to {out}")
 
 
-def _pictures(source: Path, ext: str) -> list[np.ndarray]:
+def _images(source: Path, ext: str) -> list[np.ndarray]:
     import numpy as np
 
     from demitasse.errors import DataError
@@ -85,6 +85,6 @@ def _pictures(source: Path, ext: str) -> list[np.ndarray]:
         return list(np.load(source))
     files = sorted(source.glob(f"*.{ext}")) if source.is_dir() else [source]
     if not files:
-        message = f"no picture in this folder ends in .{ext}; --ext names another extension"
+        message = f"no image in this folder ends in .{ext}; --ext names another extension"
         raise DataError(message, str(source))
     return [load_image(file) for file in files]

@@ -1,4 +1,4 @@
-"""detect: the scores that a trained net gives to windows of pictures.
+"""detect: the scores that a trained net gives to windows of images.
 
 Source: Caffe, ``python/detect.py``.
 """
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from demitasse.cli.images import ImageModel, image_options, reading
 from demitasse.cli.options import FILE
-from demitasse.cli.pictures import Pictured, picture_options, reading
 from demitasse.cli.verb import Verb
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ EDGES = ("ymin", "xmin", "ymax", "xmax")
 @click.command(cls=Verb)
 @click.argument("source", metavar="INPUT", type=FILE)
 @click.argument("out", metavar="OUTPUT", type=FILE)
-@picture_options
+@image_options
 @click.option(
     "--crop_mode",
     type=click.Choice(["list", "selective_search"]),
@@ -44,14 +44,14 @@ EDGES = ("ymin", "xmin", "ymax", "xmax")
 def command(
     source: Path,
     out: Path,
-    pictured: Pictured,
+    image_model: ImageModel,
     device: str | None,
     crop_mode: str,
     context_pad: int,
 ) -> None:
     """Write a trained net's scores of windows to a file.
 
-    INPUT is a .txt file of picture files, one in a line, or for --crop_mode list a .csv file with
+    INPUT is a .txt file of image files, one in a line, or for --crop_mode list a .csv file with
     the columns filename, xmin, ymin, xmax, ymax. OUTPUT is a .csv file, or an HDF5 file (.h5) of
     the data sets filename, window and prediction.
     """
@@ -65,15 +65,15 @@ def command(
         message = "--crop_mode list needs a .csv file of windows, selective_search a .txt file"
         raise click.UsageError(message)
     with reading(), use_device(choose_device(device)[0]):
-        mean = pictured.mean()
+        mean = image_model.mean()
         detector = Detector(
-            pictured.model,
-            pictured.weights,
-            # one value for each channel, which also stands for what is beyond a picture
+            image_model.net,
+            image_model.weights,
+            # one value for each channel, which also stands for what is beyond an image
             mean=mean if mean is None else mean.reshape(len(mean), -1).mean(1)[:, None, None],
-            input_scale=pictured.input_scale,
-            raw_scale=pictured.raw_scale,
-            channel_swap=pictured.channel_swap,
+            input_scale=image_model.input_scale,
+            raw_scale=image_model.raw_scale,
+            channel_swap=image_model.channel_swap,
             context_pad=context_pad,
         )
         found = (
@@ -89,7 +89,7 @@ def command(
 
 
 def _windows(source: Path) -> list[tuple[str, list[list[int]]]]:
-    """Read pictures and their windows: ymin, xmin, ymax, xmax."""
+    """Read images and their windows: ymin, xmin, ymax, xmax."""
     from demitasse.errors import DataError
 
     windows: dict[str, list[list[int]]] = {}

@@ -67,7 +67,7 @@ def decode_image(content: bytes | memoryview, color: Color = "native") -> np.nda
 
 @contextmanager
 def opened(content: bytes | memoryview) -> Iterator[Image]:
-    """Open the bytes of a picture file with Pillow; what then fails in the block is told, too.
+    """Open the bytes of an image file with Pillow; what then fails in the block is told, too.
 
     Raises:
         DataError: As for ``decode_image``.

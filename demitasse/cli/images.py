@@ -1,4 +1,4 @@
-"""Flags of the verbs that show pictures to a trained net, and what they make of them."""
+"""Flags of the verbs that show images to a trained net, and what they make of them."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from demitasse.cli.options import FILE
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Pictured", "numbers", "picture_options", "reading"]
+__all__ = ["ImageModel", "image_options", "numbers", "reading"]
 
 Function = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class Pictured:
-    """Which net looks at pictures, and how they are prepared for it.
+class ImageModel:
+    """Which net looks at images, and how they are prepared for it.
 
     Attributes:
-        model: Its prototxt.
+        net: Its prototxt.
         weights: Its weights.
         mean_file: What is subtracted, ``.npy`` or ``.binaryproto``; None for nothing.
         input_scale: The factor after that.
@@ -34,7 +34,7 @@ class Pictured:
         channel_swap: The order of channels, None for that of the file.
     """
 
-    model: str
+    net: str
     weights: str
     mean_file: Path | None
     input_scale: float | None
@@ -54,8 +54,8 @@ class Pictured:
         return read_mean(self.mean_file)
 
 
-def picture_options(function: Function) -> Function:
-    """Add the flags; the verb gets ``pictured`` and ``device``, a name or None."""
+def image_options(function: Function) -> Function:
+    """Add the flags; the verb gets ``image_model`` and ``device``, a name or None."""
 
     @click.option("--model_def", metavar="FILE", required=True, help="The net's prototxt.")
     @click.option("--pretrained_model", metavar="FILE", required=True, help="Its weights.")
@@ -82,7 +82,7 @@ def picture_options(function: Function) -> Function:
         help="Order of the channels; 2,1,0 is blue first. An empty text leaves red first.",
     )
     @wraps(function)
-    def with_pictured(
+    def with_image_model(
         *args: Any,
         model_def: str,
         pretrained_model: str,
@@ -97,7 +97,7 @@ def picture_options(function: Function) -> Function:
         if gpu and device is not None:
             message = "--device and --gpu both say where to run; give one of them"
             raise click.UsageError(message)
-        pictured = Pictured(
+        image_model = ImageModel(
             model_def,
             pretrained_model,
             None if mean_file == Path() else mean_file,  # Caffe's way to say none: ''
@@ -106,9 +106,9 @@ def picture_options(function: Function) -> Function:
             numbers("--channel_swap", channel_swap) if channel_swap else None,
         )
         where = "cuda:0" if gpu else device
-        return function(*args, pictured=pictured, device=where, **kwargs)
+        return function(*args, image_model=image_model, device=where, **kwargs)
 
-    return with_pictured
+    return with_image_model
 
 
 @contextmanager

@@ -20,8 +20,8 @@ MODEL = "--model_def net.prototxt --pretrained_model w.caffemodel --device numpy
 
 
 @pytest.fixture
-def pictures(tmp_path, monkeypatch):
-    """A net that averages each channel, and pictures of one colour each."""
+def images(tmp_path, monkeypatch):
+    """A net that averages each channel, and images of one colour each."""
     monkeypatch.chdir(tmp_path)
     Path("net.prototxt").write_text(NET)
     caffe.Net("net.prototxt", caffe.TEST).save("w.caffemodel")
@@ -30,18 +30,18 @@ def pictures(tmp_path, monkeypatch):
         Image.new("RGB", (280, 260), color).save(f"photos/{name}.png")
 
 
-@pytest.mark.usefixtures("pictures")
+@pytest.mark.usefixtures("images")
 @pytest.mark.parametrize("flags", ["", "--center_only", "-images_dim=8,6"])
-def test_pictures_of_a_folder_are_classified(run, flags):
+def test_images_of_a_folder_are_classified(run, flags):
     shown = run(f"classify photos scores.npy {MODEL} --ext png {flags}")
 
-    assert shown.stdout == "Wrote scores of 2 pictures to scores.npy\n"
+    assert shown.stdout == "Wrote scores of 2 images to scores.npy\n"
     scores = np.load("scores.npy").reshape(2, 3)
     np.testing.assert_allclose(scores, [[0, 0, 255], [0, 128, 0]], atol=1e-4)
 
 
-@pytest.mark.usefixtures("pictures")
-def test_pictures_are_prepared_as_told(run):
+@pytest.mark.usefixtures("images")
+def test_images_are_prepared_as_told(run):
     np.save("mean.npy", np.array([1.0, 2.0, 3.0]))
     flags = "--mean_file mean.npy --raw_scale 10 --input_scale 2 --center_only"
 
@@ -52,16 +52,16 @@ def test_pictures_are_prepared_as_told(run):
     np.testing.assert_allclose(np.load("red.npy").ravel(), [255, 0, 0], atol=1e-4)
 
 
-@pytest.mark.usefixtures("pictures")
+@pytest.mark.usefixtures("images")
 def test_arrays_are_classified(run):
-    np.save("pictures.npy", np.ones((3, 5, 5, 3), np.float32))
+    np.save("images.npy", np.ones((3, 5, 5, 3), np.float32))
 
-    run(f"classify pictures.npy scores.npy {MODEL}")
+    run(f"classify images.npy scores.npy {MODEL}")
 
     np.testing.assert_allclose(np.load("scores.npy"), np.full((3, 3), 255.0), rtol=1e-6)
 
 
-@pytest.mark.usefixtures("pictures")
+@pytest.mark.usefixtures("images")
 @pytest.mark.parametrize(
     ("line", "code", "message"),
     [
@@ -84,7 +84,7 @@ def test_what_cannot_be_done_is_told(run, line, code, message):
     assert message in result.stderr
 
 
-@pytest.mark.usefixtures("pictures")
+@pytest.mark.usefixtures("images")
 def test_windows_are_scored(run):
     Path("windows.csv").write_text(
         "filename, xmin, ymin, xmax, ymax\n"
@@ -109,7 +109,7 @@ def test_windows_are_scored(run):
         assert file["filename"].asstr()[2] == "photos/b.png"
 
 
-@pytest.mark.usefixtures("pictures")
+@pytest.mark.usefixtures("images")
 def test_rows_without_windows_are_refused(run):
     Path("windows.csv").write_text("filename,xmin\nphotos/a.png,0\n")
 
@@ -119,7 +119,7 @@ def test_rows_without_windows_are_refused(run):
     assert "windows.csv:2" in result.stderr
 
 
-@pytest.mark.usefixtures("pictures")
+@pytest.mark.usefixtures("images")
 def test_selective_search_that_is_not_there_is_told(run):
     Path("list.txt").write_text("photos/a.png\n")
 
@@ -129,7 +129,7 @@ def test_selective_search_that_is_not_there_is_told(run):
     assert "selective_search_ijcv_with_python" in result.stderr
 
 
-@pytest.mark.usefixtures("pictures")
+@pytest.mark.usefixtures("images")
 def test_nets_are_drawn(run):
     shown = run("draw_net net.prototxt net.svg --rankdir tb --phase TEST --display_lrm")
     wrong = run("draw_net net.prototxt net.xyz")
