@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demitasse.data.databases._leveldb_files import DamagedError, unsnap
-from demitasse.data.databases.database import open_db, records
+from demitasse.data.databases._leveldb_files import unsnap
+from demitasse.data.databases.database import DamagedError, open_db, records
 from demitasse.errors import ConfigError, DataError
 
 BLOCK = 32 * 1024

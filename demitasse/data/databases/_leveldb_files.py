@@ -14,7 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["DamagedError", "Entry", "Manifest", "log_entries", "read_manifest", "table_entries"]
+from demitasse.data.databases.database import DamagedError
+
+__all__ = ["Entry", "Manifest", "log_entries", "read_manifest", "table_entries"]
 
 LOG_BLOCK = 32 * 1024
 FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
@@ -28,10 +30,6 @@ LARGEST_BLOCK = 1 << 31
 
 Entry = tuple[bytes, int, bytes]
 """Key, minus (sequence number * 256 + kind), contents: entries in order are newest first."""
-
-
-class DamagedError(ValueError):
-    """A file does not hold what its format says."""
 
 
 @dataclass

@@ -1,88 +1,26 @@
-"""Opening LMDB files: one environment per file and process, whoever asks for it.
-
-The LMDB library refuses to open a file twice in one process, but two nets, or the training and the
-test net of a solver, may well read the same one.
-"""
+"""Opening LMDBs for writing, which is left to the LMDB library."""
 
 from __future__ import annotations
 
-import os
-import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from demitasse.data.databases.database import Mode, what_is_there
+from demitasse.data.databases._lmdb_file import LmdbFile
+from demitasse.data.databases.database import what_is_there
 from demitasse.errors import DataError
 
 if TYPE_CHECKING:
     import lmdb
 
-__all__ = ["Environment", "acquire", "let_go"]
+__all__ = ["open_for_writing"]
 
 
-class Environment:
-    """An open LMDB file and how many use it."""
-
-    def __init__(self, env: lmdb.Environment, key: tuple[int, Path]) -> None:
-        self.env, self.key, self.users = env, key, 1
-
-
-_lock = threading.RLock()  # a garbage collection may let go of one while another is acquired
-_open: dict[tuple[int, Path], Environment] = {}
-
-
-def acquire(path: Path, mode: Mode, map_size: int) -> Environment:
-    """Return the environment of the LMDB at ``path``, opening it if nobody has yet.
+def open_for_writing(path: Path, mode: Literal["write", "new"], map_size: int) -> lmdb.Environment:
+    """Return an environment that can be written to.
 
     Raises:
         DataError: It cannot be opened; says what was found there.
     """
-    key = (os.getpid(), path.resolve())  # a forked child must not use its parent's
-    with _lock:
-        shared = _open.get(key)
-        if shared is not None:
-            if mode != "read":
-                message = "is open in this process already; close it before writing to it"
-                raise DataError(message, str(path))
-            shared.users += 1
-            if shared.users > 1:  # else a garbage collection right here has closed it
-                return shared
-        env = _open_for_reading(path) if mode == "read" else _open_for_writing(path, mode, map_size)
-        shared = _open[key] = Environment(env, key)
-        return shared
-
-
-def let_go(shared: Environment) -> None:
-    """Undo one ``acquire``; the last one closes the file."""
-    with _lock:
-        shared.users -= 1
-        if not shared.users:
-            del _open[shared.key]
-            shared.env.close()
-
-
-def _open_for_reading(path: Path) -> lmdb.Environment:
-    import lmdb
-
-    file = path / "data.mdb" if path.is_dir() else path
-    if not file.exists():
-        raise DataError(what_is_there(path, "LMDB"), str(path))
-    try:
-        env = lmdb.open(str(path), subdir=path.is_dir(), readonly=True, lock=False, create=False)
-    except (lmdb.Error, OSError) as error:
-        message = f"cannot be opened as an LMDB: {error}"
-        raise DataError(message, str(path)) from error
-    # Reading beyond the end of a mapped file would kill the process.
-    needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
-    found = file.stat().st_size
-    if found < needed:
-        env.close()
-        message = f"the LMDB is cut short: it says it has {needed} bytes, the file has {found}"
-        raise DataError(message, str(path))
-    return env
-
-
-def _open_for_writing(path: Path, mode: Mode, map_size: int) -> lmdb.Environment:
     import lmdb
 
     if mode == "new" and path.exists():
@@ -90,6 +28,8 @@ def _open_for_writing(path: Path, mode: Mode, map_size: int) -> lmdb.Environment
         raise DataError(message, str(path))
     if mode == "write" and not path.exists():
         raise DataError(what_is_there(path, "LMDB"), str(path))
+    if (path / "data.mdb").exists():
+        LmdbFile(path).close()  # the library would map a damaged file to memory, and die
     try:
         path.mkdir(parents=True, exist_ok=True)
         return lmdb.open(str(path), map_size=max(map_size, _size_of(path)))

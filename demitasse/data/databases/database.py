@@ -15,6 +15,7 @@ from demitasse.errors import ConfigError
 __all__ = [
     "BACKENDS",
     "Cursor",
+    "DamagedError",
     "Database",
     "Mode",
     "Raw",
@@ -35,12 +36,12 @@ BACKENDS = {"LMDB": "demitasse.data.databases.lmdb", "LEVELDB": "demitasse.data.
 """Backend of ``data_param`` -> the module whose ``open_database`` opens it."""
 
 
-class Cursor(Protocol):
-    """A place in a database, whose records are in the order of their keys' bytes.
+class DamagedError(ValueError):
+    """A file does not hold what its format says."""
 
-    What ``value`` gives may be memory of the database itself: it is dead when the cursor or the
-    database is closed.
-    """
+
+class Cursor(Protocol):
+    """A place in a database, whose records are in the order of their keys' bytes."""
 
     def seek_to_first(self) -> None:
         """Go to the first record."""
@@ -83,7 +84,7 @@ class Database(Protocol):
         """Return a way to add records."""
 
     def close(self) -> None:
-        """Close it; its cursors and what they gave are dead then."""
+        """Close it; its cursors are dead then."""
 
 
 def open_db(source: str | Path, backend: str = "LMDB", mode: Mode = "read") -> Database:

@@ -16,13 +16,12 @@ from typing import NoReturn
 
 from demitasse.data.databases._leveldb_files import (
     VALUE,
-    DamagedError,
     Entry,
     log_entries,
     read_manifest,
     table_entries,
 )
-from demitasse.data.databases.database import Mode, what_is_there
+from demitasse.data.databases.database import DamagedError, Mode, what_is_there
 from demitasse.errors import ConfigError, DataError
 
 __all__ = ["LevelDbCursor", "LevelDbDatabase", "open_database"]

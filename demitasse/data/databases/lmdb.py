@@ -1,7 +1,8 @@
 """LMDB: the database Caffe's data layers read most.
 
-Readers open the file read-only and without its lock file, so that databases on read-only media and
-network drives work; do not write to a database while it is read.
+Reading is done by us, read-only and without the lock file, so that databases on read-only media and
+network drives work and a damaged one is an error; do not write to a database while it is read.
+Writing is done by the LMDB library.
 
 Source: Caffe, ``src/caffe/util/db_lmdb.cpp``.
 """
@@ -14,14 +15,20 @@ import weakref
 from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from demitasse.data.databases._lmdb_environment import acquire, let_go
-from demitasse.data.databases.database import Mode, printable
+from demitasse.data.databases._lmdb_environment import open_for_writing
+from demitasse.data.databases._lmdb_file import LmdbFile
+from demitasse.data.databases._lmdb_tree import Leaf, LmdbTree
+from demitasse.data.databases.database import DamagedError, Mode, Raw, printable
 from demitasse.data.databases.datum import array_to_datum
 from demitasse.errors import ConfigError, DataError
 from demitasse.proto import Datum
+
+if TYPE_CHECKING:
+    import lmdb
 
 __all__ = [
     "LmdbCursor",
@@ -38,6 +45,8 @@ FIRST_MAP_SIZE = 1 << 24
 COMMIT_EVERY = 1000
 """Records that are written together."""
 
+NO_LEAF = Leaf(memoryview(b""), 0, [], [])
+
 
 class LmdbDatabase:
     """An open LMDB. Any number of these may read one file at the same time.
@@ -53,20 +62,28 @@ class LmdbDatabase:
 
     def __init__(self, path: Path, mode: Mode = "read", map_size: int = FIRST_MAP_SIZE) -> None:
         self.path, self.mode = path, mode
-        self.shared = acquire(path, mode, map_size)
-        self._release = weakref.finalize(self, let_go, self.shared)
+        self._key = (os.getpid(), path.resolve())  # a forked child has its own
+        self._open: LmdbFile | lmdb.Environment
+        if mode == "read":
+            self._open = LmdbFile(path)
+        else:
+            if any(other._key == self._key for other in list(_databases)):
+                message = "is open in this process already; close it before writing to it"
+                raise DataError(message, str(path))
+            self._open = open_for_writing(path, mode, map_size)
+        self._release = weakref.finalize(self, self._open.close)
+        _databases.add(self)
 
     def __len__(self) -> int:
-        return int(self.shared.env.stat()["entries"])
-
-    @property
-    def map_size(self) -> int:
-        """Room the database may grow into before it is given more, in bytes."""
-        return int(self.shared.env.info()["map_size"])
+        if isinstance(self._open, LmdbFile):
+            return self._open.meta.records
+        return int(self._open.stat()["entries"])
 
     def new_cursor(self) -> LmdbCursor:
         """Return a cursor at the first record."""
-        return LmdbCursor(self)
+        if isinstance(self._open, LmdbFile):
+            return LmdbCursor(self, self._open)
+        return LmdbDatabase(self.path).new_cursor()  # of what has been committed
 
     def new_transaction(self) -> LmdbTransaction:
         """Return a way to add records.
@@ -74,73 +91,86 @@ class LmdbDatabase:
         Raises:
             ConfigError: The database was opened for reading.
         """
-        if self.mode == "read":
+        if isinstance(self._open, LmdbFile):
             message = f"{self.path} was opened for reading; open it with mode 'write' to add to it"
             raise ConfigError(message)
-        return LmdbTransaction(self)
+        return LmdbTransaction(self.path, self._open)
 
     def close(self) -> None:
-        """Close it; the file stays open as long as others in this process read it."""
+        """Close it; may be called twice."""
         self._release()
+        _databases.discard(self)
+
+
+_databases: weakref.WeakSet[LmdbDatabase] = weakref.WeakSet()
+"""Those that are open."""
 
 
 class LmdbCursor:
-    """A place in an LMDB, inside one read transaction."""
+    """A place in an LMDB: a record of one of its leaf pages."""
 
-    def __init__(self, database: LmdbDatabase) -> None:
-        import lmdb
-
+    def __init__(self, database: LmdbDatabase, file: LmdbFile) -> None:
         self._database = database  # stays open as long as we live
-        self._error = lmdb.Error
-        try:
-            self._transaction = database.shared.env.begin(buffers=True)
-            self._cursor = self._transaction.cursor()
-            self._valid = bool(self._cursor.first())
-        except lmdb.Error as error:
-            raise self._failed(error) from error
+        self._file, self._tree = file, LmdbTree(file)
+        self.seek_to_first()
 
     def seek_to_first(self) -> None:
         """Go to the first record."""
-        try:
-            self._valid = self._cursor.first()
-        except self._error as error:
-            raise self._failed(error) from error
+        self._leaves = self._tree.leaves()
+        self._next_leaf()
 
     def next(self) -> None:
         """Go to the next record."""
-        try:
-            self._valid = self._cursor.next()
-        except self._error as error:
-            raise self._failed(error) from error
+        self._at += 1
+        if self._at >= self._count:
+            self._next_leaf()
 
     def key(self) -> bytes:
         """Return the key of the current record."""
-        return bytes(self._cursor.key())
+        self._need_record()
+        return self._leaf.keys[self._at]
 
-    def value(self) -> memoryview:
-        """Return the contents of the current record, uncopied."""
-        return self._cursor.value()
+    def value(self) -> Raw:
+        """Return the contents of the current record."""
+        self._need_record()
+        try:
+            return self._tree.contents(self._leaf, self._at)
+        except (DamagedError, OSError) as error:
+            raise self._file.damaged(error) from error
 
     def valid(self) -> bool:
         """Whether there is a current record."""
-        return self._valid
+        return self._at < self._count
 
     def close(self) -> None:
-        """End the read transaction; what ``value`` gave is dead now."""
-        self._cursor.close()
-        self._transaction.abort()
+        """Let go of what was read."""
+        self._leaves.close()
+        self._go_to(NO_LEAF)
 
-    def _failed(self, error: Exception) -> DataError:
-        return DataError(f"the LMDB is damaged: {error}", str(self._database.path))
+    def _need_record(self) -> None:
+        if self._at >= self._count:
+            message = "the cursor is beyond the last record"
+            raise DataError(message, str(self._database.path))
+
+    def _next_leaf(self) -> None:
+        """Go to the first record of the next leaf."""
+        self._go_to(NO_LEAF)  # should there be an error
+        try:
+            self._go_to(next(self._leaves, NO_LEAF))
+        except (DamagedError, OSError) as error:
+            raise self._file.damaged(error) from error
+
+    def _go_to(self, leaf: Leaf) -> None:
+        self._leaf, self._at, self._count = leaf, 0, len(leaf.keys)
 
 
 class LmdbTransaction:
     """Records that are written together; the database is given more room when it is full."""
 
-    def __init__(self, database: LmdbDatabase) -> None:
-        self._database = database
+    def __init__(self, path: Path, env: lmdb.Environment) -> None:
+        self._path, self._env = path, env
         self._pending: list[tuple[bytes, bytes]] = []
-        self._longest_key = database.shared.env.max_key_size()
+        self._longest_key = env.max_key_size()
 
     def put(self, key: bytes, value: bytes) -> None:
         """Add a record, or replace the one of that key.
@@ -150,7 +180,7 @@ class LmdbTransaction:
         """
         if not 0 < len(key) <= self._longest_key:
             message = f"a key has 1 to {self._longest_key} bytes; this one has {len(key)}"
-            raise DataError(message, str(self._database.path), printable(key))
+            raise DataError(message, str(self._path), printable(key))
         self._pending.append((key, value))
 
     def commit(self) -> None:
@@ -161,7 +191,7 @@ class LmdbTransaction:
         """
         import lmdb
 
-        env = self._database.shared.env
+        env = self._env
         while self._pending:
             try:
                 with env.begin(write=True) as transaction:
@@ -169,9 +199,9 @@ class LmdbTransaction:
                         transaction.put(key, value)
                 self._pending.clear()
             except lmdb.MapFullError:
-                env.set_mapsize(2 * self._database.map_size)
+                env.set_mapsize(2 * env.info()["map_size"])
             except lmdb.Error as error:
-                raise DataError(str(error), str(self._database.path)) from error
+                raise DataError(str(error), str(self._path)) from error
 
 
 def open_database(path: Path, mode: Mode) -> LmdbDatabase:

@@ -1,0 +1,126 @@
+"""The file of an LMDB, read a page at a time.
+
+It is read with ordinary reads: a file that is mapped to memory and cut short by another program
+would end the process.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+from demitasse.data.databases._lmdb_pages import (
+    FIRST_PAGE,
+    META_SIZE,
+    Meta,
+)
+from demitasse.data.databases.database import DamagedError, what_is_there
+from demitasse.errors import DataError
+
+__all__ = ["LmdbFile"]
+
+
+class LmdbFile:
+    """An LMDB's file, as it was when it was opened. Any number of threads may read it.
+
+    Args:
+        path: The folder of the database, or its one file.
+
+    Attributes:
+        meta: Of the newest transaction.
+
+    Raises:
+        DataError: It cannot be opened; says what was found there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        file = path / "data.mdb" if path.is_dir() else path
+        if not file.exists():
+            raise DataError(what_is_there(path, "LMDB"), str(path))
+        try:
+            self._file = file.open("rb", buffering=0)
+        except OSError as error:
+            message = f"cannot be opened as an LMDB: {error}"
+            raise DataError(message, str(path)) from error
+        self._lock = threading.Lock()
+        self._when = self._size_and_time()
+        try:
+            self.meta = self._newest_meta()
+        except (DamagedError, OSError) as error:
+            self.close()
+            message = f"cannot be opened as an LMDB: {error}"
+            raise DataError(message, str(path)) from error
+        needed = (self.meta.last_page + 1) * self.meta.page_size
+        found = self._when[0]
+        if found < needed:
+            self.close()
+            message = f"the LMDB is cut short: it says it has {needed} bytes, the file has {found}"
+            raise DataError(message, str(path))
+
+    def read(self, number: int, size: int, skip: int = 0) -> bytes:
+        """Return bytes from a page on.
+
+        Args:
+            number: Of the page.
+            size: How many bytes.
+            skip: How many to leave out before them.
+
+        Raises:
+            DamagedError: There are not so many.
+            DataError: The file was changed since it was opened.
+        """
+        last, page_size = self.meta.last_page, self.meta.page_size
+        if not FIRST_PAGE <= number <= last or skip + size > (last + 1 - number) * page_size:
+            message = f"{skip + size} bytes from page {number} on are wanted; page {last} is last"
+            raise DamagedError(message)
+        content = self._read_at(number * page_size + skip, size)
+        self._need_unchanged()
+        if len(content) < size:
+            message = f"page {number} is beyond the end of the file"
+            raise DamagedError(message)
+        return content
+
+    def damaged(self, error: Exception | str) -> DataError:
+        """Return the error to raise for what went wrong while reading."""
+        return DataError(f"the LMDB is damaged: {error}", str(self._path))
+
+    def close(self) -> None:
+        """Close it; may be called twice."""
+        self._file.close()
+
+    def _newest_meta(self) -> Meta:
+        first = Meta.parse(self._read_at(0, META_SIZE))
+        second = Meta.parse(self._read_at(first.page_size, META_SIZE))
+        newest = max(first, second, key=lambda meta: meta.transaction)
+        if newest.page_size != first.page_size:
+            message = f"its pages have {first.page_size} or {newest.page_size} bytes"
+            raise DamagedError(message)
+        return newest
+
+    def _read_at(self, offset: int, size: int) -> bytes:
+        """Return ``size`` bytes, or fewer at the end of the file."""
+        if hasattr(os, "pread"):
+            content = os.pread(self._file.fileno(), size, offset)
+            if len(content) in {0, size}:
+                return content
+        with self._lock:
+            self._file.seek(offset)
+            parts = []
+            while size and (part := self._file.read(size)):  # no more than 2 GiB come at once
+                parts.append(part)
+                size -= len(part)
+        return b"".join(parts)
+
+    def _size_and_time(self) -> tuple[int, int]:
+        status = os.fstat(self._file.fileno())
+        return status.st_size, status.st_mtime_ns
+
+    def _need_unchanged(self) -> None:
+        if self._size_and_time() != self._when:
+            message = (
+                "the LMDB was changed while it was read, so that records may be mixed up; "
+                "do not write to a database that is read, start again when it is complete"
+            )
+            raise DataError(message, str(self._path))

@@ -1,0 +1,146 @@
+"""The tree of an LMDB's records, walked from its first leaf to its last."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from operator import lt
+from typing import NamedTuple
+
+from demitasse.data.databases._lmdb_file import LmdbFile
+from demitasse.data.databases._lmdb_pages import (
+    RECORD_HEADER_SIZE,
+    LeafLayout,
+    Span,
+    branch_children,
+    check_record_header,
+    page_number,
+)
+from demitasse.data.databases.database import DamagedError, Raw
+
+__all__ = ["Leaf", "LmdbTree"]
+
+AHEAD = 1 << 16
+"""Bytes that are read at once where pages are wanted one after the other."""
+
+LARGE = 1 << 14
+"""Records from this size on, in bytes, are read by themselves."""
+
+
+class Leaf(NamedTuple):
+    """A leaf page.
+
+    Attributes:
+        content: Bytes that hold it.
+        at: Where in them it begins.
+        keys: The keys of its records, growing.
+        spans: Where they are; see ``LeafLayout``.
+    """
+
+    content: memoryview
+    at: int
+    keys: list[bytes]
+    spans: list[Span]
+
+
+class LmdbTree:
+    """Reads the leaves and records of an LMDB, ahead where that helps; for one thread.
+
+    Args:
+        file: Where they are.
+    """
+
+    def __init__(self, file: LmdbFile) -> None:
+        self._file, self._page_size = file, file.meta.page_size
+        self._pages, self._overflow = _Window(file), _Window(file)
+        self._layout: LeafLayout | None = None
+
+    def leaves(self) -> Generator[Leaf]:
+        """Yield all leaves. Keys must grow from one to the next, which no ring of pages can do.
+
+        Raises:
+            DamagedError: A page does not hold what it should.
+            DataError: The file was changed.
+        """
+        meta, pages = self._file.meta, self._pages
+        levels = [iter([] if meta.root is None else [meta.root])]  # pages to come, by depth
+        last_key, found = b"", 0
+        while levels:
+            number = next(levels[-1], None)
+            if number is None:
+                levels.pop()
+                continue
+            at = pages.find(number, self._page_size)
+            if len(levels) < meta.depth:
+                levels.append(iter(branch_children(pages.content, at, self._page_size, number)))
+                continue
+            keys, spans = self._records_of(pages.content, at, number)
+            if not (last_key < keys[0] and all(map(lt, keys, keys[1:]))):
+                message = f"page {number} has keys out of order"
+                raise DamagedError(message)
+            last_key = keys[-1]
+            found += len(keys)
+            yield Leaf(pages.view, at, keys, spans)
+        if found != meta.records:
+            message = f"it says it holds {meta.records} records, but these are {found}"
+            raise DamagedError(message)
+
+    def contents(self, leaf: Leaf, index: int) -> Raw:
+        """Return the contents of a record of a leaf.
+
+        Raises:
+            DamagedError: A page does not hold what it should.
+            DataError: The file was changed.
+        """
+        content, at, _, spans = leaf
+        begin, end, size = spans[index]
+        if end:
+            return content[at + begin : at + end]
+        number = page_number(content, at + begin)
+        whole = RECORD_HEADER_SIZE + size
+        pages = -(-whole // self._page_size)
+        if size >= LARGE:
+            check_record_header(self._file.read(number, RECORD_HEADER_SIZE), 0, number, pages)
+            return self._file.read(number, size, skip=RECORD_HEADER_SIZE)
+        records = self._overflow
+        at = records.find(number, whole)
+        check_record_header(records.content, at, number, pages)
+        return records.view[at + RECORD_HEADER_SIZE : at + whole]
+
+    def _records_of(self, content: bytes, at: int, number: int) -> tuple[list[bytes], list[Span]]:
+        """Return the keys of a leaf and where its records are."""
+        layout = self._layout
+        keys = None if layout is None else layout.keys_of(content, at, number)
+        if layout is None or keys is None:
+            layout = self._layout = LeafLayout(content, at, self._page_size, number)
+            keys = layout.keys
+        return keys, layout.spans
+
+
+class _Window:
+    """Pages that were read together.
+
+    Attributes:
+        content: Their bytes.
+        view: The same.
+    """
+
+    def __init__(self, file: LmdbFile) -> None:
+        self._file, self._page_size = file, file.meta.page_size
+        self._begin = 0  # the place of the pages in the file, in bytes
+        self._keep(b"")
+
+    def find(self, number: int, size: int) -> int:
+        """Return where in the content the ``size`` bytes of a page are."""
+        place = number * self._page_size
+        at, held = place - self._begin, len(self.content)
+        if 0 <= at <= held - size:
+            return at
+        if 0 <= at <= held + AHEAD:  # a little further on, as in most databases
+            left = (self._file.meta.last_page + 1 - number) * self._page_size
+            size = max(size, min(AHEAD, left))
+        self._keep(self._file.read(number, size))
+        self._begin = place
+        return 0
+
+    def _keep(self, content: bytes) -> None:
+        self.content, self.view = content, memoryview(content)
