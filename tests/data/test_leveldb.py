@@ -1,5 +1,6 @@
 """LevelDB: logs, tables and compression, and files that are damaged."""
 
+import random
 import struct
 from contextlib import suppress
 
@@ -293,6 +294,17 @@ def test_what_is_no_leveldb_is_refused(tmp_path):
     (tmp_path / "data.mdb").write_bytes(b"")
     with pytest.raises(DataError, match="not LEVELDB but LMDB; write 'backend: LMDB'"):
         open_db(tmp_path, "LEVELDB")
+
+
+def test_a_table_that_is_cut_short_while_it_is_read_is_an_error(tmp_path):
+    blocks = [[(internal(b"%03d" % k, 1), random.Random(k).randbytes(9000))] for k in range(99)]
+    path = write(tmp_path / "some", {"000005.ldb": table(*blocks)}, [(2, 5, b"000")])
+    cursor = open_db(path, "LEVELDB").new_cursor()
+    with (path / "000005.ldb").open("r+b") as file:
+        file.truncate(20_000)
+
+    with pytest.raises(DataError, match="cut short while it was read"):
+        all(cursor.next() is None for _ in blocks)
 
 
 @settings(max_examples=150)

@@ -8,10 +8,11 @@ Source: LevelDB, ``doc/log_format.md``, ``doc/table_format.md``, ``db/version_ed
 
 from __future__ import annotations
 
-import mmap
+import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 
 from demitasse.data.databases.database import DamagedError
@@ -154,32 +155,47 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def table_entries(path: Path) -> Iterator[Entry]:
-    """Yield the entries of a table, in order."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        if len(content) < FOOTER:
+    """Yield the entries of a table, in order.
+
+    It is not mapped to memory: another program that cuts it short would end the process.
+    """
+    with path.open("rb", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        if size < FOOTER:
             message = f"the table {path.name} is cut short"
             raise DamagedError(message)
-        footer = _Bytes(content[-FOOTER:])
+        content = _part(file, size - FOOTER, FOOTER)
+        footer = _Bytes(content)
         for _ in range(2):  # handle of the meta index
             footer.varint()
-        index = _block(content, footer.varint(), footer.varint())
+        index = _block(file, size, footer.varint(), footer.varint())
         if int.from_bytes(content[-8:], "little") != MAGIC:
             message = f"the table {path.name} is cut short or no table"
             raise DamagedError(message)
         for _, handle in _block_entries(index):
             place = _Bytes(handle)
-            for key, value in _block_entries(_block(content, place.varint(), place.varint())):
+            for key, value in _block_entries(_block(file, size, place.varint(), place.varint())):
                 if len(key) < 8:
                     message = f"the table {path.name} has a key without a sequence number"
                     raise DamagedError(message)
                 yield key[:-8], -int.from_bytes(key[-8:], "little"), value
 
 
-def _block(content: mmap.mmap, offset: int, size: int) -> bytes:
-    if offset + size + 5 > len(content):
+def _part(file: FileIO, offset: int, size: int) -> bytes:
+    file.seek(offset)
+    content = file.read(size)
+    if len(content) < size:
+        message = "a table was cut short while it was read"
+        raise DamagedError(message)
+    return content
+
+
+def _block(file: FileIO, end: int, offset: int, size: int) -> bytes:
+    if offset + size + 5 > end:
         message = "a table is cut short"
         raise DamagedError(message)
-    block, kind = content[offset : offset + size], content[offset + size]
+    content = _part(file, offset, size + 1)
+    block, kind = content[:-1], content[-1]
     if kind == PLAIN:
         return block
     if kind == SNAPPY:
