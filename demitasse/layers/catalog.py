@@ -50,6 +50,7 @@ _MODULES = {
     "lstm_unit": ("LSTMUnit",),
     "memory_data": ("MemoryData",),
     "losses.multinomial_logistic_loss": ("MultinomialLogisticLoss",),
+    "losses.multibox_loss": ("MultiBoxLoss",),
     "mvn": ("MVN",),
     "normalize": ("Normalize",),
     "parameter": ("Parameter",),

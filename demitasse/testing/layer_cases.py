@@ -78,6 +78,18 @@ TARGETS = (RNG.random((3, 4)) * 0.8 + 0.1).round(3)
 WHOLE_TARGETS = np.array([[0.0, 1, 2, 1], [1, 0, 1, 2], [2, 1, 0, 0]])
 REGIONS = np.array([[0.0, 0, 0, 40, 60], [1, 10, 20, 62, 62]])
 IN_PLACE = 'bottom: "x" top: "x"'
+BOX_CORNERS = np.array([[0, 0], [0.1, 0.1], [0.4, 0.5], [0.6, 0], [0, 0.6], [0.3, 0.3]])
+BOX_PRIORS = np.stack([np.hstack([BOX_CORNERS, BOX_CORNERS + 0.4]), np.full((6, 4), 0.3)])
+BOX_PRIORS = BOX_PRIORS.reshape(1, 2, -1)
+BOX_SCORES = np.sin(np.arange(36.0) * 7).reshape(2, -1)
+LOCATIONS = np.cos(np.arange(48.0) * 5 + 1).reshape(2, -1)
+OBJECTS = np.array(
+    [
+        [0, 1, 0, 0, 0, 0.4, 0.5, 0],
+        [0, 2, 0, 0.5, 0.6, 0.9, 0.9, 0],
+        [1, 1, 0, 0.1, 0.1, 0.5, 0.4, 1],
+    ]
+).reshape(1, 1, -1, 8)
 
 WINDOWS = [
     f"num_output: 4 kernel_size: 3 group: 2 pad: 1 stride: 2 {WB}",
@@ -410,6 +422,19 @@ GRADIENT_TABLE: Table = {
     ],
     "ROIPooling": [
         ("roi_pooling_param { pooled_h: 2 pooled_w: 3 spatial_scale: 0.0625 }", [IMAGE, REGIONS])
+    ],
+    "MultiBoxLoss": [
+        (
+            f"multibox_loss_param {{ num_classes: 3 {fields} }}",
+            [LOCATIONS, BOX_SCORES, BOX_PRIORS, OBJECTS],
+        )
+        for fields in (
+            "",
+            "code_type: CENTER_SIZE loc_weight: 2 match_type: BIPARTITE",
+            "code_type: CORNER_SIZE loc_loss_type: L2 encode_variance_in_target: true",
+            "conf_loss_type: LOGISTIC mining_type: NONE",
+            "mining_type: HARD_EXAMPLE sample_size: 4",
+        )
     ],
 }
 

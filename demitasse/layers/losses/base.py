@@ -35,6 +35,8 @@ class LossLayer(Layer):
 
     differentiable: ClassVar[tuple[int, ...]] = (0,)
     """The bottoms that have a gradient, in order."""
+    given: ClassVar[tuple[int, ...]] = ()
+    """The bottoms that are taken for constants: a gradient that somebody asks for is 0."""
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         if not self.param.loss_weight:  # a loss counts unless told otherwise
@@ -64,6 +66,9 @@ class LossLayer(Layer):
         self.refuse_gradients(bottom, propagate_down)
         if not any(propagate_down):
             return
+        for index in self.given:
+            if index < len(bottom) and propagate_down[index]:
+                bottom[index].set_diff(0)
         targets = self.targets(bottom)
         scale = top[0].read_diff() / targets.divisor
         # up to the last that is wanted: slopes behind it are not computed
@@ -101,8 +106,9 @@ class LossLayer(Layer):
         Raises:
             NetError: One is wanted; names the bottom.
         """
+        known = {*self.differentiable, *self.given}
         for index, blob in enumerate(bottom):
-            if index not in self.differentiable and index < len(wanted) and wanted[index]:
+            if index not in known and index < len(wanted) and wanted[index]:
                 message = (
                     f"{self.type} has no gradient for bottom {index}, {blob.name!r}; "
                     "its propagate_down must be false"
