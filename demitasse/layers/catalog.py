@@ -7,6 +7,7 @@ __all__ = ["CATALOG"]
 _MODULES = {
     "absval": ("AbsVal",),
     "accuracy": ("Accuracy",),
+    "annotated_data": ("AnnotatedData",),
     "argmax": ("ArgMax",),
     "axpy": ("Axpy",),
     "batch_norm": ("BatchNorm",),

@@ -16,12 +16,12 @@ from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+from google.protobuf.message import Message
 
 from demitasse.data.databases._lmdb_environment import acquire, let_go
 from demitasse.data.databases.database import Mode, printable
 from demitasse.data.databases.datum import array_to_datum
 from demitasse.errors import ConfigError, DataError
-from demitasse.proto import Datum
 
 __all__ = [
     "LmdbCursor",
@@ -203,7 +203,7 @@ def write_database(
 
 
 def write_lmdb(
-    path: str | Path, records: Iterable[tuple[bytes, Datum]], *, overwrite: bool = False
+    path: str | Path, records: Iterable[tuple[bytes, Message]], *, overwrite: bool = False
 ) -> int:
     """Write records as an LMDB; it appears at ``path`` only when it is complete.
 
@@ -245,12 +245,12 @@ def _need_room(path: Path, *, overwrite: bool) -> None:
         raise DataError(message, str(path))
 
 
-def _write(path: Path, records: Iterable[tuple[bytes, Datum]]) -> int:
+def _write(path: Path, records: Iterable[tuple[bytes, Message]]) -> int:
     count = 0
     with closing(LmdbDatabase(path, "new")) as database:
         transaction = database.new_transaction()
-        for key, datum in records:
-            transaction.put(key, datum.SerializeToString())
+        for key, record in records:
+            transaction.put(key, record.SerializeToString())
             count += 1
             if count % COMMIT_EVERY == 0:
                 transaction.commit()
