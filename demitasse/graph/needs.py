@@ -21,11 +21,13 @@ class LayerFacts:
         params: For each parameter, whether its learning rate is not 0.
         losses: For each top, whether it has a loss weight.
         allow_force: For each bottom, whether ``force_backward`` may ask for its gradient.
+        without_gradient: The bottoms that have no gradient, whoever asks: labels, indices, ...
     """
 
     params: tuple[bool, ...] = ()
     losses: tuple[bool, ...] = ()
     allow_force: tuple[bool, ...] = ()
+    without_gradient: frozenset[int] = frozenset()
 
 
 @dataclass
@@ -48,8 +50,9 @@ class Needs:
 def who_needs_backward(graph: Graph, facts: Sequence[LayerFacts], force: bool = False) -> Needs:
     """Find who takes part in the backward pass.
 
-    Forward, a layer does when a bottom or a parameter of it does, and then all its tops do. From
-    the end, what no loss depends on drops out again. ``force`` brings everything back.
+    Forward, a layer does when a bottom or a parameter of it does, and then all its tops do. Then,
+    from the end, layers no loss depends on are pruned. ``force`` brings everything back. Bottoms
+    without a gradient get none; in the original a layer fails that is asked for one.
     """
     needs = _from_the_front(graph, facts)
     _from_the_losses(graph, facts, needs)
@@ -66,7 +69,9 @@ def _from_the_front(graph: Graph, facts: Sequence[LayerFacts]) -> Needs:
         # the layer's own propagate_down decides for the gradient of the bottom,
         # not for whether the layer takes part
         wanted = list(node.param.propagate_down)
-        needs.bottoms.append([bool(w) for w in wanted] if wanted else below)
+        needs.bottoms.append(
+            [bool(w) and j not in fact.without_gradient for j, w in enumerate(wanted or below)]
+        )
         needs.layers.append(any(below) or any(fact.params))
         if needs.layers[-1]:
             for top in node.tops:

@@ -1,4 +1,4 @@
-"""AnnotatedData: batches of pictures and of the boxes of the objects in them, from a database.
+"""AnnotatedData: batches of images and of the boxes of the objects in them, from a database.
 
 Source: SSD (weiliu89/caffe), ``src/caffe/layers/annotated_data_layer.cpp``.
 """
@@ -21,7 +21,7 @@ __all__ = ["AnnotatedData"]
 class AnnotatedData(DatabaseLayer):
     """Reads AnnotatedDatum records in order, and begins again after the last.
 
-    A picture is distorted and expanded, a part of it is cut out (``batch_sampler``), that is
+    An image is distorted and expanded, a part of it is cut out (``batch_sampler``), that is
     resized, cropped and mirrored; boxes follow, cut off at the edges. What happens to a record
     depends on the seed, the layer's name and the record's number alone. ``resize_param`` counts in
     boxes as its pixels say, so ``height_scale`` and ``width_scale`` change nothing. Not compared
@@ -30,12 +30,12 @@ class AnnotatedData(DatabaseLayer):
     In phase TRAIN rank r of n reads records r, r + n, ...; in phase TEST every rank reads all.
 
     Shapes: top[0] (N, C, H, W); top[1], if there is one, (1, 1, G, 8): place in the batch, class,
-    instance, xmin, ymin, xmax, ymax in units of the picture, difficult; one row of -1 where there
+    instance, xmin, ymin, xmax, ymax in units of the image, difficult; one row of -1 where there
     is no object. Records without a type have labels instead, (N,).
 
     Raises:
         ConfigError: ``source`` or ``batch_size`` is missing; ``on_error`` is unknown; a sampler's
-            range is empty; or pictures would come in many sizes.
+            range is empty; or images would come in many sizes.
         DataError: The database or a record cannot be read; names it.
     """
 

@@ -19,8 +19,7 @@ class PSROIPooling(RegionPooling):
     """Average the bins of regions of position-sensitive score maps.
 
     Bin (i, j) of channel d is taken from channel (d G + i) G + j of the map, where G is
-    ``group_size``. An empty bin gives 0. The gradient of the
-    regions is 0. Not compared with the original, which runs on GPUs only.
+    ``group_size``. An empty bin gives 0. Not compared with the original, which runs on GPUs only.
 
     Shapes: bottoms map (N, output_dim G G, H, W), regions of R x 5 values: item, x1, y1, x2, y2 in
     pixels of the image -> top (R, output_dim, G, G). ``spatial_scale`` is that of the map.

@@ -13,7 +13,9 @@ __all__ = ["RegionPooling"]
 
 
 class RegionPooling(Layer):
-    """Pool bins of regions of a map. The regions count as constants: their gradient is 0.
+    """Pool bins of regions of a map.
+
+    Regions get no gradient, even where ``propagate_down`` asks for it, as in the originals.
 
     Shapes: bottoms map (N, C, H, W), regions of R x 5 values: item, x1, y1, x2, y2 in pixels of the
     image -> top (R, D, height, width).
@@ -26,6 +28,8 @@ class RegionPooling(Layer):
     bottoms = Exactly(2)
     tops = Exactly(1)
     in_place = False
+    differentiable = (0,)
+    refuses_gradients = False
     dynamic_shapes = True  # the regions are looked at on the host
 
     found: list[Region]
@@ -37,9 +41,6 @@ class RegionPooling(Layer):
     def look(self, bottom: Blobs) -> list[Region]:
         """Return the regions with their bins."""
         raise NotImplementedError(type(self).__name__)
-
-    def allow_force_backward(self, bottom_index: int) -> bool:
-        return bottom_index == 0
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         rois = bottom[1]
@@ -63,8 +64,6 @@ class RegionPooling(Layer):
         raise NotImplementedError(type(self).__name__)
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[1]:  # asked for where the regions come from a Python layer
-            bottom[1].set_diff(0)
         if propagate_down[0]:
             self.spread(bottom, top)
 

@@ -19,8 +19,7 @@ class ROIPooling(RegionPooling):
     """Turn regions of any size into maps of one size, by maxima.
 
     A region has pooled_h x pooled_w bins, which overlap where its size does not divide. An empty
-    bin gives 0. The gradient goes to the first of equal values; that of
-    the regions is 0. Not compared with the original.
+    bin gives 0. The gradient goes to the first of equal values. Not compared with the original.
 
     Shapes: bottoms map (N, C, H, W), regions of R x 5 values: item, x1, y1, x2, y2 in pixels of the
     image, of which ``spatial_scale`` make one of the map -> top (R, C, pooled_h, pooled_w).

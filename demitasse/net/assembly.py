@@ -134,6 +134,9 @@ def _facts(layers: Sequence[Layer], graph: Graph) -> list[LayerFacts]:
             params=tuple(layer.param_propagate_down(i) for i in range(len(layer.blobs))),
             losses=tuple(bool(layer.loss(i)) for i in range(len(node.tops))),
             allow_force=tuple(layer.allow_force_backward(i) for i in range(len(node.bottoms))),
+            without_gradient=frozenset(
+                i for i in range(len(node.bottoms)) if not layer.has_gradient(i)
+            ),
         )
         for layer, node in zip(layers, graph.nodes, strict=True)
     ]

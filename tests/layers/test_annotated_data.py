@@ -1,4 +1,4 @@
-"""AnnotatedData: pictures and the boxes in them."""
+"""AnnotatedData: images and the boxes in them."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ COUNT, SIDE = 6, 40
 
 
 def scene(k):
-    """A black picture with one bright rectangle; the box says where."""
+    """A black image with one bright rectangle; the box says where."""
     rng = np.random.default_rng(k)
     left, top = rng.integers(0, SIDE // 2, 2)
     wide, tall = rng.integers(8, SIDE // 2, 2)
@@ -48,10 +48,10 @@ def open_layer(folder):
         one.layer.close()
 
 
-def seen(picture, threshold=100):
-    """Where the bright rectangle of a picture is, in units of the picture."""
-    rows, columns = np.nonzero(picture[0] > threshold)
-    h, w = picture.shape[1:]
+def seen(image, threshold=100):
+    """Where the bright rectangle of an image is, in units of the image."""
+    rows, columns = np.nonzero(image[0] > threshold)
+    h, w = image.shape[1:]
     return np.array(
         [columns.min() / w, rows.min() / h, (columns.max() + 1) / w, (rows.max() + 1) / h]
     )
@@ -117,7 +117,9 @@ def test_a_part_overlaps_an_object_as_it_must(open_layer):
     bound = f"sample_constraint {{ min_jaccard_overlap: {least} }}"
     sampler = "sampler { min_scale: 0.2 max_scale: 1 min_aspect_ratio: 0.5 max_aspect_ratio: 2 }"
 
-    one = open_layer(resize, f"batch_sampler {{ max_sample: 1 max_trials: 1000 {sampler} {bound} }}")
+    one = open_layer(
+        resize, f"batch_sampler {{ max_sample: 1 max_trials: 1000 {sampler} {bound} }}"
+    )
 
     shares = []
     for _ in range(COUNT):
@@ -199,17 +201,17 @@ def test_a_resumed_layer_goes_on_where_it_was(open_layer):
 def test_records_that_are_not_annotated_are_refused(open_layer, folder):
     write_database(folder / "datum", [(np.zeros((3, 4, 4), np.uint8), 1)])
 
-    with pytest.raises(DataError, match="holds no picture; is this a database of Datum"):
+    with pytest.raises(DataError, match="holds no image; is this a database of Datum"):
         open_layer(source="datum")
 
 
 @pytest.mark.parametrize(
     ("transform", "sampler", "message"),
     [
-        ("", "batch_sampler { }", "batch_sampler makes pictures of many sizes"),
+        ("", "batch_sampler { }", "batch_sampler makes images of many sizes"),
         ("crop_size: 4", "batch_sampler { sampler { min_scale: 0 } }", "above 0 and at most 1"),
         ("crop_size: 4", "batch_sampler { sampler { max_aspect_ratio: 0.5 } }", "must be in order"),
-        ("expand_param { max_expand_ratio: 2 }", "", "expand_param makes pictures of many sizes"),
+        ("expand_param { max_expand_ratio: 2 }", "", "expand_param makes images of many sizes"),
     ],
 )
 def test_fields_that_cannot_be_are_refused(transform, sampler, message, open_layer):

@@ -48,15 +48,17 @@ class TestSmoothL1:
 
         check_gradients(self.text(sigma), X, Y, *given, step=1e-5, threshold=1e-4, device=backend)
 
-    def test_weights_count_as_constants(self, backend):
-        one = make_layer(self.text(), [X, Y, X, Y], device=backend)
+    def test_gradients_of_weights_are_asked_for_in_vain(self):
+        wanted = [True, True, True, True]
+        flags = "propagate_down: true " * 4
+        one = make_layer(f"{self.text()} {flags}", [X, Y, self.INSIDE, self.OUTSIDE])
         one.forward()
 
-        gradients = one.backward(1.0, propagate_down=[True] * 4)
+        *gradients, inside, outside = one.backward(1, propagate_down=wanted)
 
-        assert gradients[0].any()
-        assert not gradients[2].any()
-        assert not gradients[3].any()
+        assert all(gradient.any() for gradient in gradients)
+        assert not inside.any()
+        assert not outside.any()
 
     def test_other_counts_are_refused(self):
         with pytest.raises(ShapeError, match="differ in count: 24 and 18"):

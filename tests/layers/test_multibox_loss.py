@@ -12,7 +12,7 @@ CLASSES = 3
 PRIOR = np.array([[0, 0, 0.4, 0.4], [0.1, 0.1, 0.5, 0.5], [0.5, 0.5, 0.9, 0.9], [0.6, 0, 1, 0.4]])
 VARIANCE = np.tile([0.1, 0.1, 0.2, 0.2], (4, 1))
 PRIORS = np.stack([PRIOR, VARIANCE]).reshape(1, 2, -1)
-# picture, class, instance, box, difficult
+# image, class, instance, box, difficult
 OBJECTS = np.array(
     [
         [0, 1, 0, 0, 0, 0.4, 0.5, 0],
@@ -71,9 +71,9 @@ BOXES = [OBJECTS[0, 0, i, 3:7] for i in range(3)]
 
 
 class TestValues:
-    """Priors 0 and 2 have the objects of the first picture, prior 1 that of the second."""
+    """Priors 0 and 2 have the objects of the first image, prior 1 that of the second."""
 
-    MATCHED = ((0, 0, 0, 1), (0, 2, 1, 2), (1, 1, 2, 1))  # picture, prior, object, class
+    MATCHED = ((0, 0, 0, 1), (0, 2, 1, 2), (1, 1, 2, 1))  # image, prior, object, class
 
     def of_boxes(self, code="CORNER", one=smooth):
         return sum(
@@ -315,12 +315,13 @@ def test_gradients(fields, backend):
     )
 
 
-def test_labels_and_priors_count_as_constants(backend):
-    one = make_layer(text(), [LOCATION, SCORES, PRIORS, OBJECTS], device=backend)
+def test_whoever_asks_for_gradients_of_labels_and_priors_gets_none():
+    one = make_layer(text(), [LOCATION, SCORES, PRIORS, OBJECTS])
     one.forward()
 
     gradients = one.backward(1.0, propagate_down=[True] * 4)
 
+    assert gradients[0].any()
     assert not gradients[2].any()
     assert not gradients[3].any()
 
@@ -365,9 +366,9 @@ def test_bottoms_that_do_not_fit_are_refused(index, shape, message):
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
-        (1, 0, "object 1 is of class 0 in picture 0"),
+        (1, 0, "object 1 is of class 0 in image 0"),
         (1, 3, "one of the 3 classes besides the background, 0"),
-        (0, 2, "in picture 2; it must be .* in one of the 2 pictures"),
+        (0, 2, "in image 2; it must be .* in one of the 2 images"),
     ],
 )
 def test_objects_that_cannot_be_are_refused(column, value, message):

@@ -121,14 +121,15 @@ class TestROIPooling:
         with pytest.raises(ShapeError, match=r"needs a map \(N, C, H, W\) and regions \(R, 5\)"):
             make_layer(self.text(), bottoms)
 
-    def test_regions_count_as_constants(self, backend):
-        one = make_layer(self.text(), [np.zeros((N, 1, H, W)), ROIS], device=backend)
-        [y] = one.forward()
+    def test_a_gradient_of_regions_is_asked_for_in_vain(self):
+        text = self.text(more="propagate_down: [true, true]")
+        one = make_layer(text, [np.zeros((N, 1, H, W)), ROIS])
+        one.forward()
 
-        gradients = one.backward(np.ones_like(y), propagate_down=[True, True])
+        [dx, nothing] = one.backward(np.ones_like(one.top[0].data), propagate_down=[True, True])
 
-        assert gradients[0].any()
-        assert not gradients[1].any()
+        assert dx.any()
+        assert not nothing.any()
 
     def test_in_place_is_refused(self):
         more = 'bottom: "x" bottom: "r" top: "x"'

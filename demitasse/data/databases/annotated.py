@@ -1,4 +1,4 @@
-"""AnnotatedDatum: a picture and the objects in it, in a database.
+"""AnnotatedDatum: an image and the objects in it, in a database.
 
 Source: SSD (weiliu89/caffe), ``AnnotatedDatum`` in ``src/caffe/proto/caffe.proto``.
 """
@@ -18,24 +18,24 @@ from demitasse.proto import AnnotatedDatum, Datum
 __all__ = ["COLUMNS", "annotated_datum", "objects_in", "write_annotations"]
 
 COLUMNS = ("label", "instance", "xmin", "ymin", "xmax", "ymax", "difficult")
-"""What a row says about an object: its class, its number, its box in units of the picture."""
+"""What a row says about an object: its class, its number, its box in units of the image."""
 
 
 def annotated_datum(
-    picture: np.ndarray | Datum, objects: Sequence[Sequence[float]]
+    image: np.ndarray | Datum, objects: Sequence[Sequence[float]]
 ) -> AnnotatedDatum:
     """Return a record with boxes, as SSD's tools write it: by class, in ascending order.
 
     Args:
-        picture: Pixels (C, H, W), blue first, or a record that holds an encoded picture.
-        objects: Rows of class, xmin, ymin, xmax and ymax, in units of the picture, and, if there
+        image: Pixels (C, H, W), blue first, or a record that holds an encoded image.
+        objects: Rows of class, xmin, ymin, xmax and ymax, in units of the image, and, if there
             is a sixth number, whether it is difficult. Shape: (G, 5) or (G, 6).
 
     Raises:
         ShapeError: Rows or pixels have another shape.
-        DataError: A box is not inside the picture, or the wrong way round.
+        DataError: A box is not inside the image, or the wrong way round.
     """
-    datum = picture if isinstance(picture, Datum) else array_to_datum(picture)
+    datum = image if isinstance(image, Datum) else array_to_datum(image)
     record = AnnotatedDatum(datum=datum, type="BBOX")
     rows = np.asarray(objects, np.float64)
     if len(rows) and (rows.ndim != 2 or rows.shape[1] not in {5, 6}):
@@ -71,7 +71,7 @@ def write_annotations(
     *,
     overwrite: bool = False,
 ) -> int:
-    """Write pictures and their objects as an LMDB, with the keys 00000000, 00000001, ...
+    """Write images and their objects as an LMDB, with the keys 00000000, 00000001, ...
 
     Args:
         path: The folder to make.
@@ -87,7 +87,7 @@ def write_annotations(
             written.
     """
     numbered = (
-        (b"%08d" % number, annotated_datum(picture, objects))
-        for number, (picture, objects) in enumerate(records)
+        (b"%08d" % number, annotated_datum(image, objects))
+        for number, (image, objects) in enumerate(records)
     )
     return write_lmdb(path, numbered, overwrite=overwrite)

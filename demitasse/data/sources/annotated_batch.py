@@ -39,7 +39,7 @@ class Scene(NamedTuple):
 
 
 class AnnotatedMaker:
-    """Makes data (N, C, h, w), and objects (1, 1, G, 8) of all pictures or labels (N,).
+    """Makes data (N, C, h, w), and objects (1, 1, G, 8) of all images or labels (N,).
 
     A row is: place in the batch, class, instance, xmin, ymin, xmax, ymax, difficult. Without any
     object there is one row of -1.
@@ -47,7 +47,7 @@ class AnnotatedMaker:
     Args:
         augmenter: What is done to each record before cropping.
         transformer: What is done then.
-        keeping: Which objects stay when a part of their picture is shown.
+        keeping: Which objects stay when a part of their image is shown.
         random: Random words by record, for the augmenter.
         labels: Whether objects are wanted.
         boxes: Whether records have boxes even if they do not say so.
@@ -115,7 +115,7 @@ class AnnotatedMaker:
             message = "the record is damaged: it does not hold an AnnotatedDatum"
             raise DataError(message) from None
         if not record.HasField("datum"):
-            message = "the record holds no picture; is this a database of Datum, for a Data layer?"
+            message = "the record holds no image; is this a database of Datum, for a Data layer?"
             raise DataError(message)
         image = datum_to_array(record.datum, self._transformer.color)
         image, rows = self._augmenter(image, objects_in(record), self._random(number, 1)[0])

@@ -1,7 +1,7 @@
-"""What becomes of the boxes of a picture when another part of it is shown.
+"""What becomes of the boxes of an image when another part of it is shown.
 
-A region is (xmin, ymin, xmax, ymax) of the new picture, in units of the old one; it may reach
-beyond it. Boxes are in units of their picture.
+A region is (xmin, ymin, xmax, ymax) of the new image, in units of the old one; it may reach
+beyond it. Boxes are in units of their image.
 
 Source: SSD (weiliu89/caffe), ``ProjectBBox`` and ``MeetEmitConstraint`` in
 ``src/caffe/util/bbox_util.cpp``.
@@ -20,7 +20,7 @@ __all__ = ["BOX", "WHOLE", "Keeping", "Region", "coverage", "mirrored"]
 Region = tuple[float, float, float, float]
 
 WHOLE: Region = (0.0, 0.0, 1.0, 1.0)
-"""The region of a picture that shows what it showed before."""
+"""The region of an image that shows what it showed before."""
 
 BOX = slice(2, 6)
 """Where the box is in a row of ``demitasse.data.databases.annotated``."""
@@ -28,7 +28,7 @@ BOX = slice(2, 6)
 
 @dataclass(frozen=True)
 class Keeping:
-    """Which objects stay when a part of their picture is shown.
+    """Which objects stay when a part of their image is shown.
 
     Attributes:
         emit: "CENTER" (those whose centre is shown), "MIN_OVERLAP" (those of which more than
@@ -45,7 +45,7 @@ class Keeping:
         return cls(EmitConstraint.EmitType.Name(param.emit_type), param.emit_overlap)
 
     def project(self, rows: np.ndarray, region: Region) -> np.ndarray:
-        """Return the objects that stay, their boxes cut off at the edges of the new picture.
+        """Return the objects that stay, their boxes cut off at the edges of the new image.
 
         Shapes: (G, 7) -> (kept, 7).
         """
@@ -68,7 +68,7 @@ class Keeping:
 
 
 def mirrored(rows: np.ndarray) -> np.ndarray:
-    """Return the objects of a picture that is turned left to right. Shapes: (G, 7) -> the same."""
+    """Return the objects of an image that is turned left to right. Shapes: (G, 7) -> the same."""
     turned = rows.copy()
     turned[:, 2], turned[:, 4] = 1 - rows[:, 4], 1 - rows[:, 2]
     return turned

@@ -30,7 +30,7 @@ class Assignment:
         code: The box, in the code; 0 where there is none. Shape: (N, P, L, 4).
         scale: What a prediction is multiplied by to be compared with it. Shape: (N, P, L, 4).
         kinds: 1 for the class, 0 for the others. Shape: (N, P, C).
-        some: Which pictures have objects. Shape: (N,), bool.
+        some: Which images have objects. Shape: (N,), bool.
     """
 
     found: np.ndarray
@@ -53,7 +53,7 @@ class Assigner:
         threshold: See ``match``.
         inside: See ``match``.
         by_prediction: Whether predicted boxes are matched, and not the priors.
-        inside_only: Whether corners that lie beyond the picture want nothing.
+        inside_only: Whether corners that lie beyond the image want nothing.
         agnostic: Whether all objects are of the class after the background.
         several: Whether a prior may have several classes.
     """
@@ -77,10 +77,10 @@ class Assigner:
     def __call__(
         self, objects: Sequence[Objects], location: np.ndarray, prior: np.ndarray
     ) -> Assignment:
-        """Match the priors of each picture.
+        """Match the priors of each image.
 
         Args:
-            objects: Those of each picture; N.
+            objects: Those of each image; N.
             location: Predictions, looked at only ``by_prediction``. Shape: (N, P, L, 4).
             prior: Boxes and variances. Shape: (2, P, 4).
 
@@ -104,22 +104,22 @@ class Assigner:
             matched = np.broadcast_to(prior[0][:, None, :], location.shape)
         if self.code.variance_in_target:
             made.scale[...] /= prior[1][:, None, :]
-        for picture, some in enumerate(objects):
-            self._match(some, matched[picture], made, picture)
+        for image, some in enumerate(objects):
+            self._match(some, matched[image], made, image)
             for kind in range(kinds_of_box):
-                rows = np.flatnonzero(made.found[picture, kind] >= 0)
-                number = made.found[picture, kind, rows]
+                rows = np.flatnonzero(made.found[image, kind] >= 0)
+                number = made.found[image, kind, rows]
                 wanted = self.code.encode(some.boxes[number], prior[0][rows], prior[1][rows])
-                made.code[picture, rows, kind] = wanted * made.scale[picture, rows, kind]
-                self._name(made.kinds[picture], rows, some.labels[number])
+                made.code[image, rows, kind] = wanted * made.scale[image, rows, kind]
+                self._name(made.kinds[image], rows, some.labels[number])
         if self.inside_only:
             outside = (matched < 0) | (matched > 1)
             made.code[outside] = made.scale[outside] = 0
         return made
 
-    def _match(self, objects: Objects, boxes: np.ndarray, made: Assignment, picture: int) -> None:
-        """Find the objects of the boxes of one picture. Shapes: boxes (P, L, 4)."""
-        found, most = made.found[picture], made.most[picture]
+    def _match(self, objects: Objects, boxes: np.ndarray, made: Assignment, image: int) -> None:
+        """Find the objects of the boxes of one image. Shapes: boxes (P, L, 4)."""
+        found, most = made.found[image], made.most[image]
         if self.shared or not self.by_prediction:
             one, overlap = match(objects.boxes, boxes[:, 0], self.threshold, inside=self.inside)
             found[...], most[...] = one, overlap

@@ -37,7 +37,7 @@ def match(
         objects: Shape: (G, 4).
         boxes: Shape: (P, 4).
         threshold: The overlap from which a box is given its best object; None for no more boxes.
-        inside: Whether boxes that reach beyond the picture are ignored.
+        inside: Whether boxes that reach beyond the image are ignored.
 
     Returns:
         The object of each box, UNMATCHED or IGNORED, and the overlap with it, or for unmatched
@@ -91,7 +91,7 @@ class Nms:
 
 @dataclass(frozen=True)
 class Mining:
-    """Which priors of a picture count.
+    """Which priors of an image count.
 
     Attributes:
         hard: Whether the ``count`` of greatest loss among all do, or else the matched ones, and of

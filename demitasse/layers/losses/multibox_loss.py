@@ -38,7 +38,7 @@ class MultiBoxLoss(LossLayer):
     Matching and mining work on the host; the losses themselves do not. ``loss_param`` says what the
     sum is divided by: VALID, the default, is the number of matches, FULL all priors. Where
     ``propagate_down`` of a prediction is false, its part of the loss is left out. Labels and priors
-    count as constants. As in SSD, a picture without objects is not mined.
+    have no gradient, even where ``propagate_down`` asks for it. As in SSD, an image without objects is not mined.
 
     Otherwise than in SSD, an unmatched prior is a yes for the background with LOGISTIC and NONE,
     too, and suppression that does not say ``top_k`` looks at all boxes. Not compared with the
@@ -52,12 +52,12 @@ class MultiBoxLoss(LossLayer):
         ConfigError: A field has a value it cannot have, or mining is asked for without
             ``share_location``.
         ShapeError: The bottoms do not belong together.
-        NetError: An object's class or picture is not there, or a box is empty.
+        NetError: An object's class or image is not there, or a box is empty.
     """
 
     bottoms = Exactly(4)
     differentiable = (0, 1)
-    given = (2, 3)
+    refuses_gradients = False  # as SSD's, it does not look who asks for those of the others
     dynamic_shapes = True  # matches are looked at on the host
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
@@ -83,7 +83,7 @@ class MultiBoxLoss(LossLayer):
             if blob.count != n * priors * width:
                 message = (
                     f"bottom {blob.name!r} {blob.shape} must hold {width} values for each of the "
-                    f"{priors} priors of each picture of {location.name!r} {location.shape}"
+                    f"{priors} priors of each image of {location.name!r} {location.shape}"
                 )
                 raise ShapeError(message)
         if objects.count % COLUMNS:

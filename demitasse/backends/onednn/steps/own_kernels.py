@@ -73,7 +73,7 @@ class ConvKernels:
     def forward(
         self, operands: ConvOperands, pool: ops.Pool | None
     ) -> WinogradCall | DirectCall | None:
-        """Return the forward pass, and perhaps MAX pooling behind it."""
+        """Return the forward pass, and perhaps MAX pooling after it."""
         if self.tiling is not None:
             return self._tiled(self.tiling, operands, pool)
         return self._direct(operands, pool)

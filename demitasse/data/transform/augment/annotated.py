@@ -1,4 +1,4 @@
-"""What SSD's fields do to a picture and the objects in it.
+"""What SSD's fields do to an image and the objects in it.
 
 First ``distort_param`` and ``expand_param``, then ``batch_sampler`` cuts a part out, then
 ``resize_param`` and ``noise_param``.
@@ -28,15 +28,15 @@ __all__ = ["AnnotatedAugmenter"]
 
 
 class AnnotatedAugmenter:
-    """Changes pictures and where their objects are.
+    """Changes images and where their objects are.
 
     Args:
         param: The layer's ``transform_param``; ``emit_constraint`` is not looked at.
         samplers: Its ``batch_sampler``.
-        keeping: Which objects stay when a part of their picture is shown.
+        keeping: Which objects stay when a part of their image is shown.
 
     Raises:
-        ConfigError: A field has a value that cannot be used, or the pictures would come out in
+        ConfigError: A field has a value that cannot be used, or the images would come out in
             sizes that do not fit what follows.
     """
 
@@ -52,7 +52,7 @@ class AnnotatedAugmenter:
         resized = [step for step in steps if isinstance(step, Resize) and step.to_one_size]
         if self._sample and not (resized or param.crop_size or param.crop_h):
             message = (
-                "batch_sampler makes pictures of many sizes; add a resize_param to one size, or "
+                "batch_sampler makes images of many sizes; add a resize_param to one size, or "
                 "crop_size"
             )
             raise ConfigError(message)
@@ -60,7 +60,7 @@ class AnnotatedAugmenter:
     def __call__(
         self, image: np.ndarray, rows: np.ndarray, words: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return a picture and its objects changed.
+        """Return an image and its objects changed.
 
         Args:
             image: Shape: (C, H, W).
@@ -68,7 +68,7 @@ class AnnotatedAugmenter:
             words: The record's random words. Shape: (24,), uint32.
 
         Raises:
-            ShapeError: There is something to change, but this is no picture of bytes.
+            ShapeError: There is something to change, but this is no image of bytes.
         """
         if self._before or self._after:
             need_bytes(image)

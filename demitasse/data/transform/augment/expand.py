@@ -1,4 +1,4 @@
-"""``expand_param``: a larger canvas in the colour of the mean, the picture somewhere in it.
+"""``expand_param``: a larger canvas in the colour of the mean, the image somewhere in it.
 
 Not compared with the original.
 
@@ -21,14 +21,14 @@ __all__ = ["Expand"]
 
 
 class Expand:
-    """Puts pictures on a larger canvas.
+    """Puts images on a larger canvas.
 
     Args:
         param: How large, and how often.
         mean: Colour of the canvas: one value, one for each channel, or none for black.
 
     Raises:
-        ConfigError: The canvas would be smaller than the picture.
+        ConfigError: The canvas would be smaller than the image.
     """
 
     def __init__(self, param: ExpansionParameter, mean: Sequence[float]) -> None:
@@ -40,11 +40,11 @@ class Expand:
 
     @property
     def changes_size(self) -> bool:
-        """Whether pictures may become larger."""
+        """Whether images may become larger."""
         return self._probability > 0 and self._most - 1 >= 1e-2
 
     def __call__(self, image: np.ndarray, draws: Draws) -> np.ndarray:
-        """Return a picture on a canvas, or the same one.
+        """Return an image on a canvas, or the same one.
 
         Args:
             image: Shape: (C, H, W), uint8.
@@ -69,7 +69,7 @@ class Expand:
         return canvas
 
     def region(self, size: tuple[int, int], draws: Draws) -> Region:
-        """Return what the canvas shows, in units of a picture of that height and width."""
+        """Return what the canvas shows, in units of an image of that height and width."""
         if not self._happens(draws):
             return WHOLE
         H, W = size
@@ -80,7 +80,7 @@ class Expand:
         return self.changes_size and draws.happens(Choice.EXPAND, self._probability)
 
     def _canvas(self, H: int, W: int, draws: Draws) -> tuple[int, int, int, int]:
-        """Return height and width of the canvas, and where on it the picture begins: top, left."""
+        """Return height and width of the canvas, and where on it the image begins: top, left."""
         ratio = draws.between(Choice.EXPAND_RATIO, 1, self._most)
         height, width = int(H * ratio), int(W * ratio)
         top = int(draws.between(Choice.EXPAND_TOP, 0, height - H))

@@ -1,7 +1,7 @@
-"""``batch_sampler``: parts of a picture that show enough, or not too much, of an object.
+"""``batch_sampler``: parts of an image that show enough, or not too much, of an object.
 
 Every sampler draws parts until it has found ``max_sample`` that may be used, or has drawn
-``max_trials``; of all that were found one is cut out, and the whole picture if there are none.
+``max_trials``; of all that were found one is cut out, and the whole image if there are none.
 
 Not compared with the original.
 
@@ -26,7 +26,7 @@ DRAWN = 4
 
 
 class Sample:
-    """Draws a part of a picture.
+    """Draws a part of an image.
 
     Args:
         samplers: The layer's ``batch_sampler``.
@@ -45,7 +45,7 @@ class Sample:
         return bool(self._samplers)
 
     def region(self, boxes: np.ndarray, draws: Draws) -> Region:
-        """Return a part of a picture whose objects are in ``boxes``. Shapes: (G, 4)."""
+        """Return a part of an image whose objects are in ``boxes``. Shapes: (G, 4)."""
         found = []
         most = sum(one.max_trials for one in self._samplers)
         shares = draws.shares(Choice.SAMPLES, most * DRAWN).reshape(most, DRAWN)
@@ -61,7 +61,7 @@ class Sample:
 
 
 def cut(image: np.ndarray, region: Region) -> tuple[np.ndarray, Region]:
-    """Return a part of a picture in whole pixels, at least one, and which part that is.
+    """Return a part of an image in whole pixels, at least one, and which part that is.
 
     SSD rounds the pixels alike, but not the boxes.
 
@@ -76,7 +76,7 @@ def cut(image: np.ndarray, region: Region) -> tuple[np.ndarray, Region]:
 
 
 def _parts(sampler: Sampler, shares: np.ndarray) -> np.ndarray:
-    """Return parts of a picture. Shapes: shares (K, 4) from 0 to 1 -> (K, 4)."""
+    """Return parts of an image. Shapes: shares (K, 4) from 0 to 1 -> (K, 4)."""
     scale = sampler.min_scale + (sampler.max_scale - sampler.min_scale) * shares[:, 0]
     least, most = sampler.min_aspect_ratio, sampler.max_aspect_ratio
     aspect = np.clip(least + (most - least) * shares[:, 1], scale**2, scale**-2.0)
@@ -108,7 +108,8 @@ def _satisfies(constraint: SampleConstraint, parts: np.ndarray, boxes: np.ndarra
                 met[:, number] &= value >= getattr(constraint, low)
             if constraint.HasField(high):
                 met[:, number] &= value <= getattr(constraint, high)
-    return np.any(met, axis=1).astype(bool)
+    some: np.ndarray = np.logical_or.reduce(met, axis=1)
+    return some
 
 
 def _overlap(parts: np.ndarray, box: np.ndarray) -> np.ndarray:
