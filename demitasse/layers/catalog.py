@@ -23,6 +23,7 @@ _MODULES = {
     "crop": ("Crop",),
     "data": ("Data",),
     "deconvolution": ("Deconvolution",),
+    "detection_evaluate": ("DetectionEvaluate",),
     "detection_output": ("DetectionOutput",),
     "dropout": ("Dropout",),
     "dummy_data": ("DummyData",),

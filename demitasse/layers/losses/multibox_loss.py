@@ -38,7 +38,8 @@ class MultiBoxLoss(LossLayer):
     Matching and mining work on the host; the losses themselves do not. ``loss_param`` says what the
     sum is divided by: VALID, the default, is the number of matches, FULL all priors. Where
     ``propagate_down`` of a prediction is false, its part of the loss is left out. Labels and priors
-    have no gradient, even where ``propagate_down`` asks for it. As in SSD, an image without objects is not mined.
+    have no gradient, even where ``propagate_down`` asks for it. As in SSD, an image without objects
+    is not mined.
 
     Otherwise than in SSD, an unmatched prior is a yes for the background with LOGISTIC and NONE,
     too, and suppression that does not say ``top_k`` looks at all boxes. Not compared with the
