@@ -1,0 +1,74 @@
+"""BoxAnnotatorOHEM: of many regions, those that lose most are trained on.
+
+Source: R-FCN (daijifeng001/caffe-rfcn), ``src/caffe/layers/box_annotator_ohem_layer.cu``;
+Shrivastava et al., Training Region-based Object Detectors with Online Hard Example Mining.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from demitasse.errors import ShapeError
+from demitasse.layers.base import Blobs, Exactly, Layer, positive
+from demitasse.layers.registry import register
+
+__all__ = ["BoxAnnotatorOHEM"]
+
+
+@register("BoxAnnotatorOHEM")
+class BoxAnnotatorOHEM(Layer):
+    """Keep labels and weights of the ``roi_per_img`` regions of greatest loss in each image.
+
+    The other labels become ``ignore_label``, the other weights 0. Works on the host; no gradient
+    passes, as in R-FCN. Of equal losses the first counts. Not compared with the original, which
+    runs on GPUs only.
+
+    Shapes: bottoms regions (R, 5, *places): image, x1, y1, x2, y2; losses and labels (R, 1,
+    *places), weights (R, B, *places) -> labels and weights, like those bottoms. There may be no
+    places.
+
+    Raises:
+        ConfigError: ``roi_per_img`` is missing.
+        ShapeError: The bottoms do not belong together.
+    """
+
+    bottoms = Exactly(4)
+    tops = Exactly(2)
+    differentiable = ()
+    refuses_gradients = False
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del bottom, top
+        p = self.param.box_annotator_ohem_param
+        self.count = positive(p.roi_per_img, "box_annotator_ohem_param.roi_per_img")
+        self.ignored = p.ignore_label
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        regions, losses, labels, weights = bottom
+        r = regions.shape[0] if regions.num_axes > 1 else 0
+        places = regions.count_from(2) if regions.num_axes > 1 else 0
+        fits = regions.shape[1:2] == (5,) and losses.count == labels.count == r * places
+        if not fits or weights.num_axes < 2 or weights.count % max(r * places, 1):
+            message = (
+                "BoxAnnotatorOHEM needs regions (R, 5), losses and labels (R, 1), and weights "
+                f"(R, B), not {', '.join(str(blob.shape) for blob in bottom)}"
+            )
+            raise ShapeError(message)
+        top[0].reshape(labels.shape)
+        top[1].reshape(weights.shape)
+        self.sizes = (r, places)
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        r, places = self.sizes
+        image = bottom[0].cpu_data().reshape(r, 5, places)[:, 0].reshape(-1)
+        losses = bottom[1].cpu_data().reshape(-1)
+        chosen = np.zeros(r * places, bool)
+        order = np.argsort(-losses, kind="stable")
+        for number in np.unique(image):
+            chosen[order[image[order] == number][: self.count]] = True
+        labels = bottom[2].cpu_data()
+        weights = bottom[3].cpu_data().reshape(r, -1, places)
+        kept = np.where(chosen.reshape(r, 1, places), weights, 0)
+        ignored = np.where(chosen.reshape(labels.shape), labels, self.ignored)
+        top[0].mutable_cpu_data()[...] = ignored
+        top[1].mutable_cpu_data()[...] = kept.reshape(top[1].shape)
