@@ -443,6 +443,10 @@ GRADIENT_TABLE: Table = {
 MAP, IMAGE = np.zeros((2, 8, 3, 4)), np.zeros((2, 3, 60, 100))
 CORNERS = RNG.uniform(0, 0.6, (6, 2))
 PRIORS = np.stack([np.concatenate([CORNERS, CORNERS + 0.3], axis=1), np.full((6, 4), 0.1)])
+DETECTIONS = np.hstack(
+    [[[i, k, 0.9 - 0.1 * i] for i, k in ((0, 1), (0, 2), (1, 1))], OBJECTS[0, 0, :, 3:7]]
+)
+DETECTIONS = DETECTIONS[None, None]
 CONFIDENCES = RNG.dirichlet(np.ones(3), (2, 6)).reshape(2, -1)
 
 OTHERS_TABLE: Table = {
@@ -478,6 +482,28 @@ OTHERS_TABLE: Table = {
         (
             "detection_output_param { num_classes: 3 nms_param { nms_threshold: 0.4 } }",
             [apart(2, 24), CONFIDENCES, PRIORS.reshape(1, 2, -1)],
+        )
+    ],
+    "DetectionEvaluate": [
+        ("detection_evaluate_param { num_classes: 3 }", [DETECTIONS, OBJECTS]),
+        (
+            "detection_evaluate_param { num_classes: 3 evaluate_difficult_gt: false "
+            "overlap_threshold: 0.3 }",
+            [DETECTIONS, OBJECTS],
+        ),
+    ],
+    "Proposal": [
+        (
+            f"{tops} proposal_param {{ feat_stride: 4 base_size: 4 ratio: 1 scale: 1 scale: 2 "
+            "min_size: 3 nms_thresh: 0.4 }",
+            [apart(2, 4, 3, 3), apart(2, 8, 3, 3) / 3, [[12, 12, 1], [10, 12, 1.5]]],
+        )
+        for tops in ('top: "a"', 'top: "a" top: "b"')
+    ],
+    "BoxAnnotatorOHEM": [
+        (
+            'top: "a" top: "b" box_annotator_ohem_param { roi_per_img: 1 }',
+            [REGIONS, [[0.2], [0.5]], [[1], [2]], apart(2, 8)],
         )
     ],
 }
