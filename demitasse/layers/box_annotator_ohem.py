@@ -6,10 +6,9 @@ Shrivastava et al., Training Region-based Object Detectors with Online Hard Exam
 
 from __future__ import annotations
 
-import numpy as np
-
 from demitasse.errors import ShapeError
 from demitasse.layers.base import Blobs, Exactly, Layer, positive
+from demitasse.layers.detection.mining import hardest
 from demitasse.layers.registry import register
 
 __all__ = ["BoxAnnotatorOHEM"]
@@ -61,14 +60,9 @@ class BoxAnnotatorOHEM(Layer):
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         r, places = self.sizes
         image = bottom[0].cpu_data().reshape(r, 5, places)[:, 0].reshape(-1)
-        losses = bottom[1].cpu_data().reshape(-1)
-        chosen = np.zeros(r * places, bool)
-        order = np.argsort(-losses, kind="stable")
-        for number in np.unique(image):
-            chosen[order[image[order] == number][: self.count]] = True
-        labels = bottom[2].cpu_data()
-        weights = bottom[3].cpu_data().reshape(r, -1, places)
-        kept = np.where(chosen.reshape(r, 1, places), weights, 0)
-        ignored = np.where(chosen.reshape(labels.shape), labels, self.ignored)
-        top[0].mutable_cpu_data()[...] = ignored
-        top[1].mutable_cpu_data()[...] = kept.reshape(top[1].shape)
+        left = ~hardest(image, bottom[1].cpu_data().reshape(-1), self.count)
+        labels, weights = top[0].mutable_cpu_data(), top[1].mutable_cpu_data()
+        labels[...] = bottom[2].cpu_data()
+        labels.reshape(-1)[left] = self.ignored
+        weights[...] = bottom[3].cpu_data()
+        weights.reshape(r, -1, places).transpose(0, 2, 1)[left.reshape(r, places)] = 0

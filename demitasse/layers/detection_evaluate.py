@@ -6,8 +6,7 @@ Source: SSD (weiliu89/caffe), ``src/caffe/layers/detection_evaluate_layer.cpp``.
 from __future__ import annotations
 
 from pathlib import Path
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from demitasse.errors import ConfigError, DataError, ShapeError
 from demitasse.layers.base import Blobs, Exactly, Layer, positive
@@ -15,6 +14,9 @@ from demitasse.layers.detection.judgement import Judge, in_pixels
 from demitasse.layers.detection.truth import COLUMNS, objects_of
 from demitasse.layers.registry import register
 from demitasse.paths import resolve
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = ["DetectionEvaluate"]
 

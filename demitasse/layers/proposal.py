@@ -6,12 +6,10 @@ OpenVINO's and caffe-windows' ``ProposalParameter``.
 
 from __future__ import annotations
 
-import numpy as np
-
 from demitasse.errors import ConfigError, ShapeError
 from demitasse.layers.base import Between, Blobs, Exactly, Layer, positive
-from demitasse.layers.detection.anchors import anchors, moved, spread
-from demitasse.layers.detection.boxes import suppress
+from demitasse.layers.detection.anchors import anchors
+from demitasse.layers.detection.proposals import Proposer
 from demitasse.layers.registry import register
 
 __all__ = ["Proposal"]
@@ -46,7 +44,7 @@ class Proposal(Layer):
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         del bottom, top
         p = self.param.proposal_param
-        self.stride = positive(p.feat_stride, "proposal_param.feat_stride")
+        stride = positive(p.feat_stride, "proposal_param.feat_stride")
         base = positive(p.base_size, "proposal_param.base_size")
         ratios, scales = p.ratio or RATIOS, p.scale or SCALES
         if min(*ratios, *scales) <= 0:
@@ -55,11 +53,18 @@ class Proposal(Layer):
                 f"{list(scales)}"
             )
             raise ConfigError(message)
-        self.anchors = anchors(base, ratios, scales)
+        self.proposer = Proposer(
+            anchors=anchors(base, ratios, scales),
+            stride=stride,
+            least=p.min_size,
+            looked_at=p.pre_nms_topn,
+            keep=p.post_nms_topn,
+            overlap=p.nms_thresh,
+        )
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         scores, boxes, images = bottom
-        count = len(self.anchors)
+        count = len(self.proposer.anchors)
         n, _, *cells = scores.shape if scores.num_axes == 4 else (0, 0)
         fits = scores.shape == (n, 2 * count, *cells) and boxes.shape == (n, 4 * count, *cells)
         if not fits or images.count != 3 * n:
@@ -74,44 +79,9 @@ class Proposal(Layer):
                 blob.reshape((1, width))
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
-        count = len(self.anchors)
-        scores = bottom[0].cpu_data()[:, count:].transpose(0, 2, 3, 1)  # (N, H, W, A)
-        n, *cells = scores.shape[:3]
-        deltas = bottom[1].cpu_data().transpose(0, 2, 3, 1).reshape(*scores.shape, 4)
-        images = bottom[2].cpu_data().reshape(n, 3)
-        placed = spread(self.anchors, (cells[0], cells[1]), self.stride).astype(deltas.dtype)
-        with np.errstate(over="ignore"):
-            boxes = moved(placed, deltas)
-        found = [
-            self._choose(boxes[i].reshape(-1, 4), scores[i].reshape(-1), images[i])
-            for i in range(n)
-        ]
-        regions = np.concatenate(
-            [np.insert(kept, 0, i, axis=1) for i, (kept, _) in enumerate(found)]
+        regions, scores = self.proposer(
+            bottom[0].cpu_data(), bottom[1].cpu_data(), bottom[2].cpu_data().reshape(-1, 3)
         )
-        top[0].reshape(regions.shape)
-        top[0].mutable_cpu_data()[...] = regions
-        if len(top) > 1:
-            best = np.concatenate([score for _, score in found])
-            top[1].reshape((len(best), 1))
-            top[1].mutable_cpu_data()[...] = best[:, None]
-
-    def _choose(
-        self, boxes: np.ndarray, scores: np.ndarray, image: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the regions of an image and their scores, the best first.
-
-        Args:
-            boxes: Shape: (K, 4).
-            scores: Shape: (K,).
-            image: Height, width and scale.
-        """
-        p, (height, width, scale) = self.param.proposal_param, image.tolist()
-        boxes = np.clip(boxes, 0, np.array([width - 1, height - 1] * 2, boxes.dtype))
-        large = (boxes[:, 2:] - boxes[:, :2] + 1 >= p.min_size * scale).all(axis=1)
-        candidates = np.flatnonzero(large)
-        order = candidates[np.argsort(-scores[candidates], kind="stable")]
-        order = order[: p.pre_nms_topn or None]
-        ends = boxes[order] + np.array([0, 0, 1, 1], boxes.dtype)  # behind the last pixels
-        order = order[suppress(ends, p.nms_thresh)][: p.post_nms_topn or None]
-        return boxes[order], scores[order]
+        for blob, values in zip(top, (regions, scores), strict=False):
+            blob.reshape(values.shape)
+            blob.mutable_cpu_data()[...] = values

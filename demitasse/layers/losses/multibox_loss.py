@@ -9,8 +9,7 @@ Source: SSD (weiliu89/caffe), ``src/caffe/layers/multibox_loss_layer.cpp``.
 from __future__ import annotations
 
 from collections.abc import Iterator
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.losses import loss_divisor
@@ -18,7 +17,7 @@ from demitasse.errors import ConfigError, ShapeError
 from demitasse.layers.base import Blobs, Exactly, positive
 from demitasse.layers.detection.assignment import Assigner, Assignment
 from demitasse.layers.detection.coding import BoxCode
-from demitasse.layers.detection.matching import Mining, Nms
+from demitasse.layers.detection.mining import Mining, Nms, all_count
 from demitasse.layers.detection.truth import COLUMNS, objects_of
 from demitasse.layers.helpers.floors import FLT_MIN
 from demitasse.layers.losses.base import LossLayer
@@ -27,6 +26,9 @@ from demitasse.layers.registry import register
 from demitasse.layers.sigmoid import sigmoid
 from demitasse.layers.softmax import softmax
 from demitasse.proto import MultiBoxLossParameter, PriorBoxParameter
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = ["MultiBoxLoss"]
 
@@ -105,7 +107,7 @@ class MultiBoxLoss(LossLayer):
         of_box = xp.sum(each, axis=3)  # (N, P, L)
         of_class = self._losses_of_classes(bottom)  # (N, P)
         matched, counted = self._choose(made, of_box, of_class, bottom)
-        self.matches = int(np.count_nonzero(matched))
+        self.matches = int(matched.sum())
         self.matched, self.counted = self._put(matched), self._put(counted)
         parts = (
             xp.sum(xp.where(chosen > 0, each, 0.0))
@@ -161,22 +163,13 @@ class MultiBoxLoss(LossLayer):
         self, made: Assignment, of_box: Array, of_class: Array, bottom: Blobs
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return which priors count for their boxes (N, P, L) and for their classes (N, P)."""
-        matched = np.ascontiguousarray((made.found >= 0).transpose(0, 2, 1))
         if self.mining is None:
-            return matched, np.ones(self.sizes, bool)
-        losses = self.device.backend.to_host(of_class)
-        if self.mining.hard:
-            losses = losses + np.where(matched, self.device.backend.to_host(of_box), 0)[:, :, 0]
-        prior = self._priors(bottom)
-        counted = np.zeros(self.sizes, bool)
-        boxes = np.broadcast_to(prior[0], (self.sizes[0], *prior[0].shape))
+            return all_count(made)
+        to_host = self.device.backend.to_host
+        boxes = self._priors(bottom)[0]
         if self.mining.nms and not self.param.multibox_loss_param.use_prior_for_nms:
-            boxes = self.assign.boxes(self._predicted(bottom), prior)[:, :, 0]
-        for i in np.flatnonzero(made.some):
-            found, most = made.found[i, 0], made.most[i, 0]
-            yes, no = self.mining.choose(found, most, losses[i], boxes[i])
-            matched[i, :, 0], counted[i] = yes, yes | no
-        return matched, counted
+            boxes = self.assign.boxes(self._predicted(bottom), self._priors(bottom))[:, :, 0]
+        return self.mining(made, to_host(of_box), to_host(of_class), boxes)
 
     def _predicted(self, bottom: Blobs) -> np.ndarray:
         n, priors = self.sizes
