@@ -2743,12 +2743,14 @@ class InterpParameter(Message):
     SHRINK_FACTOR_FIELD_NUMBER: Final = 4
     PAD_BEG_FIELD_NUMBER: Final = 5
     PAD_END_FIELD_NUMBER: Final = 6
+    USE_BLOB_SIZE_FIELD_NUMBER: Final = 5001
     height: int
     width: int
     zoom_factor: int
     shrink_factor: int
     pad_beg: int
     pad_end: int
+    use_blob_size: bool
     def __init__(
         self,
         *,
@@ -2758,6 +2760,7 @@ class InterpParameter(Message):
         shrink_factor: int | None = ...,
         pad_beg: int | None = ...,
         pad_end: int | None = ...,
+        use_blob_size: bool | None = ...,
     ) -> None: ...
 
 class UpsampleParameter(Message):

@@ -122,6 +122,7 @@ GRADIENT_TABLE: Table = {
     "Interp": [
         ("interp_param { height: 3 width: 7 }", [IMAGE]),
         ("interp_param { zoom_factor: 2 pad_beg: -1 pad_end: -1 }", [IMAGE]),
+        ("interp_param { use_blob_size: true }", [IMAGE, np.zeros((1, 1, 7, 2))]),
         ("interp_param { shrink_factor: 2 }", [IMAGE]),
         ("interp_param { shrink_factor: 2 zoom_factor: 3 }", [IMAGE]),
     ],
@@ -426,15 +427,30 @@ GRADIENT_TABLE: Table = {
     ],
     "MultiBoxLoss": [
         (
-            f"multibox_loss_param {{ num_classes: 3 {fields} }}",
+            f"multibox_loss_param {{ num_classes: 3 {fields} }} loss_param {{ {divisor} }}",
             [LOCATIONS, BOX_SCORES, BOX_PRIORS, OBJECTS],
         )
-        for fields in (
-            "",
-            "code_type: CENTER_SIZE loc_weight: 2 match_type: BIPARTITE",
-            "code_type: CORNER_SIZE loc_loss_type: L2 encode_variance_in_target: true",
-            "conf_loss_type: LOGISTIC mining_type: NONE",
-            "mining_type: HARD_EXAMPLE sample_size: 4",
+        for fields, divisor in (
+            ("", ""),
+            ("code_type: CENTER_SIZE loc_weight: 2 match_type: BIPARTITE", "normalization: FULL"),
+            ("code_type: CORNER_SIZE loc_loss_type: L2 encode_variance_in_target: true", ""),
+            ("conf_loss_type: LOGISTIC mining_type: NONE", "normalization: BATCH_SIZE"),
+            ("mining_type: HARD_EXAMPLE sample_size: 4", "normalization: NONE"),
+            (
+                "overlap_threshold: 0.4 do_neg_mining: true neg_pos_ratio: 1 neg_overlap: 0.4",
+                "normalize: true",
+            ),
+            ("background_label_id: 0 use_difficult_gt: false", "normalize: false"),
+            ("use_prior_for_matching: false nms_param { nms_threshold: 0.4 }", ""),
+            ("use_prior_for_nms: true nms_param { nms_threshold: 0.4 top_k: 3 }", ""),
+            ("ignore_cross_boundary_bbox: true map_object_to_agnostic: true", ""),
+            ("bp_inside: true", ""),
+        )
+    ]
+    + [
+        (
+            "multibox_loss_param { num_classes: 3 share_location: false mining_type: NONE }",
+            [np.repeat(LOCATIONS, 3, axis=1), BOX_SCORES, BOX_PRIORS, OBJECTS],
         )
     ],
 }

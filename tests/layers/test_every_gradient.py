@@ -33,13 +33,14 @@ NO_GRADIENT_IN = {
     "Im2col.bias_filler": "of no meaning here",
     "MVN.eps": "not in the derivative, as in Caffe",
     "BatchNorm.use_global_stats=True": "test_batch_norm.py, with averages that are not 0",
+    "MultiBoxLoss.ignore_label": "of no meaning here",
     "InfogainLoss.source": "test_losses.py, from a file",
     "InfogainLoss.normalize": "refused",
 }
 """Fields, values and types' fields that have no case here, and why."""
 NO_GRADIENT_IN |= {
     f"{name}.{field}": "refused, but in SoftmaxWithLoss"
-    for name in ("FocalLoss", "InfogainLoss", "SigmoidCrossEntropyLoss")
+    for name in ("FocalLoss", "InfogainLoss", "MultiBoxLoss", "SigmoidCrossEntropyLoss")
     for field in ("label_smoothing", "weight_by_label_freqs", "class_weighting")
 }
 

@@ -110,6 +110,19 @@ class TestReorg:
 
 
 class TestInterp:
+    def test_the_size_may_be_that_of_another_blob(self, backend):
+        x, like = RNG.normal(size=(2, 3, 4, 5)), np.zeros((1, 1, 7, 3))
+        one = make_layer(self.text("use_blob_size: true"), [x, like], device=backend)
+
+        [y] = one.forward()
+
+        np.testing.assert_allclose(y, self.loop(x, 7, 3), rtol=1e-6)
+
+    def test_another_blob_is_there_for_its_size_only(self):
+        for fields, count in (("use_blob_size: true", 1), ("zoom_factor: 2", 2)):
+            with pytest.raises(NetError, match="use_blob_size, and only then"):
+                make_layer(self.text(fields), [np.zeros((1, 1, 4, 5))] * count)
+
     @staticmethod
     def text(fields, more=""):
         return f'type: "Interp" interp_param {{ {fields} }} {more}'
