@@ -1139,6 +1139,7 @@ class TransformationParameter(Message):
     RESIZE_PARAM_FIELD_NUMBER: Final = 8
     NOISE_PARAM_FIELD_NUMBER: Final = 9
     EMIT_CONSTRAINT_FIELD_NUMBER: Final = 10
+    SCALE_FACTORS_FIELD_NUMBER: Final = 5001
     scale: float
     mirror: bool
     crop_size: int
@@ -1159,6 +1160,8 @@ class TransformationParameter(Message):
     def noise_param(self) -> NoiseParameter: ...
     @property
     def emit_constraint(self) -> EmitConstraint: ...
+    @property
+    def scale_factors(self) -> _Scalars[float]: ...
     def __init__(
         self,
         *,
@@ -1176,6 +1179,7 @@ class TransformationParameter(Message):
         resize_param: ResizeParameter | Mapping[str, Any] | None = ...,
         noise_param: NoiseParameter | Mapping[str, Any] | None = ...,
         emit_constraint: EmitConstraint | Mapping[str, Any] | None = ...,
+        scale_factors: Iterable[float] | None = ...,
     ) -> None: ...
 
 class DistortionParameter(Message):

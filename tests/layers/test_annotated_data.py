@@ -57,7 +57,7 @@ def seen(image, threshold=100):
     )
 
 
-def test_boxes_come_with_their_pictures(open_layer, backend):
+def test_boxes_come_with_their_images(open_layer, backend):
     one = open_layer(batch=4, device=backend)
 
     data, label = one.forward()
@@ -99,7 +99,7 @@ def test_boxes_come_with_their_pictures(open_layer, backend):
     ],
     ids=["mirror", "crop", "both", "warp", "pad", "expand", "sample", "all"],
 )
-def test_boxes_follow_what_is_done_to_pictures(transform, sampler, slack, open_layer):
+def test_boxes_follow_what_is_done_to_images(transform, sampler, slack, open_layer):
     one = open_layer(transform, sampler, phase="TRAIN")
 
     checked = 0
@@ -220,6 +220,6 @@ def test_fields_that_cannot_be_are_refused(transform, sampler, message, open_lay
 
 
 @pytest.mark.parametrize("box", [(0.5, 0, 0.4, 1), (0, 0, 1.1, 1), (-0.1, 0, 1, 1)])
-def test_boxes_outside_the_picture_are_not_written(box):
+def test_boxes_outside_the_image_are_not_written(box):
     with pytest.raises(DataError, match="from 0 to 1"):
         annotated_datum(np.zeros((1, 2, 2), np.uint8), [(1, *box)])

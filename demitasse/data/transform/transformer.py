@@ -278,8 +278,12 @@ def crop_of(param: TransformationParameter) -> tuple[int, int] | None:
     """Return height and width of what is cut out, or None.
 
     Raises:
-        ConfigError: ``crop_size``, ``crop_h`` and ``crop_w`` do not go together.
+        ConfigError: ``crop_size``, ``crop_h`` and ``crop_w`` do not go together, or images were to
+            be scaled before, as DeepLab does.
     """
+    if param.scale_factors:
+        message = "scale_factors, of DeepLab, is not supported; leave it out"
+        raise ConfigError(message)
     square, sides = param.crop_size, (param.crop_h, param.crop_w)
     if bool(sides[0]) != bool(sides[1]) or (square and max(sides)):
         message = (

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.losses import loss_divisor
-from demitasse.errors import ConfigError, ShapeError
-from demitasse.layers.base import Blobs, Exactly, positive
-from demitasse.layers.detection.assignment import Assigner, Assignment
-from demitasse.layers.detection.coding import BoxCode
-from demitasse.layers.detection.mining import Mining, Nms, all_count
+from demitasse.errors import ShapeError
+from demitasse.layers.base import Blobs, Exactly
+from demitasse.layers.detection.assignment import Assignment
+from demitasse.layers.detection.mining import all_count
+from demitasse.layers.detection.multibox import assigner_of, mining_of
 from demitasse.layers.detection.truth import COLUMNS, objects_of
 from demitasse.layers.helpers.floors import FLT_MIN
 from demitasse.layers.losses.base import LossLayer
@@ -25,7 +25,7 @@ from demitasse.layers.losses.targets import Normalization, Targets, refuse_weigh
 from demitasse.layers.registry import register
 from demitasse.layers.sigmoid import sigmoid
 from demitasse.layers.softmax import softmax
-from demitasse.proto import MultiBoxLossParameter, PriorBoxParameter
+from demitasse.proto import MultiBoxLossParameter
 
 if TYPE_CHECKING:
     import numpy as np
@@ -67,8 +67,8 @@ class MultiBoxLoss(LossLayer):
         super().setup(bottom, top)
         p = self.param.multibox_loss_param
         refuse_weights(self.param.loss_param, self.type)
-        self.mining = _mining(p)
-        self.assign = _assigner(p)
+        self.mining = mining_of(p)
+        self.assign = assigner_of(p)
         self.boxes = 1 if p.share_location else self.assign.classes
         self.squared = p.loc_loss_type == MultiBoxLossParameter.L2
         self.normalization = Normalization.of(self.param.loss_param, "VALID").mode
@@ -181,59 +181,3 @@ class MultiBoxLoss(LossLayer):
     def _put(self, host: np.ndarray) -> Array:
         """Return a host array on the device, in the net's dtype."""
         return self.device.backend.asarray(host.astype(self.dtype, copy=False))
-
-
-def _assigner(p: MultiBoxLossParameter) -> Assigner:
-    classes = positive(p.num_classes, "multibox_loss_param.num_classes")
-    background, logistic = p.background_label_id, p.conf_loss_type == MultiBoxLossParameter.LOGISTIC
-    if not logistic and background >= classes:
-        message = (
-            f"multibox_loss_param.background_label_id is {background}; with SOFTMAX it must be one "
-            f"of the {classes} classes"
-        )
-        raise ConfigError(message)
-    if p.map_object_to_agnostic and background + 1 >= classes:
-        message = (
-            "multibox_loss_param.map_object_to_agnostic needs a class after the background: "
-            f"num_classes {background + 2}, it is {classes}"
-        )
-        raise ConfigError(message)
-    return Assigner(
-        classes=classes,
-        background=background,
-        shared=p.share_location,
-        code=BoxCode(PriorBoxParameter.CodeType.Name(p.code_type), p.encode_variance_in_target),
-        threshold=None if p.match_type == MultiBoxLossParameter.BIPARTITE else p.overlap_threshold,
-        inside=p.ignore_cross_boundary_bbox,
-        by_prediction=not p.use_prior_for_matching,
-        inside_only=p.bp_inside,
-        agnostic=p.map_object_to_agnostic,
-        several=logistic,
-    )
-
-
-def _mining(p: MultiBoxLossParameter) -> Mining | None:
-    """Return how priors are chosen, or None where all count."""
-    mined = p.mining_type != MultiBoxLossParameter.NONE
-    if p.HasField("do_neg_mining") and p.do_neg_mining != mined:
-        name = MultiBoxLossParameter.MiningType.Name(p.mining_type)
-        message = (
-            f"multibox_loss_param.do_neg_mining and mining_type {name} contradict each other; "
-            "leave do_neg_mining out"
-        )
-        raise ConfigError(message)
-    if not mined:
-        return None
-    if not p.share_location:
-        message = (
-            "multibox_loss_param.mining_type needs share_location; set mining_type: NONE, or leave "
-            "share_location out"
-        )
-        raise ConfigError(message)
-    hard = p.mining_type == MultiBoxLossParameter.HARD_EXAMPLE
-    nms = None
-    if p.HasField("nms_param") and p.nms_param.nms_threshold > 0:
-        top_k = p.nms_param.top_k if p.nms_param.HasField("top_k") else -1
-        nms = Nms(p.nms_param.nms_threshold, top_k)
-    count = positive(p.sample_size, "multibox_loss_param.sample_size") if hard else 0
-    return Mining(hard, p.neg_pos_ratio, p.neg_overlap, count, nms)
