@@ -13,6 +13,8 @@ import pytest
 from hypothesis import settings
 
 BACKENDS = ("numpy", "readonly", "strict:device1", "cpu", "cuda:0")
+PORTABLE = ("readonly", "strict:device1")
+"""Devices without Steps: what layers run together, or by other code, does not concern them."""
 
 # Every run of the suite tries the same examples, so a failure means that the code changed;
 # `nox -s fuzz` looks for new ones.
@@ -70,10 +72,11 @@ def _cores() -> int:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "backend" in metafunc.fixturenames:
-        devices = metafunc.config.getoption("--backends").split(",")
-        cases = [pytest.param(device, marks=pytest.mark.backend) for device in devices]
-        metafunc.parametrize("backend", cases, indirect=True)
+    devices = metafunc.config.getoption("--backends").split(",")
+    for name, out in (("backend", ()), ("backend_with_steps", PORTABLE)):
+        if name in metafunc.fixturenames:
+            cases = [pytest.param(d, marks=pytest.mark.backend) for d in devices if d not in out]
+            metafunc.parametrize(name, cases, indirect=True)
 
 
 _states: dict[str, Any] = {}
@@ -94,6 +97,15 @@ def backend(request: pytest.FixtureRequest) -> str:
 
     Without a GPU the ``cuda:0`` case skips, or fails under DEMITASSE_REQUIRE_GPU=1.
     """
+    device: str = request.param
+    if device.startswith(("cuda", "gpu")):
+        _need_gpu(device)
+    return device
+
+
+@pytest.fixture
+def backend_with_steps(request: pytest.FixtureRequest) -> str:
+    """As ``backend``, without the devices that run every layer's portable code."""
     device: str = request.param
     if device.startswith(("cuda", "gpu")):
         _need_gpu(device)
