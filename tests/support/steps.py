@@ -34,7 +34,7 @@ class Case:
         values: What each bottom holds: "normal" numbers, "ties" (few values, many of them equal),
             "positive" ones, or what has no gradient: "marks" of 0 and 1, "labels", a "state". By
             default all are normal.
-        params: What the parameters hold, "normal" or "positive".
+        params: What the parameters hold, "normal", "positive" or "zero".
         phase: "TRAIN" or "TEST".
     """
 
@@ -109,6 +109,8 @@ def values(kind: str, shape: Sequence[int], rng: np.random.Generator) -> np.ndar
             found = rng.integers(0, 4, shape) > 0
         case "labels":
             found = rng.integers(0, 3, shape)
+        case "zero":
+            found = np.zeros(shape)
         case "positive":
             found = rng.uniform(0.5, 1.5, shape)
         case _:
