@@ -31,6 +31,7 @@ class _Case:
         bottoms: Their values.
         phase: "TRAIN" or "TEST".
         passes: Forward passes after which the shapes of the tops are known.
+        params: What some parameters hold, by index; fillers fill the others.
         options: Of ``check_gradients``.
     """
 
@@ -38,12 +39,13 @@ class _Case:
     bottoms: tuple[np.ndarray, ...]
     phase: str
     passes: int
+    params: dict[int, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
     def _key(self) -> tuple[object, ...]:
         values = tuple((x.shape, x.tobytes()) for x in self.bottoms)
-        return self.text, values, self.phase, self.passes, repr(sorted(self.options.items()))
+        return self.text, values, self.phase, self.passes, repr((self.params, self.options))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Case) and self._key == other._key
@@ -57,6 +59,8 @@ class _Case:
             self.text, self.bottoms, phase=self.phase, device=device, dtype=dtype, seed=SEED,
             **options,
         )  # fmt: skip
+        for index, value in self.params.items():
+            one.params[index].data = value
         for _ in range(self.passes):
             one.forward()
         return one
@@ -68,6 +72,7 @@ def expect_gradients(
     device: str | Device,
     phase: str = "TRAIN",
     passes: int = 0,
+    params: dict[int, Any] | None = None,
     **options: Any,
 ) -> None:
     """Fail where a layer's gradients are not what differences say, or a device computes others.
@@ -78,9 +83,11 @@ def expect_gradients(
         device: Where it runs, besides numpy.
         phase: "TRAIN" or "TEST".
         passes: Forward passes after which the shapes of the tops are known.
+        params: What some parameters hold, by index.
         options: Of :func:`demitasse.testing.check_gradients`.
     """
-    case = _case(layer, bottoms, phase, passes, options)
+    values = tuple(np.array(x, np.float64) for x in bottoms)
+    case = _Case(layer, values, phase, passes, params or {}, options)
 
     _expect_differences(case)
     _expect_portable(case, device)
@@ -90,13 +97,8 @@ def expect_portable_values(
     layer: str, *bottoms: Any, device: str | Device, phase: str = "TRAIN", passes: int = 0
 ) -> None:
     """Fail where a device's tops are not those of portable code, in either precision."""
-    _expect_portable(_case(layer, bottoms, phase, passes, {"check_bottom": []}), device)
-
-
-def _case(
-    layer: str, bottoms: Sequence[Any], phase: str, passes: int, options: dict[str, Any]
-) -> _Case:
-    return _Case(layer, tuple(np.array(x, np.float64) for x in bottoms), phase, passes, options)
+    values = tuple(np.array(x, np.float64) for x in bottoms)
+    _expect_portable(_Case(layer, values, phase, passes, {}, {"check_bottom": []}), device)
 
 
 def _expect_portable(case: _Case, device: str | Device) -> None:
