@@ -54,7 +54,7 @@ def _lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Check types with mypy, strictly; conformance tests are typed with pytest's decorators."""
+    """Check types with mypy, strictly; conformance tests use pytest's types."""
     install(session, "types", "test")
     _types(session)
 
@@ -65,7 +65,7 @@ def _types(session: nox.Session) -> None:
 
 @nox.session
 def imports(session: nox.Session) -> None:
-    """Check that the rooms import one way, and array libraries only where allowed."""
+    """Check that the packages import one way, and array libraries only where allowed."""
     install(session, "imports", extras="")
     _imports(session)
 
@@ -225,10 +225,17 @@ def _proto(session: nox.Session) -> None:
 
 @nox.session
 def catalogue(session: nox.Session) -> None:
-    """Train public nets and classify pictures (minutes; needs the recorded data)."""
+    """Train public nets and classify images (minutes; needs the recorded data)."""
     install(session, "test")
-    nets = ("tests/net/test_ten_nets.py", "tests/net/test_classified_pictures.py")
+    nets = ("tests/net/test_ten_nets.py", "tests/net/test_classified_images.py")
     pytest(session, *nets, "-m", "slow or not slow", "--backends=cpu")
+
+
+@nox.session
+def examples(session: nox.Session) -> None:
+    """Run every example on data that needs no download (minutes)."""
+    install(session, "test")
+    pytest(session, "tests/project/test_examples.py", "-m", "slow or not slow")
 
 
 @nox.session

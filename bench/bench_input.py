@@ -3,7 +3,7 @@
 import importlib.util
 
 import pytest
-from nets.pictures import PICTURES
+from nets.images import IMAGES
 
 from demitasse import Net
 from demitasse.proto import NetParameter, parse_text
@@ -11,14 +11,14 @@ from demitasse.proto import NetParameter, parse_text
 BATCHES = {"raw28": 64, "raw64": 64, "jpeg256": 32}
 
 
-@pytest.fixture(params=PICTURES)
+@pytest.fixture(params=IMAGES)
 def net(request, device, smoke, tmp_path):
-    pictures = PICTURES[request.param]
-    if pictures.jpeg and not importlib.util.find_spec("PIL"):
+    images = IMAGES[request.param]
+    if images.jpeg and not importlib.util.find_spec("PIL"):
         pytest.skip("Pillow is not installed")
     batch = 2 if smoke else BATCHES[request.param]
-    pictures.write(tmp_path / "lmdb", 8 * batch)
-    message = parse_text(pictures.net(tmp_path / "lmdb", batch), NetParameter)
+    images.write(tmp_path / "lmdb", 8 * batch)
+    message = parse_text(images.net(tmp_path / "lmdb", batch), NetParameter)
     with Net(message, "TRAIN", device=device, seed=1) as net:
         yield net
 

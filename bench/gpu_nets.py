@@ -22,7 +22,7 @@ layer {{ name: "label" type: "Input" top: "label" input_param {{ shape {{ dim: {
 
 
 class Text:
-    """Layers one behind the other, written out."""
+    """Layers one after the other, written out."""
 
     def __init__(self, head: str) -> None:
         self.lines, self.last = [head], "data"

@@ -44,7 +44,7 @@ class Row:
 
 
 class Profile:
-    """One case, with a clock behind every layer of its plan."""
+    """One case, with a clock after every layer of its plan."""
 
     def __init__(self, case: Case) -> None:
         message = parse_text(NETS[case.net](case.batch, case.train), NetParameter)

@@ -4,7 +4,7 @@
     python bench/throughput.py --input --devices cpu
     python bench/throughput.py --quick
 
-JSON goes to standard output, a line for each measurement to standard error. Pictures come from
+JSON goes to standard output, a line for each measurement to standard error. Images come from
 host memory in every pass, as new ones do, unless ``--resident`` leaves them on the device; every
 pass is waited for. What does not fit into a device's memory is recorded and left out.
 """
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from nets import NETS
 from nets.classic import cifar10_quick
-from nets.pictures import PICTURES
+from nets.images import IMAGES
 
 from demitasse import Net
 from demitasse.device import Device
@@ -41,7 +41,7 @@ EATERS: dict[str, tuple[int, Callable[[int, int], str]]] = {
     "raw64": (100, lambda batch, scale: cifar10_quick(batch, True, scale, side=64)),
     "jpeg256": (32, lambda batch, scale: NETS["caffenet"](batch, True, scale)),
 }
-"""Kind of picture -> batch and prototxt of a net that trains on such pictures."""
+"""Kind of image -> batch and prototxt of a net that trains on such images."""
 
 
 def main() -> None:
@@ -69,7 +69,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--batches", type=_list, default=["1", "16", "64"])
     parser.add_argument("--modes", type=_list, default=["forward", "step"])
     parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement")
-    parser.add_argument("--resident", action="store_true", help="pictures stay on the device")
+    parser.add_argument("--resident", action="store_true", help="images stay on the device")
     parser.add_argument("--input", action="store_true", help="measure the input pipeline too")
     parser.add_argument("--quick", action="store_true", help="try the script on tiny nets")
     given = parser.parse_args()
@@ -104,9 +104,9 @@ def _passes(given: argparse.Namespace) -> Iterator[Work]:
 
 
 def _inputs(given: argparse.Namespace) -> Iterator[Work]:
-    for kind in PICTURES:
+    for kind in IMAGES:
         for device in given.devices:
-            about = {"pictures": kind, "device": device}
+            about = {"images": kind, "device": device}
             yield about, lambda k=kind, d=device: _input(k, d, given)
 
 
@@ -179,8 +179,8 @@ def _input(kind: str, device: str, given: argparse.Namespace) -> dict[str, Any]:
     steps = _net(eater, "step", device, given)["images per second"]
     with tempfile.TemporaryDirectory(prefix="demitasse_bench_") as place:
         folder = Path(place) / "lmdb"
-        PICTURES[kind].write(folder, batch * 16)
-        reader = PICTURES[kind].net(folder, batch)
+        IMAGES[kind].write(folder, batch * 16)
+        reader = IMAGES[kind].net(folder, batch)
         with Net(parse_text(reader, NetParameter), "TRAIN", device=device, seed=1) as net:
             alone = _rate(net.forward, net, given.seconds)
         layers = [line for line in eater.splitlines() if 'type: "Input"' not in line]

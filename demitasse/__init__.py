@@ -57,7 +57,7 @@ __all__ = [
     "use_device",
 ]
 
-_ROOMS = {
+_PACKAGES = {
     "demitasse.blob": ["Blob"],
     "demitasse.config": ["settings"],
     "demitasse.device": ["Device", "current_device", "set_device", "use_device"],
@@ -68,7 +68,7 @@ _ROOMS = {
     "demitasse.net": ["Net"],
     "demitasse.solvers": ["EarlyStopping", "Solver"],
 }
-_HOME = {name: room for room, names in _ROOMS.items() for name in names}
+_HOME = {name: package for package, names in _PACKAGES.items() for name in names}
 
 
 # Quiet until a program asks: without any handler Python would print warnings by itself.
@@ -76,7 +76,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name from the room it lives in, and keep it."""
+    """Load a public name from the package it lives in, and keep it."""
     if name == "testing":
         return import_module("demitasse.testing")
     if name not in _HOME:

@@ -18,10 +18,12 @@ from demitasse.config import settings
 from demitasse.errors import DeviceError
 
 __all__ = [
+    "SOLVER_FILE",
     "Device",
     "available_devices",
     "choose_device",
     "current_device",
+    "named_device",
     "set_device",
     "use_device",
 ]
@@ -104,6 +106,9 @@ def available_devices() -> tuple[str, ...]:
     return tuple(found)
 
 
+SOLVER_FILE = "solver file"
+"""Where a choice comes from that a solver's ``solver_mode`` has made."""
+
 _context: ContextVar[Device | None] = ContextVar("demitasse_device", default=None)
 _default: list[Device] = []
 
@@ -117,8 +122,16 @@ def choose_device(
         argument: What the caller named, or None.
         solver_file: What a solver file names, for the ``train`` command alone.
     """
+    name, where = named_device(argument, solver_file)
+    return Device(name), where
+
+
+def named_device(
+    argument: str | Device | None = None, solver_file: str | None = None
+) -> tuple[str | Device, str]:
+    """Return what :func:`choose_device` chooses, which may be a name of none that is here."""
     if argument is not None:
-        return Device(argument), "argument"
+        return argument, "argument"
     within = _context.get()
     if within is not None:
         return within, "use_device"
@@ -126,8 +139,8 @@ def choose_device(
         return _default[0], "set_device"
     found = settings.find("device")
     if solver_file is not None and not found.where.startswith("DEMITASSE_"):
-        return Device(solver_file), "solver file"
-    return Device(found.value), found.where
+        return solver_file, SOLVER_FILE
+    return found.value, found.where
 
 
 def current_device() -> Device:

@@ -8,7 +8,7 @@
      |-- NetError         layers do not fit together
      |-- ShapeError       a blob has a shape its reader cannot take
      |-- WeightsError     weights cannot be read or do not fit the net
-     |-- DataError        a record, picture or database cannot be read (source, key)
+     |-- DataError        a record, image or database cannot be read (source, key)
      |-- DeviceError      a device is unknown, absent or out of memory
      `-- SnapshotError    a training state cannot be written, read or resumed
 
@@ -62,7 +62,15 @@ class DemitasseError(Exception):
 
 
 class ConfigError(DemitasseError):
-    """A setting, an argument or a field of a layer has a value it cannot have."""
+    """A setting, an argument or a field of a layer has a value it cannot have.
+
+    Attributes:
+        fields: The fields of a solver that it is about, where it is, the one at fault first.
+    """
+
+    def __init__(self, message: str, *, fields: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.fields = fields
 
 
 class PrototxtError(DemitasseError):
@@ -101,7 +109,7 @@ class WeightsError(DemitasseError):
 
 
 class DataError(DemitasseError):
-    """A record, picture or database cannot be read.
+    """A record, image or database cannot be read.
 
     Attributes:
         source: The database, list or file, or None.

@@ -1,11 +1,13 @@
-"""MkDocs hook: writes the pages that come from the code, the layer types and the command line."""
+"""MkDocs hook: writes the pages that come from the code: layers, fields, lint, command line."""
 
 from collections.abc import Iterator
 
 import click
 from layer_pages import INDEX, layer_nav, layer_pages
+from lint_page import PAGE, lint_page
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from solver_fields import SOLVER_PAGE, solver_fields
 
 from demitasse.cli.root import VERBS, cli
 
@@ -35,7 +37,12 @@ def _filled(page: str | dict[str, object]) -> str | dict[str, object]:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages to the files of the site."""
     commands = "\n".join([COMMANDS_HEAD, *_commands(cli, "demitasse", VERBS)])
-    pages = {**layer_pages(), "reference/command_line.md": commands}
+    pages = {
+        **layer_pages(),
+        PAGE: lint_page(),
+        SOLVER_PAGE: solver_fields(),
+        "reference/command_line.md": commands,
+    }
     for path, content in pages.items():
         files.append(File.generated(config, path, content=content))
     return files

@@ -1,4 +1,4 @@
-"""Pages of the layer types, from ``demitasse.layers.reference``, docstrings and ``caffe.proto``."""
+"""Pages of the layer types, from the table of facts, docstrings and ``caffe.proto``."""
 
 import ast
 from collections.abc import Iterator
@@ -10,14 +10,9 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from message_tables import field_tables
 
 from demitasse.layers.catalog import CATALOG
-from demitasse.layers.reference import (
-    BACKENDS,
-    FAMILIES,
-    FURTHER_NAMES,
-    REFERENCE,
-    Entry,
-    support,
-)
+from demitasse.layers.facts import ALWAYS, FACTS, FAMILIES, LayerFacts, first_name
+from demitasse.layers.facts.examples import EXAMPLES
+from demitasse.layers.facts.support import BACKENDS, support
 from demitasse.proto import LayerParameter
 
 FOLDER = "reference/layers"
@@ -49,6 +44,14 @@ GRADIENTS = {
     "source": "It has no bottoms, so no gradient passes.",
     "none": "No gradient passes: it is refused, or 0.",
 }
+READS = {
+    "bottoms": "its bottoms",
+    "tops": "its tops",
+    "first top": "its first top",
+    "second top": "its second top",
+    "signs": "the signs of its tops",
+    "params": "its parameters",
+}
 JUDGES = {
     "Caffe": "Outputs, and gradients where there are any, are compared with those recorded from "
     "Caffe.",
@@ -68,20 +71,20 @@ OPTIONS = (
 def layer_pages() -> dict[str, str]:
     """Return the pages by path: the table of types, one for each class, the shared messages."""
     pages = {INDEX: "\n".join(_index())}
-    pages |= {page_of(name): "\n".join(_page(name, entry)) for name, entry in REFERENCE.items()}
+    pages |= {page_of(name): "\n".join(_page(name, facts)) for name, facts in FACTS.items()}
     pages[MESSAGES] = "\n".join(_messages())
     return pages
 
 
 def page_of(name: str) -> str:
     """Return the path of the page that describes a type."""
-    return f"{FOLDER}/{FURTHER_NAMES.get(name, name).lower()}.md"
+    return f"{FOLDER}/{first_name(name).lower()}.md"
 
 
 def layer_nav() -> list[object]:
     """Return what stands below "Layer types" in the navigation."""
     families = [
-        {family: [{name: page_of(name)} for name, entry in _sorted() if entry.family == family]}
+        {family: [{name: page_of(name)} for name, facts in _sorted() if facts.family == family]}
         for family in FAMILIES
     ]
     return [{"All types": INDEX}, *families, {"Shared messages": MESSAGES}]
@@ -111,8 +114,8 @@ def _tree(module: str) -> ast.Module:
     return ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
 
 
-def _sorted() -> list[tuple[str, Entry]]:
-    return sorted(REFERENCE.items(), key=lambda item: item[0].lower())
+def _sorted() -> list[tuple[str, LayerFacts]]:
+    return sorted(FACTS.items(), key=lambda item: item[0].lower())
 
 
 def _index() -> Iterator[str]:
@@ -121,43 +124,82 @@ def _index() -> Iterator[str]:
         yield f"## {family}\n"
         yield f"| type | gradient | {' | '.join(BACKENDS)} | compared with |"
         yield "| --- " * (len(BACKENDS) + 3) + "|"
-        for name, entry in _sorted():
-            if entry.family == family:
-                yield from (_row(n, entry) for n in (name, *_further(name)))
+        for name, facts in _sorted():
+            if facts.family == family:
+                yield from (_row(n, facts) for n in (name, *facts.aliases))
         yield ""
 
 
-def _row(name: str, entry: Entry) -> str:
+def _row(name: str, facts: LayerFacts) -> str:
     link = page_of(name).removeprefix("reference/")
-    cells = [f"[{name}]({link})", _yes(entry), *support(name).values(), entry.judge or "-"]
+    cells = [f"[{name}]({link})", _yes(facts), *support(name).values(), facts.judge or "-"]
     return f"| {' | '.join(cells)} |"
 
 
-def _yes(entry: Entry) -> str:
-    return {"gradient": "yes", "source": "no bottoms", "none": "no"}[entry.gradient]
+def _yes(facts: LayerFacts) -> str:
+    return {"gradient": "yes", "source": "no bottoms", "none": "no"}[facts.gradient]
 
 
-def _further(name: str) -> list[str]:
-    return [other for other, first in FURTHER_NAMES.items() if first == name]
-
-
-def _page(name: str, entry: Entry) -> Iterator[str]:
+def _page(name: str, facts: LayerFacts) -> Iterator[str]:
     path = class_of(name)
     yield f"# {name}\n"
-    if _further(name):
-        yield f"Also called {' and '.join(f'`{other}`' for other in _further(name))}.\n"
+    if facts.aliases:
+        yield f"Also called {' and '.join(f'`{other}`' for other in facts.aliases)}.\n"
     yield f"{ast.get_docstring(_tree(CATALOG[name]))}\n"
     yield f"::: {path}\n{OPTIONS}"
+    yield "## Example\n"
+    yield from _example(name)
     yield "## Fields\n"
-    if not entry.fields:
+    if not facts.fields:
         yield "None of its own.\n"
-    for field in entry.fields:
+    for field in facts.fields:
         yield from _own_field(field)
     yield "Those of every layer: [LayerParameter](messages.md#layerparameter).\n"
+    if facts.params:
+        yield "## Parameters\n"
+        yield from _params(facts)
     yield "## Backends\n"
     yield f"| {' | '.join(BACKENDS)} |\n{'| --- ' * len(BACKENDS)}|"
     yield f"| {' | '.join(support(name).values())} |\n"
-    yield f"{GRADIENTS[entry.gradient]} {JUDGES[entry.judge]}\n"
+    yield f"{GRADIENTS[facts.gradient]} {_backward(facts)}{JUDGES[facts.judge]}\n"
+
+
+def _example(name: str) -> Iterator[str]:
+    example = EXAMPLES[name]
+    yield f"```protobuf\n{example.text}\n```\n"
+    if example.inputs:
+        shapes = [f"`{blob}` ({_shape(shape)})" for blob, shape in example.inputs.items()]
+        yield f"For example with {_listed(shapes)}.\n"
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
+
+
+def _params(facts: LayerFacts) -> Iterator[str]:
+    yield "| parameter | there | begins with |\n| --- | --- | --- |"
+    for one in facts.params:
+        begin = f"`{one.filler.partition('.')[2]}`" if one.filler else "0"
+        if one.role == "average":
+            begin = f"{begin}; not learned" if one.filler else "computed, not learned"
+        yield f"| {one.name} | {one.when.text} | {begin} |"
+    yield ""
+
+
+def _backward(facts: LayerFacts) -> str:
+    """Say what the layer's own backward reads, so that nobody overwrites it in place."""
+    if facts.gradient != "gradient" or not facts.known:
+        return ""
+    reads = [
+        READS[what] + (f" ({when.text})" if when is not ALWAYS else "")
+        for what, when in facts.reads.items()
+    ]
+    return f"Its gradient is computed from {_listed(['that of its tops', *reads])}. "
+
+
+def _listed(parts: list[str]) -> str:
+    *most, last = parts
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _own_field(path: str) -> Iterator[str]:

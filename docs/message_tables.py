@@ -1,6 +1,6 @@
 """Tables of a message's fields: types and defaults by its descriptor, meaning by its comments."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from proto_text import proto_text
@@ -17,8 +17,21 @@ SCALARS = {
 }
 
 
-def field_tables(message: Descriptor, only: set[str] | None = None) -> Iterator[str]:
-    """Describe the fields of a message, or some of them, group by group."""
+def beside(message: str) -> str:
+    """Return the address of a message's table from a page of a layer type."""
+    return f"messages.md#{message.lower()}"
+
+
+def field_tables(
+    message: Descriptor, only: set[str] | None = None, address: Callable[[str], str] = beside
+) -> Iterator[str]:
+    """Describe the fields of a message, group by group.
+
+    Args:
+        message: The message.
+        only: The names of those to describe; None for all.
+        address: Says where the page links to for a message; empty where it does not.
+    """
     text = proto_text()[_full_name(message)]
     if text.comment and only is None:
         yield f"{text.comment}\n"
@@ -31,22 +44,30 @@ def field_tables(message: Descriptor, only: set[str] | None = None) -> Iterator[
         yield "| field | type | default | meaning |\n| --- | --- | --- | --- |"
         for name in named:
             field = message.fields_by_name[name]
-            meaning = "; ".join(part for part in (group.fields[name], _values(field)) if part)
-            cells = (f"`{name}`", _type(field), _default(field), meaning)
+            meaning = "; ".join(part for part in (meaning_of(field), _values(field)) if part)
+            cells = (f"`{name}`", _type(field, address), _default(field), meaning)
             yield f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"
         yield ""
+
+
+def meaning_of(field: FieldDescriptor) -> str:
+    """Return what the comments say of a field; empty where they say nothing."""
+    groups = proto_text()[_full_name(field.containing_type)].groups
+    return next(group.fields[field.name] for group in groups if field.name in group.fields)
 
 
 def _full_name(described: Descriptor | EnumDescriptor) -> str:
     return described.full_name.removeprefix(f"{described.file.package}.")
 
 
-def _type(field: FieldDescriptor) -> str:
+def _type(field: FieldDescriptor, address: Callable[[str], str]) -> str:
     if field.message_type is not None:
         name = field.message_type.name
-        kind = f"[{name}](messages.md#{name.lower()})"
+        kind = f"[{name}]({address(name)})" if address(name) else name
     elif field.enum_type is not None:
         kind = "a name"
+    elif field.type == FieldDescriptor.TYPE_BYTES:
+        kind = "bytes"
     else:
         kind = SCALARS[field.cpp_type]
     return f"{kind}; any number of times" if field.is_repeated else kind
@@ -72,4 +93,4 @@ def _values(field: FieldDescriptor) -> str:
         f"`{value.name}`" + (f" ({comments[value.name]})" if comments[value.name] else "")
         for value in field.enum_type.values
     ]
-    return "; ".join(part for part in (text.comment.rstrip("."), ", ".join(names)) if part)
+    return f"one of {', '.join(names)}"

@@ -1,4 +1,8 @@
-"""What ``caffe.proto`` says about its messages, for people: comments, which descriptors lack."""
+"""What the comments of ``caffe.proto`` say about its messages, which descriptors do not keep.
+
+A comment above a message is about it, one above a field or on its line about the field, and one
+with an empty line below it about the fields that follow.
+"""
 
 import re
 from dataclasses import dataclass, field
@@ -25,12 +29,11 @@ class Text:
     comment: str = ""
     groups: list[Group] = field(default_factory=list)
 
-    def add(self, name: str, before: str, after: str, *, apart: bool) -> None:
-        """Note a field with the comments before and behind it; ``apart``: after an empty line."""
-        if not self.groups or (apart and (before or self.groups[-1].comment)):
-            self.groups.append(Group(before))
-            before = ""
-        self.groups[-1].fields[name] = " ".join(part for part in (before, after) if part)
+    def add(self, name: str, meaning: str, *, apart: bool) -> None:
+        """Note a field; one that stands ``apart``, after an empty line, ends a commented group."""
+        if not self.groups or (apart and self.groups[-1].comment and self.groups[-1].fields):
+            self.groups.append(Group())
+        self.groups[-1].fields[name] = meaning
 
 
 @cache
@@ -43,19 +46,18 @@ def proto_text() -> dict[str, Text]:
     apart = True
     for line in map(str.strip, source.splitlines()):
         if line.startswith("//"):
-            if not pending:
-                comment_apart = apart
             pending.append(line.removeprefix("//").strip())
             continue
         before, pending = " ".join(pending), []
         if opening := OPENING.match(line):
             inside.append(opening[2])
             found[".".join(inside)] = Text(before)
-            apart = True
         elif line == "}":
             inside.pop()
+        elif inside and before and not line:
+            found[".".join(inside)].groups.append(Group(before))
         elif inside and (named := FIELD.match(line) or VALUE.match(line)):
-            text = found[".".join(inside)]
-            text.add(named[1], before, named[2] or "", apart=comment_apart if before else apart)
-        apart = not line or bool(opening)
+            meaning = " ".join(part for part in (before, named[2] or "") if part)
+            found[".".join(inside)].add(named[1], meaning, apart=apart)
+        apart = not line
     return found

@@ -1,4 +1,4 @@
-"""The nets that are measured, as prototxt, with random weights and one batch of random pictures.
+"""The nets that are measured, as prototxt, with random weights and one batch of random images.
 
 Each is a function of the batch size, of whether it ends in a loss, and of ``scale``, which widths
 are divided by. Dropout is there in nets that do not train.

@@ -19,7 +19,7 @@ def lenet(batch: int, train: bool, scale: int = 1) -> str:
 
 
 def cifar10_quick(batch: int, train: bool, scale: int = 1, side: int = 32) -> str:
-    """The quick net for 32x32 pictures of ten kinds: max pooling first, then means."""
+    """The quick net for 32x32 images of ten kinds: max pooling first, then means."""
     net = Writer("CIFAR10_quick", (batch, 3, side, side), train)
     for number, outputs, pool in ((1, 32, "MAX"), (2, 32, "AVE"), (3, 64, "AVE")):
         net.conv(f"conv{number}", outputs // scale, 5, pad=2)

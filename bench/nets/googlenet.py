@@ -15,12 +15,12 @@ MODULES = {
     "5a": (256, 160, 320, 32, 128, 128),
     "5b": (384, 192, 384, 48, 128, 128),
 }
-"""Outputs of 1x1, 3x3 and its reduction, 5x5 and its reduction, and the projection behind a pool,
+"""Outputs of 1x1, 3x3 and its reduction, 5x5 and its reduction, and the projection after a pool,
 in the order of the paper's table: 1x1, reduce, 3x3, reduce, 5x5, projection."""
 
 
 def googlenet(batch: int, train: bool, scale: int = 1) -> str:
-    """GoogLeNet on 224x224 pictures."""
+    """GoogLeNet on 224x224 images."""
     net = Writer("GoogLeNet", (batch, 3, 224, 224), train)
     _conv(net, "conv1", 64 // scale, 7, stride=2, pad=3)
     net.pool("pool1", 3, 2)

@@ -9,7 +9,7 @@ STAGES = ((2, 64, 3), (3, 128, 4), (4, 256, 6), (5, 512, 3))
 
 
 def resnet50(batch: int, train: bool, scale: int = 1) -> str:
-    """ResNet-50 on 224x224 pictures."""
+    """ResNet-50 on 224x224 images."""
     net = Writer("ResNet-50", (batch, 3, 224, 224), train)
     _conv(net, "conv1", 64 // scale, 7, stride=2, pad=3)
     net.relu("relu_conv1")

@@ -14,7 +14,7 @@ BLOCKS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2),
 
 
 def squeezenet(batch: int, train: bool, scale: int = 1) -> str:
-    """SqueezeNet 1.1 on 227x227 pictures."""
+    """SqueezeNet 1.1 on 227x227 images."""
     net = Writer("SqueezeNet", (batch, 3, 227, 227), train)
     net.conv("conv1", 64 // scale, 3, stride=2)
     net.relu("relu_conv1")
@@ -41,7 +41,7 @@ def _fire(net: Writer, name: str, squeeze: int, expand: int) -> None:
 
 
 def mobilenet(batch: int, train: bool, scale: int = 1) -> str:
-    """MobileNet 1 of full width on 224x224 pictures."""
+    """MobileNet 1 of full width on 224x224 images."""
     net = Writer("MobileNet", (batch, 3, 224, 224), train)
     width = 32 // scale
     _conv(net, "conv1", width, 3, stride=2, pad=1)

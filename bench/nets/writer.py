@@ -77,7 +77,7 @@ class Writer:
         )
 
     def concat(self, name: str, *bottoms: str) -> str:
-        """Channels behind one another."""
+        """Channels joined one after the other."""
         return self.layer("Concat", name, "", *bottoms)
 
     def add(self, name: str, *bottoms: str) -> str:

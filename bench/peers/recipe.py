@@ -1,6 +1,6 @@
 """A net's message as a short list of operations, which other engines' nets are made from.
 
-Only what the measured nets use. A batch normalisation and the scale behind it are one operation,
+Only what the measured nets use. A batch normalisation and the scale after it are one operation,
 as every other engine has them; what runs in place gets an output of its own.
 """
 
@@ -100,7 +100,7 @@ def _described(layer: LayerParameter) -> tuple[str, dict[str, Any], int]:
 
 def _batch_norm(norm: LayerParameter, scale: LayerParameter, inputs: tuple[str, ...]) -> Operation:
     if scale.type != "Scale" or list(scale.bottom) != list(norm.top):
-        message = f"layer {norm.name!r}: a BatchNorm without a Scale behind it is not translated"
+        message = f"layer {norm.name!r}: a BatchNorm without a Scale after it is not translated"
         raise ValueError(message)
     p = norm.batch_norm_param
     weights = (*(f"{scale.name}/{i}" for i in range(2)), *(f"{norm.name}/{i}" for i in range(3)))

@@ -1,4 +1,4 @@
-"""What an array is to the engine; and host arrays that begin where vectors read them best."""
+"""What an array is to the engine; and host arrays aligned for vector instructions."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def address(array: np.ndarray) -> int:
 def aligned(size: int) -> np.ndarray:
     """Return ``size`` float32 zeros that begin at a multiple of 64 bytes. Shape: (size,).
 
-    Large ones lie in large pages where the system has them: steps that go through many rows at once
-    then find their addresses without a walk through page tables.
+    Large ones lie in large pages where the system has them: steps that read many rows at once then
+    cause fewer misses of the address cache (TLB).
     """
     if size * 4 >= LARGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
         return _in_large_pages(size)

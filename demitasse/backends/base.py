@@ -81,7 +81,7 @@ class Backend(ABC):
         return getattr(self.xp, name)
 
     def empty_host(self, size: int, dtype: str) -> np.ndarray:
-        """Return ``size`` zeros on the host, in memory that transfers like best."""
+        """Return ``size`` zeros on the host, in the memory that transfers are fastest from."""
         return np.zeros(size, dtype)
 
     @abstractmethod
@@ -138,43 +138,43 @@ class Backend(ABC):
         """Return ``array`` as ``Blob.read`` hands it out."""
         return array
 
-    def scatter(self, values: Array, places: Array, size: int) -> Array:
-        """Return zeros with every value put at its place; of values for one place the last stands.
+    def scatter(self, values: Array, indices: Array, size: int) -> Array:
+        """Return zeros with every value written to its index; of several for one index the last.
 
-        On a GPU, any one of these stands.
+        On a GPU it may be any of those.
 
-        Shapes: values (count,), places (count,) of integers below ``size`` -> (size,).
+        Shapes: values (count,), indices (count,), integers in [0, ``size``) -> (size,).
         """
         result = self.xp.zeros(size, dtype=values.dtype, device=self.array_device)
-        result[places] = values
+        result[indices] = values
         return result
 
-    def scatter_add(self, rows: Array, places: Array, size: int) -> Array:
-        """Return, for each place, the sum of the rows that belong to it; 0 where there are none.
+    def scatter_add(self, rows: Array, indices: Array, size: int) -> Array:
+        """Return, for each index, the sum of the rows that have it; 0 where there are none.
 
-        A sum depends on the rows of its own place only, whatever is in others, and adds up in the
-        same order in every run.
+        A sum depends on the rows of its own index only, whatever the others hold, and is added up
+        in the same order in every run.
 
-        Shapes: rows (count, K), places (count,) of integers from 0 and below ``size`` -> (size, K).
+        Shapes: rows (count, K), indices (count,), integers in [0, ``size``) -> (size, K).
         """
         xp, count = self.xp, rows.shape[0]
         nothing = xp.zeros((size, rows.shape[1]), dtype=rows.dtype, device=self.array_device)
         if not count:
             return nothing
-        order = xp.argsort(places, stable=True)
-        places, total = xp.take(places, order, axis=0), xp.take(rows, order, axis=0)
-        # rows of one place are neighbours now; each comes to hold the sum of those up to it, of
+        order = xp.argsort(indices, stable=True)
+        indices, total = xp.take(indices, order, axis=0), xp.take(rows, order, axis=0)
+        # rows of one index are neighbours now; each comes to hold the sum of those up to it, of
         # one, two, four, ... rows
         step = 1
         while step < count:
-            same = xp.expand_dims(places[step:] == places[:-step], axis=1)
+            same = xp.expand_dims(indices[step:] == indices[:-step], axis=1)
             later, earlier = total[step:, :], total[:-step, :]
             later = xp.where(same, later + earlier, later)
             total = xp.concat([total[:step, :], later], axis=0)
             step *= 2
-        numbers = xp.arange(size, dtype=places.dtype, device=self.array_device)
-        last = xp.maximum(xp.searchsorted(places, numbers, side="right") - 1, 0)
-        some = xp.expand_dims(xp.take(places, last, axis=0) == numbers, axis=1)
+        numbers = xp.arange(size, dtype=indices.dtype, device=self.array_device)
+        last = xp.maximum(xp.searchsorted(indices, numbers, side="right") - 1, 0)
+        some = xp.expand_dims(xp.take(indices, last, axis=0) == numbers, axis=1)
         return xp.where(some, xp.take(total, last, axis=0), nothing)
 
     # -- work ----------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ class Backend(ABC):
             except Declined as declined:
                 reasons.append(str(declined))
                 continue
-            step.declined = tuple(reasons)
+            step.declined = (*reasons, *step.declined)
             return step
         message = "; ".join(reasons) or f"{self.name} has no Step for {type(op).__name__}"
         raise Declined(message)

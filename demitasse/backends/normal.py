@@ -47,7 +47,7 @@ SERIES = (
 )
 """p as a series of Chebyshev polynomials: its integrals with them, computed with 50 digits."""
 
-LARGEST = 40.0  # behind it the tail is 0 in float64
+LARGEST = 40.0  # beyond it the tail is 0 in float64
 STEPS_PER_ONE = 16.0
 
 

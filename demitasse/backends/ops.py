@@ -42,8 +42,8 @@ class Op:
     """What all operations share: the dtype they compute in."""
 
     joins: ClassVar[bool] = False
-    """Whether an output depends on the inputs of its own channel around its own position alone, so
-    that the operation before may compute it along."""
+    """Whether an output depends only on inputs of its own channel near its own position, so that it
+    can be fused into the operation before."""
 
     dtype: str
 
@@ -51,14 +51,14 @@ class Op:
     def multiply_adds(self) -> int:
         """Multiplications, each with an addition, that the forward pass needs by the definition.
 
-        0 where products are little beside what is read and written.
+        0 where reading and writing dominate.
         """
         return 0
 
 
 @dataclass(frozen=True)
 class Conv(Op):
-    """Convolution over the axes behind ``axis``; groups and dilation as Caffe's.
+    """Convolution over the axes after ``axis``; groups and dilation as Caffe's.
 
     Shapes: bottom (*lead, C, *spatial) -> top (*lead, M, *out); weight (M, C/group, *kernel).
     """
@@ -246,12 +246,12 @@ class Activation(Op):
 
 @dataclass(frozen=True)
 class Dropout(Op):
-    """Zero a share ``ratio`` of the elements in TRAIN and scale the rest; identity in TEST.
+    """Multiply elements by ``factor``, and where ``drops`` by 0 those that are not kept.
 
-    In TRAIN an element is kept where its random word (``Operands.words``) is above ``threshold``.
+    An element is kept where its random word (``Operands.words``) is above ``threshold``.
     """
 
     count: int
-    ratio: float
-    train: bool
+    factor: float
+    drops: bool
     threshold: int

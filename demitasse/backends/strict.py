@@ -79,9 +79,9 @@ class StrictBackend(Backend):
     def to_host(self, array: Array) -> np.ndarray:
         return np.array(array.to_device(self._host))
 
-    def scatter(self, values: Array, places: Array, size: int) -> Array:
+    def scatter(self, values: Array, indices: Array, size: int) -> Array:
         # the standard has no assignment to an array of indices
         host = self.to_host(values)
         result = np.zeros(size, host.dtype)
-        result[self.to_host(places)] = host
+        result[self.to_host(indices)] = host
         return self.asarray(result)

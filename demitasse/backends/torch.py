@@ -102,19 +102,19 @@ class TorchBackend(Backend):
     def view(self, flat: Array, shape: tuple[int, ...], count: int) -> Array:
         return flat[:count].view(shape)
 
-    def scatter(self, values: Array, places: Array, size: int) -> Array:
+    def scatter(self, values: Array, indices: Array, size: int) -> Array:
         result = self._torch.zeros(size, dtype=values.dtype, device=self.array_device)
         if self._on_host:  # PyTorch does not say which of several values stands
-            result.numpy()[places.numpy()] = values.numpy()
+            result.numpy()[indices.numpy()] = values.numpy()
         else:
-            result[places] = values
+            result[indices] = values
         return result
 
-    def scatter_add(self, rows: Array, places: Array, size: int) -> Array:
+    def scatter_add(self, rows: Array, indices: Array, size: int) -> Array:
         if not self._on_host:  # there PyTorch's own adds up in an order that changes
-            return super().scatter_add(rows, places, size)
+            return super().scatter_add(rows, indices, size)
         result = self._torch.zeros((size, rows.shape[1]), dtype=rows.dtype)
-        return result.index_add_(0, places, rows)
+        return result.index_add_(0, indices, rows)
 
     # -- work ----------------------------------------------------------------------------------
 

@@ -48,8 +48,8 @@ class Update:
 class Piece:
     """One parameter and what its update needs. All arrays are one-dimensional, of one length.
 
-    ``history`` is overwritten, ``diff`` becomes the value that is taken from ``data``. ``count`` is
-    the number of elements without padding, where there is some.
+    ``history`` is overwritten, ``diff`` becomes what is subtracted from ``data``. ``count`` is the
+    number of elements without padding, where there is some.
     """
 
     update: Update

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
+from demitasse.layers.facts.work import multiply_adds, values_moved
 from demitasse.net import Net
 
 __all__ = ["anatomy"]
 
 
 def anatomy(net: Net) -> dict[str, Any]:
-    """Return layers, shapes, parameters, multiply-adds and memory of a net, ready for JSON.
+    """Return layers, shapes, parameters, work and memory of a net, ready for JSON.
 
-    Shared parameters count once. Multiply-adds are those of convolutions, inner products and
-    recurrent layers in one forward pass; what other layers do is little beside them.
+    Shared parameters count once. Work is that of one forward pass, by the shapes: multiply-adds,
+    and bytes that layers read and write.
     """
+    width = 8 if net.dtype == "float64" else 4
     layers = []
     for index, layer in enumerate(net.layers):
+        bottom = [net.structure.blob_list[i] for i in net.structure.bottom_ids(index)]
+        top = [net.structure.blob_list[i] for i in net.structure.top_ids(index)]
         tops = {
-            net.blob_names[i]: list(net.structure.blob_list[i].shape)
-            for i in net.structure.top_ids(index)
+            net.blob_names[i]: list(blob.shape)
+            for i, blob in zip(net.structure.top_ids(index), top, strict=True)
         }
         layers.append(
             {
@@ -29,10 +33,10 @@ def anatomy(net: Net) -> dict[str, Any]:
                 "tops": tops,
                 "parameter_shapes": [list(blob.shape) for blob in layer.blobs],
                 "parameters": sum(blob.count for blob in layer.blobs),
-                "multiply_adds": (layer.op.multiply_adds if layer.op else 0) or None,
+                "multiply_adds": multiply_adds(layer, top) or None,
+                "bytes_moved": width * values_moved(layer, bottom, top),
             }
         )
-    width = 8 if net.dtype == "float64" else 4
     parameters = sum(blob.count for blob in net.learnable_params)
     return {
         "name": net.name,
@@ -43,6 +47,7 @@ def anatomy(net: Net) -> dict[str, Any]:
             "parameters": parameters,
             "parameter_bytes": width * parameters,
             "multiply_adds": sum(layer["multiply_adds"] or 0 for layer in layers),
+            "bytes_moved": sum(layer["bytes_moved"] for layer in layers),
             "top_bytes": width * sum(blob.count for blob in net.structure.blob_list),
             "memory_used": net.structure.memory_used,
         },

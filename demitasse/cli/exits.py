@@ -85,9 +85,9 @@ def faults() -> Iterator[None]:
 
 @contextmanager
 def running() -> Iterator[None]:
-    """Around work on a model that is in order: what fails now is no fault of its files.
+    """Errors raised while running exit with 1, not 3: the files of the model are in order.
 
-    That is a snapshot that cannot be written, and a loss that is no number.
+    Such as a snapshot that cannot be written, or a loss that is NaN.
     """
     try:
         yield

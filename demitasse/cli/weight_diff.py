@@ -1,4 +1,4 @@
-"""Two sets of weights, held against each other."""
+"""Two sets of weights compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of records that cannot be used: an error, or the next record in their place."""
+"""Records that cannot be used: an error, or the next record in their place."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def nothing_left(source: str) -> DataError:
 class Broken:
     """Refuses broken records, or counts those that are skipped and logs one in every pass.
 
-    Records are numbered on and on through all passes. Where a broken one is skipped, the next good
-    one stands in for it; it comes again in its own place. So each place in a batch depends on its
-    number alone, whatever the batches and the number of ranks. In whole epochs, which count, the
-    batch becomes smaller instead.
+    Records are numbered consecutively through all passes. Where a broken one is skipped, the next
+    good one stands in for it; it comes again in its own place. So what a position in a batch holds
+    depends on its number alone, whatever the batches and the number of ranks. In whole epochs,
+    which count, the batch becomes smaller instead.
 
     Args:
         layer: Name of the layer, for the log.

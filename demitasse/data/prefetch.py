@@ -33,14 +33,14 @@ class PrefetcherClosed(DataError):  # noqa: N818 - an event as much as an error
 class Prefetcher:
     """Fills batches in a thread, some ahead of their use.
 
-    Two queues lead round: free batches to the thread, full ones back. In either, None stands for
-    the end. When the source fails, the batches filled before are delivered first, then its error is
-    raised by every ``next``. The thread sees the context variables of the one that called
-    ``start``: the device setting above all.
+    Batches circulate through two queues: free ones to the thread, full ones back. In either, None
+    stands for the end. When the source fails, the batches filled before are delivered first, then
+    its error is raised by every ``next``. The thread sees the context variables of the one that
+    called ``start``: the device setting above all.
 
     Args:
         source: What fills them; belongs to the thread once it is started, and is closed by it.
-        batches: The batches to go round.
+        batches: The batches that circulate.
         name: What the thread is called.
         log_on_wait: What to log when there is no full batch and somebody wants one (one wait in
             1000 is logged).

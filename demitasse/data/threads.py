@@ -1,4 +1,4 @@
-"""Threads that work on the pictures of one batch."""
+"""Threads that work on the images of one batch."""
 
 from __future__ import annotations
 

@@ -10,22 +10,24 @@ from dataclasses import dataclass
 
 from demitasse.graph.wire import Graph
 
-__all__ = ["LayerFacts", "Needs", "who_needs_backward"]
+__all__ = ["LayerSetup", "Needs", "who_needs_backward"]
 
 
 @dataclass(frozen=True)
-class LayerFacts:
+class LayerSetup:
     """What is known of a layer only after its setup.
 
     Attributes:
         params: For each parameter, whether its learning rate is not 0.
         losses: For each top, whether it has a loss weight.
         allow_force: For each bottom, whether ``force_backward`` may ask for its gradient.
+        without_gradient: The bottoms that have no gradient, whoever asks: labels, indices, ...
     """
 
     params: tuple[bool, ...] = ()
     losses: tuple[bool, ...] = ()
     allow_force: tuple[bool, ...] = ()
+    without_gradient: frozenset[int] = frozenset()
 
 
 @dataclass
@@ -45,11 +47,12 @@ class Needs:
     params: list[list[bool]]
 
 
-def who_needs_backward(graph: Graph, facts: Sequence[LayerFacts], force: bool = False) -> Needs:
+def who_needs_backward(graph: Graph, facts: Sequence[LayerSetup], force: bool = False) -> Needs:
     """Find who takes part in the backward pass.
 
-    Forward, a layer does when a bottom or a parameter of it does, and then all its tops do. From
-    the end, what no loss depends on drops out again. ``force`` brings everything back.
+    Forward, a layer does when a bottom or a parameter of it does, and then all its tops do. Then,
+    from the end, layers no loss depends on are pruned. ``force`` brings everything back. Bottoms
+    without a gradient get none; in the original a layer fails that is asked for one.
     """
     needs = _from_the_front(graph, facts)
     _from_the_losses(graph, facts, needs)
@@ -58,7 +61,7 @@ def who_needs_backward(graph: Graph, facts: Sequence[LayerFacts], force: bool = 
     return needs
 
 
-def _from_the_front(graph: Graph, facts: Sequence[LayerFacts]) -> Needs:
+def _from_the_front(graph: Graph, facts: Sequence[LayerSetup]) -> Needs:
     blobs = [False] * len(graph.blobs)
     needs = Needs([], [], blobs, [list(fact.params) for fact in facts])
     for node, fact in zip(graph.nodes, facts, strict=True):
@@ -66,7 +69,9 @@ def _from_the_front(graph: Graph, facts: Sequence[LayerFacts]) -> Needs:
         # the layer's own propagate_down decides for the gradient of the bottom,
         # not for whether the layer takes part
         wanted = list(node.param.propagate_down)
-        needs.bottoms.append([bool(w) for w in wanted] if wanted else below)
+        needs.bottoms.append(
+            [bool(w) and j not in fact.without_gradient for j, w in enumerate(wanted or below)]
+        )
         needs.layers.append(any(below) or any(fact.params))
         if needs.layers[-1]:
             for top in node.tops:
@@ -74,7 +79,7 @@ def _from_the_front(graph: Graph, facts: Sequence[LayerFacts]) -> Needs:
     return needs
 
 
-def _from_the_losses(graph: Graph, facts: Sequence[LayerFacts], needs: Needs) -> None:
+def _from_the_losses(graph: Graph, facts: Sequence[LayerSetup], needs: Needs) -> None:
     under_loss: set[int] = set()
     skippable: set[int] = set()
     for i in reversed(range(len(graph.nodes))):
@@ -95,7 +100,7 @@ def _from_the_losses(graph: Graph, facts: Sequence[LayerFacts], needs: Needs) ->
         )
 
 
-def _force(graph: Graph, facts: Sequence[LayerFacts], needs: Needs) -> None:
+def _force(graph: Graph, facts: Sequence[LayerSetup], needs: Needs) -> None:
     for i, (node, fact) in enumerate(zip(graph.nodes, facts, strict=True)):
         needs.layers[i] = True
         needs.params[i] = [True] * len(fact.params)

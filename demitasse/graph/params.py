@@ -24,7 +24,7 @@ class Param:
     """One parameter of a layer.
 
     Attributes:
-        number: Which of the net's parameters it is, sharers included.
+        number: Its index among the net's parameters, sharers included.
         layer: Index of its layer.
         index: Its index in that layer.
         shape: Its shape.

@@ -1,4 +1,4 @@
-"""Give a blob that several layers read one copy for each of them.
+"""Split layers: a copy of a blob for each of the several layers that read it.
 
 Each reader then has its own gradient, and a Split layer sums them.
 
@@ -25,7 +25,7 @@ Top = tuple[int, int]  # (layer, top) that produced a version of a blob
 
 
 def split_layer_name(layer: str, blob: str, top: int) -> str:
-    """Return the name of the Split layer behind a top."""
+    """Return the name of the Split layer after a top."""
     return f"{blob}_{layer}_{top}_split"
 
 

@@ -19,7 +19,7 @@ AUTOMATIC = "(automatic)"
 
 @dataclass(frozen=True)
 class Node:
-    """One layer: its message and the numbers of its blobs."""
+    """One layer: its message and the indices of its blobs."""
 
     param: LayerParameter
     bottoms: tuple[int, ...]
@@ -33,8 +33,8 @@ class Graph:
     Attributes:
         nodes: The layers, in order.
         blobs: Names of the blobs, in order of appearance.
-        inputs: Numbers of the blobs that Input layers produce.
-        outputs: Numbers of the blobs nobody reads, by name in alphabetical order.
+        inputs: Indices of the blobs that Input layers produce.
+        outputs: Indices of the blobs nobody reads, by name in alphabetical order.
     """
 
     nodes: tuple[Node, ...]

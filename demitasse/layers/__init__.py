@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from demitasse.layers.base import Layer, LayerContext
+from demitasse.layers.base import Layer
+from demitasse.layers.context import LayerContext
 from demitasse.layers.registry import create_layer, layer_class, layer_types, register, unregister
 
 __all__ = [

@@ -51,8 +51,8 @@ class BaseDataLayer(Layer):
 class PrefetchingDataLayer(BaseDataLayer):
     """A data layer whose batches are made in a thread, ahead of their use.
 
-    As in Caffe, ``prefetch`` batches go round, the one in use included. The thread is started by
-    the first forward pass and stopped by ``close``, or when the layer is gone. A batch is handed
+    As in Caffe, ``prefetch`` batches circulate, the one in use included. The thread is started by
+    the first forward pass and stopped by ``close``, or when the layer is deleted. A batch is handed
     to the tops without being copied; it is valid until the next forward.
 
     Attributes:
@@ -161,7 +161,7 @@ class EpochDataLayer(PrefetchingDataLayer):
     """
 
     def begin_epoch(self) -> None:
-        """Be at the first record, and from now on end a batch where the records end."""
+        """Start at the first record; from now on a batch ends where the records end."""
         if not self.whole_epochs or not self.epoch_ended:
             self.whole_epochs = True
             self.set_state(self.state())  # whole epochs begin at the beginning of a round

@@ -1,4 +1,4 @@
-"""Accuracy: the share of places whose label is among the ``top_k`` highest scores.
+"""Accuracy: the share of positions whose label is among the ``top_k`` highest scores.
 
 Source: Caffe, ``src/caffe/layers/accuracy_layer.cpp``.
 """
@@ -27,7 +27,7 @@ class Accuracy(Layer):
 
     Raises:
         ConfigError: ``top_k`` is above the number of classes.
-        ShapeError: There is not one label for each place.
+        ShapeError: There is not one label for each position.
     """
 
     bottoms = Exactly(2)
@@ -64,7 +64,7 @@ class Accuracy(Layer):
             right = xp.where(valid, right, 0.0)
             top[0].write(xp.sum(right) / at_least_one(self, xp.sum(self.cast(valid))))
         else:
-            top[0].write(xp.sum(right) / max(1, axis.places))
+            top[0].write(xp.sum(right) / max(1, axis.positions))
         self.saved("not numbers", ()).write(xp.sum(self.cast(xp.isnan(own) & counted)))
         if len(top) > 1:
             seen = axis.matches(self, labels) & xp.expand_dims(counted, axis=1)

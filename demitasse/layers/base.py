@@ -9,32 +9,29 @@ Source: Caffe, ``include/caffe/layer.hpp``.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, ClassVar, final
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.ops import Op
 from demitasse.backends.random import stream_of
 from demitasse.blob import Blob
-from demitasse.device import Device, current_device
+from demitasse.device import Device
 from demitasse.errors import ConfigError, NetError, ShapeError
 from demitasse.layers.arity import Arity, AtLeast, Between, Exactly
+from demitasse.layers.arrays import Arrays
+from demitasse.layers.context import LayerContext
 from demitasse.layers.fillers import fill
+from demitasse.layers.saved import Saved
 from demitasse.proto import FillerParameter, LayerParameter
 
 __all__ = [
     "AtLeast",
     "Between",
     "Blobs",
-    "Clock",
     "Exactly",
     "Flags",
     "Layer",
-    "LayerContext",
-    "Saved",
     "positive",
 ]
 
@@ -42,83 +39,7 @@ Blobs = Sequence[Blob]
 Flags = Sequence[bool]
 
 
-@dataclass
-class Clock:
-    """Counts of passes that random numbers are keyed by; kept in snapshots.
-
-    Attributes:
-        passes: Forward passes of the net in phase TRAIN so far.
-    """
-
-    passes: int = 0
-
-
-@dataclass
-class LayerContext:
-    """What a net tells its layers about the world.
-
-    Attributes:
-        device: Where the net runs.
-        dtype: What it computes in.
-        seed: Key of all its random numbers.
-        base_dir: Folder of the prototxt, where named files are looked for too; or None.
-        rank: Which of ``ranks`` data-parallel workers this is.
-        ranks: How many of them there are.
-        python_layers: Whether ``Python`` layers may import modules.
-        clock: The net's pass counter.
-    """
-
-    device: Device = field(default_factory=current_device)
-    dtype: str = "float32"
-    seed: int = 0
-    base_dir: Path | None = None
-    rank: int = 0
-    ranks: int = 1
-    python_layers: bool = True
-    clock: Clock = field(default_factory=Clock)
-
-
-class Saved:
-    """State that backward needs from forward, in a fixed buffer, stamped with its pass.
-
-    Reading what another pass has left is an error rather than a wrong gradient.
-    """
-
-    def __init__(self, layer: Layer, name: str, blob: Blob) -> None:
-        self.blob, self.name = blob, name
-        self._layer, self._stamp = layer, -1
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the buffer."""
-        return self.blob.shape
-
-    def write(self, array: Array) -> None:
-        """Keep ``array``, which must have exactly the buffer's shape."""
-        self.blob.write(array)
-        self._stamp = self._layer.stamp
-
-    def buffer(self) -> Array:
-        """Return the device array, to be overwritten completely in this pass."""
-        self._stamp = self._layer.stamp
-        return self.blob.buffer()
-
-    def read(self) -> Array:
-        """Return what this pass's forward has kept.
-
-        Raises:
-            NetError: The layer's last forward did not write it.
-        """
-        if self._stamp != self._layer.stamp:
-            message = (
-                f"backward needs {self.name!r} from the layer's last forward pass, which did not "
-                "compute it; run forward again before backward"
-            )
-            raise NetError(message)
-        return self.blob.read()
-
-
-class Layer:
+class Layer(Arrays):
     """One node of a net. Subclasses write ``setup``, ``reshape``, ``forward`` and ``backward``.
 
     Args:
@@ -143,21 +64,25 @@ class Layer:
     dynamic_shapes: ClassVar[bool] = False
     """Whether top shapes depend on values, so that ``reshape`` is not enough to know them."""
 
+    refuses_gradients: ClassVar[bool] = True
+    """Whether ``propagate_down: true`` is an error for a bottom that has no gradient, and not
+    without effect."""
+
+    differentiable: Sequence[int] | None = None
+    """The bottoms that have a gradient, in order, where not all have: labels and indices do not."""
     op: Op | None = None
 
     def __init__(
         self, param: LayerParameter, phase: str = "TEST", context: LayerContext | None = None
     ) -> None:
+        super().__init__(param.name, context if context is not None else LayerContext())
         self.param, self.phase = param, phase
-        self.context = context if context is not None else LayerContext()
-        self.name = param.name
         self.type = param.type or type(self).type  # type: ignore[misc]
         self.blobs: list[Blob] = [self._stored(proto) for proto in param.blobs]
         self._stored_count = len(self.blobs)
         self._declared = 0
         self._propagate: list[bool] = []
         self._saved: dict[str, Saved] = {}
-        self._constants: dict[str, tuple[object, Array]] = {}
         self.loss_weights: list[float] = []
         self.stamp = 0
 
@@ -182,8 +107,7 @@ class Layer:
 
     def allow_force_backward(self, bottom_index: int) -> bool:
         """Whether ``force_backward`` may ask for the gradient of this bottom."""
-        del bottom_index
-        return True
+        return self.has_gradient(bottom_index)
 
     def state(self) -> dict[str, int]:
         """Return what a training snapshot must keep besides the parameters."""
@@ -202,13 +126,15 @@ class Layer:
         """Check the numbers of blobs, set up, reshape, set loss weights.
 
         Raises:
-            NetError: It takes other numbers of bottoms or tops, or does not run in place.
+            NetError: It takes other numbers of bottoms or tops, does not run in place, or is to
+                compute a gradient that there is not.
             ConfigError: A field has a value it cannot have.
             ShapeError: A bottom has a shape it cannot take.
         """
         self.check_counts(len(bottom), len(top))
         self._check_in_place(bottom, top)
         self.setup(bottom, top)
+        self.refuse_gradients(bottom, self.param.propagate_down)
         self.reshape(bottom, top)
         self._set_loss_weights(top)
 
@@ -233,6 +159,24 @@ class Layer:
             if any(blob is one for one in top):
                 message = (
                     f"{self.type} cannot run in place; give its top another name than {blob.name!r}"
+                )
+                raise NetError(message)
+
+    def has_gradient(self, bottom_index: int) -> bool:
+        """Whether there is a gradient for this bottom; what computes it may still be frozen."""
+        return self.differentiable is None or bottom_index in self.differentiable
+
+    def refuse_gradients(self, bottom: Blobs, wanted: Flags) -> None:
+        """Refuse to compute gradients of labels, indices and the like.
+
+        Raises:
+            NetError: One is wanted, of a layer that does not take such a wish for nothing.
+        """
+        for index, (blob, want) in enumerate(zip(bottom, wanted, strict=False)):
+            if want and self.refuses_gradients and not self.has_gradient(index):
+                message = (
+                    f"{self.type} has no gradient for bottom {index}, {blob.name!r}; "
+                    "its propagate_down must be false"
                 )
                 raise NetError(message)
 
@@ -343,50 +287,7 @@ class Layer:
             proto.blobs.append(blob.to_proto(write_diff))
         return proto
 
-    # -- arrays --------------------------------------------------------------------------------
-
-    @property
-    def device(self) -> Device:
-        """Where the net runs."""
-        return self.context.device
-
-    @property
-    def xp(self) -> Any:
-        """The array namespace to compute with."""
-        return self.context.device.backend.xp
-
-    @property
-    def dtype(self) -> str:
-        """Name of the dtype the net computes in."""
-        return self.context.dtype
-
-    def zeros(self, shape: tuple[int, ...], dtype: str | None = None) -> Array:
-        """Return an array of zeros on the net's device."""
-        return self.full(shape, 0, dtype)
-
-    def full(self, shape: tuple[int, ...], value: float, dtype: str | None = None) -> Array:
-        """Return an array of one value on the net's device."""
-        backend = self.device.backend
-        kind = backend.dtype(dtype or self.dtype)
-        return self.xp.full(shape, value, dtype=kind, device=backend.array_device)
-
-    def arange(self, stop: int, dtype: str = "int64") -> Array:
-        """Return 0 to ``stop`` - 1 on the net's device."""
-        backend = self.device.backend
-        kind = backend.dtype(dtype)
-        return self.xp.arange(stop, dtype=kind, device=backend.array_device)
-
-    def cast(self, array: Array, dtype: str | None = None) -> Array:
-        """Return ``array`` in another dtype, by default the net's."""
-        return self.xp.astype(array, self.device.backend.dtype(dtype or self.dtype), copy=False)
-
-    def constant(self, name: str, key: object, make: Callable[[], Array]) -> Array:
-        """Return an array that depends on ``key`` alone, made once for each device."""
-        full_key = (key, self.device)
-        known = self._constants.get(name)
-        if known is None or known[0] != full_key:
-            known = self._constants[name] = (full_key, make())
-        return known[1]
+    # -- state, devices ------------------------------------------------------------------------
 
     def saved(self, name: str, shape: tuple[int, ...], dtype: str | None = None) -> Saved:
         """Return the internal blob ``name`` that carries state from forward to backward."""
@@ -398,29 +299,6 @@ class Layer:
         if found.blob.shape != shape:
             found.blob.reshape(shape)
         return found
-
-    def random_bits(self, count: int, first: int = 0) -> Array:
-        """Return random 32-bit words of this layer and pass, the same on every device.
-
-        Shapes: (count,), uint32.
-        """
-        return self.device.backend.random_bits(
-            self.context.seed, stream_of(self.name), self.context.clock.passes, count, first
-        )
-
-    def random_words(self, shape: tuple[int, ...]) -> Array:
-        """Return a random 32-bit word of this layer and pass for each element of a blob.
-
-        With several data-parallel ranks a sample has the words it would have in the joined batch,
-        where rank r of n holds samples r, r + n, ...
-
-        Shapes: ``shape``, uint32.
-        """
-        count, ranks = math.prod(shape), self.context.ranks
-        if ranks == 1 or not shape:
-            return self.xp.reshape(self.random_bits(count), shape)
-        joined = self.xp.reshape(self.random_bits(count * ranks), (shape[0], ranks, *shape[1:]))
-        return joined[:, self.context.rank, ...]
 
     def internal_blobs(self) -> list[Blob]:
         """Return the blobs that carry state from forward to backward."""

@@ -6,7 +6,7 @@ Source: Caffe, ``src/caffe/layers/batch_reindex_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.backends.arrays import Array
-from demitasse.errors import NetError, ShapeError
+from demitasse.errors import ShapeError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.helpers.indices import check_indices
 from demitasse.layers.registry import register
@@ -21,16 +21,13 @@ class BatchReindex(Layer):
     Shapes: bottoms x (N, ...), index (M,) -> top (M, ...).
 
     Raises:
-        NetError: The gradient of the indices is asked for.
         ShapeError: The indices are not a list, or one of them is not in the batch.
     """
 
     bottoms = Exactly(2)
     tops = Exactly(1)
+    differentiable = (0,)
     dynamic_shapes = True  # the indices are looked at on the host
-
-    def allow_force_backward(self, bottom_index: int) -> bool:
-        return bottom_index == 0
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         if bottom[1].num_axes != 1 or not bottom[0].num_axes:
@@ -46,9 +43,6 @@ class BatchReindex(Layer):
         top[0].write(self.xp.take(bottom[0].read(), self._indices(bottom), axis=0))
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[1]:
-            message = "BatchReindex has no gradient for its indices (bottom 1)"
-            raise NetError(message)
         if not propagate_down[0]:
             return
         xp, n = self.xp, bottom[0].shape[0]

@@ -6,11 +6,9 @@ Source: Caffe, ``src/caffe/layers/conv_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.backends import ops
-from demitasse.backends.arrays import Array
-from demitasse.backends.windows import Shape
-from demitasse.blob import Blob
 from demitasse.layers.base import Blobs, Flags
 from demitasse.layers.convolution_base import ConvolutionBase
+from demitasse.layers.helpers.correlation import Correlation
 from demitasse.layers.registry import register
 
 __all__ = ["Convolution"]
@@ -32,17 +30,19 @@ class Convolution(ConvolutionBase):
             not fit the bottom.
     """
 
-    def sides(self, bottom: int, top: int) -> tuple[int, int]:
-        return bottom, top
-
-    def top_spatial(self, spatial: Shape) -> Shape:
-        return self.window.convolved(spatial)
-
-    def sides_spatial(self, bottom: Shape, top: Shape) -> tuple[Shape, Shape]:
-        return bottom, top
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del top
+        self.read_fields(bottom)
+        self.correlation = Correlation(
+            self, self.window, self.group, image=self.channels, maps=self.m
+        )
+        self.add_params()
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        super().reshape(bottom, top)
+        spatial = self.spatial(bottom)
+        places = self.window.convolved(spatial)
+        self.reshape_tops(bottom, top, places)
+        self.correlation.fit(self.n, image=spatial, places=places)
         self.op = ops.Conv(
             dtype=self.dtype,
             bottom=bottom[0].shape,
@@ -57,20 +57,17 @@ class Convolution(ConvolutionBase):
         )
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
+        product, weight = self.correlation, self.blobs[0]
         for x, y in zip(bottom, top, strict=True):
-            maps = self.with_bias(self.to_map(self._image(x.read())))
+            maps = self.with_bias(product.to_map(product.image(x.read()), weight.read()))
             y.write(self.xp.reshape(maps, y.shape))
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         self.refuse_overwritten(bottom, top, propagate_down)
+        product, weight = self.correlation, self.blobs[0]
         for x, y, wanted in zip(bottom, top, propagate_down, strict=True):
-            dy = self._map(y)
-            self.accumulate(self._image(x.read()), dy, dy)
+            dy = product.map(y.read_diff())
+            self.accumulate(product.image(x.read()), dy, dy)
             if wanted:
-                x.write_diff(self.xp.reshape(self.to_image(dy), x.shape))
-
-    def _image(self, x: Array) -> Array:
-        return self.xp.reshape(x, (self.n, self.image_channels, *self.canvas.spatial))
-
-    def _map(self, y: Blob) -> Array:
-        return self.xp.reshape(y.read_diff(), (self.n, self.map_channels, self.places))
+                dx = product.to_image(dy, weight.read())
+                x.write_diff(self.xp.reshape(dx, x.shape))

@@ -6,10 +6,9 @@ Source: Caffe, ``src/caffe/layers/deconv_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.backends import ops
-from demitasse.backends.arrays import Array
-from demitasse.backends.windows import Shape
 from demitasse.layers.base import Blobs, Flags
 from demitasse.layers.convolution_base import ConvolutionBase
+from demitasse.layers.helpers.correlation import Correlation
 from demitasse.layers.registry import register
 
 __all__ = ["Deconvolution"]
@@ -28,17 +27,19 @@ class Deconvolution(ConvolutionBase):
             between the pads.
     """
 
-    def sides(self, bottom: int, top: int) -> tuple[int, int]:
-        return top, bottom
-
-    def top_spatial(self, spatial: Shape) -> Shape:
-        return self.window.deconvolved(spatial)
-
-    def sides_spatial(self, bottom: Shape, top: Shape) -> tuple[Shape, Shape]:
-        return top, bottom
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del top
+        self.read_fields(bottom)
+        self.correlation = Correlation(
+            self, self.window, self.group, image=self.m, maps=self.channels
+        )
+        self.add_params()
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        super().reshape(bottom, top)
+        places = self.spatial(bottom)
+        spatial = self.window.deconvolved(places)
+        self.reshape_tops(bottom, top, spatial)
+        self.correlation.fit(self.n, image=spatial, places=places)
         self.op = ops.Deconv(
             dtype=self.dtype,
             bottom=bottom[0].shape,
@@ -53,19 +54,19 @@ class Deconvolution(ConvolutionBase):
         )
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
+        product, weight = self.correlation, self.blobs[0]
         for x, y in zip(bottom, top, strict=True):
-            image = self.to_image(self._map(x.read()))
+            image = product.to_image(product.map(x.read()), weight.read())
             flat = self.xp.reshape(image, (self.n, self.m, y.count_from(self.axis + 1)))
             y.write(self.xp.reshape(self.with_bias(flat), y.shape))
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         self.refuse_overwritten(bottom, top, propagate_down)
+        product, weight = self.correlation, self.blobs[0]
         for x, y, wanted in zip(bottom, top, propagate_down, strict=True):
-            dy = self.xp.reshape(y.read_diff(), (self.n, self.m, *self.canvas.spatial))
+            dy = product.image(y.read_diff())
             flat = self.xp.reshape(dy, (self.n, self.m, y.count_from(self.axis + 1)))
-            self.accumulate(dy, self._map(x.read()), flat)
+            self.accumulate(dy, product.map(x.read()), flat)
             if wanted:
-                x.write_diff(self.xp.reshape(self.to_map(dy), x.shape))
-
-    def _map(self, x: Array) -> Array:
-        return self.xp.reshape(x, (self.n, self.map_channels, self.places))
+                dx = product.to_map(dy, weight.read())
+                x.write_diff(self.xp.reshape(dx, x.shape))

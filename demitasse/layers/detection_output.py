@@ -26,7 +26,7 @@ class DetectionOutput(Layer):
     Shapes: bottoms location (N, P L 4), where L is 1 or, without ``share_location``, the number of
     classes, scores (N, P classes), priors (1, 2, P 4) as PriorBox makes them[, image]
     -> top (1, 1, K, 7): image, class, score, xmin, ymin, xmax, ymax. Where nothing is found, a row
-    of the image's number and -1 for each image.
+    of the image's index and -1 for each image.
 
     Raises:
         ConfigError: ``num_classes`` is missing, a threshold is out of range, or ``visualize`` is

@@ -1,6 +1,7 @@
 """Dropout: zero a random share of the values in TRAIN, and scale the rest to keep the mean.
 
-Source: Caffe, ``src/caffe/layers/dropout_layer.cpp`` and ``.cu``.
+Source: Caffe, ``src/caffe/layers/dropout_layer.cpp`` and ``.cu``; the same of Fast R-CNN
+(rbgirshick/caffe-fast-rcnn) for ``scale_train``.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ LARGEST = 0xFFFFFFFF
 class Dropout(NeuronLayer):
     """y = x * mask / (1 - ratio) in TRAIN, y = x in TEST; may run in place.
 
+    With ``scale_train: false`` y = x * mask in TRAIN, and y = x * (1 - ratio) in TEST.
+
     A value is kept where its random 32-bit word is above ``ratio`` of the largest word, so the
     mask is the same on every device, and a sample's the same with several data-parallel ranks.
 
@@ -31,37 +34,44 @@ class Dropout(NeuronLayer):
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         del bottom, top
-        self.ratio = self.param.dropout_param.dropout_ratio
-        if not 0 <= self.ratio < 1:
-            message = f"dropout_param.dropout_ratio must be in [0, 1), it is {self.ratio}"
+        p, train = self.param.dropout_param, self.phase == "TRAIN"
+        ratio = p.dropout_ratio
+        if not 0 <= ratio < 1:
+            message = f"dropout_param.dropout_ratio must be in [0, 1), it is {ratio}"
             raise ConfigError(message)
-        self.threshold = int(LARGEST * self.ratio)
-        self.drops = self.phase == "TRAIN" and self.ratio > 0
+        self.threshold = int(LARGEST * ratio)
+        self.drops = train and ratio > 0
+        self.factor = 1.0
+        if train == p.scale_train:
+            self.factor = 1 / (1 - ratio) if train else 1 - ratio
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         super().reshape(bottom, top)
         self.op = ops.Dropout(
             dtype=self.dtype,
             count=bottom[0].count,
-            ratio=self.ratio,
-            train=self.drops,
+            factor=self.factor,
+            drops=self.drops,
             threshold=self.threshold,
         )
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         x = bottom[0].read()
-        if not self.drops:
-            if top[0] is not bottom[0]:
-                top[0].write(x)
-            return
-        mask = self.cast(self.random_words(x.shape) > self.threshold) * (1 / (1 - self.ratio))
-        self.saved("mask", x.shape).write(mask)
-        top[0].write(x * mask)
+        if self.drops:
+            mask = self.cast(self.random_words(x.shape) > self.threshold) * self.factor
+            self.saved("mask", x.shape).write(mask)
+            top[0].write(x * mask)
+        elif self.factor != 1:
+            top[0].write(x * self.factor)
+        elif top[0] is not bottom[0]:
+            top[0].write(x)
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
             dy = top[0].read_diff()
             if self.drops:
                 bottom[0].write_diff(dy * self.saved("mask", dy.shape).read())
+            elif self.factor != 1:
+                bottom[0].write_diff(dy * self.factor)
             elif top[0] is not bottom[0]:
                 bottom[0].write_diff(dy)

@@ -5,7 +5,6 @@ Source: Caffe, ``src/caffe/layers/embed_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.errors import NetError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer, positive
 from demitasse.layers.helpers.indices import check_indices
 from demitasse.layers.registry import register
@@ -26,6 +25,7 @@ class Embed(Layer):
     """
 
     bottoms = tops = Exactly(1)
+    differentiable = ()
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         del bottom, top
@@ -36,10 +36,6 @@ class Embed(Layer):
         self.add_param((self.k, self.m), p.weight_filler)
         if self.has_bias:
             self.add_param((self.m,), p.bias_filler)
-
-    def allow_force_backward(self, bottom_index: int) -> bool:
-        del bottom_index
-        return False
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         top[0].reshape((*bottom[0].shape, self.m))
@@ -54,9 +50,7 @@ class Embed(Layer):
         top[0].write(xp.reshape(y, top[0].shape))
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[0]:
-            message = "Embed has no gradient for its bottom, which holds indices"
-            raise NetError(message)
+        del propagate_down
         xp, count = self.xp, bottom[0].count
         dy = xp.reshape(top[0].read_diff(), (count, self.m))
         if self.param_propagate_down(0):

@@ -1,4 +1,4 @@
-"""Fillers: how parameters begin.
+"""Fillers: the initial values of parameters.
 
 They run on the host in double precision with a counter-based generator, so that one seed gives the
 same weights on every device and in every dtype. Caffe's own random streams are not reproduced.
@@ -36,7 +36,7 @@ def fill(shape: Shape, filler: FillerParameter, seed: int, stream: int) -> np.nd
         Shape ``shape``, float64.
 
     Raises:
-        ConfigError: The type is unknown, or its constants cannot be.
+        ConfigError: The type is unknown, or its constants are not allowed.
     """
     make = FILLERS.get(filler.type)
     if make is None:
@@ -70,7 +70,7 @@ def _uniform(shape: Shape, filler: FillerParameter, draw: Draw) -> np.ndarray:
 def _gaussian(shape: Shape, filler: FillerParameter, draw: Draw) -> np.ndarray:
     values = filler.mean + filler.std * _normal(shape, draw)
     if filler.sparse >= 0:
-        # each output keeps about `sparse` of its inputs; Caffe divides by the first axis
+        # as in Caffe, a weight is kept with probability sparse / size of the first axis
         if not shape:
             message = "a sparse gaussian filler needs at least one axis"
             raise ConfigError(message)

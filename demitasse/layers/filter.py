@@ -23,8 +23,7 @@ class Filter(Layer):
     Shapes: bottoms (N, ...) ..., selector (N, 1, ...) -> tops (M, ...) ..., M at most N.
 
     Raises:
-        NetError: There is not one top for every bottom but the last; or the gradient of the
-            selector is asked for.
+        NetError: There is not one top for every bottom but the last.
         ShapeError: The bottoms have different batch sizes, or the selector has more than one
             value for an item.
     """
@@ -40,10 +39,7 @@ class Filter(Layer):
                 f"it is given {len(top)}"
             )
             raise NetError(message)
-        self.first, self.filtered = True, len(top)
-
-    def allow_force_backward(self, bottom_index: int) -> bool:
-        return bottom_index < self.filtered
+        self.first, self.differentiable = True, range(len(top))
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         selector = bottom[-1]
@@ -68,9 +64,6 @@ class Filter(Layer):
             blob.write(self.xp.take(source.read(), chosen, axis=0))
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[-1]:
-            message = "Filter has no gradient for its selector (the last bottom)"
-            raise NetError(message)
         xp, n = self.xp, bottom[-1].count
         places = [0] * n  # where in the top an item went
         for place, item in enumerate(self.chosen):

@@ -18,7 +18,7 @@ __all__ = ["HDF5Data"]
 
 @register("HDF5Data")
 class HDF5Data(EpochDataLayer):
-    """Reads the data sets that its tops are named after, round and round.
+    """Reads the data sets that its tops are named after, in an endless loop.
 
     ``source`` lists the files, one in a line; each is looked for in the working directory and
     beside the prototxt. With ``shuffle`` every round has its own order of files, and of the rows in

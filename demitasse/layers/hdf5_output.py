@@ -1,4 +1,4 @@
-"""HDF5Output: the blobs that come by are stored in an HDF5 file.
+"""HDF5Output: store the bottoms of every pass in an HDF5 file.
 
 Source: Caffe, ``src/caffe/layers/hdf5_output_layer.cpp``.
 """

@@ -20,8 +20,8 @@ __all__ = ["Im2col"]
 class Im2col(Layer):
     """Lay every tap of the window beside the others; beyond the image there are zeros.
 
-    Shapes: bottom (*lead, C, *spatial) -> top (*lead, C * taps, *places), the taps of one channel
-    next to each other; ``axis`` is that of C.
+    Shapes: bottom (*lead, C, *spatial) -> top (*lead, C * taps, *positions), the taps of one
+    channel next to each other; ``axis`` is that of C.
 
     Raises:
         ConfigError: The fields of ``convolution_param`` do not describe a window.
@@ -37,7 +37,7 @@ class Im2col(Layer):
         axes = bottom[0].num_axes - self.axis - 1
         if axes < 1:
             message = (
-                f"bottom {bottom[0].name!r} {bottom[0].shape} has no spatial axis behind axis "
+                f"bottom {bottom[0].name!r} {bottom[0].shape} has no spatial axis after axis "
                 f"{self.axis}"
             )
             raise ShapeError(message)

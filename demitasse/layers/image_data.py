@@ -1,4 +1,4 @@
-"""ImageData: batches of picture files that a list names.
+"""ImageData: batches of image files that a list names.
 
 Source: Caffe, ``src/caffe/layers/image_data_layer.cpp``.
 """
@@ -22,21 +22,21 @@ __all__ = ["ImageData", "find_image"]
 
 @register("ImageData")
 class ImageData(EpochDataLayer):
-    """Reads the pictures of a list in order, or shuffled anew in every round.
+    """Reads the images of a list in order, or shuffled anew in every round.
 
     Lines of the list are ``path label``; with several labels, ``path label label ...``. Labels may
     be any numbers. A path is looked for in ``root_folder``, and that beside the prototxt, too.
 
-    In phase TRAIN rank r of n reads pictures r, r + n, ...; in phase TEST every rank reads all.
+    In phase TRAIN rank r of n reads images r, r + n, ...; in phase TEST every rank reads all.
 
-    Shapes: top[0] (N, C, H, W), from the first picture of each batch; top[1] labels (N,), or (N, n)
+    Shapes: top[0] (N, C, H, W), from the first image of each batch; top[1] labels (N,), or (N, n)
     for n labels.
 
     Raises:
         ConfigError: ``source`` or ``batch_size`` is missing; one of ``new_height`` and
             ``new_width`` is given without the other; ``rand_skip`` may skip everything;
             ``on_error`` is unknown.
-        DataError: The list or a picture cannot be read; names it.
+        DataError: The list or an image cannot be read; names it.
     """
 
     tops = Exactly(2)
@@ -46,7 +46,7 @@ class ImageData(EpochDataLayer):
         p = self.param.image_data_param
         self.batch_size = positive(p.batch_size, "image_data_param.batch_size")
         if not p.source:
-            message = "image_data_param has no source; name a list of pictures"
+            message = "image_data_param has no source; name a list of images"
             raise ConfigError(message)
         if bool(p.new_height) != bool(p.new_width):
             message = (
@@ -77,14 +77,14 @@ class ImageData(EpochDataLayer):
         )
 
     def _skipped(self, most: int) -> int:
-        """Return how many pictures ``rand_skip`` leaves out, fewer than ``most``."""
+        """Return how many images ``rand_skip`` leaves out, fewer than ``most``."""
         if not most:
             return 0
         drawn = bits(self.context.seed, stream_of(f"{self.name}/rand_skip"), 0, 1)
         skipped = int(drawn[0]) % most
         if skipped >= len(self.entries):
             message = (
-                f"image_data_param.rand_skip left out {skipped} pictures, "
+                f"image_data_param.rand_skip left out {skipped} images, "
                 f"but the list has only {len(self.entries)}"
             )
             raise ConfigError(message)
@@ -92,6 +92,6 @@ class ImageData(EpochDataLayer):
 
 
 def find_image(root: str, base_dir: Path | None, name: str) -> Path:
-    """Return where the picture ``name`` of a list with ``root_folder`` is."""
+    """Return where the image ``name`` of a list with ``root_folder`` is."""
     # joined as text, since that is what Caffe does: "folder/prefix_" is a root, too
     return resolve(root + name, base_dir)

@@ -1,4 +1,4 @@
-"""ImageSegData: batches of pictures with a class for every pixel, that a list names.
+"""ImageSegData: batches of images with a class for every pixel, that a list names.
 
 Not compared with the original.
 
@@ -31,24 +31,24 @@ UNUSED = ("mean_file", "expand_param", "resize_param")
 
 @register("ImageSegData")
 class ImageSegData(EpochDataLayer):
-    """Reads pictures and their labels, in the order of a list or shuffled anew in every round.
+    """Reads images and their labels, in the order of a list or shuffled anew in every round.
 
-    Lines of the list are ``picture label``, both without spaces and looked for as ImageData does.
-    With ``label_type: PIXEL`` the label is a picture of the same size whose pixels are classes (of
+    Lines of the list are ``image label``, both without spaces and looked for as ImageData does.
+    With ``label_type: PIXEL`` the label is an image of the same size whose pixels are classes (of
     one with a palette, the numbers of its colours); with ``IMAGE``, which is the default as in
     DeepLab, a class for all pixels; with ``NONE`` there are none, and all pixels have
-    ``ignore_label``. Pictures and labels are cropped and mirrored alike. A picture smaller than
+    ``ignore_label``. Images and labels are cropped and mirrored alike. An image smaller than
     the crop is filled up with the mean, its labels with ``ignore_label``. ``new_height`` and
     ``new_width`` resize labels to the nearest class, where DeepLab would mix classes.
 
     Shapes: top[0] (N, C, H, W); top[1] labels (N, 1, H, W); top[2], if there is one, height and
-    width of each picture (N, 1, 1, 2).
+    width of each image (N, 1, 1, 2).
 
     Raises:
         ConfigError: ``source`` or ``batch_size`` is missing; one of ``new_height`` and
             ``new_width`` is given without the other; ``rand_skip`` is given; ``on_error`` is
             unknown; or ``transform_param`` has a mean file or a resize or expand policy.
-        DataError: The list or a picture cannot be read, or labels have another size; names it.
+        DataError: The list or an image cannot be read, or labels have another size; names it.
     """
 
     tops = Between(2, 3)
@@ -58,7 +58,7 @@ class ImageSegData(EpochDataLayer):
         p, transform = self.param.image_data_param, self.param.transform_param
         self.batch_size = positive(p.batch_size, "image_data_param.batch_size")
         if not p.source:
-            message = "image_data_param has no source; name a list of pictures and labels"
+            message = "image_data_param has no source; name a list of images and labels"
             raise ConfigError(message)
         if bool(p.new_height) != bool(p.new_width):
             message = (

@@ -1,4 +1,4 @@
-"""Interp: an image in another size, by linear interpolation between pixels; corners stay.
+"""Interp: resize an image by bilinear interpolation; corner pixels stay at the corners.
 
 Source: DeepLab (also in yjxiong/caffe), ``src/caffe/layers/interp_layer.cpp``,
 ``src/caffe/util/interp.cpp``.
@@ -20,7 +20,7 @@ class Interp(Layer):
 
     A factor f makes n pixels n + (n - 1)(f - 1), or (n - 1) / f + 1, rounded down; two factors
     shrink first, and a size wins over two. Negative ``pad_beg`` and ``pad_end`` cut pixels off all
-    sides before that. Places are computed exactly, where DeepLab rounds them to float32. Not
+    sides before that. Positions are computed exactly, where DeepLab rounds them to float32. Not
     compared with the original.
 
     Shapes: bottom (N, C, H, W) -> top (N, C, height, width).
@@ -107,7 +107,7 @@ class Interp(Layer):
         return places
 
     def _matrix(self, axis: int) -> Array:
-        """Return what every pixel of the bottom weighs in each of the top. Shape: (top, bottom)."""
+        """Return the weight of every bottom pixel in each top pixel. Shape: (top, bottom)."""
         xp, size = self.xp, self.sizes[axis - 2]
         low, high, share = self._places(axis)
         pixels = xp.reshape(self.arange(size), (1, size))

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from demitasse.backends.arrays import Array
-from demitasse.errors import NetError, ShapeError
+from demitasse.errors import ShapeError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.registry import register
 
@@ -72,15 +72,12 @@ class LSTMUnit(Layer):
     h (1, N, H).
 
     Raises:
-        NetError: The gradient of cont is asked for.
         ShapeError: The bottoms do not have these shapes.
     """
 
     bottoms = Exactly(3)
     tops = Exactly(2)
-
-    def allow_force_backward(self, bottom_index: int) -> bool:
-        return bottom_index != 2
+    differentiable = (0, 1)
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         cell, gates, cont = (blob.shape for blob in bottom)
@@ -103,9 +100,6 @@ class LSTMUnit(Layer):
             blob.write(self.xp.reshape(value, blob.shape))
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[2]:
-            message = "LSTMUnit has no gradient for its sequence indicators (bottom 2)"
-            raise NetError(message)
         xp, shape = self.xp, (self.n, self.h)
         cell, _, cont = self._rows(bottom)
         gates = self.saved("gates", (self.n, 4 * self.h)).read()

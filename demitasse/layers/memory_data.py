@@ -24,9 +24,9 @@ logger = logging.getLogger(__name__)
 
 @register("MemoryData")
 class MemoryData(BaseDataLayer):
-    """Gives what ``reset``, ``add_datum_vector`` or ``add_mat_vector`` brought, round and round.
+    """Gives what ``reset``, ``add_datum_vector`` or ``add_mat_vector`` brought, in an endless loop.
 
-    Arrays given to ``reset`` are neither copied nor transformed; datums and pictures are.
+    Arrays given to ``reset`` are neither copied nor transformed; datums and images are.
     Not compared with the original.
 
     Shapes: top[0] (N, C, H, W) as the message says, top[1] (N,).
@@ -96,11 +96,11 @@ class MemoryData(BaseDataLayer):
         self.has_new_data = True
 
     def add_mat_vector(self, images: Sequence[Any], labels: Sequence[float]) -> None:
-        """Transform some pictures (C, H, W), arrays of bytes or numbers, and use them.
+        """Transform some images (C, H, W), arrays of bytes or numbers, and use them.
 
         Raises:
             DataError: As for ``add_datum_vector``.
-            ShapeError: Pictures do not become (C, H, W).
+            ShapeError: Images do not become (C, H, W).
         """
         self._need_used()
         self._use(self.transformer.transform(images), labels)

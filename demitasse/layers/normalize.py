@@ -16,10 +16,10 @@ __all__ = ["Normalize"]
 
 @register("Normalize")
 class Normalize(Layer):
-    """Divide by the length of an item, or of each place's channels, and scale; may run in place.
+    """Divide by the length of an item, or of each position, and scale; may run in place.
 
-    The sum goes over a whole item, or with ``across_spatial: false`` over the channels of each
-    place. Compared with OpenCV's output. The gradient is exact, where that of SSD is so only for
+    The sum goes over a whole item, or with ``across_spatial: false`` over the channels at each
+    position. Compared with OpenCV's output. The gradient is exact, where that of SSD is so only for
     one scale for all channels.
 
     Shapes: bottom (N, C, ...) -> top the same. Scale (), or (C,) with ``channel_shared: false``.

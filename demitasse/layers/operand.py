@@ -1,4 +1,4 @@
-"""What Scale and Bias share: a second operand, learned or a second bottom, laid along some axes."""
+"""What Scale and Bias share: a second operand, learned or a bottom, broadcast over other axes."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ class Parameter(Layer):
     """Hand out a parameter that starts as zeros; the data is shared, not copied.
 
     The top's gradient is added to the parameter's, so that several passes add up. (In Caffe the two
-    share their memory, and the last pass wins.)
+    share their memory, so only the last pass counts.)
 
     Shapes: no bottom -> top and parameter of ``shape``.
     """

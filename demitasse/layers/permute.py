@@ -14,7 +14,7 @@ __all__ = ["Permute"]
 
 @register("Permute")
 class Permute(Layer):
-    """Put the axes named by ``order`` first, the others behind them in their own order.
+    """Put the axes named by ``order`` first, the others after them in their own order.
 
     Compared with OpenCV's output.
 

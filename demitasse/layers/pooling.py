@@ -1,4 +1,4 @@
-"""Pooling: one value for each window, its largest, its mean, or one drawn by its size.
+"""Pooling: one value for each window: the largest, the mean, or one drawn at random.
 
 Source: Caffe, ``src/caffe/layers/pooling_layer.cpp``, ``pooling_layer.cu``.
 """
@@ -26,9 +26,9 @@ class Pooling(Layer):
 
     Sizes are rounded up by default; with padding, a window that would start beyond the image and
     its first pad is dropped. The mean divides by the part of the window that lies on the image or
-    its pads. A window that holds no element gives the lowest float32 (MAX) or no number (AVE).
+    its pads. A window that holds no element gives the lowest float32 (MAX) or NaN (AVE).
 
-    Shapes: bottom (N, C, *spatial) -> top (N, C, *places); with MAX, a second top of the same
+    Shapes: bottom (N, C, *spatial) -> top (N, C, *positions); with MAX, a second top of the same
     shape takes the index of the largest element within its (flattened) plane, -1 for none.
     Any number of spatial axes, where Caffe takes two; ``_h`` and ``_w`` fields need two.
 

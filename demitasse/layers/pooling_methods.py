@@ -26,7 +26,7 @@ class Method(ABC):
         layer: The layer that pools; keeps state and makes arrays.
         canvas: Where the windows lie.
 
-    Shapes: bottom (N, C, *spatial), top (N, C, *places).
+    Shapes: bottom (N, C, *spatial), top (N, C, *positions).
     """
 
     def __init__(self, layer: Layer, canvas: Canvas) -> None:
@@ -54,7 +54,7 @@ class _Selecting(Method):
         return canvas.crop(total)
 
     def index_of(self, tap: Shape) -> Array:
-        """Return the index, within its plane, of what a tap sees. Shape: (*places), int32."""
+        """Return the index, within its plane, of what a tap sees. Shape: (*positions), int32."""
         offset = sum(t * s for t, s in zip(tap, self._plane_strides(), strict=True))
         return self.layer.constant("index", self._key(), self._first_index) + offset
 
@@ -70,15 +70,15 @@ class _Selecting(Method):
         layer, window, out = self.layer, self.canvas.window, self.canvas.out
         total = layer.zeros(out, "int32")
         for axis, step in enumerate(self._plane_strides()):
-            places = layer.arange(out[axis], "int32") * window.stride[axis] - window.pad[axis]
+            positions = layer.arange(out[axis], "int32") * window.stride[axis] - window.pad[axis]
             shape = [1] * len(out)
             shape[axis] = out[axis]
-            total = total + layer.xp.reshape(places * step, tuple(shape))
+            total = total + layer.xp.reshape(positions * step, tuple(shape))
         return total
 
 
 class Max(_Selecting):
-    """The largest element; the first of equals. What is not a number is never chosen."""
+    """The largest element; the first of equals. NaN is never chosen."""
 
     def forward(self, bottom: Blob, top: Blobs) -> None:
         xp, layer = self.layer.xp, self.layer
@@ -152,7 +152,7 @@ class Average(Method):
             shape = [1] * len(self.canvas.out)
             shape[axis] = o
             total = total * layer.xp.reshape(layer.cast(length), tuple(shape))
-        # an empty window is 0 / 0; said with a divisor that is no number, it raises no warning
+        # an empty window is 0 / 0; a divisor of NaN gives NaN without a warning
         return layer.xp.where(total == 0, layer.full((), math.nan), total)
 
 

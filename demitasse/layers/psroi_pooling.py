@@ -27,7 +27,7 @@ class PSROIPooling(RegionPooling):
     Raises:
         ConfigError: A field is missing, or not above 0.
         ShapeError: The bottoms do not have these shapes, or a region's image is not in the batch.
-        NetError: The top is a bottom, or the gradient of the regions is asked for.
+        NetError: The top is a bottom.
     """
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 from demitasse.blob import Blob
 from demitasse.errors import ConfigError, DemitasseError, NetError
-from demitasse.layers.base import Blobs, Flags, Layer, LayerContext
+from demitasse.layers.base import Blobs, Flags, Layer
+from demitasse.layers.context import LayerContext
 from demitasse.layers.registry import register
 from demitasse.layers.user_modules import import_user_module
 from demitasse.proto import LayerParameter, Phase

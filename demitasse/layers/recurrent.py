@@ -18,10 +18,10 @@ from demitasse.layers.base import (
     Exactly,
     Flags,
     Layer,
-    Saved,
     need_count,
     positive,
 )
+from demitasse.layers.saved import Saved
 
 __all__ = ["RecurrentLayer"]
 
@@ -40,7 +40,6 @@ class RecurrentLayer(Layer):
 
     Raises:
         ConfigError: ``num_output`` is missing or 0.
-        NetError: The gradient of cont is asked for.
         ShapeError: The bottoms do not have these shapes, or T changes.
     """
 
@@ -83,7 +82,7 @@ class RecurrentLayer(Layer):
                 raise NetError(message)
 
     def allow_force_backward(self, bottom_index: int) -> bool:
-        return bottom_index != 1 and bottom_index < self.first_state
+        return self.has_gradient(bottom_index) and bottom_index < self.first_state
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         del top
@@ -92,6 +91,7 @@ class RecurrentLayer(Layer):
         self.exposed = p.expose_hidden
         self.has_static = len(bottom) > 2 + (self.states if self.exposed else 0)
         self.first_state = 3 if self.has_static else 2
+        self.differentiable = (0, *range(2, len(bottom)))
         self._need_axes(bottom)
         self.t = bottom[0].shape[0]
         rows = self.gates * self.h
@@ -160,9 +160,6 @@ class RecurrentLayer(Layer):
             blob.write(xp.reshape(state, blob.shape))
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[1]:
-            message = f"{self.type} has no gradient for its sequence indicators (bottom 1)"
-            raise NetError(message)
         xp, many = self.xp, self.t * self.n
         rows = self.gates * self.h
         dz = self.unroll_back(top[0].read_diff(), self._cont(bottom))  # (T, N, rows)

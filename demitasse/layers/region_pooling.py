@@ -5,7 +5,7 @@ The regions are looked at on the host, which waits for them.
 
 from __future__ import annotations
 
-from demitasse.errors import NetError, ShapeError
+from demitasse.errors import ShapeError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.detection.regions import Region
 
@@ -15,17 +15,21 @@ __all__ = ["RegionPooling"]
 class RegionPooling(Layer):
     """Pool bins of regions of a map.
 
+    Regions get no gradient, even where ``propagate_down`` asks for it, as in the originals.
+
     Shapes: bottoms map (N, C, H, W), regions of R x 5 values: item, x1, y1, x2, y2 in pixels of the
     image -> top (R, D, height, width).
 
     Raises:
         ShapeError: The bottoms do not have these shapes, or a region's image is not in the batch.
-        NetError: The top is a bottom, or the gradient of the regions is asked for.
+        NetError: The top is a bottom.
     """
 
     bottoms = Exactly(2)
     tops = Exactly(1)
     in_place = False
+    differentiable = (0,)
+    refuses_gradients = False
     dynamic_shapes = True  # the regions are looked at on the host
 
     found: list[Region]
@@ -37,9 +41,6 @@ class RegionPooling(Layer):
     def look(self, bottom: Blobs) -> list[Region]:
         """Return the regions with their bins."""
         raise NotImplementedError(type(self).__name__)
-
-    def allow_force_backward(self, bottom_index: int) -> bool:
-        return bottom_index == 0
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         rois = bottom[1]
@@ -63,9 +64,6 @@ class RegionPooling(Layer):
         raise NotImplementedError(type(self).__name__)
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[1]:
-            message = f"{self.type} has no gradient for its regions (bottom 1)"
-            raise NetError(message)
         if propagate_down[0]:
             self.spread(bottom, top)
 

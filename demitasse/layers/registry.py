@@ -9,8 +9,10 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TypeVar
 
 from demitasse.errors import NetError
-from demitasse.layers.base import Layer, LayerContext
+from demitasse.layers.base import Layer
 from demitasse.layers.catalog import CATALOG
+from demitasse.layers.context import LayerContext
+from demitasse.layers.facts import LayerFacts, describe, forget
 from demitasse.proto import LayerParameter, fork_of_type
 
 __all__ = ["create_layer", "layer_class", "layer_types", "register", "unregister"]
@@ -22,8 +24,13 @@ _creators: dict[str, Creator] = {}
 GROUP = "demitasse.layers"
 
 
-def register(*names: str) -> Callable[[T], T]:
+def register(*names: str, facts: LayerFacts | None = None) -> Callable[[T], T]:
     """Make a class, or a function that chooses one by its message, creatable by type name.
+
+    Args:
+        names: The types.
+        facts: What ``lint``, ``summary`` and others are to know of a type that is not in the
+            catalogue: its parameters, what its backward reads, and so on.
 
     Raises:
         NetError: A name is taken.
@@ -36,6 +43,8 @@ def register(*names: str) -> Callable[[T], T]:
                 message = f"layer type {name!r} is already registered; choose another name"
                 raise NetError(message)
             _creators[name] = creator
+            if facts is not None:
+                describe(name, facts)
         if isinstance(creator, type) and issubclass(creator, Layer):
             creator.type = names[0]
         return creator
@@ -46,6 +55,7 @@ def register(*names: str) -> Callable[[T], T]:
 def unregister(name: str) -> None:
     """Take back what :func:`register` noted under a name."""
     _creators.pop(name, None)
+    forget(name)
 
 
 def layer_types() -> list[str]:
@@ -92,5 +102,5 @@ def _unknown(name: str) -> str:
         parts.append(f"it comes from {forks} and is not implemented here")
     if near:
         parts.append(f"did you mean {' or '.join(near)}?")
-    parts.append(f"known types: {', '.join(known)}")
+    parts.append(f"demitasse.layers.layer_types() lists the {len(known)} that are known")
     return "; ".join(parts)

@@ -61,7 +61,7 @@ class Reshape(ViewLayer):
         return shape
 
     def _replaced(self, bottom: Blob) -> tuple[int, int]:
-        """Return the first replaced axis and the one behind the last."""
+        """Return the first replaced axis and the one after the last."""
         p = self.param.reshape_param
         axes = bottom.num_axes
         start = p.axis if p.axis >= 0 else axes + p.axis + 1

@@ -27,7 +27,7 @@ class ROIPooling(RegionPooling):
     Raises:
         ConfigError: ``pooled_h`` or ``pooled_w`` is missing or 0.
         ShapeError: The bottoms do not have these shapes, or a region's image is not in the batch.
-        NetError: The top is a bottom, or the gradient of the regions is asked for.
+        NetError: The top is a bottom.
     """
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:

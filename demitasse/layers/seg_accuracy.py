@@ -22,7 +22,7 @@ class SegAccuracy(Layer):
     The mean of the recall is over classes that have pixels, that of intersection over union over
     all, where it is 1 for a class that is neither labelled nor predicted. Pixels whose label is one
     of ``ignore_label`` do not count; any other label that is no class makes the result NaN, where
-    the original ends. Not compared with the original.
+    the original aborts. Not compared with the original.
 
     Shapes: scores (N, C, H, W), labels (N, 1, H, W) -> (1, 1, 1, 3).
 

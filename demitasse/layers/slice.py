@@ -26,7 +26,8 @@ class Slice(Layer):
     Raises:
         ConfigError: ``slice_point`` is not given once less than there are tops, or does not grow,
             or both ``axis`` and ``slice_dim`` are given.
-        ShapeError: There is no such axis, it has too few elements, or equal parts do not come out.
+        ShapeError: There is no such axis, it has too few elements, or cannot be cut into equal
+            parts.
     """
 
     bottoms = Exactly(1)

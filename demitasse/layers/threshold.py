@@ -14,7 +14,7 @@ __all__ = ["Threshold"]
 
 @register("Threshold")
 class Threshold(NeuronLayer):
-    """Say which elements are above ``threshold``; without a gradient; may run in place.
+    """Return 1 where an element is above ``threshold``, else 0; no gradient; may run in place.
 
     Shapes: bottom any -> top the same.
     """

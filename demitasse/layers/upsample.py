@@ -7,7 +7,7 @@ SegNet (alexgkendall/caffe-segnet), ``src/caffe/layers/upsample_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.backends.arrays import Array
-from demitasse.errors import ConfigError, NetError, ShapeError
+from demitasse.errors import ConfigError, ShapeError
 from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
 from demitasse.layers.helpers.indices import check_indices
 from demitasse.layers.registry import register
@@ -21,9 +21,9 @@ class Upsample(Layer):
 
     Without a mask every pixel becomes a block of equal ones, ``scale`` times as high and wide.
     With one, values go to the places it names, and all else is 0; of values for one place the last
-    stands. The size is then ``upsample_h``, ``upsample_w``, or ``scale`` (or ``scale_h``,
-    ``scale_w``) times the bottom's, less one with ``pad_out_h``, ``pad_out_w``. Not compared with
-    the originals.
+    stands. The mask gets no gradient, even where ``propagate_down`` asks for it, as in SegNet. The
+    size is then ``upsample_h``, ``upsample_w``, or ``scale`` (or ``scale_h``, ``scale_w``) times
+    the bottom's, less one with ``pad_out_h``, ``pad_out_w``. Not compared with the originals.
 
     Shapes: bottoms (*lead, H, W)[, mask the same] -> top (*lead, height, width). A mask needs
     (N, C, H, W).
@@ -33,12 +33,14 @@ class Upsample(Layer):
             with a scale other than 2; fields that need a mask, without one.
         ShapeError: The bottoms do not have these shapes, or the mask names a place that is not
             there (looked at where that costs no transfer).
-        NetError: The top is a bottom, or the gradient of the mask is asked for.
+        NetError: The top is a bottom.
     """
 
     bottoms = Between(1, 2)
     tops = Exactly(1)
     in_place = False
+    differentiable = (0,)
+    refuses_gradients = False
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.upsample_param
@@ -72,9 +74,6 @@ class Upsample(Layer):
         width = shape[-1] * self.scale[1] - p.pad_out_w
         top[0].reshape((*shape[:-2], *(self.size or (height, width))))
 
-    def allow_force_backward(self, bottom_index: int) -> bool:
-        return bottom_index == 0
-
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp, x, shape = self.xp, bottom[0].read(), top[0].shape
         if len(bottom) > 1:
@@ -87,9 +86,6 @@ class Upsample(Layer):
         top[0].write(xp.reshape(blocks, shape))
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if any(propagate_down[1:]):
-            message = "Upsample has no gradient for its mask (bottom 1)"
-            raise NetError(message)
         if not propagate_down[0]:
             return
         xp, dy, shape = self.xp, top[0].read_diff(), bottom[0].shape

@@ -1,4 +1,4 @@
-"""WindowData: windows of pictures, some around objects and some not, drawn at random.
+"""WindowData: windows of images, some around objects and some not, drawn at random.
 
 Source: Caffe, ``src/caffe/layers/window_data_layer.cpp``.
 """
@@ -30,7 +30,7 @@ class WindowData(PrefetchingDataLayer):
 
     A window is resized to ``crop_size`` in both directions; with ``context_pad`` it brings its
     surroundings along, with ``crop_mode: "square"`` it is widened to a square first. What lies
-    outside of the picture is 0. Both ``scale`` fields count. Not compared with the original.
+    outside of the image is 0. Both ``scale`` fields count. Not compared with the original.
 
     Shapes: top[0] (N, C, crop_size, crop_size), top[1] (N,) classes, 0 for background.
 
@@ -38,7 +38,7 @@ class WindowData(PrefetchingDataLayer):
         ConfigError: ``source``, ``batch_size`` or ``crop_size`` is missing; ``crop_mode`` is
             unknown; ``context_pad`` leaves no room; the mean is given twice; ``on_error`` is
             unknown; or one of SSD's transforms is wanted.
-        DataError: The window file, the mean or a picture cannot be read; names it.
+        DataError: The window file, the mean or an image cannot be read; names it.
         ShapeError: The mean does not fit.
     """
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from demitasse.errors import DemitasseError
@@ -13,7 +11,7 @@ from demitasse.lint import data, layers, solver
 from demitasse.lint.finding import Finding, Severity, in_order
 from demitasse.lint.old import old_fields
 from demitasse.lint.text import Text
-from demitasse.lint.view import View
+from demitasse.lint.view import Told, View
 from demitasse.paths import resolve
 from demitasse.proto import (
     NetParameter,
@@ -37,7 +35,7 @@ def lint(source: str | os.PathLike[str]) -> list[Finding]:
     """Look through the prototxt of a net or a solver, and through the nets a solver names.
 
     Files that nets name are looked into where they are there: the first records of a database, the
-    list of pictures, the mean.
+    list of images, the mean.
 
     Args:
         source: The file.
@@ -79,7 +77,7 @@ def _net(text: Text, uses: Sequence[Use] = ()) -> Iterator[Finding]:
 
 def _alone(net: ReadNet, base: Path) -> Iterator[Finding]:
     """Look through a net that may be meant for one phase only, or for a stage."""
-    broken: list[Finding] = []
+    broken: list[Told] = []
     whole: list[NetState] = []
     for state in _both_phases(net.message):
         try:
@@ -89,8 +87,8 @@ def _alone(net: ReadNet, base: Path) -> Iterator[Finding]:
         broken += missing[:1]
         whole += [] if missing else [state]
     for one in broken if whole else []:
-        message = f"{one.message}, so the net cannot be made there without a stage"
-        yield Finding("note", "one-phase", message, one.where)
+        message = f"{one.here.message}, so the net cannot be made there without a stage"
+        yield Finding("note", "one-phase", message, one.here.where)
     yield from _message(net, whole or _both_phases(net.message), base)
 
 
@@ -112,22 +110,15 @@ def _message(net: ReadNet, states: Sequence[NetState], base: Path) -> Iterator[F
         except DemitasseError as error:
             yield Finding("error", "rules", error.message, net.source)
             return
-        view.findings += view.missing()
+        view.told += view.missing()
         for rule in (*layers.RULES, *data.RULES):
             rule(view)
         views.append(view)
     several = len(views) > 1
-    everywhere = set.intersection(*({_anywhere(one) for one in view.findings} for view in views))
+    everywhere = set.intersection(*({one.anywhere for one in view.told} for view in views))
     for view in views:
-        for finding in view.findings:
-            general = _anywhere(finding)
-            yield general if several and general in everywhere else finding
-
-
-def _anywhere(finding: Finding) -> Finding:
-    """Return a finding that does not say in which phase."""
-    message = re.sub(r" in phase (TRAIN|TEST)\b", "", finding.message)
-    return replace(finding, message=message)
+        for here, anywhere in view.told:
+            yield anywhere if several and anywhere in everywhere else here
 
 
 # -- solvers -----------------------------------------------------------------------------------

@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 from demitasse.errors import ConfigError
+from demitasse.layers.facts import field_of, given
 from demitasse.lint.peek import Peek, mean_shape, peek
 from demitasse.lint.view import View
 from demitasse.paths import resolve
 from demitasse.proto import LayerParameter, TransformationParameter
 
-__all__ = ["RULES", "SOURCES"]
-
-SOURCES = {
-    "Data": "data_param",
-    "HDF5Data": "hdf5_data_param",
-    "ImageData": "image_data_param",
-    "WindowData": "window_data_param",
-}
-"""Types of layers that read files, and where those are named."""
-
-CLASSES = ("SoftmaxWithLoss", "Accuracy", "InfogainLoss", "HingeLoss", "MultinomialLogisticLoss")
-"""Types whose second bottom holds the numbers of classes."""
-
-OUTPUTS = {"InnerProduct": "inner_product_param", "Convolution": "convolution_param"}
+__all__ = ["RULES"]
 
 IMAGENET_RED, IMAGENET_BLUE = 123.68, 103.94  # the average pixel of ImageNet
 
 
 def missing_files(view: View) -> None:
     """Sources and means that are not there."""
-    for index, layer in view.of_type(*SOURCES):
-        source = getattr(layer, SOURCES[layer.type]).source
+    for index, layer in enumerate(view.layers):
+        path = view.facts[index].source
+        if not path:
+            continue
+        source = field_of(layer, path)
         names = {"source": source, "mean_file": layer.transform_param.mean_file}
         for field, name in names.items():
             if not name:
@@ -45,7 +36,7 @@ def missing_files(view: View) -> None:
 
 def no_loss(view: View) -> None:
     """A net that reads data to train on, but has nothing to minimise."""
-    data = next((index for index, _ in view.of_type(*SOURCES)), None)
+    data = next((i for i, facts in enumerate(view.facts) if facts.records and facts.source), None)
     if view.phase == "TRAIN" and data is not None and not view.losses:
         message = "the net reads data in phase TRAIN, but has no loss there: nothing is learned"
         view.say("warning", "no-loss", data, message)
@@ -86,24 +77,26 @@ def _mean_in_rgb(view: View, index: int, param: TransformationParameter) -> None
     first, _, last = param.mean_value
     if abs(first - IMAGENET_RED) < 2 and abs(last - IMAGENET_BLUE) < 2:
         message = (
-            "mean_value looks like ImageNet's mean in the order red, green, blue; Caffe's pictures "
+            "mean_value looks like ImageNet's mean in the order red, green, blue; Caffe's images "
             "are in the order blue, green, red (104, 117, 123)"
         )
         view.say("warning", "mean-in-rgb", index, message)
 
 
 def crops(view: View) -> None:
-    """Crops that are larger than the picture or the mean, and means of another size."""
-    for index, layer in view.of_type("Data", "ImageData"):
+    """Crops that are larger than the image or the mean, and means of another size."""
+    for index, layer in enumerate(view.layers):
+        if not (view.facts[index].records and layer.HasField("transform_param")):
+            continue
         crop, mean = layer.transform_param.crop_size, mean_shape(layer, view.base)
         shape = peek(layer, view.base).shape
-        for what, dims in (("picture", shape), ("mean", mean)):
+        for what, dims in (("image", shape), ("mean", mean)):
             if crop and dims and crop > min(dims[1:]):
                 message = f"crop_size {crop} is larger than the {what} ({dims[1]} x {dims[2]})"
                 view.say("error", "crop-size", index, message)
         if shape and mean and shape[1:] != mean[1:]:
             message = (
-                f"the first picture is {shape[1]} x {shape[2]}, the mean {mean[1]} x {mean[2]}; "
+                f"the first image is {shape[1]} x {shape[2]}, the mean {mean[1]} x {mean[2]}; "
                 "they must be equal, crop_size comes afterwards"
             )
             view.say("error", "mean-size", index, message)
@@ -112,18 +105,18 @@ def crops(view: View) -> None:
 def label_range(view: View) -> None:
     """Labels for which the scores have no place."""
     looked: dict[int, Peek] = {}
-    for index, layer in view.of_type(*CLASSES):
-        if len(layer.bottom) < 2:
+    for index, layer in enumerate(view.layers):
+        if view.facts[index].holds.get(1) != "classes" or len(layer.bottom) < 2:
             continue
         scores, labels = view.through(view.sources[index][0]), view.sources[index][1]
         classes = _outputs(view, scores)
-        if labels is None or classes is None or view.layers[labels].type not in SOURCES:
+        if labels is None or classes is None:
             continue
         data = looked.setdefault(labels, peek(view.layers[labels], view.base))
         if data.labels is None:
             continue
         ignored = _ignored(layer)
-        beyond = [x for x in data.labels if not 0 <= x < classes and x != ignored]
+        beyond = [x for x in data.labels if not 0 <= x < classes and x not in ignored]
         if beyond:
             message = (
                 f"labels of {view.layers[labels].name!r} go from {data.labels[0]:g} to "
@@ -135,17 +128,19 @@ def label_range(view: View) -> None:
 
 def _outputs(view: View, index: int | None) -> int | None:
     """Return how many classes the scores of a layer are for."""
-    if index is None or view.layers[index].type not in OUTPUTS:
+    path = "" if index is None else view.facts[index].num_output
+    if index is None or not path:
         return None
     layer = view.layers[index]
-    return int(getattr(layer, OUTPUTS[layer.type]).num_output) or None
+    on_axis_1 = field_of(layer, f"{path.partition('.')[0]}.axis") == 1
+    return int(field_of(layer, path)) or None if on_axis_1 else None
 
 
-def _ignored(layer: LayerParameter) -> int | None:
-    for param in (layer.loss_param, layer.accuracy_param):
-        if param.HasField("ignore_label"):
-            return int(param.ignore_label)
-    return None
+def _ignored(layer: LayerParameter) -> set[int]:
+    """Return the labels that do not count."""
+    paths = ("loss_param.ignore_label", "accuracy_param.ignore_label")
+    ignored = {int(field_of(layer, path)) for path in paths if given(layer, path)}
+    return ignored | set(layer.seg_accuracy_param.ignore_label)
 
 
 RULES = (no_loss, missing_files, mirror_in_test, means, crops, label_range)

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from demitasse.lint.codes import Code
+
 __all__ = ["Finding", "Severity", "in_order"]
 
 Severity = Literal["error", "warning", "note"]
@@ -20,13 +22,13 @@ class Finding:
 
     Attributes:
         severity: How bad it is.
-        code: A short name of the rule, which stays the same from version to version.
+        code: The name of the rule, which stays the same from version to version.
         message: What is so, and what to do.
         where: File and line, and what part of it, as far as known.
     """
 
     severity: Severity
-    code: str
+    code: Code
     message: str
     where: str = ""
 
@@ -40,7 +42,7 @@ def in_order(findings: Iterable[Finding]) -> list[Finding]:
 
     What is said of several places in the same words is said once, with the number of the others.
     """
-    places: dict[tuple[Severity, str, str], dict[str, None]] = {}
+    places: dict[tuple[Severity, Code, str], dict[str, None]] = {}
     for finding in findings:
         key = (finding.severity, finding.code, finding.message)
         places.setdefault(key, {})[finding.where] = None

@@ -5,30 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 from demitasse.graph import moved_weight
-from demitasse.lint.view import View
+from demitasse.layers.facts import given
+from demitasse.lint.view import IN_PHASE, View
 from demitasse.proto import LayerParameter, fork_of_type
 from demitasse.proto.text.faults import similar
 
 __all__ = ["RULES"]
-
-LEARNED = {
-    "Convolution": "convolution_param",
-    "Deconvolution": "convolution_param",
-    "InnerProduct": "inner_product_param",
-}
-"""Types with a weight and a bias, and where they are described."""
-
-KEEP_OUTPUT = frozenset({"ELU", "Exp", "LRN", "Sigmoid", "Softmax", "TanH"})
-"""Types whose gradient is computed from their output."""
-
-METRICS = frozenset({"Accuracy", "SegAccuracy", "DetectionEvaluate", "HDF5Output", "Silence"})
-
-TWICE = {
-    "SoftmaxWithLoss": "Softmax",
-    "MultinomialLogisticLoss": "",
-    "SigmoidCrossEntropyLoss": "Sigmoid",
-}
-"""Losses, and the layer that is part of them already."""
 
 
 def duplicate_names(view: View) -> None:
@@ -42,11 +24,16 @@ def duplicate_names(view: View) -> None:
         seen.add(layer.name)
 
 
-def unknown_types(view: View) -> None:
-    """Types that no layer class implements."""
+def known_types() -> frozenset[str]:
+    """Return the types that a layer class implements."""
     from demitasse.layers.registry import layer_types
 
-    known = frozenset(layer_types())
+    return frozenset(layer_types())
+
+
+def unknown_types(view: View) -> None:
+    """Types that no layer class implements."""
+    known = known_types()
     for index, layer in enumerate(view.layers):
         if layer.type not in known:
             forks = fork_of_type(layer.type)
@@ -59,14 +46,16 @@ def unused_blobs(view: View) -> None:
     """Blobs nobody reads, in nets that have a loss to work towards."""
     if not view.losses:
         return
+    known = known_types()
     for index, layer in enumerate(view.layers):
-        if index in view.losses or layer.type in METRICS:
+        facts = view.facts[index]
+        if index in view.losses or facts.result or not (facts.known or layer.type in known):
             continue
         for blob, readers in zip(layer.top, view.readers[index], strict=True):
             if not readers:
                 message = (
-                    f"no layer reads its top {blob!r} in phase {view.phase}; remove it, or end it "
-                    "in a Silence layer (it is printed as an output of the net)"
+                    f"no layer reads its top {blob!r}{IN_PHASE}; remove it, or end it in a Silence "
+                    "layer (it is printed as an output of the net)"
                 )
                 view.say("warning", "unused-blob", index, message)
 
@@ -75,7 +64,14 @@ def batch_norm(view: View) -> None:
     """Statistics are not learned; averages of batches do not belong in a test."""
     for index, layer in view.of_type("BatchNorm"):
         param = layer.batch_norm_param
-        if any(spec.lr_mult for spec in layer.param[:3]):
+        roles = [one.role for one in view.facts[index].params_of(layer, view.phase)]
+        scaled = "scale" in roles  # NVCaffe's, whose files have the rates of scale and bias first
+        rates = [
+            spec.lr_mult
+            for spec, role in zip(layer.param, roles, strict=False)
+            if role == "average"
+        ]
+        if any(rates) and not scaled:
             message = (
                 "lr_mult of BatchNorm must be 0 (its blobs are averages, not learned); leave the "
                 "param entries out"
@@ -99,57 +95,74 @@ def batch_norm(view: View) -> None:
 
 def bias_before_batch_norm(view: View) -> None:
     """A bias that the next layer subtracts again."""
-    for index, layer in view.of_type("Convolution", "InnerProduct"):
+    for index, layer in enumerate(view.layers):
+        facts = view.facts[index]
+        roles = {one.role for one in facts.params_of(layer, view.phase)}
         following = {view.layers[reader].type for reader in view.readers_of(index)}
-        if following == {"BatchNorm"} and getattr(layer, LEARNED[layer.type]).bias_term:
+        if following == {"BatchNorm"} and facts.num_output and "bias" in roles:
             message = "BatchNorm follows and subtracts the bias again; bias_term: false saves it"
             view.say("note", "useless-bias", index, message)
 
 
 def zero_weights(view: View) -> None:
-    """Weights begin at 0 without a filler, and then all units learn the same."""
+    """Weights begin at 0 without a filler, and then all units compute the same."""
     if view.phase != "TRAIN" or not view.losses:
         return
-    for index, layer in view.of_type(*LEARNED):
-        if not getattr(layer, LEARNED[layer.type]).HasField("weight_filler") and not layer.blobs:
+    for index, layer in enumerate(view.layers):
+        params = view.facts[index].params_of(layer, view.phase)
+        fillers = {one.filler for one in params if one.role == "weight"}
+        if not layer.blobs and any(not given(layer, filler) for filler in fillers):
             message = (
-                "without a weight_filler its weights begin at 0 (unless they are loaded), and it "
-                'learns nothing; add e.g. weight_filler { type: "xavier" }'
+                "without a weight_filler its weights begin at 0 (unless they are loaded), and all "
+                'its units compute the same; add e.g. weight_filler { type: "xavier" }'
             )
             view.say("warning", "zero-weights", index, message)
 
 
 def overwritten_outputs(view: View) -> None:
-    """An in-place layer destroys what the layer before it computes its gradient from."""
+    """An in-place layer destroys what a layer before it computes its gradient from."""
     if view.phase != "TRAIN":
         return
+    told: set[int] = set()
     for index, layer in enumerate(view.layers):
-        if not layer.bottom or not layer.top or layer.bottom[0] != layer.top[0]:
-            continue
-        source = view.sources[index][0]
-        if source is None or view.layers[source].type not in KEEP_OUTPUT:
-            continue
-        message = (
-            f"it works in place on the output of {view.layers[source].name!r} "
-            f"({view.layers[source].type}), which needs it for its gradient; give it another top"
-        )
-        view.say("error", "in-place", index, message)
+        for bottom, (below, above) in enumerate(zip(layer.bottom, layer.top, strict=False)):
+            if below != above:
+                continue
+            for writer, top in view.writers(index, bottom):
+                if writer not in told and _needs(view, writer, top, index):
+                    told.add(writer)
+                    message = (
+                        f"it works in place on the output of {view.layers[writer].name!r} "
+                        f"({view.layers[writer].type}), which needs it for its gradient; give it "
+                        "another top"
+                    )
+                    view.say("error", "in-place", index, message)
+
+
+def _needs(view: View, writer: int, top: int, index: int) -> bool:
+    """Whether the backward of a layer needs what another overwrites in place."""
+    reads = view.facts[writer].backward_reads(view.layers[writer], view.phase)
+    if reads & {"tops", ("first top", "second top", "")[min(top, 2)]}:
+        return True
+    kept = view.facts[index].keeps_signs.holds(view.layers[index], view.phase)
+    return "signs" in reads and not kept
 
 
 def losses_of_losses(view: View) -> None:
     """A loss that contains a layer which was put before it, too; or a ReLU before a loss."""
-    for index, layer in view.of_type(*TWICE):
+    for index in range(len(view.layers)):
+        contained = view.facts[index].contains
         source = view.sources[index][0] if view.sources[index] else None
-        if source is None:
+        if not contained or source is None:
             continue
         kind = view.layers[source].type
-        if kind == TWICE[layer.type]:
+        if kind in contained:
             message = (
                 f"it contains the {kind} that {view.layers[source].name!r} is; take that away in "
                 "training"
             )
             view.say("warning", "twice", index, message)
-        elif kind == "ReLU" and TWICE[layer.type]:
+        elif kind == "ReLU":
             message = (
                 f"ReLU {view.layers[source].name!r} right before it leaves no negative scores; "
                 "usually the last layer before a loss has no activation"
@@ -170,7 +183,7 @@ def weighted_and_read(view: View) -> None:
 def dropout_only_in_test(view: View) -> None:
     """Dropout does nothing in TEST."""
     for index, layer in view.of_type("Dropout"):
-        if _phases(layer) == {"TEST"}:
+        if _phases(layer) == {"TEST"} and layer.dropout_param.scale_train:
             message = "it is there in TEST only, where Dropout does nothing"
             view.say("warning", "dropout-in-test", index, message)
 
@@ -179,11 +192,17 @@ def frozen(view: View) -> None:
     """Training with every learning rate at 0."""
     if view.phase != "TRAIN" or not view.losses:
         return
-    learned = [(i, layer) for i, layer in view.of_type(*LEARNED, "Scale", "PReLU", "Bias")]
-    rates = [[spec.lr_mult for spec in layer.param] or [1.0] for _, layer in learned]
-    if learned and not any(any(rate) for rate in rates):
+    rates: dict[int, list[float]] = {}
+    for index, layer in enumerate(view.layers):
+        if not view.facts[index].known:
+            return  # it may learn
+        for place, one in enumerate(view.facts[index].params_of(layer, view.phase)):
+            if one.role != "average":
+                rate = layer.param[place].lr_mult if place < len(layer.param) else 1.0
+                rates.setdefault(index, []).append(rate)
+    if rates and not any(any(rate) for rate in rates.values()):
         message = "this layer and all others have lr_mult: 0, so nothing is learned"
-        view.say("warning", "all-frozen", learned[0][0], message)
+        view.say("warning", "all-frozen", next(iter(rates)), message)
 
 
 def _phases(layer: LayerParameter) -> set[str]:

@@ -28,7 +28,7 @@ class Peek:
     """What is known of the records of a data layer.
 
     Attributes:
-        shape: (C, H, W) of the first picture, or None.
+        shape: (C, H, W) of the first image, or None.
         labels: The least and the greatest label of those looked at, or None.
         count: How many records there are, or None.
     """
@@ -44,7 +44,7 @@ def peek(layer: LayerParameter, base: Path | None) -> Peek:
         if layer.type == "Data":
             return _database(layer.data_param, base)
         if layer.type == "ImageData":
-            return _pictures(layer, base)
+            return _images(layer, base)
     except (DemitasseError, OSError, ValueError):
         pass  # whoever runs the net will say what is wrong
     return Peek()
@@ -74,7 +74,7 @@ def _database(param: DataParameter, base: Path | None) -> Peek:
     return Peek(shape, (min(labels), max(labels)) if labels else None, count)
 
 
-def _pictures(layer: LayerParameter, base: Path | None) -> Peek:
+def _images(layer: LayerParameter, base: Path | None) -> Peek:
     param = layer.image_data_param
 
     def find(name: str) -> Path:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from demitasse.errors import ConfigError, DemitasseError
+from demitasse.errors import ConfigError
+from demitasse.lint.codes import Code
 from demitasse.lint.finding import Severity
 from demitasse.paths import is_folder
 from demitasse.proto import SolverParameter
@@ -35,7 +36,7 @@ class Said(NamedTuple):
     """A finding about a field, whose place is not known yet."""
 
     severity: Severity
-    code: str
+    code: Code
     field: str
     message: str
 
@@ -59,10 +60,12 @@ def values(param: SolverParameter) -> Iterator[Said]:
     for check in checks:
         try:
             check()
-        except DemitasseError as error:
-            code = "poly-max-iter" if "'poly' falls" in error.message else "solver-field"
-            field = next((f for f in _fields(param) if f in error.message), "")
-            yield Said("error", code, field, error.message)
+        except ConfigError as error:
+            endless = "max_iter" in error.fields and not param.max_iter
+            field = next((f for f in error.fields if f in _fields(param)), "")
+            yield Said(
+                "error", "poly-max-iter" if endless else "solver-field", field, error.message
+            )
     given = [name for name in TRAIN_FIELDS if param.HasField(name)]
     if len(given) != 1:
         message = f"it needs exactly one of {', '.join(TRAIN_FIELDS)}, and has {len(given)}"

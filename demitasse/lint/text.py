@@ -63,12 +63,8 @@ class Text:
         return f"{self.name}:{self.lines[field]}" if field in self.lines else self.name
 
     def _finding(self, severity: Severity, fault: Fault) -> Finding:
-        code = "syntax"
-        if "has no field" in fault.message:
-            code = "unknown-field"
-        elif "not known to Caffe" in fault.message:
-            code = "foreign-field"
-        return Finding(severity, code, fault.message, f"{self.name}:{fault.line}:{fault.column}")
+        where = f"{self.name}:{fault.line}:{fault.column}"
+        return Finding(severity, fault.kind, fault.message, where)
 
 
 def field_lines(text: str) -> dict[str, int]:

@@ -4,12 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from demitasse.graph import filter_net
+from demitasse.layers.facts import facts_of
+from demitasse.lint.codes import Code
 from demitasse.lint.finding import Finding, Severity
 from demitasse.proto import LayerParameter, NetParameter, NetState, Phase, ReadNet
 
-__all__ = ["View"]
+__all__ = ["IN_PHASE", "Told", "View"]
+
+IN_PHASE = "\0"
+"""Stands where a message names the phase, unless the same is found in every phase."""
+
+
+class Told(NamedTuple):
+    """A finding.
+
+    Attributes:
+        here: As it is said of one phase.
+        anywhere: As it is said of all.
+    """
+
+    here: Finding
+    anywhere: Finding
 
 
 class View:
@@ -23,11 +41,12 @@ class View:
 
     Attributes:
         layers: The layers of that state.
+        facts: What is known of their types.
         phase: "TRAIN" or "TEST".
         sources: For each layer and each of its bottoms, the number of the layer that writes it, or
             None.
         readers: For each layer and each of its tops, the numbers of the layers that read it.
-        findings: What ``say`` was told.
+        told: What ``say`` was told.
 
     Raises:
         NetError: A layer has both include and exclude rules.
@@ -39,9 +58,10 @@ class View:
         whole.state.CopyFrom(state)
         filtered, kept = filter_net(whole)
         self.layers: list[LayerParameter] = list(filtered.layer)
+        self.facts = [facts_of(layer.type) for layer in self.layers]
         self.phase, self.base, self.name = Phase.Name(state.phase), base, net.source
         self._origins = [net.origin(index) for index in kept]
-        self.findings: list[Finding] = []
+        self.told: list[Told] = []
         self.sources: list[list[int | None]] = []
         self.readers: list[list[list[int]]] = [[[] for _ in layer.top] for layer in self.layers]
         writers: dict[str, int] = {}
@@ -53,13 +73,17 @@ class View:
                     self.readers[source][tops.index(blob)].append(index)
             writers |= dict.fromkeys(layer.top, index)
 
-    def say(self, severity: Severity, code: str, index: int, message: str) -> None:
-        """Report something about a layer."""
+    def say(self, severity: Severity, code: Code, index: int, message: str) -> None:
+        """Report something about a layer; the message may have ``IN_PHASE`` in it, once."""
         layer = self.layers[index]
         place = self._origins[index] or self.name
         where = f"{place}: " if place else ""
         where += f"layer {layer.name!r} ({layer.type})"
-        self.findings.append(Finding(severity, code, message, where))
+        here, anywhere = (
+            Finding(severity, code, message.replace(IN_PHASE, phase), where)
+            for phase in (f" in phase {self.phase}", "")
+        )
+        self.told.append(Told(here, anywhere))
 
     def of_type(self, *types: str) -> Iterator[tuple[int, LayerParameter]]:
         """Yield the layers of some types."""
@@ -72,21 +96,36 @@ class View:
         return [reader for readers in self.readers[index] for reader in readers]
 
     def through(self, index: int | None) -> int | None:
-        """Return the layer whose output a blob is, apart from what element-wise layers do to it."""
-        while index is not None and self.layers[index].type in ELEMENTWISE:
+        """Return the layer whose output a blob is, apart from layers that keep its shape."""
+        while index is not None and self.facts[index].same_shape:
             index = self.sources[index][0] if self.sources[index] else None
         return index
 
-    def missing(self) -> list[Finding]:
+    def writers(self, index: int, bottom: int) -> Iterator[tuple[int, int]]:
+        """Yield who wrote the memory that a bottom is in, the last first: layer and top.
+
+        Before the first layer that wrote into memory of its own there is none.
+        """
+        blob, source = self.layers[index].bottom[bottom], self.sources[index][bottom]
+        while source is not None:
+            layer = self.layers[source]
+            yield source, list(layer.top).index(blob)
+            if blob not in layer.bottom:
+                if not layer.bottom or not self.facts[source].shares.holds(layer, self.phase):
+                    return
+                blob = layer.bottom[0]
+            source = self.sources[source][list(layer.bottom).index(blob)]
+
+    def missing(self) -> list[Told]:
         """Return what is wrong with blobs that are read before any layer writes them."""
-        before = len(self.findings)
+        before = len(self.told)
         for index, layer in enumerate(self.layers):
             for blob, source in zip(layer.bottom, self.sources[index], strict=True):
                 if source is None:
-                    message = f"no layer before it has a top {blob!r} in phase {self.phase}"
+                    message = f"no layer before it has a top {blob!r}{IN_PHASE}"
                     self.say("error", "unknown-blob", index, message)
-        found = self.findings[before:]
-        del self.findings[before:]
+        found = self.told[before:]
+        del self.told[before:]
         return found
 
     @property
@@ -95,14 +134,5 @@ class View:
         return [
             index
             for index, layer in enumerate(self.layers)
-            if any(layer.loss_weight) or (layer.type.endswith("Loss") and not layer.loss_weight)
+            if any(layer.loss_weight) or (self.facts[index].is_loss and not layer.loss_weight)
         ]
-
-
-ELEMENTWISE = frozenset(
-    {
-        "AbsVal", "BNLL", "BatchNorm", "Bias", "Clip", "Dropout", "ELU", "GELU", "PReLU", "Power",
-        "ReLU", "Scale", "Sigmoid", "Split", "Swish", "TanH",
-    }
-)  # fmt: skip
-"""Types whose first top has as many channels as their first bottom."""

@@ -1,7 +1,7 @@
 """Leases: who holds a live view of a memory's host side.
 
-While any view is held, every pass must look for what was written through it before, and show what
-it computed in it after. While none is held, passes skip both.
+While any view is held, every pass takes over what was written through it before, and brings it up
+to date afterwards. While none is held, passes skip both.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The two sides of a memory: its array on the host, and its array on a device.
 
-A side knows its array, and what must be waited for or looked after before the array is touched.
-Which side is newest, and when to copy from one to the other, is for ``SyncedMemory`` to decide.
+A side knows its array, and what must be waited for before the array is used. Which side is newest,
+and when to copy from one to the other, is for ``SyncedMemory`` to decide.
 """
 
 from __future__ import annotations

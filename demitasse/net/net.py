@@ -6,32 +6,25 @@ Source: Caffe, ``src/caffe/net.cpp``.
 from __future__ import annotations
 
 import os
-import secrets
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from demitasse.backends.arrays import Array
 from demitasse.blob import Blob
 from demitasse.config import settings
 from demitasse.device import Device, choose_device
 from demitasse.errors import ConfigError, NetError, ShapeError
-from demitasse.layers import Layer, LayerContext
-from demitasse.layers.base import Clock
-from demitasse.memory import transfers
+from demitasse.layers import LayerContext
+from demitasse.layers.context import Clock
 from demitasse.net.assembly import assemble, called
-from demitasse.net.passes import Callback, Passes
+from demitasse.net.described import Described
+from demitasse.net.given import choose_seed, phase_number, read_source, several
+from demitasse.net.passes import Callback, Passes, total
 from demitasse.net.predict import Arrays, Shapes, as_arrays, run_in_batches
 from demitasse.net.turn import Turn
 from demitasse.plan import Plan
-from demitasse.plan.liveness import Keep, bytes_taken, kept_names
-from demitasse.proto import (
-    NetParameter,
-    Phase,
-    ReadNet,
-    read_net,
-    upgrade_net,
-)
+from demitasse.plan.liveness import Keep, kept_names
+from demitasse.proto import NetParameter
 from demitasse.weights.hdf5 import write_hdf5_weights
 from demitasse.weights.load import load_into
 from demitasse.weights.pairing import LoadReport, OnMismatch, matched
@@ -42,7 +35,7 @@ __all__ = ["Net"]
 Where = int | str | None
 
 
-class Net:
+class Net(Described):
     """Layers, the blobs between them, and the passes over them.
 
     Args:
@@ -101,14 +94,14 @@ class Net:
         if dtype not in {"float32", "float64"}:
             message = f"a net computes in float32 or float64, not {dtype!r}"
             raise ConfigError(message)
-        read = _read(source, lenient)
+        read = read_source(source, lenient)
         param, file = read.message, read.source
         if phase is not None:
-            param.state.phase = _phase_number(phase)
+            param.state.phase = phase_number(phase)
             param.state.level = level
             param.state.stage.extend(stages)
         self.device, self.device_from = choose_device(device)
-        self.seed = _seed(seed)
+        self.seed = choose_seed(seed)
         self.dtype = dtype
         self._context = LayerContext(
             device=self.device,
@@ -133,96 +126,10 @@ class Net:
         self._kept, self._turn = kept_names(keep, self.blob_names), Turn(self.name)
         self._passes = Passes(self.structure, self._kept, lowered=lowered)
         self._passes.debug_info = param.debug_info
-        for one in _several(weights):
+        for one in several(weights):
             self.load(one)
 
-    # -- what it is ----------------------------------------------------------------------------
-
-    @property
-    def name(self) -> str:
-        """Name in the message."""
-        return self.structure.name
-
-    @property
-    def phase(self) -> str:
-        """Its phase: "TRAIN" or "TEST"."""
-        return self.structure.phase
-
-    @property
-    def layers(self) -> Sequence[Layer]:
-        """The layers, splits included, in order."""
-        return self.structure.layers
-
-    @property
-    def layer_names(self) -> list[str]:
-        """Names of the layers, in order."""
-        return self.structure.layer_names
-
-    @property
-    def blobs(self) -> Mapping[str, Blob]:
-        """The blobs by name, in order of appearance."""
-        return self.structure.blobs
-
-    @property
-    def blob_names(self) -> list[str]:
-        """Names of the blobs, in order of appearance."""
-        return self.structure.blob_names
-
-    @property
-    def params(self) -> Mapping[str, Sequence[Blob]]:
-        """The parameters of each layer that has any, by its name."""
-        return self.structure.params
-
-    @property
-    def learnable_params(self) -> Sequence[Blob]:
-        """The parameters that own their memory."""
-        return self.structure.learnable_params
-
-    @property
-    def inputs(self) -> list[str]:
-        """Names of the blobs the caller fills."""
-        return self.structure.inputs
-
-    @property
-    def outputs(self) -> list[str]:
-        """Names of the blobs nobody reads, in alphabetical order."""
-        return self.structure.outputs
-
-    def has_blob(self, name: str) -> bool:
-        """Whether there is a blob of this name."""
-        return self.structure.has_blob(name)
-
-    def blob_by_name(self, name: str) -> Blob:
-        """Return the blob of this name.
-
-        Raises:
-            NetError: There is none.
-        """
-        return self.structure.blob_by_name(name)
-
-    def has_layer(self, name: str) -> bool:
-        """Whether there is a layer of this name."""
-        return self.structure.has_layer(name)
-
-    def layer_by_name(self, name: str) -> Layer:
-        """Return the first layer of this name.
-
-        Raises:
-            NetError: There is none.
-        """
-        return self.structure.layer_by_name(name)
-
-    def layer_number(self, layer: int | str) -> int:
-        """Return the index of a layer given by name or index.
-
-        Raises:
-            NetError: There is no such layer.
-        """
-        return self.structure.layer_number(layer)
-
-    def to_proto(self, write_diff: bool = False) -> NetParameter:
-        """Return the message of the net as built, with its parameters in it."""
-        return self.structure.to_proto(write_diff)
+    # -- how it runs --------------------------------------------------------------------------
 
     @property
     def passes(self) -> int:
@@ -271,16 +178,6 @@ class Net:
         return self._passes.after_backward
 
     @property
-    def blob_bytes(self) -> int:
-        """Bytes that the data of the blobs takes at present, on host and device together."""
-        return bytes_taken(blob.data_memory for blob in self.structure.blob_list)
-
-    @property
-    def gradient_bytes(self) -> int:
-        """Bytes that the gradients of the blobs take at present, on host and device together."""
-        return bytes_taken(blob.diff_memory for blob in self.structure.blob_list)
-
-    @property
     def base_dir(self) -> Path | None:
         """Folder of the prototxt, where named files are looked for too."""
         return self._context.base_dir
@@ -296,7 +193,8 @@ class Net:
         first = 0 if start is None else self.layer_number(start)
         last = len(self.structure.layers) - 1 if end is None else self.layer_number(end)
         with self._turn, self.device.backend.enter():
-            loss = self._total(self._passes.forward(first, last))
+            terms = self._passes.forward(first, last)
+            loss = total(terms, self.device)
         if self.structure.phase == "TRAIN":
             self._context.clock.passes += 1
         return loss
@@ -326,17 +224,6 @@ class Net:
     def synchronize(self) -> None:
         """Wait until the device has done everything it was given."""
         self.device.backend.synchronize()
-
-    def _total(self, terms: list[Array]) -> float:
-        """Add up the loss and bring it to the host: the one number a pass waits for."""
-        if not terms:
-            return 0.0
-        total = terms[0]
-        for term in terms[1:]:
-            total = total + term
-        if not self.device.shares_host:
-            transfers.note(down=total.dtype.itemsize if hasattr(total.dtype, "itemsize") else 4)
-        return float(self.device.backend.to_host(total))
 
     # -- parameters ----------------------------------------------------------------------------
 
@@ -450,15 +337,10 @@ class Net:
             NetError: Inputs are missing or unknown; it cannot be told which inputs or outputs
                 have a batch axis, or an output that has none changes from batch to batch.
         """
-        given = inputs if isinstance(inputs, dict) else {self._only_input(): inputs}
-        unknown, missing = set(given) - set(self.inputs), set(self.inputs) - set(given)
-        if unknown or missing:
-            message = f"the inputs of net {self.name!r} are {self.inputs}, given are {list(given)}"
-            raise NetError(message)
         if batch is not None and batch < 1:
             message = f"batch must be at least 1, or None, it is {batch}"
             raise ConfigError(message)
-        arrays = as_arrays(given)
+        arrays = as_arrays(inputs, self.inputs, self.name)
         with self._turn:
             if batch is None:
                 return self._run(arrays)
@@ -503,12 +385,6 @@ class Net:
             self.plan.reshape_layers()
         return {name: self.blobs[name].shape for name in self.outputs}
 
-    def _only_input(self) -> str:
-        if len(self.inputs) != 1:
-            message = f"net {self.name!r} has inputs {self.inputs}; give a dict of arrays"
-            raise NetError(message)
-        return self.inputs[0]
-
     def set_input(self, name: str, array: Any) -> None:
         """Reshape an input blob to an array and fill it.
 
@@ -535,35 +411,3 @@ class Net:
 
     def __repr__(self) -> str:
         return f"Net({self.name!r}, {self.phase}, {len(self.layers)} layers on {self.device})"
-
-
-def _read(source: str | os.PathLike[str] | NetParameter, lenient: bool) -> ReadNet:
-    if isinstance(source, NetParameter):
-        param = NetParameter()
-        param.CopyFrom(source)
-        upgrade_net(param)
-        return ReadNet(param)
-    return read_net(source, lenient=lenient)
-
-
-def _phase_number(phase: str | int) -> Any:
-    known = dict(Phase.items())
-    if phase in known:
-        return known[str(phase)]
-    if phase in known.values():
-        return phase
-    message = f"phase must be TRAIN or TEST, not {phase!r}"
-    raise ConfigError(message)
-
-
-def _seed(seed: int | None) -> int:
-    chosen = settings.get("seed") if seed is None else seed
-    return secrets.randbits(31) if chosen < 0 else int(chosen)
-
-
-def _several(weights: Any) -> Iterable[Any]:
-    if weights is None:
-        return ()
-    if isinstance(weights, (str, os.PathLike, NetParameter)):
-        return (weights,)
-    return tuple(weights)

@@ -6,7 +6,7 @@ are joined from their shapes for two batch sizes. Where neither tells, it is sai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,9 +26,26 @@ OutputShapes = Callable[[Shapes], Shapes]
 """Returns the shapes of a net's outputs for shapes of its inputs, computing nothing."""
 
 
-def as_arrays(values: Mapping[str, Any]) -> Arrays:
-    """Return what the caller gave, arrays or lists, as arrays."""
-    return {name: np.asarray(value) for name, value in values.items()}
+def as_arrays(given: dict[str, Any] | Any, inputs: Sequence[str], net: str) -> Arrays:
+    """Return what the caller gave as an array for each input.
+
+    Args:
+        given: Arrays or lists by the names of the inputs, or one where there is one input.
+        inputs: These names.
+        net: Name of the net.
+
+    Raises:
+        NetError: Inputs are missing or unknown.
+    """
+    if not isinstance(given, dict):
+        if len(inputs) != 1:
+            message = f"net {net!r} has inputs {inputs}; give a dict of arrays"
+            raise NetError(message)
+        given = {inputs[0]: given}
+    if set(given) != set(inputs):
+        message = f"the inputs of net {net!r} are {inputs}, given are {list(given)}"
+        raise NetError(message)
+    return {name: np.asarray(value) for name, value in given.items()}
 
 
 def run_in_batches(

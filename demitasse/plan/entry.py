@@ -88,7 +88,7 @@ class Entry:
         group: The layers from this one on that run as one, or None.
         ran_in: The group whose Step ran this layer and keeps what its gradient needs, or None.
         why: Why nothing faster runs.
-        why_alone: Why no more of the layers behind it run as one with it.
+        why_alone: Why no more of the layers after it run as one with it.
         seen: The number of the last change when its shapes were last looked at.
     """
 
@@ -157,7 +157,7 @@ class Entry:
         """Find or prepare a group of this layer and as many of the ``followers`` as possible.
 
         Args:
-            followers: The layers behind it that may run as one with it, in order.
+            followers: The layers after it that may run as one with it, in order.
         """
         members = [self, *followers]
         key = tuple(member._key(op) for member in members if (op := member.layer.op))

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from demitasse.blob import Blob, Changes
 from demitasse.errors import NetError
+from demitasse.layers.facts import facts_of
 from demitasse.memory import SyncedMemory
 from demitasse.memory.arena import Arena, Assignment, Slot
 from demitasse.plan import Place
@@ -131,7 +132,7 @@ def accesses(places: Sequence[Place], *, backward: bool) -> list[Access]:
 
 def _is_opaque(place: Place) -> bool:
     """Whether a layer may keep or change its blobs' memories at will, as data and Python layers."""
-    return not place.bottom or place.layer.type == "Python"
+    return not place.bottom or facts_of(place.layer.type).opaque
 
 
 def hidden_blobs(places: Sequence[Place], kept: Iterable[Blob]) -> frozenset[int]:

@@ -157,7 +157,7 @@ class Plan:
         return group.count
 
     def _segments(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Cut a range behind each layer whose top shapes depend on values."""
+        """Cut a range after each layer whose top shapes depend on values."""
         cuts = [i for i in self._dynamic if start <= i < end]
         firsts = [start, *(i + 1 for i in cuts)]
         return list(zip(firsts, [*cuts, end], strict=True))
@@ -198,7 +198,7 @@ class Plan:
             index += head.group.count if head.group else 1
 
     def _run(self, index: int, end: int) -> int:
-        """Return the last of the layers that may run as one with that of number ``index``."""
+        """Return the index of the last layer that may run as one with layer ``index``."""
         layer, top = self.entries[index].layer, self.entries[index].place.top
         if not self.lowered or layer.op is None or layer.loss_weights or len(top) != 1:
             return index

@@ -25,8 +25,8 @@ class LayerReport:
         backward_code: The same backward; empty where the layer has no gradient to compute.
         fused: Names of the layers that are computed along with it.
         part_of: Name of the layer whose Step computes this one in forward; empty for itself.
-        why: Why nothing faster runs; empty where the backend's first choice does.
-        why_alone: Why no more of the layers behind it are computed along; empty if none could be.
+        why: Why nothing faster runs; empty where the backend knows nothing faster.
+        why_alone: Why no more of the layers after it are computed along; empty if none could be.
         multiply_adds: Of the forward pass by the definition, fused layers included.
         backward_multiply_adds: Of the wanted gradients.
         bytes: Least bytes that the forward pass reads and writes, fused layers included.

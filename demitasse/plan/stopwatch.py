@@ -1,4 +1,4 @@
-"""How long a plan takes for each layer, as it really runs: several layers as one where they are."""
+"""The time of each layer as a plan runs it: fused layers together."""
 
 from __future__ import annotations
 

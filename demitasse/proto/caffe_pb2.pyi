@@ -1810,11 +1810,14 @@ class ClipParameter(Message):
 
 class DropoutParameter(Message):
     DROPOUT_RATIO_FIELD_NUMBER: Final = 1
+    SCALE_TRAIN_FIELD_NUMBER: Final = 5000
     dropout_ratio: float
+    scale_train: bool
     def __init__(
         self,
         *,
         dropout_ratio: float | None = ...,
+        scale_train: bool | None = ...,
     ) -> None: ...
 
 class EltwiseParameter(Message):

@@ -138,8 +138,8 @@ def read_solver_params(path: PathLike, *, lenient: bool = False) -> SolverParame
 
 def _parsed(text: str, cls: type[M], source: str | None, lenient: bool) -> Parsed[M]:
     parsed = parse(text, cls, source, lenient)
-    for line, column, message in parsed.warnings:
-        log.warning("%s:%d:%d: %s", source or "text", line, column, message)
+    for one in parsed.warnings:
+        log.warning("%s:%d:%d: %s", source or "text", one.line, one.column, one.message)
     return parsed
 
 

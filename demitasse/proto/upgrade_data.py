@@ -23,7 +23,7 @@ def upgrade_data_transformation(net: NetParameter) -> list[str]:
     if not any(data.HasField(name) for data, _ in _data_layers(net) for name in MOVED):
         return []
     for data, transform in _data_layers(net):
-        data.SetInParent()  # Caffe leaves both messages behind, even where they are empty
+        data.SetInParent()  # Caffe keeps both messages, even where they are empty
         transform.SetInParent()
         for name in MOVED:
             if data.HasField(name):

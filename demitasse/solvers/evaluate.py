@@ -12,15 +12,13 @@ import numpy as np
 from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError, ShapeError
 from demitasse.layers._data_base import EpochDataLayer
+from demitasse.layers.facts import facts_of
 from demitasse.log import get_logger
 from demitasse.net import Net
 
 __all__ = ["Epoch", "mean_outputs"]
 
 log = get_logger(__name__)
-
-WITHOUT_RECORDS = frozenset({"DummyData", "Input", "Parameter"})
-"""Types of layers without bottoms that do not read records."""
 
 
 class Epoch:
@@ -39,7 +37,7 @@ class Epoch:
         for index, layer in enumerate(net.layers):
             if isinstance(layer, EpochDataLayer):
                 self._sources.append(layer)
-            elif not net.structure.bottom_ids(index) and layer.type not in WITHOUT_RECORDS:
+            elif not net.structure.bottom_ids(index) and facts_of(layer.type).records:
                 message = (
                     f"layer {layer.name!r} ({layer.type}) has no last record, so there is no "
                     "whole epoch; give the number of batches"

@@ -66,4 +66,4 @@ def check_options(
 def _at_least(least: int, name: str, value: int) -> None:
     if value < least:
         message = f"{name} must be at least {least}, it is {value}"
-        raise ConfigError(message)
+        raise ConfigError(message, fields=(name,))

@@ -11,13 +11,11 @@ import numpy as np
 from demitasse.errors import ConfigError
 from demitasse.layers import Layer
 from demitasse.layers.accuracy import Accuracy
+from demitasse.layers.facts import facts_of
 from demitasse.net import Net
 from demitasse.proto import ResumeState
 
 __all__ = ["Best", "Metric", "find_metric"]
-
-LARGER = frozenset({"Accuracy", "SegAccuracy"})
-"""Types of layers whose outputs are the better the larger they are."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +87,10 @@ def _larger(net: Net, name: str) -> bool:
     """Whether more of an output is better."""
     weights = dict(zip(net.blob_names, net.structure.blob_loss_weights, strict=True))
     kind = _maker(net, name).type
-    if weights[name] > 0 or kind.endswith("Loss"):
+    if weights[name] > 0:
         return False
-    if kind in LARGER:
-        return True
+    if better := facts_of(kind).better:
+        return better == "larger"
     message = f"is more of {name!r} (of a {kind} layer) better? Say {name}:max or {name}:min"
     raise ConfigError(message)
 

@@ -159,17 +159,17 @@ def _checked_test_sources(param: SolverParameter) -> list[Source]:
             f"test_state is given {len(param.test_state)} times for {len(sources)} test nets; "
             "give it for every one or not at all"
         )
-        raise ConfigError(message)
+        raise ConfigError(message, fields=("test_state",))
     if sources and param.test_interval <= 0:
         message = "there are test nets, so test_interval must be above 0"
-        raise ConfigError(message)
+        raise ConfigError(message, fields=("test_interval",))
     for index, iterations in enumerate(param.test_iter):
         if iterations < 0:
             message = (
                 f"test_iter of test net {index} is {iterations}; give the number of batches to "
                 "test with, or 0 to test with every record once"
             )
-            raise ConfigError(message)
+            raise ConfigError(message, fields=("test_iter",))
     return sources
 
 
@@ -191,7 +191,7 @@ def _test_sources(param: SolverParameter) -> list[Source]:
             f"test_iter is given {counts} times for {len(named)} test nets (test_net_param and "
             "test_net); give it once for each"
         )
-        raise ConfigError(message)
+        raise ConfigError(message, fields=("test_iter",))
     return named + generic * (counts - len(named))
 
 

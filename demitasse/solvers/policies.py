@@ -71,45 +71,45 @@ def check_policy(param: SolverParameter) -> None:
     if name not in POLICIES:
         given = f"unknown lr_policy {name!r}" if name else "lr_policy is missing"
         message = f"{given}; known are {', '.join(POLICIES)}"
-        raise ConfigError(message)
+        raise ConfigError(message, fields=("lr_policy",))
     _check_limits(param)
     if name == "multifixed":
         _check_stages(param)
         return
     if not param.HasField("base_lr"):
         message = "base_lr is missing"
-        raise ConfigError(message)
+        raise ConfigError(message, fields=("base_lr",))
     if param.HasField("min_lr") and param.min_lr > param.base_lr:
         message = f"min_lr ({param.min_lr:g}) is above base_lr ({param.base_lr:g})"
-        raise ConfigError(message)
+        raise ConfigError(message, fields=("min_lr", "base_lr"))
     if name in NEED_GAMMA and not param.gamma >= 0:
         message = f"lr_policy {name!r} needs gamma >= 0, it is {param.gamma:g}"
-        raise ConfigError(message)
+        raise ConfigError(message, fields=("gamma", "lr_policy"))
     if name in {"step", "sigmoid"} and param.stepsize <= 0:
         message = f"lr_policy {name!r} needs stepsize > 0, it is {param.stepsize or 'missing'}"
-        raise ConfigError(message)
+        raise ConfigError(message, fields=("stepsize", "lr_policy"))
     if name in {"poly", "cosine"} and param.max_iter <= 0:
         message = (
             f"lr_policy {name!r} falls to {param.min_lr:g} at max_iter, which is missing; give "
             "max_iter, the number of iterations to train for"
         )
-        raise ConfigError(message)
+        raise ConfigError(message, fields=("max_iter", "lr_policy"))
     if name == "plateau" and min(param.plateau_winsize, default=0) <= 0:
         message = (
             "lr_policy 'plateau' needs plateau_winsize, once for each step: how many iterations "
             "without improvement it waits, at least 1"
         )
-        raise ConfigError(message)
+        raise ConfigError(message, fields=("plateau_winsize", "lr_policy"))
 
 
 def _check_limits(param: SolverParameter) -> None:
     for name in ("min_lr", "rampup_interval", "rampup_lr", "warmup_iter", "warmup_start_lr"):
         if not getattr(param, name) >= 0:
             message = f"{name} must be at least 0, it is {getattr(param, name):g}"
-            raise ConfigError(message)
+            raise ConfigError(message, fields=(name,))
     if param.rampup_interval and param.warmup_iter:
         message = "rampup_interval (NVCaffe) and warmup_iter (Intel) are both given; give one"
-        raise ConfigError(message)
+        raise ConfigError(message, fields=("rampup_interval", "warmup_iter"))
 
 
 def _check_stages(param: SolverParameter) -> None:
@@ -119,7 +119,7 @@ def _check_stages(param: SolverParameter) -> None:
             "lr_policy 'multifixed' needs stagelr and stageiter, equally many, the latter rising; "
             f"it has {rates} and {ends}"
         )
-        raise ConfigError(message)
+        raise ConfigError(message, fields=("stagelr", "stageiter", "lr_policy"))
 
 
 def _fixed(param: SolverParameter, iteration: int, step: int) -> Rate:

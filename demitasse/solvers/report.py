@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.blob import Blob
 from demitasse.log import get_logger, number
 from demitasse.net import Net
 
-__all__ = ["TrainReport", "first_nonfinite", "tell_test"]
+__all__ = ["TrainReport", "tell_test"]
 
 log = get_logger(__name__)
 
@@ -101,20 +100,3 @@ def _tell_outputs(
                 extra={"metrics": {**metrics, "output": index, "name": name, "value": value}},
             )  # fmt: skip
             index += 1
-
-
-def first_nonfinite(net: Net) -> str:
-    """Say which parameter or top of a net, in forward order, first holds NaN or infinity."""
-    for index, layer in enumerate(net.layers):
-        place = f"layer {layer.name!r} ({layer.type})"
-        for i, blob in enumerate(layer.blobs):
-            if not _finite(blob):
-                return f"parameter {i} of {place}"
-        for top in net.structure.top_ids(index):
-            if not _finite(net.structure.blob_list[top]):
-                return f"top {net.blob_names[top]!r} of {place}"
-    return "nothing that is left of the pass"
-
-
-def _finite(blob: Blob) -> bool:
-    return math.isfinite(blob.asum_data())

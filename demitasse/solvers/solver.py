@@ -7,27 +7,34 @@ from __future__ import annotations
 
 import math
 import os
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 
 from demitasse.device import Device
-from demitasse.errors import ConfigError, NetError, SnapshotError
-from demitasse.log import get_logger, number
+from demitasse.errors import ConfigError, SnapshotError
+from demitasse.log import get_logger
 from demitasse.plan.liveness import Keep
-from demitasse.proto import ResumeState, SolverParameter
+from demitasse.proto import SolverParameter
 from demitasse.solvers.checkpoint import Checkpoint
+from demitasse.solvers.continuation import Continuation
+from demitasse.solvers.due import (
+    display_is_due,
+    last_test_is_due,
+    snapshot_is_due,
+    test_is_due,
+)
 from demitasse.solvers.evaluate import mean_outputs
 from demitasse.solvers.fields import check_fields, check_options, read_fields
 from demitasse.solvers.history import History
 from demitasse.solvers.keeper import Keeper, warn_of_a_full_disk
 from demitasse.solvers.nets import make_test_nets, make_train_net
+from demitasse.solvers.nonfinite import NonfiniteLosses, OnNonfinite
 from demitasse.solvers.policies import learning_rate
-from demitasse.solvers.progress import progress_of, set_progress
-from demitasse.solvers.report import TrainReport, first_nonfinite, tell_test
+from demitasse.solvers.report import TrainReport, tell_test
+from demitasse.solvers.requests import Request, Requests
 from demitasse.solvers.snapshot import check_folder, check_prefix, read_checked, write_best
 from demitasse.solvers.updater import Updater
 from demitasse.solvers.updates import find_rule
@@ -36,7 +43,6 @@ from demitasse.weights.pairing import OnMismatch
 
 __all__ = ["Solver"]
 
-Request = Literal["stop", "snapshot"]
 Callback = Callable[[], None]
 
 log = get_logger(__name__)
@@ -105,7 +111,7 @@ class Solver:
         lowered: bool | None = None,
         seed: int | None = None,
         base_dir: str | os.PathLike[str] | None = None,
-        on_nonfinite: Literal["warn", "stop"] = "warn",
+        on_nonfinite: OnNonfinite = "warn",
         on_mismatch: OnMismatch = "error",
         keep_last: int | None = None,
         keep_best: str | None = None,
@@ -148,10 +154,11 @@ class Solver:
         self._keeper = Keeper(self.param, keep_last)
         self._updater = Updater(self.net, rule)
         self._report = TrainReport(self.param.average_loss)
-        self._on_nonfinite, self._warned = on_nonfinite, False
-        self._requests: deque[Request] = deque()
-        self._untouched = self._progress()
-        self._before_test: ResumeState | None = None
+        self._nonfinite = NonfiniteLosses(on_nonfinite)
+        self._requests = Requests()
+        self._continuation = Continuation(
+            self.net, self.test_nets, self._report, self._watch, self._keeper
+        )
         if self._is_root:
             warn_of_a_full_disk(self.param, self.net, self.history)
         log.info("Solver scaffolding done.")
@@ -170,13 +177,14 @@ class Solver:
         self._report.start(self.iter)
         while self.iter < last:
             self.net.clear_param_diffs()
-            if self._test_is_due():
+            if test_is_due(self.param, self.iter):
                 self._heed_test()
                 if self.stopped or self.early_stopped:
                     break
             self._iterate()
-            request = self._next_request()
-            if self._snapshot_is_due() or (request == "snapshot" and self._is_root):
+            request = self._requests.next()
+            due = request == "snapshot" or snapshot_is_due(self.param, self.iter)
+            if due and self._is_root:
                 self.snapshot()
             if request == "stop":
                 self.stopped = True
@@ -203,7 +211,8 @@ class Solver:
             log.info("Restoring previous solver status from %s", os.fspath(resume))
             self.restore(resume)
         self.step(self.param.max_iter - self.iter)
-        if self.param.snapshot_after_train and self._is_root and not self._snapshot_is_due():
+        due = self.param.snapshot_after_train and not snapshot_is_due(self.param, self.iter)
+        if due and self._is_root:
             self.snapshot()
         if self.stopped:
             log.info("Optimization stopped early.")
@@ -211,10 +220,10 @@ class Solver:
         if self.early_stopped:
             log.info("Optimization Done.")
             return
-        if self._display_is_due():
+        if display_is_due(self.param, self.iter):
             self._report.losses.append(self.net.forward())
             self._report.last(self.iter)
-        if self.param.test_interval and self.iter % self.param.test_interval == 0:
+        if last_test_is_due(self.param, self.iter):
             self._heed_test()
         log.info("Optimization Done.")
 
@@ -228,24 +237,34 @@ class Solver:
         self.lr, self.current_step = learning_rate(self.param, self.iter, self.current_step)
         if self.param.lr_policy == "multistep" and self.current_step != before:
             log.info("MultiStep Status: Iteration %d, step = %d", self.iter, self.current_step)
-        if self._display_is_due():
+        if display_is_due(self.param, self.iter):
             self._report.rate(self.iter, self.lr)
         self._updater.apply(self.param, self.lr, self.iter)
         self.iter += 1
 
     def _iterate(self) -> None:
         _call(self.on_start)
-        display = self._display_is_due()
+        display = display_is_due(self.param, self.iter)
         self.net.debug_info = display and self.param.debug_info
         loss = sum(self.net.forward_backward() for _ in range(self.param.iter_size))
         loss /= self.param.iter_size
         self._report.losses.append(loss)
-        if not math.isfinite(loss):
-            self._tell_nonfinite(loss)
+        self._nonfinite.check(loss, self.net, self.iter, self.lr)
         if display:
             self._report.display(self.net, self.iter, self.param.display)
         _call(self.on_gradients_ready)
         self.apply_update()
+
+    @property
+    def next_lr(self) -> float:
+        """Learning rate of the present iteration, which the next update takes.
+
+        Policy ``plateau`` may still take a step when that update comes.
+
+        Raises:
+            ConfigError: There is none: the policy lacks a field, or has come to its end.
+        """
+        return learning_rate(self.param, self.iter, self.current_step)[0]
 
     @property
     def smoothed_loss(self) -> float:
@@ -256,33 +275,6 @@ class Solver:
     def history(self) -> History:
         """What the solver remembers of each parameter."""
         return self._updater.history
-
-    def _display_is_due(self) -> bool:
-        return bool(self.param.display) and self.iter % self.param.display == 0
-
-    def _snapshot_is_due(self) -> bool:
-        every = self.param.snapshot
-        return self._is_root and bool(every) and self.iter % every == 0
-
-    def _test_is_due(self) -> bool:
-        every = self.param.test_interval
-        return (
-            bool(every)
-            and self.iter % every == 0
-            and (self.iter > 0 or self.param.test_initialization)
-        )
-
-    def _tell_nonfinite(self, loss: float) -> None:
-        message = (
-            f"the loss is {loss} at iteration {self.iter}; what first went wrong is "
-            f"{first_nonfinite(self.net)} (the last learning rate was {number(self.lr)}; try a "
-            "smaller one, or clip_gradients)"
-        )
-        if self._on_nonfinite == "stop":
-            raise NetError(message)
-        if not self._warned:
-            log.warning(message)
-        self._warned = True
 
     # -- testing -------------------------------------------------------------------------------
 
@@ -295,15 +287,13 @@ class Solver:
         if not self._is_root:
             return []
         results = []
-        self._before_test = self._progress()  # a snapshot on the way is to repeat the whole test
+        self._continuation.begin_test()  # a snapshot on the way is to repeat the whole test
         try:
             for index in range(len(self.test_nets)):
                 if not self.stopped:
                     results.append(self.test(index))
-        finally:
-            if self.stopped:  # what has not been done to its end is repeated after a resume
-                set_progress(self._before_test, None, self.test_nets)
-            self._before_test = None
+        finally:  # what has not been done to its end is repeated after a resume
+            self._continuation.end_test(undo=self.stopped)
         return results
 
     def _heed_test(self) -> None:
@@ -337,7 +327,7 @@ class Solver:
         return means
 
     def _may_go_on(self) -> bool:
-        while request := self._next_request():
+        while request := self._requests.next():
             if request == "snapshot":
                 self.snapshot()
             else:
@@ -355,17 +345,7 @@ class Solver:
         Args:
             action: "stop", "snapshot", or None to take back what has not been done yet.
         """
-        if action is None:
-            self._requests.clear()
-        elif action in {"stop", "snapshot"}:
-            if action not in self._requests:
-                self._requests.append(action)
-        else:
-            message = f"a solver can be asked to 'stop' or to 'snapshot', not {action!r}"
-            raise ConfigError(message)
-
-    def _next_request(self) -> Request | None:
-        return self._requests.popleft() if self._requests else None
+        self._requests.ask(action)
 
     # -- snapshots -----------------------------------------------------------------------------
 
@@ -387,7 +367,7 @@ class Solver:
                 "this solver is not of rank 0, which alone writes snapshots; call snapshot there"
             )
             raise SnapshotError(message)
-        resume = self._before_test or self._progress()
+        resume = self._continuation.to_keep()
         checkpoint = Checkpoint(
             self.param, self.net, self.history, self.iter, self.current_step, resume
         )
@@ -412,19 +392,9 @@ class Solver:
             self.net.load(state.learned_net)
         self.history.load(state.history)
         self.iter, self.current_step = state.iter, state.current_step
-        resume = state.resume if state.resume is not None else self._untouched
-        set_progress(resume, self.net, self.test_nets)
-        self._report.set_losses(resume.losses)
-        self._watch.load(resume.watch)
-        self._keeper.resume(Path(path), self.iter, resume.snapshot)
-        self.lr, self._warned = math.nan, False
-
-    def _progress(self) -> ResumeState:
-        resume = progress_of(self.net, self.test_nets)
-        resume.losses.extend(self._report.losses)
-        resume.watch.extend(self._watch.to_proto())
-        resume.snapshot.extend(self._keeper.iterations)
-        return resume
+        self._continuation.restore(state, Path(path))
+        self._nonfinite.forget()
+        self.lr = math.nan
 
     # -- the end -------------------------------------------------------------------------------
 

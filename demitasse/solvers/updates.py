@@ -136,7 +136,7 @@ def find_rule(type_: str) -> UpdateRule:
     """
     if type_ not in RULES:
         message = f"unknown solver type {type_!r}; known are {', '.join(RULES)}"
-        raise ConfigError(message)
+        raise ConfigError(message, fields=("type",))
     return RULES[type_]
 
 
@@ -217,16 +217,16 @@ def check_update(param: SolverParameter, rule: UpdateRule) -> None:
     """
     if param.momentum and not rule.takes_momentum:
         message = f"momentum cannot be used with {rule.type}; remove it"
-        raise ConfigError(message)
+        raise ConfigError(message, fields=("momentum",))
     for name in rule.averages:
         value: float = getattr(param, name)
         if not 0 <= value < 1:
             message = f"{name} of {rule.type} must be at least 0 and below 1, it is {value:g}"
-            raise ConfigError(message)
+            raise ConfigError(message, fields=(name,))
     known = ["L2", "L1"] if rule.takes_l1 else ["L2"]
     if param.weight_decay and param.regularization_type not in known:
         message = (
             f"regularization_type of {rule.type} must be {' or '.join(known)}, "
             f"it is {param.regularization_type!r}"
         )
-        raise ConfigError(message)
+        raise ConfigError(message, fields=("regularization_type", "weight_decay"))

@@ -25,12 +25,12 @@ __all__ = [
     "make_layer",
 ]
 
-_ROOMS = {
+_PACKAGES = {
     "demitasse.testing.compare": ["Comparison", "Difference", "compare"],
     "demitasse.testing.gradients": ["GradientError", "check_gradients"],
     "demitasse.testing.single_layer": ["SingleLayer", "make_layer"],
 }
-_HOME = {name: room for room, names in _ROOMS.items() for name in names}
+_HOME = {name: package for package, names in _PACKAGES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Run one net on several devices and say where they part."""
+"""Run one net on several devices and say where their results differ."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from demitasse.net import Net
 
 __all__ = ["Comparison", "Difference", "compare", "distance"]
 
-FLOOR = 1e-6  # below this, a value's scale is noise
+FLOOR = 1e-6  # arrays of smaller values are rounding errors
 
 
 @dataclass(frozen=True)

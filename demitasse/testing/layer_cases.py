@@ -1,8 +1,8 @@
 """Layers of every type, small enough to be tried on every device: their prototxts and bottoms.
 
 Types with a gradient have a case for every option that changes what they compute; tests of the
-project hold them against differences of the tops. :mod:`demitasse.testing.conformance` runs all of
-them on a device of anybody's.
+project compare their gradients with differences of the tops. :mod:`demitasse.testing.conformance`
+runs all of them on a device of anybody's.
 """
 
 from __future__ import annotations
@@ -160,9 +160,10 @@ GRADIENT_TABLE: Table = {
         (f"{place} clip_param {{ min: -0.81 max: 0.49 }}", [ROWS]) for place in ("", IN_PLACE)
     ],
     "Dropout": [
-        (f"{place} dropout_param {{ dropout_ratio: 0.3 }}", [ROWS], {"phase": phase})
+        (f"{place} dropout_param {{ dropout_ratio: 0.3 {fields} }}", [ROWS], {"phase": phase})
         for place in ("", IN_PLACE)
         for phase in ("TRAIN", "TEST")
+        for fields in ("", "scale_train: false")
     ],
     "ELU": [
         (f"{place} elu_param {{ alpha: {alpha} }}", [ROWS])
@@ -414,7 +415,7 @@ GRADIENT_TABLE: Table = {
 }
 
 
-MAP, PICTURE = np.zeros((2, 8, 3, 4)), np.zeros((2, 3, 60, 100))
+MAP, IMAGE = np.zeros((2, 8, 3, 4)), np.zeros((2, 3, 60, 100))
 CORNERS = RNG.uniform(0, 0.6, (6, 2))
 PRIORS = np.stack([np.concatenate([CORNERS, CORNERS + 0.3], axis=1), np.full((6, 4), 0.1)])
 CONFIDENCES = RNG.dirichlet(np.ones(3), (2, 6)).reshape(2, -1)
@@ -445,7 +446,7 @@ OTHERS_TABLE: Table = {
         (
             "prior_box_param { min_size: 30 max_size: 60 aspect_ratio: 2 variance: 0.1 "
             "variance: 0.2 variance: 0.3 variance: 0.4 }",
-            [MAP, PICTURE],
+            [MAP, IMAGE],
         )
     ],
     "DetectionOutput": [

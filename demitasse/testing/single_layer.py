@@ -45,6 +45,7 @@ class SingleLayer:
         self.layer, self.bottom, self.top = layer, bottom, top
         self._lowered = lowered
         self.wanted = self.differentiable() if propagate_down is None else list(propagate_down)
+        layer.refuse_gradients(bottom, self.wanted)
         self._start: list[tuple[Blob, np.ndarray]] = []
 
     @property
@@ -120,6 +121,7 @@ class SingleLayer:
 
     def _want(self, wanted: list[bool]) -> None:
         """Make another plan, for these gradients, and bring it to where the last one was."""
+        self.layer.refuse_gradients(self.bottom, wanted)
         ran, self.wanted = self.entry.ran, wanted
         del self._plan
         if ran is not None:

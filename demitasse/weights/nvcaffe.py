@@ -4,7 +4,8 @@ NVCaffe's layer may have a scale and a bias of its own: five parameters. Its mea
 averages already, where Caffe's are sums to be divided by the third parameter, so that becomes 1.
 
 Source: NVCaffe (NVIDIA/caffe), ``src/caffe/layers/batch_norm_layer.cpp``, issues 276 and 436.
-Not compared with the original: the order of 0.15 is not even seen in a file or in its source.
+Not compared with the original: the order of version 0.15 was seen neither in a file nor in its
+source.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class LoadReport:
         ignored: Layers of the file with parameters that the net does not have.
         missing: Layers of the net with parameters that were not loaded: the file does not have
             them, or they are among the mismatched.
-        repeated: Names that occur more than once in the file; the last one's values stand.
+        repeated: Names that occur more than once in the file; the last one's values count.
         mismatched: Layers that were left out because they do not fit, and why. Of such a layer no
             parameter is taken.
     """

@@ -431,7 +431,7 @@ def test_no_primitive_of_the_zoo_is_a_reference_implementation(name, batch, trai
 
 
 @here
-def test_the_only_channel_of_a_picture_is_not_padded_to_a_block():
+def test_the_only_channel_of_an_image_is_not_padded_to_a_block():
     text = """
     layer { name: "x" type: "Input" top: "x"
       input_param { shape { dim: 4 dim: 1 dim: 12 dim: 12 } } }

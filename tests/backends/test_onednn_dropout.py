@@ -32,7 +32,11 @@ def chain(in_place, channels=16, ratio=RATIO):
 @IN_PLACE
 @pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
 @pytest.mark.parametrize("channels", [3, 16, 20], ids=str)
-@pytest.mark.parametrize("ratio", [RATIO, "dropout_param { dropout_ratio: 0 }"], ids=["some", "0"])
+@pytest.mark.parametrize(
+    "ratio",
+    [RATIO, "dropout_param { dropout_ratio: 0 }", RATIO.replace("}", "scale_train: false }")],
+    ids=["some", "0", "unscaled"],
+)
 def test_dropout_behind_a_convolution(ratio, channels, phase, in_place):
     expect_same(chain(in_place, channels, ratio), ["conv", "drop", "next"], phase)
 

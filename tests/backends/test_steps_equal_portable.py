@@ -146,6 +146,8 @@ ROWS = [
         ("onednn",), ("onednn",)),
     *apart_and_in_place("dropout in TEST", ops.Dropout, layers("Dropout", shapes=FLAT,
         phase="TEST"), ("onednn",), ("onednn",)),
+    *apart_and_in_place("dropout that scales in TEST", ops.Dropout, layers("Dropout",
+        "scale_train: false", shapes=FLAT, phase="TEST"), ("onednn",), ("onednn",)),
 
     Row("convolution", ops.Conv, convolutions()),
     Row("convolution over 1 or 3 axes", ops.Conv, convolutions(axes=(1, 3))),
@@ -164,7 +166,7 @@ ROWS = [
     Row("convolution over 4 axes", ops.Conv, layers("Convolution",
         "num_output: 4 kernel_size: 2 dilation: 2 group: 2", shapes=[((2, 2, 5, 4, 3, 6),)]),
         HOST),
-    Row("convolution behind another axis", ops.Conv, layers("Convolution",
+    Row("convolution after another axis", ops.Conv, layers("Convolution",
         "num_output: 4 kernel_size: 3 axis: 2", shapes=[((2, 3, 4, 5, 6),)])),
     Row("convolution without axes", ops.Conv, layers("Convolution",
         "num_output: 4 kernel_size: 1", shapes=[((3, 4),)]), CUDA),

@@ -45,7 +45,7 @@ RECORDS = {"train": 40, "test": 10}
 
 
 def stripes(count: int) -> list[tuple[np.ndarray, int]]:
-    """Pictures (1, 3, 3) with one bright row, whose number is the label."""
+    """Images (1, 3, 3) with one bright row, whose number is the label."""
     noise = np.random.default_rng(count).integers(0, 40, (count, 1, 3, 3))
     for index in range(count):
         noise[index, 0, index % 3] += 200

@@ -95,3 +95,24 @@ def test_inputs_that_are_no_arrays_are_bad_data(project, run):
 
     assert result.exit_code == 3
     assert "npz" in result.stderr
+
+
+INDICES = """
+layer { name: "words" type: "Input" top: "words" input_param { shape { dim: 2 dim: 6 } } }
+layer { name: "pairs" type: "Reshape" bottom: "words" top: "pairs"
+  reshape_param { shape { dim: 4 dim: 3 } } }
+layer { name: "table" type: "Embed" bottom: "pairs" top: "y"
+  embed_param { input_dim: 9 num_output: 2 weight_filler { type: "xavier" } } }
+layer { name: "label" type: "Input" top: "label" input_param { shape { dim: 4 dim: 3 } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "y" bottom: "label" top: "loss"
+  softmax_param { axis: 2 } }
+"""
+
+
+def test_inputs_that_are_indices_or_labels_are_no_noise(tmp_path, run):
+    (tmp_path / "indices.prototxt").write_text(INDICES)
+
+    result = run(f"consistency {tmp_path / 'indices.prototxt'} --devices numpy readonly --json")
+
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["agree"]

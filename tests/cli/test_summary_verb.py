@@ -97,6 +97,48 @@ def test_what_runs_each_layer_is_shown_on_request(project, run):
     shown = run("summary deploy.prototxt --runs --device numpy").stdout
     found = json.loads(run("summary deploy.prototxt --runs --device numpy --json").stdout)
 
-    assert "why nothing faster" not in plain
-    assert "numpy has no Step for Softmax" in shown
+    assert "Why nothing faster runs" not in plain
+    assert "[1] numpy has no Step for Softmax" in shown
     assert [layer["code"] for layer in found["runs"]] == ["portable", "numpy", "portable"]
+
+
+def of_layer(text, shape, phase="TEST"):
+    dims = " ".join(f"dim: {n}" for n in shape)
+    text = f"""
+    layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ {dims} }} }} }}
+    layer {{ name: "layer" bottom: "x" top: "y" {text} }}
+    """
+    found = anatomy(Net(parse_text(text, NetParameter), phase))["layers"][1]
+    return found["multiply_adds"], found["bytes_moved"]
+
+
+IMAGE = (2, 4, 5, 5)  # 200 values
+
+
+@pytest.mark.parametrize(
+    ("layer", "products", "values"),
+    [
+        (
+            'type: "DepthwiseConvolution" convolution_param { num_output: 4 group: 4 '
+            "kernel_size: 3 }",
+            2 * 4 * 3 * 3 * 9,
+            200 + 72 + 4 * 9 + 4,
+        ),
+        ('type: "Scale"', 200, 200 + 4 + 200),
+        ('type: "Scale" scale_param { bias_term: true }', 200, 200 + 8 + 200),
+        ('type: "LRN" lrn_param { local_size: 3 }', 600, 400),
+        ('type: "BatchNorm"', 200, 400 + 9),
+        ('type: "Interp" interp_param { zoom_factor: 2 }', 4 * 2 * 4 * 9 * 9, 200 + 8 * 81),
+        ('type: "ReLU"', None, 400),
+        ('type: "Flatten"', None, 0),
+        ('type: "Split"', None, 0),
+        ('type: "Concat"', None, 0),
+        ('type: "Embed" embed_param { num_output: 7 input_dim: 90 }', None, 2 * 200 * 7),
+    ],
+)
+def test_work_is_counted_by_the_shapes(layer, products, values):
+    assert of_layer(layer, IMAGE) == (products, 4 * values)
+
+
+def test_statistics_of_a_batch_are_work():
+    assert of_layer('type: "BatchNorm"', IMAGE, "TRAIN")[0] == 2 * 200

@@ -39,7 +39,7 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture
 def mnist(folder) -> Path:
-    """A folder with MNIST's files, of 5 and 3 pictures."""
+    """A folder with MNIST's files, of 5 and 3 images."""
     source = folder / "source"
     source.mkdir()
     for split, count in (("train", 5), ("t10k", 3)):

@@ -1,4 +1,4 @@
-"""Pictures: the channels and values OpenCV would give."""
+"""Images: the channels and values OpenCV would give."""
 
 import builtins
 import io
@@ -57,7 +57,7 @@ def test_gray_of_a_jpeg_is_its_own_brightness_channel():
     ("mode", "channels"),
     [("L", 1), ("1", 1), ("RGB", 3), ("P", 3), ("RGBA", 4), ("LA", 4)],
 )
-def test_a_picture_has_the_channels_of_its_file(mode, channels):
+def test_an_image_has_the_channels_of_its_file(mode, channels):
     content = encoded(RGB, mode)
 
     assert decode_image(content).shape == (channels, 2, 2)
@@ -72,26 +72,26 @@ def test_alpha_comes_last():
     assert (decode_image(encoded(pixels))[3] == 77).all()
 
 
-def test_a_picture_of_sixteen_bits_is_refused_unless_it_may_be_converted():
+def test_an_image_of_sixteen_bits_is_refused_unless_it_may_be_converted():
     content = encoded(np.full((2, 2), 40_000, np.uint16))
 
     with pytest.raises(DataError, match="no 8-bit pixels"):
         decode_image(content)
 
 
-def test_a_picture_is_turned_upright_when_its_channels_are_forced():
-    picture = Image.fromarray(np.zeros((2, 4, 3), np.uint8))
-    exif = picture.getexif()
+def test_an_image_is_turned_upright_when_its_channels_are_forced():
+    image = Image.fromarray(np.zeros((2, 4, 3), np.uint8))
+    exif = image.getexif()
     exif[0x0112] = 6  # the camera was turned
-    content = encoded(picture, kind="JPEG", exif=exif)
+    content = encoded(image, kind="JPEG", exif=exif)
 
     assert decode_image(content, "color").shape == (3, 4, 2)
     assert decode_image(content).shape == (3, 2, 4)  # as OpenCV's IMREAD_UNCHANGED
 
 
-@pytest.mark.parametrize("content", [b"", b"no picture", encoded(RGB)[:40]])
-def test_what_is_no_picture_is_refused(content):
-    with pytest.raises(DataError, match="cannot be decoded as a picture"):
+@pytest.mark.parametrize("content", [b"", b"no image", encoded(RGB)[:40]])
+def test_what_is_no_image_is_refused(content):
+    with pytest.raises(DataError, match="cannot be decoded as an image"):
         decode_image(content)
 
 
@@ -135,7 +135,7 @@ def test_an_encoded_record_is_decoded():
     assert datum_to_array(datum, "gray").shape == (1, 2, 2)
 
 
-def test_no_program_is_started_for_a_picture(monkeypatch):
+def test_no_program_is_started_for_an_image(monkeypatch):
     import subprocess
 
     def start(*_args, **_options):
@@ -148,7 +148,7 @@ def test_no_program_is_started_for_a_picture(monkeypatch):
         decode_image(eps)
 
 
-def test_a_picture_far_larger_than_its_file_is_refused_before_it_is_decoded():
+def test_an_image_far_larger_than_its_file_is_refused_before_it_is_decoded():
     png = bytearray(encoded(RGB))
     png[16:24] = struct.pack(">II", 9000, 9000)  # width and height
     png[29:33] = struct.pack(">I", zlib.crc32(png[12:29]))

@@ -12,7 +12,7 @@ from demitasse.errors import ConfigError, DataError
 from demitasse.proto import Datum
 
 
-def pictures(n, shape=(1, 4, 5)):
+def images(n, shape=(1, 4, 5)):
     random = np.random.default_rng(1)
     return [(random.integers(0, 256, shape, np.uint8), label) for label in range(n)]
 
@@ -20,7 +20,7 @@ def pictures(n, shape=(1, 4, 5)):
 @pytest.fixture
 def database(tmp_path):
     path = tmp_path / "some_lmdb"
-    write_database(path, pictures(7))
+    write_database(path, images(7))
     return path
 
 
@@ -37,7 +37,7 @@ def test_what_is_written_is_read(database):
     found = contents(database)
 
     assert [key for key, _ in found] == [b"%08d" % n for n in range(7)]
-    for (_, value), (pixels, label) in zip(found, pictures(7), strict=True):
+    for (_, value), (pixels, label) in zip(found, images(7), strict=True):
         datum = Datum.FromString(value)
         assert (datum.channels, datum.height, datum.width) == (1, 4, 5)
         assert datum.data == pixels.tobytes()
@@ -222,7 +222,7 @@ def test_a_file_of_something_else_is_no_database(tmp_path, content):
 
 def test_a_database_that_is_cut_short_is_refused(tmp_path):
     path = tmp_path / "some_lmdb"
-    write_database(path, pictures(20, (3, 50, 50)))
+    write_database(path, images(20, (3, 50, 50)))
     whole = (path / "data.mdb").read_bytes()
     (path / "data.mdb").write_bytes(whole[: len(whole) // 2])
 
@@ -245,13 +245,13 @@ def test_writing_refuses_to_replace_what_is_there(database):
     before = contents(database)
 
     with pytest.raises(DataError, match="exists already"):
-        write_database(database, pictures(1))
+        write_database(database, images(1))
 
     assert contents(database) == before
 
 
 def test_writing_replaces_a_database_when_told(database):
-    assert write_database(database, pictures(2), overwrite=True) == 2
+    assert write_database(database, images(2), overwrite=True) == 2
 
     assert len(contents(database)) == 2
     assert [path.name for path in database.parent.iterdir()] == [database.name]
@@ -261,14 +261,14 @@ def test_writing_never_replaces_a_folder_with_other_things_in_it(database):
     (database / "thesis.tex").write_text("years of work")
 
     with pytest.raises(DataError, match="nothing but an LMDB in it"):
-        write_database(database, pictures(2), overwrite=True)
+        write_database(database, images(2), overwrite=True)
 
     assert len(contents(database)) == 7
 
 
 def test_a_database_that_cannot_be_finished_leaves_nothing_behind(tmp_path):
     def broken():
-        yield from pictures(3)
+        yield from images(3)
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -279,7 +279,7 @@ def test_a_database_that_cannot_be_finished_leaves_nothing_behind(tmp_path):
 
 def test_a_database_that_cannot_be_replaced_keeps_its_records(database):
     def broken():
-        yield from pictures(3)
+        yield from images(3)
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -291,6 +291,6 @@ def test_a_database_that_cannot_be_replaced_keeps_its_records(database):
 def test_records_beyond_one_commit_are_all_there(tmp_path):
     path = tmp_path / "some_lmdb"
 
-    assert write_database(path, pictures(2001, (1, 1, 1))) == 2001
+    assert write_database(path, images(2001, (1, 1, 1))) == 2001
 
     assert len(contents(path)) == 2001

@@ -114,5 +114,5 @@ def test_a_missing_file_is_named(folder):
 def test_files_that_do_not_belong_together_are_refused(folder):
     (folder / "t10k-images-idx3-ubyte").write_bytes(idx(digits(4)[0]))
 
-    with pytest.raises(DataError, match=r"\(4, 28, 28\) pictures and \(3,\) labels do not belong"):
+    with pytest.raises(DataError, match=r"\(4, 28, 28\) images and \(3,\) labels do not belong"):
         read_mnist(folder, "test")

@@ -31,7 +31,7 @@ def contents(path, backend="LMDB"):
 
 @pytest.fixture
 def caffe_made(reference_data, tmp_path):
-    """A copy of what Caffe's tools made of some pictures."""
+    """A copy of what Caffe's tools made of some images."""
     shutil.copytree(reference_data / "caffe_made", tmp_path / "caffe_made")
     return tmp_path / "caffe_made"
 
@@ -47,9 +47,9 @@ def mnist_test(caffe_made):
 
 def test_mnist_is_converted_to_the_bytes_that_caffe_writes(reference_data, mnist_test, tmp_path):
     images, labels = read_mnist(reference_data / "data" / "mnist", "test")
-    pictures = zip(images[:, None], labels.tolist(), strict=True)
+    records = zip(images[:, None], labels.tolist(), strict=True)
 
-    write_database(tmp_path / "ours_lmdb", pictures)
+    write_database(tmp_path / "ours_lmdb", records)
 
     assert contents(tmp_path / "ours_lmdb") == contents(mnist_test)
 

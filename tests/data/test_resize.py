@@ -5,7 +5,7 @@ import pytest
 
 from demitasse.data.images.resize import resize_image
 
-PICTURE = (np.arange(35).reshape(1, 5, 7) ** 2 * 37 % 256).astype(np.uint8)
+IMAGE = (np.arange(35).reshape(1, 5, 7) ** 2 * 37 % 256).astype(np.uint8)
 
 OPENCV = [
     [[21, 150, 94, 109], [102, 25, 210, 147], [138, 67, 46, 75]],
@@ -41,22 +41,22 @@ OPENCV = [
 
 @pytest.mark.parametrize("want", OPENCV, ids=lambda w: f"{len(w)}x{len(w[0])}")
 def test_every_pixel_is_opencvs(want):
-    got = resize_image(PICTURE, len(want), len(want[0]))
+    got = resize_image(IMAGE, len(want), len(want[0]))
 
     assert got.dtype == np.uint8
     np.testing.assert_array_equal(got[0], want)
 
 
 def test_halving_averages_four_pixels():
-    picture = (np.arange(24).reshape(1, 4, 6) ** 2 * 91 % 256).astype(np.uint8)
+    image = (np.arange(24).reshape(1, 4, 6) ** 2 * 91 % 256).astype(np.uint8)
 
-    got = resize_image(picture, 2, 3)
+    got = resize_image(image, 2, 3)
 
     np.testing.assert_array_equal(got[0], [[101, 139, 137], [49, 167, 53]])
 
 
 def test_every_channel_is_resized_alone():
-    channels = np.concatenate([PICTURE, 255 - PICTURE, PICTURE // 2])
+    channels = np.concatenate([IMAGE, 255 - IMAGE, IMAGE // 2])
 
     got = resize_image(channels, 8, 9)
 
@@ -64,12 +64,12 @@ def test_every_channel_is_resized_alone():
         np.testing.assert_array_equal(one, resize_image(channel[None], 8, 9)[0])
 
 
-def test_the_same_size_is_the_same_picture():
-    np.testing.assert_array_equal(resize_image(PICTURE, 5, 7), PICTURE)
+def test_the_same_size_is_the_same_image():
+    np.testing.assert_array_equal(resize_image(IMAGE, 5, 7), IMAGE)
 
 
 @pytest.mark.parametrize("value", [0, 1, 127, 254, 255])
-def test_a_flat_picture_stays_flat(value):
+def test_a_flat_image_stays_flat(value):
     flat = np.full((3, 5, 7), value, np.uint8)
 
     assert (resize_image(flat, 11, 3) == value).all()

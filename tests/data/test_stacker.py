@@ -90,7 +90,7 @@ def test_a_message_whose_end_contradicts_its_beginning_is_parsed():
     expect([data[0], other], stacker.stack([*raw(data[:1]), twice]))
 
 
-def test_encoded_pictures_are_decoded():
+def test_encoded_images_are_decoded():
     image = pytest.importorskip("PIL.Image", reason="needs the 'image' extra")
     file = io.BytesIO()
     image.fromarray(np.full((5, 6, 3), 9, np.uint8)).save(file, "PNG")
@@ -118,7 +118,7 @@ def test_encoded_pictures_are_decoded():
         (Datum(channels=9, height=9, width=9, data=b"few").SerializeToString(), "holds 3 values"),
         (Datum(data=b"?", encoded=True).SerializeToString(), "cannot be decoded|Pillow"),
     ],
-    ids=["no message", "cut short", "too small", "no picture"],
+    ids=["no message", "cut short", "too small", "no image"],
 )
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_damaged_record_is_refused_and_its_place_told(bad, message, place):

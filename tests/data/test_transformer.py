@@ -17,7 +17,7 @@ def transformer(phase="TEST", *, base_dir=None, random=None, dtype="float32", **
     return DataTransformer(TransformationParameter(**fields), phase, base_dir, random, dtype=dtype)
 
 
-def pictures(*shape, dtype=np.uint8):
+def random_images(*shape, dtype=np.uint8):
     return np.random.default_rng(0).integers(0, 256, shape).astype(dtype)
 
 
@@ -42,7 +42,7 @@ def given(*words):
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_without_any_field_the_values_stay(phase, dtype):
-    images = pictures(5, 3, 6, 7)
+    images = random_images(5, 3, 6, 7)
 
     out = transformer(phase, dtype=dtype).transform(images)
 
@@ -51,7 +51,7 @@ def test_without_any_field_the_values_stay(phase, dtype):
 
 
 def test_the_scale_is_applied():
-    images = pictures(5, 3, 6, 7)
+    images = random_images(5, 3, 6, 7)
 
     out = transformer(scale=0.00390625).transform(images)
 
@@ -59,7 +59,7 @@ def test_the_scale_is_applied():
 
 
 def test_one_mean_value_is_for_all_channels():
-    images = pictures(5, 3, 6, 7)
+    images = random_images(5, 3, 6, 7)
 
     out = transformer(mean_value=[100.5]).transform(images)
 
@@ -67,7 +67,7 @@ def test_one_mean_value_is_for_all_channels():
 
 
 def test_each_channel_may_have_its_mean_value():
-    images = pictures(5, 3, 6, 7)
+    images = random_images(5, 3, 6, 7)
 
     out = transformer(mean_value=[104, 117, 123]).transform(images)
 
@@ -76,7 +76,7 @@ def test_each_channel_may_have_its_mean_value():
 
 
 def test_the_mean_is_subtracted_before_scaling():
-    images = pictures(5, 3, 6, 7)
+    images = random_images(5, 3, 6, 7)
 
     out = transformer(mean_value=[104.3], scale=0.017).transform(images)
 
@@ -86,7 +86,7 @@ def test_the_mean_is_subtracted_before_scaling():
 
 @pytest.mark.parametrize("legacy", [True, False])
 def test_a_mean_file_is_subtracted_pixel_by_pixel(tmp_path, legacy):
-    images, mean = pictures(5, 3, 6, 7), pictures(3, 6, 7).astype(np.float32) + 0.25
+    images, mean = random_images(5, 3, 6, 7), random_images(3, 6, 7).astype(np.float32) + 0.25
     name = mean_file(tmp_path, mean, legacy)
 
     out = transformer(mean_file=name, base_dir=tmp_path).transform(images)
@@ -95,7 +95,7 @@ def test_a_mean_file_is_subtracted_pixel_by_pixel(tmp_path, legacy):
 
 
 def test_records_of_floats_are_transformed_too():
-    images = pictures(5, 3, 6, 7).astype(np.float32) - 7.5
+    images = random_images(5, 3, 6, 7).astype(np.float32) - 7.5
 
     out = transformer(mean_value=[1.25], scale=2).transform(images)
 
@@ -103,7 +103,7 @@ def test_records_of_floats_are_transformed_too():
 
 
 def test_the_centre_is_cut_out_in_phase_test():
-    images = pictures(5, 3, 10, 13)
+    images = random_images(5, 3, 10, 13)
 
     out = transformer("TEST", crop_size=5).transform(images)
 
@@ -111,7 +111,7 @@ def test_the_centre_is_cut_out_in_phase_test():
 
 
 def test_a_mean_file_is_as_large_as_the_records_before_cropping(tmp_path):
-    images, mean = pictures(5, 3, 10, 13), pictures(3, 10, 13).astype(np.float32)
+    images, mean = random_images(5, 3, 10, 13), random_images(3, 10, 13).astype(np.float32)
     name = mean_file(tmp_path, mean)
 
     out = transformer("TEST", crop_size=5, mean_file=name, base_dir=tmp_path).transform(images)
@@ -120,7 +120,7 @@ def test_a_mean_file_is_as_large_as_the_records_before_cropping(tmp_path):
 
 
 def test_records_are_cut_anywhere_in_phase_train():
-    images = pictures(3, 2, 6, 8)
+    images = random_images(3, 2, 6, 8)
     random = given((0, 0, 0, 0), (0, 2, 4, 0), (0, 1, 3, 0))
 
     out = transformer("TRAIN", crop_size=4, random=random).transform(images, first=0)
@@ -131,7 +131,7 @@ def test_records_are_cut_anywhere_in_phase_train():
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_records_are_mirrored_by_chance_in_both_phases(phase):
-    images = pictures(3, 2, 6, 8)
+    images = random_images(3, 2, 6, 8)
     random = given((1, 0, 0, 0), (2, 0, 0, 0), (7, 0, 0, 0))
 
     out = transformer(phase, mirror=True, random=random).transform(images, first=0)
@@ -142,7 +142,7 @@ def test_records_are_mirrored_by_chance_in_both_phases(phase):
 
 
 def test_a_mirrored_record_is_centred_before_it_is_turned(tmp_path):
-    images, mean = pictures(1, 2, 6, 8), pictures(2, 6, 8).astype(np.float32)
+    images, mean = random_images(1, 2, 6, 8), random_images(2, 6, 8).astype(np.float32)
     name = mean_file(tmp_path, mean)
     fields = {"mirror": True, "crop_size": 4, "mean_file": name, "scale": 0.5}
     random = given((1, 1, 3, 0))
@@ -167,7 +167,7 @@ def test_every_place_and_both_sides_come_up():
 
 
 def test_what_happens_to_a_record_depends_on_its_number_alone():
-    images = pictures(8, 2, 6, 8)
+    images = random_images(8, 2, 6, 8)
     fields = {"crop_size": 4, "mirror": True}
 
     def fresh():
@@ -191,7 +191,7 @@ def test_another_seed_or_layer_has_other_chances():
 
 
 def test_record_numbers_go_on_by_themselves():
-    images = pictures(8, 2, 6, 8)
+    images = random_images(8, 2, 6, 8)
     fields = {"crop_size": 4, "mirror": True, "random": RecordRandom(1, "data")}
     counting = transformer("TRAIN", **fields)
 
@@ -205,7 +205,7 @@ def test_record_numbers_go_on_by_themselves():
 
 
 def test_records_of_many_sizes_agree_after_cropping():
-    images = [pictures(3, 9, 7), pictures(3, 5, 5), pictures(3, 6, 12)]
+    images = [random_images(3, 9, 7), random_images(3, 5, 5), random_images(3, 6, 12)]
 
     out = transformer("TEST", crop_size=5).transform(images)
 
@@ -214,13 +214,13 @@ def test_records_of_many_sizes_agree_after_cropping():
 
 
 def test_a_single_array_gives_a_single_array():
-    image = pictures(3, 6, 7)
+    image = random_images(3, 6, 7)
 
     np.testing.assert_array_equal(transformer().transform(image), image)
 
 
 def test_messages_are_transformed():
-    images = pictures(2, 3, 6, 7)
+    images = random_images(2, 3, 6, 7)
     messages = [array_to_datum(image) for image in images]
 
     np.testing.assert_array_equal(transformer().transform(messages), images)
@@ -229,7 +229,7 @@ def test_messages_are_transformed():
 
 def test_a_blob_is_transformed(backend):
     blob = Blob((2, 3, 6, 7), device=backend)
-    blob.data[...] = pictures(2, 3, 6, 7)
+    blob.data[...] = random_images(2, 3, 6, 7)
 
     out = transformer(crop_size=4, scale=0.5).transform(blob)
 
@@ -237,7 +237,7 @@ def test_a_blob_is_transformed(backend):
 
 
 def test_the_result_can_be_put_somewhere():
-    images, room = pictures(2, 3, 6, 7), np.full((2, 3, 4, 4), np.nan, np.float32)
+    images, room = random_images(2, 3, 6, 7), np.full((2, 3, 4, 4), np.nan, np.float32)
 
     out = transformer(crop_size=4).transform(images, room)
 
@@ -276,7 +276,7 @@ def test_a_file_that_holds_no_mean_is_refused(tmp_path, content):
         transformer(mean_file="bad.binaryproto", base_dir=tmp_path)
 
 
-@pytest.mark.parametrize("images", [pictures(2, 3, 6, 7), [pictures(3, 6, 7)]])
+@pytest.mark.parametrize("images", [random_images(2, 3, 6, 7), [random_images(3, 6, 7)]])
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_crop_larger_than_the_records_is_refused(phase, images):
     with pytest.raises(ShapeError, match="crop_size 7 is larger than a record of 6 x 7 pixels"):
@@ -287,23 +287,23 @@ def test_a_mean_of_another_size_is_refused(tmp_path):
     name = mean_file(tmp_path, np.zeros((3, 6, 6), np.float32))
 
     with pytest.raises(ShapeError, match=r"is \(3, 6, 6\), but a record is \(3, 6, 7\) before"):
-        transformer(mean_file=name, base_dir=tmp_path).transform(pictures(2, 3, 6, 7))
+        transformer(mean_file=name, base_dir=tmp_path).transform(random_images(2, 3, 6, 7))
 
 
 @pytest.mark.parametrize("values", [2, 4])
 def test_another_number_of_mean_values_is_refused(values):
     with pytest.raises(ShapeError, match=f"mean_value is given {values} times, .* 3 channels"):
-        transformer(mean_value=[1] * values).transform(pictures(2, 3, 6, 7))
+        transformer(mean_value=[1] * values).transform(random_images(2, 3, 6, 7))
 
 
 def test_records_of_many_sizes_are_refused_without_a_crop():
     with pytest.raises(ShapeError, match=r"record 1 .* \(3, 5, 5\), .* room for \(3, 6, 7\)"):
-        transformer().transform([pictures(3, 6, 7), pictures(3, 5, 5)])
+        transformer().transform([random_images(3, 6, 7), random_images(3, 5, 5)])
 
 
 def test_too_little_room_is_refused():
     with pytest.raises(ShapeError, match=r"\(2, 3, 6, 7\), but there is room for \(2, 3, 6, 6\)"):
-        transformer().transform(pictures(2, 3, 6, 7), np.empty((2, 3, 6, 6), np.float32))
+        transformer().transform(random_images(2, 3, 6, 7), np.empty((2, 3, 6, 6), np.float32))
 
 
 @pytest.mark.parametrize("nothing", [np.empty((0, 3, 2, 2), np.uint8), [], np.empty((2, 2))])

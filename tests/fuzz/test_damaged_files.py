@@ -31,7 +31,7 @@ NAMES = [
     "mean file",
     "idx file",
     "gzipped idx file",
-    "list of pictures",
+    "list of images",
     "window file",
     "LevelDB log",
     "snappy block",

@@ -14,7 +14,7 @@ from demitasse.data.databases.datum import array_to_datum
 from demitasse.data.databases.lmdb import write_database, write_lmdb
 from demitasse.device import Device
 from demitasse.errors import ConfigError, DataError, NetError, ShapeError
-from demitasse.layers.base import LayerContext
+from demitasse.layers import LayerContext
 from demitasse.layers.data import Data
 from demitasse.memory import transfers
 from demitasse.proto import DataParameter, Datum, LayerParameter, TransformationParameter
@@ -24,7 +24,7 @@ RECORDS = 7
 
 @pytest.fixture
 def folder(tmp_path):
-    """Holds some_lmdb: record i is a picture full of i, with label 10 i."""
+    """Holds some_lmdb: record i is an image full of i, with label 10 i."""
     write_database(
         tmp_path / "some_lmdb",
         ((np.full((2, 5, 6), i, np.uint8), 10 * i) for i in range(RECORDS)),
@@ -162,7 +162,7 @@ def test_a_batch_takes_the_size_of_its_first_record(reading, tmp_path):
     assert one.data().min() == 4
 
 
-def test_floats_and_pictures_can_be_records(reading, tmp_path):
+def test_floats_and_images_can_be_records(reading, tmp_path):
     values = np.linspace(-1, 1, 12, dtype=np.float32).reshape(1, 3, 4)
     write_lmdb(tmp_path / "floats_lmdb", [(b"a", array_to_datum(values, 3))])
 
@@ -197,7 +197,7 @@ def test_a_record_of_another_number_of_labels_is_named(reading, tmp_path):
         reading(source="labels_lmdb").forward()
 
 
-def test_pictures_of_many_sizes_fit_by_resizing(reading, tmp_path):
+def test_images_of_many_sizes_fit_by_resizing(reading, tmp_path):
     sizes = [(4, 7), (9, 5), (3, 3)]
     write_database(tmp_path / "sizes_lmdb", ((np.full((3, *s), 9, np.uint8), 1) for s in sizes))
 
@@ -222,13 +222,13 @@ def test_augmentation_goes_on_in_a_resumed_run_and_in_ranks(reading, folder):
         "mirror": True,
     }
     write_database(
-        folder / "pictures_lmdb",
+        folder / "images_lmdb",
         (
             (np.random.default_rng(k).integers(0, 256, (3, 5, 6), np.uint8), k)
             for k in range(RECORDS)
         ),
     )
-    make = {"transform": transform, "phase": "TRAIN", "source": "pictures_lmdb"}
+    make = {"transform": transform, "phase": "TRAIN", "source": "images_lmdb"}
     whole, second = reading(batch_size=4, **make), reading(batch_size=4, **make)
     shares = [reading(batch_size=2, rank=rank, ranks=2, **make) for rank in range(2)]
     whole.forward()
@@ -246,8 +246,8 @@ def test_augmentation_goes_on_in_a_resumed_run_and_in_ranks(reading, folder):
 def test_old_files_may_force_colours(reading, tmp_path):
     image = pytest.importorskip("PIL.Image", reason="needs the 'image' extra")
     image.fromarray(np.full((4, 4), 9, np.uint8)).save(tmp_path / "gray.png")
-    picture = Datum(data=(tmp_path / "gray.png").read_bytes(), encoded=True)
-    write_lmdb(tmp_path / "gray_lmdb", [(b"a", picture)])
+    record = Datum(data=(tmp_path / "gray.png").read_bytes(), encoded=True)
+    write_lmdb(tmp_path / "gray_lmdb", [(b"a", record)])
 
     shapes = [
         reading(source="gray_lmdb", force_encoded_color=forced).tops[0].shape
@@ -299,8 +299,8 @@ AUGMENT = {"crop_size": 3, "mirror": True}
 @pytest.fixture
 def noise(tmp_path):
     random = np.random.default_rng(0)
-    pictures = random.integers(0, 256, (RECORDS, 2, 5, 6), np.uint8)
-    write_database(tmp_path / "noise_lmdb", ((p, i) for i, p in enumerate(pictures)))
+    images = random.integers(0, 256, (RECORDS, 2, 5, 6), np.uint8)
+    write_database(tmp_path / "noise_lmdb", ((p, i) for i, p in enumerate(images)))
     return "noise_lmdb"
 
 
@@ -423,7 +423,7 @@ def test_an_interpreter_that_ends_is_not_held_up(folder):
     program = f"""
 import sys
 sys.path[:0] = {sys.path!r}
-from demitasse.layers.base import LayerContext
+from demitasse.layers import LayerContext
 from demitasse.layers.data import Data
 from demitasse.blob import Blob
 from demitasse.device import Device

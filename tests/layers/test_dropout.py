@@ -9,9 +9,11 @@ from demitasse.testing import make_layer
 
 X = np.random.default_rng(0).normal(0, 1, (20, 500)) + 10
 
+UNSCALED = "scale_train: false"
 
-def text(ratio=0.5, more=""):
-    return f'type: "Dropout" dropout_param {{ dropout_ratio: {ratio} }} {more}'
+
+def text(ratio=0.5, more="", fields=""):
+    return f'type: "Dropout" dropout_param {{ dropout_ratio: {ratio} {fields} }} {more}'
 
 
 def mask(ratio=0.5, rows=20, device="numpy", **changes):
@@ -57,6 +59,26 @@ def test_test_passes_everything(names, backend):
 
     np.testing.assert_array_equal(one.forward()[0], X)
     np.testing.assert_array_equal(one.backward(X + 1)[0], X + 1)
+
+
+@pytest.mark.parametrize("names", ["", 'bottom: "x" top: "x"'])
+def test_the_rest_may_stay_as_it_is_in_train(names, backend):
+    one = make_layer(text(0.25, names, UNSCALED), [X], device=backend)
+
+    [y] = one.forward()
+    [dx] = one.backward(X + 1)
+
+    kept = mask(0.25, device=backend)
+    np.testing.assert_array_equal(y, X * kept)
+    np.testing.assert_array_equal(dx, (X + 1) * kept)
+
+
+@pytest.mark.parametrize("names", ["", 'bottom: "x" top: "x"'])
+def test_and_all_is_scaled_in_test(names, backend):
+    one = make_layer(text(0.25, names, UNSCALED), [X], phase="TEST", device=backend)
+
+    np.testing.assert_allclose(one.forward()[0], X * 0.75, rtol=1e-6)
+    np.testing.assert_allclose(one.backward(X + 1)[0], (X + 1) * 0.75, rtol=1e-6)
 
 
 def test_in_place_gives_the_same(backend):

@@ -53,7 +53,7 @@ def test_has_no_gradient_for_indices():
     one = layer()
     one.forward()
 
-    with pytest.raises(NetError, match="no gradient for its bottom"):
+    with pytest.raises(NetError, match="no gradient for bottom 0, 'bottom0'"):
         one.backward(propagate_down=[True])
 
 

@@ -2,8 +2,8 @@
 
 Gradients are held against differences of the tops, and devices against portable code.
 
-The cases are those of ``demitasse.testing.layer_cases``. The last tests hold them to the reference
-table, so that a new type or field without a case is noticed.
+The cases are those of ``demitasse.testing.layer_cases``. The last tests hold them to the table
+of facts, so that a new type or field without a case is noticed.
 """
 
 from collections import defaultdict
@@ -12,7 +12,7 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from gradients import expect_gradients, expect_portable_values
 
-from demitasse.layers.reference import FURTHER_NAMES, REFERENCE
+from demitasse.layers.facts import FACTS
 from demitasse.proto import LayerParameter, parse_text
 from demitasse.testing.layer_cases import CASES, OTHER_CASES
 
@@ -68,17 +68,18 @@ def test_a_layer_without_a_gradient_computes_the_same_everywhere(case, backend):
     )
 
 
-WITH_GRADIENT = sorted(name for name, entry in REFERENCE.items() if entry.gradient == "gradient")
+ALIASES = {alias for facts in FACTS.values() for alias in facts.aliases}
+WITH_GRADIENT = sorted(name for name, facts in FACTS.items() if facts.gradient == "gradient")
 
 
 def test_every_type_with_a_gradient_has_a_case():
-    assert sorted({*CASES, *ELSEWHERE} - {*FURTHER_NAMES}) == WITH_GRADIENT
-    assert set(FURTHER_NAMES) <= set(CASES)
+    assert sorted({*CASES, *ELSEWHERE} - ALIASES) == WITH_GRADIENT
+    assert set(CASES) >= ALIASES
 
 
 def options_of(name):
     """Yield what a type's cases should set: fields, and the values of those that have few."""
-    for message in REFERENCE[name].fields:
+    for message in FACTS[name].fields:
         for field in LayerParameter.DESCRIPTOR.fields_by_name[message].message_type.fields:
             if field.enum_type:
                 for value in field.enum_type.values:
@@ -94,7 +95,7 @@ def test_every_option_has_a_case(name):
     seen = defaultdict(list)
     for case in CASES[name]:
         param = parse_text(case.fields, LayerParameter)
-        for message in REFERENCE[name].fields:
+        for message in FACTS[name].fields:
             group = getattr(param, message)
             for field in group.DESCRIPTOR.fields:
                 given = not field.is_repeated and group.HasField(field.name)

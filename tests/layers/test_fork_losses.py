@@ -49,12 +49,17 @@ class TestSmoothL1:
 
         expect_gradients(self.text(sigma), X, Y, *given, step=1e-5, threshold=1e-4, device=backend)
 
-    def test_weights_have_no_gradient(self):
-        one = make_layer(self.text(), [X, Y, X])
+    def test_gradients_of_weights_are_asked_for_in_vain(self):
+        wanted = [True, True, True, True]
+        flags = "propagate_down: true " * 4
+        one = make_layer(f"{self.text()} {flags}", [X, Y, self.INSIDE, self.OUTSIDE])
         one.forward()
 
-        with pytest.raises(NetError, match="no gradient for bottom 2, 'bottom2'"):
-            one.backward(propagate_down=[True, False, True])
+        *gradients, inside, outside = one.backward(1, propagate_down=wanted)
+
+        assert all(gradient.any() for gradient in gradients)
+        assert not inside.any()
+        assert not outside.any()
 
     def test_other_counts_are_refused(self):
         with pytest.raises(ShapeError, match="differ in count: 24 and 18"):

@@ -27,7 +27,7 @@ def mostly(good, bad):
 
 
 class Case:
-    """One layer behind inputs, in a net.
+    """One layer after inputs, in a net.
 
     Args:
         kind: Its type.

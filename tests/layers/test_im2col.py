@@ -44,7 +44,7 @@ def test_im2col_gradients(fields, shape, top, backend):
 
 
 def test_im2col_refuses_a_bottom_without_spatial_axes():
-    with pytest.raises(ShapeError, match="no spatial axis behind axis 1"):
+    with pytest.raises(ShapeError, match="no spatial axis after axis 1"):
         im2col("kernel_size: 1", np.zeros((2, 3)))
 
 

@@ -1,4 +1,4 @@
-"""ImageData: the pictures of a list."""
+"""ImageData: the images of a list."""
 
 import numpy as np
 import PIL.Image
@@ -11,8 +11,8 @@ from demitasse.testing import make_layer
 COUNT = 5
 
 
-def picture(number, size=(6, 8)):
-    """A picture that is flat in each channel: blue, green, red are number, 100, 200."""
+def image(number, size=(6, 8)):
+    """An image that is flat in each channel: blue, green, red are number, 100, 200."""
     pixels = np.empty((*size, 3), np.uint8)
     pixels[...] = (200, 100, number)
     return PIL.Image.fromarray(pixels)
@@ -20,9 +20,9 @@ def picture(number, size=(6, 8)):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Holds p0.png to p4.png; the blue channel of picture k is k, its label 10 k."""
+    """Holds p0.png to p4.png; the blue channel of image k is k, its label 10 k."""
     for k in range(COUNT):
-        picture(k).save(tmp_path / f"p{k}.png")
+        image(k).save(tmp_path / f"p{k}.png")
     (tmp_path / "list.txt").write_text("".join(f"p{k}.png {10 * k}\n" for k in range(COUNT)))
     return tmp_path
 
@@ -59,15 +59,15 @@ def test_batches_come_in_order_and_begin_again(open_layer, backend):
         data, label = one.forward()
 
         np.testing.assert_array_equal(label, 10 * np.array(k))
-        for picture_, number in zip(data, k, strict=True):
-            np.testing.assert_array_equal(picture_[:, 0, 0], [number, 100, 200])
+        for image_, number in zip(data, k, strict=True):
+            np.testing.assert_array_equal(image_[:, 0, 0], [number, 100, 200])
 
 
 def test_the_batch_size_is_1_by_default(open_layer):
     assert open_layer().top[0].shape == (1, 3, 6, 8)
 
 
-def test_pictures_can_be_gray_resized_and_transformed(open_layer):
+def test_images_can_be_gray_resized_and_transformed(open_layer):
     one = open_layer(
         "batch_size: 2 is_color: false new_height: 10 new_width: 12",
         "crop_size: 9 mean_value: 100 scale: 0.5",
@@ -76,7 +76,7 @@ def test_pictures_can_be_gray_resized_and_transformed(open_layer):
 
     [data, _] = one.forward()
 
-    gray = np.array(picture(0).convert("L"))[0, 0]
+    gray = np.array(image(0).convert("L"))[0, 0]
     assert data.shape == (2, 1, 9, 9)
     np.testing.assert_allclose(data[0], (int(gray) - 100) / 2)
 
@@ -95,8 +95,8 @@ def test_a_list_in_the_folder_of_the_prototxt_is_found(folder):
 
 
 def test_names_may_hold_spaces(open_layer, folder):
-    picture(7).save(folder / "a picture 3.png")
-    (folder / "list.txt").write_text("a picture 3.png 6\n")
+    image(7).save(folder / "an image 3.png")
+    (folder / "list.txt").write_text("an image 3.png 6\n")
 
     [data, label] = open_layer().forward()
 
@@ -119,7 +119,7 @@ def test_a_label_is_a_number_or_begins_with_one(text, want, open_layer, folder):
     assert labels(open_layer()) == [[want]]
 
 
-def test_a_picture_without_a_label_has_label_0(open_layer, folder):
+def test_an_image_without_a_label_has_label_0(open_layer, folder):
     (folder / "list.txt").write_text("p0.png\n")
 
     assert labels(open_layer()) == [[0]]
@@ -155,7 +155,7 @@ def test_rand_skip_leaves_out_the_first_in_the_first_round_only(open_layer):
         assert first == [[10 * ((skipped + k) % COUNT)] for k in range(1 + COUNT)]
 
 
-def test_ranks_share_the_pictures_in_train_and_not_in_test(open_layer):
+def test_ranks_share_the_images_in_train_and_not_in_test(open_layer):
     for phase, want in (("TRAIN", [[10, 30], [0, 20]]), ("TEST", [[0, 10], [20, 30]])):
         one = open_layer("batch_size: 2", phase=phase, context={"rank": 1, "ranks": 2})
 
@@ -181,7 +181,7 @@ def test_refuses_a_missing_source():
 
 
 def test_refuses_a_list_that_is_not_there(tmp_path):
-    with pytest.raises(DataError, match=r"nowhere.txt: the list of pictures cannot be read"):
+    with pytest.raises(DataError, match=r"nowhere.txt: the list of images cannot be read"):
         make_layer(
             'type: "ImageData" image_data_param { source: "nowhere.txt" }', base_dir=tmp_path
         )
@@ -190,7 +190,7 @@ def test_refuses_a_list_that_is_not_there(tmp_path):
 def test_refuses_an_empty_list(open_layer, folder):
     (folder / "list.txt").write_text("\n\n")
 
-    with pytest.raises(DataError, match="list of pictures is empty"):
+    with pytest.raises(DataError, match="list of images is empty"):
         open_layer()
 
 
@@ -202,11 +202,11 @@ def test_refuses_lines_with_fewer_labels(open_layer, folder):
 
 
 def test_refuses_to_skip_more_than_there_is(open_layer):
-    with pytest.raises(ConfigError, match=r"left out \d+ pictures, but the list has only 5"):
+    with pytest.raises(ConfigError, match=r"left out \d+ images, but the list has only 5"):
         open_layer("rand_skip: 1000000")
 
 
-def test_names_a_picture_that_is_not_there(open_layer, folder):
+def test_names_an_image_that_is_not_there(open_layer, folder):
     (folder / "list.txt").write_text("p0.png 0\nlost.png 1\n")
     one = open_layer("batch_size: 2")
 
@@ -214,15 +214,15 @@ def test_names_a_picture_that_is_not_there(open_layer, folder):
         one.forward()
 
 
-def test_names_a_first_picture_that_is_not_one(open_layer, folder):
+def test_names_a_first_image_that_is_not_one(open_layer, folder):
     (folder / "list.txt").write_text("list.txt 0\n")
 
-    with pytest.raises(DataError, match=r"record 'list.txt': cannot be decoded as a picture"):
+    with pytest.raises(DataError, match=r"record 'list.txt': cannot be decoded as an image"):
         open_layer()
 
 
-def test_names_a_picture_of_another_size_than_the_first_of_its_batch(open_layer, folder):
-    picture(0, (9, 9)).save(folder / "p1.png")
+def test_names_an_image_of_another_size_than_the_first_of_its_batch(open_layer, folder):
+    image(0, (9, 9)).save(folder / "p1.png")
     one = open_layer("batch_size: 2")
 
     with pytest.raises(DataError, match=r"record 'p1.png': .*3, 9, 9.* room for .*3, 6, 8"):
@@ -230,7 +230,7 @@ def test_names_a_picture_of_another_size_than_the_first_of_its_batch(open_layer,
 
 
 def test_a_batch_may_have_another_size_than_the_one_before(open_layer, folder):
-    picture(0, (9, 9)).save(folder / "p1.png")
+    image(0, (9, 9)).save(folder / "p1.png")
     one = open_layer("batch_size: 1")
 
     shapes = [one.forward()[0].shape for _ in range(3)]

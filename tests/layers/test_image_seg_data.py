@@ -13,7 +13,7 @@ CLASSES = 21
 
 @pytest.fixture
 def folder(tmp_path):
-    """Pictures of many sizes; the green channel of each pixel says its class."""
+    """Images of many sizes; the green channel of each pixel says its class."""
     lines = []
     for k in range(COUNT):
         rng = np.random.default_rng(k)
@@ -49,7 +49,7 @@ def open_layer(folder):
         one.layer.close()
 
 
-def test_pictures_come_with_the_classes_of_their_pixels(open_layer, backend):
+def test_images_come_with_the_classes_of_their_pixels(open_layer, backend):
     one = open_layer(device=backend)
 
     for k in (0, 1, 2, 3, 0):
@@ -83,7 +83,7 @@ def test_both_are_cropped_and_mirrored_alike(open_layer, phase):
     assert (first[0] != data).any()
 
 
-def test_a_small_picture_is_filled_up(open_layer):
+def test_a_small_image_is_filled_up(open_layer):
     transform = "crop_size: 8 mean_value: 3 mean_value: 2 mean_value: 1 scale: 2"
 
     data, labels, sizes = open_layer(
@@ -109,7 +109,7 @@ def test_classes_are_not_mixed_by_resizing(open_layer):
     assert set(np.unique(labels)) <= set(range(CLASSES))
 
 
-def test_a_picture_may_have_one_class_or_none(open_layer, folder):
+def test_an_image_may_have_one_class_or_none(open_layer, folder):
     (folder / "list.txt").write_text("p0.png 7\np1.png 8\n")
 
     by_default = open_layer("batch_size: 1")
@@ -120,7 +120,7 @@ def test_a_picture_may_have_one_class_or_none(open_layer, folder):
     assert np.unique(none.forward()[1]).tolist() == [9]
 
 
-def test_noise_is_for_the_picture_alone(open_layer):
+def test_noise_is_for_the_image_alone(open_layer):
     data, labels, _ = open_layer(transform="noise_param { inverse: true }").forward()
 
     np.testing.assert_array_equal(255 - data[:, 1:2], labels)
@@ -160,7 +160,7 @@ def test_what_cannot_be_done_is_refused(open_layer, fields, transform, message):
     ("line", "message"),
     [
         ("p0.png", "this line names no label"),
-        ("p0.png l1.png", r"the picture is \(6, 9\), its labels l1.png are \(7, 8\)"),
+        ("p0.png l1.png", r"the image is \(6, 9\), its labels l1.png are \(7, 8\)"),
         ("p9.png l1.png", "No such file"),
     ],
 )
@@ -171,6 +171,6 @@ def test_lines_that_cannot_be_used_are_named(open_layer, folder, line, message):
         open_layer()
 
 
-def test_labels_are_no_pictures_by_default(open_layer):
-    with pytest.raises(DataError, match="for a picture, set label_type: PIXEL"):
+def test_labels_are_no_images_by_default(open_layer):
+    with pytest.raises(DataError, match="for an image, set label_type: PIXEL"):
         open_layer("")

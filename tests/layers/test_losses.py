@@ -391,7 +391,6 @@ def test_a_loss_needs_a_batch(kind):
         ("FocalLoss", (X, LABELS), (True, True), 1),
         ("InfogainLoss", (X, LABELS, np.eye(K)), (True, False, True), 2),
         ("ContrastiveLoss", (X, Y, LABELS), (True, True, True), 2),
-        ("SmoothL1Loss", (X, Y, X), (True, True, True), 2),
     ],
 )
 def test_a_gradient_that_there_is_not_is_refused_at_once(kind, bottoms, wanted, refused):

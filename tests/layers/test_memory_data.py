@@ -72,7 +72,7 @@ def test_reset_does_not_transform_and_says_so(caplog):
 def test_datums_are_transformed(backend):
     one = layer("transform_param { scale: 2 mean_value: 1 }", device=backend)
     pairs = zip(DATA.astype("uint8"), LABELS, strict=True)
-    datums = [array_to_datum(picture, int(label)) for picture, label in pairs]
+    datums = [array_to_datum(image, int(label)) for image, label in pairs]
 
     one.layer.add_datum_vector(datums)
 
@@ -81,11 +81,11 @@ def test_datums_are_transformed(backend):
     np.testing.assert_array_equal(label, LABELS[:2])
 
 
-def test_pictures_are_transformed():
+def test_images_are_transformed():
     one = layer("transform_param { crop_size: 2 }", "batch_size: 2 channels: 1 height: 2 width: 2")
-    pictures = [np.full((1, 4, 4), k, np.uint8) for k in (5, 6)]
+    images = [np.full((1, 4, 4), k, np.uint8) for k in (5, 6)]
 
-    one.layer.add_mat_vector(pictures, [1, 2])
+    one.layer.add_mat_vector(images, [1, 2])
 
     data, label = one.forward()
     np.testing.assert_array_equal(data[:, 0, 0, 0], [5, 6])
@@ -94,18 +94,18 @@ def test_pictures_are_transformed():
 
 def test_rows_are_added_when_those_before_are_used():
     one = layer()
-    pictures = list(DATA.astype("uint8"))
-    one.layer.add_mat_vector(pictures, LABELS)
+    images = list(DATA.astype("uint8"))
+    one.layer.add_mat_vector(images, LABELS)
 
     for _ in range(2):
         with pytest.raises(DataError, match="not used yet"):
-            one.layer.add_mat_vector(pictures, LABELS)
+            one.layer.add_mat_vector(images, LABELS)
         with pytest.raises(DataError, match="not used yet"):
             one.layer.set_batch_size(4)
         one.forward()
 
     one.layer.set_batch_size(4)
-    one.layer.add_mat_vector(pictures[::-1], LABELS)
+    one.layer.add_mat_vector(images[::-1], LABELS)
     np.testing.assert_array_equal(one.forward()[0], DATA[::-1])
 
 

@@ -27,7 +27,7 @@ def pixels(k):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Ten pictures full of k, label k, as a database and as lists; four of them are broken."""
+    """Ten images full of k, label k, as a database and as lists; four of them are broken."""
     write_lmdb(
         tmp_path / "some_lmdb", ((b"%d" % k, array_to_datum(pixels(k), k)) for k in range(COUNT))
     )
@@ -37,7 +37,7 @@ def folder(tmp_path):
     for k in range(COUNT):
         PIL.Image.fromarray(pixels(k).transpose(1, 2, 0)).save(tmp_path / f"{k}.png")
         if k in BROKEN:
-            (tmp_path / f"{k}.png").write_bytes(b"no picture")
+            (tmp_path / f"{k}.png").write_bytes(b"no image")
     (tmp_path / "list.txt").write_text("".join(f"{k}.png {k}\n" for k in range(COUNT)))
     return tmp_path
 
@@ -215,7 +215,7 @@ def test_a_record_smaller_than_the_crop_is_broken(reading, folder):
     assert [int(x) for x in data[:, 0, 0, 0]] == [1, 1, 5, 5]
 
 
-def test_windows_of_broken_pictures_are_skipped(folder):
+def test_windows_of_broken_images_are_skipped(folder):
     windows = [f"# {k}\n{folder}/{k}.png\n3\n4\n5\n1\n1 0.9 0 0 3 3\n" for k in range(COUNT)]
     (folder / "windows.txt").write_text("".join(windows))
     text = (

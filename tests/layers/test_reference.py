@@ -14,20 +14,15 @@ from goldens import golden_layers
 from demitasse.backends.onednn import status
 from demitasse.layers.base import Layer
 from demitasse.layers.catalog import CATALOG
-from demitasse.layers.reference import (
-    BACKENDS,
-    FAMILIES,
-    FURTHER_NAMES,
-    REFERENCE,
-    first_name,
-    lowered_by,
-    support,
-)
+from demitasse.layers.facts import FACTS, FAMILIES, facts_of, first_name
+from demitasse.layers.facts.examples import EXAMPLES
+from demitasse.layers.facts.support import BACKENDS, lowered_by, support
 from demitasse.proto import LayerParameter
 from demitasse.testing import make_layer
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-NAMES = sorted(REFERENCE)
+NAMES = sorted(FACTS)
+ALIASES = [alias for facts in FACTS.values() for alias in facts.aliases]
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +52,7 @@ def layer_of(name: str) -> type[Layer]:
 
 @cache
 def key_of(op: object) -> str:
-    """How the reference calls an operation: by its name, an activation by its function."""
+    """How the facts call an operation: by its name, an activation by its function."""
     name = getattr(op, "function", type(op).__name__)
     return name if any(name in lowered_by(backend) for backend in BACKENDS) else ""
 
@@ -73,12 +68,11 @@ def recorded_types() -> frozenset[str]:
 
 
 def test_every_type_of_the_catalogue_is_described_once():
-    assert {*REFERENCE, *FURTHER_NAMES} == set(CATALOG)
-    assert not REFERENCE.keys() & FURTHER_NAMES.keys()
-    assert {entry.family for entry in REFERENCE.values()} == set(FAMILIES)
+    assert sorted([*FACTS, *ALIASES]) == sorted(CATALOG)
+    assert {facts.family for facts in FACTS.values()} == set(FAMILIES)
 
 
-@pytest.mark.parametrize("name", FURTHER_NAMES)
+@pytest.mark.parametrize("name", ALIASES)
 def test_further_names_are_of_the_same_class(name):
     assert CATALOG[name] == CATALOG[first_name(name)]
 
@@ -90,7 +84,8 @@ def test_every_type_has_a_page_with_all_its_fields(name, pages, written):
     assert f"({pages.page_of(name).removeprefix('reference/')})" in written[pages.INDEX]
     assert name in page
     assert f"::: {pages.class_of(first_name(name))}" in page
-    for path in REFERENCE[first_name(name)].fields:
+    assert EXAMPLES[first_name(name)].text in page
+    for path in facts_of(name).fields:
         message, _, single = path.partition(".")
         described = LayerParameter.DESCRIPTOR.fields_by_name[message].message_type
         where = written[pages.MESSAGES] if described.name in pages.SHARED else page
@@ -116,7 +111,7 @@ def test_fields_are_those_that_the_code_reads(name):
         for source in sources
         for message, field in re.findall(r"self\.param\.(\w+_param)\b(?:\.(\w+))?", source)
     }
-    declared = set(REFERENCE[name].fields)
+    declared = set(FACTS[name].fields)
     if "data_param" in declared:
         read.discard("data_param.prefetch")
 
@@ -125,7 +120,7 @@ def test_fields_are_those_that_the_code_reads(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_are_where_the_reference_says(name):
-    kind, said = layer_of(name), REFERENCE[name].gradient
+    kind, said = layer_of(name), FACTS[name].gradient
 
     if said == "source":
         assert (kind.bottoms.low, kind.bottoms.high) == (0, 0)
@@ -156,7 +151,7 @@ def test_where_a_gradient_ends_it_is_zero(layer, shapes):
 
 
 def test_what_is_recorded_from_caffe_is_marked_as_compared():
-    marked = {name for name in recorded_types() if REFERENCE[first_name(name)].judge == "Caffe"}
+    marked = {name for name in recorded_types() if facts_of(name).judge == "Caffe"}
 
     assert marked == recorded_types()
 
@@ -167,8 +162,8 @@ def test_what_is_marked_as_compared_is_recorded(reference_data):
     models = (reference_data / "models").glob("*/*.prototxt")
     seen = {name for net in models for name in re.findall(r'type: *"(\w+)"', net.read_text())}
 
-    caffe = {name for name in NAMES if REFERENCE[name].judge == "Caffe"}
-    opencv = {name for name in NAMES if REFERENCE[name].judge == "OpenCV"}
+    caffe = {name for name in NAMES if FACTS[name].judge == "Caffe"}
+    opencv = {name for name in NAMES if FACTS[name].judge == "OpenCV"}
 
     assert caffe == {*recorded_types(), *data} & CATALOG.keys()
     assert opencv <= seen
@@ -179,7 +174,7 @@ def test_docstrings_say_what_is_not_compared(name):
     kind = layer_of(name)
     said = " ".join(f"{kind.__doc__} {inspect.getmodule(kind).__doc__}".split())
 
-    judge = REFERENCE[name].judge
+    judge = FACTS[name].judge
 
     assert judge != "" or "ot compared with the original" in said
     assert judge != "OpenCV" or "Compared with OpenCV" in said
@@ -188,7 +183,7 @@ def test_docstrings_say_what_is_not_compared(name):
 def test_operations_of_the_reference_are_those_that_backends_have():
     found = frozenset().union(*(lowered_by(name) for name in BACKENDS))
 
-    assert {entry.op for entry in REFERENCE.values()} - {""} == found
+    assert {facts.op for facts in FACTS.values()} - {""} == found
 
 
 @pytest.mark.parametrize("name", ["numpy", "cpu"])
@@ -200,7 +195,7 @@ def test_recorded_cases_run_as_the_reference_says(name):
         net = case.net(device=name)
         net.forward()
         for layer, step in zip(net.layers, net.plan.steps(), strict=True):
-            assert key_of(layer.op) in ("", REFERENCE[first_name(layer.type)].op)
+            assert key_of(layer.op) in ("", facts_of(layer.type).op)
             seen.add(first_name(layer.type))
             lowered |= {first_name(layer.type)} if step is not None else set()
 

@@ -122,12 +122,15 @@ class TestROIPooling:
         with pytest.raises(ShapeError, match=r"needs a map \(N, C, H, W\) and regions \(R, 5\)"):
             make_layer(self.text(), bottoms)
 
-    def test_regions_have_no_gradient(self):
-        one = make_layer(self.text(), [np.zeros((N, 1, H, W)), ROIS])
+    def test_a_gradient_of_regions_is_asked_for_in_vain(self):
+        text = self.text(more="propagate_down: [true, true]")
+        one = make_layer(text, [np.zeros((N, 1, H, W)), ROIS])
         one.forward()
 
-        with pytest.raises(NetError, match="no gradient for its regions"):
-            one.backward(propagate_down=[True, True])
+        [dx, nothing] = one.backward(np.ones_like(one.top[0].data), propagate_down=[True, True])
+
+        assert dx.any()
+        assert not nothing.any()
 
     def test_in_place_is_refused(self):
         more = 'bottom: "x" bottom: "r" top: "x"'

@@ -1,4 +1,4 @@
-"""WindowData: windows of pictures, drawn at random."""
+"""WindowData: windows of images, drawn at random."""
 
 import numpy as np
 import PIL.Image
@@ -11,7 +11,7 @@ from demitasse.errors import ConfigError, DataError, ShapeError
 from demitasse.proto import BlobProto, set_floats
 from demitasse.testing import make_layer
 
-PICTURE = np.random.default_rng(0).integers(0, 256, (3, 20, 30), dtype=np.uint8)  # blue, green, red
+IMAGE = np.random.default_rng(0).integers(0, 256, (3, 20, 30), dtype=np.uint8)  # blue, green, red
 
 FILE = """
 # 0
@@ -34,7 +34,7 @@ one.png
 
 @pytest.fixture
 def folder(tmp_path):
-    PIL.Image.fromarray(PICTURE[::-1].transpose(1, 2, 0)).save(tmp_path / "one.png")
+    PIL.Image.fromarray(IMAGE[::-1].transpose(1, 2, 0)).save(tmp_path / "one.png")
     (tmp_path / "windows.txt").write_text(FILE)
     return tmp_path
 
@@ -79,7 +79,7 @@ def test_windows_are_foreground_background_or_neither(folder):
     ("text", "message"),
     [
         ("", "the window file is empty"),
-        ("1 a.png 3 2 2 0", "a picture begins with '# index'"),
+        ("1 a.png 3 2 2 0", "an image begins with '# index'"),
         ("# 4 a.png 3 2 2 1 7 0.9 1 1", "record '4': the window file breaks off"),
         ("# 4 a.png 3 2", "record '4': the window file breaks off"),
         ("# 4 a.png x 2 2 0", "record '4': the window file breaks off or holds something else"),
@@ -103,30 +103,30 @@ def test_refuses_a_file_that_is_not_there(tmp_path):
 
 @pytest.mark.parametrize("mirror", [False, True])
 def test_a_window_is_warped_to_the_size(mirror):
-    part, above, beside = cut_window(PICTURE, (2, 3, 11, 14), Cut(10), mirror=mirror)
+    part, above, beside = cut_window(IMAGE, (2, 3, 11, 14), Cut(10), mirror=mirror)
 
-    want = resize_image(PICTURE[:, 3:15, 2:12], 10, 10)
+    want = resize_image(IMAGE[:, 3:15, 2:12], 10, 10)
     np.testing.assert_array_equal(part, want[:, :, ::-1] if mirror else want)
     assert (above, beside) == (0, 0)
 
 
 def test_a_square_is_as_wide_as_the_longer_side():
-    part, *_ = cut_window(PICTURE, (10, 4, 13, 13), Cut(11, square=True), mirror=False)
+    part, *_ = cut_window(IMAGE, (10, 4, 13, 13), Cut(11, square=True), mirror=False)
 
-    np.testing.assert_array_equal(part, PICTURE[:, 4:15, 7:18])
+    np.testing.assert_array_equal(part, IMAGE[:, 4:15, 7:18])
 
 
 def test_context_comes_along_and_the_window_keeps_its_size():
-    part, *_ = cut_window(PICTURE, (10, 6, 15, 11), Cut(11, context_pad=2), mirror=False)
+    part, *_ = cut_window(IMAGE, (10, 6, 15, 11), Cut(11, context_pad=2), mirror=False)
 
     # 6 pixels become 7 and 2 more on each side: 6 * 11 / 7 = 9.4 pixels around (13, 9)
-    want = resize_image(PICTURE[:, 4:15, 8:19], 11, 11)
+    want = resize_image(IMAGE[:, 4:15, 8:19], 11, 11)
     np.testing.assert_array_equal(part, want)
 
 
 @pytest.mark.parametrize(("mirror", "beside"), [(False, 3), (True, 0)])
-def test_what_lies_outside_of_the_picture_is_left_out(mirror, beside):
-    part, above, left = cut_window(PICTURE, (0, 0, 7, 7), Cut(14, context_pad=3), mirror=mirror)
+def test_what_lies_outside_of_the_image_is_left_out(mirror, beside):
+    part, above, left = cut_window(IMAGE, (0, 0, 7, 7), Cut(14, context_pad=3), mirror=mirror)
 
     assert above == 3
     assert left == beside
@@ -134,14 +134,14 @@ def test_what_lies_outside_of_the_picture_is_left_out(mirror, beside):
 
 
 @pytest.mark.parametrize("box", [(25, 0, 30, 5), (-1, 0, 5, 5), (5, 5, 4, 9), (0, 15, 3, 20)])
-def test_refuses_a_window_outside_of_its_picture(box):
-    with pytest.raises(DataError, match=r"does not lie in its picture of 30 x 20 pixels"):
-        cut_window(PICTURE, box, Cut(10), mirror=False)
+def test_refuses_a_window_outside_of_its_image(box):
+    with pytest.raises(DataError, match=r"does not lie in its image of 30 x 20 pixels"):
+        cut_window(IMAGE, box, Cut(10), mirror=False)
 
 
-def test_refuses_a_window_whose_context_misses_the_picture():
-    with pytest.raises(DataError, match="does not lie in its picture"):
-        cut_window(PICTURE, (100, 100, 110, 110), Cut(10, context_pad=2), mirror=False)
+def test_refuses_a_window_whose_context_misses_the_image():
+    with pytest.raises(DataError, match="does not lie in its image"):
+        cut_window(IMAGE, (100, 100, 110, 110), Cut(10, context_pad=2), mirror=False)
 
 
 # -- the layer -------------------------------------------------------------------------------------
@@ -168,13 +168,13 @@ def test_pixels_are_those_of_the_window(open_layer):
 
     [data, label] = one.forward()
 
-    want = resize_image(PICTURE[:, 3:15, 2:12], 10, 10)
+    want = resize_image(IMAGE[:, 3:15, 2:12], 10, 10)
     np.testing.assert_array_equal(label, [7, 7])
     for window in data:
         np.testing.assert_array_equal(window, want)
 
 
-def test_around_the_picture_is_0_whatever_the_mean(open_layer, folder):
+def test_around_the_image_is_0_whatever_the_mean(open_layer, folder):
     (folder / "windows.txt").write_text("# 0 one.png 3 20 30 1 7 0.9 0 0 7 7")
     one = open_layer(
         "fg_fraction: 1 context_pad: 3 crop_mode: 'square'",
@@ -184,7 +184,7 @@ def test_around_the_picture_is_0_whatever_the_mean(open_layer, folder):
 
     [data, _] = one.forward()
 
-    part, above, left = cut_window(PICTURE, (0, 0, 7, 7), Cut(14, 3, square=True), mirror=False)
+    part, above, left = cut_window(IMAGE, (0, 0, 7, 7), Cut(14, 3, square=True), mirror=False)
     assert (data[0, :, :above] == 0).all()
     assert (data[0, :, :, :left] == 0).all()
     np.testing.assert_array_equal(data[0, :, above:, left:], (part - 20.0) / 2)
@@ -203,7 +203,7 @@ def test_the_middle_of_a_mean_file_is_subtracted(open_layer, folder):
 
     [data, _] = one.forward()
 
-    want = resize_image(PICTURE[:, 3:15, 2:12], 10, 10) - mean[:, 1:11, 1:11]
+    want = resize_image(IMAGE[:, 3:15, 2:12], 10, 10) - mean[:, 1:11, 1:11]
     np.testing.assert_array_equal(data[0], want)
 
 
@@ -213,7 +213,7 @@ def test_about_half_of_the_windows_are_mirrored(open_layer):
         "crop_size: 10 mirror: true",
         size=40,
     )
-    want = resize_image(PICTURE[:, 3:15, 2:12], 10, 10).astype("float32")
+    want = resize_image(IMAGE[:, 3:15, 2:12], 10, 10).astype("float32")
 
     [data, _] = one.forward()
 
@@ -280,7 +280,7 @@ def test_refuses_a_mean_that_is_smaller_than_a_window(open_layer, folder):
         open_layer("", 'crop_size: 10 mean_file: "mean.binaryproto"')
 
 
-def test_names_a_picture_that_cannot_be_read(open_layer, folder):
+def test_names_an_image_that_cannot_be_read(open_layer, folder):
     (folder / "windows.txt").write_text(FILE.replace("one.png", "lost.png"))
     one = open_layer()
 
@@ -288,9 +288,9 @@ def test_names_a_picture_that_cannot_be_read(open_layer, folder):
         one.forward()
 
 
-def test_names_a_picture_of_another_number_of_channels(open_layer, folder):
+def test_names_an_image_of_another_number_of_channels(open_layer, folder):
     (folder / "windows.txt").write_text("# 0 one.png 1 20 30 1 7 0.9 0 0 7 7")
     one = open_layer("fg_fraction: 1")
 
-    with pytest.raises(DataError, match=r"'one.png': the picture has 3 channels, the file says 1"):
+    with pytest.raises(DataError, match=r"'one.png': the image has 3 channels, the file says 1"):
         one.forward()

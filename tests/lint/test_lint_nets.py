@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 
+from demitasse import Net
 from demitasse.data.databases.lmdb import write_database
+from demitasse.layers import Layer, register, unregister
+from demitasse.layers.facts import ALWAYS, LayerFacts, ParamFacts
 from demitasse.lint import Finding, lint
-from demitasse.proto import BlobProto, set_floats, write_binary
+from demitasse.proto import BlobProto, NetParameter, parse_text, set_floats, write_binary
 
 DATA = """layer { name: "data" type: "Data" top: "x" top: "y"
   data_param { source: "db" backend: LMDB batch_size: 2 } TRANSFORM }
@@ -13,15 +16,16 @@ DATA = """layer { name: "data" type: "Data" top: "x" top: "y"
 IP = """layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip"
   inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
 """
+STILL = IP.replace("inner_product_param", 2 * "param { lr_mult: 0 } " + "inner_product_param")
 LOSS = """layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "y" top: "loss" }
 """
 
 
 @pytest.fixture
 def found(tmp_path):
-    """Write a net beside a database of 8 x 8 pictures with labels 0 to 2, and lint it."""
-    pictures = [(np.zeros((3, 8, 8), np.uint8), i % 3) for i in range(5)]
-    write_database(tmp_path / "db", pictures)
+    """Write a net beside a database of 8 x 8 images with labels 0 to 2, and lint it."""
+    images = [(np.zeros((3, 8, 8), np.uint8), i % 3) for i in range(5)]
+    write_database(tmp_path / "db", images)
 
     def run(text, **files):
         for name, content in files.items():
@@ -129,8 +133,7 @@ def test_binary_files_are_refused(found, tmp_path):
         (DATA + IP + 'layer { name: "d" type: "Dropout" bottom: "ip" top: "ip" '
          "include { phase: TEST } }" + LOSS,
          "warning", "dropout-in-test", "in TEST only"),
-        (DATA + IP.replace("inner_product_param", "param { lr_mult: 0 } inner_product_param")
-         + LOSS, "warning", "all-frozen", "nothing is learned"),
+        (DATA + STILL + LOSS, "warning", "all-frozen", "nothing is learned"),
         (DATA + IP + 'layer { name: "b" type: "BatchNorm" bottom: "ip" top: "ip" '
          "param { lr_mult: 1 } }" + LOSS, "error", "batch-norm-lr", "must be 0"),
         (DATA + IP + 'layer { name: "b" type: "BatchNorm" bottom: "ip" top: "ip" '
@@ -152,6 +155,190 @@ def test_layers_that_are_not_as_meant(found, text, severity, code, says):
 
     assert one.severity == severity
     assert says in one.message
+
+
+def net(*layers, before_loss="ip"):
+    """A net of the data, these layers, an inner product of the last one's top, and the loss."""
+    text = DATA.replace("TRANSFORM", "") + "".join(layers)
+    return text + IP.replace('"x"', f'"{before_loss}"', 1) + LOSS
+
+
+def layer(kind, bottom, top, fields=""):
+    bottoms = " ".join(f'bottom: "{name}"' for name in bottom.split())
+    tops = " ".join(f'top: "{name}"' for name in top.split())
+    return f'layer {{ name: "{kind} of {bottom}" type: "{kind}" {bottoms} {tops} {fields} }}'
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "bottoms"),
+    [
+        ("Convolution", "convolution_param { num_output: 2 kernel_size: 1 }", "x"),
+        ("DepthwiseConvolution", "convolution_param { num_output: 3 kernel_size: 1 }", "x"),
+        ("ConvolutionDepthwise", "convolution_param { num_output: 3 kernel_size: 1 }", "x"),
+        ("Deconvolution", "convolution_param { num_output: 3 kernel_size: 1 }", "x"),
+        ("Embed", "embed_param { num_output: 3 input_dim: 3 }", "y"),
+        ("LSTM", "recurrent_param { num_output: 3 }", "x y"),
+        ("RNN", "recurrent_param { num_output: 3 }", "x y"),
+    ],
+)
+def test_weights_of_every_type_want_a_filler(found, kind, fields, bottoms):
+    filled = fields.replace(" }", ' weight_filler { type: "xavier" } }')
+
+    without = found(net(layer(kind, bottoms, "h", fields), before_loss="h"))
+    with_one = found(net(layer(kind, bottoms, "h", filled), before_loss="h"))
+
+    assert ("warning", "zero-weights") in codes(without)
+    assert ("warning", "zero-weights") not in codes(with_one)
+
+
+NEEDED = [
+    (layer("Swish", "x", "h"), "Dropout"),
+    (layer("MVN", "x", "h"), "ReLU"),
+    (layer("ReLU", "x", "h") + layer("TanH", "h", "h"), "Dropout"),
+    (layer("Power", "x", "h") + layer("ReLU", "h", "h"), "BatchNorm"),
+    (layer("Power", "x", "h") + layer("ReLU6", "h", "h"), "Dropout"),
+    (layer("Sigmoid", "x", "g") + layer("Flatten", "g", "h"), "Dropout"),
+    (layer("Power", "x", "h") + layer("ReLU", "h", "h") + layer("Dropout", "h", "h"), "Scale"),
+    (layer("LSTMUnit", "x x y", "h g"), "Dropout"),
+]
+"""What comes first, and what then works in place on its top, which is needed."""
+NOT_NEEDED = [
+    (layer("GELU", "x", "h"), "Dropout"),
+    (layer("ReLU", "x", "h"), "BatchNorm"),
+    (layer("Power", "x", "h") + layer("ReLU", "h", "h"), "Dropout"),
+    (layer("Power", "x", "h") + layer("PReLU", "h", "h"), "BatchNorm"),
+    (layer("Power", "x", "g") + layer("Flatten", "g", "h"), "Dropout"),
+    (layer("MVN", "x", "h", "mvn_param { normalize_variance: false }"), "ReLU"),
+    (layer("LSTMUnit", "x x y", "g h"), "Dropout"),
+]
+
+
+@pytest.mark.parametrize(("first", "second"), NEEDED)
+def test_what_the_gradient_needs_is_not_to_be_overwritten(found, first, second):
+    findings = found(net(first, layer(second, "h", "h"), before_loss="h"))
+
+    assert the(findings, "in-place").where.endswith(f"'{second} of h' ({second})")
+
+
+@pytest.mark.parametrize(("first", "second"), NOT_NEEDED)
+def test_what_the_gradient_does_not_need_may_be_overwritten(found, first, second):
+    findings = found(net(first, layer(second, "h", "h"), before_loss="h"))
+
+    assert "in-place" not in {code for _, code in codes(findings)}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        (first, second, same)
+        for pairs, same in ((NEEDED, False), (NOT_NEEDED, True))
+        for first, second in pairs
+        if "LSTMUnit" not in first  # whose bottoms have shapes of their own
+    ],
+)
+def test_gradients_are_wrong_where_lint_says_so(first, second, same):
+    gradients = []
+    for top in ("h", "elsewhere"):
+        text = f"""force_backward: true
+        layer {{ name: "x" type: "Input" top: "x" input_param {{
+          shape {{ dim: 3 dim: 4 dim: 2 dim: 2 }} }} }}
+        {first} {layer(second, "h", top, "scale_param { filler { value: -2 } }")}
+        {layer("Power", top, "cubes", "power_param { power: 3 }")}
+        {layer("Reduction", "cubes", "sum", "loss_weight: 1")}
+        """
+        param = parse_text(text, NetParameter)
+        with Net(param, "TRAIN", device="numpy", seed=1, lowered=False) as one:
+            random = np.random.default_rng(2)
+            one.blobs["x"].data[...] = 3 * random.normal(size=(3, 4, 2, 2)) + 1
+            one.forward()
+            one.backward()
+            gradients.append(np.array(one.blobs["x"].diff))
+
+    assert np.allclose(*gradients, rtol=1e-4, atol=1e-5) == same
+
+
+def test_a_bias_that_learns_is_enough(found):
+    weight_only = IP.replace("inner_product_param", "param { lr_mult: 0 } inner_product_param")
+
+    assert found(DATA.replace("TRANSFORM", "") + weight_only + LOSS) == []
+
+
+def test_layers_of_every_type_count_as_learning(found):
+    fields = 'convolution_param { num_output: 3 kernel_size: 1 weight_filler { type: "xavier" } }'
+
+    text = net(layer("DepthwiseConvolution", "x", "h", fields), before_loss="h")
+
+    assert found(text.replace(IP.replace('"x"', '"h"', 1), STILL.replace('"x"', '"h"', 1))) == []
+
+
+def test_a_layer_nobody_knows_may_learn(found):
+    python = layer("Python", "x", "h", 'python_param { module: "m" layer: "l" }')
+
+    text = DATA.replace("TRANSFORM", "") + python + STILL.replace('"x"', '"h"', 1) + LOSS
+
+    assert found(text) == []
+
+
+def test_files_of_nvcaffe_have_the_rates_of_scale_and_bias_first(found):
+    rates = 2 * "param { lr_mult: 1 } " + "batch_norm_param { scale_bias: true }"
+
+    findings = found(net(layer("BatchNorm", "x", "h", rates), before_loss="h"))
+
+    assert codes(findings) == []
+
+
+def test_the_bias_of_a_deconvolution_is_useless_before_batch_norm_too(found):
+    fields = 'convolution_param { num_output: 3 kernel_size: 1 weight_filler { type: "xavier" } }'
+    norm = layer("BatchNorm", "h", "n") + layer("Scale", "n", "s")
+
+    findings = found(net(layer("Deconvolution", "x", "h", fields), norm, before_loss="s"))
+
+    assert codes(findings) == [("note", "useless-bias")]
+
+
+def test_what_any_loss_contains_is_not_put_before_it(found):
+    softmax = layer("Softmax", "ip", "p")
+    loss = LOSS.replace('"ip"', '"p"').replace(
+        '"SoftmaxWithLoss"', '"InfogainLoss" infogain_loss_param { source: "matrix" }'
+    )
+
+    findings = found(DATA.replace("TRANSFORM", "") + IP + softmax + loss)
+
+    assert codes(findings) == [("warning", "twice"), ("warning", "missing-file")]
+    assert "source 'matrix' is not there" in the(findings, "missing-file").message
+
+
+def test_labels_are_compared_with_scores_behind_any_layer_that_keeps_their_shape(found):
+    text = DATA.replace("TRANSFORM", "") + IP.replace("num_output: 3", "num_output: 2")
+    exp = layer("Exp", "ip", "e")
+
+    the(found(text + exp + LOSS.replace('"ip"', '"e"')), "label-range")
+
+
+def test_lists_of_labelled_images_are_looked_for(found):
+    data = """layer { name: "data" type: "ImageSegData" top: "x" top: "y"
+      image_data_param { source: "none.txt" batch_size: 1 label_type: PIXEL } }"""
+
+    assert ("warning", "missing-file") in codes(found(data + IP + LOSS))
+
+
+@pytest.fixture
+def scaled_by_user():
+    """A type of a user, who says what its parameters are."""
+    weight = ParamFacts("weight", "weight", "scale_param.filler")
+
+    @register("Mixes", facts=LayerFacts(params=(weight,), reads={"tops": ALWAYS}))
+    class Mixes(Layer):
+        pass
+
+    yield Mixes
+    unregister("Mixes")
+
+
+def test_what_a_user_says_of_his_type_counts(found, scaled_by_user):
+    findings = found(net(layer("Mixes", "x", "h"), layer("Dropout", "h", "h"), before_loss="h"))
+
+    assert codes(findings) == [("error", "in-place"), ("warning", "zero-weights")]
 
 
 def test_the_same_of_many_layers_is_said_once(found):
@@ -227,7 +414,7 @@ def test_a_weighted_top_that_nobody_reads_is_right(found):
     [
         ("transform_param { mirror: true }", "warning", "mirror-in-test", "counts in TEST, too"),
         ("transform_param { crop_size: 9 }", "error", "crop-size",
-         "crop_size 9 is larger than the picture (8 x 8)"),
+         "crop_size 9 is larger than the image (8 x 8)"),
         ("transform_param { scale: 0.00392157 mean_value: 0.5 }", "warning", "mean-before-scale",
          "write 127.5"),
         ("transform_param { mean_value: [123.68, 116.779, 103.939] }", "warning", "mean-in-rgb",
@@ -264,7 +451,7 @@ def test_a_mean_of_another_size_is_an_error(found, tmp_path):
 
     findings = found(DATA.replace("TRANSFORM", transform) + IP + LOSS)
 
-    assert "the first picture is 8 x 8, the mean 4 x 4" in the(findings, "mean-size").message
+    assert "the first image is 8 x 8, the mean 4 x 4" in the(findings, "mean-size").message
     assert "larger than the mean (4 x 4)" in the(findings, "crop-size").message
 
 
@@ -285,7 +472,7 @@ def test_an_ignored_label_may_be_beyond(found):
     assert found(text + loss) == []
 
 
-def test_lists_of_pictures_are_looked_at(found, tmp_path):
+def test_lists_of_images_are_looked_at(found, tmp_path):
     image = pytest.importorskip("PIL.Image")
     image.fromarray(np.zeros((6, 7, 3), np.uint8)).save(tmp_path / "a.png")
     (tmp_path / "list.txt").write_text("a.png 7\n")
@@ -294,7 +481,7 @@ def test_lists_of_pictures_are_looked_at(found, tmp_path):
 
     findings = found(data + IP + LOSS)
 
-    assert "larger than the picture (6 x 7)" in the(findings, "crop-size").message
+    assert "larger than the image (6 x 7)" in the(findings, "crop-size").message
     assert "go from 7 to 7" in the(findings, "label-range").message
 
 

@@ -109,6 +109,14 @@ def test_unknown_types_are_all_named_with_what_is_near():
     assert "did you mean Dropout" in str(caught.value)
 
 
+def test_of_an_unknown_type_only_what_is_near_is_shown():
+    with pytest.raises(NetError) as caught:
+        small(text=SMALL.replace('"ReLU"', '"Nonesuch"'))
+
+    assert "'Nonesuch'; demitasse.layers.layer_types() lists the" in str(caught.value)
+    assert "Convolution" not in str(caught.value)
+
+
 def test_an_error_names_layer_and_line(tmp_path):
     file = tmp_path / "wrong.prototxt"
     file.write_text(SMALL.replace("num_output: 5", "num_output: 0"))

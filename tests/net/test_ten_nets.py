@@ -1,9 +1,9 @@
 """Public nets learn: each from its own training prototxt, a few iterations on recorded data.
 
-Sources are redirected to small databases, lists and files made of the recorded pictures, and
+Sources are redirected to small databases, lists and files made of the recorded images, and
 batches are cut, so the learning rates are not the published ones; everything else is as it was
 published. A source holds as many records as a batch, so that the loss of every iteration is that
-of the same pictures; only the siamese net's pairs and the regression's random numbers go on.
+of the same images; only the siamese net's pairs and the regression's random numbers go on.
 """
 
 import shutil
@@ -54,9 +54,9 @@ STEPS, SIZE = 4, 227
 
 class videoReadTrain_RGB(caffe.Layer):
     def setup(self, bottom, top):
-        paths = sorted(Path(__file__).with_name("pictures").glob("*.jpg"))[:STEPS]
-        pictures = [Image.open(path).convert("RGB").resize((SIZE, SIZE)) for path in paths]
-        self.frames = np.stack([np.asarray(p, np.float32)[..., ::-1] - 110 for p in pictures])
+        paths = sorted(Path(__file__).with_name("images").glob("*.jpg"))[:STEPS]
+        images = [Image.open(path).convert("RGB").resize((SIZE, SIZE)) for path in paths]
+        self.frames = np.stack([np.asarray(p, np.float32)[..., ::-1] - 110 for p in images])
 
     def reshape(self, bottom, top):
         top[0].reshape(STEPS, 3, SIZE, SIZE)
@@ -186,11 +186,11 @@ def test_network_in_network(published):
     expect_falling(published.losses(0.002, 10))
 
 
-def test_resnet10_reads_a_list_of_pictures(published):
+def test_resnet10_reads_a_list_of_images(published):
     published.read("prototxt/cvjena+cnn-models/ResNet_preact/ResNet10_cvgj/train.prototxt")
-    pictures = published.pictures(4)
-    lines = [f"{path.name} {label}" for path, label in pictures]
-    for path, _ in pictures:
+    images = published.images(4)
+    lines = [f"{path.name} {label}" for path, label in images]
+    for path, _ in images:
         shutil.copy(path, published.folder)
     (published.folder / "train.txt").write_text("\n".join(lines))
     p = published.source.image_data_param
@@ -207,9 +207,9 @@ def test_lrcn_reads_clips_in_python(published):
         "train_test_lstm_RGB.prototxt"
     )
     (published.folder / "sequence_input_layer.py").write_text(CLIPS)
-    (published.folder / "pictures").mkdir()
-    for path, _ in published.pictures(4):
-        shutil.copy(path, published.folder / "pictures")
+    (published.folder / "images").mkdir()
+    for path, _ in published.images(4):
+        shutil.copy(path, published.folder / "images")
     for layer in net.layer:
         if layer.type == "Reshape":
             layer.reshape_param.shape.dim[:2] = [4, 1]

@@ -52,6 +52,15 @@ def test_getting_started_runs(beside_digits):
     assert (beside_digits / "digits/mine_iter_100.caffemodel").exists()
 
 
+def test_the_way_from_opencv_runs(beside_digits):
+    names = run(python_blocks("docs/from-opencv.md"), "docs/from-opencv.md")
+
+    assert names["blob"].shape == (1, 1, 16, 16)
+    assert names["probabilities"].shape == (1, 10)
+    assert names["score"] == names["probabilities"].max()
+    assert names["label"] == names["probabilities"].argmax()
+
+
 def test_readme_tour_runs(beside_digits):
     for file in (beside_digits / "digits").iterdir():
         file.rename(beside_digits / file.name)

@@ -29,21 +29,21 @@ layer { name: "accuracy" type: "Accuracy" bottom: "ip" bottom: "y" top: "accurac
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The same 11 pictures as LMDB, HDF5 files of 4, 1 and 6, and a list."""
+    """The same 11 images as LMDB, HDF5 files of 4, 1 and 6, and a list."""
     h5py = pytest.importorskip("h5py")
     folder = tmp_path_factory.mktemp("records")
     rng = np.random.default_rng(3)
-    pictures = rng.integers(0, 256, (COUNT, 1, 6, 6), np.uint8)
+    images = rng.integers(0, 256, (COUNT, 1, 6, 6), np.uint8)
     labels = rng.integers(0, 3, COUNT)
-    write_database(folder / "lmdb", zip(pictures, labels.tolist(), strict=True))
+    write_database(folder / "lmdb", zip(images, labels.tolist(), strict=True))
     lines, files, first = [], [], 0
-    for index, (picture, label) in enumerate(zip(pictures, labels, strict=True)):
-        PIL.Image.fromarray(picture[0]).save(folder / f"{index}.png")
+    for index, (image, label) in enumerate(zip(images, labels, strict=True)):
+        PIL.Image.fromarray(image[0]).save(folder / f"{index}.png")
         lines.append(f"{folder}/{index}.png {label}")
     for count in (4, 1, 6):
         files.append(str(folder / f"{count}.h5"))
         with h5py.File(files[-1], "w") as file:
-            file["x"] = pictures[first : first + count].astype("float32")
+            file["x"] = images[first : first + count].astype("float32")
             file["y"] = labels[first : first + count].astype("float32")
         first += count
     (folder / "list.txt").write_text("\n".join(lines) + "\n")
@@ -134,20 +134,20 @@ def test_two_layers_that_agree_have_a_common_epoch(folder):
     second = SOURCES["hdf5"].replace("DIR", str(folder)).replace("SIZE", str(BATCH))
     lmdb = SOURCES["lmdb"].replace("DIR", str(folder)).replace("SIZE", str(BATCH))
     text = f"""
-    layer {{ name: "a" top: "pictures" top: "labels" {lmdb} }}
+    layer {{ name: "a" top: "images" top: "labels" {lmdb} }}
     layer {{ name: "b" top: "x" top: "y" {second} }}
     """
     with net_of(text) as net:
         for records, _ in Epoch(net).batches():
             assert records in {4, 3}
-            np.testing.assert_array_equal(net.blobs["pictures"].data, net.blobs["x"].data)
+            np.testing.assert_array_equal(net.blobs["images"].data, net.blobs["x"].data)
 
 
 def test_layers_that_do_not_agree_are_refused(folder):
     second = SOURCES["hdf5"].replace("DIR", str(folder)).replace("SIZE", "5")
     lmdb = SOURCES["lmdb"].replace("DIR", str(folder)).replace("SIZE", "4")
     text = f"""
-    layer {{ name: "a" top: "pictures" top: "labels" {lmdb} }}
+    layer {{ name: "a" top: "images" top: "labels" {lmdb} }}
     layer {{ name: "b" top: "x" top: "y" {second} }}
     """
     with net_of(text) as net, pytest.raises(ConfigError, match="last batch: 'a' 4, 'b' 5"):

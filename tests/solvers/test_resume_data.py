@@ -8,7 +8,7 @@ from demitasse.data.databases.lmdb import write_database
 from demitasse.proto import SolverState, read_binary, write_binary
 
 NET = """
-name: "pictures"
+name: "images"
 layer { name: "data" type: "Data" top: "x" top: "y"
   data_param { source: "SOURCE" backend: LMDB batch_size: 4 }
   transform_param { crop_size: 5 mirror: true scale: 0.01 } }
@@ -20,10 +20,10 @@ layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "y" top: "loss
 
 @pytest.fixture
 def make(fields, tmp_path):
-    """Make solvers of a net that reads 11 pictures: no whole number of batches."""
+    """Make solvers of a net that reads 11 images: no whole number of batches."""
     rng = np.random.default_rng(0)
-    pictures = [(rng.integers(0, 256, (2, 8, 8), np.uint8), i % 3) for i in range(11)]
-    write_database(tmp_path / "db", pictures)
+    images = [(rng.integers(0, 256, (2, 8, 8), np.uint8), i % 3) for i in range(11)]
+    write_database(tmp_path / "db", images)
     made = []
 
     def solver(text="", **options):

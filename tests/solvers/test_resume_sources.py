@@ -10,23 +10,23 @@ layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip"
   inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
 layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "y" top: "loss" }
 """
-PICTURES = """
+IMAGES = """
 layer { name: "d" type: "ImageData" top: "x" top: "y"
   image_data_param { source: "list.txt" batch_size: 5 new_height: 12 new_width: 12 MORE }
   transform_param { scale: 0.01 TRANSFORM } }
 """
 NETS = {
-    "pictures in random order": PICTURES.replace("MORE", "shuffle: true rand_skip: 7").replace(
+    "images in random order": IMAGES.replace("MORE", "shuffle: true rand_skip: 7").replace(
         "TRANSFORM", "crop_size: 9 mirror: true"
     )
     + IP,
-    "colours changed at random": PICTURES.replace("MORE", "shuffle: true").replace(
+    "colours changed at random": IMAGES.replace("MORE", "shuffle: true").replace(
         "TRANSFORM",
         "distort_param { brightness_prob: 0.5 brightness_delta: 32 hue_prob: 0.5 hue_delta: 18 "
         "random_order_prob: 0.5 } noise_param { prob: 0.5 gauss_blur: true }",
     )
     + IP,
-    "stochastic pooling": PICTURES.replace("MORE", "").replace("TRANSFORM", "")
+    "stochastic pooling": IMAGES.replace("MORE", "").replace("TRANSFORM", "")
     + """layer { name: "p" type: "Pooling" bottom: "x" top: "p"
       pooling_param { pool: STOCHASTIC kernel_size: 2 stride: 2 } }"""
     + IP.replace('bottom: "x"', 'bottom: "p"'),
@@ -38,7 +38,7 @@ NETS = {
     "rows in random order": """layer { name: "d" type: "HDF5Data" top: "x" top: "y"
       hdf5_data_param { source: "files.txt" batch_size: 4 shuffle: true } }"""
     + IP,
-    "label pictures": """layer { name: "d" type: "ImageSegData" top: "x" top: "y"
+    "label images": """layer { name: "d" type: "ImageSegData" top: "x" top: "y"
       image_data_param { source: "labels.txt" batch_size: 1 shuffle: true label_type: PIXEL }
       transform_param { mirror: true crop_size: 9 scale: 0.01 } }
     layer { name: "c" type: "Convolution" bottom: "x" top: "c"
@@ -49,7 +49,7 @@ NETS = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Thirteen pictures with label pictures, lists of them, and two files of rows."""
+    """Thirteen images with label images, lists of them, and two files of rows."""
     h5py, image = pytest.importorskip("h5py"), pytest.importorskip("PIL.Image")
     where, rng = tmp_path_factory.mktemp("sources"), np.random.default_rng(0)
     for i in range(13):

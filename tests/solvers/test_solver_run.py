@@ -106,6 +106,29 @@ def test_losses_may_be_of_any_size(fields, losses, mean):
     assert solver.smoothed_loss == pytest.approx(mean, nan_ok=True)
 
 
+def test_the_rate_of_the_next_update_can_be_asked_for(fields):
+    param = fields('lr_policy: "multistep" gamma: 0.1 stepvalue: 1 stepvalue: 3', drop="lr_policy")
+    solver = Solver(param)
+    asked, taken = [], []
+
+    for _ in range(4):
+        asked.append((solver.next_lr, solver.next_lr)[1])
+        solver.step(1)
+        taken.append(solver.lr)
+
+    assert asked == taken == pytest.approx([0.1, 0.01, 0.01, 0.001])
+    assert solver.current_step == 2
+
+
+def test_asking_for_the_next_rate_takes_no_step(fields):
+    param = fields('lr_policy: "multistep" gamma: 0.1 stepvalue: 0', drop="lr_policy")
+    solver = Solver(param)
+
+    assert solver.next_lr == pytest.approx(0.01)
+    assert solver.current_step == 0
+    assert np.isnan(solver.lr)
+
+
 def test_the_loss_of_an_iteration_is_the_mean_of_its_batches(fields, monkeypatch):
     solver = Solver(fields(iter_size=2))
     losses = iter([1.0, 2.0])

@@ -27,7 +27,7 @@ KILLS = int(os.environ.get("DEMITASSE_KILLS", "50"))
 
 NET = """
 name: "survivor"
-layer { name: "pictures" type: "ImageData" top: "x" top: "y" include { phase: TRAIN }
+layer { name: "images" type: "ImageData" top: "x" top: "y" include { phase: TRAIN }
   image_data_param { source: "FOLDER/list.txt" batch_size: 5 shuffle: true is_color: false }
   transform_param { crop_size: 10 mirror: true scale: 0.01 } }
 layer { name: "records" type: "Data" top: "x2" top: "y2" include { phase: TRAIN }
@@ -61,15 +61,15 @@ iter_size: 2 max_iter: 1000000 snapshot: 3 random_seed: 5 snapshot_prefix: "s" F
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Pictures in a list, in a database and in two HDF5 files; a net and a solver."""
+    """Images in a list, in a database and in two HDF5 files; a net and a solver."""
     h5py, image = pytest.importorskip("h5py"), pytest.importorskip("PIL.Image")
     folder = tmp_path_factory.mktemp("data")
     rng = np.random.default_rng(0)
-    pictures = rng.integers(0, 256, (23, 1, 12, 12), np.uint8)
+    images = rng.integers(0, 256, (23, 1, 12, 12), np.uint8)
     labels = rng.integers(0, 3, 23)
-    write_database(folder / "db", zip(pictures, labels.tolist(), strict=True))
-    for index, picture in enumerate(pictures):
-        image.fromarray(picture[0]).save(folder / f"{index}.png")
+    write_database(folder / "db", zip(images, labels.tolist(), strict=True))
+    for index, pixels in enumerate(images):
+        image.fromarray(pixels[0]).save(folder / f"{index}.png")
     lines = [f"{folder}/{index}.png {label}" for index, label in enumerate(labels)]
     (folder / "list.txt").write_text("\n".join(lines))
     for name, count in (("a.h5", 4), ("b.h5", 7)):

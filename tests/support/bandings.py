@@ -24,7 +24,7 @@ def max_pool(y, kernel, stride, pad):
         -(-(side + 2 * p - k) // s) + 1
         for side, k, s, p in zip(y[2:], kernel, stride, pad, strict=True)
     ]
-    # no window begins behind the last row or column
+    # no window begins after the last row or column
     size = [
         min(n, (side + p - 1) // s + 1)
         for n, side, s, p in zip(size, y[2:], stride, pad, strict=True)

@@ -1,4 +1,4 @@
-"""Training nets as they were published, given recorded pictures to read, and trained."""
+"""Training nets as they were published, given recorded images to read, and trained."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,7 @@ from demitasse.proto.zero_copy.arrays import set_floats
 
 @dataclass
 class Published:
-    """A training net as it was published, and where its pictures come from here."""
+    """A training net as it was published, and where its images come from here."""
 
     folder: Path
     data: Path
@@ -49,7 +49,7 @@ class Published:
         p = self.source.hdf5_data_param
         p.source, p.batch_size = str(self.folder / "train.txt"), batch
 
-    def pictures(self, count: int) -> list[tuple[Path, int]]:
+    def images(self, count: int) -> list[tuple[Path, int]]:
         """Photos of ants and bees in turn, and their labels."""
         root = self.data / "data/hymenoptera_train"
         kinds = [sorted((root / kind).glob("*.jpg")) for kind in ("ants", "bees")]
@@ -60,13 +60,13 @@ class Published:
         """Write a database of photos as they are, encoded."""
         records = (
             (f"{i:08d}".encode(), Datum(data=path.read_bytes(), label=label, encoded=True))
-            for i, (path, label) in enumerate(self.pictures(count))
+            for i, (path, label) in enumerate(self.images(count))
         )
         write_lmdb(self.folder / "photos", records)
         return self.folder / "photos"
 
     def cifar(self, count: int, pad: int = 0) -> Path:
-        """Write a database of CIFAR-10 pictures, with a margin of ``pad`` pixels, and its mean."""
+        """Write a database of CIFAR-10 images, with a margin of ``pad`` pixels, and its mean."""
         raw = np.fromfile(self.data / "data/cifar10_lossless_4000.bin", np.uint8, 3073 * count)
         rows, margin = raw.reshape(count, 3073), ((0, 0), (pad, pad), (pad, pad))
         images = [np.pad(row[1:].reshape(3, 32, 32), margin) for row in rows]

@@ -247,7 +247,7 @@ def _all_of(solver: Solver) -> object:
         [array.tobytes() for array in solver.history.arrays()],
         solver.iter,
         solver.current_step,
-        solver._progress().SerializeToString(deterministic=True),
+        solver._continuation.now().SerializeToString(deterministic=True),
     )
 
 
@@ -277,9 +277,9 @@ def _state_readers(folder: Path, solver: Solver) -> Iterator[Reader]:
 
 def _record_readers() -> Iterator[Reader]:
     rng = np.random.default_rng(0)
-    picture = rng.integers(0, 256, (9, 8, 3), np.uint8)
-    plain = array_to_datum(picture.transpose(2, 0, 1), 3)
-    real = array_to_datum(picture.transpose(2, 0, 1).astype("float32"), 2)
+    image = rng.integers(0, 256, (9, 8, 3), np.uint8)
+    plain = array_to_datum(image.transpose(2, 0, 1), 3)
+    real = array_to_datum(image.transpose(2, 0, 1).astype("float32"), 2)
     sound = plain.SerializeToString()
 
     def parse(content: bytes) -> None:
@@ -295,7 +295,7 @@ def _record_readers() -> Iterator[Reader]:
     encoded = []
     for kind in ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP"):
         file = io.BytesIO()
-        PIL.Image.fromarray(picture).save(file, kind)
+        PIL.Image.fromarray(image).save(file, kind)
         encoded.append(Datum(data=file.getvalue(), encoded=True, label=1).SerializeToString())
     plain_files, form = [sound, real.SerializeToString()], (Datum, False)
     yield Reader("record", plain_files, parse, 30, form)
@@ -331,7 +331,7 @@ def _array_readers(folder: Path) -> Iterator[Reader]:
 
 def _list_readers(folder: Path) -> Iterator[Reader]:
     file = folder / "list"
-    pictures = b"a.png 1\nb c.jpg 2 3\n\n d.png -1.5\n"
+    listed = b"a.png 1\nb c.jpg 2 3\n\n d.png -1.5\n"
     windows = b"# 0\na.png\n3\n10\n20\n2\n1 0.9 0 0 5 5\n0 0.1 1 1 3 3\n# 1\nb.png\n3\n5\n5\n0\n"
 
     def images(content: bytes) -> None:
@@ -342,7 +342,7 @@ def _list_readers(folder: Path) -> Iterator[Reader]:
         file.write_bytes(content)
         read_window_file(file, 0.5, 0.5)
 
-    yield Reader("list of pictures", [pictures], images, 60)
+    yield Reader("list of images", [listed], images, 60)
     yield Reader("window file", [windows], boxes, 50)
 
 

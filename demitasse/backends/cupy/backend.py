@@ -35,7 +35,7 @@ class CupyBackend(Backend):
     """One NVIDIA GPU through cupy.
 
     Args:
-        index: Number of the GPU among those CUDA shows to this process.
+        index: Index of the GPU among those CUDA shows to this process.
 
     Raises:
         DeviceError: cupy, the driver or the GPU is missing.

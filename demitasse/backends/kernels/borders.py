@@ -1,4 +1,4 @@
-"""Rows of images with zeros around them, in kernels."""
+"""Copies of rows of images with zero padding, in kernels."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def bordered(
 
     Args:
         k: The kernel.
-        y: The row's number, which may be beyond the image; then all is zero.
+        y: Index of the row, which may lie outside the image; then all is zero.
         images: The images.
         target: Address of the copied row.
         zero: What is written.
         step: Its bytes.
 
     Returns:
-        The first of the columns that are the image's, and that behind the last.
+        The first of the columns that are the image's, and that after the last.
     """
     columns = images.columns
     inside = (y > -1) & (y < images.height)

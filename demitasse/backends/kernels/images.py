@@ -18,7 +18,7 @@ def first_channels(count: int, width: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Images:
-    """Where the elements of float32 images lie, whose channels are side by side, in blocks or all.
+    """Where the elements of float32 images lie, whose channels are contiguous, in blocks or all.
 
     Strides are in elements.
 
@@ -27,7 +27,7 @@ class Images:
         image_stride: From one image to the next.
         row_stride: From one row to the next.
         column_stride: From one column to the next.
-        block: Channels that lie side by side; C where all do.
+        block: How many channels are contiguous; C for all.
         block_stride: From one block of channels to the next.
     """
 
@@ -40,13 +40,13 @@ class Images:
 
     @classmethod
     def of(cls, array: np.ndarray) -> Images:
-        """Return where the elements of a float32 array lie that has all channels side by side.
+        """Return where the elements of a float32 array lie whose channels are contiguous.
 
         Args:
             array: Shape (N, C, H, W), for instance a transposed view of one of (N, H, W, C).
 
         Raises:
-            ValueError: The channels do not lie side by side.
+            ValueError: The channels are not contiguous.
         """
         if array.ndim != 4 or array.dtype != np.float32 or array.strides[1] != FLOAT_BYTES:
             message = (
@@ -66,7 +66,7 @@ class Images:
         return cls(shape, c * h * w, w * block, block, block, h * w * block)
 
     def fits(self, width: int) -> bool:
-        """Return whether vectors of ``width`` channels lie side by side."""
+        """Return whether there are vectors of ``width`` contiguous channels."""
         whole = self.block == self.shape[1] or self.block % width == 0
         return self.block >= width and whole
 
@@ -77,7 +77,7 @@ class Images:
         two vectors.
 
         Raises:
-            ValueError: A vector's channels do not lie side by side.
+            ValueError: A vector's channels are not contiguous.
         """
         if not self.fits(width):
             message = (

@@ -20,7 +20,7 @@ from demitasse.backends.updates import UpdateKernels
 __all__ = ["NumpyBackend"]
 
 ELEMENTS = 1 << 16
-"""Most elements that are added to their places at once, unless a single row has more."""
+"""Most elements that are scattered at once, unless a single row has more."""
 
 
 class NumpyBackend(Backend):
@@ -60,17 +60,17 @@ class NumpyBackend(Backend):
     def view(self, flat: np.ndarray, shape: tuple[int, ...], count: int) -> np.ndarray:
         return flat[:count].reshape(shape)
 
-    def scatter_add(self, rows: np.ndarray, places: np.ndarray, size: int) -> np.ndarray:
+    def scatter_add(self, rows: np.ndarray, indices: np.ndarray, size: int) -> np.ndarray:
         count, width = rows.shape
         total = np.zeros(size * width, rows.dtype)
         columns = np.arange(width)
-        # numpy adds single elements several times as fast as rows; a few at once, for their places
-        # need memory, too
+        # numpy adds single elements several times as fast as rows; a few at once, since their
+        # indices need memory, too
         step = max(1, ELEMENTS // max(1, width))
         for first in range(0, count, step):
             part = slice(first, first + step)
             np.add.at(
-                total, (places[part, None] * width + columns).reshape(-1), rows[part].reshape(-1)
+                total, (indices[part, None] * width + columns).reshape(-1), rows[part].reshape(-1)
             )
         return total.reshape(size, width)
 

@@ -1,4 +1,4 @@
-"""Columns: what every tap of a window sees at every place, laid out for matrix products.
+"""Columns: what every tap of a window sees at every output position, laid out for matrix products.
 
 They are made for a few images at a time, or for a few rows of one image, so that they stay in the
 caches. With many small images, the image index runs fastest in them: copies then move long runs
@@ -37,17 +37,17 @@ SOME_IMAGES = 4
 
 @dataclass(frozen=True)
 class Chunk:
-    """A few images, and a few rows of their places.
+    """A few images, and a few rows of their positions.
 
     Attributes:
         images: Which images; ``n`` of them.
         rows: Which rows of the first spatial axis.
-        places: How many places along each axis.
+        positions: How many positions along each axis.
     """
 
     images: slice
     rows: slice
-    places: Shape
+    positions: Shape
 
     @property
     def n(self) -> int:
@@ -87,9 +87,9 @@ class Columns:
     def workspace(self) -> int:
         """Bytes of scratch in use at once."""
         g = self.g
-        places = self._images * self._rows * math.prod(g.positions[1:])
+        positions = self._images * self._rows * math.prod(g.positions[1:])
         canvas = self._images * g.channels * math.prod(self.size)
-        count = (g.group * g.height + g.maps) * places + canvas
+        count = (g.group * g.height + g.maps) * positions + canvas
         return count * np.dtype(self.dtype).itemsize
 
     def chunks(self) -> Iterator[Chunk]:
@@ -101,7 +101,7 @@ class Columns:
                 rows = slice(row, min(row + self._rows, g.positions[0]))
                 yield Chunk(images, rows, (rows.stop - rows.start, *g.positions[1:]))
 
-    # -- columns: (G, C/G taps, n places) ----------------------------------------------------------
+    # -- columns: (G, C/G taps, n positions)
 
     def gather(self, image: np.ndarray, chunk: Chunk) -> np.ndarray:
         """Return the columns of an image (n, C, *spatial)."""
@@ -115,7 +115,7 @@ class Columns:
 
     def blank(self, chunk: Chunk) -> np.ndarray:
         """Return room for columns."""
-        width = chunk.n * math.prod(chunk.places)
+        width = chunk.n * math.prod(chunk.positions)
         return self.engine.scratch("columns", (self.g.group, self.g.height, width), self.dtype)
 
     def scatter(self, columns: np.ndarray, image: np.ndarray, chunk: Chunk) -> None:
@@ -132,7 +132,7 @@ class Columns:
         if not self._bare and chunk.rows.stop == g.positions[0]:
             target[...] = canvas[self._inside]
 
-    # -- maps: (G, M/G, n places) ------------------------------------------------------------------
+    # -- maps: (G, M/G, n positions)
 
     def map_of(self, maps: np.ndarray, chunk: Chunk) -> np.ndarray:
         """Return the chunk's part of a map as a matrix: a view, or a copy in scratch."""
@@ -148,7 +148,9 @@ class Columns:
         if chunk.n == 1:
             flat = maps.reshape(g.n, *shape, g.map_plane)
             return flat[chunk.images.start, :, :, self._span(chunk)]
-        return self.engine.scratch("map", (*shape, chunk.n * math.prod(chunk.places)), self.dtype)
+        return self.engine.scratch(
+            "map", (*shape, chunk.n * math.prod(chunk.positions)), self.dtype
+        )
 
     def store(self, matrix: np.ndarray, maps: np.ndarray, chunk: Chunk) -> None:
         """Put what was computed in ``map_room`` into the map."""
@@ -182,44 +184,44 @@ class Columns:
         return canvas
 
     def _windows(self, canvas: np.ndarray, chunk: Chunk) -> np.ndarray:
-        """Return what the taps see on a canvas: (n, C, *kernel, *places), a view."""
+        """Return what the taps see on a canvas: (n, C, *kernel, *positions), a view."""
         g = self.g
         rows = canvas[:, :, chunk.rows.start * g.window.stride[0] :]
         n, channels, *steps = rows.strides
         taps = [s * d for s, d in zip(steps, g.window.dilation, strict=True)]
-        places = [s * stride for s, stride in zip(steps, g.window.stride, strict=True)]
-        shape = (*rows.shape[:2], *g.window.kernel, *chunk.places)
-        return as_strided(rows, shape, (n, channels, *taps, *places), writeable=False)
+        positions = [s * stride for s, stride in zip(steps, g.window.stride, strict=True)]
+        shape = (*rows.shape[:2], *g.window.kernel, *chunk.positions)
+        return as_strided(rows, shape, (n, channels, *taps, *positions), writeable=False)
 
     def _windows_of(self, columns: np.ndarray, chunk: Chunk) -> np.ndarray:
-        """Return columns as (n, C, *kernel, *places), a view."""
+        """Return columns as (n, C, *kernel, *positions), a view."""
         rows = (self.g.channels, *self.g.window.kernel)
         return self._apart(columns, rows, chunk)
 
     def _images_first(self, matrix: np.ndarray, chunk: Chunk) -> np.ndarray:
-        """Return the matrix of a map as (n, M, *places), a view."""
+        """Return the matrix of a map as (n, M, *positions), a view."""
         return self._apart(matrix, (self.g.maps,), chunk)
 
     def _apart(self, matrix: np.ndarray, rows: Shape, chunk: Chunk) -> np.ndarray:
         if self._images_last:
-            return np.moveaxis(matrix.reshape(*rows, *chunk.places, chunk.n), -1, 0)
-        return np.moveaxis(matrix.reshape(*rows, chunk.n, *chunk.places), len(rows), 0)
+            return np.moveaxis(matrix.reshape(*rows, *chunk.positions, chunk.n), -1, 0)
+        return np.moveaxis(matrix.reshape(*rows, chunk.n, *chunk.positions), len(rows), 0)
 
     def _reach(self, tap: Shape, chunk: Chunk) -> tuple[slice, ...]:
         """Return the index, on the canvas, of what one tap sees from the chunk's positions."""
         window = self.g.window
-        rows, *rest = window.reach(tap, chunk.places)
+        rows, *rest = window.reach(tap, chunk.positions)
         first = chunk.rows.start * window.stride[0]
         moved = slice(rows.start + first, rows.stop + first, rows.step)
         return (slice(None), slice(None), moved, *rest)
 
     def _span(self, chunk: Chunk) -> slice:
-        """Return the chunk's places within the plane."""
+        """Return the chunk's positions within the plane."""
         per_row = math.prod(self.g.positions[1:])
         return slice(chunk.rows.start * per_row, chunk.rows.stop * per_row)
 
 
 def _even(count: int, most: int) -> int:
-    """Return how many of ``count`` to take at a time: at most ``most``, in equal parts."""
+    """Return the size of equal parts of ``count``, at most ``most``."""
     parts = -(-count // max(1, most))
     return -(-count // parts)

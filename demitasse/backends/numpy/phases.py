@@ -1,7 +1,7 @@
-"""Planes taken apart by stride, so that what a tap sees is one run of memory.
+"""Planes split by stride, so that the elements under one tap are contiguous.
 
-Of a plane with stride 2, for example, the even and the odd columns are kept apart. A tap then sees
-one of these phases, from some element on: whole planes are compared in a few long operations.
+With stride 2, for example, even and odd columns go to separate arrays, the phases. A tap then reads
+one phase from some element on, and whole planes are compared in a few long operations.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ class Phases:
         engine: Lends working memory.
         op: The pooling.
         spatial: Size of a plane.
-        places: How many windows there are along each axis.
+        positions: How many windows there are along each axis.
 
     Attributes:
-        size: Size of a phase: every place, and room for the later taps of the last window.
+        size: Size of a phase: all output positions, and room for the later taps of the last window.
         taps: For each tap, in order, its phase and how far along it begins.
-        windows: Index of the first tap's places in (planes, *size).
+        windows: Index of the first tap's positions in (planes, *size).
     """
 
-    def __init__(self, engine: Engine, op: ops.Pool, spatial: Shape, places: Shape) -> None:
+    def __init__(self, engine: Engine, op: ops.Pool, spatial: Shape, positions: Shape) -> None:
         self.engine = engine
         sides = list(zip(op.kernel, op.stride, strict=True))
         self.dtype = op.dtype
-        self.size = tuple(o + (k - 1) // s for o, (k, s) in zip(places, sides, strict=True))
+        self.size = tuple(o + (k - 1) // s for o, (k, s) in zip(positions, sides, strict=True))
         residues = list(product(*(range(min(k, s)) for k, s in sides)))
         steps = [math.prod(self.size[axis + 1 :]) for axis in range(len(self.size))]
         self.taps = []
@@ -46,7 +46,7 @@ class Phases:
             pairs = [divmod(t, s) for t, s in zip(tap, op.stride, strict=True)]
             shift = sum(far * step for (far, _), step in zip(pairs, steps, strict=True))
             self.taps.append((residues.index(tuple(r for _, r in pairs)), shift))
-        self.windows = (slice(None), *(slice(0, o) for o in places))
+        self.windows = (slice(None), *(slice(0, o) for o in positions))
         self._copies = [self._copy(residue, op, spatial) for residue in residues]
         self._whole = set(op.stride) == {1} and self.size == spatial and not any(op.pad)
 

@@ -25,7 +25,7 @@ BLOCK = 1 << 19
 class PoolStep(HostStep[ops.Pool]):
     """Pooling over planes, a block of planes at a time.
 
-    Shapes: bottom (planes, *spatial), top (planes, *places), with planes = N C.
+    Shapes: bottom (planes, *spatial), top (planes, *positions), with planes = N C.
     """
 
     def __init__(self, engine: Engine, op: ops.Pool, at: Operands) -> None:
@@ -35,10 +35,10 @@ class PoolStep(HostStep[ops.Pool]):
             message = "an empty bottom"
             raise Declined(message)
         self.count = math.prod(op.bottom[:LEAD])
-        self.spatial, self.places = op.bottom[LEAD:], op.top[LEAD:]
-        self.x_shape, self.y_shape = (self.count, *self.spatial), (self.count, *self.places)
+        self.spatial, self.positions = op.bottom[LEAD:], op.top[LEAD:]
+        self.x_shape, self.y_shape = (self.count, *self.spatial), (self.count, *self.positions)
         self.window = Window(op.kernel, op.stride, op.pad, (1,) * len(op.kernel))
-        self.size = self.window.canvas(self.spatial, self.places)
+        self.size = self.window.canvas(self.spatial, self.positions)
         self.inside = (slice(None), *self.window.inside(self.spatial))
         self.block = max(1, min(self.count, BLOCK // math.prod(self.size)))
 
@@ -81,13 +81,13 @@ class PoolStep(HostStep[ops.Pool]):
         return (*(slice(None),) * (axis + 1), self._reach(axis, tap))
 
     def at_tap(self, tap: Shape) -> tuple[slice, ...]:
-        """Return the index of what one tap sees: (block, *places) of (block, *size)."""
-        return (slice(None), *self.window.reach(tap, self.places))
+        """Return the index of what one tap sees: (block, *positions) of (block, *size)."""
+        return (slice(None), *self.window.reach(tap, self.positions))
 
     def swept(self, axis: int) -> Shape:
-        """Return the size of a canvas whose spatial axes, up to ``axis``, are made places."""
-        return (*self.places[: axis + 1], *self.size[axis + 1 :])
+        """Return the size of a canvas after pooling along its spatial axes up to ``axis``."""
+        return (*self.positions[: axis + 1], *self.size[axis + 1 :])
 
     def _reach(self, axis: int, tap: int) -> slice:
         stride = self.op.stride[axis]
-        return slice(tap, tap + (self.places[axis] - 1) * stride + 1, stride)
+        return slice(tap, tap + (self.positions[axis] - 1) * stride + 1, stride)

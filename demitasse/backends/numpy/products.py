@@ -14,7 +14,7 @@ __all__ = ["Products"]
 class Products:
     """Matrix products over columns.
 
-    All arrays are in C order: image (n, C, *spatial), map (n, M, *places), weight
+    All arrays are in C order: image (n, C, *spatial), map (n, M, *positions), weight
     (M, C/G, *kernel).
 
     Args:
@@ -68,7 +68,7 @@ class Products:
             columns.scatter(room, image, chunk)
 
     def weight_gradient(self, image: np.ndarray, maps: np.ndarray, out: np.ndarray) -> None:
-        """Write into ``out`` the sum over images and places of map times columns."""
+        """Write into ``out`` the sum over images and positions of map times columns."""
         columns, total = self.columns, self._by_group(out)
         for index, chunk in enumerate(columns.chunks()):
             right = columns.gather(image, chunk).transpose(0, 2, 1)

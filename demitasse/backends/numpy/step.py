@@ -21,7 +21,7 @@ NEEDS_BOTTOM = "numpy's Step needs the bottom"
 
 
 class HostStep(Step[Engine, O]):
-    """A Step made of array functions that write straight into the blobs' buffers."""
+    """A Step made of array functions that write directly into the blobs' buffers."""
 
     @property
     def code(self) -> str:

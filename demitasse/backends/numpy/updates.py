@@ -200,7 +200,7 @@ def _adam(
 
 
 def _average(h: np.ndarray, new: np.ndarray, keep: float) -> None:
-    """Move the running average ``h`` towards ``new``, which is spoiled."""
+    """Move the running average ``h`` towards ``new``, which is overwritten."""
     np.multiply(new, 1 - keep, out=new)
     np.multiply(h, keep, out=h)
     np.add(h, new, out=h)

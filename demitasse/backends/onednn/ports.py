@@ -28,7 +28,7 @@ class Port(ABC):
         layout: The layout the primitive was made for.
 
     Attributes:
-        descriptor: What the primitive sees of the memory: all of it, unless somebody says else.
+        descriptor: What the primitive sees of the memory: by default all of it.
         scratch: A copy in another layout than the memory's, once there is one.
     """
 
@@ -52,7 +52,7 @@ class Port(ABC):
         """Bind the memory, before the primitive runs."""
         self.primitive.bind(self.place, self.array())
 
-    def done(self) -> None:  # noqa: B027 - most leave nothing behind
+    def done(self) -> None:  # noqa: B027 - most have nothing to clean up
         """Clean up, after the primitive ran."""
 
 

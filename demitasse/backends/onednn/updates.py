@@ -77,7 +77,7 @@ SUBTRACT = Line(Algorithm.SUB, "wgw")
 
 def _sgd(u: Update) -> list[Line]:
     h = _gradient(u, u.rate, "h", u.momentum)
-    # the larger of a number and itself: a copy
+    # max(x, x), which is a copy
     return [h, Line(Algorithm.SUB, "whw"), Line(Algorithm.MAX, "hhg")]
 
 

@@ -1,4 +1,4 @@
-"""compute_image_mean: the mean picture of a database.
+"""compute_image_mean: the mean image of a database.
 
 Source: Caffe, ``tools/compute_image_mean.cpp``.
 """
@@ -26,7 +26,7 @@ from demitasse.cli.verb import Verb
 )
 @json_option
 def command(database: Path, out: Path | None, backend: str, as_json: bool) -> None:
-    """Compute the mean picture of a database.
+    """Compute the mean image of a database.
 
     Prints the mean of each channel.
     OUT, when given, is written: a .npy file when it ends so, else a .binaryproto.

@@ -1,4 +1,4 @@
-"""consistency: run one net on several devices and say where they part."""
+"""consistency: run one net on several devices and say where their results differ."""
 
 from __future__ import annotations
 
@@ -107,20 +107,41 @@ def command(
 
 
 def _random(net: Net, seed: int) -> dict[str, np.ndarray]:
-    """Return normal noise for each input, and zeros where there is one value for each item.
+    """Return normal noise for each input, and 0 where noise would be no label, index or mark.
 
-    Such an input is a label or a mark, which noise would not be.
+    That is where a layer says so that reads the input, or there is one value for each item. What
+    selects items is 1.
     """
     import numpy as np
 
     random = np.random.default_rng(seed)
-    return {
-        name: random.standard_normal(shape, np.float32)
-        if len(shape) > 1 and np.prod(shape[1:]) > 1
-        else np.zeros(shape, np.float32)
-        for name in net.inputs
-        for shape in [net.blobs[name].shape]
-    }
+    held = _held(net)
+    arrays = {}
+    for name in net.inputs:
+        shape = net.blobs[name].shape
+        if held[name]:
+            arrays[name] = np.full(shape, "selector" in held[name], np.float32)
+        elif len(shape) > 1 and np.prod(shape[1:]) > 1:
+            arrays[name] = random.standard_normal(shape, np.float32)
+        else:
+            arrays[name] = np.zeros(shape, np.float32)
+    return arrays
+
+
+def _held(net: Net) -> dict[str, set[str]]:
+    """Return, for each blob, what layers take its values for, other than plain values."""
+    from demitasse.layers.facts import facts_of
+
+    held: dict[str, set[str]] = {name: set() for name in net.blob_names}
+    for index, layer in reversed(list(enumerate(net.layers))):
+        facts = facts_of(layer.type)
+        bottoms = [net.blob_names[i] for i in net.structure.bottom_ids(index)]
+        for name, kind in zip(bottoms, facts.kinds_of_bottoms(len(bottoms)), strict=True):
+            held[name] |= {kind} if kind else set()
+        if facts.shares.holds(layer.param, layer.phase):  # the same values under other names
+            for top in net.structure.top_ids(index):
+                held[bottoms[0]] |= held[net.blob_names[top]]
+    return held
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:

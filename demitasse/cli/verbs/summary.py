@@ -38,7 +38,8 @@ def command(
 ) -> None:
     """Show a net's layers, parameters, work and memory.
 
-    Work is counted in multiply-adds of convolutions, inner products and recurrent layers.
+    Work is that of a forward pass, by the shapes: multiplications, each with an addition, and what
+    layers read and write.
     """
     from demitasse.cli.anatomy import anatomy
     from demitasse.cli.running import running_table
@@ -64,16 +65,18 @@ def command(
             "; ".join(f"{n} {'x'.join(map(str, s)) or '1'}" for n, s in layer["tops"].items()),
             layer["parameters"],
             layer["multiply_adds"],
+            bytes_text(layer["bytes_moved"]),
         )
         for layer in found["layers"]
     ]
-    head = ("layer", "type", "bottoms", "tops", "parameters", "multiply-adds")
+    head = ("layer", "type", "bottoms", "tops", "parameters", "multiply-adds", "moved")
     total = found["total"]
     click.echo(
         f"{found['name'] or net}, phase {found['phase']}\n\n{table(head, rows)}\n\n"
         f"{total['layers']:,} layers, {total['parameters']:,} parameters "
         f"({bytes_text(total['parameter_bytes'])}), "
-        f"{total['multiply_adds']:,} multiply-adds in a forward pass\n"
+        f"{total['multiply_adds']:,} multiply-adds in a forward pass, in which layers read and "
+        f"write {bytes_text(total['bytes_moved'])}\n"
         f"tops: {bytes_text(total['top_bytes'])} of data, and as much of gradients in training "
         f"(Caffe's figure: {total['memory_used']:,} bytes)"
     )

@@ -166,17 +166,18 @@ def _solve(solver: Solver, signals: Signals) -> None:
 
 def _device(argument: str | None, param: SolverParameter, file: Path) -> tuple[Device, str]:
     """Return the device to train on and who named it."""
-    from demitasse.device import choose_device
+    from demitasse.device import SOLVER_FILE, Device, named_device
     from demitasse.errors import DeviceError
 
     wanted = None
     if param.HasField("solver_mode"):
         gpu = param.solver_mode == type(param).GPU
         wanted = f"cuda:{param.device_id}" if gpu else "cpu"
+    name, where = named_device(argument, wanted)
     try:
-        return choose_device(argument, wanted)
+        return Device(name), where
     except DeviceError as error:
-        if argument is None and wanted is not None and f"{wanted!r}" in error.message:
+        if where == SOLVER_FILE:
             error.message += "; to train elsewhere than the solver says, add e.g. --device cpu"
             error.at(f"solver_mode of {file}")
         raise

@@ -191,7 +191,7 @@ def _block(content: mmap.mmap, offset: int, size: int) -> bytes:
 
 
 def _block_entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield keys and contents; each key says how much of the one before it it begins with."""
+    """Yield keys and contents; keys are stored without the prefix they share with the last one."""
     restarts = int.from_bytes(block[-4:], "little")
     end = len(block) - 4 - 4 * restarts
     if end < 0:

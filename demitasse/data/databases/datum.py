@@ -1,4 +1,4 @@
-"""Datum: one record of a database, a picture or any other array (C, H, W) with a label.
+"""Datum: one record of a database, an image or any other array (C, H, W) with a label.
 
 Source: Caffe, ``src/caffe/proto/caffe.proto`` and ``src/caffe/util/io.cpp``.
 """
@@ -25,7 +25,7 @@ def datum_to_array(datum: Datum, color: Color = "native") -> np.ndarray:
 
     Args:
         datum: The record.
-        color: Channels to decode an encoded picture to; other records ignore it, as in Caffe.
+        color: Channels to decode an encoded image to; other records ignore it, as in Caffe.
 
     Returns:
         uint8, or float32 for ``float_data``. Shape: (C, H, W); read-only.

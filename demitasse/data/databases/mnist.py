@@ -67,21 +67,21 @@ def read_idx(path: Path) -> np.ndarray:
 
 
 def read_mnist(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Read the pictures and labels of one split.
+    """Read the images and labels of one split.
 
     Args:
         folder: Where the four files are, under their usual names.
         split: ``"train"`` or ``"test"``.
 
     Returns:
-        Pictures (N, 28, 28) and labels (N,), uint8.
+        Images (N, 28, 28) and labels (N,), uint8.
 
     Raises:
         DataError: A file is missing or damaged, or the two do not belong together.
     """
     images, labels = (read_idx(_find(folder, SPLITS[split], names)) for names in KINDS)
     if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):
-        message = f"{images.shape} pictures and {labels.shape} labels do not belong together"
+        message = f"{images.shape} images and {labels.shape} labels do not belong together"
         raise DataError(message, str(folder))
     return images, labels
 

@@ -1,6 +1,6 @@
-"""Pictures: JPEG, PNG and other files, decoded to the arrays OpenCV would give Caffe.
+"""Images: JPEG, PNG and other files, decoded to the arrays OpenCV would give Caffe.
 
-Pillow does the decoding; it is imported when the first picture is met. A JPEG decoder is free to
+Pillow does the decoding; it is imported when the first image is met. A JPEG decoder is free to
 round as it likes, so single grey levels can differ from what another one gives.
 
 Source: Caffe, ``src/caffe/util/io.cpp`` (``DecodeDatumToCVMat``) and OpenCV's ``imdecode``.
@@ -26,7 +26,7 @@ FORMATS = ("BMP", "DIB", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "SUN", "TIFF",
 """What OpenCV reads. Pillow knows more, among them EPS, for which it would start Ghostscript."""
 
 ROOM, GROWTH = 1 << 26, 2048
-"""A picture may take so many bytes, and where its file is large so many for each of its bytes."""
+"""An image may take so many bytes, and where its file is large so many for each of its bytes."""
 
 Color = Literal["native", "color", "gray", "indices"]
 """Channels to decode to: those of the file, always BGR, always one, or the numbers of a palette's
@@ -35,10 +35,10 @@ colours, which is how label images are stored (one channel where there is no pal
 
 
 def decode_image(content: bytes | memoryview, color: Color = "native") -> np.ndarray:
-    """Decode the bytes of a picture file.
+    """Decode the bytes of an image file.
 
-    Pictures in colour come in the order blue, green, red (and alpha, where a file has it and
-    ``color`` is native). Unless it is native, the picture is turned upright as its EXIF says.
+    Images in colour come in the order blue, green, red (and alpha, where a file has it and
+    ``color`` is native). Unless it is native, the image is turned upright as its EXIF says.
 
     Args:
         content: The file's bytes.
@@ -48,14 +48,14 @@ def decode_image(content: bytes | memoryview, color: Color = "native") -> np.nda
         The pixels, uint8. Shape: (C, H, W).
 
     Raises:
-        DataError: Pillow is not installed, or this is not a picture it can decode, or one far
+        DataError: Pillow is not installed, or this is not an image it can decode, or one far
             larger than its file.
     """
     try:
         import PIL.Image
         import PIL.ImageOps
     except ImportError:
-        message = "decoding pictures needs Pillow; run: pip install demitasse[image]"
+        message = "decoding images needs Pillow; run: pip install demitasse[image]"
         raise DataError(message) from None
     try:
         PIL.Image.init()
@@ -70,12 +70,12 @@ def decode_image(content: bytes | memoryview, color: Color = "native") -> np.nda
                 upright = PIL.ImageOps.exif_transpose(image)
             return _planes(upright.convert(_mode(upright, color)))
     except (*DAMAGE, PIL.Image.DecompressionBombError) as error:
-        message = f"cannot be decoded as a picture: {error}"
+        message = f"cannot be decoded as an image: {error}"
         raise DataError(message) from error
 
 
 def read_image(path: Path, color: Color = "native") -> np.ndarray:
-    """Decode a picture file; see ``decode_image``. Shape: (C, H, W), uint8.
+    """Decode an image file; see ``decode_image``. Shape: (C, H, W), uint8.
 
     Raises:
         DataError: It cannot be read or decoded.
@@ -93,7 +93,7 @@ DAMAGE = (OSError, EOFError, ValueError, SyntaxError, TypeError, LookupError, st
 
 
 def _need_room(image: Image, size: int) -> None:
-    """Refuse a picture that a file of so many bytes cannot hold, before it is decoded."""
+    """Refuse an image that a file of so many bytes cannot hold, before it is decoded."""
     bytes_needed = image.width * image.height * 4
     if bytes_needed > max(ROOM, GROWTH * size):
         message = f"{image.width} x {image.height} pixels in {size} bytes cannot be"
@@ -107,7 +107,7 @@ def _mode(image: Image, color: Color) -> str:
     if color == "color":
         return "RGB"
     if image.mode.startswith(("I", "F")):
-        message = f"a picture of type {image.mode} has no 8-bit pixels; only those can be used"
+        message = f"an image of type {image.mode} has no 8-bit pixels; only those can be used"
         raise ValueError(message)
     if color == "indices" and image.mode == "P":
         return "P"

@@ -1,4 +1,4 @@
-"""Spread the levels of a grey picture evenly, over all of it or within parts of it.
+"""Histogram equalisation of a grey image, over all of it or within parts of it.
 
 Compared with OpenCV: ``equalize`` exactly, ``equalize_parts`` within one level.
 
@@ -19,7 +19,7 @@ PARTS = 8
 
 
 def equalize(image: np.ndarray) -> np.ndarray:
-    """Spread the levels of a picture. Shapes: (H, W), uint8."""
+    """Equalise the histogram of an image. Shapes: (H, W), uint8."""
     counts = np.bincount(image.ravel(), minlength=LEVELS)
     darkest = int(np.flatnonzero(counts)[0])
     brighter = image.size - counts[darkest]
@@ -32,7 +32,7 @@ def equalize(image: np.ndarray) -> np.ndarray:
 
 
 def equalize_parts(image: np.ndarray, limit: float) -> np.ndarray:
-    """Spread the levels within each of 8 x 8 parts, and go over smoothly from part to part.
+    """Equalise the histograms of 8 x 8 parts, and interpolate between neighbouring parts.
 
     Args:
         image: Shape: (H, W), uint8.

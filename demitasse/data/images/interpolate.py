@@ -1,7 +1,7 @@
-"""Resize pictures in the five ways that ``interp_mode`` names, as OpenCV does.
+"""Resize images in the five ways that ``interp_mode`` names, as OpenCV does.
 
 Each is a weighted sum of old pixels in both directions. Unlike Pillow's, all but AREA take the same
-few neighbours however much a picture shrinks.
+few neighbours however much an image shrinks.
 
 Compared with OpenCV, within one level. LINEAR is exact, see ``demitasse.data.images.resize``.
 
@@ -27,7 +27,7 @@ SHARPNESS = -0.75
 
 
 def interpolate(image: np.ndarray, height: int, width: int, mode: str) -> np.ndarray:
-    """Return a picture in another size.
+    """Return an image in another size.
 
     Args:
         image: Its pixels, uint8. Shape: (C, H, W).
@@ -80,7 +80,7 @@ def _weights(size: int, wanted: int, mode: str) -> np.ndarray:
 
 
 def _spread(first: np.ndarray, taps: np.ndarray, before: int, size: int) -> np.ndarray:
-    """Put the weights of neighbours where they belong; the outermost pixels stand for all beyond.
+    """Scatter the weights of neighbours to their pixels; the outermost pixels stand for all beyond.
 
     Args:
         first: The old pixel at or before each new one. Shape: (wanted,).

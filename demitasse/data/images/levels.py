@@ -1,4 +1,4 @@
-"""Numbers back to pixels of bytes."""
+"""Rounding of numbers to the levels of 8-bit pixels."""
 
 from __future__ import annotations
 

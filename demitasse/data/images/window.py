@@ -1,4 +1,4 @@
-"""Cut a window out of a picture, with some of what surrounds it, and resize it.
+"""Cut a window out of an image, with some of what surrounds it, and resize it.
 
 Source: Caffe, ``src/caffe/layers/window_data_layer.cpp``.
 """
@@ -36,20 +36,20 @@ class Cut:
 def cut_window(
     image: np.ndarray, box: tuple[int, int, int, int], cut: Cut, *, mirror: bool
 ) -> tuple[np.ndarray, int, int]:
-    """Cut a window out of a picture and resize it.
+    """Cut a window out of an image and resize it.
 
     Args:
-        image: The picture, uint8. Shape: (C, H, W).
+        image: The image, uint8. Shape: (C, H, W).
         box: x1, y1, x2, y2, corners included, in pixels.
         cut: How to do it.
         mirror: Whether to turn it left to right.
 
     Returns:
-        The part of the result that lies inside the picture, uint8, and where it begins: (C, h, w),
+        The part of the result that lies inside the image, uint8, and where it begins: (C, h, w),
         rows above it, columns left of it.
 
     Raises:
-        DataError: No pixel of the window lies in the picture.
+        DataError: No pixel of the window lies in the image.
     """
     x1, y1, x2, y2 = box
     H, W = image.shape[1:]
@@ -69,7 +69,7 @@ def cut_window(
         height, width = min(height, cut.size - above), min(width, cut.size - beside)
     inside = 0 <= x1 <= x2 < W and 0 <= y1 <= y2 < H
     if not inside or min(height, width) < 1:
-        message = f"window {box} does not lie in its picture of {W} x {H} pixels"
+        message = f"window {box} does not lie in its image of {W} x {H} pixels"
         raise DataError(message)
     part = image[:, y1 : y2 + 1, x1 : x2 + 1]
     part = resize_image(part, height, width)
@@ -77,7 +77,7 @@ def cut_window(
 
 
 def _widened(box: tuple[int, int, int, int], cut: Cut) -> tuple[int, int, int, int]:
-    """Return the window with its surroundings, which may lie outside of the picture."""
+    """Return the window with its surroundings, which may lie outside of the image."""
     x1, y1, x2, y2 = box
     scale = FLOAT(cut.size) / FLOAT(cut.size - 2 * cut.context_pad)
     half_h, half_w = FLOAT(y2 - y1 + 1) / FLOAT(2), FLOAT(x2 - x1 + 1) / FLOAT(2)

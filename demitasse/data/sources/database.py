@@ -34,7 +34,7 @@ class Loaded(NamedTuple):
 
 
 class DatabaseBatches:
-    """Fills batches with the records of a database, in order and round and round.
+    """Fills batches with the records of a database, in order, in an endless loop.
 
     Args:
         path: Where the database is.
@@ -136,7 +136,7 @@ class DatabaseBatches:
         return good
 
     def _find(self, slot: int, own: Raw) -> tuple[Loaded | None, DataError | None]:
-        """Return what comes in a slot, and what is wrong with its own record."""
+        """Return the record for a slot, and the error of its own record where that is broken."""
         candidates = self._round_from(slot, own)
         if self._whole_epochs:
             candidates = islice(candidates, 1)
@@ -151,7 +151,7 @@ class DatabaseBatches:
             number += 1
 
     def _load(self, number: int, raw: Raw, slot: int) -> Loaded:
-        """Return a record as it comes in a slot.
+        """Return a record, with the random changes of a slot.
 
         Raises:
             DataError: It is broken; names it.

@@ -18,7 +18,7 @@ __all__ = ["Hdf5Batches"]
 
 
 class Hdf5Batches:
-    """Fills batches with rows of the files of a list, round and round.
+    """Fills batches with rows of the files of a list, in an endless loop.
 
     Args:
         paths: The files.

@@ -1,6 +1,6 @@
-"""Lists of picture files with labels, and batches of what is in them.
+"""Lists of image files with labels, and batches of what is in them.
 
-Source: Caffe, ``src/caffe/layers/image_data_layer.cpp``; several labels for a picture, and labels
+Source: Caffe, ``src/caffe/layers/image_data_layer.cpp``; several labels for an image, and labels
 that are not whole numbers, are ours.
 """
 
@@ -26,19 +26,19 @@ from demitasse.errors import ConfigError, DataError, DemitasseError
 __all__ = ["Entry", "ImageListBatches", "read_image_list"]
 
 Find = Callable[[str], Path]
-"""Where a picture of that name is."""
+"""Where an image of that name is."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of a list: the name of a picture as written, and its labels."""
+    """One line of a list: the name of an image as written, and its labels."""
 
     name: str
     labels: tuple[float, ...]
 
 
-class Picture(NamedTuple):
-    """A picture of a batch: its number, its line, and its pixels (C, H, W) before cropping."""
+class Image(NamedTuple):
+    """An image of a batch: its number, its line, and its pixels (C, H, W) before cropping."""
 
     number: int
     entry: Entry
@@ -53,7 +53,7 @@ def read_image_list(source: Path, find: Find) -> list[Entry]:
 
     Args:
         source: The list.
-        find: Where a picture is.
+        find: Where an image is.
 
     Raises:
         DataError: The list cannot be read or is empty, or a line has too few labels.
@@ -61,11 +61,11 @@ def read_image_list(source: Path, find: Find) -> list[Entry]:
     try:
         text = source.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError as error:
-        message = f"the list of pictures cannot be read: {error.strerror}"
+        message = f"the list of images cannot be read: {error.strerror}"
         raise DataError(message, str(source)) from error
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     if not lines:
-        message = "the list of pictures is empty; it needs lines 'path label'"
+        message = "the list of images is empty; it needs lines 'path label'"
         raise DataError(message, str(source))
     count = _count_labels(lines[0], find)
     entries = []
@@ -109,17 +109,17 @@ def _number(text: str) -> float:
 
 
 class ImageListBatches:
-    """Fills batches with the pictures of a list, round and round.
+    """Fills batches with the images of a list, in an endless loop.
 
     Args:
         source: The list, for messages.
         entries: Its lines.
-        find: Where a picture is.
-        transformer: What is done to each picture.
-        batch_size: Pictures in a batch.
+        find: Where an image is.
+        transformer: What is done to each image.
+        batch_size: Images in a batch.
         order: In which order they come.
         color: Channels to decode to.
-        size: (height, width) in pixels that pictures are resized to, or None.
+        size: (height, width) in pixels that images are resized to, or None.
         reading: Where to begin, and which share of the records to take.
     """
 
@@ -153,23 +153,23 @@ class ImageListBatches:
         """Return the shapes of a batch: data (N, C, h, w) and labels (N,) or (N, labels).
 
         Raises:
-            DataError: The first picture cannot be used; names it.
+            DataError: The first image cannot be used; names it.
         """
-        picture = self._walk.first()
-        shape = self._transformer.infer_shape(picture.pixels.shape)
+        image = self._walk.first()
+        shape = self._transformer.infer_shape(image.pixels.shape)
         return [(self._batch_size, *shape), (self._batch_size, *self._label_shape)]
 
     def fill(self, batch: Batch) -> None:
         """Make the next batch: data (N, C, h, w) and labels (N,), or (N, labels).
 
         Raises:
-            DataError: A picture cannot be read, or becomes another size than the first; names it.
+            DataError: An image cannot be read, or becomes another size than the first; names it.
         """
-        pictures = self._walk.take(batch)
-        labels = batch.array(1, (len(pictures), *self._label_shape))
-        shape = self._transformer.infer_shape(pictures[0].pixels.shape)
-        data = batch.array(0, (len(pictures), *shape))
-        for index, (number, entry, pixels) in enumerate(pictures):
+        images = self._walk.take(batch)
+        labels = batch.array(1, (len(images), *self._label_shape))
+        shape = self._transformer.infer_shape(images[0].pixels.shape)
+        data = batch.array(0, (len(images), *shape))
+        for index, (number, entry, pixels) in enumerate(images):
             labels[index] = entry.labels if labels.ndim > 1 else entry.labels[0]
             try:
                 self._transformer.finish([pixels], data[index : index + 1], first=number)
@@ -180,8 +180,8 @@ class ImageListBatches:
         """Let go of threads; no file is kept open."""
         self._walk.close()
 
-    def _read(self, at: int, number: int) -> Picture:
-        """Return the picture of the number ``at``, changed as that of ``number`` is."""
+    def _read(self, at: int, number: int) -> Image:
+        """Return image ``at`` of the order, with the random changes of record ``number``."""
         entry = self._entries[self._order[at]]
         try:
             pixels = read_image(self._find(entry.name), self._color)
@@ -191,7 +191,7 @@ class ImageListBatches:
             self._transformer.infer_shape(pixels.shape)
         except DemitasseError as error:
             raise self._placed(error, entry) from error
-        return Picture(number, entry, pixels)
+        return Image(number, entry, pixels)
 
     def _placed(self, error: DemitasseError, entry: Entry) -> DataError:
         return DataError(error.message, str(self._source), entry.name)

@@ -1,4 +1,4 @@
-"""Lists of pictures whose labels are pictures, too: a class for every pixel.
+"""Lists of images whose labels are images, too: a class for every pixel.
 
 Not compared with the original.
 
@@ -29,22 +29,22 @@ __all__ = ["LabelImageBatches", "Look", "Pair", "read_pairs"]
 
 
 class Pair(NamedTuple):
-    """One line of a list: the name of a picture, and that of its labels or a class."""
+    """One line of a list: the name of an image, and that of its labels or a class."""
 
-    picture: str
+    image: str
     label: str
 
 
 @dataclass(frozen=True)
 class Look:
-    """What is done to pictures and to their labels.
+    """What is done to images and to their labels.
 
     Attributes:
         color: Channels to decode to.
         size: (height, width) that both are resized to, or None.
         crop: (height, width) of what is cut out, or None.
-        anywhere: Whether to cut it out anywhere, or else in the middle.
-        mirror: Whether to turn one of two left to right.
+        anywhere: Whether the crop is at a random position, or else in the middle.
+        mirror: Whether half of them, drawn at random, are mirrored left to right.
         mean: What is subtracted: one value, or one for each channel.
         scale: What the difference is multiplied by.
         label_type: ``"PIXEL"``, ``"IMAGE"`` or ``"NONE"``.
@@ -63,7 +63,7 @@ class Look:
 
 
 class Found(NamedTuple):
-    """A picture and its labels, (C, H, W) and (H, W), and its number."""
+    """An image and its labels, (C, H, W) and (H, W), and its number."""
 
     number: int
     pair: Pair
@@ -72,7 +72,7 @@ class Found(NamedTuple):
 
 
 def read_pairs(source: Path, label_type: str) -> list[Pair]:
-    """Read lines ``picture label``; without labels, lines ``picture``.
+    """Read lines ``image label``; without labels, lines ``image``.
 
     Args:
         source: The list.
@@ -84,7 +84,7 @@ def read_pairs(source: Path, label_type: str) -> list[Pair]:
     try:
         text = source.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError as error:
-        message = f"the list of pictures cannot be read: {error.strerror}"
+        message = f"the list of images cannot be read: {error.strerror}"
         raise DataError(message, str(source)) from error
     wanted = 1 if label_type == "NONE" else 2
     pairs = []
@@ -96,26 +96,26 @@ def read_pairs(source: Path, label_type: str) -> list[Pair]:
         if words:
             pairs.append(Pair(words[0], words[1] if wanted == 2 else ""))
     if not pairs:
-        message = "the list of pictures is empty"
+        message = "the list of images is empty"
         raise DataError(message, str(source))
     return pairs
 
 
 class LabelImageBatches:
-    """Fills batches with pictures and their labels, round and round.
+    """Fills batches with images and their labels, in an endless loop.
 
-    Both are cut out and mirrored alike. Where a picture is smaller than what is cut out, it is
+    Both are cut out and mirrored alike. Where an image is smaller than what is cut out, it is
     filled up on the right and below: with the mean, and the labels with ``ignore_label``.
 
     Args:
         source: The list, for messages.
         pairs: Its lines.
-        find: Where a picture is.
+        find: Where an image is.
         look: What is done to them.
-        augmenter: What changes the colours of pictures before that.
-        batch_size: Pictures in a batch.
+        augmenter: What changes the colours of images before that.
+        batch_size: Images in a batch.
         order: In which order they come.
-        random: Random words by record, to be cut out and mirrored by.
+        random: Random words by record, for cropping and mirroring.
         augment_random: Random words by record, for the augmenter.
         reading: Where to begin, and which share of the records to take.
     """
@@ -158,10 +158,10 @@ class LabelImageBatches:
     def fill(self, batch: Batch) -> None:
         """Make the next batch: data (N, C, h, w), labels (N, 1, h, w) and sizes (N, 1, 1, 2).
 
-        Sizes are height and width of each picture, at most h and w.
+        Sizes are height and width of each image, at most h and w.
 
         Raises:
-            DataError: A picture cannot be read, or becomes another size than the first; names it.
+            DataError: An image cannot be read, or becomes another size than the first; names it.
         """
         found = self._walk.take(batch)
         N, C = len(found), len(found[0].pixels)
@@ -174,8 +174,8 @@ class LabelImageBatches:
         for index, one in enumerate(found):
             becomes = (len(one.pixels), *(self._look.crop or one.labels.shape))
             if becomes != (C, h, w):
-                message = f"this picture becomes {becomes}, the first of its batch {(C, h, w)}"
-                raise DataError(message, str(self._source), one.pair.picture)
+                message = f"this image becomes {becomes}, the first of its batch {(C, h, w)}"
+                raise DataError(message, str(self._source), one.pair.image)
             sizes[index] = np.minimum(one.labels.shape, (h, w))
             self._put(one, data[index], labels[index, 0])
 
@@ -184,7 +184,7 @@ class LabelImageBatches:
         self._walk.close()
 
     def _put(self, one: Found, data: np.ndarray, labels: np.ndarray) -> None:
-        """Cut out, mirror, centre and scale one picture. Shapes: (C, h, w), (h, w)."""
+        """Cut out, mirror, centre and scale one image. Shapes: (C, h, w), (h, w)."""
         look = self._look
         H, W = one.labels.shape
         h, w = min(H, labels.shape[0]), min(W, labels.shape[1])
@@ -200,10 +200,10 @@ class LabelImageBatches:
         labels[:h, :w] = one.labels[top : top + h, left : left + w]
 
     def _read(self, at: int, number: int) -> Found:
-        """Return the picture of the number ``at``, changed as that of ``number`` is."""
+        """Return image ``at`` of the order, with the random changes of record ``number``."""
         pair, look = self._pairs[self._order[at]], self._look
         try:
-            pixels = read_image(self._find(pair.picture), look.color)
+            pixels = read_image(self._find(pair.image), look.color)
             labels = self._labels(pair, pixels.shape[1:])
             if look.size is not None:
                 pixels = resize_image(pixels, *look.size)
@@ -214,11 +214,11 @@ class LabelImageBatches:
                 message = f"mean_value is given {len(look.mean)} times for {len(pixels)} channels"
                 raise ShapeError(message)
         except DemitasseError as error:
-            raise DataError(error.message, str(self._source), pair.picture) from error
+            raise DataError(error.message, str(self._source), pair.image) from error
         return Found(number, pair, pixels, labels)
 
     def _labels(self, pair: Pair, size: tuple[int, ...]) -> np.ndarray:
-        """Return the labels of a picture of some size. Shape: (H, W)."""
+        """Return the labels of an image of some size. Shape: (H, W)."""
         if self._look.label_type != "PIXEL":
             label = self._look.ignore_label
             if self._look.label_type == "IMAGE":
@@ -226,7 +226,7 @@ class LabelImageBatches:
             return np.full(size, label, np.int32)
         labels: np.ndarray = read_image(self._find(pair.label), "indices")[0]
         if labels.shape != size:
-            message = f"the picture is {size}, its labels {pair.label} are {labels.shape}"
+            message = f"the image is {size}, its labels {pair.label} are {labels.shape}"
             raise ShapeError(message)
         return labels
 
@@ -235,5 +235,5 @@ def _class(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        message = f"the label {text!r} is no whole number; for a picture, set label_type: PIXEL"
+        message = f"the label {text!r} is no whole number; for an image, set label_type: PIXEL"
         raise DataError(message) from None

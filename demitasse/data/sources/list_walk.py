@@ -1,6 +1,6 @@
-"""ListWalk: the items of a list, round and round, as one rank of several sees them.
+"""ListWalk: the items of a list in an endless loop, as one of several ranks takes them.
 
-Items are numbered on and on through all rounds; see ``Broken`` for what becomes of broken ones.
+Items are numbered consecutively through all rounds; see ``Broken`` for what becomes of broken ones.
 """
 
 from __future__ import annotations
@@ -89,6 +89,6 @@ class ListWalk(Generic[Item]):
         self._threads.close()
 
     def _find(self, slot: int) -> tuple[Item | None, DataError | None]:
-        """Return what comes in a slot, and what is wrong with its own item."""
+        """Return the item for a slot, and the error of its own item where that is broken."""
         candidates = range(slot, slot + (1 if self._whole_epochs else self._size))
         return self._broken.find(lambda index: self._read(index, slot), candidates)

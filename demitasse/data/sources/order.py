@@ -28,7 +28,7 @@ class Order:
     def __init__(self, size: int, seed: int, name: str, *, shuffle: bool) -> None:
         self.size, self.shuffle = size, shuffle
         self._seed, self._stream = seed, stream_of(f"{name}/order")
-        self._lock = Lock()  # several threads read pictures
+        self._lock = Lock()  # several threads read images
         self._rounds: dict[int, np.ndarray] = {}
 
     def __getitem__(self, number: int) -> int:

@@ -1,4 +1,4 @@
-"""RecordReader: the records of a database, round and round, as one rank of several sees them.
+"""RecordReader: the records of a database in an endless loop, as one of several ranks takes them.
 
 Source: Caffe, ``src/caffe/layers/data_layer.cpp`` (``Next``, ``Skip``).
 """
@@ -91,7 +91,7 @@ class RecordReader:
         self._cursor.close()
 
     def _sent_to(self, number: int) -> RecordReader:
-        """Return another reader, at any record."""
+        """Return a second reader, moved to a record."""
         scout = self._scout
         if scout is None or scout.number > number:
             if scout is not None:

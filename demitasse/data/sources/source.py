@@ -26,7 +26,7 @@ HostMemory = Callable[[int, str], np.ndarray]
 
 @dataclass(frozen=True)
 class Shard:
-    """The share of one rank in the records: of ``ranks`` in a row, the one in place ``rank``.
+    """The share of one rank in the records: of ``ranks`` in a row, that at position ``rank``.
 
     Attributes:
         rank: From 0.
@@ -111,7 +111,7 @@ class BatchSource(Protocol):
         """
 
     def fill(self, batch: Batch) -> None:
-        """Make the next batch, and write into it how far that leads.
+        """Make the next batch, and note in it how many records have been used.
 
         Args:
             batch: Its ``array``s are overwritten, in the dtype it has; ``position``, ``skipped``

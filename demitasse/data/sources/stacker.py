@@ -1,7 +1,7 @@
 """Turns the records of a batch into pixels and labels.
 
 Nearly every database holds records of one size, written by one program: they begin with the same
-bytes, and a batch of them is taken apart without parsing each message. Encoded pictures, which take
+bytes, and a batch of them is taken apart without parsing each message. Encoded images, which take
 far longer, are decoded by several threads.
 """
 
@@ -33,12 +33,12 @@ class Stacker:
     """Parses records a batch at a time.
 
     Args:
-        color: The channels that encoded pictures are decoded to.
+        color: The channels that encoded images are decoded to.
     """
 
     def __init__(self, color: Color = "native") -> None:
         self._color = color
-        self._encoded = False  # whether the last record that was parsed was a picture file
+        self._encoded = False  # whether the last record that was parsed was an image file
         self._threads = Threads("decode")
         self._shape: tuple[int, ...] = (0, 0, 0)
         self._head = b""  # what records of that shape begin with, up to their pixels

@@ -1,6 +1,6 @@
-"""Window files: pictures, and rectangles in them that overlap an object more or less.
+"""Window files: images, and rectangles in them that overlap an object more or less.
 
-For each picture::
+For each image::
 
     # index
     path
@@ -26,10 +26,10 @@ __all__ = ["Window", "WindowFile", "read_window_file"]
 
 @dataclass(frozen=True)
 class Window:
-    """A rectangle in a picture, its corners included.
+    """A rectangle in an image, its corners included.
 
     Attributes:
-        image: Path of the picture, as written.
+        image: Path of the image, as written.
         label: Class, 0 for background.
         box: x1, y1, x2, y2, in pixels.
     """
@@ -44,7 +44,7 @@ class WindowFile:
     """What a window file holds.
 
     Attributes:
-        channels: Of its pictures.
+        channels: Of its images.
         foreground: Windows that show an object.
         background: Windows that show none.
     """
@@ -76,12 +76,12 @@ def read_window_file(source: Path, fg_threshold: float, bg_threshold: float) -> 
     try:
         for mark in words:
             if mark != "#":
-                message = f"a picture begins with '# index', this one after {index!r} with {mark!r}"
+                message = f"an image begins with '# index', this one after {index!r} with {mark!r}"
                 raise DataError(message, str(source))
             index = next(words)
             image = next(words)
             channels = int(next(words))
-            for _ in range(2):  # height and width: the picture itself says them
+            for _ in range(2):  # height and width: the image itself says them
                 int(next(words))
             for label, overlap, box in _windows(words):
                 if overlap >= fg_threshold:

@@ -1,4 +1,4 @@
-"""Batches of windows cut out of pictures, for detectors of the R-CNN kind.
+"""Batches of windows cut out of images, for detectors of the R-CNN kind.
 
 Source: Caffe, ``src/caffe/layers/window_data_layer.cpp``.
 """
@@ -29,7 +29,7 @@ def window_mean(
     Args:
         file: A mean file, whose middle is used, or None.
         values: One value, one for each channel, or none.
-        channels: Of the pictures.
+        channels: Of the images.
         size: Height and width of a window, in pixels.
 
     Returns:
@@ -63,15 +63,15 @@ class WindowBatches:
     Args:
         source: The window file, for messages.
         windows: What is in it.
-        find: Where a picture is.
+        find: Where an image is.
         cut: How windows are cut out.
         batch_size: Windows in a batch.
         fraction: What share of them shows an object.
-        mirror: Whether to turn one of two left to right.
+        mirror: Whether half of them, drawn at random, are mirrored left to right.
         mean: What is subtracted from the pixels; shape (C, size, size), or (C, 1, 1), or None.
         scale: What the difference is multiplied by.
         random: Random words by record.
-        cache: Whether to keep the files of all pictures in memory.
+        cache: Whether to keep the files of all images in memory.
         reading: Where to begin, and which share of the records to take.
 
     Raises:
@@ -117,7 +117,7 @@ class WindowBatches:
         """Make the next batch: data (N, C, size, size) and labels (N,).
 
         Raises:
-            DataError: A picture cannot be read or a window does not lie in it; names the picture.
+            DataError: An image cannot be read or a window does not lie in it; names the image.
         """
         data, labels = (batch.array(i, shape) for i, shape in enumerate(self.shapes()))
         count, ranks = len(labels), self._shard.ranks
@@ -132,7 +132,7 @@ class WindowBatches:
         batch.position, batch.skipped = self._position, self._broken.count
 
     def close(self) -> None:
-        """Let go of cached pictures."""
+        """Let go of cached images."""
         self._files.clear()
 
     def _draw(self, choice: list[Window], word: int, out: np.ndarray, *, mirror: bool) -> int:
@@ -146,11 +146,11 @@ class WindowBatches:
         return self._broken.find_one(put, range(word, word + len(choice)), pass_=0)
 
     def _put(self, window: Window, out: np.ndarray, *, mirror: bool) -> None:
-        """Put one window into ``out``; what lies outside of the picture stays 0."""
+        """Put one window into ``out``; what lies outside of the image stays 0."""
         try:
             image = self._read(window.image)
             if image.shape[0] != len(out):
-                message = f"the picture has {image.shape[0]} channels, the file says {len(out)}"
+                message = f"the image has {image.shape[0]} channels, the file says {len(out)}"
                 raise DataError(message)
             part, top, left = cut_window(image, window.box, self._cut, mirror=mirror)
         except DemitasseError as error:

@@ -16,7 +16,7 @@ from demitasse.backends.random import bits, stream_of
 __all__ = ["WORDS", "RandomWords", "RecordRandom", "words_of"]
 
 WORDS = 4
-"""Random words each record has to be cut out and mirrored by."""
+"""Random words of each record for cropping and mirroring."""
 
 
 class RandomWords(Protocol):

@@ -1,8 +1,9 @@
 """DataTransformer: what ``transform_param`` does to the records on their way into a net.
 
 A record is cut out (anywhere in phase TRAIN, the centre in phase TEST), the mean is subtracted, the
-result is scaled and, with ``mirror``, turned left to right in one case of two: in **both** phases,
-as in Caffe. Before all that SSD's fields have their turn: ``demitasse.data.transform.augment``.
+result is scaled and, with ``mirror``, half of the records, drawn at random, are mirrored left to
+right: in **both** phases, as in Caffe. Before all that come SSD's fields:
+``demitasse.data.transform.augment``.
 
 Source: Caffe, ``src/caffe/data_transformer.cpp``. Which records are mirrored and where they are cut
 is ours: see ``demitasse.data.transform.random``.
@@ -43,7 +44,7 @@ class DataTransformer:
         dtype: What to compute in.
 
     Attributes:
-        color: The channels that encoded pictures are decoded to.
+        color: The channels that encoded images are decoded to.
 
     Raises:
         ConfigError: Fields contradict each other.
@@ -233,7 +234,7 @@ class DataTransformer:
             self._compute(image, top, left, result)
 
     def _compute(self, images: np.ndarray, top: int, left: int, out: np.ndarray) -> None:
-        """Put (pixel - mean) * scale of one window of some pictures into ``out``."""
+        """Put (pixel - mean) * scale of one window of some images into ``out``."""
         h, w = out.shape[-2:]
         window = (..., slice(top, top + h), slice(left, left + w))
         if self._mean is None:

@@ -7,11 +7,9 @@ The digits are the test set of the UCI collection "Optical Recognition of Handwr
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from demitasse.config import settings
-from demitasse.data.databases.lmdb import write_database
-from demitasse.errors import ConfigError
+from demitasse.examples.data import digits as read_digits
+from demitasse.examples.data import write_databases
 from demitasse.solvers import Solver
 
 __all__ = ["PROTOTXTS", "Result", "prepare", "run"]
@@ -50,34 +48,7 @@ def prepare(folder: Path) -> None:
             text = (HERE / name).read_text(encoding="utf-8")
             text = text.replace(PREFIX, (folder / "digits").as_posix())
             (folder / name).write_text(text, encoding="utf-8")
-    missing = [p for p in ("train", "test") if not (folder / f"{p}_lmdb").exists()]
-    if missing:
-        parts = _split(*_load())
-        for part in missing:
-            images, labels = parts[part]
-            write_database(folder / f"{part}_lmdb", zip(images, labels.tolist(), strict=True))
-
-
-def _load() -> tuple[np.ndarray, np.ndarray]:
-    """Return images, (N, 1, 16, 16) uint8, and labels, (N,)."""
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as error:
-        message = "this example needs scikit-learn: pip install 'demitasse[examples]'"
-        raise ConfigError(message) from error
-    images, labels = load_digits(return_X_y=True)
-    grey = np.minimum(images.reshape(-1, 1, 8, 8) * 16, 255).astype(np.uint8)
-    return grey.repeat(2, axis=2).repeat(2, axis=3), labels
-
-
-def _split(images: np.ndarray, labels: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return images and labels of both parts, shuffled, each digit in proportion."""
-    from sklearn.model_selection import train_test_split
-
-    train, test, train_labels, test_labels = train_test_split(
-        images, labels, test_size=TEST_SIZE, stratify=labels, random_state=0
-    )
-    return {"train": (train, train_labels), "test": (test, test_labels)}
+    write_databases(folder, read_digits(size=16, test=TEST_SIZE), ("train_lmdb", "test_lmdb"))
 
 
 def run(folder: Path, device: str | None = None) -> Result:

@@ -151,8 +151,8 @@ class Detector:
     def __call__(self, location: np.ndarray, score: np.ndarray, prior: np.ndarray) -> np.ndarray:
         """Return rows of image, class, score and box, by image and class, the best first.
 
-        An image without detections has no row; where no image has one, each has a row of its
-        number and -1.
+        An image without detections has no row; where no image has one, each has a row of its index
+        and -1.
 
         Shapes: location (N, P, L, 4), where L is 1 or the number of classes, score (N, P, classes),
         prior (2, P, 4): boxes and variances -> (K, 7).

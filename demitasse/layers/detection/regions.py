@@ -26,7 +26,7 @@ class Region:
 
     Attributes:
         item: Index of its image in the batch.
-        rows: First row and the one behind the last, for every row of bins; equal where empty.
+        rows: First row and the one after the last, for every row of bins; equal where empty.
         columns: The same for columns.
     """
 
@@ -48,7 +48,7 @@ def regions(
         size: Height and width of the map.
 
     Raises:
-        ShapeError: A region's image is not in the batch, or a corner is no number.
+        ShapeError: A region's image is not in the batch, or a corner is NaN.
     """
     kind = rois.dtype.type
     items = _items(rois, batch)

@@ -18,7 +18,7 @@ class Channels:
 
     Attributes:
         count: How many there are.
-        rest: How many axes are behind theirs.
+        rest: How many axes are after theirs.
     """
 
     count: int

@@ -24,7 +24,7 @@ class ClassAxis:
         axis: Its index.
         outer: Product of the axes before it.
         classes: Its size.
-        inner: Product of the axes behind it.
+        inner: Product of the axes after it.
     """
 
     axis: int
@@ -37,14 +37,14 @@ class ClassAxis:
         """Return the sizes for scores that ``labels`` belong to.
 
         Raises:
-            ShapeError: There is no such axis, or not one label for each place.
+            ShapeError: There is no such axis, or not one label for each position.
         """
         axis = scores.canonical_axis(axis)
         outer, inner = scores.count_to(axis), scores.count_from(axis + 1)
         if labels.count != outer * inner:
             message = (
                 f"the scores {scores.shape} with their classes on axis {axis} need "
-                f"{outer} x {inner} labels, one for each place, but the labels {labels.shape} "
+                f"{outer} x {inner} labels, one for each position, but the labels {labels.shape} "
                 f"are {labels.count}; did you mean another axis, or is this not a blob of labels?"
             )
             raise ShapeError(message)
@@ -67,7 +67,7 @@ class ClassAxis:
         return cls(1, n, classes, 1)
 
     @property
-    def places(self) -> int:
+    def positions(self) -> int:
         """How many labels there are."""
         return self.outer * self.inner
 
@@ -90,7 +90,7 @@ class ClassAxis:
         return (labels >= 0) & (labels < self.classes)
 
     def pick(self, layer: Layer, scores: Array, labels: Array) -> Array:
-        """Return the score of the labelled class at each place; of the nearest for a wrong label.
+        """Return the score of the labelled class at each position; of the nearest for other labels.
 
         Shapes: scores (outer, C, inner) in any shape, labels (outer, inner) -> (outer, inner).
         """
@@ -102,7 +102,7 @@ class ClassAxis:
         return xp.reshape(xp.take(flat, xp.reshape(index, (-1,)), axis=0), labels.shape)
 
     def matches(self, layer: Layer, labels: Array) -> Array:
-        """Return, for each class and place, whether it is the labelled one.
+        """Return, for each class and position, whether it is the labelled one.
 
         Shapes: labels (outer, inner) -> (outer, C, inner), bool.
         """
@@ -113,7 +113,7 @@ class ClassAxis:
         return xp.expand_dims(labels, axis=1) == numbers
 
     def _starts(self, layer: Layer) -> Array:
-        """Where, in the flattened scores, class 0 of each place is. Shape: (outer, inner)."""
+        """Where, in the flattened scores, class 0 of each position is. Shape: (outer, inner)."""
         xp, step = layer.xp, self.classes * self.inner
 
         def make() -> Array:

@@ -58,7 +58,7 @@ class Canvas:
     def columns(self, image: Array) -> Array:
         """Return what each tap sees at each output position.
 
-        Shapes: (N, C, *spatial) -> (N, C * taps, places).
+        Shapes: (N, C, *spatial) -> (N, C * taps, positions).
         """
         n, channels = image.shape[:2]
         rows = (n, channels * self.window.size, math.prod(self.out))
@@ -71,7 +71,7 @@ class Canvas:
     def image(self, columns: Array) -> Array:
         """Add columns up where their taps lie: the transpose of :meth:`columns`.
 
-        Shapes: (N, C * taps, places) -> (N, C, *spatial).
+        Shapes: (N, C * taps, positions) -> (N, C, *spatial).
         """
         xp, taps = self.layer.xp, self.window.size
         n, channels = columns.shape[0], columns.shape[1] // taps

@@ -1,4 +1,4 @@
-"""The least that values are raised to before something is divided by them, or a logarithm taken."""
+"""Lower bounds for divisors and for the arguments of logarithms."""
 
 from __future__ import annotations
 

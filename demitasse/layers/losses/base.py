@@ -5,11 +5,10 @@ Source: Caffe, ``src/caffe/layers/loss_layer.cpp``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import ClassVar
+from collections.abc import Iterator, Sequence
 
 from demitasse.backends.arrays import Array
-from demitasse.errors import NetError, ShapeError
+from demitasse.errors import ShapeError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.losses.targets import Targets
 
@@ -19,13 +18,12 @@ __all__ = ["LossLayer"]
 class LossLayer(Layer):
     """Compares a prediction with a target and gives one number.
 
-    A loss says what it loses, how that slopes, and which targets count; sums, quotients and
-    refusals are here.
+    A loss says what it loses, how that slopes, and which targets count; sums and quotients are
+    here.
 
     Shapes: bottoms (N, ...), (N, ...) -> top ().
 
     Raises:
-        NetError: ``propagate_down`` asks for a gradient that there is not.
         ShapeError: Prediction and target differ in batch size.
     """
 
@@ -33,14 +31,12 @@ class LossLayer(Layer):
     tops = Exactly(1)
     auto_tops = True
 
-    differentiable: ClassVar[tuple[int, ...]] = (0,)
-    """The bottoms that have a gradient, in order."""
+    differentiable: Sequence[int] = (0,)
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         if not self.param.loss_weight:  # a loss counts unless told otherwise
             self.param.loss_weight.append(1.0)
             self.param.loss_weight.extend([0.0] * (len(top) - 1))
-        self.refuse_gradients(bottom, self.param.propagate_down)
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         for blob in bottom[:2]:
@@ -53,15 +49,11 @@ class LossLayer(Layer):
             raise ShapeError(message)
         top[0].reshape(())
 
-    def allow_force_backward(self, bottom_index: int) -> bool:
-        return bottom_index in self.differentiable
-
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         losses, targets = self.losses(bottom), self.targets(bottom)
         top[0].write(self.xp.sum(targets.counted(self.xp, losses)) / targets.divisor)
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        self.refuse_gradients(bottom, propagate_down)
         if not any(propagate_down):
             return
         targets = self.targets(bottom)
@@ -92,19 +84,3 @@ class LossLayer(Layer):
     def targets(self, bottom: Blobs) -> Targets:
         """Return which targets count and what the losses are divided by: all, and the batch."""
         return Targets(None, bottom[0].shape[0])
-
-    # -- refusals ------------------------------------------------------------------------------
-
-    def refuse_gradients(self, bottom: Blobs, wanted: Flags) -> None:
-        """Refuse gradients of labels, weights and the like.
-
-        Raises:
-            NetError: One is wanted; names the bottom.
-        """
-        for index, blob in enumerate(bottom):
-            if index not in self.differentiable and index < len(wanted) and wanted[index]:
-                message = (
-                    f"{self.type} has no gradient for bottom {index}, {blob.name!r}; "
-                    "its propagate_down must be false"
-                )
-                raise NetError(message)

@@ -24,7 +24,7 @@ class ContrastiveLoss(LossLayer):
 
     ``legacy_version`` penalises max(margin - d^2, 0) instead, as Caffe once did.
 
-    Shapes: features (N, C), (N, C), similarity (N,), all perhaps with axes of 1 behind; a pair is
+    Shapes: features (N, C), (N, C), similarity (N,), all perhaps with further axes of 1; a pair is
     similar where the whole part of its third value is not 0 -> loss ().
 
     Raises:

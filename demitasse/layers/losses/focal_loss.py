@@ -1,4 +1,4 @@
-"""FocalLoss: cross entropy times a (1 - p)^gamma, so that what is easy counts little.
+"""FocalLoss: cross entropy times a (1 - p)^gamma, which down-weights easy examples.
 
 p is the probability of what is true: of the labelled class after a softmax, or, for each score on
 its own, of its target after a sigmoid.
@@ -31,16 +31,16 @@ class FocalLoss(LossLayer):
 
     With one target per score, each is a yes or no of its own (target 1 or not), as in
     caffe-windows: a is ``alpha`` for yes and 1 - alpha for no, and the sum is divided by the batch
-    size unless ``loss_param`` says otherwise. With one label per place it is a softmax loss, a is
-    ``alpha``, and the default is VALID. A label that is no class makes the loss NaN. Not compared
-    with the originals.
+    size unless ``loss_param`` says otherwise. With one label per position it is a softmax loss, a
+    is ``alpha``, and the default is VALID. A label that is no class makes the loss NaN. Not
+    compared with the originals.
 
     Shapes: scores (*outer, C, *inner), targets of the same count, or labels outer x inner of any
     shape -> loss (). C is at ``softmax_param.axis``.
 
     Raises:
         ConfigError: ``gamma`` is below 0, or ``loss_param`` weighs classes or smooths labels.
-        ShapeError: There is neither one target per score nor one label per place.
+        ShapeError: There is neither one target per score nor one label per position.
     """
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:

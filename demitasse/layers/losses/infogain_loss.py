@@ -37,7 +37,7 @@ class InfogainLoss(LossLayer):
     Raises:
         ConfigError: There is neither a third bottom nor ``source``, or ``loss_param`` has the
             deprecated ``normalize``, weighs classes or smooths labels.
-        ShapeError: There is not one label for each place, or the matrix is not C x C.
+        ShapeError: There is not one label for each position, or the matrix is not C x C.
     """
 
     bottoms = Between(2, 3)

@@ -37,7 +37,6 @@ class MultinomialLogisticLoss(LossLayer):
         return xp.where(self.axis.known(labels), loss, float("nan"))
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        self.refuse_gradients(bottom, propagate_down)
         if propagate_down[0]:
             xp, labels = self.xp, self.axis.labels(self, bottom[1])
             # quotients in Caffe's order; slopes times a scale would round otherwise

@@ -23,7 +23,8 @@ __all__ = ["SmoothL1Loss"]
 class SmoothL1Loss(LossLayer):
     """Robust distance of two batches, with a gradient for both; s is ``sigma``.
 
-    A third bottom multiplies the differences, a fourth one the losses. Not compared with the
+    A third bottom multiplies the differences, a fourth one the losses; they get no gradient, even
+    where ``propagate_down`` asks for it, as in the originals. Not compared with the
     originals, which run on GPUs only; the gradient is exact for any weights, where that of SSD,
     which has three bottoms, is so for weights of 0 and 1.
 
@@ -36,6 +37,7 @@ class SmoothL1Loss(LossLayer):
 
     bottoms = Between(2, 4)
     differentiable = (0, 1)
+    refuses_gradients = False
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         super().setup(bottom, top)

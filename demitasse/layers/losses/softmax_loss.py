@@ -29,10 +29,10 @@ class SoftmaxWithLoss(LossLayer):
 
     A label that is neither a class nor ``ignore_label`` makes the loss NaN.
 
-    Beyond Caffe: a third bottom weighs the loss of each place; their sum over valid places is then
-    the normaliser VALID. ``class_weighting`` with ``weight_by_label_freqs`` weighs classes, without
-    changing the normaliser. ``label_smoothing`` e makes the target 1 - e + e / C for the labelled
-    class and e / C for others. These three are not compared with the originals.
+    Beyond Caffe: a third bottom weighs the loss of each position; their sum over valid positions is
+    then the normaliser VALID. ``class_weighting`` with ``weight_by_label_freqs`` weighs classes,
+    without changing the normaliser. ``label_smoothing`` e makes the target 1 - e + e / C for the
+    labelled class and e / C for others. These three are not compared with the originals.
 
     Shapes: scores (*outer, C, *inner), labels outer x inner of any shape[, weights of as many] ->
     loss (), and, with a second top, the probabilities, shaped like the scores. C is at
@@ -41,7 +41,8 @@ class SoftmaxWithLoss(LossLayer):
     Raises:
         ConfigError: ``label_smoothing`` is not in [0, 1), or one of ``class_weighting`` and
             ``weight_by_label_freqs`` is given alone.
-        ShapeError: There is not one label or weight for each place, or one class weight per class.
+        ShapeError: There is not one label or weight for each position, or one class weight per
+            class.
     """
 
     bottoms = Between(2, 3)
@@ -114,9 +115,9 @@ class SoftmaxWithLoss(LossLayer):
     # -- weights -------------------------------------------------------------------------------
 
     def _check_weights(self, bottom: Blobs) -> None:
-        if len(bottom) > 2 and bottom[2].count != self.axis.places:
+        if len(bottom) > 2 and bottom[2].count != self.axis.positions:
             message = (
-                f"the weights {bottom[2].shape} must be {self.axis.places}, "
+                f"the weights {bottom[2].shape} must be {self.axis.positions}, "
                 f"one for each label of {bottom[1].shape}"
             )
             raise ShapeError(message)
@@ -128,7 +129,7 @@ class SoftmaxWithLoss(LossLayer):
             raise ShapeError(message)
 
     def _weights(self, bottom: Blobs, labels: Array) -> Array | None:
-        """Return what each place's loss is multiplied by, if anything. Shape: (outer, inner)."""
+        """Return what each position's loss is multiplied by, if anything. Shape: (outer, inner)."""
         weights = self._sample_weights(bottom) if len(bottom) > 2 else None
         if not self.class_weights:
             return weights

@@ -19,7 +19,7 @@ __all__ = ["TripletLoss"]
 
 @register("TripletLoss")
 class TripletLoss(LossLayer):
-    """Want an anchor nearer to a positive than to a negative by ``margin``, in squared distance.
+    """Pull an anchor nearer to a positive than to a negative by ``margin``, in squared distance.
 
     Not compared with the original.
 

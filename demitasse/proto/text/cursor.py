@@ -1,6 +1,6 @@
 """A place in a run of tokens, and ways to get over a part that cannot be read."""
 
-from demitasse.proto.text.faults import Fault, short, shown
+from demitasse.proto.text.faults import Fault, FaultKind, short, shown
 from demitasse.proto.text.tokens import END, NAME, NUMBER, STRING, Places, Token, tokens
 
 __all__ = ["Cursor", "Skip"]
@@ -14,11 +14,12 @@ class Skip(Exception):  # noqa: N818 - it never leaves the parser
     Attributes:
         token: Where the fault is.
         message: What it is.
+        kind: What kind of fault it is.
     """
 
-    def __init__(self, token: Token, message: str) -> None:
+    def __init__(self, token: Token, message: str, kind: FaultKind = "syntax") -> None:
         super().__init__(message)
-        self.token, self.message = token, message
+        self.token, self.message, self.kind = token, message, kind
 
 
 class Cursor:
@@ -62,9 +63,9 @@ class Cursor:
         """The next token as a message names it."""
         return shown(self.next.kind, self.next.text)
 
-    def fault(self, token: Token, message: str) -> Fault:
+    def fault(self, token: Token, message: str, kind: FaultKind = "syntax") -> Fault:
         """A fault at a token."""
-        return Fault(self.line(token), self._places.column(token.offset), message)
+        return Fault(self.line(token), self._places.column(token.offset), message, kind)
 
     # -- getting over what cannot be read ------------------------------------------------------
 

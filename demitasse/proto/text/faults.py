@@ -1,11 +1,14 @@
 """What is wrong with a text, where, and what was probably meant."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from demitasse.errors import PrototxtError
 
-__all__ = ["Fault", "error_of", "grouped", "short", "shown", "similar"]
+__all__ = ["Fault", "FaultKind", "error_of", "grouped", "short", "shown", "similar"]
+
+FaultKind = Literal["syntax", "unknown-field", "foreign-field"]
+"""A foreign field is one that only a fork of Caffe knows."""
 
 MOST = 20  # different faults that one message lists
 
@@ -17,11 +20,13 @@ class Fault(NamedTuple):
         line: From 1.
         column: From 1.
         message: What is wrong and what would be right.
+        kind: What kind of fault it is.
     """
 
     line: int
     column: int
     message: str
+    kind: FaultKind = "syntax"
 
 
 def grouped(faults: list[Fault]) -> list[Fault]:
@@ -39,7 +44,7 @@ def error_of(faults: list[Fault], source: str | None) -> PrototxtError:
     first, *rest = grouped(faults)
     where = f"{source}:" if source else ""
     lines = [first.message]
-    lines += [f"{where}{line}:{column}: {message}" for line, column, message in rest[: MOST - 1]]
+    lines += [f"{where}{one.line}:{one.column}: {one.message}" for one in rest[: MOST - 1]]
     if len(rest) >= MOST:
         lines.append(f"... and {len(rest) - MOST + 1} more")
     return PrototxtError("\n".join(lines), source, first.line, first.column)

@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from demitasse.proto.text import dialects
 from demitasse.proto.text.cursor import Cursor, Skip
-from demitasse.proto.text.faults import Fault, short, shown, similar
+from demitasse.proto.text.faults import Fault, FaultKind, short, shown, similar
 from demitasse.proto.text.hints import placed_elsewhere, wrong_kind
 from demitasse.proto.text.schema import BYTES, MESSAGE, STRING, Field, Schema, schema
 from demitasse.proto.text.tokens import END, NAME, NUMBER, Token
@@ -62,7 +62,7 @@ class Parser:
             try:
                 self._field(message, shape, first)
             except Skip as skip:
-                self._fault(skip.token, skip.message)
+                self._fault(skip.token, skip.message, skip.kind)
                 if cursor.recover() and opened:
                     break
         self._check_required(message, shape, opened)
@@ -184,7 +184,8 @@ class Parser:
         message += similar(token.text, field.values)
         if field.name == "type" and (fork := dialects.fork_of_v1_type(token.text)):
             message = f"type {token.text} is not known to Caffe, but to {fork}"
-        elif len(field.values) <= 8:
+            raise Skip(token, message, "foreign-field")
+        if len(field.values) <= 8:
             message += f" ({', '.join(field.values)})"
         raise Skip(token, message)
 
@@ -194,23 +195,25 @@ class Parser:
         value = self.cursor.skip_value(name)
         entry = dialects.lookup(shape.name, name.text)
         if entry and (done := entry.apply(message, value)):
-            self._warn(name, f"{name.text} is not known to Caffe, but to {entry.forks}: {done}")
+            done = f"{name.text} is not known to Caffe, but to {entry.forks}: {done}"
+            self._warn(name, done, "foreign-field")
             return
         text = f"{shape.name} has no field {short(name.text)!r}"
+        kind: FaultKind = "foreign-field" if entry else "unknown-field"
         if entry:
             text = f"{name.text} is not known to Caffe, but to {entry.forks}"
         else:
             text += placed_elsewhere(name.text, shape) or similar(name.text, shape.fields)
         if self.lenient:
-            self._warn(name, f"{text}; it was left out")
+            self._warn(name, f"{text}; it was left out", kind)
         else:
-            self._fault(name, text)
+            self._fault(name, text, kind)
 
-    def _fault(self, token: Token, message: str) -> None:
-        self.faults.append(self.cursor.fault(token, message))
+    def _fault(self, token: Token, message: str, kind: FaultKind = "syntax") -> None:
+        self.faults.append(self.cursor.fault(token, message, kind))
 
-    def _warn(self, token: Token, message: str) -> None:
-        self.warnings.append(self.cursor.fault(token, message))
+    def _warn(self, token: Token, message: str, kind: FaultKind) -> None:
+        self.warnings.append(self.cursor.fault(token, message, kind))
 
 
 def _twice(name: str, line: int) -> str:

@@ -15,7 +15,7 @@ from demitasse.net import Net
 __all__ = ["FILES", "Halves", "Tried"]
 
 RNG = np.random.default_rng(11)
-PICTURES = RNG.integers(0, 256, (3, 8, 9, 3), dtype=np.uint8)
+IMAGES = RNG.integers(0, 256, (3, 8, 9, 3), dtype=np.uint8)
 ROWS = RNG.normal(size=(4, 3, 2, 2)).astype(np.float32)
 LABELS = np.arange(4, dtype=np.float32)
 
@@ -61,14 +61,14 @@ class Tried:
 def _database() -> None:
     from demitasse.data.databases.lmdb import write_database
 
-    pictures = ((np.moveaxis(p, 2, 0).copy(), i) for i, p in enumerate(PICTURES))
-    write_database(Path("records"), pictures)
+    images = ((np.moveaxis(p, 2, 0).copy(), i) for i, p in enumerate(IMAGES))
+    write_database(Path("records"), images)
 
 
-def _pictures() -> None:
+def _images() -> None:
     from PIL import Image
 
-    for i, pixels in enumerate(PICTURES):
+    for i, pixels in enumerate(IMAGES):
         Image.fromarray(pixels).save(f"p{i}.png")
         Image.fromarray(pixels[..., 0]).save(f"l{i}.png")
     Path("list.txt").write_text("".join(f"p{i}.png {i}\n" for i in range(3)))
@@ -101,7 +101,7 @@ FILES = {
     ),
     "ImageData": Tried(
         _layer("ImageData", 'image_data_param { source: "list.txt" batch_size: 2 }'),
-        _pictures,
+        _images,
         ("PIL",),
     ),
     "ImageSegData": Tried(
@@ -109,7 +109,7 @@ FILES = {
             "ImageSegData",
             'image_data_param { source: "pairs.txt" batch_size: 2 label_type: PIXEL }',
         ),
-        _pictures,
+        _images,
         ("PIL",),
     ),
     "WindowData": Tried(
@@ -118,7 +118,7 @@ FILES = {
             "transform_param { crop_size: 4 } "
             'window_data_param { source: "windows.txt" batch_size: 4 fg_fraction: 0.5 }',
         ),
-        _pictures,
+        _images,
         ("PIL",),
     ),
     "HDF5Data": Tried(

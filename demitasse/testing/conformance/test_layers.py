@@ -5,7 +5,7 @@ import pytest
 
 from demitasse.device import Device
 from demitasse.layers.catalog import CATALOG
-from demitasse.layers.reference import REFERENCE, first_name
+from demitasse.layers.facts import facts_of
 from demitasse.proto import LayerParameter, NetParameter, parse_text
 from demitasse.testing import make_layer
 from demitasse.testing.conformance.files import FILES
@@ -40,7 +40,7 @@ def test_layer_that_knows_the_host(name, device, dtype, tmp_path, monkeypatch):
 def net_of(case: LayerCase) -> tuple[NetParameter, dict[str, np.ndarray]]:
     """Return a net of one layer with an input for each bottom, and the inputs."""
     param = NetParameter()
-    param.force_backward = REFERENCE[first_name(case.type)].gradient == "gradient"
+    param.force_backward = facts_of(case.type).gradient == "gradient"
     layer = parse_text(case.text, LayerParameter)
     layer.name = "layer"
     if not layer.bottom:

@@ -24,7 +24,7 @@ class CutFields(Struct):
     x: ImageFields
     """The images."""
     tiles: Word
-    """Address of the tiles, for each point one behind the other."""
+    """Address of the tiles, for each point one after the other."""
     tile_stride: Word
     """Elements from one tile to the next."""
     point_stride: Word

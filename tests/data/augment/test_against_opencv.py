@@ -1,4 +1,4 @@
-"""The picture operations compared with OpenCV's, where it is installed."""
+"""The image operations compared with OpenCV's, where it is installed."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ cv2 = pytest.importorskip("cv2", reason="OpenCV is not installed")
 INTER = {"LINEAR": 1, "AREA": 3, "NEAREST": 0, "CUBIC": 2, "LANCZOS4": 4}
 
 
-def picture(height=61, width=83):
+def random_image(height=61, width=83):
     rng = np.random.default_rng(0)
     noise = rng.normal(100, 40, (3, height, width)) + np.linspace(0, 100, width)
     return np.clip(noise, 0, 255).astype(np.uint8)
@@ -40,7 +40,7 @@ def ours(image):
 )
 def test_resizing(mode, sizes):
     H, W, h, w = sizes
-    image = picture(H, W)
+    image = random_image(H, W)
 
     result = interpolate(image, h, w, mode)
 
@@ -58,7 +58,7 @@ def test_resizing(mode, sizes):
     ],
 )
 def test_colours(convert, code):
-    image = picture()
+    image = random_image()
 
     want = ours(cv2.cvtColor(opencv(image), getattr(cv2, code)))
 
@@ -66,7 +66,7 @@ def test_colours(convert, code):
 
 
 def test_gray_and_lab():
-    image = picture()
+    image = random_image()
 
     gray = cv2.cvtColor(opencv(image), cv2.COLOR_BGR2GRAY)
     np.testing.assert_allclose(bgr_to_gray(image).astype(int), gray.astype(int), atol=1)
@@ -77,7 +77,7 @@ def test_gray_and_lab():
 
 @pytest.mark.parametrize("size", [(64, 64), (61, 83), (64, 83), (9, 9)])
 def test_histograms(size):
-    plane = picture(*size)[0]
+    plane = random_image(*size)[0]
 
     np.testing.assert_array_equal(equalize(plane), cv2.equalizeHist(plane))
     want = cv2.createCLAHE(4.0).apply(plane)
@@ -85,7 +85,7 @@ def test_histograms(size):
 
 
 def test_blur_and_erosion():
-    image = picture()
+    image = random_image()
 
     want = ours(cv2.GaussianBlur(opencv(image), (7, 7), 1.5))
     np.testing.assert_allclose(blur(image).astype(int), want.astype(int), atol=1)

@@ -21,7 +21,7 @@ def param(text):
     return text_format.Parse(text, TransformationParameter())
 
 
-def picture(height=12, width=16, channels=3, seed=0):
+def random_image(height=12, width=16, channels=3, seed=0):
     return np.random.default_rng(seed).integers(0, 256, (channels, height, width), np.uint8)
 
 
@@ -50,10 +50,10 @@ def augment(text, image, **shares):
         ("FIT_SMALL_SIZE", (10, 10), (9, 9)),
     ],
 )
-def test_a_picture_is_resized_as_the_mode_says(mode, size, becomes):
+def test_an_image_is_resized_as_the_mode_says(mode, size, becomes):
     text = f"resize_param {{ height: 9 width: 9 resize_mode: {mode} }}"
 
-    assert augment(text, picture(*size)).shape == (3, *becomes)
+    assert augment(text, random_image(*size)).shape == (3, *becomes)
 
 
 @pytest.mark.parametrize(
@@ -76,8 +76,8 @@ def test_what_is_lacking_is_filled_with_a_colour(pad, column):
 
 
 @pytest.mark.parametrize(("mode", "numpys"), [("MIRRORED", "reflect"), ("REPEAT_NEAREST", "edge")])
-def test_what_is_lacking_is_filled_from_the_picture(mode, numpys):
-    image = picture(8, 4)
+def test_what_is_lacking_is_filled_from_the_image(mode, numpys):
+    image = random_image(8, 4)
     text = (
         "resize_param { height: 8 width: 9 resize_mode: FIT_LARGE_SIZE_AND_PAD "
         f"pad_mode: {mode} }}"
@@ -90,7 +90,7 @@ def test_what_is_lacking_is_filled_from_the_picture(mode, numpys):
 
 def test_one_of_several_interpolations_is_drawn():
     text = "resize_param { height: 5 width: 5 interp_mode: NEAREST interp_mode: AREA }"
-    image = picture()
+    image = random_image()
 
     first, last = augment(text, image), augment(text, image, interpolation=0.9)
 
@@ -101,19 +101,19 @@ def test_one_of_several_interpolations_is_drawn():
 def test_resizing_may_be_left_to_chance():
     text = "crop_size: 5 resize_param { height: 5 width: 5 prob: 0.25 }"
 
-    assert augment(text, picture(), resize=0.2).shape == (3, 5, 5)
-    assert augment(text, picture(), resize=0.3).shape == (3, 12, 16)
+    assert augment(text, random_image(), resize=0.2).shape == (3, 5, 5)
+    assert augment(text, random_image(), resize=0.3).shape == (3, 12, 16)
 
 
 # -- expand_param --------------------------------------------------------------------------------
 
 
-def test_a_picture_lies_somewhere_on_a_larger_canvas():
+def test_an_image_lies_somewhere_on_a_larger_canvas():
     text = (
         "crop_size: 5 mean_value: 104 mean_value: 117 mean_value: 123 "
         "expand_param { prob: 0.5 max_expand_ratio: 4 }"
     )
-    image = picture(6, 8)
+    image = random_image(6, 8)
 
     canvas = augment(text, image, expand=0.4, expand_ratio=0.34, expand_top=0.5, expand_left=0.99)
 
@@ -128,7 +128,7 @@ def test_a_picture_lies_somewhere_on_a_larger_canvas():
 
 def test_brightness_is_added():
     text = "distort_param { brightness_prob: 0.5 brightness_delta: 32 }"
-    image = picture()
+    image = random_image()
 
     brighter = augment(text, image, brightness=0.4, brightness_delta=1 - 2**-20)
 
@@ -138,7 +138,7 @@ def test_brightness_is_added():
 
 def test_contrast_is_multiplied():
     text = "distort_param { contrast_prob: 1 contrast_lower: 0.5 contrast_upper: 1.5 }"
-    image = picture()
+    image = random_image()
 
     np.testing.assert_array_equal(augment(text, image), np.rint(image * np.float32(0.5)))
     assert augment(text, image, contrast_factor=0.5) is image
@@ -149,7 +149,7 @@ def test_contrast_comes_before_or_after_the_colours():
         "distort_param { contrast_prob: 1 contrast_lower: 3 contrast_upper: 3 "
         "saturation_prob: 1 saturation_lower: 0.5 saturation_upper: 0.5 }"
     )
-    image = picture()
+    image = random_image()
 
     last, first = augment(text, image), augment(text, image, order=0.6)
 
@@ -171,7 +171,7 @@ def test_saturation_and_hue_change_alone():
 
 
 def test_channels_are_shuffled():
-    image = picture()
+    image = random_image()
     text = "distort_param { random_order_prob: 1 }"
 
     orders = {tuple(augment(text, image, channels_order=(k + 0.5) / 6)[:, 0, 0]) for k in range(6)}
@@ -191,7 +191,7 @@ def test_channels_are_shuffled():
     ],
 )
 def test_levels_are_changed(text, expected):
-    image = picture()
+    image = random_image()
 
     np.testing.assert_array_equal(augment(f"noise_param {{ {text} }}", image), expected(image))
 
@@ -200,7 +200,7 @@ def test_levels_are_changed(text, expected):
     "text", ["hist_eq", "decolorize", "gauss_blur", "erode", "clahe", "convert_to_hsv"]
 )
 def test_every_kind_of_noise_keeps_size_and_type(text):
-    image = picture()
+    image = random_image()
 
     noisy = augment(f"noise_param {{ {text}: true }}", image)
 
@@ -209,13 +209,13 @@ def test_every_kind_of_noise_keeps_size_and_type(text):
 
 
 def test_without_colour_all_channels_are_the_same():
-    gray = augment("noise_param { decolorize: true }", picture())
+    gray = augment("noise_param { decolorize: true }", random_image())
 
     assert (gray == gray[:1]).all()
 
 
 def test_lab_is_made_of_numbers():
-    lab = augment("noise_param { convert_to_lab: true }", picture())
+    lab = augment("noise_param { convert_to_lab: true }", random_image())
 
     assert lab.dtype == np.float32
     assert lab[0].min() >= 0
@@ -237,14 +237,14 @@ def test_salt_and_pepper_lie_on_some_pixels(values):
 
 
 def test_noise_happens_always_unless_there_is_a_chance():
-    image = picture()
+    image = random_image()
 
     assert (augment("noise_param { inverse: true }", image, noise=0.99) != image).all()
     assert augment("noise_param { inverse: true prob: 0.5 }", image, noise=0.5) is image
 
 
-def test_gray_pictures_can_be_made_worse_too():
-    image = picture(channels=1)
+def test_gray_images_can_be_made_worse_too():
+    image = random_image(channels=1)
     text = "noise_param { hist_eq: true clahe: true gauss_blur: true jpeg: 40 decolorize: true }"
 
     assert augment(text, image).shape == image.shape
@@ -271,7 +271,7 @@ def transformer(text=ALL, phase="TRAIN", seed=3, name="data"):
 
 
 def test_what_happens_to_a_record_depends_on_its_number_alone():
-    images = [picture(20 + k, 30 - k, seed=k) for k in range(8)]
+    images = [random_image(20 + k, 30 - k, seed=k) for k in range(8)]
 
     whole = transformer().transform(images, first=0)
     parts = [transformer().transform(images[k::2], first=k, step=2) for k in range(2)]
@@ -285,7 +285,7 @@ def test_what_happens_to_a_record_depends_on_its_number_alone():
 
 
 def test_records_left_out_change_nothing_for_the_others():
-    images = [picture(20, 30, seed=k) for k in range(6)]
+    images = [random_image(20, 30, seed=k) for k in range(6)]
     whole = transformer().transform(images, first=5)
 
     places = [0, 2, 5]
@@ -298,7 +298,7 @@ def test_records_left_out_change_nothing_for_the_others():
 
 
 def test_one_field_more_leaves_the_other_choices():
-    image = picture(20, 30)
+    image = random_image(20, 30)
     resize = "resize_param { height: 8 width: 8 interp_mode: LINEAR interp_mode: NEAREST }"
     noise = "noise_param { prob: 0.5 inverse: true }"
     for number in range(20):
@@ -311,7 +311,7 @@ def test_one_field_more_leaves_the_other_choices():
 @pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
 def test_both_phases_augment(phase):
     text = "noise_param { inverse: true } crop_size: 12"
-    image = picture(12, 12)
+    image = random_image(12, 12)
 
     out = transformer(text, phase).transform(image)
 
@@ -319,7 +319,7 @@ def test_both_phases_augment(phase):
 
 
 def test_the_crop_may_be_wider_than_high():
-    image = picture(12, 16)
+    image = random_image(12, 16)
 
     out = transformer("crop_h: 4 crop_w: 10", "TEST").transform(image)
 
@@ -327,7 +327,7 @@ def test_the_crop_may_be_wider_than_high():
 
 
 def test_messages_are_augmented_as_arrays_are():
-    images = [picture(seed=k) for k in range(3)]
+    images = [random_image(seed=k) for k in range(3)]
     text = "resize_param { height: 5 width: 6 }"
 
     out = transformer(text).transform([array_to_datum(image) for image in images])
@@ -349,7 +349,7 @@ def test_boxes_are_not_there(caplog):
     ("text", "message"),
     [
         ("resize_param { height: 5 }", "needs height and width above 0, they are 5 and 0"),
-        ("resize_param { height: 5 width: 5 prob: 0.5 }", "prob below 1 pictures have many sizes"),
+        ("resize_param { height: 5 width: 5 prob: 0.5 }", "prob below 1 images have many sizes"),
         ("mean_file: 'm' crop_size: 2 resize_param { height: 5 width: 5 prob: 0.5 }", "mean_file"),
         ("expand_param { max_expand_ratio: 4 }", "many sizes; add a resize_param"),
         ("expand_param { max_expand_ratio: 0.5 }", "is 0.5; it must be 1 or more"),
@@ -374,29 +374,29 @@ def test_half_a_crop_or_two_crops_are_refused(text):
 @pytest.mark.parametrize(
     ("text", "image", "message"),
     [
-        ("noise_param { inverse: true }", picture().astype(np.float32), "float32 in 3"),
-        ("noise_param { inverse: true }", picture(channels=4), "uint8 in 4"),
-        ("noise_param { convert_to_hsv: true }", picture(channels=1), "cannot be converted"),
-        ("distort_param { hue_prob: 1 }", picture(channels=1), "set force_color"),
+        ("noise_param { inverse: true }", random_image().astype(np.float32), "float32 in 3"),
+        ("noise_param { inverse: true }", random_image(channels=4), "uint8 in 4"),
+        ("noise_param { convert_to_hsv: true }", random_image(channels=1), "cannot be converted"),
+        ("distort_param { hue_prob: 1 }", random_image(channels=1), "set force_color"),
         (
             "resize_param { height: 5 width: 5 resize_mode: FIT_LARGE_SIZE_AND_PAD "
             "pad_value: 1 pad_value: 2 }",
-            picture(),
+            random_image(),
             "pad_value is given 2 times for 3 channels",
         ),
         (
             "resize_param { height: 2 width: 2 resize_mode: FIT_LARGE_SIZE_AND_PAD }",
-            picture(1, 40),
+            random_image(1, 40),
             "too narrow",
         ),
         (
             "noise_param { saltpepper: true saltpepper_param { value: 1 value: 2 } }",
-            picture(),
+            random_image(),
             "2 values for 3 channels",
         ),
     ],
 )
-def test_records_that_are_no_such_pictures_are_refused(text, image, message):
+def test_records_that_are_no_such_images_are_refused(text, image, message):
     with pytest.raises(ShapeError, match=message):
         augment(text, image)
 
@@ -404,7 +404,7 @@ def test_records_that_are_no_such_pictures_are_refused(text, image, message):
 def test_the_record_at_fault_is_named():
     with pytest.raises(RecordError, match="float32") as caught:
         transformer("noise_param { inverse: true }").transform(
-            [picture(), picture().astype(np.float32)]
+            [random_image(), random_image().astype(np.float32)]
         )
 
     assert caught.value.index == 1

@@ -1,4 +1,4 @@
-"""What holds of the picture operations whatever another library says."""
+"""What holds of the image operations whatever another library says."""
 
 import numpy as np
 import pytest
@@ -17,11 +17,11 @@ SIDES = st.integers(1, 12)
 
 
 @st.composite
-def pictures(draw, channels=3):
+def images(draw, channels=3):
     return draw(arrays(np.uint8, (channels, draw(SIDES), draw(SIDES))))
 
 
-@given(pictures())
+@given(images())
 def test_colours_come_back_within_rounding(image):
     hsv = bgr_to_hsv(image)
 
@@ -42,8 +42,8 @@ def test_colours_that_are_known():
     np.testing.assert_allclose(lab[1:], [[100, 0, 0], [50.03, 0, 0]], atol=0.02)
 
 
-@given(pictures(), SIDES, SIDES, st.sampled_from(MODES))
-def test_a_flat_picture_stays_flat_in_any_size(image, height, width, mode):
+@given(images(), SIDES, SIDES, st.sampled_from(MODES))
+def test_a_flat_image_stays_flat_in_any_size(image, height, width, mode):
     image[...] = image[:, :1, :1]
 
     resized = interpolate(image, height, width, mode)
@@ -52,7 +52,7 @@ def test_a_flat_picture_stays_flat_in_any_size(image, height, width, mode):
     assert (resized == image[:, :1, :1]).all()
 
 
-@given(pictures(), SIDES, SIDES)
+@given(images(), SIDES, SIDES)
 def test_area_keeps_the_mean_where_it_shrinks(image, height, width):
     h, w = min(height, image.shape[1]), min(width, image.shape[2])
 
@@ -61,7 +61,7 @@ def test_area_keeps_the_mean_where_it_shrinks(image, height, width):
     np.testing.assert_allclose(resized.mean((1, 2)), image.mean((1, 2)), atol=0.51)
 
 
-@given(pictures())
+@given(images())
 def test_nothing_gets_brighter_by_erosion(image):
     eroded = erode(image)
 
@@ -69,7 +69,7 @@ def test_nothing_gets_brighter_by_erosion(image):
     assert (eroded.min((1, 2)) == image.min((1, 2))).all()
 
 
-@given(pictures())
+@given(images())
 def test_a_blur_stays_between_the_extremes(image):
     blurred = blur(image)
 
@@ -77,7 +77,7 @@ def test_a_blur_stays_between_the_extremes(image):
     assert (blurred.min((1, 2)) >= image.min((1, 2))).all()
 
 
-@given(pictures(channels=1))
+@given(images(channels=1))
 def test_equalizing_keeps_the_order_of_levels(image):
     plane = image[0]
 
@@ -91,7 +91,7 @@ def test_equalizing_keeps_the_order_of_levels(image):
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_a_jpeg_of_a_picture_is_nearly_that_picture(channels):
+def test_a_jpeg_of_an_image_is_nearly_that_image(channels):
     image = np.broadcast_to(np.linspace(0, 200, 32), (channels, 32, 32)).astype(np.uint8)
 
     good, bad = recompress(image, 95), recompress(image, 1)

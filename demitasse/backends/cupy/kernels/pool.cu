@@ -55,7 +55,7 @@ KERNEL max_pool_gradient(const int* __restrict__ winners, const Real* __restrict
   }
 }
 
-// How many elements a window counts along one axis: padding counts, up to one pad behind the end.
+// How many elements a window counts along one axis: padding counts, up to one pad after the end.
 __device__ inline Index counted(Index start, Index kernel, Index size, Index pad) {
   const Index end = start + kernel < size + pad ? start + kernel : size + pad;
   return end - start;

@@ -59,7 +59,7 @@ class Engine(ABC):
             family: The source file, without its ending.
             name: The kernel in it.
             dtype: What it computes in, "float32" or "float64".
-            count: Number of elements, its first argument behind the arrays.
+            count: Number of elements, its first argument after the arrays.
             numbers: Its other arguments: int becomes an index, float a value of ``dtype``.
             reach: Size of the largest array, where that is more than ``count``.
         """
@@ -84,7 +84,7 @@ class Engine(ABC):
             dtype: What it computes in, "float32" or "float64".
             count: Number of rows.
             length: Number of elements a block shares among its threads.
-            numbers: All arguments behind the arrays.
+            numbers: All arguments after the arrays.
             reach: Size of the largest array, where that is more than ``count * length``.
         """
         threads = 32

@@ -16,7 +16,7 @@ __all__ = ["Flights"]
 
 
 class Flights:
-    """Arrays kept alive until the copies out of them are done."""
+    """Host arrays kept alive until queued copies from them are done."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

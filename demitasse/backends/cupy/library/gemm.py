@@ -27,7 +27,7 @@ class ColumnMajor:
 
 @dataclass(frozen=True)
 class Product:
-    """out = a b, or out += a b; several at once, each ``step`` elements behind the one before.
+    """out = a b, or out += a b; several at once, each ``step`` elements after the one before.
 
     Shapes: a (m, k), or (k, m) with ``transpose_a``; b (k, n), or (n, k) with ``transpose_b``;
     out (m, n); a leading axis of ``batch`` in front of each, where a step of 0 repeats an operand.

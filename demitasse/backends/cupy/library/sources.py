@@ -19,7 +19,7 @@ REAL = {"float32": "float", "float64": "double"}
 
 @cache
 def source(family: str) -> str:
-    """Return the text of one family of kernels, behind the text that all families share."""
+    """Return the text of one family of kernels, after the text that all families share."""
     folder = files("demitasse.backends.cupy") / "kernels"
     common = (folder / "common.cuh").read_text(encoding="utf-8")
     return common + (folder / f"{family}.cu").read_text(encoding="utf-8")

@@ -26,7 +26,7 @@ class _PoolStep(GpuStep[ops.Pool]):
             message = f"{axes} spatial axes; kernels pool over height and width"
             raise Declined(message)
         self.small, self.large = math.prod(op.top), math.prod(op.bottom)
-        # what every kernel takes behind the number of elements
+        # what every kernel takes after the number of elements
         self.numbers = (*op.bottom[2:], *op.kernel, *op.stride, *op.pad, *op.top[2:])
 
 

@@ -26,7 +26,7 @@ def softmax_kernel(
 
 
 def sizes(op: ops.Softmax | ops.SoftmaxLoss) -> tuple[int, int, int]:
-    """Return the number of elements before, on and behind the axis."""
+    """Return the number of elements before, on and after the axis."""
     axis = op.axis
     return math.prod(op.bottom[:axis]), op.bottom[axis], math.prod(op.bottom[axis + 1 :])
 

@@ -1,4 +1,4 @@
-"""SoftmaxWithLoss: the kernel of the softmax, and one that adds up the loss on the GPU."""
+"""SoftmaxWithLoss: a kernel for the softmax, and one that sums the loss on the GPU."""
 
 from __future__ import annotations
 

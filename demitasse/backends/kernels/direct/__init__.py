@@ -12,6 +12,7 @@ import math
 from demitasse.backends import ops
 from demitasse.backends.kernels.direct.banding import Banding
 from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.step import Declined
 
 __all__ = ["banding_of"]
 
@@ -22,17 +23,30 @@ WIDEST = 16
 """Taps of a window's row at most, for the kernels write them out."""
 
 
-def banding_of(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> Banding | None:
-    """Return how a convolution of few channels is divided; None where it is another, or small.
+def banding_of(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> Banding:
+    """Return how a convolution of few channels is divided.
 
     Args:
         op: The convolution.
         x: Its input's shape, (N, C, H, W).
         y: Its output's shape.
         tuning: For what kernels are made, and whether these are taken.
+
+    Raises:
+        Declined: It has other channels or windows, or is too small to gain anything.
     """
+    if not tuning.width or tuning.direct == "never":
+        message = "direct convolution is off"
+        raise Declined(message)
     few = len(op.kernel) == 2 and op.group == 1 and x[1] < tuning.width <= y[1]
-    if not few or max(op.kernel) == 1 or op.kernel[1] > WIDEST or tuning.direct == "never":
-        return None
+    if not few or max(op.kernel) == 1 or op.kernel[1] > WIDEST:
+        message = (
+            f"direct convolution takes images of fewer than {tuning.width} channels to as many "
+            f"or more, in one group, windows up to {WIDEST} wide"
+        )
+        raise Declined(message)
     work = 2 * math.prod(y) * x[1] * math.prod(op.kernel)
-    return Banding(op, x, y, tuning) if tuning.direct == "always" or work >= FEWEST else None
+    if tuning.direct == "auto" and work < FEWEST:
+        message = f"{work:.1e} operations; direct convolution pays from {FEWEST:.0e} on"
+        raise Declined(message)
+    return Banding(op, x, y, tuning)

@@ -20,11 +20,11 @@ FLOAT_BYTES, LINE = 4, 16
 
 @dataclass(frozen=True)
 class Banding:
-    """A convolution of images with few channels, and perhaps the MAX pooling behind it.
+    """A convolution of images with few channels, and perhaps the MAX pooling after it.
 
-    A band is some rows of what comes out of one image. Threads divide the bands: each has its lane
-    of them. A thread copies the rows of the image that a band takes, with zeros around them, and
-    reads windows from there.
+    A band is some output rows of one image. Threads divide the bands: each has its lane of them. A
+    thread copies the rows of the image that a band takes, with zeros around them, and reads windows
+    from there.
 
     Attributes:
         op: The convolution, over two axes and in one group.
@@ -57,7 +57,7 @@ class Banding:
 
     @cached_property
     def rows(self) -> int:
-        """Rows that come out of an image."""
+        """Output rows of an image."""
         return self.pool.top[2] if self.pool else self.y[2]
 
     @property

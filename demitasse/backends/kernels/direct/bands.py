@@ -1,4 +1,4 @@
-"""What kernels of direct convolution have in common: bands of rows, which threads copy."""
+"""What kernels of direct convolution have in common: bands of rows, each copied by a thread."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class InputFields(Struct):
 
 
 class OutputFields(Struct):
-    """What comes out, or its gradient; channels lie side by side."""
+    """The output, or its gradient; channels are contiguous."""
 
     at: Word
     """Address of the first image."""
@@ -56,7 +56,7 @@ class OutputFields(Struct):
     column_stride: Word
     """Elements from one column to the next."""
     rows: Word
-    """Rows that come out of an image."""
+    """Output rows of an image."""
     columns: Word
     """Columns of the convolution's outputs."""
 
@@ -67,13 +67,13 @@ class BandFields(Struct):
     x: InputFields
     """The images."""
     y: OutputFields
-    """What comes out."""
+    """The output."""
     step_down: Word
     """Rows of the image from one window to that below."""
     step_right: Word
     """Columns of the image from one window to the next."""
     rows_per_band: Word
-    """Rows that come out of a band."""
+    """Output rows of a band."""
     bands_per_image: Word
     """Bands of an image."""
     bands: Word
@@ -108,10 +108,10 @@ class Band(NamedTuple):
 
     Attributes:
         copy: Address of the copied rows.
-        output: Address of the first of what comes out.
-        row: Its row among those that come out.
+        output: Address of the first output.
+        row: Its first output row.
         line: The convolution's row that it begins with.
-        rows: How many rows come out.
+        rows: How many output rows it has.
         filters: Address of the lane's filters.
         again: Whether the lane has had some before, 1 or 0.
     """
@@ -139,7 +139,7 @@ def each_band(
         k: The kernel.
         f: Its fields.
         ones: Whether a plane of ones follows those of the image.
-        line: Gives the convolution's row that a row that comes out begins with.
+        line: Gives the convolution's first row that an output row needs.
     """
     thread, threads = k.thread()
     with k.loop(f.lanes, thread, threads) as lane:
@@ -220,7 +220,7 @@ def band_values(
 
     Args:
         banding: The convolution.
-        y: What comes out.
+        y: The output.
         products: Addresses of the kernels by the vectors of a panel.
         tap_table: Bytes from a window's first tap to others.
         taps: Numbers of a window that are multiplied with filters.

@@ -89,7 +89,7 @@ def _multiply(
         k: The kernel.
         f: Its fields.
         band: The band.
-        lines: The first row, and the one behind the last.
+        lines: The first row, and the one after the last.
         target: Where the first output goes, and bytes to the next row and column.
     """
     bands, (begin, end), (output, row_bytes, column_bytes) = f.bands, lines, target
@@ -113,8 +113,8 @@ class DirectConvolution:
     """A convolution of few channels, with an offset and perhaps a rectifier and MAX pooling.
 
     Args:
-        banding: The convolution, and the pooling behind it.
-        y: What comes out.
+        banding: The convolution, and the pooling after it.
+        y: The output.
         relu: Whether a rectifier follows.
 
     Attributes:
@@ -122,7 +122,7 @@ class DirectConvolution:
         filters: The filters of each panel, tap after tap. Shape: (taps * pixel_stride,).
 
     Raises:
-        ValueError: The channels of what comes out do not lie side by side.
+        ValueError: The channels of the output are not contiguous.
     """
 
     def __init__(self, banding: Banding, y: Images, *, relu: bool = False) -> None:
@@ -177,7 +177,7 @@ class DirectConvolution:
 
         Args:
             source: The images, in C order.
-            target: What comes out, in the memory that ``y`` describes.
+            target: The output, in the memory that ``y`` describes.
             offsets: One for each filter; None for those of the last call, at first zeros.
             scratch: At least :attr:`scratch_size` elements.
         """

@@ -64,7 +64,7 @@ class DirectGradient:
         sums: What each lane has summed. Shape: (lanes, taps * pixel_stride).
 
     Raises:
-        ValueError: The gradient's channels do not lie side by side.
+        ValueError: The gradient's channels are not contiguous.
     """
 
     def __init__(self, banding: Banding, y: Images, *, bias: bool) -> None:

@@ -40,7 +40,7 @@ class PoolFields(Struct):
     left: Word
     """Columns that it reaches to the left of them."""
     columns: Word
-    """Columns that come out."""
+    """Output columns."""
     pixel_bytes: Word
     """Bytes of an output."""
     outputs_bytes: Word
@@ -48,7 +48,7 @@ class PoolFields(Struct):
     vectors: Word
     """Vectors of an output."""
     vector_table: Word
-    """Address of their table: bytes from where a pixel of what comes out begins."""
+    """Address of their table: bytes from where an output pixel begins."""
 
 
 def pool_values(banding: Banding, pool: ops.Pool, y: Images) -> Values:
@@ -82,7 +82,7 @@ def carry(
         high: Rows of a window.
 
     Returns:
-        The first row of the convolution that is computed, and that behind the last, both counted
+        The first row of the convolution that is computed, and that after the last, both counted
         from the band's first.
     """
     above = maximum(-band.line, 0)
@@ -115,7 +115,7 @@ def pooled(
         p: Its fields of pooling.
         band: The band.
         outputs: Address of the outputs.
-        end: The row behind the last one, counted from the band's first.
+        end: The row after the last one, counted from the band's first.
         shape: Rows and columns of a window.
     """
     high, wide = shape

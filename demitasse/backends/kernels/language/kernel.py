@@ -30,9 +30,8 @@ class Loop:
 
     Attributes:
         i: The counter.
-        vectors: Those that the loop carries from turn to turn: as this turn finds them, until the
-            body gives them the values that the next turn finds; behind the loop, as the last turn
-            left them.
+        vectors: Those that the loop carries: in the body their values at the start of the
+            iteration, until it assigns those of the next one; after the loop the last values.
         words: The same for integers.
     """
 
@@ -167,13 +166,13 @@ class Kernel:
         vectors: Sequence[Vector] = (),
         words: Sequence[Word] = (),
     ) -> Iterator[Loop]:
-        """Write a loop from ``start`` while the counter is below ``end``; perhaps no turn.
+        """Write a loop from ``start`` while the counter is below ``end``; perhaps no iteration.
 
         Args:
             end: What the counter stays below.
-            start: The counter of the first turn.
-            step: What is added to it after each turn.
-            vectors: Vectors that are carried from turn to turn, as the first turn finds them.
+            start: The counter of the first iteration.
+            step: What is added to it after each iteration.
+            vectors: The first values of vectors that are carried from iteration to iteration.
             words: Integers that are.
         """
         b, before = self._b, self._b.block
@@ -247,7 +246,7 @@ class Kernel:
     # -- the team ------------------------------------------------------------------------------
 
     def thread(self) -> tuple[Word, Word]:
-        """Return the number of this thread in its team, and how many there are."""
+        """Return the index of this thread in its team, and how many threads there are."""
         return self._asked("omp_get_thread_num"), self._asked("omp_get_num_threads")
 
     def _asked(self, name: str) -> Word:

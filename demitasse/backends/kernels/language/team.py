@@ -19,9 +19,9 @@ FUNCTIONS = ("omp_get_thread_num", "omp_get_num_threads", "GOMP_barrier")
 
 
 SPIN_COUNT = "10000"
-"""Turns that a thread waits awake for the others, some microseconds, before it sleeps. By itself
-the runtime waits for milliseconds, which it takes from threads that have work to do wherever other
-programs use the cores too."""
+"""How often a waiting thread polls, for some microseconds in all, before it sleeps. By default the
+runtime polls for milliseconds, which slows down threads that have work to do where other programs
+use the cores too."""
 
 WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 """Variables by which a user says how threads wait."""

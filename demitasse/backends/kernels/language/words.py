@@ -179,7 +179,7 @@ def fma(a: Vector, b: Vector, c: Vector) -> Vector:
 
 
 def raised(vector: Vector, floor: Vector) -> Vector:
-    """Return the vector with floats below those of ``floor`` raised to them; what is NaN stays."""
+    """Return the larger of the vector and ``floor``, element by element; NaN stays."""
     b = vector.builder
     return choose(Condition(b, b.fcmp_ordered(">", floor.llvm, vector.llvm)), floor, vector)
 

@@ -31,8 +31,8 @@ def matrix_products(width: int, *, packed: bool = False) -> dict[int, int]:
 
     Args:
         width: Floats of a vector.
-        packed: Whether the columns of ``a`` lie side by side, and the rows of ``b`` one behind the
-            other, whatever the arguments say.
+        packed: Whether the columns of ``a`` and the rows of ``b`` are contiguous, whatever the
+            arguments say.
     """
     kind = "packed" if packed else "product"
     return by_panel(kind, width, 10, partial(_write, packed=packed))

@@ -13,17 +13,19 @@ from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.winograd.costs import pays
 from demitasse.backends.kernels.winograd.matrices import FINITE, matrices
 from demitasse.backends.kernels.winograd.tiling import Tiling
+from demitasse.backends.step import Declined
 
 __all__ = ["pools_tiles", "tiling_of"]
 
+FILTERS = {(taps, taps) for taps in FINITE}
 POOLED = (2, 2)
 """Windows that can be pooled along: four outputs, side by side, of which a tile has 4 x 4."""
 
 
 def tiling_of(
     op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning, *, training: bool
-) -> Tiling | None:
-    """Return how a convolution is tiled, or None where the definition costs less.
+) -> Tiling:
+    """Return how a convolution is tiled.
 
     Args:
         op: The convolution.
@@ -31,13 +33,21 @@ def tiling_of(
         y: Its output's shape.
         tuning: For what kernels are made, and whether tiles are taken.
         training: Whether filters change between passes.
+
+    Raises:
+        Declined: It cannot be, or the definition costs less.
     """
-    if len(op.kernel) != 2 or not tuning.width or tuning.winograd == "never":
-        return None
+    if not tuning.width or tuning.winograd == "never":
+        message = "winograd is off"
+        raise Declined(message)
     taps = op.kernel[0]
-    plain = {*op.stride, *op.dilation} == {1} and op.kernel[1] == taps in FINITE
-    if not plain or max(op.pad) >= taps or min(x[1], y[1]) < tuning.width:
-        return None
+    plain = {*op.stride, *op.dilation} == {1} and op.kernel in FILTERS
+    if not plain or max(op.pad) >= taps:
+        message = "winograd takes filters of 3x3 and 5x5, stride and dilation 1, pads below that"
+        raise Declined(message)
+    if min(x[1], y[1]) < tuning.width:
+        message = f"{x[1]} and {y[1]} channels; winograd takes {tuning.width} or more"
+        raise Declined(message)
     tiling = Tiling(
         matrices=matrices(taps),
         images=x[0],
@@ -49,8 +59,10 @@ def tiling_of(
         output=(y[2], y[3]),
         tuning=tuning,
     )
-    taken = tuning.winograd == "always" or pays(tiling, training=training)
-    return tiling if taken else None
+    if tuning.winograd == "auto" and not pays(tiling, training=training):
+        message = "winograd would cost more than the definition in this shape"
+        raise Declined(message)
+    return tiling
 
 
 def pools_tiles(pool: ops.Pool) -> bool:

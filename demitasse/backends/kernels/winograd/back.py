@@ -1,4 +1,4 @@
-"""From sums at the points back to outputs, with what follows: offsets, a rectifier, pooling."""
+"""The inverse transform, from sums at the points to outputs, with bias, ReLU and pooling."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def back(module: object, matrices: Matrices, width: int, *, pool: bool) -> Kerne
         module: What it belongs to.
         matrices: Of the filter.
         width: Filters of a vector.
-        pool: Whether what comes out is the largest of each four outputs, of those that there are.
+        pool: Whether 2 x 2 MAX pooling follows, over those outputs that there are.
     """
     k = Kernel(module, "back", 10, width)
     points, point_bytes, target, row_bytes, column_bytes, rows, columns = k.arguments[:7]
@@ -73,10 +73,10 @@ def join(
         k: The kernel.
         f: Its fields of strips.
         products: Its fields of products, whose sums are taken back.
-        images: Its fields of what comes out; the height and width are those of the outputs.
+        images: Its fields of the output; height and width are those before pooling.
         block: The block.
         way: The kernel that :func:`back` returns.
-        steps: Outputs of a tile in a row; how many come out of them.
+        steps: Outputs of a tile in a row, before pooling and after it.
         sums: Address of the block's first tile at the first point.
         offsets: Address of one for each output channel.
         floor: Address of what outputs are raised to.

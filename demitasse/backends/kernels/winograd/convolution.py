@@ -40,7 +40,7 @@ class ConvolutionFields(Struct):
     x: ImageFields
     """The input."""
     y: ImageFields
-    """What comes out; height and width are those of the output before pooling."""
+    """The output; height and width are those before pooling."""
     floor: Word
     """Address of the number that outputs are raised to."""
     offsets: Word
@@ -89,7 +89,7 @@ class WinogradConvolution:
     Args:
         tiling: The convolution.
         x: Its input.
-        y: What comes out: the output, or the pooled output.
+        y: The output, pooled if there is pooling.
         relu: Whether a rectifier follows.
         pool: Whether MAX pooling of 2 x 2 outputs, side by side, follows.
 
@@ -97,7 +97,7 @@ class WinogradConvolution:
         scratch_size: Elements of scratch memory that a call takes.
 
     Raises:
-        ValueError: A vector's channels do not lie side by side.
+        ValueError: A vector's channels are not contiguous.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class WinogradConvolution:
 
         Args:
             source: The input, in the memory that ``x`` describes.
-            target: What comes out, in that of ``y``.
+            target: The output, in that of ``y``.
             filters: At the points, as :class:`Filters` makes them.
             offsets: One for each output channel; None for those of the last call, at first zeros.
             scratch: At least :attr:`scratch_size` elements.

@@ -19,7 +19,7 @@ __all__ = ["ImageFields", "Piece", "Points", "cut", "each_vector", "image_values
 
 
 class ImageFields(Struct):
-    """A stack of images whose channels lie side by side."""
+    """A stack of images whose channels are contiguous."""
 
     at: Word
     """Address of the first image."""
@@ -55,7 +55,7 @@ def image_values(
         pad: Zeros above and on the left of an image.
 
     Raises:
-        ValueError: A vector's channels do not lie side by side.
+        ValueError: A vector's channels are not contiguous.
     """
     table = np.array([(offset, first) for first, offset in images.vectors(width)], np.int64)
     return ImageFields.values(
@@ -73,7 +73,7 @@ def image_values(
 
 
 class Piece(NamedTuple):
-    """What of the images one tile is.
+    """How tiles cover the images.
 
     Attributes:
         rows: Rows of a tile.
@@ -123,7 +123,8 @@ def cut(
 ) -> None:
     """Write the transform of all tiles of a block's strips.
 
-    Vector by vector, a strip is copied to where its rows lie side by side, with zeros around.
+    Vector by vector, a strip is copied to a buffer with zero padding, where its rows are
+    contiguous.
 
     Args:
         k: The kernel.
@@ -131,7 +132,7 @@ def cut(
         images: Its fields of the images.
         block: The block.
         transform: Of one tile.
-        piece: What of the images a tile is.
+        piece: How tiles cover the images.
         target: Where the tiles go.
     """
     vector = k.vector_bytes

@@ -96,7 +96,7 @@ def _each_vector(k: Kernel, f: FilterFields) -> Iterator[_Vector]:
     with k.loop(f.groups) as group, k.loop(f.panels) as panel:
         vectors, first = k.load_words(f.panel_table + panel.i * (2 * INT), 2)
         values = group.i * f.group_stride + first * f.inputs
-        # a panel's rows lie one behind the other, and so do the taps of a filter's channels
+        # a panel's rows lie one after the other, and so do the taps of a filter's channels
         with k.loop(end, begin) as channel, k.loop(vectors) as vector:
             output = first + vector.i * k.width
             place = channel.i * vectors + vector.i

@@ -103,7 +103,7 @@ class WinogradGradient:
         sums_size: Elements of the lanes' sums that it takes.
 
     Raises:
-        ValueError: A vector's channels do not lie side by side.
+        ValueError: A vector's channels are not contiguous.
     """
 
     def __init__(self, tiling: Tiling, x: Images, y: Images) -> None:

@@ -44,10 +44,10 @@ class Block:
     """Strips that are worked on at a time, as the kernel finds them.
 
     Attributes:
-        first: Number of the first one.
+        first: Index of the first one.
         strips: How many there are.
         tiles: How many tiles.
-        lane: Number of the lane.
+        lane: Index of the lane.
         again: Whether the lane has had some before, 1 or 0.
         scratch: Address of this thread's scratch.
         copy: Address of this thread's copy of a strip.
@@ -81,9 +81,9 @@ class Strip(NamedTuple):
     """A row of tiles, as the kernel finds it.
 
     Attributes:
-        image: Number of the image.
+        image: Index of the image.
         row: Row of tiles in the image.
-        tile: Number of the strip's first tile in the block.
+        tile: Index of the strip's first tile in the block.
     """
 
     image: Word

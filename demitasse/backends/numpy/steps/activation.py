@@ -64,7 +64,7 @@ class GELUStep(HostStep[ops.Activation]):
 
 
 def _parts(x: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yield places among all elements and what is there. Shapes: any -> (PART,) or less."""
+    """Yield slices of the flattened array and their elements. Shapes: any -> (PART,) or less."""
     flat = x.reshape(-1)
     for start in range(0, flat.size, PART):
         part = slice(start, start + PART)

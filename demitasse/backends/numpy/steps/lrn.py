@@ -57,7 +57,7 @@ class LRNStep(HostStep[ops.LRN]):
             dxs[i] -= shared
 
     def _neighbours(self, values: np.ndarray, out: np.ndarray) -> None:
-        """Write each element's sum over its neighbourhood into ``out``; spoils ``values``."""
+        """Write each element's sum over its neighbourhood into ``out``; overwrites ``values``."""
         for axis in self.axes:
             if axis != self.axes[0]:
                 values[...] = out

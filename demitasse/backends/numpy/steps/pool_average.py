@@ -19,14 +19,14 @@ class AverageStep(PoolStep):
 
     def __init__(self, engine: Engine, op: ops.Pool, at: Operands) -> None:
         super().__init__(engine, op, at)
-        divisor = np.ones(self.places, op.dtype)
+        divisor = np.ones(self.positions, op.dtype)
         for axis, (n, k, s, p) in enumerate(
             zip(self.spatial, op.kernel, op.stride, op.pad, strict=True)
         ):
-            first = np.arange(self.places[axis]) * s - p
+            first = np.arange(self.positions[axis]) * s - p
             length = np.minimum(first + k, n + p) - first
-            divisor *= length.reshape(-1, *(1,) * (len(self.places) - axis - 1)).astype(op.dtype)
-        # an empty window is 0 / 0; said with a divisor that is no number, it raises no warning
+            divisor *= length.reshape(-1, *(1,) * (len(self.positions) - axis - 1)).astype(op.dtype)
+        # an empty window is 0 / 0; a divisor of NaN gives NaN without a warning
         divisor[divisor == 0] = math.nan
         self.divisor = divisor
 
@@ -47,7 +47,7 @@ class AverageStep(PoolStep):
 
     def _sum(self, canvas: np.ndarray, y: np.ndarray) -> None:
         """Write sums over windows into ``y``."""
-        values, last = canvas, len(self.places) - 1
+        values, last = canvas, len(self.positions) - 1
         for axis, taps in enumerate(self.op.kernel):
             target = y
             if axis != last:
@@ -59,7 +59,7 @@ class AverageStep(PoolStep):
 
     def _spread(self, share: np.ndarray, dx: np.ndarray) -> None:
         """Write into ``dx`` the sum of the shares of all windows that an element is in."""
-        for axis in reversed(range(len(self.places))):
+        for axis in reversed(range(len(self.positions))):
             wider = dx
             if axis or self.size != self.spatial:
                 wider = self.scratch(f"axis{axis}", (len(dx), *self.swept(axis - 1)))

@@ -1,4 +1,4 @@
-"""MAX pooling. The first of equal elements wins; what is not a number never does."""
+"""MAX pooling. The first of equal elements wins; NaN never does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class MaxStep(PoolStep):
     """Maximum over windows; for the gradient, the number of each winning tap is kept.
 
     Taps are counted from 1 in the order of their indices, and 0 says that nothing won. A later tap
-    wins only by being larger, so the winner is the largest number among those that ever led.
+    wins only if its element is larger, so the winner is the last tap that raised the maximum.
     """
 
     def __init__(self, engine: Engine, op: ops.Pool, at: Operands) -> None:
@@ -28,14 +28,14 @@ class MaxStep(PoolStep):
         self.tap_dtype = "uint8" if len(self.taps) < 1 << 8 else "uint16"
         self.kept = at.backward or op.tops > 1
         self.disjoint = all(k <= s for k, s in zip(op.kernel, op.stride, strict=True))
-        self.phases = None if self.disjoint else Phases(engine, op, self.spatial, self.places)
+        self.phases = None if self.disjoint else Phases(engine, op, self.spatial, self.positions)
         offsets = [_place(tap, self.spatial) for tap in self.taps]
         self.offset_of = np.array([0, *offsets], np.intp)
-        firsts = np.zeros(self.places, np.intp)
-        for axis, count in enumerate(self.places):
+        firsts = np.zeros(self.positions, np.intp)
+        for axis, count in enumerate(self.positions):
             first = np.arange(count) * op.stride[axis] - op.pad[axis]
             step = math.prod(self.spatial[axis + 1 :])
-            firsts += (first * step).reshape(-1, *(1,) * (len(self.places) - axis - 1))
+            firsts += (first * step).reshape(-1, *(1,) * (len(self.positions) - axis - 1))
         self.firsts = firsts
 
     def forward(self) -> None:
@@ -64,24 +64,26 @@ class MaxStep(PoolStep):
         dx.fill(0)
         every = winner.min() > 0
         plane = math.prod(self.spatial)
-        home = np.arange(self.block).reshape(-1, *(1,) * len(self.places)) * plane + self.firsts
+        home = np.arange(self.block).reshape(-1, *(1,) * len(self.positions)) * plane + self.firsts
         for block in self.blocks():
             numbers = winner[block]
-            places = self.scratch("places", numbers.shape, "intp")
-            np.take(self.offset_of, numbers, out=places, mode="clip")
-            places += home[: len(numbers)]
+            positions = self.scratch("positions", numbers.shape, "intp")
+            np.take(self.offset_of, numbers, out=positions, mode="clip")
+            positions += home[: len(numbers)]
             won = ... if every else numbers > 0
-            self._send(dx[block].reshape(-1), places[won].reshape(-1), dy[block][won].reshape(-1))
+            self._send(
+                dx[block].reshape(-1), positions[won].reshape(-1), dy[block][won].reshape(-1)
+            )
 
-    def _send(self, dx: np.ndarray, places: np.ndarray, dy: np.ndarray) -> None:
+    def _send(self, dx: np.ndarray, positions: np.ndarray, dy: np.ndarray) -> None:
         if self.disjoint:
-            dx[places] = dy
+            dx[positions] = dy
         else:
-            np.add.at(dx, places, dy)
+            np.add.at(dx, positions, dy)
 
     def _largest(self, canvas: np.ndarray, y: np.ndarray) -> None:
         """Write maxima into ``y``, one axis after the other."""
-        values, last = canvas, len(self.places) - 1
+        values, last = canvas, len(self.positions) - 1
         for axis, taps in enumerate(self.op.kernel):
             target = y
             if axis != last:
@@ -92,7 +94,7 @@ class MaxStep(PoolStep):
             values = target
 
     def _find(self, canvas: np.ndarray, y: np.ndarray, winner: np.ndarray) -> None:
-        """Write maxima and winners, one tap's elements after the other's."""
+        """Write maxima and winners, tap by tap."""
         seen = self.scratch("seen", y.shape)
         better = self.scratch("better", y.shape, "bool")
         number = self.scratch("number", y.shape, self.tap_dtype)
@@ -105,7 +107,7 @@ class MaxStep(PoolStep):
     def _find_in(
         self, phases: Phases, planes: np.ndarray, y: np.ndarray, winner: np.ndarray
     ) -> None:
-        """Write maxima and winners, found for every element of a phase as if it were a place."""
+        """Write maxima and winners of every element of a phase, as if each were an output."""
         rows = phases.lay(planes, ops.LOWEST)
         count = rows[0].size - phases.taps[-1][1]
         best = self.scratch("seen", (len(planes), *phases.size))
@@ -157,7 +159,7 @@ def _challenge(
     better: np.ndarray,
     room: np.ndarray,
 ) -> None:
-    """Let what tap ``number`` sees take the lead where it is larger."""
+    """Take the elements under tap ``number`` where they are larger than the maximum so far."""
     np.greater(seen, best, out=better)
     np.fmax(seen, best, out=best)
     np.multiply(better, winner.dtype.type(number), out=room)
@@ -165,5 +167,5 @@ def _challenge(
 
 
 def _place(index: tuple[int, ...], shape: tuple[int, ...]) -> int:
-    """Return the place of an element in an array in C order."""
+    """Return the index of an element in an array in C order."""
     return sum(i * math.prod(shape[axis + 1 :]) for axis, i in enumerate(index))

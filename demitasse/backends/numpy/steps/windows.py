@@ -74,7 +74,7 @@ class WindowStep(HostStep[O]):
         """Overwrite the bottom's gradient."""
 
     def _sum(self, top: Operand, out: np.ndarray) -> None:
-        """Write the bias's gradient into ``out``: the sum over images and places."""
+        """Write the bias's gradient into ``out``: the sum over images and positions."""
         dy = top.read_diff()
         per_plane = np.add.reduce(dy.reshape(self.g.n * out.size, -1), axis=1)
         np.add.reduce(per_plane.reshape(self.g.n, out.size), axis=0, out=out)

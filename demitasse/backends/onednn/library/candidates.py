@@ -1,4 +1,4 @@
-"""Layouts to try where a primitive does not say which it likes."""
+"""Layouts to try where a primitive does not say which is best."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Arg(IntEnum):
     DIFF_SCALE = 255
     DIFF_SHIFT = 256
     MULTIPLE_SRC = 1024
-    ADDED = 32768 | 2  # what the first thing behind a primitive reads
+    ADDED = 32768 | 2  # what the first thing after a primitive reads
 
 
 class Query(IntEnum):

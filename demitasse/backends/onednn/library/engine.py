@@ -45,7 +45,7 @@ class Engine(HostEngine):
         tuning: Of our own kernels, for the instruction set that the library uses; none below AVX2.
         stream: Where primitives run.
         handle: oneDNN's engine.
-        attributes: Of primitives without anything behind them.
+        attributes: Of primitives without anything after them.
     """
 
     def __init__(self, library: Any) -> None:
@@ -69,7 +69,7 @@ class Engine(HostEngine):
 
         Args:
             function: What is created, e.g. "convolution_forward".
-            arguments: Of that function of the library, behind the engine.
+            arguments: Of that function of the library, after the engine.
             general: Take a slow, general one too.
 
         Raises:

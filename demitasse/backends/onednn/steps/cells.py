@@ -1,4 +1,4 @@
-"""Cells of recurrent layers: what a time step computes beside its products.
+"""Cells of recurrent layers: what a time step computes besides matrix products.
 
 They work on arrays of one step, (N, ...), that lie in the cache when the products have been there.
 """

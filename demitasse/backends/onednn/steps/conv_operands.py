@@ -1,4 +1,4 @@
-"""What a convolution in kernels of our own reads and writes."""
+"""The operands of a convolution in kernels of our own."""
 
 from __future__ import annotations
 

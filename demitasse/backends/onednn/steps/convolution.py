@@ -52,7 +52,7 @@ class Folded:
 
 
 class ConvStep(WindowStep[ops.Conv]):
-    """One bottom, one top; each primitive in the layouts that it likes best."""
+    """One bottom, one top; each primitive in the layouts that are fastest for it."""
 
     def __init__(self, engine: Engine, op: ops.Conv, at: Operands) -> None:
         super().__init__(engine, op, at)
@@ -68,6 +68,7 @@ class ConvStep(WindowStep[ops.Conv]):
         self.hint, self.layouts = found, found.layouts(Query.SRC, Query.WEIGHTS, Query.DST)
         x, _, y = self.layouts
         self.kernels = self.kernels.within(x, y)
+        self.declined = self.kernels.why
         self.forward_calls = [self._ours(top) or self._call(found, top)]
 
     def _choose(self) -> Description:
@@ -123,7 +124,7 @@ class ConvStep(WindowStep[ops.Conv]):
         return layout.size > WASTE * math.prod(self.image)
 
     def with_activation(self, then: ops.Activation, target: Operand) -> Runnable:
-        """Return the convolution with an activation behind it, in the same layouts.
+        """Return the convolution with an activation after it, in the same layouts.
 
         Raises:
             Declined: Nothing does it.
@@ -152,14 +153,14 @@ class ConvStep(WindowStep[ops.Conv]):
             Declined: Nothing does it.
         """
         if self.kernels.tiling is not None and other is not None:
-            message = "a sum behind winograd, which gains more than running as one with the sum"
+            message = "a sum after winograd, which gains more than fusing the sum would"
             raise Declined(message)
         functions = [post_op(then)] if then else []
         ours = None if other is not None else self._ours(target, then, folded=folded, pool=pool)
         if ours is not None:
             return ours
         if pool is not None:
-            message = "pooling behind a convolution that our kernels do not run"
+            message = "pooling after a convolution that our kernels do not run"
             raise Declined(message)
         bias = self.engine.plain((self.maps[1],)) if folded else self.bias
         # not those of the layouts: one block of channels lies like channels last, with other code

@@ -19,10 +19,10 @@ __all__ = ["DropoutStep"]
 
 
 class DropoutStep(OnednnStep[ops.Dropout]):
-    """y = x * mask and dx = dy * mask; nothing, or a copy, where nothing is dropped.
+    """y = x * mask and dx = dy * mask; nothing, or a copy, where the mask would be 1.
 
-    The mask is made in C order, since the layer's random words are, and brought into the layout of
-    the data once a pass.
+    Where elements are dropped the mask is made in C order, since the layer's random words are, and
+    brought into the layout of the data once a pass. Else it is one number.
     """
 
     def __init__(self, engine: Engine, op: ops.Dropout, at: Operands) -> None:
@@ -33,14 +33,17 @@ class DropoutStep(OnednnStep[ops.Dropout]):
     def prepare(self) -> None:
         at = self.at
         self.layout = self.engine.expected(at.bottom[0].data_memory, self.shape)
-        if self.op.train:
+        if self.op.drops:
             self.mask = aligned(self.layout.size)
             self.kept = self.mask.nbytes
+        elif self.op.factor != 1:
+            self.mask = aligned(1)
+            self.mask[...] = self.op.factor
         if self._works:
             self.forward_calls = [self._call(at.bottom[0], at.top[0], diff=False)]
 
     def forward(self) -> None:
-        if self.mask is not None:
+        if self.op.drops and self.mask is not None:
             self._fill(self.mask)
         super().forward()
 
@@ -59,21 +62,22 @@ class DropoutStep(OnednnStep[ops.Dropout]):
         layout, mask = self.layout, self.mask
         # all arrays are in one layout, so the primitive may take them for rows of numbers
         row = self.engine.plain((layout.size,)).handle
+        second = row if mask is None else self.engine.plain(mask.shape).handle
         function = Algorithm.MAX if mask is None else Algorithm.MUL
-        found = self.engine.describe("binary", function, row, row, row, self.engine.attributes)
+        found = self.engine.describe("binary", function, row, second, row, self.engine.attributes)
         ports: list[Port] = [Reader(Arg.SRC, source, layout, diff=diff)]
-        if mask is None:  # the larger of a number and itself
+        if mask is None:  # max(x, x), which is a copy
             ports.append(Reader(Arg.SECOND_SRC, source, layout, diff=diff))
         ports.append(Writer(Arg.DST, target, layout, diff=diff))
         for port in ports:
             port.descriptor = row
-        fixed = [] if mask is None else [(int(Arg.SECOND_SRC), row, mask)]
+        fixed = [] if mask is None else [(int(Arg.SECOND_SRC), second, mask)]
         return Call(self.engine, found, ports, fixed)
 
     def _fill(self, mask: np.ndarray) -> None:
         """Write this pass's mask: the factor, and 0 where an element is dropped."""
         kept: Any = self.at.words(self.shape) > self.op.threshold
-        factor = mask.dtype.type(1 / (1 - self.op.ratio))
+        factor = mask.dtype.type(self.op.factor)
         layout, size = self.layout, math.prod(self.shape)
         plain = mask if layout.plain else self.engine.workspaces(size)[0][:size]
         np.multiply(kept, factor, out=plain.reshape(self.shape))

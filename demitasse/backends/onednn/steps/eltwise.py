@@ -39,7 +39,7 @@ class SumStep(OnednnStep[ops.Eltwise]):
         self.forward_calls = [call]
 
     def with_activation(self, then: ops.Activation, target: Operand) -> Call:
-        """Return the sum with an activation behind it, in the same layout.
+        """Return the sum with an activation after it, in the same layout.
 
         Raises:
             Declined: The library does not do it.

@@ -1,4 +1,4 @@
-"""Several operations in one primitive, where those behind the first run in place."""
+"""Fusion: several operations in one primitive, where those after the first run in place."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def fuse(
     if len(chain) == 2 and isinstance(then, ops.Activation):
         return FusedStep(first, first.with_activation(then, target), names)
     if not isinstance(first, ConvStep):
-        message = f"{', '.join(names)} behind {called(chain[0])}; oneDNN appends one ReLU"
+        message = f"{', '.join(names)} after {called(chain[0])}; oneDNN appends one ReLU"
         raise Declined(message)
     if any(one.backward for one in at):
         message = "gradients are wanted, which need the result of each layer"
@@ -72,7 +72,7 @@ def fuse(
 def _norm(
     engine: Engine, chain: Sequence[ops.Op], at: Sequence[Operands], names: Sequence[str]
 ) -> AnyStep:
-    """Return one Step for BatchNorm, Scale and ReLU behind each other.
+    """Return one Step for BatchNorm, Scale and ReLU after each other.
 
     Raises:
         Declined: There is none.
@@ -110,12 +110,12 @@ def _check_relu(then: ops.Activation) -> None:
     """
     post_op(then)
     if then.function != "relu":
-        message = f"{then.function} behind a norm; oneDNN appends ReLU to it"
+        message = f"{then.function} after a norm; oneDNN appends ReLU to it"
         raise Declined(message)
 
 
 class FoldedStep(FusedStep[ops.Conv]):
-    """A convolution and the factors and offsets of its channels behind it, with fixed parameters.
+    """A convolution and the factors and offsets of its channels after it, with fixed parameters.
 
     The folded weights are made again when a parameter has changed.
     """

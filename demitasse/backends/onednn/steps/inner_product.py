@@ -21,9 +21,9 @@ __all__ = ["InnerProductStep"]
 class InnerProductStep(OnednnStep[ops.InnerProduct]):
     """x (rows, k) in C order; the weight (m, k) in one layout for all primitives.
 
-    It is the one they like, if they like the same; the bottom is taken as rows, not as images, so
-    that they may. Otherwise a weight that is learned would be converted there and back in every
-    step, which takes as long as a product, and stays in C order.
+    It is the layout that all of them prefer, if that is one and the same; the bottom is taken as
+    rows, not as images, to make that likely. Otherwise the weight stays in C order: converting a
+    learned weight there and back in every step takes as long as a product.
     """
 
     def __init__(self, engine: Engine, op: ops.InnerProduct, at: Operands) -> None:
@@ -55,7 +55,7 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
             return False
 
     def with_activation(self, then: ops.Activation, target: Operand) -> Call:
-        """Return the product with an activation behind it, with the same layout of the weight.
+        """Return the product with an activation after it, with the same layout of the weight.
 
         Raises:
             Declined: The library does not do it.

@@ -25,7 +25,7 @@ __all__ = [
 
 
 class _Follower:
-    """Has something made again when a parameter has changed.
+    """Recomputes something when a parameter has changed.
 
     Args:
         update: Makes it of the weights, in C order.
@@ -163,9 +163,9 @@ class DirectCall(_KernelCall):
 
     Args:
         engine: The engine.
-        banding: The convolution, and the pooling behind it.
+        banding: The convolution, and the pooling after it.
         operands: Its operands; the source is in C order.
-        target: Where what comes out lies.
+        target: Where the output lies.
     """
 
     def __init__(

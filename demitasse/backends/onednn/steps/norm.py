@@ -1,4 +1,4 @@
-"""Normalisation: BatchNorm, Scale, and both as one, with a ReLU behind where there is one.
+"""Normalisation: BatchNorm, Scale, and both as one, with the ReLU after them where there is one.
 
 One primitive does it all: y = (x - mean) / sqrt(variance + eps) * scale + shift. A Scale by itself
 is a normalisation with mean 0 and variance 1.

@@ -1,4 +1,4 @@
-"""What a normalisation is put together from, and which operations that may be."""
+"""The operations that one normalisation primitive computes together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["NormParts", "decline_other_scales", "stored_statistics"]
 
 @dataclass(frozen=True)
 class NormParts:
-    """What a normalisation is put together from: a BatchNorm, a Scale, or both, and a ReLU.
+    """The operations of one primitive: a BatchNorm, a Scale, or both, and a ReLU.
 
     Attributes:
         shape: Of the data, (N, C, *spatial).

@@ -18,6 +18,7 @@ from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.ports import Reader
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 from demitasse.backends.onednn.threads import wanted
+from demitasse.backends.step import Declined
 
 if TYPE_CHECKING:
     from demitasse.backends.onednn.steps.kernel_calls import (
@@ -42,12 +43,14 @@ class ConvKernels:
         x: The input's shape, (N, C, *spatial).
         tiling: How it is tiled; None where it does not go over tiles.
         banding: How a direct convolution of few channels is divided; None where it is another.
+        why: Why there is neither; empty where there is one.
     """
 
     engine: Engine
     x: ops.Shape
     tiling: Tiling | None
     banding: Banding | None
+    why: tuple[str, ...] = ()
     _filters: TiledFilters | None = field(default=None, repr=False)
 
     @property
@@ -58,8 +61,11 @@ class ConvKernels:
     def within(self, x: Layout, y: Layout) -> ConvKernels:
         """Return those kernels that read and write images in these layouts."""
         tiling = self.tiling
-        if tiling is None or not (_fitting(x, tiling.width) and _fitting(y, tiling.width)):
-            return replace(self, tiling=None)
+        if tiling is None:
+            return self
+        if not (_fitting(x, tiling.width) and _fitting(y, tiling.width)):
+            why = f"the layouts of the images have no blocks of {tiling.width} channels"
+            return replace(self, tiling=None, why=(why,))
         from demitasse.backends.onednn.steps.kernel_calls import TiledFilters
 
         return replace(self, _filters=TiledFilters(tiling))
@@ -67,7 +73,7 @@ class ConvKernels:
     def forward(
         self, operands: ConvOperands, pool: ops.Pool | None
     ) -> WinogradCall | DirectCall | None:
-        """Return the forward pass, and perhaps MAX pooling behind it."""
+        """Return the forward pass, and perhaps MAX pooling after it."""
         if self.tiling is not None:
             return self._tiled(self.tiling, operands, pool)
         return self._direct(operands, pool)
@@ -152,12 +158,17 @@ def conv_kernels(
         training: Whether filters change between passes.
     """
     tuning = engine.tuning.as_set(wanted())
-    return ConvKernels(
-        engine,
-        x,
-        tiling_of(op, x, y, tuning, training=training),
-        banding_of(op, x, y, tuning),
-    )
+    found = ConvKernels(engine, x, tiling=None, banding=None)
+    if max(op.kernel) == 1:
+        return found  # a product of matrices, which the library does best
+    try:
+        return replace(found, tiling=tiling_of(op, x, y, tuning, training=training))
+    except Declined as declined:
+        tiled = str(declined)
+    try:
+        return replace(found, banding=banding_of(op, x, y, tuning))
+    except Declined as declined:
+        return replace(found, why=(tiled, str(declined)))
 
 
 def images_of(layout: Layout) -> Images | None:

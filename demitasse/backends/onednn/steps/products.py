@@ -41,8 +41,8 @@ class Own(Port):
 class Product:
     """y = x W^T + b and its gradients. Shapes: x (rows, k), W (m, k), b (m,), y (rows, m).
 
-    The weight is packed as the primitive likes it, once for each of its values, not in every run;
-    for few rows it stays as it is.
+    The weight is packed in the primitive's layout whenever it has changed, not in every run; for
+    few rows it stays as it is.
 
     Args:
         engine: The engine.

@@ -59,7 +59,7 @@ class RecurrentStep(OnednnStep[ops.Recurrent]):
         self.kept = self.z.nbytes + self.before.nbytes + self.cell.nbytes
 
     def _add_output(self) -> None:
-        """The RNN's own layer behind its hidden states: o = tanh(W_o h + b_o)."""
+        """The RNN's own layer after its hidden states: o = tanh(W_o h + b_o)."""
         op, at, index = self.op, self.at, self.first_state + 1
         # the top may be overwritten before the gradient is computed
         self.hidden, self.y = (_array(op.steps, op.rows, op.m) for _ in range(2))

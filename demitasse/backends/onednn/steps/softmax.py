@@ -19,7 +19,7 @@ __all__ = ["SoftmaxStep", "describe_softmax", "spoil_lost"]
 
 
 def spoil_lost(x: np.ndarray, top: Operand, axis: int) -> None:
-    """Write NaN into ``top`` wherever a value that is not a number, or infinite, leads to it.
+    """Write NaN into ``top`` wherever NaN or infinity in ``x`` leads to it.
 
     oneDNN's exponential makes a number of everything, which would hide that a net has diverged.
 

@@ -23,7 +23,7 @@ SMALLEST_PROBABILITY = np.finfo(np.float32).tiny
 class SoftmaxLossStep(OnednnStep[ops.SoftmaxLoss]):
     """The mean of -log p of the labelled class. Shapes: (outer, C, inner), labels (outer * inner).
 
-    An unknown label gives no number; one to be ignored gives no loss and no gradient.
+    An unknown label gives NaN; one to be ignored gives no loss and no gradient.
     """
 
     def __init__(self, engine: Engine, op: ops.SoftmaxLoss, at: Operands) -> None:

@@ -1,4 +1,4 @@
-"""What follows a convolution and can be part of it, where no gradient is wanted."""
+"""Operations after a convolution that can be fused into it, where no gradient is wanted."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Link = tuple[ops.BatchNorm | ops.Scale, Operands]
 
 @dataclass(frozen=True)
 class Tail:
-    """Operations behind a convolution that run as one with it.
+    """Operations after a convolution that run as one with it.
 
     Attributes:
         links: Factors and offsets of its channels.
         other: A blob that is added, or None.
         then: The activation that follows, or None.
-        pool: MAX pooling behind the activation, or None. Before a rectifier, which is monotone, it
+        pool: MAX pooling after the activation, or None. Before a rectifier, which is monotone, it
             gives the same; only kernels for which that is so run both.
         target: The blob that is written.
     """
@@ -43,7 +43,7 @@ class Tail:
     def behind(
         cls, conv: ConvStep, rest: Sequence[tuple[ops.Op, Operands, AnyStep | None]]
     ) -> Tail:
-        """Return the operations behind a convolution as a tail.
+        """Return the operations after a convolution as a tail.
 
         Raises:
             Declined: They are others, or in another order.

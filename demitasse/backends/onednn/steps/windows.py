@@ -26,7 +26,7 @@ class WindowStep(OnednnStep[C]):
         image: Shape of the image, (N, C, *spatial).
         maps: Shape of the map, (N, M, *positions).
         w: Shape of the weight, (M, C, *kernel), or (G, M / G, C / G, *kernel) of several groups.
-        window: Strides, dilations and pads, before and behind, as a primitive takes them.
+        window: Strides, dilations and pads, before and after, as a primitive takes them.
     """
 
     def __init__(self, engine: Engine, op: C, at: Operands) -> None:

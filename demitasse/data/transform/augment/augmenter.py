@@ -1,4 +1,4 @@
-"""Augmenter: all that SSD's fields of ``transform_param`` do to a picture, one after the other.
+"""Augmenter: what SSD's fields of ``transform_param`` do to an image, one after the other.
 
 First ``distort_param``, then ``expand_param``, ``resize_param`` and ``noise_param``, in **both**
 phases, as in SSD: a net for testing leaves out what it does not want. What follows (crop, mirror,
@@ -34,13 +34,13 @@ logger = logging.getLogger(__name__)
 
 
 class Augmenter:
-    """Changes pictures as a ``transform_param`` says, before they are cut out.
+    """Changes images as a ``transform_param`` says, before they are cut out.
 
     Args:
         param: The layer's ``transform_param``.
 
     Raises:
-        ConfigError: A field has a value that cannot be used, or the pictures would come out in
+        ConfigError: A field has a value that cannot be used, or the images would come out in
             sizes that do not fit what follows.
     """
 
@@ -56,11 +56,11 @@ class Augmenter:
             self._expand(param, resize, crops=crops)
         if resize is not None:
             if param.mean_file and not resize.always:
-                message = "mean_file needs pictures of one size; leave out resize_param.prob"
+                message = "mean_file needs images of one size; leave out resize_param.prob"
                 raise ConfigError(message)
             if not (resize.always or crops):
                 message = (
-                    "with resize_param.prob below 1 pictures have many sizes; set crop_size, or "
+                    "with resize_param.prob below 1 images have many sizes; set crop_size, or "
                     "leave prob out"
                 )
                 raise ConfigError(message)
@@ -73,7 +73,7 @@ class Augmenter:
         return bool(self._steps)
 
     def __call__(self, image: np.ndarray, words: np.ndarray) -> np.ndarray:
-        """Return a picture changed.
+        """Return an image changed.
 
         Args:
             image: Shape: (C, H, W), uint8.
@@ -83,11 +83,11 @@ class Augmenter:
             Shape: (C, h, w), uint8, or float32 with ``convert_to_lab``.
 
         Raises:
-            ShapeError: This is not a picture of bytes in one channel or three.
+            ShapeError: This is not an image of bytes in one channel or three.
         """
         if image.dtype != np.uint8 or len(image) not in {1, 3}:
             message = (
-                f"{', '.join(FIELDS)} need pictures of bytes in 1 or 3 channels; this record holds "
+                f"{', '.join(FIELDS)} need images of bytes in 1 or 3 channels; this record holds "
                 f"{image.dtype} in {len(image)}"
             )
             raise ShapeError(message)
@@ -105,7 +105,7 @@ class Augmenter:
             raise ConfigError(message)
         if expand.changes_size and not crops and (resize is None or not resize.to_one_size):
             message = (
-                "expand_param makes pictures of many sizes; add a resize_param to one size, or "
+                "expand_param makes images of many sizes; add a resize_param to one size, or "
                 "crop_size"
             )
             raise ConfigError(message)

@@ -1,7 +1,7 @@
 """``distort_param``: other brightness, contrast, saturation and hue, and shuffled channels.
 
-Half of the pictures get their contrast right after their brightness, the others at the end. Each
-step rounds to whole levels. SSD then made a JPEG of the picture, which is left out here.
+Half of the images get their contrast right after their brightness, the others at the end. Each
+step rounds to whole levels. SSD then made a JPEG of the image, which is left out here.
 
 Not compared with the original.
 
@@ -54,7 +54,7 @@ class Distort:
         self._needs_color = max(param.saturation_prob, param.hue_prob, param.random_order_prob) > 0
 
     def __call__(self, image: np.ndarray, draws: Draws) -> np.ndarray:
-        """Return a picture in other colours.
+        """Return an image in other colours.
 
         Args:
             image: Shape: (C, H, W), uint8.
@@ -65,7 +65,7 @@ class Distort:
         """
         if self._needs_color and len(image) != 3:
             message = (
-                f"a picture of {len(image)} channels has no saturation, hue or order of colours to "
+                f"an image of {len(image)} channels has no saturation, hue or order of colours to "
                 "change; set force_color, or leave those fields out"
             )
             raise ShapeError(message)

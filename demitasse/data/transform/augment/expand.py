@@ -1,4 +1,4 @@
-"""``expand_param``: a larger canvas in the colour of the mean, the picture somewhere in it.
+"""``expand_param``: a larger canvas in the colour of the mean, the image somewhere in it.
 
 Not compared with the original.
 
@@ -20,14 +20,14 @@ __all__ = ["Expand"]
 
 
 class Expand:
-    """Puts pictures on a larger canvas.
+    """Puts images on a larger canvas.
 
     Args:
         param: How large, and how often.
         mean: Colour of the canvas: one value, one for each channel, or none for black.
 
     Raises:
-        ConfigError: The canvas would be smaller than the picture.
+        ConfigError: The canvas would be smaller than the image.
     """
 
     def __init__(self, param: ExpansionParameter, mean: Sequence[float]) -> None:
@@ -39,11 +39,11 @@ class Expand:
 
     @property
     def changes_size(self) -> bool:
-        """Whether pictures may become larger."""
+        """Whether images may become larger."""
         return self._probability > 0 and self._most - 1 >= 1e-2
 
     def __call__(self, image: np.ndarray, draws: Draws) -> np.ndarray:
-        """Return a picture on a canvas, or the same one.
+        """Return an image on a canvas, or the same one.
 
         Args:
             image: Shape: (C, H, W), uint8.

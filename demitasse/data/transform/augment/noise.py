@@ -1,7 +1,7 @@
-"""``noise_param``: what makes pictures worse, in SSD's order.
+"""``noise_param``: what makes images worse, in SSD's order.
 
 ``prob`` is the chance that any of it happens. SSD reads it and does not look at it, so where a
-prototxt does not give it, all of this happens to every picture. ``convert_to_lab`` gives the values
+prototxt does not give it, all of this happens to every image. ``convert_to_lab`` gives the values
 of L, a and b; SSD took the bytes of those numbers for pixels.
 
 Not compared with the original; the single operations are compared with OpenCV.
@@ -41,7 +41,7 @@ BLUR_SIZE, BLUR_SIGMA = 7, 1.5
 
 
 class Noise:
-    """Makes pictures worse.
+    """Makes images worse.
 
     Args:
         param: What to do.
@@ -65,17 +65,17 @@ class Noise:
             raise ConfigError(message)
 
     def __call__(self, image: np.ndarray, draws: Draws) -> np.ndarray:
-        """Return a picture made worse, or the same one.
+        """Return an image made worse, or the same one.
 
         Args:
             image: Shape: (1 or 3, H, W), uint8.
             draws: The record's random numbers.
 
         Returns:
-            Shape: that of the picture; uint8, float32 with ``convert_to_lab``.
+            Shape: that of the image; uint8, float32 with ``convert_to_lab``.
 
         Raises:
-            ShapeError: There are more ``saltpepper`` values than channels, or a grey picture is to
+            ShapeError: There are more ``saltpepper`` values than channels, or a grey image is to
                 be converted.
         """
         p = self._param
@@ -101,7 +101,7 @@ class Noise:
             image = self._salted(image, draws)
         if (p.convert_to_hsv or p.convert_to_lab) and len(image) != 3:
             message = (
-                f"a picture of {len(image)} channels cannot be converted to another colour space; "
+                f"an image of {len(image)} channels cannot be converted to another colour space; "
                 "set force_color"
             )
             raise ShapeError(message)
@@ -110,7 +110,7 @@ class Noise:
         return bgr_to_lab(image) if p.convert_to_lab else image
 
     def _salted(self, image: np.ndarray, draws: Draws) -> np.ndarray:
-        """Return a picture with some pixels overwritten."""
+        """Return an image with some pixels overwritten."""
         dots = self._param.saltpepper_param
         C, H, W = image.shape
         if len(dots.value) not in {1, C}:
@@ -124,7 +124,7 @@ class Noise:
 
 
 def blur(image: np.ndarray) -> np.ndarray:
-    """Blur a picture: a bell of 7 x 7 pixels, sigma 1.5 pixels. Shapes: (C, H, W), uint8."""
+    """Blur an image: a bell of 7 x 7 pixels, sigma 1.5 pixels. Shapes: (C, H, W), uint8."""
     reach = BLUR_SIZE // 2
     bell = np.exp(-((np.arange(BLUR_SIZE) - reach) ** 2) / (2 * BLUR_SIGMA**2))
     bell = (bell / bell.sum()).astype(np.float32)
@@ -150,7 +150,7 @@ def erode(image: np.ndarray) -> np.ndarray:
 
 
 def recompress(image: np.ndarray, quality: int) -> np.ndarray:
-    """Make a JPEG of a picture and decode it. Shapes: (1 or 3, H, W), uint8.
+    """Make a JPEG of an image and decode it. Shapes: (1 or 3, H, W), uint8.
 
     Raises:
         DataError: Pillow is not installed.
@@ -168,7 +168,7 @@ def recompress(image: np.ndarray, quality: int) -> np.ndarray:
 
 
 def _of_brightness(image: np.ndarray, change: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Change the brightness of a picture and leave its colours."""
+    """Change the brightness of an image and leave its colours."""
     if len(image) == 1:
         return change(image[0])[None]
     brightness, red, blue = bgr_to_ycrcb(image)

@@ -1,7 +1,7 @@
 """``resize_param``: to one size, or within or around it with the aspect kept.
 
 ``height_scale`` and ``width_scale`` are read and change nothing: in SSD they belong to boxes.
-``prob`` below 1 leaves some pictures as they are; SSD reads it and does not look at it.
+``prob`` below 1 leaves some images as they are; SSD reads it and does not look at it.
 
 Not compared with the original; ``interpolate`` is compared with OpenCV.
 
@@ -27,7 +27,7 @@ Size = tuple[int, int]
 
 
 class Resize:
-    """Resizes pictures.
+    """Resizes images.
 
     Args:
         param: To what, and how.
@@ -50,16 +50,16 @@ class Resize:
 
     @property
     def always(self) -> bool:
-        """Whether every picture is resized."""
+        """Whether every image is resized."""
         return self._param.prob >= 1
 
     @property
     def to_one_size(self) -> bool:
-        """Whether all pictures come out in the same size."""
+        """Whether all images come out in the same size."""
         return self.always and self._mode != "FIT_SMALL_SIZE"
 
     def __call__(self, image: np.ndarray, draws: Draws) -> np.ndarray:
-        """Return a picture in another size, or the same one.
+        """Return an image in another size, or the same one.
 
         Args:
             image: Shape: (C, H, W), uint8.
@@ -69,7 +69,7 @@ class Resize:
             Shape: (C, height, width), uint8; with ``FIT_SMALL_SIZE`` one of the two may be larger.
 
         Raises:
-            ShapeError: There are other numbers of ``pad_value`` than one and C, or a picture is so
+            ShapeError: There are other numbers of ``pad_value`` than one and C, or an image is so
                 narrow that nothing would be left of it.
         """
         if not draws.happens(Choice.RESIZE, self._param.prob):
@@ -82,7 +82,7 @@ class Resize:
         return self._padded(image) if self._mode == "FIT_LARGE_SIZE_AND_PAD" else image
 
     def _fitted(self, H: int, W: int) -> Size:
-        """Return the size a picture is resized to, without what is padded."""
+        """Return the size an image is resized to, without what is padded."""
         height, width = self.size
         if self._mode == "WARP":
             return height, width
@@ -93,12 +93,12 @@ class Resize:
         else:
             width = int(aspect * FLOAT(height))
         if not min(height, width):
-            message = f"a picture of {H} x {W} pixels is too narrow for resize_param {self.size}"
+            message = f"an image of {H} x {W} pixels is too narrow for resize_param {self.size}"
             raise ShapeError(message)
         return height, width
 
     def _padded(self, image: np.ndarray) -> np.ndarray:
-        """Return a picture with what it lacks added on both sides."""
+        """Return an image with what it lacks added on both sides."""
         C, H, W = image.shape
         height, width = self.size
         above, beside = (height - H) // 2, (width - W) // 2

@@ -1,4 +1,4 @@
-"""Real pictures, from their files to classes: as the original Caffe classified them."""
+"""Real images, from their files to classes: as the original Caffe classified them."""
 
 import json
 import re
@@ -18,21 +18,21 @@ def recorded(folder, name):
     return json.loads((folder / "refs/index.json").read_text())[name]
 
 
-def scores(folder, name, pictures, device):
-    """What a trained net makes of a batch of pictures. Shape: (N, classes)."""
+def scores(folder, name, images, device):
+    """What a trained net makes of a batch of images. Shape: (N, classes)."""
     entry = recorded(folder, name)
     models = folder / "models"
     net = Net(models / entry["net"], "TEST", weights=models / entry["weights"], device=device)
     [given] = net.inputs
-    net.blobs[given].reshape(pictures.shape)
-    net.set_input(given, pictures)
+    net.blobs[given].reshape(images.shape)
+    net.set_input(given, images)
     net.forward()
     [top] = net.outputs
-    return net.blobs[top].cpu_data().reshape(len(pictures), -1)
+    return net.blobs[top].cpu_data().reshape(len(images), -1)
 
 
 def right(folder, name):
-    """How many of how many pictures were classified rightly: "argmax right 19/20"."""
+    """How many of how many images were classified rightly: "argmax right 19/20"."""
     counts = re.fullmatch(r"argmax right (\d+)/(\d+)", recorded(folder, name)["top"])
     assert counts is not None
     return int(counts[1]), int(counts[2])
@@ -41,10 +41,10 @@ def right(folder, name):
 @pytest.mark.slow
 def test_squeezenet_takes_the_cat_for_a_fox(reference_data, backend):
     top = re.findall(r"(\d+) '\S+ ([^;]+?) ([\d.]+)(?:;|$)", recorded_top(reference_data))
-    picture = resize_image(read_image(reference_data / "images/cat.jpg"), 227, 227)
+    image = resize_image(read_image(reference_data / "images/cat.jpg"), 227, 227)
 
     [found] = scores(
-        reference_data, "squeezenet10_imagenet", picture[None] - BGR_MEANS, device=backend
+        reference_data, "squeezenet10_imagenet", image[None] - BGR_MEANS, device=backend
     )
 
     best = np.argsort(-found)[:5]
@@ -61,15 +61,15 @@ def recorded_top(folder):
 @pytest.mark.parametrize(
     "name", ["resnet20_cifar10_aug", "cifar10_quick_v1", "cmsisnn_cifar10_m7_h5"]
 )
-def test_cifar10_pictures(name, reference_data):
+def test_cifar10_images(name, reference_data):
     wanted, count = right(reference_data, name)
     raw = np.fromfile(reference_data / "data/cifar10_lossless_4000.bin", np.uint8, 3073 * count)
     rows = raw.reshape(count, 3073)
-    pictures = rows[:, 1:].reshape(count, 3, 32, 32) - np.load(
+    images = rows[:, 1:].reshape(count, 3, 32, 32) - np.load(
         reference_data / "data/cifar10_mean.npy"
     ).astype(np.float32)
 
-    found = scores(reference_data, name, pictures, device="cpu")
+    found = scores(reference_data, name, images, device="cpu")
 
     assert (found.argmax(axis=1) == rows[:, 0]).sum() == wanted
 
@@ -77,8 +77,8 @@ def test_cifar10_pictures(name, reference_data):
 def test_mnist_digits(reference_data):
     wanted, count = right(reference_data, "lenet_mnist_v1")
     images, labels = read_mnist(reference_data / "data/mnist", "test")
-    pictures = images[:count, None].astype(np.float32) / 256
+    batch = images[:count, None].astype(np.float32) / 256
 
-    found = scores(reference_data, "lenet_mnist_v1", pictures, device="cpu")
+    found = scores(reference_data, "lenet_mnist_v1", batch, device="cpu")
 
     assert (found.argmax(axis=1) == labels[:count]).sum() == wanted

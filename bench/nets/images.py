@@ -1,4 +1,4 @@
-"""Databases of pictures to read, and nets that do nothing else."""
+"""Databases of images to read, and nets that do nothing else."""
 
 import io
 from collections.abc import Iterator
@@ -11,19 +11,19 @@ from demitasse.data.databases.datum import array_to_datum
 from demitasse.data.databases.lmdb import write_lmdb
 from demitasse.proto import Datum
 
-__all__ = ["PICTURES", "Pictures"]
+__all__ = ["IMAGES", "Images"]
 
 DIFFERENT = 64
-"""How many pictures there are; a database repeats them."""
+"""How many images there are; a database repeats them."""
 
 
 @dataclass(frozen=True)
-class Pictures:
+class Images:
     """One kind of record.
 
     Attributes:
-        channels: Of a picture.
-        side: Of a stored picture, in pixels.
+        channels: Of an image.
+        side: Of a stored image, in pixels.
         crop: Side of what is cut out of it, at random places; 0 for all of it.
         jpeg: Whether records are JPEG files instead of bytes.
     """
@@ -73,8 +73,8 @@ class Pictures:
         return file.getvalue()
 
 
-PICTURES = {
-    "raw28": Pictures(1, 28),
-    "raw64": Pictures(3, 64),
-    "jpeg256": Pictures(3, 256, crop=227, jpeg=True),
+IMAGES = {
+    "raw28": Images(1, 28),
+    "raw64": Images(3, 64),
+    "jpeg256": Images(3, 256, crop=227, jpeg=True),
 }

@@ -1,0 +1,45 @@
+"""What a layer's forward pass costs by its shapes: multiply-adds, and values read and written.
+
+Where a layer describes an operation to the backends, that knows its geometry (windows, groups,
+steps) and counts; the table of facts says only how many products there are for each value of the
+other types, so that no count is written twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from demitasse.blob import Blob
+from demitasse.layers.base import Layer
+from demitasse.layers.facts.table import facts_of
+
+__all__ = ["multiply_adds", "values_moved"]
+
+
+def multiply_adds(layer: Layer, top: Sequence[Blob]) -> int:
+    """Return the multiplications, each with an addition, of one forward pass."""
+    if layer.op is not None and layer.op.multiply_adds:
+        return layer.op.multiply_adds
+    per_value = facts_of(layer.type).per_value
+    if per_value is None or not top:
+        return 0
+    return per_value(layer.param, layer.phase) * top[0].count
+
+
+def values_moved(layer: Layer, bottom: Sequence[Blob], top: Sequence[Blob]) -> int:
+    """Return how many values one forward pass reads and writes, each of them once.
+
+    What a fast way keeps between layers that run as one, or reads again, is not in it.
+    """
+    facts = facts_of(layer.type)
+    written = sum(blob.count for blob in top)
+    if facts.shares.holds(layer.param, layer.phase):
+        return 0
+    match facts.moves:
+        case "nothing":
+            return 0
+        case "tops":
+            return written
+        case "part":
+            return 2 * written
+    return written + sum(blob.count for blob in (*bottom, *layer.blobs))

@@ -1,0 +1,126 @@
+"""Images become blobs as OpenCV 4 makes them; expected values were computed by OpenCV 4.14."""
+
+import numpy as np
+import pytest
+from opencv_nets import sample_image
+
+from demitasse import cvdnn
+
+SHRUNK = [[81, 20, 214, 152], [97, 35, 229, 167], [111, 50, 95, 182]]
+GROWN_ROW = [37, 111, 83, 28, 114, 200, 144, 117, 191]
+CROPPED = [[95, 73, 212, 95], [106, 85, 223, 106], [117, 96, 235, 117], [128, 107, 50, 129]]
+
+
+def test_images_are_resized_to_the_very_values():
+    shrunk = cvdnn.blobFromImage(sample_image(5, 7), size=(4, 3), ddepth=cvdnn.CV_8U)
+    grown = cvdnn.blobFromImage(sample_image(5, 7), size=(9, 6), ddepth=cvdnn.CV_8U)
+
+    assert shrunk.dtype == np.uint8
+    assert shrunk.shape == (1, 3, 3, 4)
+    assert shrunk[0, 1].tolist() == SHRUNK
+    assert grown[0, 1, 0].tolist() == GROWN_ROW
+
+
+def test_crop_keeps_the_proportions_and_takes_the_middle():
+    blob = cvdnn.blobFromImage(sample_image(5, 7), size=(4, 4), crop=True)
+
+    assert blob.dtype == np.float32
+    assert blob[0, 1].tolist() == CROPPED
+
+
+def test_the_mean_is_subtracted_in_the_order_of_the_blob_then_scaled():
+    image = np.full((2, 2, 3), (10, 20, 30), np.uint8)
+
+    blob = cvdnn.blobFromImage(image, 0.5, mean=(4, 6, 8), swapRB=True)
+
+    assert blob[0, :, 0, 0].tolist() == [13, 7, 1]
+
+
+def test_one_number_as_mean_is_that_of_the_first_channel():
+    blob = cvdnn.blobFromImage(np.full((1, 1, 3), 9, np.uint8), mean=5)
+
+    assert blob.ravel().tolist() == [4, 9, 9]
+
+
+def test_the_first_image_gives_the_size_where_none_is_asked_for():
+    blob = cvdnn.blobFromImages([sample_image(4, 6), sample_image(8, 3)])
+
+    assert blob.shape == (2, 3, 4, 6)
+
+
+@pytest.mark.parametrize(("channels", "want"), [(1, 1), (3, 3), (4, 4)])
+def test_images_have_one_three_or_four_channels(channels, want):
+    assert cvdnn.blobFromImage(sample_image(2, 3, channels)).shape == (1, want, 2, 3)
+
+
+def test_grey_images_need_no_axis_of_channels():
+    assert cvdnn.blobFromImage(sample_image(2, 3)[..., 0]).shape == (1, 1, 2, 3)
+
+
+def test_a_letterbox_adds_a_border_of_its_colour():
+    params = cvdnn.Image2BlobParams(
+        size=(4, 4), paddingmode=cvdnn.DNN_PMODE_LETTERBOX, borderValue=(7, 8, 9)
+    )
+
+    blob = cvdnn.blobFromImageWithParams(np.full((2, 4, 3), 100, np.uint8), params)
+
+    assert blob[0, 2].tolist() == [[9] * 4, [100] * 4, [100] * 4, [9] * 4]
+
+
+def test_channels_may_come_last():
+    params = cvdnn.Image2BlobParams(datalayout=cvdnn.DNN_LAYOUT_NHWC)
+
+    blob = cvdnn.blobFromImageWithParams(sample_image(2, 3), params)
+
+    assert blob.shape == (1, 2, 3, 3)
+    assert np.array_equal(blob[0], sample_image(2, 3))
+
+
+def test_images_come_back_from_a_blob():
+    images = [sample_image(2, 3), sample_image(2, 3)[::-1]]
+
+    back = cvdnn.imagesFromBlob(cvdnn.blobFromImages(images))
+
+    assert all(np.array_equal(got, want) for got, want in zip(back, images, strict=True))
+    assert cvdnn.imagesFromBlob(np.zeros((1, 1, 2, 3), np.float32))[0].shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("image", "options", "message"),
+    [
+        (None, {}, "must be a numpy array, it is NoneType; was the file read"),
+        (np.zeros((2, 3, 2), np.uint8), {}, "must have 1, 3 or 4 channels"),
+        (np.zeros((2, 3), bool), {}, "must be of whole or floating point numbers"),
+        (np.zeros((0, 3), np.uint8), {}, "not empty"),
+        (sample_image(2, 3), {"size": (0, 3)}, r"size must be \(width, height\)"),
+        (sample_image(2, 3), {"size": (3,)}, r"size must be \(width, height\)"),
+        (sample_image(2, 3), {"ddepth": 6}, "ddepth must be CV_32F"),
+        (sample_image(2, 3), {"ddepth": 0, "mean": 1}, "a blob of CV_8U has no mean"),
+        (sample_image(2, 3).astype(np.float32), {"ddepth": 0}, "made of images of uint8"),
+        (sample_image(2, 3), {"mean": (1, 2, 3, 4, 5)}, "mean has at most four numbers"),
+    ],
+)
+def test_what_cannot_become_a_blob_is_refused(image, options, message):
+    with pytest.raises(cvdnn.error, match=message):
+        cvdnn.blobFromImage(image, **options)
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        ([], "there are no images"),
+        ([sample_image(2, 3), sample_image(2, 3, 1)], r"different numbers of channels: \[1, 3\]"),
+    ],
+)
+def test_images_must_fit_each_other(images, message):
+    with pytest.raises(cvdnn.error, match=message) as caught:
+        cvdnn.blobFromImages(images)
+
+    assert caught.value.func == "blobFromImagesWithParams"
+    assert caught.value.err in caught.value.msg
+
+
+@pytest.mark.parametrize("blob", [np.zeros((2, 3, 4), np.float32), np.zeros((1, 2, 3, 4)), None])
+def test_only_blobs_of_images_become_images(blob):
+    with pytest.raises(cvdnn.error, match="a blob must be float32"):
+        cvdnn.imagesFromBlob(blob)
