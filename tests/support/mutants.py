@@ -1,6 +1,6 @@
 """Break every lowering of every backend, one after the other, and count the tests that notice.
 
-    python tests/support/mutants.py
+    python tests/support/mutants.py [numpy] [cpu] [host]
 
 Each mutant is a process that pytest runs in: the lowering declines, its Step computes one wrong
 number forward, or one wrong number backward. The tests are the rows of
@@ -93,15 +93,15 @@ class Mutant:
         self.noticed += report.failed
 
 
-def mutants() -> Iterator[Mutant]:
+def mutants(places: list[str]) -> Iterator[Mutant]:
     from demitasse.backends import ops
     from demitasse.backends.cupy.steps.activation import FUNCTIONS as OF_CUPY
     from demitasse.backends.numpy.steps.activation import FUNCTIONS as OF_NUMPY
     from demitasse.backends.onednn.steps.activation import FUNCTIONS as OF_ONEDNN
 
     functions = {"numpy": OF_NUMPY, "cpu": OF_ONEDNN, "host": OF_CUPY}
-    for place, table in PLACES.items():
-        for op in table:
+    for place in places:
+        for op in PLACES[place]:
             names = sorted(functions[place]) if op is ops.Activation else [""]
             for name in names:
                 for kind in KINDS:
@@ -127,8 +127,10 @@ def outcome(mutant: Mutant) -> tuple[int, int]:
 
 def main() -> int:
     os.chdir(ROOT)
+    with contextlib.redirect_stdout(io.StringIO()):  # what tests import is imported once, here
+        pytest.main(["-q", "-n0", "-p", "no:cacheprovider", "--collect-only", TESTS])
     unnoticed = 0
-    for mutant in mutants():
+    for mutant in mutants(sys.argv[1:] or list(PLACES)):
         ran, noticed = outcome(mutant)
         unnoticed += not noticed
         print(f"{mutant}: {noticed} of {ran} tests", "" if noticed else "UNNOTICED", flush=True)
