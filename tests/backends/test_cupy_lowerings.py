@@ -21,7 +21,7 @@ from demitasse.device import Device
 from demitasse.errors import DemitasseError
 from demitasse.memory import transfers
 from demitasse.proto import NetParameter, parse_text
-from demitasse.testing import compare, make_layer
+from demitasse.testing import compare
 
 RNG = np.random.default_rng(0)
 
@@ -349,14 +349,16 @@ def test_the_reason_why_a_layer_runs_its_own_code_is_kept(layer, shapes, why):
     assert entry.why == why
 
 
-def test_a_loss_whose_labels_should_have_a_gradient_runs_its_own_code():
-    bottoms, wanted = [np.zeros((2, 3)), np.zeros(2)], [True, True]
-    one = make_layer('type: "SoftmaxWithLoss"', bottoms, device=host_cuda(), propagate_down=wanted)
+def test_a_loss_of_labels_that_a_layer_makes_runs_in_its_step():
+    text = """
+    layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
+    layer { name: "t" type: "Input" top: "t" input_param { shape { dim: 2 } } }
+    layer { name: "learned" type: "Scale" bottom: "t" top: "u" scale_param { axis: 0 } }
+    layer { name: "loss" type: "SoftmaxWithLoss" bottom: "x" bottom: "u" }
+    """
+    net = Net(parse_text(text, NetParameter), "TRAIN", device="readonly")
 
-    one.forward()
-
-    assert one.entry.step is None
-    assert one.entry.why == "its gradient: wanted for the labels, which have none"
+    assert type(last(net).step).__name__ == "SoftmaxLossStep"
 
 
 def test_the_dtypes_of_the_kernels_are_named():
