@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from demitasse.data.databases.lmdb import write_database
+from demitasse.data.databases.writing import write_database
 from demitasse.errors import DataError
 
 __all__ = ["SPLITS", "convert", "read_idx", "read_mnist"]
