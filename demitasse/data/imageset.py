@@ -141,6 +141,9 @@ def convert_imageset(
                 writer.add(number, lines[number], result)
                 if progress is not None:
                     progress(number + 1, len(lines))
+        if writer.skipped and writer.skipped == len(lines):
+            message = f"none of its {len(lines)} pictures can be read under {root!r}"
+            raise DataError(message, str(source))
         writer.commit()
     return Converted(writer.written, writer.skipped)
 
