@@ -8,6 +8,7 @@ from importlib import import_module
 import click
 
 from demitasse import __version__
+from demitasse.cli.replaced import REPLACED, replaced
 from demitasse.cli.spelling import plain_name, two_dashes
 
 __all__ = ["VERBS", "Root", "cli"]
@@ -21,8 +22,21 @@ VERBS = (
     "summary",
     "weights",
     "convert",
+    "convert_imageset",
+    "convert_mnist_data",
+    "convert_mnist_siamese_data",
+    "convert_cifar_data",
     "compute_image_mean",
+    "extract_features",
+    "resize_and_crop_images",
     "upgrade",
+    "upgrade_net_proto_text",
+    "upgrade_net_proto_binary",
+    "upgrade_solver_proto_text",
+    "parse_log",
+    "extract_seconds",
+    "plot_training_log",
+    "caffe_shims",
     "lint",
     "example",
     "doctor",
@@ -36,7 +50,12 @@ class Root(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take flags with one dash, too."""
-        return super().parse_args(ctx, two_dashes(args))
+        try:
+            args = two_dashes(args)
+        except OSError as error:
+            message = f"a file of flags cannot be read: {error}"
+            raise click.UsageError(message, ctx) from error
+        return super().parse_args(ctx, args)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -59,6 +78,8 @@ class Root(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a verb."""
         del ctx
+        if cmd_name in REPLACED:
+            return replaced(cmd_name)
         if cmd_name not in VERBS:
             return None
         command: click.Command = import_module(f"demitasse.cli.verbs.{cmd_name}").command

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from demitasse.data.databases.database import Database
-from demitasse.data.databases.writing import COMMIT_EVERY, resumable_database
+from demitasse.data.databases.writing import Records, resumable_database
 from demitasse.data.images.decode import decode_image
 from demitasse.data.images.encode import encode_image, need_encoder
 from demitasse.data.images.resize import resize_image
@@ -144,7 +144,7 @@ def convert_imageset(
         if writer.skipped and writer.skipped == len(lines):
             message = f"none of its {len(lines)} pictures can be read under {root!r}"
             raise DataError(message, str(source))
-        writer.commit()
+        writer.finish()
     return Converted(writer.written, writer.skipped)
 
 
@@ -180,10 +180,14 @@ class _Writer:
     """Puts records into a database, in order, and leaves out what cannot be read."""
 
     def __init__(self, database: Database, how: ImageSet, *, skip: bool) -> None:
-        self._transaction = database.new_transaction()
+        self._records = Records(database)
         self._check, self._skip = how.check_size, skip
         self._size = _first_size(database) if how.check_size else None
-        self.written = self.skipped = 0
+        self.skipped = 0
+
+    @property
+    def written(self) -> int:
+        return self._records.count
 
     def add(self, number: int, line: Line, result: _Record | DataError) -> None:
         if isinstance(result, DataError):
@@ -195,13 +199,14 @@ class _Writer:
                 message = f"has {result.values} values, the first picture has {self._size}"
                 raise DataError(message, line.name)
         key = f"{number:08d}_{line.name}".encode("utf-8", "surrogateescape")
-        self._transaction.put(key, result.datum.SerializeToString())
-        self.written += 1
-        if self.written % COMMIT_EVERY == 0:
-            self.commit()
+        if self._records.add(key, result.datum):
+            self._tell()
 
-    def commit(self) -> None:
-        self._transaction.commit()
+    def finish(self) -> None:
+        self._records.commit()
+        self._tell()
+
+    def _tell(self) -> None:
         log.info("Processed %d files.", self.written)
 
     def _leave_out(self, error: DataError) -> None:

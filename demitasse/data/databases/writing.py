@@ -17,7 +17,7 @@ from demitasse.data.databases.datum import array_to_datum
 from demitasse.errors import DataError
 from demitasse.proto import Datum
 
-__all__ = ["COMMIT_EVERY", "resumable_database", "write_database", "write_records"]
+__all__ = ["Records", "new_database", "resumable_database", "write_database", "write_records"]
 
 COMMIT_EVERY = 1000
 """Records that are written together."""
@@ -79,17 +79,67 @@ def write_records(
         DataError: There is something at ``path``, or it cannot be written.
         OSError: It cannot be written, e.g. because the disk is full.
     """
-    path = Path(path)
+    with new_database(Path(path), backend, overwrite=overwrite) as database:
+        written = Records(database)
+        for key, datum in records:
+            written.add(key, datum)
+        written.commit()
+    return written.count
+
+
+class Records:
+    """Puts records into a database, and commits from time to time.
+
+    Attributes:
+        count: How many there were.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._transaction = database.new_transaction()
+        self.count = 0
+
+    def add(self, key: bytes, datum: Datum) -> bool:
+        """Add a record; return whether it was committed, and all before it."""
+        self._transaction.put(key, datum.SerializeToString())
+        self.count += 1
+        if self.count % COMMIT_EVERY:
+            return False
+        self.commit()
+        return True
+
+    def commit(self) -> None:
+        """Write what was added since the last commit."""
+        self._transaction.commit()
+
+
+@contextmanager
+def new_database(path: Path, backend: str, *, overwrite: bool = False) -> Iterator[Database]:
+    """Open a database for writing that appears at ``path`` when the block ends well.
+
+    When the block raises, nothing is left of it.
+
+    Args:
+        path: The folder to make.
+        backend: ``"LMDB"`` or ``"LEVELDB"``.
+        overwrite: Whether to replace what is at ``path``.
+
+    Yields:
+        The database, empty.
+
+    Raises:
+        ConfigError: There is no such backend.
+        DataError: There is something at ``path``, or it cannot be written.
+        OSError: It cannot be written, e.g. because the disk is full.
+    """
     _need_room(path, overwrite=overwrite)
     partial = _beside(path, f"{os.getpid()}.new")
     shutil.rmtree(partial, ignore_errors=True)
     try:
         with closing(open_db(partial, backend, "new")) as database:
-            count = _fill(database, records)
+            yield database
         _put_in_place(partial, path)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return count
 
 
 @contextmanager
@@ -183,15 +233,3 @@ def _need_room(path: Path, *, overwrite: bool) -> None:
 def _of_a_database(name: str) -> bool:
     known = {"data.mdb", "lock.mdb", "CURRENT", "LOCK", "LOG", "LOG.old"}
     return name in known or name.startswith("MANIFEST-") or name.endswith((".ldb", ".sst", ".log"))
-
-
-def _fill(database: Database, records: Iterable[tuple[bytes, Datum]]) -> int:
-    transaction = database.new_transaction()
-    count = 0
-    for key, datum in records:
-        transaction.put(key, datum.SerializeToString())
-        count += 1
-        if count % COMMIT_EVERY == 0:
-            transaction.commit()
-    transaction.commit()
-    return count
