@@ -82,32 +82,28 @@ class Blob(Axes):
 
     # -- shape ---------------------------------------------------------------------------------
 
-    def reshape(self, *shape: int | Iterable[int] | BlobShape) -> bool:
+    def reshape(self, *shape: int | Iterable[int] | BlobShape) -> None:
         """Change the shape; memory is renewed only when it is too small, and never shrinks.
 
         Args:
             shape: Integers, one tuple or list, or one BlobShape.
-
-        Returns:
-            Whether the shape changed.
 
         Raises:
             ShapeError: An axis is negative, or there are more than 32.
         """
         new = checked_shape(_dims(shape))
         if new == self._shape:
-            return False
+            return
         self._shape, self._count = new, math.prod(new)
         if self._count > min(self._data.size, self._diff.size):
             # both are renewed, as in Caffe, so whatever was shared no longer is
             self._data = SyncedMemory(self._count, self.dtype, self.device)
             self._diff = SyncedMemory(self._count, self.dtype, self.device)
         self._note()
-        return True
 
-    def reshape_like(self, other: Blob) -> bool:
+    def reshape_like(self, other: Blob) -> None:
         """Take the shape of another blob."""
-        return self.reshape(other.shape)
+        self.reshape(other.shape)
 
     def data_at(self, *indices: int | Sequence[int]) -> float:
         """Return one element of the data."""
@@ -241,6 +237,16 @@ class Blob(Axes):
     @property
     def __cuda_array_interface__(self) -> Any:
         return self.mutable_gpu_data().__cuda_array_interface__
+
+    @property
+    def _gpu_data_ptr(self) -> int:
+        """Address of the data on the GPU, to be written, for libraries that take one; pycaffe's."""
+        return int(self.__cuda_array_interface__["data"][0])
+
+    @property
+    def _gpu_diff_ptr(self) -> int:
+        """Address of the gradient on the GPU, to be written."""
+        return int(self.mutable_gpu_diff().__cuda_array_interface__["data"][0])
 
     # -- for layers: device arrays -------------------------------------------------------------
 

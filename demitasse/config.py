@@ -110,6 +110,13 @@ TABLE = {
     setting.name: setting
     for setting in (
         Setting("device", str, "cpu", "where nets run when nobody says otherwise"),
+        Setting(
+            "gpu_fallback",
+            _word,
+            "error",
+            "where a GPU is asked for and there is none: an error, or the cpu with a warning",
+            choices=("error", "cpu"),
+        ),
         Setting("plan", _flag, True, "run lowered operations; off: every layer's portable code"),
         Setting(
             "seed",

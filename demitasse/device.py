@@ -7,6 +7,7 @@ configuration; strongest first: an argument, ``with use_device(...)``, ``set_dev
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -34,6 +35,8 @@ class Device:
 
     Two devices of one name are the same object.
 
+    With the setting ``gpu_fallback`` at "cpu", a machine without any GPU gives ``cpu`` for one.
+
     Raises:
         DeviceError: The name is unknown, or the device is not there; says what is.
     """
@@ -54,6 +57,9 @@ class Device:
         if (full := _join(kind, index)) in cls._known:
             return cls._known[full]
         chosen = backend_class(kind)
+        if kind == "cuda" and not devices_of(kind) and settings.get("gpu_fallback") == "cpu":
+            _warn_of_fallback(chosen.missing())
+            return cls("cpu")
         index = index or chosen.default_index
         full = _join(kind, index)
         return cls._known.get(full) or cls._known.setdefault(full, cls._make(full, kind, index))
@@ -86,6 +92,13 @@ class Device:
 
     def __reduce__(self) -> tuple[type[Device], tuple[str]]:
         return Device, (self.name,)
+
+
+@cache
+def _warn_of_fallback(reason: str) -> None:
+    """Warn once in a process."""
+    message = f"there is no GPU to run on, so cpu does it, which is slower: {reason}"
+    warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
 def _join(kind: str, index: str) -> str:

@@ -32,8 +32,8 @@ __all__ = [
 ]
 
 
-class DemitasseError(Exception):
-    """Base of all exceptions raised by Demitasse.
+class DemitasseError(RuntimeError):
+    """Base of all exceptions raised by Demitasse; a RuntimeError, as those of Caffe's Python are.
 
     Attributes:
         message: What is wrong and what to do about it.

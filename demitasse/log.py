@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, TextIO
+from typing import Any, Protocol
 
 from demitasse.config import settings
 from demitasse.errors import ConfigError
@@ -21,6 +21,7 @@ from demitasse.errors import ConfigError
 __all__ = [
     "GlogFormatter",
     "JsonFormatter",
+    "Writer",
     "get_logger",
     "number",
     "start_logging",
@@ -85,8 +86,15 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry)
 
 
+class Writer(Protocol):
+    """Something that takes text, such as an open file."""
+
+    def write(self, text: str, /) -> object:
+        """Take a piece of text."""
+
+
 def start_logging(
-    level: str | int | None = None, style: str = "glog", stream: TextIO | None = None
+    level: str | int | None = None, style: str = "glog", stream: Writer | None = None
 ) -> logging.Handler:
     """Show what Demitasse says; a second call takes the place of the first.
 
@@ -128,7 +136,7 @@ def stop_logging() -> None:
     logger.setLevel(logging.NOTSET)
 
 
-class _Shown(logging.StreamHandler[TextIO]):
+class _Shown(logging.StreamHandler[Writer]):
     """The handler that ``start_logging`` adds, to be told from those of others."""
 
 

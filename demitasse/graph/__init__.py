@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from demitasse.graph.filter import filter_net, state_meets_rule
-from demitasse.graph.needs import LayerFacts, Needs, who_needs_backward
+from demitasse.graph.needs import LayerSetup, Needs, who_needs_backward
 from demitasse.graph.params import Param, append_params
 from demitasse.graph.splits import insert_splits, moved_weight, moved_weights
 from demitasse.graph.wire import Graph, Node, wire
 
 __all__ = [
     "Graph",
-    "LayerFacts",
+    "LayerSetup",
     "Needs",
     "Node",
     "Param",

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from demitasse.graph.wire import Graph
 
-__all__ = ["LayerFacts", "Needs", "who_needs_backward"]
+__all__ = ["LayerSetup", "Needs", "who_needs_backward"]
 
 
 @dataclass(frozen=True)
-class LayerFacts:
+class LayerSetup:
     """What is known of a layer only after its setup.
 
     Attributes:
@@ -47,7 +47,7 @@ class Needs:
     params: list[list[bool]]
 
 
-def who_needs_backward(graph: Graph, facts: Sequence[LayerFacts], force: bool = False) -> Needs:
+def who_needs_backward(graph: Graph, facts: Sequence[LayerSetup], force: bool = False) -> Needs:
     """Find who takes part in the backward pass.
 
     Forward, a layer does when a bottom or a parameter of it does, and then all its tops do. Then,
@@ -61,7 +61,7 @@ def who_needs_backward(graph: Graph, facts: Sequence[LayerFacts], force: bool = 
     return needs
 
 
-def _from_the_front(graph: Graph, facts: Sequence[LayerFacts]) -> Needs:
+def _from_the_front(graph: Graph, facts: Sequence[LayerSetup]) -> Needs:
     blobs = [False] * len(graph.blobs)
     needs = Needs([], [], blobs, [list(fact.params) for fact in facts])
     for node, fact in zip(graph.nodes, facts, strict=True):
@@ -79,7 +79,7 @@ def _from_the_front(graph: Graph, facts: Sequence[LayerFacts]) -> Needs:
     return needs
 
 
-def _from_the_losses(graph: Graph, facts: Sequence[LayerFacts], needs: Needs) -> None:
+def _from_the_losses(graph: Graph, facts: Sequence[LayerSetup], needs: Needs) -> None:
     under_loss: set[int] = set()
     skippable: set[int] = set()
     for i in reversed(range(len(graph.nodes))):
@@ -100,7 +100,7 @@ def _from_the_losses(graph: Graph, facts: Sequence[LayerFacts], needs: Needs) ->
         )
 
 
-def _force(graph: Graph, facts: Sequence[LayerFacts], needs: Needs) -> None:
+def _force(graph: Graph, facts: Sequence[LayerSetup], needs: Needs) -> None:
     for i, (node, fact) in enumerate(zip(graph.nodes, facts, strict=True)):
         needs.layers[i] = True
         needs.params[i] = [True] * len(fact.params)

@@ -107,7 +107,8 @@ class PrefetchingDataLayer(BaseDataLayer):
         self._current, self._position, self.skipped = batch, batch.position, batch.skipped
         moved = False
         for blob, array in zip(top, batch.arrays, strict=False):
-            moved |= blob.reshape(array.shape)
+            moved |= blob.shape != array.shape
+            blob.reshape(array.shape)
             blob.set_cpu_data(array)  # waits for a copy of the last batch still under way
             blob.data_memory.async_push()
         if moved:  # the memory that would have waited may be gone

@@ -88,7 +88,9 @@ class Filter(Layer):
         count = flags.size if self.first else len(self.chosen)
         self.first, changed = False, False
         for blob, source in zip(top, bottom, strict=False):
-            changed |= blob.reshape((count, *source.shape[1:]))
+            shape = (count, *source.shape[1:])
+            changed |= blob.shape != shape
+            blob.reshape(shape)
         if changed:
             self.fill_loss_weights(top)
 

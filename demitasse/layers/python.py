@@ -5,87 +5,21 @@ Source: Caffe, ``include/caffe/layers/python_layer.hpp`` and ``python/caffe/_caf
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sys
+import traceback
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from demitasse.blob import Blob
 from demitasse.errors import ConfigError, DemitasseError, NetError
 from demitasse.layers.base import Blobs, Flags, Layer
 from demitasse.layers.context import LayerContext
 from demitasse.layers.registry import register
+from demitasse.layers.user_layer import BlobVec, Phase, RawBlobVec, UserLayer
 from demitasse.layers.user_modules import import_user_module
-from demitasse.proto import LayerParameter, Phase
+from demitasse.proto import LayerParameter
 
-__all__ = ["Python", "PythonLayerBase", "UserBlobs"]
-
-
-class UserBlobs(list[Blob]):
-    """Parameters of a Python layer; ``add_blob`` makes one more."""
-
-    _layer: Layer | None = None
-
-    def add_blob(self, *shape: int) -> Blob:
-        """Add a parameter of zeros.
-
-        Raises:
-            NetError: The layer is not part of a net.
-            ShapeError: A stored parameter in this place has another shape.
-        """
-        if self._layer is None:
-            message = "add_blob is for layers in a net: call it in setup"
-            raise NetError(message)
-        return self._layer.add_param(shape)
-
-
-class PythonLayerBase:
-    """What users derive their Python layers from: ``caffe.Layer``.
-
-    ``bottom[i].data`` and ``.diff`` are live numpy views; ``top[i].reshape(...)`` gives a shape.
-    ``reshape`` runs before every ``forward``.
-
-    Attributes:
-        param_str: The text in ``python_param``.
-        phase: 0 in TRAIN, 1 in TEST.
-        blobs: Parameters; ``blobs.add_blob(2, 3)`` in ``setup`` makes one.
-    """
-
-    param_str: str = ""
-    phase: int = Phase.Value("TRAIN")
-    blobs: UserBlobs
-
-    def __init__(self, param: LayerParameter | None = None) -> None:
-        self.layer_param = param
-
-    @property
-    def type(self) -> str:
-        """The type in the prototxt."""
-        return "Python"
-
-    @property
-    def param_str_(self) -> str:
-        """What ``param_str`` was called in early versions of Caffe."""
-        return self.param_str
-
-    def setup(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None:
-        """Look at the bottoms and prepare; called once."""
-
-    def reshape(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None:
-        """Give the tops their shapes."""
-        raise NotImplementedError(self._lacks("reshape(self, bottom, top)"))
-
-    def forward(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None:
-        """Fill ``top[i].data``."""
-        raise NotImplementedError(self._lacks("forward(self, bottom, top)"))
-
-    def backward(
-        self, top: Sequence[Blob], propagate_down: Sequence[bool], bottom: Sequence[Blob]
-    ) -> None:
-        """Fill ``bottom[i].diff`` where ``propagate_down[i]``."""
-        raise NotImplementedError(self._lacks("backward(self, top, propagate_down, bottom)"))
-
-    def _lacks(self, method: str) -> str:
-        return f"{type(self).__name__} does not define {method}"
+__all__ = ["Python"]
 
 
 class Python(Layer):
@@ -102,36 +36,37 @@ class Python(Layer):
     dynamic_shapes = True
 
     def __init__(
-        self, param: LayerParameter, phase: str, context: LayerContext, user: type[PythonLayerBase]
+        self, param: LayerParameter, phase: str, context: LayerContext, user: type[UserLayer]
     ) -> None:
         super().__init__(param, phase, context)
-        self.blobs = self.own = UserBlobs(self.blobs)
-        self.own._layer = self
+        self.blobs = self.own = BlobVec(self.blobs)
+        self.own.belong_to(self)
         with self._noted("__init__"):
             self.user = user(param)
         self.user.param_str = param.python_param.param_str
-        self.user.phase = Phase.Value(phase)
+        self.user.phase = Phase[phase]
         self.user.blobs = self.own
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         with self._noted("setup"):
-            self.user.setup(bottom, top)
+            self.user.setup(RawBlobVec(bottom), RawBlobVec(top))
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         with self._noted("reshape"):
-            self.user.reshape(bottom, top)
+            self.user.reshape(RawBlobVec(bottom), RawBlobVec(top))
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
+        bottom, top = RawBlobVec(bottom), RawBlobVec(top)
         before = [blob.shape for blob in top]
         self.reshape(bottom, top)  # now that the bottoms hold what it may depend on
-        if [blob.shape for blob in top] != before:
-            self.fill_loss_weights(top)
         with self._noted("forward"):
             self.user.forward(bottom, top)
+        if [blob.shape for blob in top] != before:
+            self.fill_loss_weights(top)
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         with self._noted("backward"):
-            self.user.backward(top, list(propagate_down), bottom)
+            self.user.backward(RawBlobVec(top), list(propagate_down), RawBlobVec(bottom))
 
     @contextmanager
     def _noted(self, method: str) -> Iterator[None]:
@@ -142,8 +77,16 @@ class Python(Layer):
             raise  # the net names the layer
         except Exception as error:
             p = self.param.python_param
-            error.add_note(f"in layer {self.name!r} (Python), {p.module}.{p.layer}.{method}")
+            where = f"in layer {self.name!r} (Python), {p.module}.{p.layer}.{method}"
+            error.add_note(f"{where}{_place(error, p.module)}")
             raise
+
+
+def _place(error: Exception, module: str) -> str:
+    """Return the file and line of the user's module that an error came through last."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
+    return f", {file}:{frames[-1].lineno}" if frames else ""
 
 
 @register("Python")
@@ -154,7 +97,7 @@ def create_python_layer(param: LayerParameter, phase: str, context: LayerContext
     is handed numpy views.
     """
     chosen = _user_class(param, context)
-    if issubclass(chosen, PythonLayerBase):
+    if issubclass(chosen, UserLayer):
         return Python(param, phase, context, chosen)
     made: Layer = chosen(param, phase, context)
     return made
@@ -178,7 +121,7 @@ def _user_class(param: LayerParameter, context: LayerContext) -> Any:
     except Exception as error:
         error.add_note(f"in layer {param.name!r} (Python), importing {p.module}")
         raise
-    kinds = (PythonLayerBase, Layer)
+    kinds = (UserLayer, Layer)
     chosen = getattr(module, p.layer, None)
     if not (isinstance(chosen, type) and issubclass(chosen, kinds)):
         there = [n for n, v in vars(module).items() if isinstance(v, type) and issubclass(v, kinds)]

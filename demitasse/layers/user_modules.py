@@ -12,6 +12,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 
+from demitasse import caffe_name
 from demitasse.errors import NetError
 
 __all__ = ["import_user_module"]
@@ -24,7 +25,7 @@ def import_user_module(name: str, base_dir: Path | None) -> ModuleType:
     """Import the module that a ``python_param`` names.
 
     A module on ``sys.path`` wins. Two nets in different folders may each have a module of one name
-    beside them: each gets its own.
+    beside them: each gets its own. What modules import as ``caffe`` is ours.
 
     Args:
         name: As Python writes it, e.g. ``pyloss`` or ``layers.pyloss``.
@@ -34,6 +35,7 @@ def import_user_module(name: str, base_dir: Path | None) -> ModuleType:
         NetError: There is no such module; says where it was looked for.
         Exception: Whatever the module raises while it is imported.
     """
+    caffe_name.install()
     top = name.partition(".")[0]
     folder = None if base_dir is None else base_dir.resolve()
     with _lock:

@@ -13,7 +13,8 @@ from demitasse.blob import Blob
 from demitasse.errors import DemitasseError, NetError
 from demitasse.graph import (
     Graph,
-    LayerFacts,
+    LayerSetup,
+    Needs,
     Param,
     append_params,
     filter_net,
@@ -83,7 +84,9 @@ def assemble(
             raise
         params += layer.blobs
         memory_used += sum(blob.count for blob in top) * _itemsize(context.dtype)
-    needs = who_needs_backward(graph, _facts(layers, graph), message.force_backward)
+    setups = _setups(layers, graph)
+    needs = who_needs_backward(graph, setups, message.force_backward)
+    _tell_ended(graph, setups, needs)
     for layer, wanted in zip(layers, needs.params, strict=True):
         for index, want in enumerate(wanted):
             layer.set_param_propagate_down(index, want)
@@ -128,9 +131,9 @@ def _mark_frozen(layer: Layer, param: LayerParameter) -> None:
         layer.set_param_propagate_down(index, spec is None or spec.lr_mult != 0)
 
 
-def _facts(layers: Sequence[Layer], graph: Graph) -> list[LayerFacts]:
+def _setups(layers: Sequence[Layer], graph: Graph) -> list[LayerSetup]:
     return [
-        LayerFacts(
+        LayerSetup(
             params=tuple(layer.param_propagate_down(i) for i in range(len(layer.blobs))),
             losses=tuple(bool(layer.loss(i)) for i in range(len(node.tops))),
             allow_force=tuple(layer.allow_force_backward(i) for i in range(len(node.bottoms))),
@@ -140,6 +143,15 @@ def _facts(layers: Sequence[Layer], graph: Graph) -> list[LayerFacts]:
         )
         for layer, node in zip(layers, graph.nodes, strict=True)
     ]
+
+
+def _tell_ended(graph: Graph, setups: Sequence[LayerSetup], needs: Needs) -> None:
+    """Log where a gradient ends that trained layers could have used: at labels and indices."""
+    for node, setup, wanted in zip(graph.nodes, setups, needs.layers, strict=True):
+        for index in sorted(setup.without_gradient):
+            if wanted and needs.blobs[node.bottoms[index]]:
+                blob = graph.blobs[node.bottoms[index]]
+                log.info("%s has no gradient for its bottom %r", called(node.param), blob)
 
 
 def _itemsize(dtype: str) -> int:

@@ -2,53 +2,140 @@
 
 Scripts written for pycaffe run over the engine unchanged. What they abort on raises here, and
 the device may be anything a net runs on: ``set_mode_gpu`` is ``set_device("cuda:0")``.
+``python -m demitasse.pycaffe script.py`` and ``install()`` let them say ``import caffe``.
+
+Names are loaded when first used (PEP 562), so importing the package costs little.
 
 Source: Caffe, ``python/caffe/__init__.py`` and ``python/caffe/_caffe.cpp``.
 """
 
-from __future__ import annotations
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from demitasse import __version__
-from demitasse.layers import layer_types
-from demitasse.pycaffe import proto
-from demitasse.pycaffe.layer import Layer
-from demitasse.pycaffe.modes import set_device, set_mode_cpu, set_mode_gpu, set_random_seed
-from demitasse.pycaffe.net import Net
-from demitasse.pycaffe.solver import (
-    AdaDeltaSolver,
-    AdaGradSolver,
-    AdamSolver,
-    NesterovSolver,
-    RMSPropSolver,
-    SGDSolver,
-    get_solver,
-)
+if TYPE_CHECKING:
+    from demitasse.caffe_name import install
+    from demitasse.layers.user_layer import UserLayer as Layer
+    from demitasse.pycaffe import classifier, coord_map, detector, draw, io, net_spec, proto
+    from demitasse.pycaffe.classifier import Classifier
+    from demitasse.pycaffe.detector import Detector
+    from demitasse.pycaffe.glog import init_log, log
+    from demitasse.pycaffe.modes import (
+        TEST,
+        TRAIN,
+        layer_type_list,
+        set_device,
+        set_mode_cpu,
+        set_mode_gpu,
+        set_phase_test,
+        set_phase_train,
+        set_random_seed,
+    )
+    from demitasse.pycaffe.net import Net
+    from demitasse.pycaffe.net_spec import NetSpec, layers, params, to_proto
+    from demitasse.pycaffe.parallel import (
+        NCCL,
+        has_nccl,
+        set_multiprocess,
+        set_solver_count,
+        set_solver_rank,
+        solver_count,
+        solver_rank,
+    )
+    from demitasse.pycaffe.solver import (
+        AdaDeltaSolver,
+        AdaGradSolver,
+        AdamSolver,
+        NesterovSolver,
+        RMSPropSolver,
+        SGDSolver,
+        get_solver,
+    )
+    from demitasse.pycaffe.timer import Timer
+
+__version__ = "1.0.0"
+"""The version of Caffe whose interface this is; ``demitasse.__version__`` is our own."""
 
 __all__ = [
+    "NCCL",
     "TEST",
     "TRAIN",
     "AdaDeltaSolver",
     "AdaGradSolver",
     "AdamSolver",
+    "Classifier",
+    "Detector",
     "Layer",
     "NesterovSolver",
     "Net",
+    "NetSpec",
     "RMSPropSolver",
     "SGDSolver",
+    "Timer",
     "__version__",
+    "classifier",
+    "coord_map",
+    "detector",
+    "draw",
     "get_solver",
+    "has_nccl",
+    "init_log",
+    "install",
+    "io",
     "layer_type_list",
+    "layers",
+    "log",
+    "net_spec",
+    "params",
     "proto",
     "set_device",
     "set_mode_cpu",
     "set_mode_gpu",
+    "set_multiprocess",
+    "set_phase_test",
+    "set_phase_train",
     "set_random_seed",
+    "set_solver_count",
+    "set_solver_rank",
+    "solver_count",
+    "solver_rank",
+    "to_proto",
 ]
 
-TRAIN: int = proto.caffe_pb2.TRAIN
-TEST: int = proto.caffe_pb2.TEST
+_MODULES = {"classifier", "coord_map", "detector", "draw", "io", "net_spec", "proto"}
+_SOLVERS = [name for name in __all__ if name.endswith("Solver")]
+_ROOMS = {
+    "demitasse.caffe_name": ["install"],
+    "demitasse.layers.user_layer": ["Layer"],  # called UserLayer there
+    "demitasse.pycaffe.classifier": ["Classifier"],
+    "demitasse.pycaffe.detector": ["Detector"],
+    "demitasse.pycaffe.glog": ["init_log", "log"],
+    "demitasse.pycaffe.modes": [
+        "TEST", "TRAIN", "layer_type_list", "set_device", "set_mode_cpu", "set_mode_gpu",
+        "set_phase_test", "set_phase_train", "set_random_seed",
+    ],
+    "demitasse.pycaffe.net": ["Net"],
+    "demitasse.pycaffe.net_spec": ["NetSpec", "layers", "params", "to_proto"],
+    "demitasse.pycaffe.parallel": [
+        "NCCL", "has_nccl", "set_multiprocess", "set_solver_count", "set_solver_rank",
+        "solver_count", "solver_rank",
+    ],
+    "demitasse.pycaffe.solver": [*_SOLVERS, "get_solver"],
+    "demitasse.pycaffe.timer": ["Timer"],
+}  # fmt: skip
+_HOME = {name: room for room, names in _ROOMS.items() for name in names}
 
 
-def layer_type_list() -> list[str]:
-    """Return the names of all layer types."""
-    return layer_types()
+def __getattr__(name: str) -> Any:
+    """Load a public name from the module it lives in, and keep it."""
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
+    if name not in _HOME:
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    value = getattr(import_module(_HOME[name]), "UserLayer" if name == "Layer" else name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -5,21 +5,29 @@ Source: Caffe, ``python/caffe/pycaffe.py`` and ``python/caffe/_caffe.cpp``.
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from demitasse import net as engine
 from demitasse.blob import Blob
 from demitasse.errors import NetError, ShapeError
-from demitasse.layers import Layer
+from demitasse.layers.memory_data import MemoryData
+from demitasse.layers.python import Python
+from demitasse.layers.user_layer import BlobVec, Phase
+from demitasse.pycaffe.files import Path, path_of
+from demitasse.pycaffe.glog import begin_log
+from demitasse.pycaffe.modes import default_phase
+from demitasse.pycaffe.vectors import BoolVec, DtypeVec, IntVec, LayerVec, StringVec
 
-__all__ = ["Net"]
+__all__ = ["Net", "NetVec"]
 
 Arrays = dict[str, np.ndarray]
+Hook = Callable[[int], None]
 
 
 class Net:
@@ -32,10 +40,11 @@ class Net:
         NetError: Its layers do not fit together.
     """
 
-    def __init__(self, network_file: str, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, network_file: Path, *args: Any, **kwargs: Any) -> None:
         phase, weights, level, stages = _arguments(*args, **kwargs)
+        begin_log()
         self._net = engine.Net(
-            network_file, phase, level=level, stages=stages or (), weights=weights
+            path_of(network_file), int(phase), level=level, stages=stages, weights=weights
         )
         self._fill()
 
@@ -48,41 +57,25 @@ class Net:
         return self
 
     def _fill(self) -> None:
-        net = self._net
+        net, ids = self._net, self._net.structure
+        self.layers = LayerVec(
+            layer.user if isinstance(layer, Python) else layer for layer in net.layers
+        )
         self.blobs: OrderedDict[str, Blob] = OrderedDict(net.blobs)
-        self.params: OrderedDict[str, list[Blob]] = OrderedDict(
-            (name, list(blobs)) for name, blobs in net.params.items()
+        self.params: OrderedDict[str, BlobVec] = OrderedDict(
+            (layer.name, layer.blobs if isinstance(layer.blobs, BlobVec) else BlobVec(layer.blobs))
+            for layer in net.layers
+            if layer.blobs
         )
-        self.layer_dict: OrderedDict[str, Layer] = OrderedDict(
-            zip(net.layer_names, net.layers, strict=True)
+        self.layer_dict: OrderedDict[str, Any] = OrderedDict(
+            zip(net.layer_names, self.layers, strict=True)
         )
-
-    # -- what it is ----------------------------------------------------------------------------
-
-    @property
-    def layers(self) -> list[Layer]:
-        """The layers, splits included."""
-        return list(self._net.layers)
-
-    @property
-    def inputs(self) -> list[str]:
-        """Names of the blobs the caller fills."""
-        return self._net.inputs
-
-    @property
-    def outputs(self) -> list[str]:
-        """Names of the blobs nobody reads."""
-        return self._net.outputs
-
-    @property
-    def top_names(self) -> OrderedDict[str, list[str]]:
-        """Names of the tops of each layer."""
-        return self._names(self._net.structure.top_ids)
-
-    @property
-    def bottom_names(self) -> OrderedDict[str, list[str]]:
-        """Names of the bottoms of each layer."""
-        return self._names(self._net.structure.bottom_ids)
+        self.blob_loss_weights: OrderedDict[str, float] = OrderedDict(
+            zip(net.blob_names, ids.blob_loss_weights, strict=True)
+        )
+        self.inputs, self.outputs = list(net.inputs), list(net.outputs)
+        self.top_names = self._names(ids.top_ids)
+        self.bottom_names = self._names(ids.bottom_ids)
 
     def _names(self, ids: Callable[[int], list[int]]) -> OrderedDict[str, list[str]]:
         blobs = self._net.blob_names
@@ -91,46 +84,41 @@ class Net:
             for index, name in enumerate(self._net.layer_names)
         )
 
-    @property
-    def blob_loss_weights(self) -> OrderedDict[str, float]:
-        """The loss weight of each blob."""
-        return OrderedDict(
-            zip(self._net.blob_names, self._net.structure.blob_loss_weights, strict=True)
-        )
+    # -- what it is, by number -----------------------------------------------------------------
 
     @property
-    def _layer_names(self) -> list[str]:
-        return self._net.layer_names
+    def _layer_names(self) -> StringVec:
+        return StringVec(self._net.layer_names)
 
     @property
-    def _blob_names(self) -> list[str]:
-        return self._net.blob_names
+    def _blob_names(self) -> StringVec:
+        return StringVec(self._net.blob_names)
 
     @property
-    def _blobs(self) -> list[Blob]:
-        return list(self._net.structure.blob_list)
+    def _blobs(self) -> BlobVec:
+        return BlobVec(self._net.structure.blob_list)
 
     @property
-    def _inputs(self) -> list[int]:
-        return [self._net.blob_names.index(name) for name in self._net.inputs]
+    def _inputs(self) -> IntVec:
+        return IntVec(self._net.blob_names.index(name) for name in self._net.inputs)
 
     @property
-    def _outputs(self) -> list[int]:
-        return [self._net.blob_names.index(name) for name in self._net.outputs]
+    def _outputs(self) -> IntVec:
+        return IntVec(self._net.blob_names.index(name) for name in self._net.outputs)
 
-    def _bottom_ids(self, layer: int) -> list[int]:
-        return self._net.structure.bottom_ids(layer)
+    def _bottom_ids(self, layer: int) -> IntVec:
+        return IntVec(self._net.structure.bottom_ids(layer))
 
-    def _top_ids(self, layer: int) -> list[int]:
-        return self._net.structure.top_ids(layer)
-
-    @property
-    def _blob_loss_weights(self) -> list[float]:
-        return self._net.structure.blob_loss_weights
+    def _top_ids(self, layer: int) -> IntVec:
+        return IntVec(self._net.structure.top_ids(layer))
 
     @property
-    def _layer_need_backward(self) -> list[bool]:
-        return self._net.structure.layer_need_backward
+    def _blob_loss_weights(self) -> DtypeVec:
+        return DtypeVec(self._net.structure.blob_loss_weights)
+
+    @property
+    def _layer_need_backward(self) -> BoolVec:
+        return BoolVec(self._net.structure.layer_need_backward)
 
     @property
     def _memory_used(self) -> int:
@@ -143,7 +131,7 @@ class Net:
         blobs: Iterable[str] | None = None,
         start: str | None = None,
         end: str | None = None,
-        **kwargs: Any,
+        **kwargs: ArrayLike,
     ) -> Arrays:
         """Run the net forward.
 
@@ -151,33 +139,27 @@ class Net:
             blobs: Blobs to return besides the outputs.
             start: First layer to run.
             end: Last layer to run; its tops are then the outputs.
-            kwargs: An array for each net input, of the input blob's shape. With any, all inputs
-                must be given.
+            kwargs: An array for each net input, which the blob is filled with by numpy's rules of
+                broadcasting; its first axis is the blob's. With any, all inputs must be given.
 
         Returns:
             Live views of the outputs and of ``blobs``.
 
         Raises:
             NetError: The inputs given are not the net's.
-            ShapeError: An input has another batch size than its blob.
+            ShapeError: An input does not fit its blob.
         """
-        wanted = list(blobs or [])
-        if kwargs:
-            if set(kwargs) != set(self.inputs):
-                message = f"the net's inputs are {self.inputs}, given are {list(kwargs)}"
-                raise NetError(message)
-            for name, array in kwargs.items():
-                self._fill_batch(name, array, self.blobs[name].data)
+        self._set(kwargs, self.inputs, "inputs", diff=False)
         self._net.forward(start, end)
         tops = self.outputs if end is None else self.top_names[end]
-        return {name: self.blobs[name].data for name in dict.fromkeys([*tops, *wanted])}
+        return {name: self.blobs[name].data for name in dict.fromkeys([*tops, *(blobs or ())])}
 
     def backward(
         self,
         diffs: Iterable[str] | None = None,
         start: str | None = None,
         end: str | None = None,
-        **kwargs: Any,
+        **kwargs: ArrayLike,
     ) -> Arrays:
         """Run the net backward.
 
@@ -189,32 +171,40 @@ class Net:
 
         Returns:
             Live views of the gradients.
+
+        Raises:
+            NetError: The outputs given are not the net's.
+            ShapeError: A gradient does not fit its blob.
         """
-        wanted = list(diffs or [])
-        if kwargs:
-            if set(kwargs) != set(self.outputs):
-                message = f"the net's outputs are {self.outputs}, given are {list(kwargs)}"
-                raise NetError(message)
-            for name, array in kwargs.items():
-                self._fill_batch(name, array, self.blobs[name].diff)
+        self._set(kwargs, self.outputs, "outputs", diff=True)
         self._net.backward(start, end)
         bottoms = self.inputs if end is None else self.bottom_names[end]
-        return {name: self.blobs[name].diff for name in dict.fromkeys([*bottoms, *wanted])}
+        return {name: self.blobs[name].diff for name in dict.fromkeys([*bottoms, *(diffs or ())])}
 
-    @staticmethod
-    def _fill_batch(name: str, array: Any, view: np.ndarray) -> None:
-        given = np.asarray(array)
-        if given.shape[:1] != view.shape[:1]:
-            message = (
-                f"blob {name!r} holds {view.shape[:1]} items, given are {given.shape[:1]}; "
-                "reshape the blob first"
-            )
-            raise ShapeError(message)
-        try:
-            view[...] = given.reshape(view.shape)
-        except ValueError:
-            message = f"blob {name!r} is {view.shape}, the array given is {given.shape}"
-            raise ShapeError(message) from None
+    def _set(self, given: Mapping[str, ArrayLike], names: list[str], what: str, diff: bool) -> None:
+        """Fill all blobs of these names, or none where nothing is given."""
+        if not given:
+            return
+        if set(given) != set(names):
+            message = f"the net's {what} are {names}, given are {list(given)}"
+            raise NetError(message)
+        for name, value in given.items():
+            array, blob = np.asarray(value), self.blobs[name]
+            if array.shape[:1] != blob.shape[:1]:
+                message = (
+                    f"blob {name!r} holds {blob.shape[:1]} items, given are {array.shape[:1]}; "
+                    "reshape the blob first"
+                )
+                raise ShapeError(message)
+            view = blob.diff if diff else blob.data
+            try:
+                view[...] = array
+            except ValueError:
+                message = (
+                    f"blob {name!r} is {blob.shape}, the array given is {array.shape}; "
+                    "reshape one of them"
+                )
+                raise ShapeError(message) from None
 
     def _forward(self, start: int, end: int) -> float:
         return self._net.forward(start, end)
@@ -224,24 +214,74 @@ class Net:
 
     def forward_all(self, blobs: Iterable[str] | None = None, **kwargs: Any) -> Arrays:
         """Run any number of items through the net, in batches of its size; return copies."""
-        wanted = list(blobs or [])
-        found: dict[str, list[np.ndarray]] = {name: [] for name in [*self.outputs, *wanted]}
+        wanted = list(blobs or ())
+        found = _Found([*self.outputs, *wanted])
         for batch in self._batch(kwargs):
-            for name, array in self.forward(wanted, None, None, **batch).items():
-                found[name].extend(array.copy())
-        count = len(next(iter(kwargs.values())))
-        return {name: np.asarray(items)[:count] for name, items in found.items()}
+            found.add(self.forward(wanted, None, None, **batch))
+        return found.arrays(_count(kwargs))
 
-    def _batch(self, blobs: Arrays) -> Iterable[Arrays]:
+    def forward_backward_all(
+        self, blobs: Iterable[str] | None = None, diffs: Iterable[str] | None = None, **kwargs: Any
+    ) -> tuple[Arrays, Arrays]:
+        """Run any number of items forward and backward, in batches of the net's size.
+
+        Args:
+            blobs: Blobs whose data to return besides the outputs.
+            diffs: Blobs whose gradients to return besides those of the inputs.
+            kwargs: Arrays for the inputs, gradients for the outputs; where there are none, the
+                blobs are used as they are.
+
+        Returns:
+            Copies of the data and of the gradients.
+        """
+        data, gradients = list(blobs or ()), list(diffs or ())
+        outs, backs = _Found([*self.outputs, *data]), _Found([*self.inputs, *gradients])
+        forward, backward = (
+            self._batch({name: kwargs[name] for name in names if name in kwargs})
+            for names in (self.inputs, self.outputs)
+        )
+        none: Arrays = {}
+        for up, down in zip_longest(forward, backward, fillvalue=none):
+            outs.add(self.forward(data, None, None, **up))
+            backs.add(self.backward(gradients, None, None, **down))
+        return outs.arrays(_count(kwargs)), backs.arrays(_count(kwargs))
+
+    def _batch(self, blobs: Mapping[str, Any]) -> Iterator[Arrays]:
         """Cut arrays into batches of the net's size; the last one is filled up with zeros."""
-        count = len(next(iter(blobs.values())))
+        if not blobs:
+            return
         size = self.blobs[next(iter(blobs))].shape[0]
-        for start in range(0, count, size):
+        for start in range(0, _count(blobs), size):
             part = {name: np.asarray(a)[start : start + size] for name, a in blobs.items()}
             yield {
                 name: np.concatenate([a, np.zeros((size - len(a), *a.shape[1:]), a.dtype)])
                 for name, a in part.items()
             }
+
+    def set_input_arrays(self, data: ArrayLike, labels: ArrayLike) -> None:
+        """Let the net's first layer, a ``MemoryData``, give the rows of these arrays.
+
+        Args:
+            data: Shape: (n, C, H, W), n a multiple of the batch size; used without a copy where
+                it is float32 and contiguous.
+            labels: Shape: (n,) or (n, 1, 1, 1).
+
+        Raises:
+            NetError: The first layer is another.
+            ShapeError: The arrays have other shapes.
+            DataError: n is not a multiple of the batch size.
+        """
+        self._set_input_arrays(data, labels)
+
+    def _set_input_arrays(self, data: ArrayLike, labels: ArrayLike) -> None:
+        first = self._net.layers[0]
+        if not isinstance(first, MemoryData):
+            message = (
+                "set_input_arrays is for nets whose first layer is MemoryData; here it is "
+                f"{first.name!r} ({first.type})"
+            )
+            raise NetError(message)
+        first.reset(data, labels)
 
     def reshape(self) -> None:
         """Let every layer give its tops their shapes."""
@@ -251,39 +291,39 @@ class Net:
         """Set the gradients of all parameters to zero."""
         self._net.clear_param_diffs()
 
-    def before_forward(self, callback: Callable[[int], None]) -> None:
+    def before_forward(self, callback: Hook) -> None:
         """Call a function with the layer's index before each layer's forward."""
         self._net.before_forward.append(callback)
 
-    def after_forward(self, callback: Callable[[int], None]) -> None:
+    def after_forward(self, callback: Hook) -> None:
         """Call a function with the layer's index after each layer's forward."""
         self._net.after_forward.append(callback)
 
-    def before_backward(self, callback: Callable[[int], None]) -> None:
+    def before_backward(self, callback: Hook) -> None:
         """Call a function with the layer's index before each layer's backward."""
         self._net.before_backward.append(callback)
 
-    def after_backward(self, callback: Callable[[int], None]) -> None:
-        """Call a function with the layer's index after each layer's backward."""
+    def after_backward(self, callback: Hook) -> None:
+        """Call a function, or an ``NCCL``, with the layer's index after each layer's backward."""
         self._net.after_backward.append(callback)
 
     # -- weights -------------------------------------------------------------------------------
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: Path) -> None:
         """Write the parameters to a caffemodel."""
-        self._net.save(path)
+        self._net.save(path_of(path))
 
-    def save_hdf5(self, path: str | os.PathLike[str], write_diff: bool = False) -> None:
+    def save_hdf5(self, path: Path, write_diff: bool = False) -> None:
         """Write the parameters to an HDF5 file."""
-        self._net.save_hdf5(path, write_diff)
+        self._net.save_hdf5(path_of(path), write_diff)
 
-    def copy_from(self, path: str | os.PathLike[str]) -> None:
+    def copy_from(self, path: Path) -> None:
         """Load parameters by layer name from a file of weights, in any format."""
-        self._net.load(path)
+        self._net.load(path_of(path))
 
-    def load_hdf5(self, path: str | os.PathLike[str]) -> None:
+    def load_hdf5(self, path: Path) -> None:
         """Load parameters by layer name from an HDF5 file."""
-        self._net.load(path)
+        self._net.load(path_of(path))
 
     def share_with(self, other: Net) -> None:
         """Hold the same parameters as the layers of the same names in another net."""
@@ -293,15 +333,41 @@ class Net:
         return f"pycaffe.{self._net!r}"
 
 
-def _arguments(*args: Any, **kwargs: Any) -> tuple[Any, Any, int, Sequence[str]]:
+class NetVec(list[Net]):
+    """Nets, such as a solver's test nets."""
+
+
+class _Found:
+    """The rows of blobs, collected from batch to batch."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.rows: dict[str, list[np.ndarray]] = {name: [] for name in names}
+
+    def add(self, batch: Arrays) -> None:
+        for name, array in batch.items():
+            self.rows[name].extend(array.copy())
+
+    def arrays(self, count: int) -> Arrays:
+        return {name: np.asarray(rows)[:count] for name, rows in self.rows.items()}
+
+
+def _count(arrays: Mapping[str, Any]) -> int:
+    """Return the number of items in the arrays, which all have the same."""
+    return len(next(iter(arrays.values())))
+
+
+def _arguments(*args: Any, **kwargs: Any) -> tuple[Phase | int, Any, int, Sequence[str]]:
     """Sort out the two ways to make a net; the older one names the weights before the phase."""
-    if args and isinstance(args[0], (str, os.PathLike)):
-        weights, phase = args[0], args[1] if len(args) > 1 else kwargs.get("phase")
-        return phase, weights, 0, ()
-    names = ("phase", "level", "stages", "weights")
+    names: tuple[str, ...] = ("phase", "level", "stages", "weights")
+    if args and not hasattr(args[0], "__index__"):
+        names = ("weights", "phase")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
-    unknown = set(given) - set(names)
-    if unknown or "phase" not in given:
-        message = f"Net(file, phase, level=0, stages=None, weights=None), not {given}"
+    given.setdefault("phase", default_phase())
+    unknown = set(given) - {"phase", "level", "stages", "weights"}
+    if unknown or given["phase"] is None or len(args) > len(names):
+        shown = ", ".join([*map(repr, args), *(f"{name}={kwargs[name]!r}" for name in kwargs)])
+        message = f"Net(file, phase, level=0, stages=None, weights=None), not Net(file, {shown})"
         raise TypeError(message)
-    return given["phase"], given.get("weights"), given.get("level", 0), given.get("stages") or ()
+    weights = given.get("weights")
+    weights = None if weights is None else path_of(weights)
+    return given["phase"], weights, given.get("level", 0), given.get("stages") or ()

@@ -78,6 +78,24 @@ def test_a_device_that_is_not_there_is_never_replaced(name):
         Device(name)
 
 
+def test_a_gpu_is_replaced_where_there_is_none_and_a_setting_says_so(monkeypatch):
+    from demitasse import device
+
+    monkeypatch.setattr(device, "devices_of", lambda kind: () if kind == "cuda" else ("cpu",))
+    monkeypatch.setattr(Device, "_known", {})
+    device._warn_of_fallback.cache_clear()
+
+    with settings.override(gpu_fallback="cpu"):
+        with pytest.warns(RuntimeWarning, match="no GPU to run on") as caught:
+            chosen = Device("cuda:0")
+        again = Device("gpu")
+
+    assert (chosen.name, again.name) == ("cpu", "cpu")
+    assert [warning.filename for warning in caught] == [__file__]
+    with pytest.raises(DeviceError):
+        Device("cuda:0")
+
+
 def test_pyproject_is_read_from_a_folder_above(tmp_path, monkeypatch):
     (tmp_path / "pyproject.toml").write_text("[tool.demitasse]\nplan = false\n[tool.other]\nx = 1")
     (tmp_path / "deep" / "er").mkdir(parents=True)

@@ -4,7 +4,7 @@ import pytest
 
 from demitasse.errors import NetError
 from demitasse.graph import (
-    LayerFacts,
+    LayerSetup,
     Param,
     append_params,
     filter_net,
@@ -215,12 +215,12 @@ def test_wiring_faults_are_named_together():
 
 # -- who needs backward ------------------------------------------------------------------------
 
-PARAM = LayerFacts(params=(True,))
-PLAIN = LayerFacts()
-LOSS = LayerFacts(losses=(True,))
+PARAM = LayerSetup(params=(True,))
+PLAIN = LayerSetup()
+LOSS = LayerSetup(losses=(True,))
 
 
-def needs(message: NetParameter, facts: list[LayerFacts], *, force: bool = False):
+def needs(message: NetParameter, facts: list[LayerSetup], *, force: bool = False):
     return who_needs_backward(wired(message), facts, force)
 
 
@@ -255,7 +255,7 @@ def test_propagate_down_decides_for_the_blob_not_for_the_layer():
 def test_a_frozen_layer_lets_gradients_through():
     message = chain("d: -> x", "f: x -> y", "g: y -> z", "loss: z -> l")
 
-    found = needs(message, [PLAIN, PARAM, LayerFacts(params=(False, False)), LOSS])
+    found = needs(message, [PLAIN, PARAM, LayerSetup(params=(False, False)), LOSS])
 
     assert found.layers == [False, True, True, True]
     assert found.params[2] == [False, False]
@@ -265,8 +265,8 @@ def test_force_brings_everything_back():
     message = chain("d: -> x, t", "f: x -> y", "loss: y, t -> l")
     facts = [
         PLAIN,
-        LayerFacts(params=(False,), allow_force=(True,)),
-        LayerFacts(losses=(True,), allow_force=(True, False)),
+        LayerSetup(params=(False,), allow_force=(True,)),
+        LayerSetup(losses=(True,), allow_force=(True, False)),
     ]
 
     found = needs(message, facts, force=True)

@@ -87,12 +87,10 @@ def published(reference_data, tmp_path):
 
 @pytest.fixture
 def _user_modules(monkeypatch):
-    """Forget the modules of Python layers afterwards; `import caffe` finds ours."""
-    from demitasse import pycaffe
+    """Forget the modules of Python layers afterwards."""
     from demitasse.layers import user_modules
 
     monkeypatch.setattr(user_modules, "_beside", {})
-    monkeypatch.setitem(sys.modules, "caffe", pycaffe)
     yield
     for name in ("pyloss", "sequence_input_layer"):
         sys.modules.pop(name, None)

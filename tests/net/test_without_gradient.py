@@ -225,3 +225,14 @@ def test_a_gradient_that_there_is_not_is_refused_while_the_net_is_built(layer, b
 
     with pytest.raises(NetError, match=rf"layer 'one' \(\w+\): .*no gradient for bottom {bottom}"):
         build(text)
+
+
+def test_where_a_gradient_ends_is_logged(caplog):
+    target = CONV.replace('"conv"', '"teacher"').replace('top: "map"', 'top: "target"')
+    loss = 'layer { name: "l" type: "SigmoidCrossEntropyLoss" bottom: "map" bottom: "target" }'
+
+    with caplog.at_level("INFO", logger="demitasse"):
+        build(INPUT + CONV + target + loss).close()
+
+    said = "layer 'l' (SigmoidCrossEntropyLoss) has no gradient for its bottom 'target'"
+    assert [record for record in caplog.messages if "has no gradient" in record] == [said]

@@ -14,6 +14,7 @@ from demitasse.backends.numpy.steps import activation
 from demitasse.cli.root import cli
 from demitasse.config import TABLE
 from demitasse.device import set_device
+from demitasse.pycaffe import _caffe
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -61,6 +62,19 @@ def test_the_way_from_opencv_runs(beside_digits):
     assert names["label"] == names["probabilities"].argmax()
 
 
+def test_the_cookbook_is_followed(beside_digits, monkeypatch):
+    monkeypatch.syspath_prepend(".")
+
+    names = follow("docs/cookbook.md")
+
+    assert len(names["losses"]) == 20
+    assert names["probabilities"].argmax() == names["labels"][0]
+    assert (names["found"] == names["labels"]).mean() > 0.95
+    assert names["features"].shape == (50, 128)
+    assert Path("program.svg").stat().st_size > 1000
+    assert compile(Path("twice.py").read_text(), "twice.py", "exec")
+
+
 def test_readme_tour_runs(beside_digits):
     for file in (beside_digits / "digits").iterdir():
         file.rename(beside_digits / file.name)
@@ -93,14 +107,16 @@ def test_a_slow_layer_is_looked_into(beside_digits, capsys):
     assert "conv1" in capsys.readouterr().out
 
 
-def test_what_the_python_interface_lacks_is_what_the_page_says():
-    text = (ROOT / "docs/differences.md").read_text(encoding="utf-8")
-    [row] = [line for line in text.splitlines() if line.startswith("| of the Python interface:")]
+def test_the_python_interface_has_the_names_that_the_page_says():
+    text = (ROOT / "docs/from-pycaffe.md").read_text(encoding="utf-8")
+    [table] = re.findall(r"^## The names$(.*?)^##? ", text, re.MULTILINE | re.DOTALL)
+    rows = [row.split("|")[1:3] for row in table.splitlines() if row.startswith("| ")][2:]
 
-    named = re.findall(r"`(\w+)`", row.split("|")[1])
+    named = {name for _, names in rows for name in re.findall(r"`(\w+)`", names)}
+    modules = {name for name, _ in rows for name in re.findall(r"`caffe\.(\w+)", name)}
 
-    assert named
-    assert [name for name in named if hasattr(pycaffe, name)] == []
+    assert all(hasattr(pycaffe, name) or hasattr(_caffe, name) for name in named)
+    assert set(pycaffe.__all__) - {"__version__"} <= named | modules
 
 
 def test_every_setting_is_documented():

@@ -1,5 +1,6 @@
 """Every example runs as its README says, without a download, and reaches what it is to show."""
 
+import json
 import runpy
 from pathlib import Path
 
@@ -69,6 +70,21 @@ def test_an_example_reaches_what_it_shows(name, tmp_path):
     found = run(Arguments(tmp_path, device="cpu"))
 
     CHECKS[name](found)
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_to_its_end(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    notebook = json.loads((EXAMPLES / "classification.ipynb").read_text(encoding="utf-8"))
+    names: dict[str, object] = {}
+
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)
+
+    assert names["accuracy"] > 0.97
+    assert names["label"] == 4
+    assert names["probabilities"].argmax() == 4
 
 
 def test_drawn_shapes_are_the_same_for_the_same_seed_and_of_all_classes():

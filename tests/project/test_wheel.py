@@ -84,6 +84,19 @@ print(net.predict({"data": [[-1, 2]]})["y"])
     assert b"0.1" in version.stdout
 
 
+def test_the_package_caffe_holds_the_name_and_nothing_else(tmp_path):
+    pytest.importorskip("build", reason="packages are built by `build`: pip install --group build")
+    folder = ROOT / "compat" / "caffe"
+
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--outdir", tmp_path, folder], check=True
+    )
+
+    [wheel] = tmp_path.glob("demitasse_caffe-*.whl")
+    packed = {n for n in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in n}
+    assert packed == {"caffe/__init__.py", "demitasse_caffe.py", "demitasse_caffe.pth"}
+
+
 def test_sdist_holds_sources_and_tests(built):
     [path] = built.glob("*.tar.gz")
 

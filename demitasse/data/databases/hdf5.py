@@ -201,6 +201,8 @@ class Hdf5Writer:
             for name, batch in batches.items():
                 self._append(name, batch)
             self._file.flush()
+        except DataError:
+            raise
         except (OSError, RuntimeError) as error:
             message = f"cannot be written: {error}"
             raise DataError(message, str(self.path)) from error

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import io
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -20,7 +22,7 @@ from demitasse.errors import DataError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["Color", "decode_image", "read_image"]
+__all__ = ["Color", "decode_image", "opened", "read_image"]
 
 FORMATS = ("BMP", "DIB", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "SUN", "TIFF", "WEBP")
 """What OpenCV reads. Pillow knows more, among them EPS, for which it would start Ghostscript."""
@@ -51,9 +53,27 @@ def decode_image(content: bytes | memoryview, color: Color = "native") -> np.nda
         DataError: Pillow is not installed, or this is not an image it can decode, or one far
             larger than its file.
     """
+    with opened(content) as image:
+        if color == "gray":
+            # A JPEG stores brightness as a channel of its own; other files ignore this.
+            image.draft("L", image.size)
+        upright = image
+        if color != "native" and "exif" in image.info:
+            import PIL.ImageOps
+
+            upright = PIL.ImageOps.exif_transpose(image)
+        return _planes(upright.convert(_mode(upright, color)))
+
+
+@contextmanager
+def opened(content: bytes | memoryview) -> Iterator[Image]:
+    """Open the bytes of an image file with Pillow; what then fails in the block is told, too.
+
+    Raises:
+        DataError: As for ``decode_image``.
+    """
     try:
         import PIL.Image
-        import PIL.ImageOps
     except ImportError:
         message = "decoding images needs Pillow; run: pip install demitasse[image]"
         raise DataError(message) from None
@@ -62,13 +82,7 @@ def decode_image(content: bytes | memoryview, color: Color = "native") -> np.nda
         known = [name for name in FORMATS if name in PIL.Image.OPEN]
         with PIL.Image.open(io.BytesIO(content), formats=known) as image:
             _need_room(image, len(content))
-            if color == "gray":
-                # A JPEG stores brightness as a channel of its own; other files ignore this.
-                image.draft("L", image.size)
-            upright: Image = image
-            if color != "native" and "exif" in image.info:
-                upright = PIL.ImageOps.exif_transpose(image)
-            return _planes(upright.convert(_mode(upright, color)))
+            yield image
     except (*DAMAGE, PIL.Image.DecompressionBombError) as error:
         message = f"cannot be decoded as an image: {error}"
         raise DataError(message) from error

@@ -91,6 +91,8 @@ def read_window_file(source: Path, fg_threshold: float, bg_threshold: float) -> 
                     foreground.append(Window(image, label, box))
                 elif overlap < bg_threshold:
                     background.append(Window(image, 0, box))
+    except DataError:
+        raise
     except (ValueError, StopIteration, RuntimeError) as error:  # the last: from the generator
         message = "the window file breaks off or holds something else than a number here"
         raise DataError(message, str(source), index) from error

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from demitasse.blob import Blob
-from demitasse.layers.python import PythonLayerBase
+from demitasse.layers.user_layer import UserLayer
 from demitasse.net import Net
 
 __all__ = ["FILES", "Halves", "Tried"]
@@ -20,7 +20,7 @@ ROWS = RNG.normal(size=(4, 3, 2, 2)).astype(np.float32)
 LABELS = np.arange(4, dtype=np.float32)
 
 
-class Halves(PythonLayerBase):
+class Halves(UserLayer):
     """What the Python layer runs: half of its bottom."""
 
     def reshape(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None:

@@ -1,0 +1,137 @@
+"""detect: the scores that a trained net gives to windows of images.
+
+Source: Caffe, ``python/detect.py``.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from demitasse.cli.images import ImageModel, image_options, reading
+from demitasse.cli.options import FILE
+from demitasse.cli.verb import Verb
+
+if TYPE_CHECKING:
+    from demitasse.pycaffe.detector import Detection
+
+EDGES = ("ymin", "xmin", "ymax", "xmax")
+
+
+@click.command(cls=Verb)
+@click.argument("source", metavar="INPUT", type=FILE)
+@click.argument("out", metavar="OUTPUT", type=FILE)
+@image_options
+@click.option(
+    "--crop_mode",
+    type=click.Choice(["list", "selective_search"]),
+    default="selective_search",
+    show_default=True,
+    help="Where windows come from: INPUT, or the package selective_search_ijcv_with_python.",
+)
+@click.option(
+    "--context_pad",
+    type=click.IntRange(min=0),
+    default=16,
+    show_default=True,
+    help="Width of the border that shows what is around a window, in pixels of the net's input.",
+)
+def command(
+    source: Path,
+    out: Path,
+    image_model: ImageModel,
+    device: str | None,
+    crop_mode: str,
+    context_pad: int,
+) -> None:
+    """Write a trained net's scores of windows to a file.
+
+    INPUT is a .txt file of image files, one in a line, or for --crop_mode list a .csv file with
+    the columns filename, xmin, ymin, xmax, ymax. OUTPUT is a .csv file, or an HDF5 file (.h5) of
+    the data sets filename, window and prediction.
+    """
+    from demitasse.device import choose_device, use_device
+    from demitasse.pycaffe.detector import Detector
+
+    if out.suffix not in {".csv", ".h5"}:
+        message = f"OUTPUT is a .csv or a .h5 file, not {out.name!r}"
+        raise click.UsageError(message)
+    if (source.suffix == ".csv") != (crop_mode == "list"):
+        message = "--crop_mode list needs a .csv file of windows, selective_search a .txt file"
+        raise click.UsageError(message)
+    with reading(), use_device(choose_device(device)[0]):
+        mean = image_model.mean()
+        detector = Detector(
+            image_model.net,
+            image_model.weights,
+            # one value for each channel, which also stands for what is beyond an image
+            mean=mean if mean is None else mean.reshape(len(mean), -1).mean(1)[:, None, None],
+            input_scale=image_model.input_scale,
+            raw_scale=image_model.raw_scale,
+            channel_swap=image_model.channel_swap,
+            context_pad=context_pad,
+        )
+        found = (
+            detector.detect_windows(_windows(source))
+            if crop_mode == "list"
+            else detector.detect_selective_search(source.read_text().splitlines())
+        )
+    if out.suffix == ".csv":
+        _write_csv(out, found)
+    else:
+        _write_hdf5(out, found)
+    click.echo(f"Wrote scores of {len(found)} windows to {out}")
+
+
+def _windows(source: Path) -> list[tuple[str, list[list[int]]]]:
+    """Read images and their windows: ymin, xmin, ymax, xmax."""
+    from demitasse.errors import DataError
+
+    windows: dict[str, list[list[int]]] = {}
+    with source.open(newline="") as file:
+        rows = csv.DictReader(file, skipinitialspace=True)
+        for row in rows:
+            try:
+                edges = [int(float(row[edge])) for edge in EDGES]
+                windows.setdefault(row["filename"], []).append(edges)
+            except (KeyError, TypeError, ValueError):
+                message = (
+                    "each row needs filename, xmin, ymin, xmax, ymax; the first row names them"
+                )
+                raise DataError(message, f"{source}:{rows.line_num}") from None
+    return list(windows.items())
+
+
+def _write_csv(out: Path, found: Sequence[Detection]) -> None:
+    from demitasse.atomic import atomic_write
+
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    classes = found[0]["prediction"].size if found else 0
+    writer.writerow(["filename", *EDGES, *(f"class{i}" for i in range(classes))])
+    for one in found:
+        scores = one["prediction"].ravel().tolist()
+        writer.writerow([one["filename"], *one["window"], *scores])
+    with atomic_write(out) as file:
+        file.write(text.getvalue().encode())
+
+
+def _write_hdf5(out: Path, found: Sequence[Detection]) -> None:
+    import numpy as np
+
+    from demitasse.errors import ConfigError
+
+    try:
+        import h5py
+    except ImportError:
+        message = "HDF5 files need h5py; run: pip install demitasse[hdf5], or name a .csv file"
+        raise ConfigError(message) from None
+    with h5py.File(out, "w") as file:
+        file["filename"] = [one["filename"] for one in found]
+        file["window"] = np.array([one["window"] for one in found])
+        file["prediction"] = np.array([one["prediction"].ravel() for one in found])

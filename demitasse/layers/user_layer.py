@@ -1,0 +1,100 @@
+"""What users derive the layers from that they write for Caffe: ``caffe.Layer``.
+
+Source: Caffe, ``python/caffe/_caffe.cpp`` and ``include/caffe/layers/python_layer.hpp``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+from demitasse.blob import Blob
+from demitasse.layers.base import Layer
+from demitasse.proto import LayerParameter
+
+__all__ = ["BlobVec", "Phase", "RawBlobVec", "UserLayer"]
+
+
+class Phase(IntEnum):
+    """A phase as Python code sees it: a number, as in Caffe's messages, that prints its name."""
+
+    TRAIN = 0
+    TEST = 1
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class RawBlobVec(list[Blob]):
+    """The bottoms or tops of a layer."""
+
+
+class BlobVec(list[Blob]):
+    """Blobs, as the parameters of a layer; ``add_blob`` makes one more."""
+
+    _layer: Layer | None = None
+
+    def add_blob(self, *shape: int) -> None:
+        """Add a blob of zeros; in the ``setup`` of a Python layer, a parameter.
+
+        Raises:
+            ShapeError: A stored parameter in this place has another shape.
+        """
+        if self._layer is None:
+            self.append(Blob(shape))
+        else:
+            self._layer.add_param(shape)
+
+    def belong_to(self, layer: Layer) -> None:
+        """Let ``add_blob`` make parameters of a layer whose list of parameters this is."""
+        self._layer = layer
+
+
+class UserLayer:
+    """What users derive their Python layers from: ``caffe.Layer``.
+
+    ``bottom[i].data`` and ``.diff`` are live numpy views; ``top[i].reshape(...)`` gives a shape.
+    ``reshape`` runs before every ``forward``.
+
+    Attributes:
+        param_str: The text in ``python_param``.
+        phase: ``caffe.TRAIN`` or ``caffe.TEST``, which are 0 and 1.
+        blobs: Parameters; ``blobs.add_blob(2, 3)`` in ``setup`` makes one.
+    """
+
+    param_str: str = ""
+    phase: Phase = Phase.TRAIN
+    blobs: BlobVec
+
+    def __init__(self, param: LayerParameter | None = None) -> None:
+        self.layer_param = param
+
+    @property
+    def type(self) -> str:
+        """The type in the prototxt."""
+        return "Python"
+
+    @property
+    def param_str_(self) -> str:
+        """What ``param_str`` was called in early versions of Caffe."""
+        return self.param_str
+
+    def setup(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None:
+        """Look at the bottoms and prepare; called once."""
+
+    def reshape(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None:
+        """Give the tops their shapes."""
+        raise NotImplementedError(self._lacks("reshape(self, bottom, top)"))
+
+    def forward(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None:
+        """Fill ``top[i].data``."""
+        raise NotImplementedError(self._lacks("forward(self, bottom, top)"))
+
+    def backward(
+        self, top: Sequence[Blob], propagate_down: Sequence[bool], bottom: Sequence[Blob]
+    ) -> None:
+        """Fill ``bottom[i].diff`` where ``propagate_down[i]``."""
+        raise NotImplementedError(self._lacks("backward(self, top, propagate_down, bottom)"))
+
+    def _lacks(self, method: str) -> str:
+        return f"{type(self).__name__} does not define {method}"
