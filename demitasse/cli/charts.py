@@ -55,11 +55,11 @@ def draw_chart(kind: int, logs: Sequence[Path], out: Path) -> None:
     Args:
         kind: Which of ``CHARTS``.
         logs: The logs, each a line of the chart.
-        out: The picture to write; its ending says in which format.
+        out: The image to write; its ending says in which format.
 
     Raises:
         DataError: Matplotlib is not installed, or a log cannot be read or has nothing to draw.
-        OSError: The picture cannot be written.
+        OSError: The image cannot be written.
     """
     try:
         from matplotlib.figure import Figure

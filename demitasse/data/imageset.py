@@ -1,4 +1,4 @@
-"""Databases of picture files that a list names.
+"""Databases of image files that a list names.
 
 Source: Caffe, ``tools/convert_imageset.cpp`` and ``src/caffe/util/io.cpp``.
 """
@@ -34,14 +34,14 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True)
 class ImageSet:
-    """What becomes of the pictures of a list.
+    """What becomes of the images of a list.
 
     Attributes:
         gray: Store one channel, in place of blue, green, red.
         resize_height: Height in pixels; 0, or a width of 0, leaves the size as it is.
         resize_width: Width in pixels.
-        check_size: Refuse pictures whose number of values differs from the first one's.
-        encoded: Store the bytes of picture files, in the format of each file.
+        check_size: Refuse images whose number of values differs from the first one's.
+        encoded: Store the bytes of image files, in the format of each file.
         encode_type: Store the bytes of files of this format: jpg, png, ...; empty for none.
         shuffle: Store them in another order.
         seed: What that order depends on.
@@ -58,12 +58,12 @@ class ImageSet:
 
     @property
     def resized(self) -> bool:
-        """Whether pictures get another size."""
+        """Whether images get another size."""
         return self.resize_height > 0 and self.resize_width > 0
 
 
 class Line(NamedTuple):
-    """A line of the list: the name of a picture and its label."""
+    """A line of the list: the name of an image and its label."""
 
     name: str
     label: int
@@ -77,7 +77,7 @@ class Converted(NamedTuple):
 
 
 class _Record(NamedTuple):
-    """A record, and how many values its picture has."""
+    """A record, and how many values its image has."""
 
     datum: Datum
     values: int
@@ -96,18 +96,18 @@ def convert_imageset(
     threads: int = THREADS,
     progress: Callable[[int, int], None] | None = None,
 ) -> Converted:
-    """Write the pictures of a list as a database, with the keys ``00000000_NAME``, ...
+    """Write the images of a list as a database, with the keys ``00000000_NAME``, ...
 
     Args:
         root: What stands before each name; a folder, with its slash.
         source: The list, with lines ``name label``; names may hold spaces.
         out: The folder to make; it appears when it is complete.
-        how: What becomes of the pictures.
+        how: What becomes of the images.
         backend: ``"LMDB"`` or ``"LEVELDB"``.
         overwrite: Whether to replace what is at ``out``.
         resume: Whether to go on where an earlier call was interrupted.
-        skip: Whether to leave pictures out that cannot be read, with a warning, as Caffe does.
-        threads: How many pictures are decoded at the same time.
+        skip: Whether to leave images out that cannot be read, with a warning, as Caffe does.
+        threads: How many images are decoded at the same time.
         progress: Is told after each line how many are done, of how many.
 
     Returns:
@@ -115,7 +115,7 @@ def convert_imageset(
 
     Raises:
         ConfigError: There is no such backend or format.
-        DataError: The list or, unless skipped, a picture cannot be read; or see
+        DataError: The list or, unless skipped, an image cannot be read; or see
             ``resumable_database``.
         OSError: The database cannot be written, e.g. because the disk is full.
     """
@@ -142,7 +142,7 @@ def convert_imageset(
                 if progress is not None:
                     progress(number + 1, len(lines))
         if writer.skipped and writer.skipped == len(lines):
-            message = f"none of its {len(lines)} pictures can be read under {root!r}"
+            message = f"none of its {len(lines)} images can be read under {root!r}"
             raise DataError(message, str(source))
         writer.finish()
     return Converted(writer.written, writer.skipped)
@@ -159,13 +159,13 @@ def read_lines(source: Path) -> list[Line]:
     try:
         text = source.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError as error:
-        message = f"the list of pictures cannot be read: {error.strerror}"
+        message = f"the list of images cannot be read: {error.strerror}"
         raise DataError(message, str(source)) from error
     lines = text.split("\n")
     if not lines[-1]:
         lines.pop()
     if not lines:
-        message = "the list of pictures is empty; it needs lines 'path label'"
+        message = "the list of images is empty; it needs lines 'path label'"
         raise DataError(message, str(source))
     parts = (line.rpartition(" ") for line in lines)
     return [Line(name if space else label, _label(label)) for name, space, label in parts]
@@ -196,13 +196,14 @@ class _Writer:
         if self._check:
             self._size = self._size or result.values
             if result.values != self._size:
-                message = f"has {result.values} values, the first picture has {self._size}"
+                message = f"has {result.values} values, the first image has {self._size}"
                 raise DataError(message, line.name)
         key = f"{number:08d}_{line.name}".encode("utf-8", "surrogateescape")
         if self._records.add(key, result.datum):
             self._tell()
 
     def finish(self) -> None:
+        """Write what is left."""
         self._records.commit()
         self._tell()
 
@@ -217,7 +218,7 @@ class _Writer:
 
 
 def _read_or_fault(root: str, how: ImageSet, line: Line) -> _Record | DataError:
-    """Return the record of a picture, or what is wrong with it."""
+    """Return the record of an image, or what is wrong with it."""
     path = f"{root}{line.name}"
     try:
         return _read(path, line.label, how)
@@ -262,7 +263,7 @@ def _lines_done(database: Database) -> int:
 
 
 def _first_size(database: Database) -> int | None:
-    """Return the number of values of the first picture, if there is one already."""
+    """Return the number of values of the first image, if there is one already."""
     if database.last_key() is None:
         return None
     with closing(database.new_cursor()) as cursor:

@@ -1,4 +1,4 @@
-"""convert_imageset: a database of picture files that a list names.
+"""convert_imageset: a database of image files that a list names.
 
 Source: Caffe, ``tools/convert_imageset.cpp``.
 """
@@ -19,7 +19,7 @@ from demitasse.cli.verb import Verb
 @click.argument("source", metavar="LISTFILE", type=FILE)
 @click.argument("out", metavar="DB_NAME", type=FOLDER)
 @click.option("--gray", is_flag=True, help="Store one channel: brightness.")
-@click.option("--shuffle", is_flag=True, help="Store the pictures in another order.")
+@click.option("--shuffle", is_flag=True, help="Store the images in another order.")
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="What the order of --shuffle depends on."
 )
@@ -32,13 +32,13 @@ from demitasse.cli.verb import Verb
 @click.option(
     "--resize_height", type=int, default=0, help="Height to resize to, in pixels; 0: leave it."
 )
-@click.option("--check_size", is_flag=True, help="Refuse pictures of different sizes.")
-@click.option("--encoded", is_flag=True, help="Store the bytes of picture files.")
+@click.option("--check_size", is_flag=True, help="Refuse images of different sizes.")
+@click.option("--encoded", is_flag=True, help="Store the bytes of image files.")
 @click.option(
     "--encode_type",
     default="",
     metavar="jpg|png|...",
-    help="Store the bytes of files of this format, whatever the pictures come in.",
+    help="Store the bytes of files of this format, whatever the images come in.",
 )
 @overwrite_option
 @click.option(
@@ -49,12 +49,12 @@ from demitasse.cli.verb import Verb
     type=click.Choice(["skip", "raise"]),
     default="skip",
     show_default=True,
-    help="What to do with pictures that cannot be read.",
+    help="What to do with images that cannot be read.",
 )
 @click.option(
     "--threads",
     type=click.IntRange(min=1),
-    help="Pictures decoded at the same time; by default one for each CPU.",
+    help="Images decoded at the same time; by default one for each CPU.",
 )
 @json_option
 def command(
@@ -76,7 +76,7 @@ def command(
     threads: int | None,
     as_json: bool,
 ) -> None:
-    """Make a database of the pictures that a list names.
+    """Make a database of the images that a list names.
 
     LISTFILE has lines "NAME LABEL"; ROOTFOLDER/ is put before each name as it is. The database
     appears when it is complete; what an interrupted run leaves, --resume goes on with.
@@ -111,5 +111,5 @@ def command(
     if as_json:
         print_json({"database": str(out), **done._asdict()})
         return
-    left_out = f", {done.skipped} pictures left out" if done.skipped else ""
+    left_out = f", {done.skipped} images left out" if done.skipped else ""
     click.echo(f"{out}: {done.written} records written{left_out}")

@@ -1,4 +1,4 @@
-"""convert_mnist_data: a database of MNIST's pictures and labels.
+"""convert_mnist_data: a database of MNIST's images and labels.
 
 Source: Caffe, ``examples/mnist/convert_mnist_data.cpp``.
 """

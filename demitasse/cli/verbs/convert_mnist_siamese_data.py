@@ -1,4 +1,4 @@
-"""convert_mnist_siamese_data: a database of pairs of MNIST's pictures.
+"""convert_mnist_siamese_data: a database of pairs of MNIST's images.
 
 Source: Caffe, ``examples/siamese/convert_mnist_siamese_data.cpp``.
 """
@@ -33,10 +33,10 @@ def command(
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    """Make a database of pairs of MNIST's pictures.
+    """Make a database of pairs of MNIST's images.
 
     IMAGES and LABELS are two of its four files, gzipped or not. There are as many pairs as
-    pictures, drawn at random; the label is 1 where both show the same digit.
+    images, drawn at random; the label is 1 where both show the same digit.
     """
     from demitasse.data.databases.mnist import convert_pairs
 

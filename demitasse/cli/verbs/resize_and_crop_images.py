@@ -1,4 +1,4 @@
-"""resize_and_crop_images: squares of one size of picture files.
+"""resize_and_crop_images: squares of one size of image files.
 
 Source: Caffe, ``tools/extra/resize_and_crop_images.py``.
 """
@@ -16,7 +16,7 @@ from demitasse.errors import DataError
 
 
 @click.command(cls=Verb)
-@click.option("--input", "source", type=FILE, required=True, help="A list: a picture in each line.")
+@click.option("--input", "source", type=FILE, required=True, help="A list: an image in each line.")
 @click.option(
     "--input_folder", type=FOLDER, default=Path(), help="Where the names in the list begin."
 )
@@ -30,7 +30,7 @@ from demitasse.errors import DataError
     help="Height and width of what is written, in pixels.",
 )
 @click.option(
-    "--num_clients", type=click.IntRange(min=1), help="Pictures worked on at the same time."
+    "--num_clients", type=click.IntRange(min=1), help="Images worked on at the same time."
 )
 @click.option(
     "--image_lib",
@@ -46,10 +46,10 @@ def command(
     num_clients: int | None,
     image_lib: str,
 ) -> None:
-    """Resize pictures and cut squares out of them.
+    """Resize images and cut squares out of them.
 
     The shorter side is resized to --output_side_length as OpenCV does it, and the middle of the
-    longer one is kept. Pictures that cannot be read are left out, with a warning.
+    longer one is kept. Images that cannot be read are left out, with a warning.
     """
     del image_lib
     from demitasse.data.threads import THREADS, ahead
@@ -58,7 +58,7 @@ def command(
     try:
         lines = source.read_text(encoding="utf-8", errors="surrogateescape").split("\n")
     except OSError as error:
-        message = f"the list of pictures cannot be read: {error.strerror}"
+        message = f"the list of images cannot be read: {error.strerror}"
         raise DataError(message, str(source)) from error
     prefix = str(input_folder)
     names = [
@@ -68,11 +68,11 @@ def command(
     faults = [fault for fault in ahead(work, names, num_clients or THREADS) if fault]
     for fault in faults:
         get_logger(__name__).warning("Left out: %s", fault)
-    click.echo(f"{output_folder}: {len(names) - len(faults)} pictures written")
+    click.echo(f"{output_folder}: {len(names) - len(faults)} images written")
 
 
 def _square(source: Path, out: Path, side: int, name: str) -> DataError | None:
-    """Write the square of a picture; return what is wrong with it if that cannot be done."""
+    """Write the square of an image; return what is wrong with it if that cannot be done."""
     from demitasse.atomic import atomic_write
     from demitasse.data.images.decode import read_image
     from demitasse.data.images.encode import encode_image

@@ -1,7 +1,7 @@
 """Writing the files of a LevelDB: tables, the manifest that lists them, and which manifest counts.
 
 Each commit becomes one table, which the manifest names once it is on the disk; so a database that
-was left in the middle holds the commits up to then. Tables are not compressed: pictures hardly
+was left in the middle holds the commits up to then. Tables are not compressed: images hardly
 shrink. Keys that come in order lie in the last level, where LevelDB has nothing left to sort.
 
 Source: LevelDB, ``doc/log_format.md``, ``doc/table_format.md``, ``db/version_edit.cc``.

@@ -1,6 +1,6 @@
 """CIFAR-10's own files, and the databases that Caffe's example makes of them.
 
-A record of a file is its label, one byte, and a picture of 3 x 32 x 32 bytes: red, green, blue.
+A record of a file is its label, one byte, and an image of 3 x 32 x 32 bytes: red, green, blue.
 
 Source: Caffe, ``examples/cifar10/convert_cifar_data.cpp``; the format is described at
 https://www.cs.toronto.edu/~kriz/cifar.html.
@@ -34,7 +34,7 @@ def read_cifar(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Read one file.
 
     Returns:
-        Pictures (N, 3, 32, 32) and labels (N,), uint8.
+        Images (N, 3, 32, 32) and labels (N,), uint8.
 
     Raises:
         DataError: It cannot be read, or does not hold whole records.

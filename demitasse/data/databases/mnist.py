@@ -86,10 +86,10 @@ def read_mnist(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
 def convert_files(
     images: Path, labels: Path, out: Path, *, overwrite: bool = False, backend: str = "LMDB"
 ) -> int:
-    """Make a database of a file of pictures and one of labels.
+    """Make a database of a file of images and one of labels.
 
     Args:
-        images: The pictures, gzipped or not.
+        images: The images, gzipped or not.
         labels: The labels.
         out: The folder to make.
         overwrite: Whether to replace a database that is there.
@@ -114,12 +114,12 @@ def convert_pairs(
     overwrite: bool = False,
     backend: str = "LEVELDB",
 ) -> int:
-    """Make a database of pairs of pictures, as many as there are pictures, drawn at random.
+    """Make a database of pairs of images, as many as there are images, drawn at random.
 
-    The two pictures of a pair are its channels; its label is 1 where theirs are the same, else 0.
+    The two images of a pair are its channels; its label is 1 where theirs are the same, else 0.
 
     Args:
-        images: The pictures, gzipped or not.
+        images: The images, gzipped or not.
         labels: The labels.
         out: The folder to make.
         seed: What the pairs depend on.
@@ -141,7 +141,7 @@ def convert_pairs(
 def _read_pair(image_file: Path, label_file: Path) -> tuple[np.ndarray, np.ndarray]:
     images, labels = read_idx(image_file), read_idx(label_file)
     if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):
-        message = f"{images.shape} pictures and {labels.shape} labels do not belong together"
+        message = f"{images.shape} images and {labels.shape} labels do not belong together"
         raise DataError(message, str(image_file.parent))
     return images, labels
 

@@ -1,4 +1,4 @@
-"""Pictures as the bytes of JPEG, PNG and other files, with the settings of OpenCV's ``imencode``.
+"""Images as the bytes of JPEG, PNG and other files, with the settings of OpenCV's ``imencode``.
 
 Source: OpenCV, ``modules/imgcodecs/src`` (defaults of ``imencode``).
 """
@@ -33,7 +33,7 @@ OPTIONS: dict[str, dict[str, int]] = {
 
 
 def encode_image(image: np.ndarray, ending: str) -> bytes:
-    """Return the bytes of a picture file.
+    """Return the bytes of an image file.
 
     Args:
         image: Its pixels, uint8, one channel or blue, green, red. Shape: (C, H, W).
@@ -47,7 +47,7 @@ def encode_image(image: np.ndarray, ending: str) -> bytes:
     try:
         import PIL.Image
     except ImportError:
-        message = "encoding pictures needs Pillow; run: pip install demitasse[image]"
+        message = "encoding images needs Pillow; run: pip install demitasse[image]"
         raise DataError(message) from None
     kind = FORMATS[ending.lower()]
     pixels = image[0] if len(image) == 1 else image[::-1].transpose(1, 2, 0)
@@ -68,5 +68,5 @@ def need_encoder(ending: str) -> None:
         ConfigError: There is none; names those there are.
     """
     if ending.lower() not in FORMATS:
-        message = f"pictures cannot be encoded as {ending!r}; known are {', '.join(FORMATS)}"
+        message = f"images cannot be encoded as {ending!r}; known are {', '.join(FORMATS)}"
         raise ConfigError(message)

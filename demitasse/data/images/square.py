@@ -1,4 +1,4 @@
-"""The middle of a picture, as a square of a wanted size.
+"""The middle of an image, as a square of a wanted size.
 
 Source: Caffe, ``tools/extra/resize_and_crop_images.py`` (with OpenCV).
 """
@@ -13,7 +13,7 @@ __all__ = ["middle_square"]
 
 
 def middle_square(image: np.ndarray, side: int) -> np.ndarray:
-    """Resize a picture so that its shorter side fits, and cut off both ends of the longer one.
+    """Resize an image so that its shorter side fits, and cut off both ends of the longer one.
 
     Args:
         image: Its pixels, uint8. Shape: (C, H, W).
