@@ -73,6 +73,13 @@ class Root(click.Group):
             message = f"{error.message} Did you mean {near[0]!r}?"
             raise click.UsageError(message, ctx) from None
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs with their first sentences, whole: names of some are long."""
+        verbs = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        rows = [(name, verb.get_short_help_str(limit=200)) for name, verb in verbs if verb]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the verbs."""
         del ctx
