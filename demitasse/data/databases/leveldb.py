@@ -74,8 +74,13 @@ class LevelDbDatabase:
         Raises:
             OSError: They cannot be written.
         """
-        if self._writer is not None and entries:
+        if self._writer is None or not entries:
+            return
+        try:
             self._writer.add(entries)
+        except OSError as error:
+            error.filename = error.filename or str(self.path)  # a failed write names no file
+            raise
 
     def last_key(self) -> bytes | None:
         """Return the key of the last record when it was opened, or None where there was none."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import weakref
 from pathlib import Path
 
@@ -165,11 +166,15 @@ class LmdbTransaction:
                 self._pending.clear()
             except lmdb.MapFullError:
                 env.set_mapsize(2 * self._database.map_size)
-            except lmdb.DiskError as error:
-                number = errno.ENOSPC
-                raise OSError(number, os.strerror(number), str(self._database.path)) from error
             except lmdb.Error as error:
+                if self._disk_is_full():  # LMDB may call that an input/output error
+                    number = errno.ENOSPC
+                    raise OSError(number, os.strerror(number), str(self._database.path)) from error
                 raise DataError(str(error), str(self._database.path)) from error
+
+    def _disk_is_full(self) -> bool:
+        size = sum(len(key) + len(value) for key, value in self._pending)
+        return shutil.disk_usage(self._database.path).free < 2 * size
 
 
 def open_database(path: Path, mode: Mode) -> LmdbDatabase:
