@@ -9,8 +9,8 @@ from google.protobuf import text_format
 
 from demitasse.data.databases.database import open_db, records
 from demitasse.data.databases.datum import datum_to_array
-from demitasse.data.databases.lmdb import write_database
 from demitasse.data.databases.mnist import read_mnist
+from demitasse.data.databases.writing import write_database
 from demitasse.data.sources.database import DatabaseBatches
 from demitasse.data.sources.datum_batch import DatumMaker
 from demitasse.data.sources.source import Batch

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from demitasse.data import annotated_datum, write_annotations, write_database
-from demitasse.data.databases.lmdb import write_lmdb
+from demitasse.data.databases.writing import write_records
 from demitasse.errors import ConfigError, DataError
 from demitasse.proto import AnnotatedDatum
 from demitasse.testing import make_layer
@@ -162,7 +162,7 @@ def test_without_objects_there_is_a_row_of_minus_one(open_layer, folder):
 def test_records_without_a_type_have_labels(open_layer, folder):
     record = AnnotatedDatum(datum=annotated_datum(scene(0)[0], []).datum)
     record.datum.label = 7
-    write_lmdb(folder / "plain", [(b"0", record)])
+    write_records(folder / "plain", [(b"0", record)])
 
     _, label = open_layer(source="plain").forward()
     _, boxes = open_layer(source="plain", sampler="anno_type: BBOX").forward()

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from demitasse.data.databases.datum import array_to_datum
-from demitasse.data.databases.lmdb import write_lmdb
+from demitasse.data.databases.writing import write_records
 from demitasse.errors import DataError, ShapeError
 from demitasse.proto import AnnotatedDatum, Datum
 
@@ -70,18 +70,21 @@ def write_annotations(
     records: Iterable[tuple[np.ndarray | Datum, Sequence[Sequence[float]]]],
     *,
     overwrite: bool = False,
+    backend: str = "LMDB",
 ) -> int:
-    """Write images and their objects as an LMDB, with the keys 00000000, 00000001, ...
+    """Write images and their objects as a database, with the keys 00000000, 00000001, ...
 
     Args:
         path: The folder to make.
         records: What ``annotated_datum`` takes.
         overwrite: Whether to replace what is there.
+        backend: ``"LMDB"`` or ``"LEVELDB"``.
 
     Returns:
         How many records were written.
 
     Raises:
+        ConfigError: There is no such backend.
         ShapeError: See ``annotated_datum``.
         DataError: See ``annotated_datum``; or there is something at ``path``, or it cannot be
             written.
@@ -90,4 +93,4 @@ def write_annotations(
         (b"%08d" % number, annotated_datum(image, objects))
         for number, (image, objects) in enumerate(records)
     )
-    return write_lmdb(path, numbered, overwrite=overwrite)
+    return write_records(path, numbered, overwrite=overwrite, backend=backend)

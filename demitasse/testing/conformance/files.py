@@ -59,7 +59,7 @@ class Tried:
 
 
 def _database() -> None:
-    from demitasse.data.databases.lmdb import write_database
+    from demitasse.data.databases.writing import write_database
 
     images = ((np.moveaxis(p, 2, 0).copy(), i) for i, p in enumerate(IMAGES))
     write_database(Path("records"), images)
