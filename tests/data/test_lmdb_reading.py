@@ -64,6 +64,8 @@ def test_a_deep_tree_is_read(tmp_path):
     path = stored(tmp_path / "some_lmdb", wanted)
 
     assert contents(path) == sorted(wanted.items())
+    with closing(open_db(path)) as database:
+        assert database.last_key() == max(wanted)
 
 
 def test_a_database_that_lost_all_its_records_is_empty(tmp_path):

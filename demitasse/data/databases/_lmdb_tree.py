@@ -84,6 +84,22 @@ class LmdbTree:
             message = f"it says it holds {meta.records} records, but these are {found}"
             raise DamagedError(message)
 
+    def last_key(self) -> bytes | None:
+        """Return the key of the last record, or None without records.
+
+        Raises:
+            DamagedError: A page does not hold what it should.
+            DataError: The file was changed.
+        """
+        number, pages, size = self._file.meta.root, self._pages, self._page_size
+        if number is None:
+            return None
+        for _ in range(1, self._file.meta.depth):
+            at = pages.find(number, size)
+            number = branch_children(pages.content, at, size, number)[-1]
+        at = pages.find(number, size)
+        return LeafLayout(pages.content, at, size, number).keys[-1]
+
     def contents(self, leaf: Leaf, index: int) -> Raw:
         """Return the contents of a record of a leaf.
 
