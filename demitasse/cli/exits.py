@@ -46,7 +46,7 @@ EXIT_CODES: dict[type[BaseException], int] = {
     WeightsError: MODEL_OR_DATA,
     DemitasseError: FAILED,
     OSError: FAILED,
-    MemoryError: FAILED,
+    MemoryError: DEVICE,
 }
 """Exception -> exit code; the first that fits counts. Wrong usage is click's own 2."""
 

@@ -19,6 +19,7 @@ import numpy as np
 from demitasse.atomic import atomic_write
 from demitasse.data.databases.hdf5 import array_of, damage, member
 from demitasse.errors import WeightsError
+from demitasse.paths import regular
 from demitasse.weights.store import ParameterStore
 
 __all__ = ["is_hdf5", "open_hdf5", "read_hdf5_weights", "write_hdf5_arrays", "write_hdf5_weights"]
@@ -32,7 +33,7 @@ DEEPEST = 128
 def is_hdf5(path: Path) -> bool:
     """Whether a file begins as HDF5 files do; False where there is none."""
     try:
-        with path.open("rb") as file:
+        with regular(path).open("rb") as file:
             return file.read(len(SIGNATURE)) == SIGNATURE
     except OSError:
         return False

@@ -12,6 +12,7 @@ import click
 
 from demitasse.cli.options import FILE
 from demitasse.cli.verb import Verb
+from demitasse.paths import regular
 
 lenient_option = click.option(
     "--lenient", is_flag=True, help="Leave out fields that are not known, with a warning."
@@ -67,7 +68,7 @@ def solver(source: Path, out: Path, lenient: bool) -> None:
 def _is_binary(path: Path) -> bool:
     """Whether a file holds bytes that no text has; False where it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with regular(path).open("rb") as file:
             start = file.read(1 << 16)
     except OSError:
         return False

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from demitasse.paths import regular
+
 __all__ = ["DamagedError", "Entry", "Manifest", "log_entries", "read_manifest", "table_entries"]
 
 LOG_BLOCK = 32 * 1024
@@ -86,7 +88,7 @@ class _Bytes:
 
 def _log_records(path: Path) -> Iterator[bytes]:
     """Yield the records of a log; one that was being written when the writer died is left out."""
-    content = path.read_bytes()
+    content = regular(path).read_bytes()
     at = 0
     parts: list[bytes] = []
     while at + 7 <= len(content):
@@ -157,7 +159,10 @@ def read_manifest(path: Path) -> Manifest:
 
 def table_entries(path: Path) -> Iterator[Entry]:
     """Yield the entries of a table, in order."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    with (
+        regular(path).open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
         if len(content) < FOOTER:
             message = f"the table {path.name} is cut short"
             raise DamagedError(message)

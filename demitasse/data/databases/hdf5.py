@@ -16,6 +16,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from demitasse.errors import DataError, DemitasseError
+from demitasse.paths import regular
 
 __all__ = [
     "Hdf5File",
@@ -45,7 +46,7 @@ def read_list(source: Path) -> list[str]:
         DataError: It cannot be read, or names no file.
     """
     try:
-        names = source.read_text(encoding="utf-8", errors="surrogateescape").split()
+        names = regular(source).read_text(encoding="utf-8", errors="surrogateescape").split()
     except OSError as error:
         message = f"the list of HDF5 files cannot be read: {error.strerror}"
         raise DataError(message, str(source)) from error
@@ -69,7 +70,7 @@ def open_file(path: Path, mode: str = "r") -> Any:
         message = "HDF5 files need h5py; run: pip install demitasse[hdf5]"
         raise DataError(message, str(path)) from None
     try:
-        return h5py.File(path, mode)
+        return h5py.File(path if mode == "w" else regular(path), mode)
     except OSError as error:
         message = f"cannot be opened as an HDF5 file: {error}"
         raise DataError(message, str(path)) from error
@@ -108,7 +109,7 @@ def member(group: Any, name: str, *, links: int = LINKS) -> Any:
     """
     here = group.file if name.startswith("/") else group
     for part in filter(None, name.split("/")):
-        link = here.get(part, getlink=True) if hasattr(here, "visititems") else None
+        link: Any = here.get(part, getlink=True) if hasattr(here, "visititems") else None
         if hasattr(link, "filename"):
             message = (
                 f"{here.name.rstrip('/')}/{part} is a link to the file {link.filename!r}; "

@@ -17,6 +17,7 @@ import numpy as np
 
 from demitasse.data.databases.lmdb import write_database
 from demitasse.errors import DataError
+from demitasse.paths import regular
 
 __all__ = ["SPLITS", "convert", "read_idx", "read_mnist"]
 
@@ -39,7 +40,7 @@ def read_idx(path: Path) -> np.ndarray:
         DataError: It cannot be read, or is not such a file.
     """
     try:
-        with path.open("rb") as file:
+        with regular(path).open("rb") as file:
             gzipped = file.read(2) == b"\x1f\x8b"
         with gzip.open(path, "rb") if gzipped else path.open("rb") as file:
             zeros, kind, axes = struct.unpack(">HBB", file.read(4))
