@@ -6,6 +6,7 @@ test net of a solver, may well read the same one.
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -94,6 +95,8 @@ def _open_for_writing(path: Path, mode: Mode, map_size: int) -> lmdb.Environment
         path.mkdir(parents=True, exist_ok=True)
         return lmdb.open(str(path), map_size=max(map_size, _size_of(path)))
     except (lmdb.Error, OSError) as error:
+        if os.strerror(errno.ENOSPC) in str(error):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
         message = f"cannot be opened for writing: {error}"
         raise DataError(message, str(path)) from error
 

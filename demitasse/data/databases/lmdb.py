@@ -8,6 +8,7 @@ Source: Caffe, ``src/caffe/util/db_lmdb.cpp``.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import weakref
@@ -157,7 +158,8 @@ class LmdbTransaction:
         """Write what was put since the last commit.
 
         Raises:
-            DataError: It cannot be written, e.g. because the disk is full.
+            OSError: The disk is full.
+            DataError: It cannot be written for another reason.
         """
         import lmdb
 
@@ -171,7 +173,10 @@ class LmdbTransaction:
             except lmdb.MapFullError:
                 env.set_mapsize(2 * self._database.map_size)
             except lmdb.Error as error:
-                raise DataError(str(error), str(self._database.path)) from error
+                path = str(self._database.path)
+                if os.strerror(errno.ENOSPC) in str(error):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path) from error
+                raise DataError(str(error), path) from error
 
 
 def open_database(path: Path, mode: Mode) -> LmdbDatabase:
