@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
 from demitasse.data.images.decode import opened
 from demitasse.errors import ConfigError, DataError
+from demitasse.paths import regular
 from demitasse.proto import (
     BlobProto,
     BlobProtoVector,
@@ -313,7 +313,7 @@ def load_image(filename: str | os.PathLike[str] | BinaryIO, color: bool = True) 
         if "://" in os.fspath(filename):
             message = f"load_image reads files, no addresses: download {filename} first"
             raise ValueError(message)
-        content = Path(filename).read_bytes()
+        content = regular(filename).read_bytes()
     else:
         content = filename.read()
     try:

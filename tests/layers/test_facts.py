@@ -258,9 +258,9 @@ def test_a_loss_with_a_softmax_does_not_mind_what_all_scores_share(name):
 # -- examples ----------------------------------------------------------------------------------
 
 HALVES = """
-from demitasse.layers.python import PythonLayerBase
+import caffe
 
-class Halves(PythonLayerBase):
+class Halves(caffe.Layer):
     def reshape(self, bottom, top): top[0].reshape(*bottom[0].shape)
     def forward(self, bottom, top): top[0].data[...] = bottom[0].data / 2
     def backward(self, top, propagate_down, bottom): bottom[0].diff[...] = top[0].diff / 2
@@ -334,6 +334,10 @@ def values_of(net, blob):
         return np.tile([0.0, 0, 0, 20, 24], (shape[0], 1))
     if blob == "priors":
         return np.resize([0.1, 0.2, 0.5, 0.7], shape)
+    if blob == "objects":
+        return np.resize([0, 1, 0, 0.1, 0.2, 0.5, 0.8, 0], shape)
+    if blob == "detections":
+        return np.resize([0, 1, 0.9, 0.1, 0.2, 0.5, 0.8], shape)
     return random.integers(0, 2, shape) if any(kinds) else random.normal(size=shape)
 
 
