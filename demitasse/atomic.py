@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -28,7 +29,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     Raises:
         OSError: The folder cannot be written to, or the disk is full; names ``path``.
     """
-    target = Path(path).resolve()  # a symbolic link keeps pointing where it does
+    target = _target(path)
     temporary = target.with_name(f".{target.name[:200]}.{os.urandom(4).hex()}.part")
     try:
         with temporary.open("x+b") as file:
@@ -45,6 +46,16 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             error.filename = os.fspath(path)
         raise
     _sync_folder(target.parent)
+
+
+def _target(path: str | os.PathLike[str]) -> Path:
+    """Return what a path leads to, so that a symbolic link keeps pointing where it does."""
+    try:
+        return Path(path).resolve(strict=True)
+    except FileNotFoundError:
+        return Path(path).resolve()
+    except RuntimeError:  # what Python before 3.13 says of links that lead in a circle
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), os.fspath(path)) from None
 
 
 def _sync_folder(folder: Path) -> None:

@@ -14,6 +14,8 @@ from demitasse.errors import ShapeError
 __all__ = ["LEGACY", "MAX_AXES", "Axes", "checked_shape", "flat_list", "shape_string"]
 
 MAX_AXES = 32
+MAX_COUNT = 1 << 47
+"""Elements that a blob can have at most; no machine holds more."""
 LEGACY = ("num", "channels", "height", "width")
 
 
@@ -166,5 +168,8 @@ def checked_shape(shape: Sequence[int]) -> tuple[int, ...]:
         raise ShapeError(message)
     if any(n < 0 for n in sizes):
         message = f"a blob cannot have a negative axis: {sizes}"
+        raise ShapeError(message)
+    if math.prod(sizes) > MAX_COUNT:
+        message = f"a blob has at most {MAX_COUNT} elements; {sizes} has {math.prod(sizes)}"
         raise ShapeError(message)
     return sizes

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from demitasse.errors import ConfigError
+from demitasse.paths import regular
 
 __all__ = ["Setting", "Settings", "Value", "settings"]
 
@@ -342,7 +343,7 @@ def _read_table(
     """Read a settings file once for each time it changed; one that is in doubt counts as absent."""
     del changed
     try:
-        table: Any = tomllib.loads(path.read_text(encoding="utf-8"))
+        table: Any = tomllib.loads(regular(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         if keys:  # somebody else's pyproject.toml is not ours to complain about
             return None

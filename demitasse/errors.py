@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from typing import Self
 
+from demitasse.escapes import escaped
+
 __all__ = [
     "ConfigError",
     "DataError",
@@ -57,8 +59,9 @@ class DemitasseError(RuntimeError):
         return self
 
     def __str__(self) -> str:
-        text = f"{self.place}: {self.message}" if self.place else self.message
-        return f"{text}  [{self.origin}]" if self.origin else text
+        message = escaped(self.message)
+        text = f"{escaped(self.place, one_line=True)}: {message}" if self.place else message
+        return f"{text}  [{escaped(self.origin, one_line=True)}]" if self.origin else text
 
 
 class ConfigError(DemitasseError):

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from demitasse.config import settings
 from demitasse.errors import ConfigError
+from demitasse.escapes import escaped
 
 __all__ = [
     "GlogFormatter",
@@ -60,7 +61,15 @@ class GlogFormatter(logging.Formatter):
         line = f"{head}:{record.lineno}] {record.getMessage()}"
         if record.exc_info:
             line = f"{line}\n{self.formatException(record.exc_info)}"
-        return line
+        return _shown(line)
+
+
+class TextFormatter(logging.Formatter):
+    """Level and message alone, as in ``WARNING: the disk is nearly full``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one line."""
+        return _shown(f"{record.levelname}: {super().format(record)}")
 
 
 class JsonFormatter(logging.Formatter):
@@ -118,7 +127,7 @@ def start_logging(
     handler = _Shown(sys.stderr if stream is None else stream)
     formatters = {
         "glog": GlogFormatter(),
-        "text": logging.Formatter("%(levelname)s: %(message)s"),
+        "text": TextFormatter(),
         "json": JsonFormatter(),
     }
     handler.setFormatter(formatters[style])
@@ -153,6 +162,14 @@ def _level(level: str | int | None) -> int:
         message = f"there is no log level {level!r}; write debug, info, warning or error"
         raise ConfigError(message)
     return known[level.upper()]
+
+
+def _shown(text: str) -> str:
+    """Return a record with special characters escaped; further lines of it are indented.
+
+    So no line that begins as a record does comes from a name or a value in one.
+    """
+    return escaped(text).replace("\n", "\n    ")
 
 
 def _plain(value: Any) -> Any:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from pathlib import Path
 
 from demitasse.errors import ConfigError
 
-__all__ = ["is_file", "is_folder", "resolve"]
+__all__ = ["is_file", "is_folder", "regular", "resolve"]
 
 
 def resolve(name: str, base: Path | None = None) -> Path:
@@ -38,6 +41,19 @@ def resolve(name: str, base: Path | None = None) -> Path:
     except OSError as error:
         raise ConfigError(error.strerror or str(error)).at(place) from None
     return path
+
+
+def regular(path: str | os.PathLike[str]) -> Path:
+    """Return a path if it is not that of a pipe, a device or a socket, which may never end.
+
+    Raises:
+        OSError: It is, or there is nothing of that name.
+    """
+    mode = Path(path).stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # opening a folder says that it is one
+        message = "this is a pipe, a device or a socket; a regular file is needed"
+        raise OSError(errno.EINVAL, message, os.fspath(path))
+    return Path(path)
 
 
 def is_file(name: str | Path) -> bool:

@@ -20,6 +20,7 @@ from demitasse.errors import (
     SnapshotError,
     WeightsError,
 )
+from demitasse.escapes import escaped
 
 __all__ = [
     "EXIT_CODES",
@@ -46,7 +47,7 @@ EXIT_CODES: dict[type[BaseException], int] = {
     WeightsError: MODEL_OR_DATA,
     DemitasseError: FAILED,
     OSError: FAILED,
-    MemoryError: FAILED,
+    MemoryError: DEVICE,
 }
 """Exception -> exit code; the first that fits counts. Wrong usage is click's own 2."""
 
@@ -61,7 +62,7 @@ class Fault(click.ClickException):
     def show(self, file: object = None) -> None:
         """Print the message on standard error."""
         del file
-        click.echo(f"error: {self.format_message()}", err=True)
+        click.echo(f"error: {escaped(self.format_message())}", err=True)
 
 
 def exit_code(error: BaseException) -> int:

@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from demitasse.escapes import escaped
+
 __all__ = ["bytes_text", "json_text", "print_json", "table"]
 
 
@@ -39,7 +41,11 @@ def _text(cell: object) -> str:
         return "-"
     if isinstance(cell, float):
         return f"{cell:.4g}"
-    return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else str(cell)
+    return (
+        f"{cell:,}"
+        if isinstance(cell, int) and not isinstance(cell, bool)
+        else escaped(str(cell), one_line=True)
+    )
 
 
 def bytes_text(size: float) -> str:

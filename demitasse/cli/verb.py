@@ -65,6 +65,14 @@ def _log_options() -> list[click.Parameter]:
     ]
 
 
+def _close(file: logging.FileHandler) -> None:
+    """Close a log file; what it has no room for does not make a run that went well a failure."""
+    try:
+        file.close()
+    except OSError as error:
+        click.echo(f"the log file is cut short: {error.strerror or error}", err=True)
+
+
 def _start(
     stack: ExitStack,
     log_level: str | None,
@@ -97,5 +105,5 @@ def _start(
         file.setFormatter(shown.formatter)
         logger = logging.getLogger("demitasse")
         logger.addHandler(file)
-        stack.callback(file.close)
+        stack.callback(_close, file)
         stack.callback(logger.removeHandler, file)

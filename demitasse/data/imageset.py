@@ -25,6 +25,7 @@ from demitasse.data.sources.order import Order
 from demitasse.data.threads import THREADS, ahead
 from demitasse.errors import DataError
 from demitasse.log import get_logger
+from demitasse.paths import regular
 from demitasse.proto import Datum
 
 __all__ = ["Converted", "ImageSet", "convert_imageset"]
@@ -157,7 +158,7 @@ def read_lines(source: Path) -> list[Line]:
         DataError: It cannot be read, or holds no lines.
     """
     try:
-        text = source.read_text(encoding="utf-8", errors="surrogateescape")
+        text = regular(source).read_text(encoding="utf-8", errors="surrogateescape")
     except OSError as error:
         message = f"the list of images cannot be read: {error.strerror}"
         raise DataError(message, str(source)) from error
@@ -229,7 +230,7 @@ def _read_or_fault(root: str, how: ImageSet, line: Line) -> _Record | DataError:
 
 
 def _read(path: str, label: int, how: ImageSet) -> _Record:
-    content = Path(path).read_bytes()
+    content = regular(path).read_bytes()
     pixels = decode_image(content, "gray" if how.gray else "color")
     if how.resized:
         pixels = resize_image(pixels, how.resize_height, how.resize_width)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from demitasse.graph.faults import listed
 from demitasse.graph.filter import filter_net, state_meets_rule
 from demitasse.graph.needs import LayerSetup, Needs, who_needs_backward
 from demitasse.graph.params import Param, append_params
@@ -17,6 +18,7 @@ __all__ = [
     "append_params",
     "filter_net",
     "insert_splits",
+    "listed",
     "moved_weight",
     "moved_weights",
     "state_meets_rule",

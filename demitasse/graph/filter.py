@@ -6,6 +6,7 @@ Source: Caffe, ``Net::FilterNet`` and ``Net::StateMeetsRule`` in ``src/caffe/net
 from __future__ import annotations
 
 from demitasse.errors import NetError
+from demitasse.graph.faults import listed
 from demitasse.proto import LayerParameter, NetParameter, NetState, NetStateRule
 
 __all__ = ["filter_net", "state_meets_rule"]
@@ -58,7 +59,7 @@ def filter_net(net: NetParameter) -> tuple[NetParameter, list[int]]:
         except NetError as error:
             faults.append(str(error))
     if faults:
-        raise NetError("\n".join(faults))
+        raise NetError(listed(faults))
     filtered = NetParameter()
     filtered.CopyFrom(net)
     if len(kept) < len(net.layer):

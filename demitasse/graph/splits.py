@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from demitasse.errors import NetError
+from demitasse.graph.faults import listed
 from demitasse.proto import LayerParameter, NetParameter
 
 __all__ = [
@@ -123,7 +124,7 @@ def _sources(net: NetParameter) -> dict[tuple[int, int], Top]:
         for j, blob in enumerate(layer.top):
             latest[blob] = (i, j)
     if faults:
-        raise NetError("\n".join(faults))
+        raise NetError(listed(faults))
     return sources
 
 

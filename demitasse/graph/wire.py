@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from demitasse.errors import NetError
+from demitasse.graph.faults import listed
 from demitasse.proto import LayerParameter, NetParameter
 
 __all__ = ["AUTOMATIC", "Graph", "Node", "wire"]
@@ -97,6 +98,6 @@ def wire(net: NetParameter, tops_needed: Sequence[int]) -> Graph:
             names.append(AUTOMATIC)
         nodes.append(Node(param, tuple(bottoms), tuple(tops)))
     if faults:
-        raise NetError("\n".join(faults))
+        raise NetError(listed(faults))
     outputs = tuple(index[name] for name in sorted(unread, key=str.encode))
     return Graph(tuple(nodes), tuple(names), tuple(inputs), outputs)

@@ -14,10 +14,14 @@ from demitasse.data.sources.source import ALONE, Batch, BatchSource, Reading, Sh
 from demitasse.data.transform.augment.draws import WORDS
 from demitasse.data.transform.random import RecordRandom
 from demitasse.data.transform.transformer import DataTransformer
+from demitasse.errors import ConfigError
 from demitasse.layers.base import Between, Blobs, Exactly, Layer, positive
 from demitasse.proto import TransformationParameter
 
-__all__ = ["BaseDataLayer", "EpochDataLayer", "PrefetchingDataLayer"]
+__all__ = ["BaseDataLayer", "EpochDataLayer", "PrefetchingDataLayer", "prefetched"]
+
+MOST_BATCHES = 1024
+"""How many batches may be made ahead of their use."""
 
 POSITION, SKIPPED = "position", "skipped"
 """Names of the records used and of those skipped so far, in a snapshot."""
@@ -142,7 +146,7 @@ class PrefetchingDataLayer(BaseDataLayer):
     def _start(self) -> Prefetcher:
         memory = self.device.backend.empty_host
         # At least two: one is in use while the next is made.
-        batches = max(2, positive(self.param.data_param.prefetch, "prefetch"))
+        batches = max(2, prefetched(self.param.data_param.prefetch))
         self._prefetcher = Prefetcher(
             self.open_source(self._position),
             [Batch(memory, self.dtype) for _ in range(batches)],
@@ -153,6 +157,19 @@ class PrefetchingDataLayer(BaseDataLayer):
         self._abandon.atexit = False  # running threads are stopped at exit anyway
         self._prefetcher.start()
         return self._prefetcher
+
+
+def prefetched(batches: int) -> int:
+    """Return ``data_param.prefetch`` if it is a number of batches that a machine can hold.
+
+    Raises:
+        ConfigError: It is 0 or very large.
+    """
+    positive(batches, "prefetch")
+    if batches > MOST_BATCHES:
+        message = f"data_param.prefetch can be at most {MOST_BATCHES} batches, it is {batches}"
+        raise ConfigError(message)
+    return batches
 
 
 class EpochDataLayer(PrefetchingDataLayer):

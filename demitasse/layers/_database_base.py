@@ -7,7 +7,7 @@ import logging
 from demitasse.backends.random import bits, stream_of
 from demitasse.data.sources.database import DatabaseBatches, Maker
 from demitasse.errors import ConfigError
-from demitasse.layers._data_base import EpochDataLayer
+from demitasse.layers._data_base import EpochDataLayer, prefetched
 from demitasse.layers.base import Blobs, positive
 from demitasse.paths import resolve
 from demitasse.proto import DataParameter, TransformationParameter
@@ -30,7 +30,7 @@ class DatabaseLayer(EpochDataLayer):
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.data_param
         self.batch_size = positive(p.batch_size, "batch_size")
-        positive(p.prefetch, "prefetch")
+        prefetched(p.prefetch)
         if not p.source:
             message = "data_param has no source; name the folder of a database"
             raise ConfigError(message)

@@ -24,6 +24,7 @@ from demitasse.layers.context import LayerContext
 from demitasse.layers.fillers import fill
 from demitasse.layers.saved import Saved
 from demitasse.proto import FillerParameter, LayerParameter
+from demitasse.shortage import placed
 
 __all__ = [
     "AtLeast",
@@ -258,13 +259,16 @@ class Layer(Arrays):
                 raise ShapeError(message)
         else:
             blob = self._blob(shape, f"{self.name}[{index}]")
-            values = fill(
-                shape,
-                filler if filler is not None else FillerParameter(),
-                self.context.seed,
-                stream_of(f"{self.name}/{index}"),
-            )
-            blob.data_memory.mutable_cpu_data(discard=True)[...] = values.reshape(-1)
+            try:
+                values = fill(
+                    shape,
+                    filler if filler is not None else FillerParameter(),
+                    self.context.seed,
+                    stream_of(f"{self.name}/{index}"),
+                )
+                blob.data_memory.mutable_cpu_data(discard=True)[...] = values.reshape(-1)
+            except MemoryError as error:
+                raise placed(error, f"parameter {index} of shape {shape}") from error
             self.blobs.append(blob)
         self._propagate += [True] * (len(self.blobs) - len(self._propagate))
         return blob

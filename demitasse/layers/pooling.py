@@ -5,6 +5,8 @@ Source: Caffe, ``src/caffe/layers/pooling_layer.cpp``, ``pooling_layer.cu``.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from demitasse.backends import ops
 from demitasse.backends.windows import Shape, Window
 from demitasse.errors import ConfigError, NetError, ShapeError
@@ -65,6 +67,12 @@ class Pooling(Layer):
         out = window.pooled(spatial, ceil=ceil)
         for blob in top:
             blob.reshape((*shape[:LEAD], *out))
+        # of windows that begin behind the image it does not matter how far behind
+        stride = tuple(
+            min(step, max(1, size + pad))
+            for step, size, pad in zip(window.stride, spatial, window.pad, strict=True)
+        )
+        window = replace(window, stride=stride)
         self.method = METHODS[self.kind](self, Canvas(self, window, spatial, out))
         self.op = ops.Pool(
             dtype=self.dtype,

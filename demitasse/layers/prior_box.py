@@ -6,6 +6,7 @@ Source: SSD (weiliu89/caffe), ``src/caffe/layers/prior_box_layer.cpp``; ``offset
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from demitasse.backends.arrays import Array
@@ -105,8 +106,11 @@ def _check_sizes(p: PriorBoxParameter) -> None:
         )
         raise ConfigError(message)
     for small, large in zip(p.min_size, p.max_size, strict=False):
-        if large <= small:
-            message = f"prior_box_param.max_size {large:g} must be above its min_size {small:g}"
+        if not small < large < math.inf:
+            message = (
+                f"prior_box_param.max_size must be a number above its min_size {small:g}, "
+                f"it is {large:g}"
+            )
             raise ConfigError(message)
 
 
@@ -138,6 +142,6 @@ def _offsets(p: PriorBoxParameter) -> tuple[tuple[float, float], ...]:
 
 
 def _above_0(name: str, values: Sequence[float]) -> None:
-    if any(value <= 0 for value in values):
-        message = f"prior_box_param.{name} must be above 0, it is {list(values)}"
+    if not all(0 < value < math.inf for value in values):
+        message = f"prior_box_param.{name} must be a number above 0, it is {list(values)}"
         raise ConfigError(message)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from demitasse.blob import Blob
 from demitasse.device import Device
-from demitasse.errors import ShapeError
+from demitasse.errors import ConfigError, ShapeError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer, positive
 from demitasse.layers.pooling import Pooling
 from demitasse.layers.registry import register
@@ -87,6 +87,13 @@ class SPP(Layer):
         if self._size == bottom.shape[2:]:
             return
         self._size = bottom.shape[2:]
+        deepest = max(self._size).bit_length() + 1  # from here on a bin is smaller than a pixel
+        if self.levels > deepest:
+            message = (
+                f"spp_param.pyramid_height can be at most {deepest} for an image of "
+                f"{self._size[0]} x {self._size[1]}, it is {self.levels}"
+            )
+            raise ConfigError(message)
         if not self.pooled:
             self.pooled = [
                 Blob((), self.dtype, self.device, f"{self.name}.level{i}")

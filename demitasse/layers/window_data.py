@@ -55,6 +55,9 @@ class WindowData(PrefetchingDataLayer):
         if p.crop_mode not in MODES:
             message = f"window_data_param.crop_mode is {p.crop_mode!r}; known are warp and square"
             raise ConfigError(message)
+        if not 0 <= p.fg_fraction <= 1:
+            message = f"window_data_param.fg_fraction must be 0 to 1, it is {p.fg_fraction:g}"
+            raise ConfigError(message)
         if 2 * p.context_pad >= size:
             message = f"context_pad {p.context_pad} on both sides leaves nothing of {size} pixels"
             raise ConfigError(message)

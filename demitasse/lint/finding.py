@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from demitasse.escapes import escaped
 from demitasse.lint.codes import Code
 
 __all__ = ["Finding", "Severity", "in_order"]
@@ -33,8 +34,8 @@ class Finding:
     where: str = ""
 
     def __str__(self) -> str:
-        place = f"{self.where}: " if self.where else ""
-        return f"{place}{self.severity}: {self.message} [{self.code}]"
+        place = f"{escaped(self.where, one_line=True)}: " if self.where else ""
+        return f"{place}{self.severity}: {escaped(self.message)} [{self.code}]"
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:

@@ -19,6 +19,7 @@ from demitasse.graph import (
     append_params,
     filter_net,
     insert_splits,
+    listed,
     moved_weight,
     moved_weights,
     who_needs_backward,
@@ -28,6 +29,7 @@ from demitasse.layers import Layer, LayerContext, create_layer
 from demitasse.log import get_logger
 from demitasse.net.structure import Structure
 from demitasse.proto import LayerParameter, NetParameter, Phase
+from demitasse.shortage import placed
 
 __all__ = ["assemble", "called"]
 
@@ -79,9 +81,11 @@ def assemble(
             layer.initialize(bottom, top)
             _mark_frozen(layer, node.param)
             append_params(records, index, layer.param, [b.shape for b in layer.blobs])
-        except DemitasseError as error:
-            error.at(called(layer)).from_line(origin_of(index))
-            raise
+        except (DemitasseError, MemoryError, OSError) as error:
+            fault = placed(error, called(layer))
+            if isinstance(fault, DemitasseError):
+                fault.from_line(origin_of(index))
+            raise fault from fault.__cause__
         params += layer.blobs
         memory_used += sum(blob.count for blob in top) * _itemsize(context.dtype)
     setups = _setups(layers, graph)
@@ -118,7 +122,7 @@ def _create(
         except DemitasseError as error:
             faults.append(error.at(called(param)).from_line(origin_of(index)))
     if len(faults) > 1:
-        raise NetError("\n".join(map(str, faults)))
+        raise NetError(listed(faults))
     if faults:
         raise faults[0]
     return layers

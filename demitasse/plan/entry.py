@@ -167,13 +167,14 @@ class Entry:
     def _fused(self, members: Sequence[Entry]) -> tuple[Group | None, str]:
         """Return the longest group that the backend runs as one, and why it is no longer."""
         why = ""
+        chain = [member.layer.op for member in members if member.layer.op]
+        operands = [member._operands() for member in members]
+        steps = [member.step for member in members]
         for count in range(len(members), 1, -1):
-            part = members[:count]
-            chain = [member.layer.op for member in part if member.layer.op]
-            operands = [member._operands() for member in part]
-            steps = [member.step for member in part]
             try:
-                step = self.layer.device.backend.fuse(chain, operands, steps)
+                step = self.layer.device.backend.fuse(
+                    chain[:count], operands[:count], steps[:count]
+                )
             except Declined as declined:
                 why = str(declined)
             else:

@@ -14,8 +14,12 @@ from demitasse.backends.step import AnyStep
 from demitasse.blob import Changes
 from demitasse.errors import DemitasseError, NetError
 from demitasse.plan.entry import Entry, Group, Place
+from demitasse.shortage import placed
 
 __all__ = ["Plan"]
+
+LONGEST = 40
+"""How many layers may run as one; backends take fewer."""
 
 
 class Watch(Protocol):
@@ -80,9 +84,9 @@ class Plan:
                     else:
                         self._forward_group(index, group)
                         index += group.count
-                except DemitasseError as error:
-                    error.at(entry.place.called)
-                    raise
+                except (DemitasseError, MemoryError, OSError) as error:
+                    fault = placed(error, entry.place.called)
+                    raise fault from fault.__cause__
                 if entry.layer.loss_weights:
                     terms += entry.layer.loss_terms(entry.place.top)
                 if self.watch is not None:
@@ -105,9 +109,9 @@ class Plan:
                     count = self._backward_group(index, end, group)
                 elif entry.place.backward:
                     entry.backward()
-            except DemitasseError as error:
-                error.at(entry.place.called)
-                raise
+            except (DemitasseError, MemoryError, OSError) as error:
+                fault = placed(error, entry.place.called)
+                raise fault from fault.__cause__
             index -= count
             if self.watch is not None:
                 self.watch.ran(index + 1, backward=True)
@@ -168,7 +172,7 @@ class Plan:
         if all(entry.seen == self._changes.number for entry in part):
             return
         self._reshape(part)
-        fresh = [entry for entry in part if entry.lower()]
+        fresh = [entry for entry in part if self._lowered(entry)]
         for entry in reversed(fresh):
             entry.lower_backward()
         self._fuse(start, end)
@@ -180,9 +184,16 @@ class Plan:
         for entry in entries:
             try:
                 entry.reshape()
-            except DemitasseError as error:
-                error.at(entry.place.called)
-                raise
+            except (DemitasseError, MemoryError, OSError) as error:
+                fault = placed(error, entry.place.called)
+                raise fault from fault.__cause__
+
+    def _lowered(self, entry: Entry) -> bool:
+        try:
+            return entry.lower()
+        except (DemitasseError, MemoryError, OSError) as error:
+            fault = placed(error, entry.place.called)
+            raise fault from fault.__cause__
 
     def _fuse(self, start: int, end: int) -> None:
         """Group the layers of a range that may run as one with the one before them."""
@@ -202,6 +213,7 @@ class Plan:
         layer, top = self.entries[index].layer, self.entries[index].place.top
         if not self.lowered or layer.op is None or layer.loss_weights or len(top) != 1:
             return index
+        end = min(end, index + LONGEST - 1)
         while index < end:
             follower = self.entries[index + 1]
             if not follower.follows(top[0], hidden=id(top[0]) in self._hidden):

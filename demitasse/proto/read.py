@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from google.protobuf.message import Message
 
 from demitasse.errors import PrototxtError, WeightsError
-from demitasse.paths import is_folder
+from demitasse.paths import is_folder, regular
 from demitasse.proto.caffe_pb2 import NetParameter, SolverParameter
 from demitasse.proto.lines import ReadNet
 from demitasse.proto.read_binary import read_binary
@@ -170,7 +170,7 @@ def text_of_file(path: PathLike) -> str:
         PrototxtError: The file is not there, is empty, or is binary.
     """
     try:
-        with Path(path).open("rb") as file:
+        with regular(path).open("rb") as file:
             raw = file.read(START)
             if b"\0" not in raw:  # else it may be gigabytes of weights
                 raw += file.read()

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 from google.protobuf.message import DecodeError, Message
 
 from demitasse.errors import DemitasseError, WeightsError
+from demitasse.paths import regular
 from demitasse.proto.caffe_pb2 import NetParameter, SolverState
 from demitasse.proto.strings import mend_strings
 from demitasse.proto.zero_copy.wire import LARGEST
@@ -82,7 +83,7 @@ def parsed(
 
 
 def _bytes(path: Path) -> bytes:
-    size = path.stat().st_size
+    size = regular(path).stat().st_size
     if size > LARGEST:
         message = f"{size} bytes are more than a protobuf file may have (2 GiB)"
         raise ValueError(message)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
-from pathlib import Path
 from types import ModuleType
 from typing import BinaryIO
 
@@ -19,6 +18,7 @@ import numpy as np
 
 from demitasse.data.images.decode import opened
 from demitasse.errors import ConfigError, DataError
+from demitasse.paths import regular
 from demitasse.proto import (
     BlobProto,
     BlobProtoVector,
@@ -332,7 +332,7 @@ def load_image(filename: str | os.PathLike[str] | BinaryIO, color: bool = True) 
         if "://" in os.fspath(filename):
             message = f"load_image reads files, no addresses: download {filename} first"
             raise ValueError(message)
-        content = Path(filename).read_bytes()
+        content = regular(filename).read_bytes()
     else:
         content = filename.read()
     try:

@@ -71,7 +71,7 @@ def check_folder(prefix: str) -> None:
     Raises:
         SnapshotError: The folder is not there, or cannot be written to.
     """
-    probe = Path(f"{prefix}_iter_0.tempfile")
+    probe = Path(f"{prefix}_iter_0.{os.urandom(4).hex()}.tempfile")  # nobody has such a file
     try:
         with atomic_write(probe):
             pass

@@ -157,6 +157,7 @@ class Solver:
         self._updater = Updater(self.net, rule)
         self._report = TrainReport(self.param.average_loss)
         self._nonfinite = NonfiniteLosses(on_nonfinite)
+        self._unwritten = False  # whether the last snapshot could not be written
         self._requests = Requests()
         self._continuation = Continuation(
             self.net, self.test_nets, self._report, self._watch, self._keeper
@@ -173,7 +174,16 @@ class Solver:
     # -- training ------------------------------------------------------------------------------
 
     def step(self, iterations: int) -> None:
-        """Make so many updates, testing, displaying and writing snapshots when they are due."""
+        """Make so many updates, testing, displaying and writing snapshots when they are due.
+
+        Raises:
+            SnapshotError: The last snapshot could not be written, and still cannot be.
+        """
+        self._advance(iterations)
+        if self._unwritten:
+            self.snapshot()
+
+    def _advance(self, iterations: int) -> None:
         last = self.iter + iterations
         self.stopped = self.early_stopped = False
         self._report.start(self.iter)
@@ -187,7 +197,7 @@ class Solver:
             request = self._requests.next()
             due = request == "snapshot" or snapshot_is_due(self.param, self.iter)
             if due and self._is_root:
-                self.snapshot()
+                self._try_snapshot()
             if request == "stop":
                 self.stopped = True
                 break
@@ -200,7 +210,8 @@ class Solver:
 
         Raises:
             ConfigError: ``max_iter`` is missing.
-            SnapshotError: The last snapshot could not be written; said before training.
+            SnapshotError: The last snapshot could not be written. Where that can be known, it is
+                said before training; a snapshot on the way that fails is only logged.
         """
         if not self.param.HasField("max_iter"):
             message = "max_iter is missing; say how many iterations to train for, or call step"
@@ -212,9 +223,9 @@ class Solver:
         if resume is not None:
             log.info("Restoring previous solver status from %s", os.fspath(resume))
             self.restore(resume)
-        self.step(self.param.max_iter - self.iter)
+        self._advance(self.param.max_iter - self.iter)
         due = self.param.snapshot_after_train and not snapshot_is_due(self.param, self.iter)
-        if due and self._is_root:
+        if (due or self._unwritten) and self._is_root:
             self.snapshot()
         if self.stopped:
             log.info("Optimization stopped early.")
@@ -347,7 +358,7 @@ class Solver:
     def _may_go_on(self) -> bool:
         while request := self._requests.next():
             if request == "snapshot":
-                self.snapshot()
+                self._try_snapshot()
             else:
                 self.stopped = True
         return not self.stopped
@@ -390,9 +401,22 @@ class Solver:
             self.param, self.net, self.history, self.iter, self.current_step, resume
         )
         paths = self._keeper.write(checkpoint, prefix)
+        self._unwritten = False
         for callback in self.on_snapshot:
             callback(*paths)
         return paths
+
+    def _try_snapshot(self) -> None:
+        """Write a snapshot; the run goes on without it where that fails, and tries the next one."""
+        try:
+            self.snapshot()
+        except SnapshotError as error:
+            self._unwritten = True
+            log.error(
+                "Iteration %d: %s. THE RUN GOES ON WITHOUT IT; the next snapshot is tried again.",
+                self.iter,
+                error,
+            )
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Continue from a state that we or Caffe wrote, with the weights it names.

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.atomic import atomic_write
-from demitasse.data.databases.hdf5 import array_of, damage
+from demitasse.data.databases.hdf5 import array_of, damage, member
 from demitasse.errors import SnapshotError, WeightsError
 from demitasse.paths import is_file
 from demitasse.proto import (
@@ -177,17 +177,17 @@ def _read_hdf5(path: Path) -> State:
                     raise _mistaken(path)
                 text = "this HDF5 file has no 'iter' and 'history': it is no solver state"
                 raise SnapshotError(text).at(str(path))
-            history = file["history"]
+            history = member(file, "history")
             names = sorted(history, key=lambda name: int(name) if name.isdecimal() else -1)
             if names != [str(i) for i in range(len(names))]:
                 text = f"its history is named {', '.join(names)} instead of 0, 1, 2, ..."
                 raise SnapshotError(text).at(str(path))
             return State(
-                _integer(file["iter"]),
-                _text(array_of(file["learned_net"])) if "learned_net" in file else "",
-                _integer(file["current_step"]) if "current_step" in file else 0,
-                [array_of(history[name]) for name in names],
-                _resume(file[RESUME]) if RESUME in file else None,
+                _integer(member(file, "iter")),
+                _text(array_of(member(file, "learned_net"))) if "learned_net" in file else "",
+                _integer(member(file, "current_step")) if "current_step" in file else 0,
+                [array_of(member(history, name)) for name in names],
+                _resume(member(file, RESUME)) if RESUME in file else None,
             )
     except WeightsError as error:
         raise SnapshotError(error.message) from error

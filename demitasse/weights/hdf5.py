@@ -10,26 +10,30 @@ Source: Caffe, ``Net::ToHDF5`` and ``CopyTrainedLayersFromHDF5`` in ``src/caffe/
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from demitasse.atomic import atomic_write
-from demitasse.data.databases.hdf5 import array_of, damage
+from demitasse.data.databases.hdf5 import array_of, damage, member
 from demitasse.errors import WeightsError
+from demitasse.paths import regular
 from demitasse.weights.store import ParameterStore
 
 __all__ = ["is_hdf5", "open_hdf5", "read_hdf5_weights", "write_hdf5_arrays", "write_hdf5_weights"]
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 NUMBER = re.compile("0|[1-9][0-9]{0,8}")
+DEEPEST = 128
+"""In how many groups a parameter may lie: one more than the slashes in its layer's name."""
 
 
 def is_hdf5(path: Path) -> bool:
     """Whether a file begins as HDF5 files do; False where there is none."""
     try:
-        with path.open("rb") as file:
+        with regular(path).open("rb") as file:
             return file.read(len(SIGNATURE)) == SIGNATURE
     except OSError:
         return False
@@ -63,20 +67,13 @@ def read_hdf5_weights(path: Path) -> dict[str, dict[int, np.ndarray]]:
             parameters are not named by numbers.
     """
     found: dict[str, dict[str, np.ndarray]] = {}
-
-    def note(name: str, item: Any) -> None:
-        layer, _, index = name.rpartition("/")
-        if hasattr(item, "dtype"):
-            found.setdefault(layer, {})[index] = array_of(item)
-            return
-        _refuse_links(path, f"data/{name}", item)
-        if not len(item):
-            found.setdefault(name, {})
-
     with damage(path, WeightsError), open_hdf5(path, "r") as file:
-        group = _data_group(path, file)
-        _refuse_links(path, "data", group)
-        group.visititems(note)
+        for name, item in _members(path, _data_group(path, file)):
+            layer, _, index = name.rpartition("/")
+            if item is None:
+                found.setdefault(name, {})
+            else:
+                found.setdefault(layer, {})[index] = array_of(item)
     weights: dict[str, dict[int, np.ndarray]] = {}
     for layer, arrays in found.items():
         if not all(NUMBER.fullmatch(index) for index in arrays):
@@ -88,7 +85,7 @@ def read_hdf5_weights(path: Path) -> dict[str, dict[int, np.ndarray]]:
 
 def _data_group(path: Path, file: Any) -> Any:
     """Return the group that holds the parameters, if they are in this file."""
-    group = file.get("data")
+    group = member(file, "data")
     if not hasattr(group, "visititems"):
         message = f"{path} has no group 'data': not a file of Caffe weights"
         if "history" in file:
@@ -99,12 +96,39 @@ def _data_group(path: Path, file: Any) -> Any:
     return group
 
 
-def _refuse_links(path: Path, name: str, group: Any) -> None:
-    """Refuse what h5py's visit would pass over in silence, and could lead out of the file."""
-    for member in group:
-        if hasattr(group.get(member, getlink=True), "path"):
-            message = f"{path}: {name}/{member} is a link to another place; store the array itself"
+def _members(path: Path, data: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the data sets below a group with their paths, and None for groups that are empty.
+
+    Every object is opened from its own group and met once, whatever names it has, so that the time
+    taken grows with the file.
+    """
+    from h5py.h5o import get_info
+
+    met = {get_info(data.id).addr}
+    waiting = [("", data, 0)]
+    while waiting:
+        prefix, group, depth = waiting.pop()
+        if depth > DEEPEST:
+            message = f"{path}: data/{prefix[:80]}... lies in more than {DEEPEST} groups"
             raise WeightsError(message)
+        if not len(group) and prefix:
+            yield prefix.rstrip("/"), None
+        below = []
+        for part in group:
+            name = prefix + part
+            if hasattr(group.get(part, getlink=True), "path"):  # could lead out of the file
+                message = f"{path}: data/{name} is a link to another place; store the array itself"
+                raise WeightsError(message)
+            item = group[part]
+            place = get_info(item.id).addr
+            if place in met:
+                continue
+            met.add(place)
+            if hasattr(item, "visititems"):
+                below.append((f"{name}/", item, depth + 1))
+            elif hasattr(item, "dtype"):
+                yield name, item
+        waiting += reversed(below)  # layers come in the order of their names
 
 
 def write_hdf5_arrays(path: Path, weights: dict[str, dict[int, np.ndarray]]) -> None:

@@ -12,10 +12,12 @@ import pytest
 from goldens import GOLDENS
 
 from demitasse import Solver
+from demitasse.atomic import atomic_write
 from demitasse.axes import shape_string
 from demitasse.errors import ConfigError, ShapeError, SnapshotError, WeightsError
 from demitasse.proto import NetParameter, SolverState, floats, read_binary, write_binary
 from demitasse.solvers import read_state
+from demitasse.solvers.snapshot import check_folder
 from demitasse.weights.hdf5 import is_hdf5
 
 FORMATS = ["binary", "hdf5"]
@@ -508,3 +510,56 @@ def test_caffes_hdf5_states_are_read():
 
     assert (state.iter, state.learned_net) == (6, "hdf5_snapshot_iter_6.caffemodel.h5")
     assert [a.shape for a in state.history] == [(4, 1, 3, 3), (4,), (5, 36), (5,)]
+
+
+# -- a snapshot on the way that fails --------------------------------------------------------------
+
+
+def test_a_run_goes_on_without_a_snapshot_that_cannot_be_written(
+    fields, tmp_path, monkeypatch, lines
+):
+    solver = made(fields, tmp_path, snapshot=2, max_iter=6)
+    write, tried = solver._keeper.write, []
+
+    def full_at_first(checkpoint, prefix):
+        tried.append(checkpoint.iter)
+        if checkpoint.iter < 6:
+            raise SnapshotError("No space left on device")
+        return write(checkpoint, prefix)
+
+    monkeypatch.setattr(solver._keeper, "write", full_at_first)
+
+    solver.solve()
+
+    assert tried == [2, 4, 6]
+    assert any("Iteration 2: No space left on device. THE RUN GOES ON" in line for line in lines())
+
+
+def test_a_run_whose_last_snapshot_cannot_be_written_fails(fields, tmp_path, monkeypatch):
+    solver = made(fields, tmp_path, snapshot=2, max_iter=4)
+
+    def full(checkpoint, prefix):
+        raise SnapshotError("No space left on device")
+
+    monkeypatch.setattr(solver._keeper, "write", full)
+
+    with pytest.raises(SnapshotError, match="No space left"):
+        solver.solve()
+    assert solver.iter == 4
+
+
+def test_no_file_of_the_user_is_deleted_to_see_whether_there_is_room(fields, tmp_path):
+    kept = tmp_path / "s_iter_0.tempfile"
+    kept.write_text("mine")
+
+    check_folder(str(tmp_path / "s"))
+
+    assert [path.name for path in tmp_path.iterdir()] == [kept.name]
+
+
+def test_links_that_lead_in_a_circle_are_an_error_of_the_system(tmp_path):
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+
+    with pytest.raises(OSError, match="symbolic links"), atomic_write(tmp_path / "a"):
+        pass

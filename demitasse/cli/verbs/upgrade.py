@@ -18,6 +18,7 @@ from demitasse.cli.upgrades import (
     upgrade_solver_text,
 )
 from demitasse.cli.verb import Verb
+from demitasse.paths import regular
 
 
 @click.group()
@@ -54,7 +55,7 @@ def solver(source: Path, out: Path, lenient: bool) -> None:
 def _is_binary(path: Path) -> bool:
     """Whether a file holds bytes that no text has; False where it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with regular(path).open("rb") as file:
             start = file.read(1 << 16)
     except OSError:
         return False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -34,6 +36,8 @@ def open_for_writing(path: Path, mode: Literal["write", "new"], map_size: int) -
         path.mkdir(parents=True, exist_ok=True)
         return lmdb.open(str(path), map_size=max(map_size, _size_of(path)))
     except (lmdb.Error, OSError) as error:
+        if os.strerror(errno.ENOSPC) in str(error):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
         message = f"cannot be opened for writing: {error}"
         raise DataError(message, str(path)) from error
 

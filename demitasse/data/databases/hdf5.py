@@ -16,14 +16,27 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from demitasse.errors import DataError, DemitasseError
+from demitasse.paths import regular
 
-__all__ = ["Hdf5File", "Hdf5Writer", "array_of", "damage", "need_room", "open_file", "read_list"]
+__all__ = [
+    "Hdf5File",
+    "Hdf5Writer",
+    "array_of",
+    "damage",
+    "member",
+    "need_room",
+    "open_file",
+    "read_list",
+]
 
 BLOCK = 64 << 20
 """How much of a file that is read in order is held at once, in bytes."""
 
 DEFLATES = 1032
 """How many bytes one byte of a compressed file can be at most."""
+
+LINKS = 16
+"""How many links may follow one another on the way to a data set."""
 
 
 def read_list(source: Path) -> list[str]:
@@ -33,7 +46,7 @@ def read_list(source: Path) -> list[str]:
         DataError: It cannot be read, or names no file.
     """
     try:
-        names = source.read_text(encoding="utf-8", errors="surrogateescape").split()
+        names = regular(source).read_text(encoding="utf-8", errors="surrogateescape").split()
     except OSError as error:
         message = f"the list of HDF5 files cannot be read: {error.strerror}"
         raise DataError(message, str(source)) from error
@@ -57,7 +70,7 @@ def open_file(path: Path, mode: str = "r") -> Any:
         message = "HDF5 files need h5py; run: pip install demitasse[hdf5]"
         raise DataError(message, str(path)) from None
     try:
-        return h5py.File(path, mode)
+        return h5py.File(path if mode == "w" else regular(path), mode)
     except OSError as error:
         message = f"cannot be opened as an HDF5 file: {error}"
         raise DataError(message, str(path)) from error
@@ -83,24 +96,62 @@ def damage(path: Path, error: type[DemitasseError] = DataError) -> Iterator[None
         raise error(message).at(str(path)) from fault
 
 
+def member(group: Any, name: str, *, links: int = LINKS) -> Any:
+    """Return what a path inside an HDF5 file leads to, or None; no other file is opened.
+
+    Args:
+        group: Where the path begins, unless with ``/``.
+        name: The path.
+        links: How many soft links may be followed.
+
+    Raises:
+        ValueError: The path leads to another file, or through too many links.
+    """
+    here = group.file if name.startswith("/") else group
+    for part in filter(None, name.split("/")):
+        link: Any = here.get(part, getlink=True) if hasattr(here, "visititems") else None
+        if hasattr(link, "filename"):
+            message = (
+                f"{here.name.rstrip('/')}/{part} is a link to the file {link.filename!r}; "
+                "store the array itself"
+            )
+            raise ValueError(message)
+        if hasattr(link, "path"):
+            if not links:
+                message = f"{name} leads through more than {LINKS} links"
+                raise ValueError(message)
+            here = member(here, link.path, links=links - 1)
+        else:
+            here = None if link is None else here.get(part)
+    return here
+
+
 def array_of(dataset: Any) -> np.ndarray:
     """Return all values of a data set.
 
     Raises:
-        ValueError: It is no data set, or says it has more values than its file has room for.
+        ValueError: It is no data set, is kept in other files, or says it has more values than its
+            file has room for.
     """
     need_room(dataset)
     return np.asarray(dataset[()])
 
 
 def need_room(dataset: Any) -> None:
-    """Refuse a data set that says it has more values than its file has room for.
+    """Refuse a data set that is kept in other files, or has more values than its file has room for.
 
     Raises:
-        ValueError: Says how many.
+        ValueError: Says which of them.
     """
     if not hasattr(dataset, "chunks"):
         message = f"{dataset.name} is no data set"
+        raise ValueError(message)
+    if dataset.is_virtual or dataset.external:  # before its shape, which may depend on those files
+        message = (
+            f"{dataset.name} takes its values from other files, "
+            f"{'as a virtual data set' if dataset.is_virtual else 'by external storage'}; "
+            "store the array itself"
+        )
         raise ValueError(message)
     room = dataset.file.id.get_filesize() * (1 if dataset.chunks is None else DEFLATES)
     if dataset.nbytes > room:
@@ -165,14 +216,14 @@ class Hdf5File:
         self._file.close()
 
     def _numbers(self, name: str) -> Any:
-        one = self._file.get(name)
+        one = member(self._file, name)
         if one is None or not hasattr(one, "dtype"):
             message = f"there is no data set {name!r}; there are {', '.join(self._file) or 'none'}"
             raise DataError(message, str(self.path))
+        need_room(one)
         if one.dtype.kind not in "fiub" or not one.shape:
             message = f"data set {name!r} {one.shape} of {one.dtype} is not made of rows of numbers"
             raise DataError(message, str(self.path))
-        need_room(one)
         return one
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from demitasse.data.databases.writing import write_database
 from demitasse.errors import DataError
+from demitasse.paths import regular
 
 __all__ = ["SPLITS", "convert", "convert_files", "convert_pairs", "read_idx", "read_mnist"]
 
@@ -40,7 +41,7 @@ def read_idx(path: Path) -> np.ndarray:
         DataError: It cannot be read, or is not such a file.
     """
     try:
-        with path.open("rb") as file:
+        with regular(path).open("rb") as file:
             gzipped = file.read(2) == b"\x1f\x8b"
         with gzip.open(path, "rb") if gzipped else path.open("rb") as file:
             zeros, kind, axes = struct.unpack(">HBB", file.read(4))

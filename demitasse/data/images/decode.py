@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from demitasse.errors import DataError
+from demitasse.paths import regular
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -27,7 +28,7 @@ __all__ = ["Color", "decode_image", "opened", "read_image"]
 FORMATS = ("BMP", "DIB", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "SUN", "TIFF", "WEBP")
 """What OpenCV reads. Pillow knows more, among them EPS, for which it would start Ghostscript."""
 
-ROOM, GROWTH = 1 << 26, 2048
+ROOM, GROWTH = 1 << 26, 256
 """An image may take so many bytes, and where its file is large so many for each of its bytes."""
 
 Color = Literal["native", "color", "gray", "indices"]
@@ -95,7 +96,7 @@ def read_image(path: Path, color: Color = "native") -> np.ndarray:
         DataError: It cannot be read or decoded.
     """
     try:
-        return decode_image(path.read_bytes(), color)
+        return decode_image(regular(path).read_bytes(), color)
     except OSError as error:
         raise DataError(error.strerror or str(error), str(path)) from error
     except DataError as error:
@@ -108,9 +109,12 @@ DAMAGE = (OSError, EOFError, ValueError, SyntaxError, TypeError, LookupError, st
 
 def _need_room(image: Image, size: int) -> None:
     """Refuse an image that a file of so many bytes cannot hold, before it is decoded."""
-    bytes_needed = image.width * image.height * 4
-    if bytes_needed > max(ROOM, GROWTH * size):
-        message = f"{image.width} x {image.height} pixels in {size} bytes cannot be"
+    most = max(ROOM, GROWTH * size) // 4
+    if image.width * image.height > most:
+        message = (
+            f"{image.width} x {image.height} pixels in {size} bytes cannot be; of a file of that "
+            f"size at most {most} pixels are decoded"
+        )
         raise ValueError(message)
 
 

@@ -17,6 +17,7 @@ from demitasse.data.sources.window_file import Window, WindowFile
 from demitasse.data.transform.mean import read_mean
 from demitasse.data.transform.random import RecordRandom
 from demitasse.errors import ConfigError, DataError, DemitasseError, ShapeError
+from demitasse.paths import regular
 
 __all__ = ["WindowBatches", "window_mean"]
 
@@ -169,7 +170,7 @@ class WindowBatches:
         if content is None:
             path = self._find(name)
             try:
-                content = path.read_bytes()
+                content = regular(path).read_bytes()
             except OSError as error:
                 raise DataError(error.strerror or str(error), str(path)) from error
             if self._cache:

@@ -13,12 +13,14 @@ __all__ = ["END", "NAME", "NUMBER", "OTHER", "STRING", "SYMBOL", "Places", "Toke
 NAME, NUMBER, STRING, SYMBOL, OTHER, END = "name", "number", "string", "symbol", "other", "end"
 
 # A string ends on its line; what begins one and does not end falls to `other`, as do stray marks.
+# Repetitions are possessive: they remember no places to go back to, which would take hundreds of
+# bytes for each character.
 TOKEN = re.compile(
     r"""
-    (?P<skip>   (?: [ \t\r\n\f\v]+ | \#[^\n]* )+ )
+    (?P<skip>   (?: [ \t\r\n\f\v]++ | \#[^\n]*+ )++ )
   | (?P<name>   [A-Za-z_][A-Za-z_0-9]* )
-  | (?P<number> \.?[0-9] (?: [eE][+-](?=[0-9]) | [0-9A-Za-z_.] )* )
-  | (?P<string> "[^"\\\n]*(?:\\.[^"\\\n]*)*" | '[^'\\\n]*(?:\\.[^'\\\n]*)*' )
+  | (?P<number> \.?[0-9] (?: [eE][+-](?=[0-9]) | [0-9A-Za-z_.] )*+ )
+  | (?P<string> "[^"\\\n]*+(?:\\.[^"\\\n]*+)*+" | '[^'\\\n]*+(?:\\.[^'\\\n]*+)*+' )
   | (?P<symbol> [{}<>\[\]:;,-] )
   | (?P<other>  ["'][^\n]* | . )
     """,

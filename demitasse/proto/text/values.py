@@ -75,12 +75,13 @@ def unescape(quoted: str) -> bytes:
     body = quoted[1:-1]
     if "\\" not in body:
         return body.encode("utf-8", "surrogateescape")
-    parts, at = [], 0
+    result, at = bytearray(), 0
     for match in ESCAPE.finditer(body):
-        parts += [body[at : match.start()].encode("utf-8", "surrogateescape"), _escaped(match)]
+        result += body[at : match.start()].encode("utf-8", "surrogateescape")
+        result += _escaped(match)
         at = match.end()
-    parts.append(body[at:].encode("utf-8", "surrogateescape"))
-    return b"".join(parts)
+    result += body[at:].encode("utf-8", "surrogateescape")
+    return bytes(result)
 
 
 def _escaped(match: re.Match[str]) -> bytes:

@@ -68,7 +68,7 @@ def _llvm() -> Any:
 def _probed() -> Status:
     try:
         binding = _llvm()
-    except ImportError as error:
+    except (ImportError, OSError) as error:  # the package, or the library in it
         return Status(False, reason=f"llvmlite is not here ({error})")
     has = binding.get_host_cpu_features()
     lacking = [name for name in NEEDED if not has.get(name)]

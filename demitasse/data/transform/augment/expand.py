@@ -19,6 +19,9 @@ from demitasse.proto import ExpansionParameter
 
 __all__ = ["Expand"]
 
+MOST = 100
+"""How many times as wide and high as the image a canvas can be."""
+
 
 class Expand:
     """Puts images on a larger canvas.
@@ -33,8 +36,8 @@ class Expand:
 
     def __init__(self, param: ExpansionParameter, mean: Sequence[float]) -> None:
         self._probability, self._most = param.prob, param.max_expand_ratio
-        if self._most < 1:
-            message = f"expand_param.max_expand_ratio is {self._most:g}; it must be 1 or more"
+        if not 1 <= self._most <= MOST:
+            message = f"expand_param.max_expand_ratio is {self._most:g}; it must be 1 to {MOST}"
             raise ConfigError(message)
         self._color = rounded(np.array(mean or [0.0]))
 

@@ -90,7 +90,7 @@ class Noise:
         if p.clahe:
             image = _of_brightness(image, lambda plane: equalize_parts(plane, CLIP_LIMIT))
         if p.jpeg > 0:
-            image = recompress(image, int(p.jpeg))
+            image = recompress(image, int(min(p.jpeg, 100)))
         if p.erode:
             image = erode(image)
         if p.posterize:

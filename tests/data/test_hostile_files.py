@@ -1,0 +1,105 @@
+"""Small files that would cost much, and files that never end."""
+
+import io
+import os
+import tracemalloc
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+import demitasse
+from demitasse import Net
+from demitasse.data.databases.hdf5 import read_list
+from demitasse.data.images.decode import read_image
+from demitasse.data.sources.image_list import read_image_list
+from demitasse.data.sources.window_file import read_window_file
+from demitasse.data.transform.mean import read_mean
+from demitasse.errors import ConfigError, DataError, DemitasseError, NetError, PrototxtError
+from demitasse.plan.plan import LONGEST
+from demitasse.proto import NetParameter, parse_text, read_net_params
+
+MANY = 200_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"force_backward: {'1' * MANY}",
+        f"force_backward: {'1e+1' * MANY}",
+        'name: "' + r"\n" * MANY + '"',
+        "#\n" * MANY,
+    ],
+    ids=["number", "powers", "escapes", "comments"],
+)
+def test_a_long_token_takes_little_more_memory_than_its_text(text):
+    tracemalloc.start()
+    with suppress(PrototxtError):
+        parse_text(text, NetParameter)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert most < 16 * len(text) + (1 << 20)
+
+
+READERS = {
+    "prototxt": read_net_params,
+    "weights": demitasse.load_weights,
+    "image": read_image,
+    "mean": read_mean,
+    "HDF5 list": read_list,
+    "image list": lambda path: read_image_list(path, lambda name: path / name),
+    "window file": lambda path: read_window_file(path, 0.5, 0.5),
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with names need a Unix")
+@pytest.mark.parametrize("kind", READERS)
+def test_a_pipe_is_not_opened(kind, tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+
+    with pytest.raises(DemitasseError, match="a pipe, a device or a socket; a regular file"):
+        READERS[kind](path)
+
+
+def test_an_image_has_only_so_many_pixels_for_its_file(tmp_path):
+    image = pytest.importorskip("PIL.Image", reason="images need Pillow")
+    file = io.BytesIO()
+    image.new("1", (9000, 9000)).save(file, "PNG")
+    (tmp_path / "x.png").write_bytes(file.getvalue())
+
+    with pytest.raises(DataError, match=r"x\.png: .* at most 16777216 pixels are decoded"):
+        read_image(tmp_path / "x.png")
+
+
+def test_a_list_of_faults_ends():
+    layers = "".join(f'layer {{ name: "l{i}" type: "Nothing{i}" top: "t{i}" }}' for i in range(99))
+
+    with pytest.raises(NetError, match=r"and 79 more$"):
+        Net(parse_text(layers, NetParameter), device="numpy")
+
+
+def test_a_pyramid_is_no_higher_than_its_image():
+    text = (
+        'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: [1, 1, 8, 8] } } }'
+        'layer { name: "s" type: "SPP" bottom: "x" top: "s" spp_param { pyramid_height: 4000000 } }'
+    )
+
+    with pytest.raises(ConfigError, match=r"layer 's' \(SPP\): .* at most 5 for an image of 8 x 8"):
+        Net(parse_text(text, NetParameter), device="numpy")
+
+
+def test_a_long_chain_in_place_is_prepared_in_parts(backend):
+    layers = "".join(
+        f'layer {{ name: "r{i}" type: "ReLU" bottom: "x" top: "x" }}' for i in range(3 * LONGEST)
+    )
+    text = (
+        'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: [1, 3] } } }' + layers
+    )
+    net = Net(parse_text(text, NetParameter), device=backend)
+
+    net.blobs["x"].data[...] = [-1, 0, 2]
+    net.forward()
+
+    np.testing.assert_array_equal(net.blobs["x"].data, [[0, 0, 2]])

@@ -1,0 +1,143 @@
+"""Every numeric field of every layer type is given values that nobody means.
+
+A net that is made of one, and run where it can be made, ends well or with an error of ours, and
+takes no more than a little memory.
+"""
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from google.protobuf.descriptor import FieldDescriptor as Field
+
+from demitasse import Net
+from demitasse.errors import DemitasseError, DeviceError
+from demitasse.layers.facts import FACTS, facts_of
+from demitasse.layers.facts.examples import EXAMPLES
+from demitasse.proto import LayerParameter, NetParameter, parse_text
+from demitasse.testing.conformance.files import FILES
+
+resource = pytest.importorskip("resource", reason="limits of memory need a Unix")
+
+MOST = 1 << 30
+"""How much memory a case may take, in bytes."""
+
+WHOLE = (0, -1, 2**31 - 1, -(2**31), 2**31, 2**32 - 1, 2**63 - 1)
+REAL = (0.0, -1.0, float("nan"), float("inf"), -float("inf"), 1e38)
+RANGES = {
+    Field.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
+    Field.CPPTYPE_UINT32: (0, 2**32 - 1),
+    Field.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
+    Field.CPPTYPE_UINT64: (0, 2**64 - 1),
+}
+
+
+def values_of(field):
+    if field.cpp_type in RANGES:
+        low, high = RANGES[field.cpp_type]
+        return [value for value in WHOLE if low <= value <= high]
+    return REAL if field.cpp_type in {Field.CPPTYPE_FLOAT, Field.CPPTYPE_DOUBLE} else ()
+
+
+def numeric(message, path=()):
+    """Yield the paths of the numeric fields of a kind of message."""
+    for field in message.fields:
+        if field.cpp_type != Field.CPPTYPE_MESSAGE:
+            if values_of(field):
+                yield (*path, field)
+        elif len(path) < 3:
+            yield from numeric(field.message_type, (*path, field))
+
+
+def fields_of(name):
+    """Yield the paths of the numeric fields that a layer type reads."""
+    for spec in (*FACTS[name].fields, "loss_weight", "param"):
+        first, _, second = spec.partition(".")
+        field = LayerParameter.DESCRIPTOR.fields_by_name[first]
+        if field.cpp_type != Field.CPPTYPE_MESSAGE:
+            yield from [(field,)] if values_of(field) else []
+            continue
+        for path in numeric(field.message_type, (field,)):
+            if not second or path[1].name == second:
+                yield path
+
+
+def put(message, path, value):
+    """Set a field; of one that may be given several times, the first."""
+    for field in path[:-1]:
+        message = getattr(message, field.name)
+        if field.is_repeated:
+            message = message[0] if len(message) else message.add()
+    name = path[-1].name
+    if not path[-1].is_repeated:
+        setattr(message, name, value)
+    elif len(getattr(message, name)):
+        getattr(message, name)[0] = value
+    else:
+        getattr(message, name).append(value)
+
+
+def net_of(name):
+    """Return the message of the net in which a layer type's example stands."""
+    example = EXAMPLES[name]
+    inputs = "".join(
+        f'layer {{ name: "{blob}" type: "Input" top: "{blob}" input_param {{ shape {{ '
+        + " ".join(f"dim: {n}" for n in shape)
+        + " } } }\n"
+        for blob, shape in example.inputs.items()
+    )
+    param = parse_text(inputs + example.text, NetParameter)
+    param.state.phase = 1 if "phase: TEST" in example.text else 0
+    param.force_backward = FACTS[name].gradient == "gradient"
+    return param
+
+
+@pytest.fixture
+def little_memory():
+    """Let the process take a little more memory than it has."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MOST, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
+@pytest.mark.parametrize("device", ["numpy", "cpu"])
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name != "Python"])
+def test_a_value_nobody_means_ends_well_or_in_an_error_of_ours(
+    name, device, tmp_path, monkeypatch, little_memory
+):
+    monkeypatch.chdir(tmp_path)
+    if name in FILES:
+        for library in FILES[name].needs:
+            pytest.importorskip(library)
+        FILES[name].write()
+
+    for path in dict.fromkeys(fields_of(name)):
+        for value in values_of(path[-1]):
+            run(name, path, value, device)
+
+
+def run(name, path, value, device):
+    param = net_of(name)
+    layer = next(one for one in param.layer if one.type in {name, *FACTS[name].aliases})
+    put(layer, path, value)
+    where = ".".join(field.name for field in path)
+    try:
+        with suppress(DemitasseError), Net(param, device=device, base_dir=Path.cwd()) as net:
+            if sum(blob.count for blob in net.blobs.values()) < 1e7:
+                net.forward()
+                if facts_of(name).gradient == "gradient":
+                    net.backward()
+    except Exception as error:
+        error.add_note(f"{name}: {where}: {value}")
+        raise
+
+
+def test_a_lack_of_memory_names_the_layer_and_the_parameter():
+    param = net_of("InnerProduct")
+    param.layer[-1].inner_product_param.num_output = 2**31
+
+    with pytest.raises(DeviceError, match=r"layer 'fc1' .*: parameter 0 of shape .* no memory"):
+        Net(param, device="numpy")
