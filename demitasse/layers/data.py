@@ -9,6 +9,7 @@ import logging
 
 from demitasse.backends.random import bits, stream_of
 from demitasse.data.sources.database import DatabaseBatches
+from demitasse.data.sources.fingerprint import Fingerprint, database_fingerprint
 from demitasse.errors import ConfigError
 from demitasse.layers._data_base import EpochDataLayer
 from demitasse.layers.base import Blobs, positive
@@ -58,6 +59,11 @@ class Data(EpochDataLayer):
             self.batch_size,
             labels=self.labels,
             reading=self.reading(position, p.on_error),
+        )
+
+    def fingerprint(self) -> Fingerprint:
+        return database_fingerprint(
+            self.source, DataParameter.DB.Name(self.param.data_param.backend)
         )
 
     def _skipped(self, most: int) -> int:

@@ -13,11 +13,12 @@ from typing import Any, Self
 
 import numpy as np
 
+from demitasse.config import settings
 from demitasse.device import Device
 from demitasse.errors import ConfigError, SnapshotError
 from demitasse.log import get_logger
 from demitasse.plan.liveness import Keep
-from demitasse.proto import SolverParameter
+from demitasse.proto import RunFacts, SolverParameter
 from demitasse.solvers.checkpoint import Checkpoint
 from demitasse.solvers.continuation import Continuation
 from demitasse.solvers.due import (
@@ -35,6 +36,8 @@ from demitasse.solvers.nonfinite import NonfiniteLosses, OnNonfinite
 from demitasse.solvers.policies import learning_rate
 from demitasse.solvers.report import TrainReport, tell_test
 from demitasse.solvers.requests import Request, Requests
+from demitasse.solvers.run_facts import run_facts
+from demitasse.solvers.same_run import check_same_run
 from demitasse.solvers.snapshot import check_folder, check_prefix, read_checked, write_best
 from demitasse.solvers.updater import Updater
 from demitasse.solvers.updates import find_rule
@@ -127,11 +130,12 @@ class Solver:
         rule = find_rule(self.param.type)
         check_fields(self.param, rule)
         check_options(self.param, keep_last, early_stopping, ranks)
-        self._is_root = rank == 0
+        self._is_root, self._ranks = rank == 0, ranks
         if self._is_root:
             check_prefix(self.param, best=keep_best is not None)
         if seed is None and self.param.random_seed >= 0:
             seed = self.param.random_seed
+        self._asked_seed = settings.get("seed") if seed is None else seed
         base = folder if base_dir is None else Path(base_dir)
         options: dict[str, Any] = {
             "device": device, "dtype": dtype, "lowered": lowered, "rank": rank, "ranks": ranks,
@@ -368,6 +372,7 @@ class Solver:
             )
             raise SnapshotError(message)
         resume = self._continuation.to_keep()
+        resume.run.CopyFrom(self._facts())
         checkpoint = Checkpoint(
             self.param, self.net, self.history, self.iter, self.current_step, resume
         )
@@ -376,18 +381,30 @@ class Solver:
             callback(*paths)
         return paths
 
-    def restore(self, path: str | os.PathLike[str]) -> None:
+    def restore(
+        self, path: str | os.PathLike[str], *, force: bool = False, exact: bool = False
+    ) -> None:
         """Continue from a state that we or Caffe wrote, with the weights it names.
 
-        A run continued from our own state goes on bit for bit as if it had never stopped. A state
-        that does not tell of data positions begins at the first record.
+        A run continued from our own state goes on bit for bit as if it had never stopped; where
+        that is not so, because data, fields, threads or others are not what they were, a warning
+        lists what is different. A state that does not tell of data positions begins at the first
+        record.
+
+        Args:
+            path: The state.
+            force: Go on although its weights, its parameters or the type of its solver are
+                another run's.
+            exact: Refuse whatever would give other numbers than the run that never stopped.
 
         Raises:
+            ConfigError: Both are asked for.
             SnapshotError: The state cannot be read or does not fit; nothing has changed.
             WeightsError: Its weights cannot be read; nothing has changed.
             ShapeError: Its weights do not fit; nothing has changed.
         """
         state = read_checked(Path(path), self.net, len(self.history.memories), self.type)
+        check_same_run(state, self._facts(), self._asked_seed, Path(path), force=force, exact=exact)
         if state.learned_net:
             self.net.load(state.learned_net)
         self.history.load(state.history)
@@ -395,6 +412,9 @@ class Solver:
         self._continuation.restore(state, Path(path))
         self._nonfinite.forget()
         self.lr = math.nan
+
+    def _facts(self) -> RunFacts:
+        return run_facts(self.type, self.param, self.net, self.test_nets, self._ranks)
 
     # -- the end -------------------------------------------------------------------------------
 

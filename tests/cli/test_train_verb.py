@@ -88,6 +88,34 @@ def test_snapshot_and_weights_together_are_wrong_usage(trained, run):
     assert "not both" in result.stderr
 
 
+def test_a_state_with_weights_of_another_run_needs_force(trained, run):
+    weights = Path("run_iter_10.caffemodel")
+    weights.write_bytes(Path("run_iter_20.caffemodel").read_bytes())
+    command = "train -solver solver.prototxt -snapshot run_iter_10.solverstate"
+
+    result = run(command)
+
+    assert result.exit_code != 0
+    assert "its weights file is not the one" in result.stderr
+    assert run(f"{command} --force").exit_code == 0
+
+
+def test_exact_refuses_another_learning_rate(trained, run):
+    edit("solver.prototxt", ("base_lr: 0.05", "base_lr: 0.01"))
+
+    result = run("train -solver solver.prototxt -snapshot run_iter_10.solverstate --exact")
+
+    assert result.exit_code != 0
+    assert "base_lr was 0.05" in result.stderr
+
+
+def test_force_without_a_snapshot_is_wrong_usage(project, run):
+    result = run("train -solver solver.prototxt --force")
+
+    assert result.exit_code == 2
+    assert "--snapshot" in result.stderr
+
+
 def test_level_and_stages_reach_the_training_net(project, run):
     edit(
         "net.prototxt",

@@ -269,10 +269,10 @@ def test_old_states_with_four_axes_fit(fields, tmp_path):
 # -- what is refused, and that nothing has changed then -----------------------------------------
 
 
-def refused(solver, file, what, error=SnapshotError):
+def refused(solver, file, what, error=SnapshotError, **options):
     before = everything(solver)
     with pytest.raises(error, match=what):
-        solver.restore(file)
+        solver.restore(file, **options)
     assert everything(solver) == before
 
 
@@ -362,7 +362,8 @@ def test_a_state_whose_weights_are_damaged_changes_nothing(fields, tmp_path):
     weights, state = saved(fields, tmp_path)
     weights.write_bytes(weights.read_bytes()[:-5])
 
-    refused(made(fields, tmp_path), state, "s_iter_2.caffemodel", WeightsError)
+    refused(made(fields, tmp_path), state, "has changed since")
+    refused(made(fields, tmp_path), state, "s_iter_2.caffemodel", WeightsError, force=True)
 
 
 def test_a_state_whose_weights_do_not_fit_changes_nothing(fields, tmp_path):
@@ -372,7 +373,8 @@ def test_a_state_whose_weights_do_not_fit_changes_nothing(fields, tmp_path):
     layer.blobs[0].shape.dim[:] = [5, 3]
     write_binary(weights, net)
 
-    refused(made(fields, tmp_path), state, "ip2", ShapeError)
+    refused(made(fields, tmp_path), state, "has changed since")
+    refused(made(fields, tmp_path), state, "ip2", ShapeError, force=True)
 
 
 def test_hdf5_without_h5py_says_what_to_install(fields, tmp_path, monkeypatch):

@@ -11,10 +11,10 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 from demitasse.backends.kernels.language.team import openmp
+from demitasse.backends.numpy.blas import blas
 from demitasse.config import settings
 
 __all__ = ["only_ours", "wanted"]
@@ -46,7 +46,7 @@ def only_ours() -> Iterator[None]:
     own = _Pass()
     try:
         _passes.add(own)
-        for library in _blas():
+        for library in blas():
             threads = library.get_num_threads()
             if threads > 1:
                 _lowered[library] = threads
@@ -55,7 +55,7 @@ def only_ours() -> Iterator[None]:
     finally:
         _passes.discard(own)
         if not _passes:
-            for library in _blas():
+            for library in blas():
                 threads = _lowered.pop(library, 0)
                 if threads:
                     library.set_num_threads(threads)
@@ -82,14 +82,3 @@ def _cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-@cache
-def _blas() -> list[Any]:
-    """Return numpy's BLAS libraries as they are controlled."""
-    try:
-        from threadpoolctl import ThreadpoolController
-    except ImportError:
-        return []
-    controller = ThreadpoolController().select(user_api="blas", internal_api="openblas")
-    return list(controller.lib_controllers)
