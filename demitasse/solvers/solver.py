@@ -32,7 +32,7 @@ from demitasse.solvers.fields import check_fields, check_options, read_fields
 from demitasse.solvers.history import History
 from demitasse.solvers.keeper import Keeper, warn_of_a_full_disk
 from demitasse.solvers.nets import make_test_nets, make_train_net
-from demitasse.solvers.nonfinite import NonfiniteLosses, OnNonfinite
+from demitasse.solvers.nonfinite import Nonfinite, OnNonfinite
 from demitasse.solvers.policies import learning_rate
 from demitasse.solvers.report import TrainReport, tell_test
 from demitasse.solvers.requests import Request, Requests
@@ -68,7 +68,8 @@ class Solver:
         base_dir: Folder where named files are looked for besides the working directory; by
             default that of ``source``.
         on_nonfinite: What to do when the loss is NaN or infinite: "warn" once, or "stop" with an
-            error before the weights are changed.
+            error before the weights are changed. The same of weights that are to be written: write
+            them with a warning, or "stop" with an error and write nothing.
         on_mismatch: What to do with layers in ``weights`` that do not fit: "error", or "skip".
         keep_last: How many snapshots to keep; older ones of this run are deleted, also after it
             has been resumed. None keeps all.
@@ -158,7 +159,7 @@ class Solver:
         self._keeper = Keeper(self.param, keep_last)
         self._updater = Updater(self.net, rule)
         self._report = TrainReport(self.param.average_loss)
-        self._nonfinite = NonfiniteLosses(on_nonfinite)
+        self._nonfinite = Nonfinite(on_nonfinite)
         self._requests = Requests()
         self._continuation = Continuation(
             self.net, self.test_nets, self._report, self._watch, self._keeper
@@ -307,6 +308,7 @@ class Solver:
             return
         self._watch.tested(results, self.iter)
         if self._watch.improved:
+            self._nonfinite.check_weights(self.net, self.iter)
             write_best(self.param, self.net, self.iter, self._watch.best)
         self.early_stopped = self._watch.exhausted
 
@@ -364,13 +366,14 @@ class Solver:
 
         Raises:
             SnapshotError: They cannot be written, and files that were there are whole; or this is
-                another rank than 0.
+                another rank than 0; or weights are NaN or infinite and ``on_nonfinite`` is "stop".
         """
         if not self._is_root:
             message = (
                 "this solver is not of rank 0, which alone writes snapshots; call snapshot there"
             )
             raise SnapshotError(message)
+        self._nonfinite.check_weights(self.net, self.iter)
         resume = self._continuation.to_keep()
         resume.run.CopyFrom(self._facts())
         checkpoint = Checkpoint(

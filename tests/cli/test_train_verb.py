@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from demitasse import settings
-from demitasse.proto import read_net_params_binary
+from demitasse.proto import NetParameter, read_binary, read_net_params_binary, write_binary
 from demitasse.solvers import read_state
 from demitasse.weights.read import load_weights
 
@@ -89,9 +89,10 @@ def test_snapshot_and_weights_together_are_wrong_usage(trained, run):
 
 
 def test_a_state_with_weights_of_another_run_needs_force(trained, run):
-    weights = Path("run_iter_10.caffemodel")
-    weights.write_bytes(Path("run_iter_20.caffemodel").read_bytes())
-    command = "train -solver solver.prototxt -snapshot run_iter_10.solverstate"
+    net = read_binary("run_iter_20.caffemodel", NetParameter)
+    net.layer[1].blobs[0].data[0] += 1
+    write_binary("run_iter_20.caffemodel", net)
+    command = "train -solver solver.prototxt -snapshot run_iter_20.solverstate"
 
     result = run(command)
 
@@ -103,7 +104,7 @@ def test_a_state_with_weights_of_another_run_needs_force(trained, run):
 def test_exact_refuses_another_learning_rate(trained, run):
     edit("solver.prototxt", ("base_lr: 0.05", "base_lr: 0.01"))
 
-    result = run("train -solver solver.prototxt -snapshot run_iter_10.solverstate --exact")
+    result = run("train -solver solver.prototxt -snapshot run_iter_20.solverstate --exact")
 
     assert result.exit_code != 0
     assert "base_lr was 0.05" in result.stderr

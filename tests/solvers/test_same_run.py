@@ -132,7 +132,8 @@ def test_another_number_of_threads_is_warned_of_or_refused(fields, tmp_path, lin
 
 
 DATA = """
-layer { name: "d" type: "Data" top: "x" top: "y" data_param { source: "SOURCE" backend: LMDB batch_size: 2 } }
+layer { name: "d" type: "Data" top: "x" top: "y"
+  data_param { source: "SOURCE" backend: LMDB batch_size: 2 } }
 layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip"
   inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
 layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "y" top: "loss" }

@@ -19,13 +19,14 @@ from demitasse.solvers import read_state
 from demitasse.weights.hdf5 import is_hdf5
 
 FORMATS = ["binary", "hdf5"]
+OPTIONS = {"device", "dtype", "seed", "on_nonfinite"}
 
 
 def made(fields, folder, fmt="binary", **options):
     if fmt == "hdf5":
         pytest.importorskip("h5py")
     text = "snapshot_format: HDF5" if fmt == "hdf5" else ""
-    values = {k: options.pop(k) for k in list(options) if k not in {"device", "dtype", "seed"}}
+    values = {k: options.pop(k) for k in list(options) if k not in OPTIONS}
     return Solver(fields(text, snapshot_prefix=str(folder / "s"), **values), **options)
 
 
@@ -471,6 +472,45 @@ def test_a_limit_on_file_sizes_leaves_the_old_snapshot_whole(fields, tmp_path, f
     assert "cannot be written: File too large" in done.stdout
     assert {file: file.read_bytes() for file in tmp_path.iterdir()} == files
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+
+
+def poisoned(fields, folder, **options):
+    """A solver whose loss is finite in spite of its weights: the ReLU hides them on ``cpu``."""
+    relu = 'layer { name: "relu" type: "ReLU" bottom: "ip1" top: "ip1" }'
+    net = str(fields().net_param).replace(
+        'layer {\n  name: "drop"', f'{relu} layer {{ name: "drop"'
+    )
+    solver = Solver(fields(net=net, snapshot_prefix=str(folder / "s")), device="cpu", **options)
+    solver.net.params["ip1"][0].data[0, 0] = np.nan
+    return solver
+
+
+def test_weights_that_are_not_finite_are_warned_of_when_they_are_written(fields, tmp_path, lines):
+    solver = poisoned(fields, tmp_path)
+
+    weights, _ = solver.snapshot()
+
+    assert weights.exists()
+    [line] = [line for line in lines() if "written all the same" in line]
+    assert "parameter 0 of layer 'ip1' (InnerProduct)" in line
+
+
+def test_weights_that_are_not_finite_are_not_written_by_a_run_that_stops_for_them(fields, tmp_path):
+    solver = poisoned(fields, tmp_path, on_nonfinite="stop")
+
+    with pytest.raises(SnapshotError, match=r"parameter 0 of layer 'ip1'.*nothing is written"):
+        solver.snapshot()
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_large_weights_are_finite(fields, tmp_path):
+    solver = made(fields, tmp_path, on_nonfinite="stop")
+    solver.net.params["ip1"][0].data[...] = 3e38
+
+    weights, _ = solver.snapshot()
+
+    assert weights.exists()
 
 
 def test_a_failed_snapshot_does_not_harm_the_run(fields, tmp_path):
