@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from demitasse.backends.kernels.language.team import openmp
+from demitasse.backends.kernels.language.team import check_workers, openmp
 from demitasse.backends.numpy.blas import blas
 from demitasse.config import settings
 
@@ -42,6 +42,7 @@ def only_ours() -> Iterator[None]:
     What BLAS had comes back when the last pass of the process ends. There is no lock and no count
     that an interrupt could leave taken: a pass counts as long as its frame lives.
     """
+    check_workers()
     _set_ours()
     own = _Pass()
     try:

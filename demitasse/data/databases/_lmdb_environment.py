@@ -47,6 +47,7 @@ def acquire(path: Path, mode: Mode, map_size: int) -> Environment:
             shared.users += 1
             if shared.users > 1:  # else a garbage collection right here has closed it
                 return shared
+        _refuse_parents(key)
         env = _open_for_reading(path) if mode == "read" else _open_for_writing(path, mode, map_size)
         shared = _open[key] = Environment(env, key)
         return shared
@@ -56,9 +57,26 @@ def let_go(shared: Environment) -> None:
     """Undo one ``acquire``; the last one closes the file."""
     with _lock:
         shared.users -= 1
-        if not shared.users:
+        if not shared.users and shared.key[0] == os.getpid():
             del _open[shared.key]
             shared.env.close()
+
+
+def _refuse_parents(key: tuple[int, Path]) -> None:
+    """Refuse what a forked child cannot do: the library takes the file for open here.
+
+    It can neither be used in the child nor closed.
+
+    Raises:
+        DataError: Says what to do.
+    """
+    process, path = key
+    if any(other[0] != process and other[1] == path for other in _open):
+        message = (
+            "is open in the process that this one was forked from; close the parent's nets before "
+            "the fork, or start processes with multiprocessing's 'spawn' or 'forkserver'"
+        )
+        raise DataError(message, str(path))
 
 
 def _open_for_reading(path: Path) -> lmdb.Environment:
