@@ -176,7 +176,15 @@ class Solver:
     # -- training ------------------------------------------------------------------------------
 
     def step(self, iterations: int) -> None:
-        """Make so many updates, testing, displaying and writing snapshots when they are due."""
+        """Make so many updates, testing, displaying and writing snapshots when they are due.
+
+        Raises:
+            NetError: Another thread is at work on the net.
+        """
+        with self.net.turn:  # between passes, too: gradients and history are part of it
+            self._step(iterations)
+
+    def _step(self, iterations: int) -> None:
         last = self.iter + iterations
         self.stopped = self.early_stopped = False
         self._report.start(self.iter)
@@ -234,6 +242,10 @@ class Solver:
 
     def apply_update(self) -> None:
         """Change the weights by the gradients that the net holds; one more iteration is done."""
+        with self.net.turn:
+            self._apply_update()
+
+    def _apply_update(self) -> None:
         before = self.current_step
         if self.param.lr_policy == "plateau":
             self.current_step = self._watch.plateau_step(
@@ -373,13 +385,14 @@ class Solver:
                 "this solver is not of rank 0, which alone writes snapshots; call snapshot there"
             )
             raise SnapshotError(message)
-        self._nonfinite.check_weights(self.net, self.iter)
-        resume = self._continuation.to_keep()
-        resume.run.CopyFrom(self._facts())
-        checkpoint = Checkpoint(
-            self.param, self.net, self.history, self.iter, self.current_step, resume
-        )
-        paths = self._keeper.write(checkpoint, prefix)
+        with self.net.turn:
+            self._nonfinite.check_weights(self.net, self.iter)
+            resume = self._continuation.to_keep()
+            resume.run.CopyFrom(self._facts())
+            checkpoint = Checkpoint(
+                self.param, self.net, self.history, self.iter, self.current_step, resume
+            )
+            paths = self._keeper.write(checkpoint, prefix)
         for callback in self.on_snapshot:
             callback(*paths)
         return paths
@@ -408,11 +421,12 @@ class Solver:
         """
         state = read_checked(Path(path), self.net, len(self.history.memories), self.type)
         check_same_run(state, self._facts(), self._asked_seed, Path(path), force=force, exact=exact)
-        if state.learned_net:
-            self.net.load(state.learned_net)
-        self.history.load(state.history)
-        self.iter, self.current_step = state.iter, state.current_step
-        self._continuation.restore(state, Path(path))
+        with self.net.turn:
+            if state.learned_net:
+                self.net.load(state.learned_net)
+            self.history.load(state.history)
+            self.iter, self.current_step = state.iter, state.current_step
+            self._continuation.restore(state, Path(path))
         self._nonfinite.forget()
         self.lr = math.nan
 
