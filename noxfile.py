@@ -8,6 +8,7 @@ import nox
 nox.needs_version = ">=2025.2"
 nox.options.sessions = ["lint", "types", "imports", "tests", "docs", "build"]
 nox.options.reuse_existing_virtualenvs = True
+nox.options.error_on_missing_interpreters = True  # a Python that was not tried has not passed
 
 ROOT = Path(__file__).parent
 PROJECT = nox.project.load_toml("pyproject.toml")
@@ -31,10 +32,22 @@ def pytest(session: nox.Session, *args: str, **env: str) -> None:
     session.run("pytest", *args, *session.posargs, env={**env, **PLAIN_BLAS})
 
 
+@nox.session(default=False)
+def checks(session: nox.Session) -> None:
+    """Run lint, types, imports, proto, docs and build in one environment, as CI does."""
+    install(session, "lint", "types", "imports", "proto", "docs", "build", "test")
+    for check in (_lint, _types, _imports, _proto, _docs, _build):
+        check(session)
+
+
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check style and formatting with ruff."""
     session.install(*nox.project.dependency_groups(PROJECT, "lint"))
+    _lint(session)
+
+
+def _lint(session: nox.Session) -> None:
     session.run("ruff", "check")
     session.run("ruff", "format", "--check")
 
@@ -43,6 +56,10 @@ def lint(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     """Check types with mypy, strictly; conformance tests use pytest's types."""
     install(session, "types", "test")
+    _types(session)
+
+
+def _types(session: nox.Session) -> None:
     session.run("mypy")
 
 
@@ -50,6 +67,10 @@ def types(session: nox.Session) -> None:
 def imports(session: nox.Session) -> None:
     """Check that the packages import one way, and array libraries only where allowed."""
     install(session, "imports", extras="")
+    _imports(session)
+
+
+def _imports(session: nox.Session) -> None:
     session.run("lint-imports")
 
 
@@ -77,9 +98,25 @@ def tests_torch(session: nox.Session) -> None:
 
 @nox.session(python=["3.11", "3.12", "3.13", "3.14"])
 def pythons(session: nox.Session) -> None:
-    """Run the tests of one device and of none on every Python that is supported and here."""
+    """Run the tests of one device and of none on every supported Python; each must be there."""
     install(session, "test")
     pytest(session, "--backends=cpu")
+
+
+@nox.session
+def coverage(session: nox.Session) -> None:
+    """Measure which branches the tests take, and list the files where most are not."""
+    install(session, "test", "coverage")
+    session.run("coverage", "erase")
+    pytest(session, "--backends=numpy,cpu", "--cov", "--cov-report=", OMP_NUM_THREADS="1")
+    session.run("coverage", "report", "--skip-covered", "--sort=cover")
+
+
+@nox.session
+def mutants(session: nox.Session) -> None:
+    """Break every lowering of every backend, and see that the tests notice (minutes)."""
+    install(session, "test")
+    session.run("python", "tests/support/mutants.py", env={**PLAIN_BLAS, "OMP_NUM_THREADS": "1"})
 
 
 @nox.session
@@ -104,6 +141,10 @@ def lowest(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """Build the documentation into site/, warnings being errors."""
     install(session, "docs")
+    _docs(session)
+
+
+def _docs(session: nox.Session) -> None:
     session.run("mkdocs", "build", "--strict")
 
 
@@ -111,6 +152,10 @@ def docs(session: nox.Session) -> None:
 def build(session: nox.Session) -> None:
     """Build wheel and sdist, check what is in them, and try the wheel in a fresh environment."""
     install(session, "test", "build")
+    _build(session)
+
+
+def _build(session: nox.Session) -> None:
     pytest(session, "tests/project/test_wheel.py", "-m", "slow")
 
 
@@ -118,7 +163,7 @@ def build(session: nox.Session) -> None:
 def tests_gpu(session: nox.Session) -> None:
     """Run the tests on a GPU, which must be there (DEMITASSE_CUDA_EXTRA=cuda12 for CUDA 12)."""
     install(session, "test", extras=f"all,{os.environ.get('DEMITASSE_CUDA_EXTRA', 'cuda13')}")
-    pytest(session, "--backends=cpu,cuda:0", DEMITASSE_REQUIRE_GPU="1")
+    pytest(session, "-n0", "--backends=cpu,cuda:0", DEMITASSE_REQUIRE_GPU="1")
 
 
 @nox.session
@@ -167,6 +212,10 @@ def survive(session: nox.Session) -> None:
 def proto(session: nox.Session) -> None:
     """Compile caffe.proto again and fail if the committed files are not what comes out."""
     install(session, "proto", extras="")
+    _proto(session)
+
+
+def _proto(session: nox.Session) -> None:
     made = Path(session.create_tmp())
     session.run("python", "-m", "demitasse.proto.generate", str(made))
     for file in sorted(made.iterdir()):

@@ -199,6 +199,7 @@ class Settings:
     def __init__(self) -> None:
         self._set: dict[str, object] = {}
         self._overrides: dict[str, tuple[_Override, ...]] = {}
+        self._kept: dict[str, tuple[object, object]] = {}
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self.changes = 0
@@ -232,6 +233,19 @@ class Settings:
     def get(self, name: str) -> Any:
         """Return the value of ``name``."""
         return self.find(name).value
+
+    def get_often(self, name: str) -> Any:
+        """Return the value of ``name``, for code that asks thousands of times.
+
+        What was found is kept until the program changes a setting, or the environment variable or
+        the working directory changes; a settings file that changes meanwhile is not looked at.
+        """
+        variable = self._setting(name).variable
+        asked = (self.changes, os.environ.get(variable), os.getcwd())  # noqa: PTH109 - the fast way
+        kept = self._kept.get(name)
+        if kept is None or kept[0] != asked:
+            kept = self._kept[name] = (asked, self.get(name))
+        return kept[1]
 
     def where(self, name: str) -> str:
         """Say where the value of ``name`` comes from."""

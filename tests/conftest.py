@@ -1,12 +1,20 @@
-"""What every test can ask for: ``backend``, ``reference_data``; and the hypothesis profiles."""
+"""What every test can ask for: ``backend``, ``reference_data``; hypothesis profiles; processes.
+
+A run of all tests, or of whole folders, is shared out to one process for each core, by
+pytest-xdist; ``-n`` says another number, ``-n 0`` none. What is picked by file or by ``-k`` runs
+in this process, where it starts sooner and a debugger works.
+"""
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
 BACKENDS = ("numpy", "readonly", "strict:device1", "cpu", "cuda:0")
+PORTABLE = ("readonly", "strict:device1")
+"""Devices without Steps: what layers run together, or by other code, does not concern them."""
 
 # Every run of the suite tries the same examples, so a failure means that the code changed;
 # `nox -s fuzz` looks for new ones.
@@ -16,6 +24,12 @@ settings.register_profile(
 settings.register_profile("fuzz", max_examples=2000, deadline=None, print_blob=True)
 settings.load_profile("default")
 
+MOST_PROCESSES = 8
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # read when numpy and OpenMP are loaded, which is after this; the cores are taken by the
+    # processes, and tests of teams say how many threads they need
+    os.environ["OMP_NUM_THREADS"] = "1"
 
 os.umask(0o022)  # settings files that a group can write are ignored
 
@@ -30,11 +44,51 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Share a whole run out, where nothing was said about that; before pytest-xdist reads it."""
+    option = config.option
+    if "PYTEST_XDIST_WORKER" in os.environ:  # a worker comes by here too, and needs none
+        return
+    if getattr(option, "numprocesses", 0) is not None:  # -n was given, or there is no xdist
+        return
+    if option.dist != "no" or option.tx or _is_picked(config) or option.usepdb:
+        return
+    if option.benchmark_enable:  # what is timed needs the machine to itself
+        return
+    option.numprocesses = min(_cores(), MOST_PROCESSES)
+    option.dist = "worksteal"
+
+
+def _is_picked(config: pytest.Config) -> bool:
+    """Whether only some tests are meant: by ``-k``, by file or by name."""
+    return bool(config.option.keyword) or any(".py" in argument for argument in config.args)
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "backend" in metafunc.fixturenames:
-        devices = metafunc.config.getoption("--backends").split(",")
-        cases = [pytest.param(device, marks=pytest.mark.backend) for device in devices]
-        metafunc.parametrize("backend", cases, indirect=True)
+    devices = metafunc.config.getoption("--backends").split(",")
+    for name, out in (("backend", ()), ("backend_with_steps", PORTABLE)):
+        if name in metafunc.fixturenames:
+            cases = [pytest.param(d, marks=pytest.mark.backend) for d in devices if d not in out]
+            metafunc.parametrize(name, cases, indirect=True)
+
+
+_states: dict[str, Any] = {}
+"""For each module with an ``RNG``, its state before the first test."""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let a test draw the same numbers from its module's ``RNG`` whichever tests ran before it."""
+    rng = getattr(getattr(item, "module", None), "RNG", None)
+    if rng is not None:
+        state = _states.setdefault(item.module.__name__, rng.bit_generator.state)
+        rng.bit_generator.state = state
 
 
 @pytest.fixture
@@ -43,6 +97,15 @@ def backend(request: pytest.FixtureRequest) -> str:
 
     Without a GPU the ``cuda:0`` case skips, or fails under DEMITASSE_REQUIRE_GPU=1.
     """
+    device: str = request.param
+    if device.startswith(("cuda", "gpu")):
+        _need_gpu(device)
+    return device
+
+
+@pytest.fixture
+def backend_with_steps(request: pytest.FixtureRequest) -> str:
+    """As ``backend``, without the devices that run every layer's portable code."""
     device: str = request.param
     if device.startswith(("cuda", "gpu")):
         _need_gpu(device)

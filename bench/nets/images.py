@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from demitasse.data.databases.datum import array_to_datum
-from demitasse.data.databases.lmdb import write_lmdb
+from demitasse.data.databases.writing import write_records
 from demitasse.proto import Datum
 
 __all__ = ["IMAGES", "Images"]
@@ -39,7 +39,7 @@ class Images:
         JPEG files need Pillow.
         """
         made = list(self._datums(min(count, DIFFERENT)))
-        write_lmdb(folder, ((b"%08d" % i, made[i % len(made)]) for i in range(count)))
+        write_records(folder, ((b"%08d" % i, made[i % len(made)]) for i in range(count)))
 
     def net(self, folder: Path, batch: int) -> str:
         """Return the prototxt of a net that reads the database, in phase TRAIN."""

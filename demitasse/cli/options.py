@@ -9,15 +9,20 @@ from typing import Any
 
 import click
 
+from demitasse.cli.gpus import gpu_numbers
+
 __all__ = [
+    "BACKEND",
     "FILE",
     "FOLDER",
     "device_options",
     "json_option",
     "mismatch_option",
+    "overwrite_option",
     "phase_option",
     "split_names",
     "state_options",
+    "training_device_options",
 ]
 
 Function = Callable[..., Any]
@@ -26,6 +31,13 @@ FILE = click.Path(path_type=Path)
 """A file; whether it is there is found out by whoever reads it, who says more about it."""
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
+
+BACKEND = click.Choice(["LMDB", "LEVELDB"], case_sensitive=False)
+"""Kinds of databases, as ``data_param`` names them; a flag may have them in small letters."""
+
+overwrite_option = click.option(
+    "--overwrite", is_flag=True, help="Replace a database that is there."
+)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output.")
 
@@ -40,30 +52,38 @@ mismatch_option = click.option(
 
 
 def device_options(function: Function) -> Function:
-    """Add ``--device`` and Caffe's ``--gpu``; the verb gets ``device``, a name or None."""
+    """Add ``--device`` and Caffe's ``--gpu``; the verb gets ``device``, a name or None.
 
+    Where ``--gpu`` names several, the first is meant, as in Caffe.
+    """
+    return _with_device(function, several=True)
+
+
+def training_device_options(function: Function) -> Function:
+    """As ``device_options``; but several GPUs are refused, which Caffe would all train on."""
+    return _with_device(function, several=False)
+
+
+def _with_device(function: Function, *, several: bool) -> Function:
     @click.option("--device", metavar="DEVICE", help="Where to run: cpu, cuda:0, numpy, ...")
-    @click.option("--gpu", metavar="ID", help="Number of the GPU to run on, as in Caffe.")
+    @click.option("--gpu", metavar="ID|all", help="Number of the GPU to run on, as in Caffe.")
     @wraps(function)
     def with_device(*args: Any, device: str | None, gpu: str | None, **kwargs: Any) -> Any:
-        return function(*args, device=_device(device, gpu), **kwargs)
+        if gpu and device is not None:
+            message = "--device and --gpu both say where to run; give one of them"
+            raise click.UsageError(message)
+        return function(*args, device=_gpu(gpu, several) if gpu else device, **kwargs)
 
     return with_device
 
 
-def _device(device: str | None, gpu: str | None) -> str | None:
-    if not gpu:
-        return device
-    if device is not None:
-        message = "--device and --gpu both say where to run; give one of them"
+def _gpu(gpu: str, several: bool) -> str:
+    numbers = gpu_numbers(gpu)
+    if len(numbers) > 1 and not several:
+        found = f", and there are {len(numbers)}" if gpu == "all" else ""
+        message = f"--gpu {gpu}: nets are trained on one GPU so far{found}; give the number of one"
         raise click.UsageError(message)
-    if gpu == "all" or "," in gpu:
-        message = f"--gpu {gpu}: nets run on one GPU so far; give the number of one"
-        raise click.UsageError(message)
-    if not gpu.isdecimal():
-        message = f"--gpu takes the number of a GPU, not {gpu!r}"
-        raise click.UsageError(message)
-    return f"cuda:{gpu}"
+    return f"cuda:{numbers[0]}"
 
 
 def state_options(function: Function) -> Function:

@@ -1,10 +1,10 @@
-"""One line that shows how far training is, on a terminal and nowhere else."""
+"""One line that shows how far something is, on a terminal and nowhere else."""
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from demitasse.solvers import Solver
 
-__all__ = ["train_progress"]
+__all__ = ["line_progress", "train_progress"]
 
 
 @contextmanager
@@ -72,3 +72,20 @@ def _log_to(old: object, new: object) -> None:
     for handler in logging.getLogger("demitasse").handlers:
         if isinstance(handler, logging.StreamHandler) and handler.stream is old:
             handler.setStream(new)
+
+
+@contextmanager
+def line_progress() -> Iterator[Callable[[int, int], None] | None]:
+    """Yield what shows how many things are done, of how many; None where there is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    progress = _progress()
+    task = progress.add_task("", total=None, note="")
+    before = sys.stderr
+    with progress:
+        _log_to(before, sys.stderr)
+        try:
+            yield lambda done, total: progress.update(task, completed=done, total=total)
+        finally:
+            _log_to(sys.stderr, before)

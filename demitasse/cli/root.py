@@ -8,6 +8,7 @@ from importlib import import_module
 import click
 
 from demitasse import __version__
+from demitasse.cli.replaced import REPLACED, replaced
 from demitasse.cli.spelling import plain_name, two_dashes
 
 __all__ = ["VERBS", "Root", "cli"]
@@ -24,8 +25,21 @@ VERBS = (
     "draw_net",
     "weights",
     "convert",
+    "convert_imageset",
+    "convert_mnist_data",
+    "convert_mnist_siamese_data",
+    "convert_cifar_data",
     "compute_image_mean",
+    "extract_features",
+    "resize_and_crop_images",
     "upgrade",
+    "upgrade_net_proto_text",
+    "upgrade_net_proto_binary",
+    "upgrade_solver_proto_text",
+    "parse_log",
+    "extract_seconds",
+    "plot_training_log",
+    "caffe_shims",
     "lint",
     "example",
     "doctor",
@@ -39,7 +53,12 @@ class Root(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take flags with one dash, too."""
-        return super().parse_args(ctx, two_dashes(args))
+        try:
+            args = two_dashes(args)
+        except OSError as error:
+            message = f"a file of flags cannot be read: {error}"
+            raise click.UsageError(message, ctx) from error
+        return super().parse_args(ctx, args)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -54,6 +73,13 @@ class Root(click.Group):
             message = f"{error.message} Did you mean {near[0]!r}?"
             raise click.UsageError(message, ctx) from None
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs with their first sentences, whole: names of some are long."""
+        verbs = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        rows = [(name, verb.get_short_help_str(limit=200)) for name, verb in verbs if verb]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the verbs."""
         del ctx
@@ -62,6 +88,8 @@ class Root(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a verb."""
         del ctx
+        if cmd_name in REPLACED:
+            return replaced(cmd_name)
         if cmd_name not in VERBS:
             return None
         command: click.Command = import_module(f"demitasse.cli.verbs.{cmd_name}").command

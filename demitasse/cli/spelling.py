@@ -1,4 +1,4 @@
-"""Flags as gflags takes them: one dash or two, a space or ``=``.
+"""Flags as gflags takes them: one dash or two, a space or ``=``, ``no`` in front, from a file.
 
 Source: Caffe, ``tools/caffe.cpp``, whose flags are gflags' and glog's.
 """
@@ -6,9 +6,10 @@ Source: Caffe, ``tools/caffe.cpp``, whose flags are gflags' and glog's.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 
-__all__ = ["plain_name", "two_dashes"]
+__all__ = ["plain_name", "plain_switches", "two_dashes"]
 
 ONE_DASH = re.compile(r"-[A-Za-z][\w-]+(=.*)?", re.DOTALL)
 
@@ -19,14 +20,64 @@ GLOG = re.compile(
 """Flags that only say where glog puts its lines. Ours always go to standard error."""
 
 
+FLAG_FILE = re.compile(r"--?flagfile(?:=(.*))?")
+
+TRUE, FALSE = {"true", "t", "yes", "y", "1"}, {"false", "f", "no", "n", "0"}
+
+
 def two_dashes(args: Sequence[str]) -> list[str]:
     """Give long flags two dashes, and leave those of glog out that change nothing here.
 
-    What comes after a lone ``--`` is left alone.
+    What comes after a lone ``--`` is left alone. Flags in files that ``--flagfile`` names stand in
+    its place.
+
+    Raises:
+        OSError: Such a file cannot be read.
     """
     end = list(args).index("--") if "--" in args else len(args)
-    kept = (arg for arg in args[:end] if not GLOG.fullmatch(arg))
-    return [f"-{arg}" if ONE_DASH.fullmatch(arg) else arg for arg in kept] + list(args[end:])
+    dashed = (f"-{arg}" if ONE_DASH.fullmatch(arg) else arg for arg in _from_files(args[:end]))
+    return [arg for arg in dashed if not GLOG.fullmatch(arg)] + list(args[end:])
+
+
+def _from_files(args: Sequence[str]) -> Iterator[str]:
+    rest = list(args)
+    while rest:
+        arg = rest.pop(0)
+        found = FLAG_FILE.fullmatch(arg)
+        if found is None or (found[1] is None and not rest):
+            yield arg
+            continue
+        for line in Path(found[1] or rest.pop(0)).read_text(encoding="utf-8").splitlines():
+            if line.strip().startswith("-"):  # others are comments, or for other programs
+                yield from _from_files([line.strip()])
+
+
+def plain_switches(args: Sequence[str], switches: Collection[str]) -> list[str]:
+    """Spell switches as click does: there or not.
+
+    ``--shuffle=true``, ``--noshuffle`` and so on become ``--shuffle`` or nothing; the last counts.
+
+    Args:
+        args: Arguments, flags with two dashes.
+        switches: Names of those flags that are on or off, with underscores and without dashes.
+
+    Returns:
+        The switches that are on, and what else there was.
+    """
+    end = list(args).index("--") if "--" in args else len(args)
+    on: dict[str, bool] = {}
+    others = []
+    for arg in args[:end]:
+        flag, _, value = arg.partition("=")
+        name = plain_name(flag.removeprefix("--")) if flag.startswith("--") else ""
+        value = value.lower() if "=" in arg else "true"
+        if name in switches and value in TRUE | FALSE:
+            on[name] = value in TRUE
+        elif name.removeprefix("no") in switches and "=" not in arg:
+            on[name.removeprefix("no")] = False
+        else:
+            others.append(arg)
+    return [f"--{name}" for name, wanted in on.items() if wanted] + others + list(args[end:])
 
 
 def plain_name(name: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from demitasse.cli.exits import faults
+from demitasse.cli.spelling import plain_name, plain_switches
 
 __all__ = ["Verb"]
 
@@ -24,6 +25,16 @@ class Verb(click.Command):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.params += _log_options()
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take switches as gflags does, too."""
+        names = [
+            plain_name(option.removeprefix("--"))
+            for param in self.params
+            if isinstance(param, click.Option) and param.is_flag and not param.secondary_opts
+            for option in param.opts
+        ]
+        return super().parse_args(ctx, plain_switches(args, names))
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb: log to standard error, turn exceptions into exit codes."""

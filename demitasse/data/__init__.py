@@ -5,18 +5,21 @@
 their use.
 """
 
+from demitasse.data.databases.annotated import annotated_datum, write_annotations
 from demitasse.data.databases.datum import array_to_datum, datum_to_array
-from demitasse.data.databases.lmdb import write_database
+from demitasse.data.databases.writing import write_database
 from demitasse.data.images.decode import read_image
 from demitasse.data.images.resize import resize_image
 from demitasse.data.transform.mean import compute_mean, read_mean
 
 __all__ = [
+    "annotated_datum",
     "array_to_datum",
     "compute_mean",
     "datum_to_array",
     "read_image",
     "read_mean",
     "resize_image",
+    "write_annotations",
     "write_database",
 ]

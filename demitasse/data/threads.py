@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-__all__ = ["THREADS", "Threads"]
+__all__ = ["THREADS", "Threads", "ahead"]
 
 THREADS = min(8, os.cpu_count() or 1)
 """How many there are at most."""
+
+AHEAD = 8
+"""Results for each thread that may wait for their turn."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -46,3 +50,30 @@ class Threads:
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
+
+
+def ahead(work: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Generator[Result]:
+    """Yield the results for some items, in their order, while the next ones are worked on.
+
+    Args:
+        work: What is done to an item.
+        items: The items.
+        threads: How many are worked on at the same time; a few more wait to be yielded.
+
+    Raises:
+        Exception: What ``work`` raised for the item whose turn it is.
+    """
+    if threads < 2:
+        yield from map(work, items)
+        return
+    pool = ThreadPoolExecutor(threads, "ahead")
+    waiting: deque[Future[Result]] = deque()
+    try:
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > AHEAD * threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)

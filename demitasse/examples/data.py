@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from demitasse.data.databases.lmdb import write_database
+from demitasse.data.databases.writing import write_database
 from demitasse.errors import ConfigError
 
 __all__ = ["SHAPES", "Scene", "Split", "digits", "draw_shapes", "scenes", "write_databases"]

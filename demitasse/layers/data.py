@@ -5,23 +5,16 @@ Source: Caffe, ``src/caffe/layers/data_layer.cpp``.
 
 from __future__ import annotations
 
-import logging
-
-from demitasse.backends.random import bits, stream_of
-from demitasse.data.sources.database import DatabaseBatches
-from demitasse.data.sources.fingerprint import Fingerprint, database_fingerprint
-from demitasse.errors import ConfigError
-from demitasse.layers._data_base import EpochDataLayer
-from demitasse.layers.base import Blobs, positive
+from demitasse.data.sources.datum_batch import DatumMaker
+from demitasse.layers._database_base import DatabaseLayer
 from demitasse.layers.registry import register
-from demitasse.paths import resolve
-from demitasse.proto import DataParameter, TransformationParameter
+from demitasse.proto import TransformationParameter
 
-logger = logging.getLogger(__name__)
+__all__ = ["Data"]
 
 
 @register("Data")
-class Data(EpochDataLayer):
+class Data(DatabaseLayer):
     """Reads the records of a database in order, and begins again after the last.
 
     In phase TRAIN rank r of n reads records r, r + n, ...; in phase TEST every rank reads all.
@@ -34,42 +27,8 @@ class Data(EpochDataLayer):
         DataError: The database or a record cannot be read; names it.
     """
 
-    def setup(self, bottom: Blobs, top: Blobs) -> None:
-        p = self.param.data_param
-        self.batch_size = positive(p.batch_size, "batch_size")
-        positive(p.prefetch, "prefetch")
-        if not p.source:
-            message = "data_param has no source; name the folder of a database"
-            raise ConfigError(message)
-        self.source = resolve(p.source, self.context.base_dir)
-        transform = TransformationParameter()
-        transform.CopyFrom(self.param.transform_param)
-        transform.force_color |= p.force_encoded_color and not transform.force_gray
+    def prepare(self, transform: TransformationParameter) -> None:
         self.transformer = self.make_transformer(transform)
-        self.labels = len(top) > 1
-        self._position = self._skipped(p.rand_skip)
-        self.shape_tops(top)
 
-    def open_source(self, position: int) -> DatabaseBatches:
-        p = self.param.data_param
-        return DatabaseBatches(
-            self.source,
-            DataParameter.DB.Name(p.backend),
-            self.transformer,
-            self.batch_size,
-            labels=self.labels,
-            reading=self.reading(position, p.on_error),
-        )
-
-    def fingerprint(self) -> Fingerprint:
-        return database_fingerprint(
-            self.source, DataParameter.DB.Name(self.param.data_param.backend)
-        )
-
-    def _skipped(self, most: int) -> int:
-        """Return how many records ``rand_skip`` leaves out, fewer than ``most``."""
-        if not most:
-            return 0
-        skipped = int(bits(self.context.seed, stream_of(f"{self.name}/rand_skip"), 0, 1)[0]) % most
-        logger.warning("rand_skip is deprecated; the first %d records are left out", skipped)
-        return skipped
+    def make_maker(self) -> DatumMaker:
+        return DatumMaker(self.transformer, labels=self.labels)

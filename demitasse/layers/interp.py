@@ -7,8 +7,8 @@ Source: DeepLab (also in yjxiong/caffe), ``src/caffe/layers/interp_layer.cpp``,
 from __future__ import annotations
 
 from demitasse.backends.arrays import Array
-from demitasse.errors import ConfigError, ShapeError
-from demitasse.layers.base import Blobs, Exactly, Flags, Layer
+from demitasse.errors import ConfigError, NetError, ShapeError
+from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
 from demitasse.layers.registry import register
 
 __all__ = ["Interp"]
@@ -20,19 +20,23 @@ class Interp(Layer):
 
     A factor f makes n pixels n + (n - 1)(f - 1), or (n - 1) / f + 1, rounded down; two factors
     shrink first, and a size wins over two. Negative ``pad_beg`` and ``pad_end`` cut pixels off all
-    sides before that. Positions are computed exactly, where DeepLab rounds them to float32. Not
+    sides before that. With ``use_blob_size`` the size is that of a second bottom, of which nothing
+    else matters. Positions are computed exactly, where DeepLab rounds them to float32. Not
     compared with the original.
 
-    Shapes: bottom (N, C, H, W) -> top (N, C, height, width).
+    Shapes: bottom (N, C, H, W)[, bottom (*, *, height, width)] -> top (N, C, height, width).
 
     Raises:
         ConfigError: A pad is above 0, a factor or a size below 1, or the size is not given.
-        ShapeError: The bottom does not have four axes, or nothing of it is left.
-        NetError: The top is the bottom.
+        ShapeError: A bottom does not have four axes, or nothing of the first is left.
+        NetError: The top is the bottom, or there is a second bottom without ``use_blob_size``, or
+            the other way round.
     """
 
-    bottoms = tops = Exactly(1)
+    bottoms, tops = Between(1, 2), Exactly(1)
     in_place = False
+    differentiable = (0,)
+    refuses_gradients = False
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.interp_param
@@ -43,6 +47,11 @@ class Interp(Layer):
             if p.HasField(name) and getattr(p, name) < 1:
                 message = f"interp_param.{name} must be above 0, it is {getattr(p, name)}"
                 raise ConfigError(message)
+        if p.use_blob_size != (len(bottom) > 1):
+            message = "Interp takes a second bottom with interp_param.use_blob_size, and only then"
+            raise NetError(message)
+        if p.use_blob_size:
+            return
         factor = p.HasField("zoom_factor") or p.HasField("shrink_factor")
         if not factor and not (p.HasField("height") and p.HasField("width")):
             message = "interp_param needs height and width, zoom_factor or shrink_factor"
@@ -50,9 +59,10 @@ class Interp(Layer):
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         p, shape = self.param.interp_param, bottom[0].shape
-        if len(shape) != 4:
-            message = f"bottom {bottom[0].name!r} is {shape}; Interp needs (N, C, H, W)"
-            raise ShapeError(message)
+        for blob in bottom:
+            if blob.num_axes != 4:
+                message = f"bottom {blob.name!r} is {blob.shape}; Interp needs (N, C, H, W)"
+                raise ShapeError(message)
         self.inside = tuple(slice(-p.pad_beg, max(0, n + p.pad_end)) for n in shape[2:])
         self.sizes = tuple(n + p.pad_beg + p.pad_end for n in shape[2:])
         if min(self.sizes) <= 0:
@@ -60,6 +70,8 @@ class Interp(Layer):
             raise ShapeError(message)
         size = p.height, p.width
         self.out = tuple(self._size(n, given) for n, given in zip(self.sizes, size, strict=True))
+        if p.use_blob_size:
+            self.out = bottom[1].shape[2:]
         top[0].reshape((*shape[:2], *self.out))
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:

@@ -81,7 +81,7 @@ class SyncedMemory:
         self._host_side = HostSide()
         self._device_side = DeviceSide(device)
         self._assignment: Assignment | None = None
-        self._poison = bool(settings.get("poison")) and dtype.startswith("float")
+        self._poison = bool(settings.get_often("poison")) and dtype.startswith("float")
 
     # -- what it is ----------------------------------------------------------------------------
 

@@ -13,13 +13,19 @@ DESCRIPTOR: FileDescriptor
 
 __all__ = [
     "AccuracyParameter",
+    "AnnotatedDataParameter",
+    "AnnotatedDatum",
+    "Annotation",
+    "AnnotationGroup",
     "ArgMaxParameter",
     "BNParameter",
     "BatchNormParameter",
+    "BatchSampler",
     "BiasParameter",
     "BlobProto",
     "BlobProtoVector",
     "BlobShape",
+    "BoxAnnotatorOHEMParameter",
     "CenterLossParameter",
     "ClipParameter",
     "ConcatParameter",
@@ -28,6 +34,8 @@ __all__ = [
     "CropParameter",
     "DataParameter",
     "Datum",
+    "DenseImageDataParameter",
+    "DetectionEvaluateParameter",
     "DetectionOutputParameter",
     "DistortionParameter",
     "DropoutParameter",
@@ -50,17 +58,22 @@ __all__ = [
     "InputParameter",
     "InterpParameter",
     "LRNParameter",
+    "LabelMap",
+    "LabelMapItem",
     "LayerParameter",
     "LogParameter",
     "LossParameter",
     "MVNParameter",
     "MemoryDataParameter",
+    "MultiBoxLossParameter",
+    "MultiStageMeanfieldParameter",
     "NetParameter",
     "NetState",
     "NetStateRule",
     "NoiseParameter",
     "NonMaximumSuppressionParameter",
     "NormalizeParameter",
+    "NormalizedBBox",
     "PReLUParameter",
     "PSROIPoolingParameter",
     "ParamSpec",
@@ -70,8 +83,10 @@ __all__ = [
     "PoolingParameter",
     "PowerParameter",
     "PriorBoxParameter",
+    "ProposalParameter",
     "PythonParameter",
     "ROIPoolingParameter",
+    "ROIWarpingParameter",
     "ReLU6Parameter",
     "ReLUParameter",
     "RecurrentParameter",
@@ -83,6 +98,8 @@ __all__ = [
     "RunFacts",
     "SPPParameter",
     "SaltPepperParameter",
+    "SampleConstraint",
+    "Sampler",
     "SaveOutputParameter",
     "ScaleParameter",
     "SegAccuracyParameter",
@@ -100,10 +117,12 @@ __all__ = [
     "ThresholdParameter",
     "TileParameter",
     "TransformationParameter",
+    "TransposeParameter",
     "TripletLossParameter",
     "UpsampleParameter",
     "V0LayerParameter",
     "V1LayerParameter",
+    "VideoDataParameter",
     "WindowDataParameter",
 ]
 
@@ -218,6 +237,106 @@ class Datum(Message):
         float_data: Iterable[float] | None = ...,
         encoded: bool | None = ...,
         labels: Iterable[float] | None = ...,
+    ) -> None: ...
+
+class NormalizedBBox(Message):
+    XMIN_FIELD_NUMBER: Final = 1
+    YMIN_FIELD_NUMBER: Final = 2
+    XMAX_FIELD_NUMBER: Final = 3
+    YMAX_FIELD_NUMBER: Final = 4
+    LABEL_FIELD_NUMBER: Final = 5
+    DIFFICULT_FIELD_NUMBER: Final = 6
+    SCORE_FIELD_NUMBER: Final = 7
+    SIZE_FIELD_NUMBER: Final = 8
+    xmin: float
+    ymin: float
+    xmax: float
+    ymax: float
+    label: int
+    difficult: bool
+    score: float
+    size: float
+    def __init__(
+        self,
+        *,
+        xmin: float | None = ...,
+        ymin: float | None = ...,
+        xmax: float | None = ...,
+        ymax: float | None = ...,
+        label: int | None = ...,
+        difficult: bool | None = ...,
+        score: float | None = ...,
+        size: float | None = ...,
+    ) -> None: ...
+
+class Annotation(Message):
+    INSTANCE_ID_FIELD_NUMBER: Final = 1
+    BBOX_FIELD_NUMBER: Final = 2
+    instance_id: int
+    @property
+    def bbox(self) -> NormalizedBBox: ...
+    def __init__(
+        self,
+        *,
+        instance_id: int | None = ...,
+        bbox: NormalizedBBox | Mapping[str, Any] | None = ...,
+    ) -> None: ...
+
+class AnnotationGroup(Message):
+    GROUP_LABEL_FIELD_NUMBER: Final = 1
+    ANNOTATION_FIELD_NUMBER: Final = 2
+    group_label: int
+    @property
+    def annotation(self) -> _Messages[Annotation]: ...
+    def __init__(
+        self,
+        *,
+        group_label: int | None = ...,
+        annotation: Iterable[Annotation | Mapping[str, Any]] | None = ...,
+    ) -> None: ...
+
+class AnnotatedDatum(Message):
+    AnnotationType: ClassVar[EnumTypeWrapper]
+    BBOX: Final = 0
+    DATUM_FIELD_NUMBER: Final = 1
+    TYPE_FIELD_NUMBER: Final = 2
+    ANNOTATION_GROUP_FIELD_NUMBER: Final = 3
+    @property
+    def datum(self) -> Datum: ...
+    type: int
+    @property
+    def annotation_group(self) -> _Messages[AnnotationGroup]: ...
+    def __init__(
+        self,
+        *,
+        datum: Datum | Mapping[str, Any] | None = ...,
+        type: int | str | None = ...,
+        annotation_group: Iterable[AnnotationGroup | Mapping[str, Any]] | None = ...,
+    ) -> None: ...
+
+class LabelMapItem(Message):
+    NAME_FIELD_NUMBER: Final = 1
+    LABEL_FIELD_NUMBER: Final = 2
+    DISPLAY_NAME_FIELD_NUMBER: Final = 3
+    name: str
+    label: int
+    display_name: str
+    def __init__(
+        self,
+        *,
+        name: str | None = ...,
+        label: int | None = ...,
+        display_name: str | None = ...,
+    ) -> None: ...
+
+class LabelMap(Message):
+    ITEM_FIELD_NUMBER: Final = 1
+    @property
+    def item(self) -> _Messages[LabelMapItem]: ...
+    def __init__(
+        self,
+        *,
+        item: Iterable[LabelMapItem | Mapping[str, Any]] | None = ...,
     ) -> None: ...
 
 class FillerParameter(Message):
@@ -416,11 +535,15 @@ class LayerParameter(Message):
     WINDOW_DATA_PARAM_FIELD_NUMBER: Final = 129
     BN_PARAM_FIELD_NUMBER: Final = 45
     PERMUTE_PARAM_FIELD_NUMBER: Final = 202
+    ANNOTATED_DATA_PARAM_FIELD_NUMBER: Final = 200
+    MULTIBOX_LOSS_PARAM_FIELD_NUMBER: Final = 201
     PRIOR_BOX_PARAM_FIELD_NUMBER: Final = 203
     DETECTION_OUTPUT_PARAM_FIELD_NUMBER: Final = 204
+    DETECTION_EVALUATE_PARAM_FIELD_NUMBER: Final = 205
     NORM_PARAM_FIELD_NUMBER: Final = 206
     REORG_PARAM_FIELD_NUMBER: Final = 159
     SHUFFLE_CHANNEL_PARAM_FIELD_NUMBER: Final = 164
+    BOX_ANNOTATOR_OHEM_PARAM_FIELD_NUMBER: Final = 10000
     PSROI_POOLING_PARAM_FIELD_NUMBER: Final = 10002
     RELU6_PARAM_FIELD_NUMBER: Final = 100000
     ROI_POOLING_PARAM_FIELD_NUMBER: Final = 8266711
@@ -431,6 +554,12 @@ class LayerParameter(Message):
     CENTER_LOSS_PARAM_FIELD_NUMBER: Final = 5004
     TRIPLET_LOSS_PARAM_FIELD_NUMBER: Final = 5005
     SEG_ACCURACY_PARAM_FIELD_NUMBER: Final = 5006
+    PROPOSAL_PARAM_FIELD_NUMBER: Final = 5007
+    VIDEO_DATA_PARAM_FIELD_NUMBER: Final = 207
+    DENSE_IMAGE_DATA_PARAM_FIELD_NUMBER: Final = 5020
+    MULTI_STAGE_MEANFIELD_PARAM_FIELD_NUMBER: Final = 5021
+    ROI_WARPING_PARAM_FIELD_NUMBER: Final = 5022
+    TRANSPOSE_PARAM_FIELD_NUMBER: Final = 5023
     name: str
     type: str
     @property
@@ -553,15 +682,23 @@ class LayerParameter(Message):
     @property
     def permute_param(self) -> PermuteParameter: ...
     @property
+    def annotated_data_param(self) -> AnnotatedDataParameter: ...
+    @property
+    def multibox_loss_param(self) -> MultiBoxLossParameter: ...
+    @property
     def prior_box_param(self) -> PriorBoxParameter: ...
     @property
     def detection_output_param(self) -> DetectionOutputParameter: ...
+    @property
+    def detection_evaluate_param(self) -> DetectionEvaluateParameter: ...
     @property
     def norm_param(self) -> NormalizeParameter: ...
     @property
     def reorg_param(self) -> ReorgParameter: ...
     @property
     def shuffle_channel_param(self) -> ShuffleChannelParameter: ...
+    @property
+    def box_annotator_ohem_param(self) -> BoxAnnotatorOHEMParameter: ...
     @property
     def psroi_pooling_param(self) -> PSROIPoolingParameter: ...
     @property
@@ -582,6 +719,18 @@ class LayerParameter(Message):
     def triplet_loss_param(self) -> TripletLossParameter: ...
     @property
     def seg_accuracy_param(self) -> SegAccuracyParameter: ...
+    @property
+    def proposal_param(self) -> ProposalParameter: ...
+    @property
+    def video_data_param(self) -> VideoDataParameter: ...
+    @property
+    def dense_image_data_param(self) -> DenseImageDataParameter: ...
+    @property
+    def multi_stage_meanfield_param(self) -> MultiStageMeanfieldParameter: ...
+    @property
+    def roi_warping_param(self) -> ROIWarpingParameter: ...
+    @property
+    def transpose_param(self) -> TransposeParameter: ...
     def __init__(
         self,
         *,
@@ -647,11 +796,15 @@ class LayerParameter(Message):
         window_data_param: WindowDataParameter | Mapping[str, Any] | None = ...,
         bn_param: BNParameter | Mapping[str, Any] | None = ...,
         permute_param: PermuteParameter | Mapping[str, Any] | None = ...,
+        annotated_data_param: AnnotatedDataParameter | Mapping[str, Any] | None = ...,
+        multibox_loss_param: MultiBoxLossParameter | Mapping[str, Any] | None = ...,
         prior_box_param: PriorBoxParameter | Mapping[str, Any] | None = ...,
         detection_output_param: DetectionOutputParameter | Mapping[str, Any] | None = ...,
+        detection_evaluate_param: DetectionEvaluateParameter | Mapping[str, Any] | None = ...,
         norm_param: NormalizeParameter | Mapping[str, Any] | None = ...,
         reorg_param: ReorgParameter | Mapping[str, Any] | None = ...,
         shuffle_channel_param: ShuffleChannelParameter | Mapping[str, Any] | None = ...,
+        box_annotator_ohem_param: BoxAnnotatorOHEMParameter | Mapping[str, Any] | None = ...,
         psroi_pooling_param: PSROIPoolingParameter | Mapping[str, Any] | None = ...,
         relu6_param: ReLU6Parameter | Mapping[str, Any] | None = ...,
         roi_pooling_param: ROIPoolingParameter | Mapping[str, Any] | None = ...,
@@ -662,6 +815,12 @@ class LayerParameter(Message):
         center_loss_param: CenterLossParameter | Mapping[str, Any] | None = ...,
         triplet_loss_param: TripletLossParameter | Mapping[str, Any] | None = ...,
         seg_accuracy_param: SegAccuracyParameter | Mapping[str, Any] | None = ...,
+        proposal_param: ProposalParameter | Mapping[str, Any] | None = ...,
+        video_data_param: VideoDataParameter | Mapping[str, Any] | None = ...,
+        dense_image_data_param: DenseImageDataParameter | Mapping[str, Any] | None = ...,
+        multi_stage_meanfield_param: MultiStageMeanfieldParameter | Mapping[str, Any] | None = ...,
+        roi_warping_param: ROIWarpingParameter | Mapping[str, Any] | None = ...,
+        transpose_param: TransposeParameter | Mapping[str, Any] | None = ...,
     ) -> None: ...
 
 class SolverParameter(Message):
@@ -728,6 +887,9 @@ class SolverParameter(Message):
     PLATEAU_WINSIZE_FIELD_NUMBER: Final = 5005
     STAGELR_FIELD_NUMBER: Final = 5006
     STAGEITER_FIELD_NUMBER: Final = 5007
+    EVAL_TYPE_FIELD_NUMBER: Final = 5008
+    AP_VERSION_FIELD_NUMBER: Final = 5009
+    SHOW_PER_CLASS_RESULT_FIELD_NUMBER: Final = 5010
     PLATEAU_METRIC_FIELD_NUMBER: Final = 5100
     net: str
     @property
@@ -791,6 +953,9 @@ class SolverParameter(Message):
     def stagelr(self) -> _Scalars[float]: ...
     @property
     def stageiter(self) -> _Scalars[int]: ...
+    eval_type: str
+    ap_version: str
+    show_per_class_result: bool
     plateau_metric: str
     def __init__(
         self,
@@ -845,6 +1010,9 @@ class SolverParameter(Message):
         plateau_winsize: Iterable[int] | None = ...,
         stagelr: Iterable[float] | None = ...,
         stageiter: Iterable[int] | None = ...,
+        eval_type: str | None = ...,
+        ap_version: str | None = ...,
+        show_per_class_result: bool | None = ...,
         plateau_metric: str | None = ...,
     ) -> None: ...
 
@@ -1054,6 +1222,7 @@ class TransformationParameter(Message):
     RESIZE_PARAM_FIELD_NUMBER: Final = 8
     NOISE_PARAM_FIELD_NUMBER: Final = 9
     EMIT_CONSTRAINT_FIELD_NUMBER: Final = 10
+    SCALE_FACTORS_FIELD_NUMBER: Final = 5001
     scale: float
     mirror: bool
     crop_size: int
@@ -1074,6 +1243,8 @@ class TransformationParameter(Message):
     def noise_param(self) -> NoiseParameter: ...
     @property
     def emit_constraint(self) -> EmitConstraint: ...
+    @property
+    def scale_factors(self) -> _Scalars[float]: ...
     def __init__(
         self,
         *,
@@ -1091,6 +1262,7 @@ class TransformationParameter(Message):
         resize_param: ResizeParameter | Mapping[str, Any] | None = ...,
         noise_param: NoiseParameter | Mapping[str, Any] | None = ...,
         emit_constraint: EmitConstraint | Mapping[str, Any] | None = ...,
+        scale_factors: Iterable[float] | None = ...,
     ) -> None: ...
 
 class DistortionParameter(Message):
@@ -1216,6 +1388,87 @@ class EmitConstraint(Message):
         *,
         emit_type: int | str | None = ...,
         emit_overlap: float | None = ...,
+    ) -> None: ...
+
+class AnnotatedDataParameter(Message):
+    BATCH_SAMPLER_FIELD_NUMBER: Final = 1
+    LABEL_MAP_FILE_FIELD_NUMBER: Final = 2
+    ANNO_TYPE_FIELD_NUMBER: Final = 3
+    @property
+    def batch_sampler(self) -> _Messages[BatchSampler]: ...
+    label_map_file: str
+    anno_type: int
+    def __init__(
+        self,
+        *,
+        batch_sampler: Iterable[BatchSampler | Mapping[str, Any]] | None = ...,
+        label_map_file: str | None = ...,
+        anno_type: int | str | None = ...,
+    ) -> None: ...
+
+class BatchSampler(Message):
+    USE_ORIGINAL_IMAGE_FIELD_NUMBER: Final = 1
+    SAMPLER_FIELD_NUMBER: Final = 2
+    SAMPLE_CONSTRAINT_FIELD_NUMBER: Final = 3
+    MAX_SAMPLE_FIELD_NUMBER: Final = 4
+    MAX_TRIALS_FIELD_NUMBER: Final = 5
+    use_original_image: bool
+    @property
+    def sampler(self) -> Sampler: ...
+    @property
+    def sample_constraint(self) -> SampleConstraint: ...
+    max_sample: int
+    max_trials: int
+    def __init__(
+        self,
+        *,
+        use_original_image: bool | None = ...,
+        sampler: Sampler | Mapping[str, Any] | None = ...,
+        sample_constraint: SampleConstraint | Mapping[str, Any] | None = ...,
+        max_sample: int | None = ...,
+        max_trials: int | None = ...,
+    ) -> None: ...
+
+class Sampler(Message):
+    MIN_SCALE_FIELD_NUMBER: Final = 1
+    MAX_SCALE_FIELD_NUMBER: Final = 2
+    MIN_ASPECT_RATIO_FIELD_NUMBER: Final = 3
+    MAX_ASPECT_RATIO_FIELD_NUMBER: Final = 4
+    min_scale: float
+    max_scale: float
+    min_aspect_ratio: float
+    max_aspect_ratio: float
+    def __init__(
+        self,
+        *,
+        min_scale: float | None = ...,
+        max_scale: float | None = ...,
+        min_aspect_ratio: float | None = ...,
+        max_aspect_ratio: float | None = ...,
+    ) -> None: ...
+
+class SampleConstraint(Message):
+    MIN_JACCARD_OVERLAP_FIELD_NUMBER: Final = 1
+    MAX_JACCARD_OVERLAP_FIELD_NUMBER: Final = 2
+    MIN_SAMPLE_COVERAGE_FIELD_NUMBER: Final = 3
+    MAX_SAMPLE_COVERAGE_FIELD_NUMBER: Final = 4
+    MIN_OBJECT_COVERAGE_FIELD_NUMBER: Final = 5
+    MAX_OBJECT_COVERAGE_FIELD_NUMBER: Final = 6
+    min_jaccard_overlap: float
+    max_jaccard_overlap: float
+    min_sample_coverage: float
+    max_sample_coverage: float
+    min_object_coverage: float
+    max_object_coverage: float
+    def __init__(
+        self,
+        *,
+        min_jaccard_overlap: float | None = ...,
+        max_jaccard_overlap: float | None = ...,
+        min_sample_coverage: float | None = ...,
+        max_sample_coverage: float | None = ...,
+        min_object_coverage: float | None = ...,
+        max_object_coverage: float | None = ...,
     ) -> None: ...
 
 class DataParameter(Message):
@@ -2415,6 +2668,117 @@ class DetectionOutputParameter(Message):
         save_file: str | None = ...,
     ) -> None: ...
 
+class MultiBoxLossParameter(Message):
+    LocLossType: ClassVar[EnumTypeWrapper]
+    L2: Final = 0
+    SMOOTH_L1: Final = 1
+    ConfLossType: ClassVar[EnumTypeWrapper]
+    SOFTMAX: Final = 0
+    LOGISTIC: Final = 1
+    MatchType: ClassVar[EnumTypeWrapper]
+    BIPARTITE: Final = 0
+    PER_PREDICTION: Final = 1
+    MiningType: ClassVar[EnumTypeWrapper]
+    NONE: Final = 0
+    MAX_NEGATIVE: Final = 1
+    HARD_EXAMPLE: Final = 2
+    LOC_LOSS_TYPE_FIELD_NUMBER: Final = 1
+    CONF_LOSS_TYPE_FIELD_NUMBER: Final = 2
+    LOC_WEIGHT_FIELD_NUMBER: Final = 3
+    NUM_CLASSES_FIELD_NUMBER: Final = 4
+    SHARE_LOCATION_FIELD_NUMBER: Final = 5
+    MATCH_TYPE_FIELD_NUMBER: Final = 6
+    OVERLAP_THRESHOLD_FIELD_NUMBER: Final = 7
+    USE_PRIOR_FOR_MATCHING_FIELD_NUMBER: Final = 8
+    BACKGROUND_LABEL_ID_FIELD_NUMBER: Final = 9
+    USE_DIFFICULT_GT_FIELD_NUMBER: Final = 10
+    DO_NEG_MINING_FIELD_NUMBER: Final = 11
+    NEG_POS_RATIO_FIELD_NUMBER: Final = 12
+    NEG_OVERLAP_FIELD_NUMBER: Final = 13
+    CODE_TYPE_FIELD_NUMBER: Final = 14
+    ENCODE_VARIANCE_IN_TARGET_FIELD_NUMBER: Final = 16
+    MAP_OBJECT_TO_AGNOSTIC_FIELD_NUMBER: Final = 17
+    IGNORE_CROSS_BOUNDARY_BBOX_FIELD_NUMBER: Final = 18
+    BP_INSIDE_FIELD_NUMBER: Final = 19
+    MINING_TYPE_FIELD_NUMBER: Final = 20
+    NMS_PARAM_FIELD_NUMBER: Final = 21
+    SAMPLE_SIZE_FIELD_NUMBER: Final = 22
+    USE_PRIOR_FOR_NMS_FIELD_NUMBER: Final = 23
+    loc_loss_type: int
+    conf_loss_type: int
+    loc_weight: float
+    num_classes: int
+    share_location: bool
+    match_type: int
+    overlap_threshold: float
+    use_prior_for_matching: bool
+    background_label_id: int
+    use_difficult_gt: bool
+    do_neg_mining: bool
+    neg_pos_ratio: float
+    neg_overlap: float
+    code_type: int
+    encode_variance_in_target: bool
+    map_object_to_agnostic: bool
+    ignore_cross_boundary_bbox: bool
+    bp_inside: bool
+    mining_type: int
+    @property
+    def nms_param(self) -> NonMaximumSuppressionParameter: ...
+    sample_size: int
+    use_prior_for_nms: bool
+    def __init__(
+        self,
+        *,
+        loc_loss_type: int | str | None = ...,
+        conf_loss_type: int | str | None = ...,
+        loc_weight: float | None = ...,
+        num_classes: int | None = ...,
+        share_location: bool | None = ...,
+        match_type: int | str | None = ...,
+        overlap_threshold: float | None = ...,
+        use_prior_for_matching: bool | None = ...,
+        background_label_id: int | None = ...,
+        use_difficult_gt: bool | None = ...,
+        do_neg_mining: bool | None = ...,
+        neg_pos_ratio: float | None = ...,
+        neg_overlap: float | None = ...,
+        code_type: int | str | None = ...,
+        encode_variance_in_target: bool | None = ...,
+        map_object_to_agnostic: bool | None = ...,
+        ignore_cross_boundary_bbox: bool | None = ...,
+        bp_inside: bool | None = ...,
+        mining_type: int | str | None = ...,
+        nms_param: NonMaximumSuppressionParameter | Mapping[str, Any] | None = ...,
+        sample_size: int | None = ...,
+        use_prior_for_nms: bool | None = ...,
+    ) -> None: ...
+
+class DetectionEvaluateParameter(Message):
+    NUM_CLASSES_FIELD_NUMBER: Final = 1
+    BACKGROUND_LABEL_ID_FIELD_NUMBER: Final = 2
+    OVERLAP_THRESHOLD_FIELD_NUMBER: Final = 3
+    EVALUATE_DIFFICULT_GT_FIELD_NUMBER: Final = 4
+    NAME_SIZE_FILE_FIELD_NUMBER: Final = 5
+    RESIZE_PARAM_FIELD_NUMBER: Final = 6
+    num_classes: int
+    background_label_id: int
+    overlap_threshold: float
+    evaluate_difficult_gt: bool
+    name_size_file: str
+    @property
+    def resize_param(self) -> ResizeParameter: ...
+    def __init__(
+        self,
+        *,
+        num_classes: int | None = ...,
+        background_label_id: int | None = ...,
+        overlap_threshold: float | None = ...,
+        evaluate_difficult_gt: bool | None = ...,
+        name_size_file: str | None = ...,
+        resize_param: ResizeParameter | Mapping[str, Any] | None = ...,
+    ) -> None: ...
+
 class BNParameter(Message):
     BNMode: ClassVar[EnumTypeWrapper]
     LEARN: Final = 0
@@ -2466,12 +2830,14 @@ class InterpParameter(Message):
     SHRINK_FACTOR_FIELD_NUMBER: Final = 4
     PAD_BEG_FIELD_NUMBER: Final = 5
     PAD_END_FIELD_NUMBER: Final = 6
+    USE_BLOB_SIZE_FIELD_NUMBER: Final = 5001
     height: int
     width: int
     zoom_factor: int
     shrink_factor: int
     pad_beg: int
     pad_end: int
+    use_blob_size: bool
     def __init__(
         self,
         *,
@@ -2481,6 +2847,7 @@ class InterpParameter(Message):
         shrink_factor: int | None = ...,
         pad_beg: int | None = ...,
         pad_end: int | None = ...,
+        use_blob_size: bool | None = ...,
     ) -> None: ...
 
 class UpsampleParameter(Message):
@@ -2570,6 +2937,50 @@ class PSROIPoolingParameter(Message):
         group_size: int | None = ...,
     ) -> None: ...
 
+class BoxAnnotatorOHEMParameter(Message):
+    ROI_PER_IMG_FIELD_NUMBER: Final = 1
+    IGNORE_LABEL_FIELD_NUMBER: Final = 2
+    roi_per_img: int
+    ignore_label: int
+    def __init__(
+        self,
+        *,
+        roi_per_img: int | None = ...,
+        ignore_label: int | None = ...,
+    ) -> None: ...
+
+class ProposalParameter(Message):
+    FEAT_STRIDE_FIELD_NUMBER: Final = 1
+    BASE_SIZE_FIELD_NUMBER: Final = 2
+    MIN_SIZE_FIELD_NUMBER: Final = 3
+    RATIO_FIELD_NUMBER: Final = 4
+    SCALE_FIELD_NUMBER: Final = 5
+    PRE_NMS_TOPN_FIELD_NUMBER: Final = 6
+    POST_NMS_TOPN_FIELD_NUMBER: Final = 7
+    NMS_THRESH_FIELD_NUMBER: Final = 8
+    feat_stride: int
+    base_size: int
+    min_size: float
+    @property
+    def ratio(self) -> _Scalars[float]: ...
+    @property
+    def scale(self) -> _Scalars[float]: ...
+    pre_nms_topn: int
+    post_nms_topn: int
+    nms_thresh: float
+    def __init__(
+        self,
+        *,
+        feat_stride: int | None = ...,
+        base_size: int | None = ...,
+        min_size: float | None = ...,
+        ratio: Iterable[float] | None = ...,
+        scale: Iterable[float] | None = ...,
+        pre_nms_topn: int | None = ...,
+        post_nms_topn: int | None = ...,
+        nms_thresh: float | None = ...,
+    ) -> None: ...
+
 class SmoothL1LossParameter(Message):
     SIGMA_FIELD_NUMBER: Final = 1
     sigma: float
@@ -2624,6 +3035,174 @@ class SegAccuracyParameter(Message):
         self,
         *,
         ignore_label: Iterable[int] | None = ...,
+    ) -> None: ...
+
+class VideoDataParameter(Message):
+    VideoType: ClassVar[EnumTypeWrapper]
+    WEBCAM: Final = 0
+    VIDEO: Final = 1
+    Modality: ClassVar[EnumTypeWrapper]
+    RGB: Final = 0
+    FLOW: Final = 1
+    VIDEO_TYPE_FIELD_NUMBER: Final = 1
+    DEVICE_ID_FIELD_NUMBER: Final = 2
+    VIDEO_FILE_FIELD_NUMBER: Final = 3
+    SKIP_FRAMES_FIELD_NUMBER: Final = 4
+    SOURCE_FIELD_NUMBER: Final = 5001
+    BATCH_SIZE_FIELD_NUMBER: Final = 5004
+    RAND_SKIP_FIELD_NUMBER: Final = 7
+    SHUFFLE_FIELD_NUMBER: Final = 8
+    NEW_HEIGHT_FIELD_NUMBER: Final = 9
+    NEW_WIDTH_FIELD_NUMBER: Final = 10
+    NEW_LENGTH_FIELD_NUMBER: Final = 11
+    NUM_SEGMENTS_FIELD_NUMBER: Final = 12
+    MODALITY_FIELD_NUMBER: Final = 13
+    NAME_PATTERN_FIELD_NUMBER: Final = 14
+    ENCODED_FIELD_NUMBER: Final = 15
+    GRAYSCALE_FIELD_NUMBER: Final = 16
+    ROOT_FOLDER_FIELD_NUMBER: Final = 5010
+    video_type: int
+    device_id: int
+    video_file: str
+    skip_frames: int
+    source: str
+    batch_size: int
+    rand_skip: int
+    shuffle: bool
+    new_height: int
+    new_width: int
+    new_length: int
+    num_segments: int
+    modality: int
+    name_pattern: str
+    encoded: bool
+    grayscale: bool
+    root_folder: str
+    def __init__(
+        self,
+        *,
+        video_type: int | str | None = ...,
+        device_id: int | None = ...,
+        video_file: str | None = ...,
+        skip_frames: int | None = ...,
+        source: str | None = ...,
+        batch_size: int | None = ...,
+        rand_skip: int | None = ...,
+        shuffle: bool | None = ...,
+        new_height: int | None = ...,
+        new_width: int | None = ...,
+        new_length: int | None = ...,
+        num_segments: int | None = ...,
+        modality: int | str | None = ...,
+        name_pattern: str | None = ...,
+        encoded: bool | None = ...,
+        grayscale: bool | None = ...,
+        root_folder: str | None = ...,
+    ) -> None: ...
+
+class DenseImageDataParameter(Message):
+    SOURCE_FIELD_NUMBER: Final = 1
+    BATCH_SIZE_FIELD_NUMBER: Final = 2
+    RAND_SKIP_FIELD_NUMBER: Final = 3
+    SHUFFLE_FIELD_NUMBER: Final = 4
+    NEW_HEIGHT_FIELD_NUMBER: Final = 5
+    NEW_WIDTH_FIELD_NUMBER: Final = 6
+    IS_COLOR_FIELD_NUMBER: Final = 7
+    MEAN_FILE_FIELD_NUMBER: Final = 8
+    ROOT_FOLDER_FIELD_NUMBER: Final = 9
+    MIRROR_FIELD_NUMBER: Final = 10
+    CROP_WIDTH_FIELD_NUMBER: Final = 11
+    CROP_HEIGHT_FIELD_NUMBER: Final = 12
+    source: str
+    batch_size: int
+    rand_skip: int
+    shuffle: bool
+    new_height: int
+    new_width: int
+    is_color: bool
+    mean_file: str
+    root_folder: str
+    mirror: bool
+    crop_width: int
+    crop_height: int
+    def __init__(
+        self,
+        *,
+        source: str | None = ...,
+        batch_size: int | None = ...,
+        rand_skip: int | None = ...,
+        shuffle: bool | None = ...,
+        new_height: int | None = ...,
+        new_width: int | None = ...,
+        is_color: bool | None = ...,
+        mean_file: str | None = ...,
+        root_folder: str | None = ...,
+        mirror: bool | None = ...,
+        crop_width: int | None = ...,
+        crop_height: int | None = ...,
+    ) -> None: ...
+
+class MultiStageMeanfieldParameter(Message):
+    Mode: ClassVar[EnumTypeWrapper]
+    POTTS: Final = 0
+    COMPATIBILITY_MODE_FIELD_NUMBER: Final = 1
+    THRESHOLD_FIELD_NUMBER: Final = 2
+    THETA_ALPHA_FIELD_NUMBER: Final = 3
+    THETA_BETA_FIELD_NUMBER: Final = 4
+    THETA_GAMMA_FIELD_NUMBER: Final = 5
+    NUM_ITERATIONS_FIELD_NUMBER: Final = 6
+    SPATIAL_FILTER_WEIGHT_FIELD_NUMBER: Final = 7
+    BILATERAL_FILTER_WEIGHT_FIELD_NUMBER: Final = 8
+    SPATIAL_FILTER_WEIGHTS_STR_FIELD_NUMBER: Final = 9
+    BILATERAL_FILTER_WEIGHTS_STR_FIELD_NUMBER: Final = 10
+    compatibility_mode: int
+    threshold: float
+    theta_alpha: float
+    theta_beta: float
+    theta_gamma: float
+    num_iterations: int
+    spatial_filter_weight: float
+    bilateral_filter_weight: float
+    spatial_filter_weights_str: str
+    bilateral_filter_weights_str: str
+    def __init__(
+        self,
+        *,
+        compatibility_mode: int | str | None = ...,
+        threshold: float | None = ...,
+        theta_alpha: float | None = ...,
+        theta_beta: float | None = ...,
+        theta_gamma: float | None = ...,
+        num_iterations: int | None = ...,
+        spatial_filter_weight: float | None = ...,
+        bilateral_filter_weight: float | None = ...,
+        spatial_filter_weights_str: str | None = ...,
+        bilateral_filter_weights_str: str | None = ...,
+    ) -> None: ...
+
+class ROIWarpingParameter(Message):
+    POOLED_H_FIELD_NUMBER: Final = 1
+    POOLED_W_FIELD_NUMBER: Final = 2
+    SPATIAL_SCALE_FIELD_NUMBER: Final = 3
+    pooled_h: int
+    pooled_w: int
+    spatial_scale: float
+    def __init__(
+        self,
+        *,
+        pooled_h: int | None = ...,
+        pooled_w: int | None = ...,
+        spatial_scale: float | None = ...,
+    ) -> None: ...
+
+class TransposeParameter(Message):
+    DIM_FIELD_NUMBER: Final = 1
+    @property
+    def dim(self) -> _Scalars[int]: ...
+    def __init__(
+        self,
+        *,
+        dim: Iterable[int] | None = ...,
     ) -> None: ...
 
 class V1LayerParameter(Message):

@@ -112,6 +112,19 @@ class NetSpec:
     def __getitem__(self, name: str) -> Any:
         return self.tops[name]
 
+    def keys(self) -> list[str]:
+        """Return the names of the tops (SSD's)."""
+        return list(self.tops)
+
+    def vals(self) -> list[Top | Function]:
+        """Return the tops (SSD's)."""
+        return list(self.tops.values())
+
+    def update(self, name: str, params: Mapping[str, Any]) -> None:
+        """Give more fields to the layer of a top (SSD's)."""
+        top = self.tops[name]
+        (top.fn if isinstance(top, Top) else top).params.update(params)
+
     def to_proto(self) -> NetParameter:
         """Return the net's message.
 

@@ -16,7 +16,7 @@ from demitasse.layers.facts import facts_of
 from demitasse.log import get_logger
 from demitasse.net import Net
 
-__all__ = ["Epoch", "mean_outputs"]
+__all__ = ["Epoch", "mean_outputs", "passes"]
 
 log = get_logger(__name__)
 
@@ -90,7 +90,7 @@ def mean_outputs(
         ConfigError: A whole epoch is wanted of a net that has none.
         ShapeError: An output changes its shape from one batch to another.
     """
-    runs = Epoch(net).batches() if batches == 0 else _runs(net, batches)
+    runs = passes(net, batches)
     sums = _Sums(net, whole_epoch=batches == 0)
     while go_on():
         done = next(runs, None)
@@ -98,6 +98,18 @@ def mean_outputs(
             break
         sums.add(*done)
     return sums.means()
+
+
+def passes(net: Net, batches: int) -> Iterator[tuple[int, float]]:
+    """Run batches through a net; 0 is a whole epoch.
+
+    Yields:
+        After each forward pass, how much it counts, and the loss.
+
+    Raises:
+        ConfigError: A whole epoch is wanted of a net that has none.
+    """
+    return Epoch(net).batches() if batches == 0 else _runs(net, batches)
 
 
 def _runs(net: Net, batches: int) -> Iterator[tuple[int, float]]:

@@ -7,11 +7,14 @@ from pathlib import Path
 
 from demitasse.errors import ConfigError
 from demitasse.proto import SolverParameter, read_solver_params, upgrade_solver
+from demitasse.solvers.detection import AP_VERSIONS
 from demitasse.solvers.policies import check_policy
 from demitasse.solvers.updates import UpdateRule, check_update
 from demitasse.solvers.watch import EarlyStopping
 
 __all__ = ["check_fields", "check_options", "read_fields"]
+
+EVAL_TYPES = ("classification", "detection")
 
 
 def read_fields(
@@ -38,6 +41,11 @@ def check_fields(param: SolverParameter, rule: UpdateRule) -> None:
     check_update(param, rule)
     if param.HasField("lr_policy"):
         check_policy(param)
+    for name, known in (("eval_type", EVAL_TYPES), ("ap_version", tuple(AP_VERSIONS))):
+        value = getattr(param, name)
+        if value not in known:
+            message = f"{name} must be one of {', '.join(known)}, it is {value!r}"
+            raise ConfigError(message, fields=(name,))
     for name in ("average_loss", "iter_size"):
         _at_least(1, name, getattr(param, name))
     for name in ("display", "snapshot", "test_interval", "max_iter"):

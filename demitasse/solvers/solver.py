@@ -21,6 +21,7 @@ from demitasse.plan.liveness import Keep
 from demitasse.proto import RunFacts, SolverParameter
 from demitasse.solvers.checkpoint import Checkpoint
 from demitasse.solvers.continuation import Continuation
+from demitasse.solvers.detection import mean_precisions
 from demitasse.solvers.due import (
     display_is_due,
     last_test_is_due,
@@ -330,12 +331,23 @@ class Solver:
         Where ``test_iter`` is 0 it is one epoch: every record counts once.
 
         Returns:
-            The mean of every output over the batches; empty when the test was interrupted.
+            The mean of every output over the batches, or with ``eval_type: "detection"`` the mean
+            average precision of it; empty when the test was interrupted.
         """
         log.info("Iteration %d, Testing net (#%d)", self.iter, index)
         net = self.test_nets[index]
         net.share_trained_layers_with(self.net)
-        means, loss = mean_outputs(net, self.param.test_iter[index], self._may_go_on)
+        batches = self.param.test_iter[index]
+        if self.param.eval_type == "detection":
+            means, loss = mean_precisions(
+                net,
+                batches,
+                self.param.ap_version,
+                self._may_go_on,
+                per_class=self.param.show_per_class_result,
+            )
+        else:
+            means, loss = mean_outputs(net, batches, self._may_go_on)
         if self.stopped:
             log.info("Test interrupted.")
             return {}

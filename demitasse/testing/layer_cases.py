@@ -78,6 +78,18 @@ TARGETS = (RNG.random((3, 4)) * 0.8 + 0.1).round(3)
 WHOLE_TARGETS = np.array([[0.0, 1, 2, 1], [1, 0, 1, 2], [2, 1, 0, 0]])
 REGIONS = np.array([[0.0, 0, 0, 40, 60], [1, 10, 20, 62, 62]])
 IN_PLACE = 'bottom: "x" top: "x"'
+BOX_CORNERS = np.array([[0, 0], [0.1, 0.1], [0.4, 0.5], [0.6, 0], [0, 0.6], [0.3, 0.3]])
+BOX_PRIORS = np.stack([np.hstack([BOX_CORNERS, BOX_CORNERS + 0.4]), np.full((6, 4), 0.3)])
+BOX_PRIORS = BOX_PRIORS.reshape(1, 2, -1)
+BOX_SCORES = np.sin(np.arange(36.0) * 7).reshape(2, -1)
+LOCATIONS = np.cos(np.arange(48.0) * 5 + 1).reshape(2, -1)
+OBJECTS = np.array(
+    [
+        [0, 1, 0, 0, 0, 0.4, 0.5, 0],
+        [0, 2, 0, 0.5, 0.6, 0.9, 0.9, 0],
+        [1, 1, 0, 0.1, 0.1, 0.5, 0.4, 1],
+    ]
+).reshape(1, 1, -1, 8)
 
 WINDOWS = [
     f"num_output: 4 kernel_size: 3 group: 2 pad: 1 stride: 2 {WB}",
@@ -110,6 +122,7 @@ GRADIENT_TABLE: Table = {
     "Interp": [
         ("interp_param { height: 3 width: 7 }", [IMAGE]),
         ("interp_param { zoom_factor: 2 pad_beg: -1 pad_end: -1 }", [IMAGE]),
+        ("interp_param { use_blob_size: true }", [IMAGE, np.zeros((1, 1, 7, 2))]),
         ("interp_param { shrink_factor: 2 }", [IMAGE]),
         ("interp_param { shrink_factor: 2 zoom_factor: 3 }", [IMAGE]),
     ],
@@ -412,12 +425,44 @@ GRADIENT_TABLE: Table = {
     "ROIPooling": [
         ("roi_pooling_param { pooled_h: 2 pooled_w: 3 spatial_scale: 0.0625 }", [IMAGE, REGIONS])
     ],
+    "MultiBoxLoss": [
+        (
+            f"multibox_loss_param {{ num_classes: 3 {fields} }} loss_param {{ {divisor} }}",
+            [LOCATIONS, BOX_SCORES, BOX_PRIORS, OBJECTS],
+        )
+        for fields, divisor in (
+            ("", ""),
+            ("code_type: CENTER_SIZE loc_weight: 2 match_type: BIPARTITE", "normalization: FULL"),
+            ("code_type: CORNER_SIZE loc_loss_type: L2 encode_variance_in_target: true", ""),
+            ("conf_loss_type: LOGISTIC mining_type: NONE", "normalization: BATCH_SIZE"),
+            ("mining_type: HARD_EXAMPLE sample_size: 4", "normalization: NONE"),
+            (
+                "overlap_threshold: 0.4 do_neg_mining: true neg_pos_ratio: 1 neg_overlap: 0.4",
+                "normalize: true",
+            ),
+            ("background_label_id: 0 use_difficult_gt: false", "normalize: false"),
+            ("use_prior_for_matching: false nms_param { nms_threshold: 0.4 }", ""),
+            ("use_prior_for_nms: true nms_param { nms_threshold: 0.4 top_k: 3 }", ""),
+            ("ignore_cross_boundary_bbox: true map_object_to_agnostic: true", ""),
+            ("bp_inside: true", ""),
+        )
+    ]
+    + [
+        (
+            "multibox_loss_param { num_classes: 3 share_location: false mining_type: NONE }",
+            [np.repeat(LOCATIONS, 3, axis=1), BOX_SCORES, BOX_PRIORS, OBJECTS],
+        )
+    ],
 }
 
 
 MAP, IMAGE = np.zeros((2, 8, 3, 4)), np.zeros((2, 3, 60, 100))
 CORNERS = RNG.uniform(0, 0.6, (6, 2))
 PRIORS = np.stack([np.concatenate([CORNERS, CORNERS + 0.3], axis=1), np.full((6, 4), 0.1)])
+DETECTIONS = np.hstack(
+    [[[i, k, 0.9 - 0.1 * i] for i, k in ((0, 1), (0, 2), (1, 1))], OBJECTS[0, 0, :, 3:7]]
+)
+DETECTIONS = DETECTIONS[None, None]
 CONFIDENCES = RNG.dirichlet(np.ones(3), (2, 6)).reshape(2, -1)
 
 OTHERS_TABLE: Table = {
@@ -453,6 +498,28 @@ OTHERS_TABLE: Table = {
         (
             "detection_output_param { num_classes: 3 nms_param { nms_threshold: 0.4 } }",
             [apart(2, 24), CONFIDENCES, PRIORS.reshape(1, 2, -1)],
+        )
+    ],
+    "DetectionEvaluate": [
+        ("detection_evaluate_param { num_classes: 3 }", [DETECTIONS, OBJECTS]),
+        (
+            "detection_evaluate_param { num_classes: 3 evaluate_difficult_gt: false "
+            "overlap_threshold: 0.3 }",
+            [DETECTIONS, OBJECTS],
+        ),
+    ],
+    "Proposal": [
+        (
+            f"{tops} proposal_param {{ feat_stride: 4 base_size: 4 ratio: 1 scale: 1 scale: 2 "
+            "min_size: 3 nms_thresh: 0.4 }",
+            [apart(2, 4, 3, 3), apart(2, 8, 3, 3) / 3, [[12, 12, 1], [10, 12, 1.5]]],
+        )
+        for tops in ('top: "a"', 'top: "a" top: "b"')
+    ],
+    "BoxAnnotatorOHEM": [
+        (
+            'top: "a" top: "b" box_annotator_ohem_param { roi_per_img: 1 }',
+            [REGIONS, [[0.2], [0.5]], [[1], [2]], apart(2, 8)],
         )
     ],
 }

@@ -1,4 +1,7 @@
-"""Every lowering of the oneDNN backend against the portable code, over many geometries."""
+"""Lowerings of the oneDNN backend in nets, where layers take over each other's layouts.
+
+Each operation by itself is held against portable code in test_steps_equal_portable.py.
+"""
 
 import numpy as np
 import pytest
@@ -19,111 +22,6 @@ def conv(name, bottom, top, m, rest=""):
 
 def ip(bottom, top, m):
     return layer(top, "InnerProduct", bottom, top, f"inner_product_param {{ num_output: {m} }}")
-
-
-sizes = st.integers(1, 4)
-
-
-@given(
-    n=st.integers(1, 3),
-    group=st.integers(1, 3),
-    c=st.integers(1, 4),
-    m=st.integers(1, 6),
-    kernel=st.tuples(sizes, sizes),
-    stride=st.tuples(st.integers(1, 3), st.integers(1, 3)),
-    pad=st.tuples(st.integers(0, 2), st.integers(0, 2)),
-    dilation=st.integers(1, 2),
-    bias=st.booleans(),
-)
-def test_convolution_is_the_portable_one(n, group, c, m, kernel, stride, pad, dilation, bias):
-    rest = (
-        f"group: {group} kernel_h: {kernel[0]} kernel_w: {kernel[1]} "
-        f"stride_h: {stride[0]} stride_w: {stride[1]} pad_h: {pad[0]} pad_w: {pad[1]} "
-        f"dilation: {dilation} bias_term: {str(bias).lower()}"
-    )
-
-    expect_same(net(conv("conv", "x", "y", m * group, rest), shape=(n, c * group, 9, 8)), ["conv"])
-
-
-@given(
-    group=st.integers(1, 2),
-    c=st.integers(1, 5),
-    m=st.integers(1, 5),
-    kernel=st.integers(1, 4),
-    stride=st.integers(1, 3),
-    pad=st.integers(0, 1),
-    bias=st.booleans(),
-)
-def test_deconvolution_is_the_portable_one(group, c, m, kernel, stride, pad, bias):
-    pad = min(pad, (kernel - 1) // 2)
-    param = (
-        f"convolution_param {{ num_output: {m * group} group: {group} kernel_size: {kernel} "
-        f"stride: {stride} pad: {pad} bias_term: {str(bias).lower()} }}"
-    )
-    deconv = layer("deconv", "Deconvolution", "x", "y", param)
-
-    expect_same(net(deconv, shape=(2, c * group, 5, 4)))
-
-
-@pytest.mark.parametrize("spatial", [(9,), (5, 6, 4)], ids=["1 axis", "3 axes"])
-def test_convolution_over_other_numbers_of_axes(spatial):
-    text = net(conv("conv", "x", "y", 5, "kernel_size: 3 pad: 1"), shape=(2, 4, *spatial))
-
-    expect_same(text, ["conv"])
-
-
-@given(
-    rows=st.integers(1, 40),
-    k=st.integers(1, 50),
-    m=st.integers(1, 40),
-    bias=st.booleans(),
-    transpose=st.booleans(),
-)
-def test_inner_product_is_the_portable_one(rows, k, m, bias, transpose):
-    param = (
-        f"inner_product_param {{ num_output: {m} bias_term: {str(bias).lower()} "
-        f"transpose: {str(transpose).lower()} }}"
-    )
-
-    expect_same(
-        net(layer("ip", "InnerProduct", "x", "y", param), shape=(rows, k)),
-        [] if transpose else ["ip"],
-    )
-
-
-@given(
-    method=st.sampled_from(["MAX", "AVE"]),
-    c=st.sampled_from([1, 3, 16, 20]),
-    size=st.tuples(st.integers(4, 9), st.integers(4, 9)),
-    kernel=st.integers(1, 4),
-    stride=st.integers(1, 4),
-    pad=st.integers(0, 2),
-)
-def test_pooling_is_the_portable_one(method, c, size, kernel, stride, pad):
-    pad = min(pad, kernel - 1)
-    param = f"pooling_param {{ pool: {method} kernel_size: {kernel} stride: {stride} pad: {pad} }}"
-
-    expect_same(net(layer("pool", "Pooling", "x", "y", param), shape=(2, c, *size)))
-
-
-@pytest.mark.parametrize("method", ["MAX", "AVE"])
-def test_pooling_that_onednn_can_is_lowered(method):
-    param = f"pooling_param {{ pool: {method} kernel_size: 3 stride: 2 }}"
-
-    expect_same(net(layer("pool", "Pooling", "x", "y", param), shape=(2, 16, 8, 8)), ["pool"])
-
-
-@given(
-    c=st.sampled_from([16, 32, 48]),
-    size=st.sampled_from([3, 5]),
-    alpha=st.floats(1e-4, 1.0),
-    beta=st.sampled_from([0.5, 0.75, 1.0]),
-    k=st.sampled_from([1.0, 2.0]),
-)
-def test_lrn_is_the_portable_one(c, size, alpha, beta, k):
-    param = f"lrn_param {{ local_size: {size} alpha: {alpha} beta: {beta} k: {k} }}"
-
-    expect_same(net(layer("lrn", "LRN", "x", "y", param), shape=(2, c, 5, 4)), rtol=5e-5)
 
 
 @pytest.mark.parametrize("channels", [3, 16, 20], ids=str)
@@ -171,13 +69,6 @@ def test_a_convolution_leaves_gelu_in_place_to_a_step_of_its_own(phase, channels
     for name in ("c", "z"):
         want = portable.blobs[name].data
         assert np.allclose(planned.blobs[name].data, want, rtol=5e-5, atol=1e-6), name
-
-
-@given(shape=st.sampled_from([(4, 7), (2, 16, 5), (2, 5, 4, 3), (3, 1000)]), axis=st.integers(0, 2))
-def test_softmax_is_the_portable_one(shape, axis):
-    param = f"softmax_param {{ axis: {min(axis, len(shape) - 1)} }}"
-
-    expect_same(net(layer("softmax", "Softmax", "x", "y", param), shape=shape), ["softmax"])
 
 
 @given(channels=st.lists(st.sampled_from([1, 3, 16, 20, 32]), min_size=2, max_size=4))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from demitasse import errors
+from demitasse import config, errors
 from demitasse.config import Settings, settings
 from demitasse.device import Device, choose_device, current_device, set_device, use_device
 from demitasse.errors import ConfigError, DataError, DeviceError, PrototxtError
@@ -361,6 +361,34 @@ def test_an_override_may_take_back_what_the_program_set():
         assert mine.where("seed") == "default"
 
     assert mine.get("seed") == 7
+
+
+def test_a_kept_value_follows_the_program_the_environment_and_the_folder(tmp_path, monkeypatch):
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "demitasse.toml").write_text("seed = 5")
+    seen = []
+
+    def look():
+        seen.append(settings.get_often("seed"))
+
+    look()
+    monkeypatch.chdir(tmp_path / "deep")
+    look()
+    monkeypatch.setenv("DEMITASSE_SEED", "6")
+    look()
+    with settings.override(seed=7):
+        look()
+    look()
+
+    assert seen == [-1, 5, 6, 7, 6]
+
+
+def test_a_kept_value_asks_no_file_again(tmp_path, monkeypatch):
+    settings.get_often("seed")
+
+    monkeypatch.setattr(config, "_files", lambda folder: pytest.fail("a file was looked for"))
+
+    assert settings.get_often("seed") == -1
 
 
 def test_errors_say_where():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from demitasse.data.databases._leveldb_files import DamagedError, unsnap
 from demitasse.data.databases.database import open_db, records
-from demitasse.errors import ConfigError, DataError
+from demitasse.errors import DataError
 
 BLOCK = 32 * 1024
 DELETED, PUT = 0, 1
@@ -198,15 +198,11 @@ def test_a_database_in_use_by_another_program_can_be_read(tmp_path):
     assert sorted(file.name for file in path.iterdir()) == before  # nothing was left behind
 
 
-def test_a_leveldb_is_not_written(tmp_path):
-    path = write(tmp_path / "some", {})
+def test_a_leveldb_with_a_log_is_not_added_to(tmp_path):
+    path = write(tmp_path / "some", {"000003.log": log(batch(1, (b"a", b"1")))})
 
-    with pytest.raises(ConfigError, match="write an LMDB instead"):
+    with pytest.raises(DataError, match="open it once with LevelDB"):
         open_db(path, "LEVELDB", "write")
-    with pytest.raises(ConfigError, match="write an LMDB instead"):
-        open_db(tmp_path / "new", "LEVELDB", "new")
-    with pytest.raises(ConfigError, match="write an LMDB instead"):
-        open_db(path, "LEVELDB").new_transaction()
 
 
 def test_a_cursor_beyond_the_end_has_no_record(tmp_path):

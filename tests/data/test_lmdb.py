@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from demitasse.data.databases.database import open_db, records
-from demitasse.data.databases.lmdb import LmdbDatabase, write_database, write_lmdb
+from demitasse.data.databases.lmdb import LmdbDatabase
+from demitasse.data.databases.writing import write_database, write_records
 from demitasse.errors import ConfigError, DataError
 from demitasse.proto import Datum
 
@@ -180,7 +181,7 @@ def test_a_database_that_is_read_is_not_opened_for_writing(database):
 @pytest.mark.parametrize("key", [b"", b"k" * 512])
 def test_keys_that_lmdb_cannot_hold_are_refused(tmp_path, key):
     with pytest.raises(DataError, match=f"1 to 511 bytes; this one has {len(key)}"):
-        write_lmdb(tmp_path / "some_lmdb", [(key, Datum())])
+        write_records(tmp_path / "some_lmdb", [(key, Datum())])
 
     assert not (tmp_path / "some_lmdb").exists()
 
@@ -260,7 +261,7 @@ def test_writing_replaces_a_database_when_told(database):
 def test_writing_never_replaces_a_folder_with_other_things_in_it(database):
     (database / "thesis.tex").write_text("years of work")
 
-    with pytest.raises(DataError, match="nothing but an LMDB in it"):
+    with pytest.raises(DataError, match="nothing but a database in it"):
         write_database(database, images(2), overwrite=True)
 
     assert len(contents(database)) == 7

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from demitasse.data.databases.lmdb import write_database, write_lmdb
+from demitasse.data.databases.writing import write_database, write_records
 from demitasse.data.transform.mean import compute_mean, read_mean
 from demitasse.errors import DataError
 from demitasse.proto import Datum
@@ -39,14 +39,14 @@ def test_records_of_many_sizes_have_no_mean(tmp_path):
 
 
 def test_a_damaged_record_is_named(tmp_path):
-    write_lmdb(tmp_path / "some_lmdb", [(b"here", Datum(channels=1, data=b"xyz"))])
+    write_records(tmp_path / "some_lmdb", [(b"here", Datum(channels=1, data=b"xyz"))])
 
     with pytest.raises(DataError, match=r"some_lmdb, record 'here': .* holds 3 values"):
         compute_mean(tmp_path / "some_lmdb")
 
 
 def test_an_empty_database_has_no_mean(tmp_path):
-    write_lmdb(tmp_path / "some_lmdb", [])
+    write_records(tmp_path / "some_lmdb", [])
 
     with pytest.raises(DataError, match="holds no records"):
         compute_mean(tmp_path / "some_lmdb")

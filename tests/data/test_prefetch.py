@@ -263,14 +263,14 @@ def test_closing_ends_the_thread_and_closes_the_source_once(prefetching):
     source = Numbers()
     prefetcher = prefetching(source, 2)
     batch = prefetcher.next()
-    before = threading.active_count()
+    assert prefetcher._thread.is_alive()
 
     prefetcher.close()
     prefetcher.close()
     prefetcher.recycle(batch)  # does no harm
 
     assert source.closed == 1
-    assert threading.active_count() == before - 1
+    assert not prefetcher._thread.is_alive()
 
 
 def test_a_prefetcher_that_never_started_closes_its_source():

@@ -3,7 +3,8 @@
 import pytest
 
 from demitasse.data.databases.database import open_db
-from demitasse.data.databases.lmdb import LmdbDatabase, write_lmdb
+from demitasse.data.databases.lmdb import LmdbDatabase
+from demitasse.data.databases.writing import write_records
 from demitasse.data.sources.reader import RecordReader
 from demitasse.data.sources.source import Shard
 from demitasse.errors import DataError
@@ -14,7 +15,7 @@ from demitasse.proto import Datum
 def letters(tmp_path):
     """A database of the records a, b, c, d, e."""
     records = [(letter.encode(), Datum(data=letter.encode())) for letter in "abcde"]
-    write_lmdb(tmp_path / "letters_lmdb", records)
+    write_records(tmp_path / "letters_lmdb", records)
     db = open_db(tmp_path / "letters_lmdb")
     yield db
     db.close()

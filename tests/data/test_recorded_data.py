@@ -9,9 +9,10 @@ from google.protobuf import text_format
 
 from demitasse.data.databases.database import open_db, records
 from demitasse.data.databases.datum import datum_to_array
-from demitasse.data.databases.lmdb import write_database
 from demitasse.data.databases.mnist import read_mnist
+from demitasse.data.databases.writing import write_database
 from demitasse.data.sources.database import DatabaseBatches
+from demitasse.data.sources.datum_batch import DatumMaker
 from demitasse.data.sources.source import Batch
 from demitasse.data.transform.mean import compute_mean, read_mean
 from demitasse.data.transform.transformer import DataTransformer
@@ -118,7 +119,7 @@ def test_batches_are_those_of_caffe(case, reference_data, caffe_made):
     source = DatabaseBatches(
         folder / param.source,
         DataParameter.DB.Name(param.backend),
-        DataTransformer(net.layer[0].transform_param, "TEST", folder),
+        DatumMaker(DataTransformer(net.layer[0].transform_param, "TEST", folder)),
         param.batch_size,
     )
     batch = Batch(np.zeros, "float32")

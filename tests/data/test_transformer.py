@@ -258,6 +258,11 @@ def test_a_mean_file_and_mean_values_exclude_each_other(tmp_path):
         transformer(mean_file="mean.binaryproto", mean_value=[1])
 
 
+def test_scaling_of_deeplab_is_refused():
+    with pytest.raises(ConfigError, match="scale_factors, of DeepLab, is not supported"):
+        transformer(scale_factors=[0.5, 1])
+
+
 def test_both_kinds_of_channels_cannot_be_forced():
     with pytest.raises(ConfigError, match="force_color and force_gray are both set"):
         transformer(force_color=True, force_gray=True)

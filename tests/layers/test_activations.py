@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 import pytest
+from gradients import expect_gradients
 
 from demitasse.errors import ConfigError, NetError, ShapeError
-from demitasse.testing import check_gradients, make_layer
+from demitasse.testing import make_layer
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(0, 1.5, (2, 3, 4))
@@ -167,11 +168,11 @@ def test_in_place_gives_the_same_values_and_gradients(text, x, function, kink, b
 def test_gradients(text, x, function, kink, backend):
     near = {} if kink is None else {"kink": kink, "kink_range": 5e-3}
 
-    check_gradients(text, x, step=1e-4, threshold=1e-6, device=backend, **near)
+    expect_gradients(text, x, step=1e-4, threshold=1e-6, device=backend, **near)
 
 
 def test_the_gradient_of_each_element_is_its_own(backend):
-    check_gradients('type: "PReLU"', X, kink_range=5e-3, exhaustive=True, device=backend)
+    expect_gradients('type: "PReLU"', X, kink_range=5e-3, exhaustive=True, device=backend)
 
 
 GELU = {  # x: y and its derivative, computed with 50 digits

@@ -11,7 +11,7 @@ import pytest
 
 from demitasse.blob import Blob
 from demitasse.data.databases.datum import array_to_datum
-from demitasse.data.databases.lmdb import write_database, write_lmdb
+from demitasse.data.databases.writing import write_database, write_records
 from demitasse.device import Device
 from demitasse.errors import ConfigError, DataError, NetError, ShapeError
 from demitasse.layers import LayerContext
@@ -164,7 +164,7 @@ def test_a_batch_takes_the_size_of_its_first_record(reading, tmp_path):
 
 def test_floats_and_images_can_be_records(reading, tmp_path):
     values = np.linspace(-1, 1, 12, dtype=np.float32).reshape(1, 3, 4)
-    write_lmdb(tmp_path / "floats_lmdb", [(b"a", array_to_datum(values, 3))])
+    write_records(tmp_path / "floats_lmdb", [(b"a", array_to_datum(values, 3))])
 
     one = reading(source="floats_lmdb", batch_size=2).forward()
 
@@ -178,7 +178,7 @@ def test_floats_and_images_can_be_records(reading, tmp_path):
 def test_labels_may_be_numbers_and_several(reading, tmp_path, given, shape):
     pixels = np.zeros((1, 2, 2), np.uint8)
     records = ((b"%d" % i, array_to_datum(pixels, label)) for i, label in enumerate(given))
-    write_lmdb(tmp_path / "labels_lmdb", records)
+    write_records(tmp_path / "labels_lmdb", records)
 
     one = reading(source="labels_lmdb")
 
@@ -191,7 +191,7 @@ def test_labels_may_be_numbers_and_several(reading, tmp_path, given, shape):
 def test_a_record_of_another_number_of_labels_is_named(reading, tmp_path):
     pixels = np.zeros((1, 2, 2), np.uint8)
     records = [(b"%d" % i, array_to_datum(pixels, [0.5] * (2 + i))) for i in range(2)]
-    write_lmdb(tmp_path / "labels_lmdb", records)
+    write_records(tmp_path / "labels_lmdb", records)
 
     with pytest.raises(DataError, match=r"record '1': this record has 3 labels, the first .* 2"):
         reading(source="labels_lmdb").forward()
@@ -247,7 +247,7 @@ def test_old_files_may_force_colours(reading, tmp_path):
     image = pytest.importorskip("PIL.Image", reason="needs the 'image' extra")
     image.fromarray(np.full((4, 4), 9, np.uint8)).save(tmp_path / "gray.png")
     record = Datum(data=(tmp_path / "gray.png").read_bytes(), encoded=True)
-    write_lmdb(tmp_path / "gray_lmdb", [(b"a", record)])
+    write_records(tmp_path / "gray_lmdb", [(b"a", record)])
 
     shapes = [
         reading(source="gray_lmdb", force_encoded_color=forced).tops[0].shape
@@ -454,7 +454,7 @@ print(tops[1].cpu_data().tolist())
 
 def test_a_damaged_record_is_named_when_its_batch_is_due(reading, tmp_path):
     good = array_to_datum(np.zeros((1, 2, 2), np.uint8), 1).SerializeToString()
-    write_lmdb(tmp_path / "bad_lmdb", ((b"%d" % i, Datum.FromString(good)) for i in range(6)))
+    write_records(tmp_path / "bad_lmdb", ((b"%d" % i, Datum.FromString(good)) for i in range(6)))
     with lmdb.open(str(tmp_path / "bad_lmdb")) as env, env.begin(write=True) as transaction:
         transaction.put(b"4", good[:7])
     one = reading(source="bad_lmdb", batch_size=3)

@@ -1,4 +1,6 @@
-"""Every layer type with a gradient, and every option of each, against differences of its tops.
+"""Every layer type, and every option of each, on every device in both precisions.
+
+Gradients are held against differences of the tops, and devices against portable code.
 
 The cases are those of ``demitasse.testing.layer_cases``. The last tests hold them to the table
 of facts, so that a new type or field without a case is noticed.
@@ -8,11 +10,11 @@ from collections import defaultdict
 
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
+from gradients import expect_gradients, expect_portable_values
 
 from demitasse.layers.facts import FACTS
 from demitasse.proto import LayerParameter, parse_text
-from demitasse.testing import check_gradients, make_layer
-from demitasse.testing.layer_cases import CASES
+from demitasse.testing.layer_cases import CASES, OTHER_CASES
 
 ELSEWHERE = {
     "Flatten": "test_shapes.py: shares its gradient with the bottom",
@@ -33,24 +35,38 @@ NO_GRADIENT_IN = {
     "Im2col.bias_filler": "of no meaning here",
     "MVN.eps": "not in the derivative, as in Caffe",
     "BatchNorm.use_global_stats=True": "test_batch_norm.py, with averages that are not 0",
+    "MultiBoxLoss.ignore_label": "of no meaning here",
     "InfogainLoss.source": "test_losses.py, from a file",
     "InfogainLoss.normalize": "refused",
 }
 """Fields, values and types' fields that have no case here, and why."""
 NO_GRADIENT_IN |= {
     f"{name}.{field}": "refused, but in SoftmaxWithLoss"
-    for name in ("FocalLoss", "InfogainLoss", "SigmoidCrossEntropyLoss")
+    for name in ("FocalLoss", "InfogainLoss", "MultiBoxLoss", "SigmoidCrossEntropyLoss")
     for field in ("label_smoothing", "weight_by_label_freqs", "class_weighting")
 }
 
 
-@pytest.mark.parametrize("case", [case for cases in CASES.values() for case in cases], ids=str)
-def test_the_gradient_is_that_of_differences(case, backend):
-    one = make_layer(case.text, case.bottoms, phase=case.phase, device=backend)
-    for _ in range(case.passes):
-        one.forward()
+def every(table):
+    return pytest.mark.parametrize("case", [c for cases in table.values() for c in cases], ids=str)
 
-    check_gradients(one, **{"step": 1e-4, "threshold": 1e-5, **case.check})
+
+@every(CASES)
+def test_the_gradient_is_that_of_differences(case, backend):
+    options = {"step": 1e-4, "threshold": 1e-5, **case.check}
+
+    expect_gradients(
+        case.text, *case.bottoms, device=backend, phase=case.phase, passes=case.passes, **options
+    )
+
+
+@pytest.mark.parametrize(
+    "case", [case for cases in OTHER_CASES.values() for case in cases], ids=str
+)
+def test_a_layer_without_a_gradient_computes_the_same_everywhere(case, backend):
+    expect_portable_values(
+        case.text, *case.bottoms, device=backend, phase=case.phase, passes=case.passes
+    )
 
 
 ALIASES = {alias for facts in FACTS.values() for alias in facts.aliases}

@@ -334,6 +334,10 @@ def values_of(net, blob):
         return np.tile([0.0, 0, 0, 20, 24], (shape[0], 1))
     if blob == "priors":
         return np.resize([0.1, 0.2, 0.5, 0.7], shape)
+    if blob == "objects":
+        return np.resize([0, 1, 0, 0.1, 0.2, 0.5, 0.8, 0], shape)
+    if blob == "detections":
+        return np.resize([0, 1, 0.9, 0.1, 0.2, 0.5, 0.8], shape)
     return random.integers(0, 2, shape) if any(kinds) else random.normal(size=shape)
 
 

@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 import pytest
+from gradients import expect_gradients
 
 from demitasse.errors import ConfigError, NetError, ShapeError
-from demitasse.testing import check_gradients, make_layer
+from demitasse.testing import make_layer
 
 RNG = np.random.default_rng(0)
 N, C = 6, 4
@@ -46,7 +47,7 @@ class TestSmoothL1:
     def test_gradients(self, sigma, weights, backend):
         given = [self.INSIDE, self.OUTSIDE][:weights]
 
-        check_gradients(self.text(sigma), X, Y, *given, step=1e-5, threshold=1e-4, device=backend)
+        expect_gradients(self.text(sigma), X, Y, *given, step=1e-5, threshold=1e-4, device=backend)
 
     def test_gradients_of_weights_are_asked_for_in_vain(self):
         wanted = [True, True, True, True]
@@ -132,14 +133,14 @@ class TestFocal:
         x = RNG.normal(0, 1, (2, C, 3))
         labels = self.LABELS.reshape(2, 3)
 
-        check_gradients(
+        expect_gradients(
             self.text(f"gamma: {gamma}", loss), x, labels, threshold=1e-5, device=backend
         )
 
     @pytest.mark.parametrize("gamma", [0, 0.5, 2])
     @pytest.mark.parametrize("loss", ["", "ignore_label: 0", "normalization: VALID"])
     def test_gradients_with_targets(self, gamma, loss, backend):
-        check_gradients(
+        expect_gradients(
             self.text(f"gamma: {gamma}", loss), X, self.TARGETS, threshold=1e-5, device=backend
         )
 
@@ -189,7 +190,7 @@ class TestCenter:
         assert one.forward()[0] == pytest.approx(expected)
 
     def test_gradient_of_the_features(self, backend):
-        check_gradients(
+        expect_gradients(
             self.text(), X, self.LABELS, check_params=False, threshold=1e-7, device=backend
         )
 
@@ -257,7 +258,7 @@ class TestTriplet:
 
     @pytest.mark.parametrize("margin", [0, 1, 10])
     def test_gradients(self, margin, backend):
-        check_gradients(self.text(margin), X, Y, self.Z, step=1e-5, threshold=1e-6, device=backend)
+        expect_gradients(self.text(margin), X, Y, self.Z, step=1e-5, threshold=1e-6, device=backend)
 
     def test_satisfied_triplets_have_no_gradient(self, backend):
         one = make_layer(self.text(), [X, X, X + 10], device=backend)
@@ -406,7 +407,7 @@ class TestWeightedSoftmax:
     def test_gradients(self, fields, weighted, backend):
         bottoms = [self.SCORES, self.LABELS, self.WEIGHTS][: 3 if weighted else 2]
 
-        check_gradients(self.text(fields), *bottoms, threshold=1e-6, device=backend)
+        expect_gradients(self.text(fields), *bottoms, threshold=1e-6, device=backend)
 
     def test_a_second_top_still_has_the_probabilities(self, backend):
         one = make_layer(

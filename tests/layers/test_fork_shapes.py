@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from gradients import expect_gradients
 
 from demitasse.errors import ConfigError, NetError, ShapeError
-from demitasse.testing import check_gradients, make_layer
+from demitasse.testing import make_layer
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(0, 1, (2, 4, 3, 5))
@@ -32,7 +33,7 @@ class TestShuffleChannel:
 
     @pytest.mark.parametrize("more", ["", IN_PLACE])
     def test_gradients(self, more, backend):
-        check_gradients(
+        expect_gradients(
             self.text(3, more), RNG.normal(0, 1, (2, 6, 2)), threshold=1e-8, device=backend
         )
 
@@ -87,7 +88,7 @@ class TestReorg:
     def test_gradients(self, reverse, backend):
         x = RNG.normal(0, 1, (2, 4, 2, 4))
 
-        check_gradients(
+        expect_gradients(
             self.text(f"stride: 2 reverse: {reverse}"), x, threshold=1e-8, device=backend
         )
 
@@ -110,6 +111,19 @@ class TestReorg:
 
 
 class TestInterp:
+    def test_the_size_may_be_that_of_another_blob(self, backend):
+        x, like = RNG.normal(size=(2, 3, 4, 5)), np.zeros((1, 1, 7, 3))
+        one = make_layer(self.text("use_blob_size: true"), [x, like], device=backend)
+
+        [y] = one.forward()
+
+        np.testing.assert_allclose(y, self.loop(x, 7, 3), rtol=1e-6)
+
+    def test_another_blob_is_there_for_its_size_only(self):
+        for fields, count in (("use_blob_size: true", 1), ("zoom_factor: 2", 2)):
+            with pytest.raises(NetError, match="use_blob_size, and only then"):
+                make_layer(self.text(fields), [np.zeros((1, 1, 4, 5))] * count)
+
     @staticmethod
     def text(fields, more=""):
         return f'type: "Interp" interp_param {{ {fields} }} {more}'
@@ -165,7 +179,7 @@ class TestInterp:
         ["height: 6 width: 7", "height: 2 width: 2", "pad_beg: -1 pad_end: 0 zoom_factor: 2"],
     )
     def test_gradients(self, fields, backend):
-        check_gradients(self.text(fields), X[:1, :2], threshold=1e-8, device=backend)
+        expect_gradients(self.text(fields), X[:1, :2], threshold=1e-8, device=backend)
 
     @pytest.mark.parametrize("size", [(30, 50), (473, 60)])
     def test_corners_stay(self, size, backend):
@@ -268,10 +282,10 @@ class TestUpsample:
 
     @pytest.mark.parametrize("fields", ["scale: 2", "scale: 3"])
     def test_gradients(self, fields, backend):
-        check_gradients(self.text(fields), X[:1, :2], threshold=1e-8, device=backend)
+        expect_gradients(self.text(fields), X[:1, :2], threshold=1e-8, device=backend)
 
     def test_gradients_with_a_mask(self, backend):
-        check_gradients(self.text(), X[:1], self.MASK[:1], threshold=1e-8, device=backend)
+        expect_gradients(self.text(), X[:1], self.MASK[:1], threshold=1e-8, device=backend)
 
     @pytest.mark.parametrize(
         ("fields", "masked", "message"),

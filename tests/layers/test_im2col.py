@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from gradients import expect_gradients
 
 from demitasse.errors import ConfigError, ShapeError
-from demitasse.testing import check_gradients, make_layer
+from demitasse.testing import make_layer
 
 RNG = np.random.default_rng(0)
 
@@ -39,7 +40,7 @@ def test_im2col_gradients(fields, shape, top, backend):
     x = RNG.standard_normal(shape)
 
     assert im2col(fields, x).top[0].shape == top
-    check_gradients(f'type: "Im2col" convolution_param {{ {fields} }}', x, device=backend)
+    expect_gradients(f'type: "Im2col" convolution_param {{ {fields} }}', x, device=backend)
 
 
 def test_im2col_refuses_a_bottom_without_spatial_axes():
@@ -93,9 +94,9 @@ def test_spp_follows_the_size_of_its_bottom(backend):
 @pytest.mark.parametrize("method", ["MAX", "AVE"])
 @pytest.mark.parametrize("height", [1, 3])
 def test_spp_gradients(method, height, backend):
-    x = RNG.permutation(2 * 2 * 8 * 7).reshape(2, 2, 8, 7) * 0.1
+    x = RNG.permutation(2 * 8 * 7).reshape(1, 2, 8, 7) * 0.1
 
-    check_gradients(
+    expect_gradients(
         f'type: "SPP" spp_param {{ pyramid_height: {height} pool: {method} }}', x, device=backend
     )
 

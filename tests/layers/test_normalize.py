@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from gradients import expect_gradients
 
 from demitasse.errors import ShapeError
-from demitasse.testing import check_gradients, make_layer
+from demitasse.testing import make_layer
 
 X = np.random.default_rng(0).normal(0, 1, (2, 3, 2, 4))
 IN_PLACE = 'bottom: "x" top: "x"'
@@ -63,11 +64,11 @@ def test_gradients(across, shared, more, backend):
     filler = 'scale_filler { type: "uniform" min: 0.5 max: 2 }'
     fields = f"across_spatial: {across} channel_shared: {shared} {filler}"
 
-    check_gradients(text(fields, more), X, step=1e-4, threshold=1e-6, device=backend)
+    expect_gradients(text(fields, more), X, step=1e-4, threshold=1e-6, device=backend)
 
 
 def test_two_axes_are_enough(backend):
-    check_gradients(text("channel_shared: false"), X[:, :, 0, 0], device=backend)
+    expect_gradients(text("channel_shared: false"), X[:, :, 0, 0], device=backend)
 
 
 def test_an_item_of_zeros_stays_one(backend):

@@ -9,7 +9,8 @@ import pytest
 
 from demitasse.config import settings
 from demitasse.data.databases.datum import array_to_datum
-from demitasse.data.databases.lmdb import LmdbCursor, write_lmdb
+from demitasse.data.databases.lmdb import LmdbCursor
+from demitasse.data.databases.writing import write_records
 from demitasse.errors import ConfigError, DataError
 from demitasse.testing import make_layer
 
@@ -28,7 +29,7 @@ def pixels(k):
 @pytest.fixture
 def folder(tmp_path):
     """Ten images full of k, label k, as a database and as lists; four of them are broken."""
-    write_lmdb(
+    write_records(
         tmp_path / "some_lmdb", ((b"%d" % k, array_to_datum(pixels(k), k)) for k in range(COUNT))
     )
     with lmdb.open(str(tmp_path / "some_lmdb")) as env, env.begin(write=True) as transaction:

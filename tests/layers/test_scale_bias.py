@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from gradients import expect_gradients
 
 from demitasse.errors import ConfigError, ShapeError
-from demitasse.testing import check_gradients, make_layer
+from demitasse.testing import make_layer
 
 X = np.random.default_rng(0).normal(0, 1, (2, 3, 4, 5))
 PLACES = [  # fields, shape of the second operand, the same ready for broadcasting
@@ -93,9 +94,10 @@ def test_gradients(kind, fields, shape, broadcast, backend):
     rng = np.random.default_rng(2)
     x = rng.normal(0, 1, (2, 3, 4, 5))
 
-    learned = make_layer(text(kind, fields + " filler { type: 'gaussian' }"), [x], device=backend)
-    check_gradients(learned, check_bottom=0)
-    check_gradients(
+    learned = text(kind, fields + " filler { type: 'gaussian' }")
+
+    expect_gradients(learned, x, check_bottom=0, device=backend)
+    expect_gradients(
         text(kind, fields), x, rng.normal(0, 1, shape), check_params=False, device=backend
     )
 
@@ -104,7 +106,7 @@ def test_gradients(kind, fields, shape, broadcast, backend):
 def test_gradients_of_a_scale_with_a_bias(bottoms, backend):
     given = [X, np.array([1.0, -2.0, 3.0])][:bottoms]
 
-    check_gradients(
+    expect_gradients(
         text("Scale", "bias_term: true filler { type: 'gaussian' }"), *given, device=backend
     )
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from gradients import expect_gradients
 
 from demitasse.errors import ConfigError, NetError, ShapeError
 from demitasse.testing import check_gradients, make_layer
@@ -58,7 +59,7 @@ def test_concat_joins_along_an_axis(fields, axis, backend):
     [y] = concat(fields, *bottoms, device=backend).forward()
 
     np.testing.assert_array_equal(y, np.concatenate(bottoms, axis=axis))
-    check_gradients(f'type: "Concat" concat_param {{ {fields} }}', *bottoms, device=backend)
+    expect_gradients(f'type: "Concat" concat_param {{ {fields} }}', *bottoms, device=backend)
 
 
 def test_concat_of_one_bottom_shares_it(backend):
@@ -280,7 +281,7 @@ def test_crop_keeps_the_size_of_the_second_bottom(fields, index, backend):
     [y] = crop(fields, x, like, device=backend).forward()
 
     np.testing.assert_array_equal(y, x[index])
-    check_gradients(f'type: "Crop" crop_param {{ {fields} }}', x, like, device=backend)
+    expect_gradients(f'type: "Crop" crop_param {{ {fields} }}', x, like, device=backend)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +308,7 @@ def test_tile_repeats_along_an_axis(fields, axis, backend):
     [y] = tile(f"{fields} tiles: 3", x, device=backend).forward()
 
     np.testing.assert_array_equal(y, np.tile(x, copies))
-    check_gradients(f'type: "Tile" tile_param {{ {fields} tiles: 3 }}', x, device=backend)
+    expect_gradients(f'type: "Tile" tile_param {{ {fields} tiles: 3 }}', x, device=backend)
 
 
 @pytest.mark.parametrize(

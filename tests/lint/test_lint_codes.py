@@ -8,7 +8,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from demitasse.data.databases.lmdb import write_database
+from demitasse.data.databases.writing import write_database
 from demitasse.lint import lint
 from demitasse.lint.codes import CODES, Code
 from demitasse.lint.examples import DATA, EXAMPLES, FC, LOSS

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from demitasse import Net
-from demitasse.data.databases.lmdb import write_database
+from demitasse.data.databases.writing import write_database
 from demitasse.layers import Layer, register, unregister
 from demitasse.layers.facts import ALWAYS, LayerFacts, ParamFacts
 from demitasse.lint import Finding, lint

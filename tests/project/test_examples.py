@@ -51,6 +51,7 @@ CHECKS = {
     "finetune": check_finetune,
     "net_surgery": check_surgery,
     "features": check_features,
+    "ssd": least(**{"mean average precision": 0.9}),
     "fcn": least(**{"pixel accuracy": 0.95, "intersection over union": 0.8}),
 }
 

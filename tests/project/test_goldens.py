@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from goldens import error, expect_close, golden_layers, golden_rules, golden_solvers
+from goldens import GOLDENS, error, expect_close, golden_layers, golden_rules, golden_solvers
 
 
 def test_error_is_relative_to_the_largest_recorded_value():
@@ -56,6 +56,17 @@ def test_a_case_expects_results_and_not_what_it_was_given():
     assert heads == {"out", "out0", "out1", "out2", "param_after", "din", "dparam"}
 
 
-def test_rules_and_solvers_are_found():
-    assert len(golden_rules()) == 55
-    assert len(golden_solvers()) == 32
+def test_every_recorded_file_is_part_of_a_case():
+    files = {
+        folder: {path.name.partition(".")[0] for path in (GOLDENS / folder).glob(pattern)}
+        for folder, pattern in (
+            ("layers", "*.npz"), ("rules", "*.prototxt"), ("solvers", "*.solver.prototxt"),
+        )
+    }  # fmt: skip
+
+    assert all(files.values())
+    assert files["layers"] == {case.name for case in golden_layers()}
+    assert files["rules"] == {case.name for case in golden_rules()}
+    assert files["solvers"] == {case.name for case in golden_solvers()}
+    assert all(case.restored != other.restored for case, other in zip(
+        golden_solvers()[::2], golden_solvers()[1::2], strict=True))  # fmt: skip

@@ -11,16 +11,17 @@ from demitasse.proto import (
     caffe_pb2,
     fork_of_type,
     parse_text,
+    text_of,
 )
 from demitasse.proto.text import dialects, parse
 from demitasse.proto.text.schema import schema
 
 
 def test_a_field_that_matters_is_refused_and_its_fork_named():
-    text = 'layer {\n type: "MultiBoxLoss"\n multibox_loss_param { num_classes: 2 }\n}'
+    text = 'layer {\n type: "Yolov3"\n yolov3_param { num_class: 2 }\n}'
 
     with pytest.raises(
-        PrototxtError, match="3:2: multibox_loss_param is not known to Caffe, but to SSD"
+        PrototxtError, match="3:2: yolov3_param is not known to Caffe, but to MobileNet-YOLO"
     ):
         parse_text(text, NetParameter)
 
@@ -32,16 +33,34 @@ def test_a_field_of_a_fork_that_is_implemented_is_read():
     assert not parsed.warnings
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "video_data_param { video_type: VIDEO video_file: 'a.mp4' }",
+        "video_data_param { source: 'list' batch_size: 8 new_length: 10 modality: RGB }",
+        "dense_image_data_param { source: 'list' batch_size: 4 shuffle: true }",
+        "multi_stage_meanfield_param { num_iterations: 5 compatibility_mode: POTTS theta_beta: 3 }",
+        "roi_warping_param { pooled_h: 7 pooled_w: 7 spatial_scale: 0.0625 }",
+        "transpose_param { dim: 2 dim: 0 dim: 1 }",
+    ],
+)
+def test_a_message_that_only_a_layer_of_a_fork_reads_is_kept(text):
+    parsed = parse(text, LayerParameter)
+
+    assert not parsed.warnings
+    assert parse(text_of(parsed.message), LayerParameter).message == parsed.message
+
+
 def test_a_single_fork_is_named_with_its_address():
     with pytest.raises(PrototxtError, match=r"but to NVCaffe \(NVIDIA/caffe\)"):
         parse_text("larc: true", SolverParameter)
 
 
 def test_a_field_that_matters_can_be_left_out_on_request():
-    parsed = parse("video_data_param { } name: 'a'", LayerParameter, lenient=True)
+    parsed = parse("seg_data_param { } name: 'a'", LayerParameter, lenient=True)
 
     assert parsed.message == LayerParameter(name="a")
-    assert "SSD" in parsed.warnings[0].message
+    assert "PSPNet" in parsed.warnings[0].message
 
 
 def test_a_harmless_field_is_left_out_with_a_warning():
@@ -81,7 +100,7 @@ def test_types_of_the_old_format_are_named():
 
 def test_layer_types_of_forks_are_known():
     assert fork_of_type("MultiStageMeanfield").startswith("CRF-RNN")
-    assert fork_of_type("MultiBoxLoss").endswith("Intel Caffe")
+    assert fork_of_type("SpatialDropout").startswith("Intel Caffe")
     assert fork_of_type("Convolution") == ""
     assert fork_of_type("NoSuchLayer") == ""
 

@@ -256,6 +256,18 @@ def test_several_tops_need_several_names():
         n.to_proto()
 
 
+def test_fields_may_be_added_later_as_ssd_does():
+    n = caffe.NetSpec()
+    n.data = L.Input(shape={"dim": [1, 3, 8, 8]})
+    n.prior = L.PriorBox(n.data, n.data, min_size=4.0)
+
+    n.update("prior", {"max_size": 6.0, "flip": True})
+
+    assert n.keys() == ["data", "prior"]
+    assert n.vals() == [n.data, n.prior]
+    assert n.to_proto().layer[1].prior_box_param.max_size == [6]
+
+
 def test_fields_that_are_not_there_are_named():
     n = caffe.NetSpec()
     n.data = L.Input(shape={"dim": 3})

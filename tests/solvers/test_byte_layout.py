@@ -8,7 +8,7 @@ from goldens import GOLDENS
 from google.protobuf.descriptor import FieldDescriptor
 
 from demitasse import Net, Solver
-from demitasse.data.databases.lmdb import write_database
+from demitasse.data.databases.writing import write_database
 from demitasse.data.transform.mean import compute_mean
 from demitasse.proto import (
     BlobProto,

@@ -10,7 +10,7 @@ import pytest
 
 from demitasse import Net, Solver
 from demitasse.data.databases.database import open_db, records
-from demitasse.data.databases.lmdb import write_database
+from demitasse.data.databases.writing import write_database
 from demitasse.errors import ConfigError
 from demitasse.proto import parse_text, upgrade_net
 from demitasse.proto.caffe_pb2 import NetParameter

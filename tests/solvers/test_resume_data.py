@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from demitasse import Solver
-from demitasse.data.databases.lmdb import write_database
+from demitasse.data.databases.writing import write_database
 from demitasse.proto import SolverState, read_binary, write_binary
 
 NET = """

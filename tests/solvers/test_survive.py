@@ -17,7 +17,7 @@ import pytest
 import survivor
 
 from demitasse import Solver
-from demitasse.data.databases.lmdb import write_database
+from demitasse.data.databases.writing import write_database
 from demitasse.proto import read_solver_params
 from demitasse.solvers import read_state
 

@@ -7,8 +7,8 @@ import h5py
 import numpy as np
 
 from demitasse import Solver
-from demitasse.data.databases.lmdb import write_database, write_lmdb
 from demitasse.data.databases.mnist import read_mnist
+from demitasse.data.databases.writing import write_database, write_records
 from demitasse.proto import BlobProto, Datum, LayerParameter, NetParameter, SolverParameter
 from demitasse.proto.read import read_net_params
 from demitasse.proto.write import write_binary
@@ -62,7 +62,7 @@ class Published:
             (f"{i:08d}".encode(), Datum(data=path.read_bytes(), label=label, encoded=True))
             for i, (path, label) in enumerate(self.images(count))
         )
-        write_lmdb(self.folder / "photos", records)
+        write_records(self.folder / "photos", records)
         return self.folder / "photos"
 
     def cifar(self, count: int, pad: int = 0) -> Path:

@@ -1,10 +1,11 @@
 """One layer run by a backend's Step beside its portable code."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from tolerance import RTOL, SUM, Arrays, expect_all_near
 
 from demitasse.backends.step import AnyStep
 from demitasse.blob import Blob
@@ -13,15 +14,6 @@ from demitasse.device import Device
 from demitasse.plan import Entry
 from demitasse.testing import SingleLayer, make_layer
 
-RTOL = {"float32": 2e-5, "float64": 1e-12}
-"""Largest difference, over the largest value of an array: sums may run in another order."""
-
-LEAST = 1e-3
-"""The scale of arrays whose values are all smaller."""
-
-LEAST_OF_SUMS = 1.0
-"""The same for gradients of parameters, which are sums of many terms that may cancel."""
-
 NO_GRADIENT = {"labels", "marks", "state"}
 """Kinds of values that a layer has no gradient for."""
 
@@ -29,8 +21,6 @@ PASSES = 2
 """The second pass meets what the first has left, and adds to the parameters' gradients."""
 
 SEED = 3
-
-Arrays = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -44,7 +34,7 @@ class Case:
         values: What each bottom holds: "normal" numbers, "ties" (few values, many of them equal),
             "positive" ones, or what has no gradient: "marks" of 0 and 1, "labels", a "state". By
             default all are normal.
-        params: What the parameters hold, "normal" or "positive".
+        params: What the parameters hold, "normal", "positive" or "zero".
         phase: "TRAIN" or "TEST".
     """
 
@@ -119,6 +109,8 @@ def values(kind: str, shape: Sequence[int], rng: np.random.Generator) -> np.ndar
             found = rng.integers(0, 4, shape) > 0
         case "labels":
             found = rng.integers(0, 3, shape)
+        case "zero":
+            found = np.zeros(shape)
         case "positive":
             found = rng.uniform(0.5, 1.5, shape)
         case _:
@@ -143,7 +135,7 @@ def run(one: SingleLayer, case: Case) -> Arrays:
                 assert np.isnan(blob.cpu_diff()).all(), f"bottom {i} got an unwanted gradient"
     for i, blob in enumerate(one.params):
         found[f"parameter {i}"] = np.array(blob.cpu_data())
-        found[f"gradient of parameter {i}"] = np.array(blob.cpu_diff())
+        found[f"{SUM} {i}"] = np.array(blob.cpu_diff())
     return found
 
 
@@ -161,25 +153,8 @@ def expect_portable(
         one = made(case, way, device)
         got, want = run(one, case), portable(case, way)
 
-    wrong = list(_differences(got, want, RTOL[way.dtype] if rtol is None else rtol))
-    assert not wrong, f"{case} as {way}:\n  " + "\n  ".join(wrong)
+    expect_all_near(got, want, RTOL[way.dtype] if rtol is None else rtol, f"{case} as {way}")
     return one
-
-
-def _differences(got: Arrays, want: Arrays, rtol: float) -> Iterator[str]:
-    assert list(got) == list(want)
-    for key, expected in want.items():
-        known = np.isfinite(expected)
-        if got[key].dtype != expected.dtype or got[key].shape != expected.shape:
-            yield f"{key}: {got[key].dtype}{got[key].shape}, not {expected.dtype}{expected.shape}"
-        elif not np.array_equal(got[key][~known], expected[~known], equal_nan=True):
-            yield f"{key}: not finite elsewhere"
-        else:
-            least = LEAST_OF_SUMS if key.startswith("gradient of parameter") else LEAST
-            scale = max(least, np.abs(expected[known]).max(initial=0))
-            error = np.abs(got[key][known] - expected[known]).max(initial=0) / scale
-            if not error <= rtol:
-                yield f"{key}: off by {error:.2g} of its scale, allowed {rtol:.2g}"
 
 
 def home(step: AnyStep | None) -> str:

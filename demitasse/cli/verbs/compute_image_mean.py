@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from demitasse.cli.options import FILE, json_option
+from demitasse.cli.options import BACKEND, FILE, json_option
 from demitasse.cli.output import print_json
 from demitasse.cli.verb import Verb
 
@@ -19,8 +19,8 @@ from demitasse.cli.verb import Verb
 @click.argument("out", type=FILE, required=False)
 @click.option(
     "--backend",
-    type=click.Choice(["lmdb", "leveldb"], case_sensitive=False),
-    default="lmdb",
+    type=BACKEND,
+    default="LMDB",
     show_default=True,
     help="What kind of database it is.",
 )
@@ -37,7 +37,7 @@ def command(database: Path, out: Path | None, backend: str, as_json: bool) -> No
     from demitasse.data.transform.mean import compute_mean
     from demitasse.proto import floats, write_binary
 
-    mean = compute_mean(database, backend.upper())
+    mean = compute_mean(database, backend)
     array = floats(mean).reshape(mean.channels, mean.height, mean.width)
     if out is not None and out.suffix == ".npy":
         with atomic_write(out) as file:

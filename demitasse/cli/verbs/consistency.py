@@ -110,7 +110,7 @@ def _random(net: Net, seed: int) -> dict[str, np.ndarray]:
     """Return normal noise for each input, and 0 where noise would be no label, index or mark.
 
     That is where a layer says so that reads the input, or there is one value for each item. What
-    selects items is 1.
+    selects items is 1; -1 stands for no object.
     """
     import numpy as np
 
@@ -120,7 +120,8 @@ def _random(net: Net, seed: int) -> dict[str, np.ndarray]:
     for name in net.inputs:
         shape = net.blobs[name].shape
         if held[name]:
-            arrays[name] = np.full(shape, "selector" in held[name], np.float32)
+            value = 1 if "selector" in held[name] else -1 if "objects" in held[name] else 0
+            arrays[name] = np.full(shape, value, np.float32)
         elif len(shape) > 1 and np.prod(shape[1:]) > 1:
             arrays[name] = random.standard_normal(shape, np.float32)
         else:

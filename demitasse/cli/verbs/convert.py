@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from demitasse.cli.options import FOLDER, json_option
-from demitasse.cli.output import print_json
+from demitasse.cli.converters import tell_written
+from demitasse.cli.options import BACKEND, FOLDER, json_option, overwrite_option
 from demitasse.cli.verb import Verb
 
 
@@ -19,19 +19,18 @@ def command() -> None:
 @command.command(cls=Verb)
 @click.argument("source", type=FOLDER)
 @click.argument("out", type=FOLDER, required=False)
-@click.option("--overwrite", is_flag=True, help="Replace databases that are there.")
+@click.option(
+    "--backend", type=BACKEND, default="LMDB", show_default=True, help="What kind of databases."
+)
+@overwrite_option
 @json_option
-def mnist(source: Path, out: Path | None, overwrite: bool, as_json: bool) -> None:
-    """Make mnist_train_lmdb and mnist_test_lmdb.
+def mnist(source: Path, out: Path | None, backend: str, overwrite: bool, as_json: bool) -> None:
+    """Make mnist_train_lmdb and mnist_test_lmdb, or the same as LevelDBs.
 
     SOURCE is the folder with MNIST's four files, gzipped or not; OUT, by default the same, is where
     the databases go.
     """
     from demitasse.data.databases.mnist import convert
 
-    written = convert(source, out, overwrite=overwrite)
-    if as_json:
-        print_json({str(path): count for path, count in written.items()})
-        return
-    for path, count in written.items():
-        click.echo(f"{path}: {count} records")
+    written = convert(source, out, overwrite=overwrite, backend=backend)
+    tell_written(written, as_json=as_json)

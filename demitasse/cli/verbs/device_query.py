@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from demitasse.cli.gpus import gpu_numbers, gpus_there
 from demitasse.cli.options import json_option
 from demitasse.cli.output import print_json
 from demitasse.cli.verb import Verb
@@ -57,23 +58,15 @@ def command(gpu: str, as_json: bool) -> None:
 
 
 def _numbers(gpu: str) -> list[int]:
-    from demitasse.backends import backend_class
     from demitasse.errors import DeviceError
 
-    there = [int(name.partition(":")[2]) for name in backend_class("cuda").devices()]
-    if not there:
-        raise DeviceError(backend_class("cuda").missing())
-    if gpu == "all":
-        return there
-    parts = [part.strip() for part in gpu.split(",")]
-    if not all(part.isdecimal() for part in parts):
-        message = f"--gpu takes numbers of GPUs with commas between them, or all, not {gpu!r}"
-        raise click.UsageError(message)
-    for part in parts:
-        if int(part) not in there:
-            message = f"there is no GPU {part}; there are {', '.join(map(str, there))}"
+    there = gpus_there()
+    numbers = gpu_numbers(gpu)
+    for number in numbers:
+        if number not in there:
+            message = f"there is no GPU {number}; there are {', '.join(map(str, there))}"
             raise DeviceError(message)
-    return [int(part) for part in parts]
+    return numbers
 
 
 def _lines(device: dict[str, Any]) -> list[str]:

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from demitasse.cli.exits import INTERRUPTED, running
-from demitasse.cli.options import FILE, device_options, mismatch_option, split_names, state_options
+from demitasse.cli.options import (
+    FILE,
+    mismatch_option,
+    split_names,
+    state_options,
+    training_device_options,
+)
 from demitasse.cli.signals import Effect, Signals
 from demitasse.cli.verb import Verb
 
@@ -99,7 +105,7 @@ EFFECTS = click.Choice(["stop", "snapshot", "none"])
     "--min_delta", type=float, default=0.0, help="How much better is better, for --early_stopping."
 )
 @state_options
-@device_options
+@training_device_options
 @click.pass_context
 def command(
     ctx: click.Context,

@@ -11,11 +11,13 @@ from pathlib import Path
 import click
 
 from demitasse.cli.options import FILE
-from demitasse.cli.verb import Verb
-
-lenient_option = click.option(
-    "--lenient", is_flag=True, help="Leave out fields that are not known, with a warning."
+from demitasse.cli.upgrades import (
+    lenient_option,
+    upgrade_net_binary,
+    upgrade_net_text,
+    upgrade_solver_text,
 )
+from demitasse.cli.verb import Verb
 
 
 @click.group()
@@ -34,18 +36,10 @@ def command() -> None:
 @lenient_option
 def net(source: Path, out: Path, binary: bool | None, lenient: bool) -> None:
     """Write the net or the weights in IN to OUT, in the current format."""
-    from demitasse.proto import (
-        read_net_params,
-        read_net_params_binary,
-        write_binary,
-        write_text,
-    )
-
     if _is_binary(source) if binary is None else binary:
-        write_binary(out, read_net_params_binary(source))
+        upgrade_net_binary(source, out)
     else:
-        write_text(out, read_net_params(source, lenient=lenient))
-    click.echo(f"Wrote upgraded net to {out}")
+        upgrade_net_text(source, out, lenient=lenient)
 
 
 @command.command(cls=Verb)
@@ -54,14 +48,7 @@ def net(source: Path, out: Path, binary: bool | None, lenient: bool) -> None:
 @lenient_option
 def solver(source: Path, out: Path, lenient: bool) -> None:
     """Write the solver in IN, a prototxt, to OUT, in the current format."""
-    from demitasse.log import get_logger
-    from demitasse.proto import SolverParameter, read_text, upgrade_solver, write_text
-
-    message = read_text(source, SolverParameter, lenient=lenient)
-    for note in upgrade_solver(message):
-        get_logger(__name__).info("%s: %s", source, note)
-    write_text(out, message)
-    click.echo(f"Wrote upgraded solver to {out}")
+    upgrade_solver_text(source, out, lenient=lenient)
 
 
 def _is_binary(path: Path) -> bool:

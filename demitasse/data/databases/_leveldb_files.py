@@ -1,4 +1,4 @@
-"""The files of a LevelDB: logs, manifest and tables, read without the LevelDB library.
+"""Reading the files of a LevelDB: logs, manifest and tables, without the LevelDB library.
 
 Checksums are not verified, as LevelDB itself does not unless told to.
 
@@ -13,8 +13,17 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
-__all__ = ["DamagedError", "Entry", "Manifest", "log_entries", "read_manifest", "table_entries"]
+__all__ = [
+    "DamagedError",
+    "Entry",
+    "Manifest",
+    "Table",
+    "log_entries",
+    "read_manifest",
+    "table_entries",
+]
 
 LOG_BLOCK = 32 * 1024
 FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
@@ -34,17 +43,29 @@ class DamagedError(ValueError):
     """A file does not hold what its format says."""
 
 
+class Table(NamedTuple):
+    """A table: its size in bytes, and its first and last key with their sequence numbers."""
+
+    size: int
+    first: bytes
+    last: bytes
+
+
 @dataclass
 class Manifest:
     """Which files make up the database.
 
     Attributes:
         log_number: Logs older than this have been turned into tables.
-        tables: First key of each table, by its level and number.
+        next_file: A number that no file has yet.
+        last_sequence: How many changes there have been.
+        tables: The tables, by level and number.
     """
 
     log_number: int = 0
-    tables: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    next_file: int = 0
+    last_sequence: int = 0
+    tables: dict[tuple[int, int], Table] = field(default_factory=dict)
 
 
 class _Bytes:
@@ -134,7 +155,11 @@ def read_manifest(path: Path) -> Manifest:
                         raise DamagedError(message)
                 case 2:
                     manifest.log_number = source.varint()
-                case 3 | 4 | 9:  # next file, last sequence number, previous log
+                case 3:
+                    manifest.next_file = source.varint()
+                case 4:
+                    manifest.last_sequence = source.varint()
+                case 9:  # previous log
                     source.varint()
                 case 5:  # where a compaction goes on
                     source.varint()
@@ -142,10 +167,10 @@ def read_manifest(path: Path) -> Manifest:
                 case 6:
                     manifest.tables.pop((source.varint(), source.varint()), None)
                 case 7:
-                    table = (source.varint(), source.varint())
-                    source.varint()  # size
-                    manifest.tables[table] = source.counted()[:-8]
-                    source.counted()  # last key
+                    place = (source.varint(), source.varint())
+                    manifest.tables[place] = Table(
+                        source.varint(), source.counted(), source.counted()
+                    )
                 case tag:
                     message = f"the manifest {path.name} has an entry of unknown kind {tag}"
                     raise DamagedError(message)

@@ -82,6 +82,9 @@ class Database(Protocol):
     def new_transaction(self) -> Transaction:
         """Return a way to add records."""
 
+    def last_key(self) -> bytes | None:
+        """Return the key of the last record when it was opened, or None where there was none."""
+
     def close(self) -> None:
         """Close it; its cursors and what they gave are dead then."""
 

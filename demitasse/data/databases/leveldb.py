@@ -1,7 +1,7 @@
-"""LevelDB: read without its library, and without its lock.
+"""LevelDB: read and written without its library, and without its lock.
 
 Old databases of Caffe are LevelDBs. They can be read while another program has them open, from
-read-only media too; writing is for LMDB.
+read-only media too. Do not write to one that another program has open.
 
 Source: Caffe, ``src/caffe/util/db_leveldb.cpp``; the format is LevelDB's.
 """
@@ -9,10 +9,9 @@ Source: Caffe, ``src/caffe/util/db_leveldb.cpp``; the format is LevelDB's.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import NoReturn
 
 from demitasse.data.databases._leveldb_files import (
     VALUE,
@@ -22,26 +21,88 @@ from demitasse.data.databases._leveldb_files import (
     read_manifest,
     table_entries,
 )
+from demitasse.data.databases._leveldb_writer import LevelDbFiles
 from demitasse.data.databases.database import Mode, what_is_there
 from demitasse.errors import ConfigError, DataError
 
-__all__ = ["LevelDbCursor", "LevelDbDatabase", "open_database"]
-
-NOT_WRITTEN = "a LevelDB can be read but not written; write an LMDB instead"
+__all__ = ["LevelDbCursor", "LevelDbDatabase", "LevelDbTransaction", "open_database"]
 
 
 class LevelDbDatabase:
-    """An open LevelDB: the files that made it up when it was opened.
+    """An open LevelDB: the files that made it up when it was opened, or since then by us.
 
     Args:
         path: Its folder.
+        mode: ``"read"``, ``"write"`` or ``"new"``.
 
     Raises:
         DataError: It cannot be opened; says what was found there.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, mode: Mode = "read") -> None:
         self.path = path
+        self._writer: LevelDbFiles | None = None
+        if mode == "new":
+            self._writer = self._begin()
+        self._look()
+        if mode == "write":
+            if self._logged:
+                message = "has records in a log; open it once with LevelDB before adding to it"
+                raise DataError(message, str(path))
+            self._writer = LevelDbFiles(path, self._manifest)
+
+    def new_cursor(self) -> LevelDbCursor:
+        """Return a cursor at the first record."""
+        if self._writer is not None:
+            self._look()  # there may be more than when it was opened
+        return LevelDbCursor(self)
+
+    def new_transaction(self) -> LevelDbTransaction:
+        """Return a way to add records.
+
+        Raises:
+            ConfigError: The database was opened for reading.
+        """
+        if self._writer is None:
+            message = f"{self.path} was opened for reading; open it with mode 'write' to add to it"
+            raise ConfigError(message)
+        return LevelDbTransaction(self)
+
+    def add(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
+        """Write records, later ones in place of earlier ones of the same key.
+
+        Raises:
+            OSError: They cannot be written.
+        """
+        if self._writer is None or not entries:
+            return
+        try:
+            self._writer.add(entries)
+        except OSError as error:
+            error.filename = error.filename or str(self.path)  # a failed write names no file
+            raise
+
+    def last_key(self) -> bytes | None:
+        """Return the key of the last record when it was opened, or None where there was none."""
+        keys = [key for key, _, _ in self._logged]
+        keys += [table.last[:-8] for table in self._manifest.tables.values()]
+        return max(keys, default=None)
+
+    def close(self) -> None:
+        """Close it; a cursor opens the files it reads itself."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _begin(self) -> LevelDbFiles:
+        if self.path.exists():
+            message = "exists already; remove it first or write somewhere else"
+            raise DataError(message, str(self.path))
+        self.path.mkdir(parents=True)
+        return LevelDbFiles(self.path)
+
+    def _look(self) -> None:
+        """Find out which files make up the database."""
+        path = self.path
         if not (path / "CURRENT").is_file():
             raise DataError(what_is_there(path, "LEVELDB"), str(path))
         try:
@@ -52,17 +113,6 @@ class LevelDbDatabase:
             self._runs = self._sorted_runs()
         except (OSError, ValueError) as error:
             raise self.damaged(error) from error
-
-    def new_cursor(self) -> LevelDbCursor:
-        """Return a cursor at the first record."""
-        return LevelDbCursor(self)
-
-    def new_transaction(self) -> NoReturn:
-        """Refuse: a LevelDB is only read."""
-        raise ConfigError(NOT_WRITTEN)
-
-    def close(self) -> None:
-        """Do nothing: a cursor opens the files it reads."""
 
     def damaged(self, error: Exception) -> DataError:
         """Return the error to raise for what went wrong while reading."""
@@ -92,7 +142,7 @@ class LevelDbDatabase:
         """Return groups of tables; going through the tables of a group gives entries in order."""
         levels: dict[int, list[tuple[bytes, Path]]] = {}
         runs = []
-        for (level, number), first_key in self._manifest.tables.items():
+        for (level, number), table in self._manifest.tables.items():
             names = [f"{number:06d}.{end}" for end in ("ldb", "sst")]
             found = next((self._files[name] for name in names if name in self._files), None)
             if found is None:
@@ -101,7 +151,7 @@ class LevelDbDatabase:
             if level == 0:  # these may overlap
                 runs.append([found])
             else:
-                levels.setdefault(level, []).append((first_key, found))
+                levels.setdefault(level, []).append((table.first[:-8], found))
         return runs + [[file for _, file in sorted(level)] for level in levels.values()]
 
 
@@ -148,12 +198,27 @@ class LevelDbCursor:
         return self._current
 
 
-def open_database(path: Path, mode: Mode) -> LevelDbDatabase:
-    """Open the LevelDB at ``path`` for reading.
+class LevelDbTransaction:
+    """Records that are written together; each commit becomes a file."""
 
-    Raises:
-        ConfigError: It is to be written.
-    """
-    if mode != "read":
-        raise ConfigError(NOT_WRITTEN)
-    return LevelDbDatabase(path)
+    def __init__(self, database: LevelDbDatabase) -> None:
+        self._database = database
+        self._pending: list[tuple[bytes, bytes]] = []
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Add a record, or replace the one of that key."""
+        self._pending.append((key, value))
+
+    def commit(self) -> None:
+        """Write what was put since the last commit.
+
+        Raises:
+            OSError: It cannot be written, e.g. because the disk is full.
+        """
+        self._database.add(self._pending)
+        self._pending.clear()
+
+
+def open_database(path: Path, mode: Mode) -> LevelDbDatabase:
+    """Open the LevelDB at ``path``."""
+    return LevelDbDatabase(path, mode)

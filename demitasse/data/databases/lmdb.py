@@ -8,35 +8,25 @@ Source: Caffe, ``src/caffe/util/db_lmdb.cpp``.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import weakref
-from collections.abc import Iterable
-from contextlib import closing
 from pathlib import Path
-
-import numpy as np
 
 from demitasse.data.databases._lmdb_environment import acquire, let_go
 from demitasse.data.databases.database import Mode, printable
-from demitasse.data.databases.datum import array_to_datum
 from demitasse.errors import ConfigError, DataError
-from demitasse.proto import Datum
 
 __all__ = [
     "LmdbCursor",
     "LmdbDatabase",
     "LmdbTransaction",
     "open_database",
-    "write_database",
-    "write_lmdb",
 ]
 
 FIRST_MAP_SIZE = 1 << 24
 """Room a database that is written starts with, in bytes; it is doubled as often as needed."""
-
-COMMIT_EVERY = 1000
-"""Records that are written together."""
 
 
 class LmdbDatabase:
@@ -78,6 +68,11 @@ class LmdbDatabase:
             message = f"{self.path} was opened for reading; open it with mode 'write' to add to it"
             raise ConfigError(message)
         return LmdbTransaction(self)
+
+    def last_key(self) -> bytes | None:
+        """Return the key of the last record, or None where there is none."""
+        with self.shared.env.begin() as transaction, transaction.cursor() as cursor:
+            return bytes(cursor.key()) if cursor.last() else None
 
     def close(self) -> None:
         """Close it; the file stays open as long as others in this process read it."""
@@ -157,7 +152,8 @@ class LmdbTransaction:
         """Write what was put since the last commit.
 
         Raises:
-            DataError: It cannot be written, e.g. because the disk is full.
+            DataError: It cannot be written.
+            OSError: The disk is full.
         """
         import lmdb
 
@@ -171,88 +167,16 @@ class LmdbTransaction:
             except lmdb.MapFullError:
                 env.set_mapsize(2 * self._database.map_size)
             except lmdb.Error as error:
+                if self._disk_is_full():  # LMDB may call that an input/output error
+                    number = errno.ENOSPC
+                    raise OSError(number, os.strerror(number), str(self._database.path)) from error
                 raise DataError(str(error), str(self._database.path)) from error
+
+    def _disk_is_full(self) -> bool:
+        size = sum(len(key) + len(value) for key, value in self._pending)
+        return shutil.disk_usage(self._database.path).free < 2 * size
 
 
 def open_database(path: Path, mode: Mode) -> LmdbDatabase:
     """Open the LMDB at ``path``."""
     return LmdbDatabase(path, mode)
-
-
-def write_database(
-    path: str | Path, records: Iterable[tuple[np.ndarray, int]], *, overwrite: bool = False
-) -> int:
-    """Write arrays and their labels as an LMDB, with the keys 00000000, 00000001, ...
-
-    Args:
-        path: The folder to make.
-        records: Arrays (C, H, W), uint8 or float32, and labels.
-        overwrite: Whether to replace what is there.
-
-    Returns:
-        How many records were written.
-
-    Raises:
-        DataError: There is something at ``path``, or it cannot be written.
-    """
-    numbered = (
-        (b"%08d" % number, array_to_datum(array, label))
-        for number, (array, label) in enumerate(records)
-    )
-    return write_lmdb(path, numbered, overwrite=overwrite)
-
-
-def write_lmdb(
-    path: str | Path, records: Iterable[tuple[bytes, Datum]], *, overwrite: bool = False
-) -> int:
-    """Write records as an LMDB; it appears at ``path`` only when it is complete.
-
-    Args:
-        path: The folder to make.
-        records: Keys and records.
-        overwrite: Whether to replace what is there.
-
-    Returns:
-        How many records were written.
-
-    Raises:
-        DataError: There is something at ``path``, or it cannot be written.
-    """
-    path = Path(path)
-    _need_room(path, overwrite=overwrite)
-    partial, old = (path.with_name(f".{path.name}.{os.getpid()}.{end}") for end in ("new", "old"))
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        count = _write(partial, records)
-        if path.exists():
-            path.rename(old)
-        partial.rename(path)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    shutil.rmtree(old, ignore_errors=True)
-    return count
-
-
-def _need_room(path: Path, *, overwrite: bool) -> None:
-    """Refuse to write where something is that may not be, or should not be, replaced."""
-    if not path.exists():
-        return
-    if not overwrite:
-        message = "exists already; remove it first, allow it to be overwritten or write elsewhere"
-        raise DataError(message, str(path))
-    if not path.is_dir() or {file.name for file in path.iterdir()} - {"data.mdb", "lock.mdb"}:
-        message = "is not a folder with nothing but an LMDB in it, so it is not overwritten"
-        raise DataError(message, str(path))
-
-
-def _write(path: Path, records: Iterable[tuple[bytes, Datum]]) -> int:
-    count = 0
-    with closing(LmdbDatabase(path, "new")) as database:
-        transaction = database.new_transaction()
-        for key, datum in records:
-            transaction.put(key, datum.SerializeToString())
-            count += 1
-            if count % COMMIT_EVERY == 0:
-                transaction.commit()
-        transaction.commit()
-    return count

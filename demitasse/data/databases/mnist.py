@@ -1,6 +1,7 @@
-"""MNIST's own files, and the LMDBs that Caffe's example makes of them.
+"""MNIST's own files, and the databases that Caffe's examples make of them.
 
-Source: Caffe, ``examples/mnist/convert_mnist_data.cpp``; the format is described at
+Source: Caffe, ``examples/mnist/convert_mnist_data.cpp`` and
+``examples/siamese/convert_mnist_siamese_data.cpp``; the format is described at
 http://yann.lecun.com/exdb/mnist/.
 """
 
@@ -15,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from demitasse.data.databases.lmdb import write_database
+from demitasse.data.databases.writing import write_database
 from demitasse.errors import DataError
 
-__all__ = ["SPLITS", "convert", "read_idx", "read_mnist"]
+__all__ = ["SPLITS", "convert", "convert_files", "convert_pairs", "read_idx", "read_mnist"]
 
 SPLITS = {"train": "train", "test": "t10k"}
 """Database -> what the names of its two files begin with."""
@@ -79,22 +80,86 @@ def read_mnist(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
     Raises:
         DataError: A file is missing or damaged, or the two do not belong together.
     """
-    images, labels = (read_idx(_find(folder, SPLITS[split], names)) for names in KINDS)
+    return _read_pair(*(_find(folder, SPLITS[split], names) for names in KINDS))
+
+
+def convert_files(
+    images: Path, labels: Path, out: Path, *, overwrite: bool = False, backend: str = "LMDB"
+) -> int:
+    """Make a database of a file of images and one of labels.
+
+    Args:
+        images: The images, gzipped or not.
+        labels: The labels.
+        out: The folder to make.
+        overwrite: Whether to replace a database that is there.
+        backend: ``"LMDB"`` or ``"LEVELDB"``.
+
+    Returns:
+        How many records it holds.
+
+    Raises:
+        DataError: A file is missing or damaged, or a database is there already.
+    """
+    records = _records(*_read_pair(images, labels))
+    return write_database(out, records, overwrite=overwrite, backend=backend)
+
+
+def convert_pairs(
+    images: Path,
+    labels: Path,
+    out: Path,
+    seed: int = 0,
+    *,
+    overwrite: bool = False,
+    backend: str = "LEVELDB",
+) -> int:
+    """Make a database of pairs of images, as many as there are images, drawn at random.
+
+    The two images of a pair are its channels; its label is 1 where theirs are the same, else 0.
+
+    Args:
+        images: The images, gzipped or not.
+        labels: The labels.
+        out: The folder to make.
+        seed: What the pairs depend on.
+        overwrite: Whether to replace a database that is there.
+        backend: ``"LMDB"`` or ``"LEVELDB"``.
+
+    Returns:
+        How many records it holds.
+
+    Raises:
+        DataError: A file is missing or damaged, or a database is there already.
+    """
+    pixels, classes = _read_pair(images, labels)
+    drawn = np.random.default_rng(seed).integers(len(pixels), size=(len(pixels), 2))
+    records = ((pixels[pair], int(classes[pair[0]] == classes[pair[1]])) for pair in drawn)
+    return write_database(out, records, overwrite=overwrite, backend=backend)
+
+
+def _read_pair(image_file: Path, label_file: Path) -> tuple[np.ndarray, np.ndarray]:
+    images, labels = read_idx(image_file), read_idx(label_file)
     if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):
         message = f"{images.shape} images and {labels.shape} labels do not belong together"
-        raise DataError(message, str(folder))
+        raise DataError(message, str(image_file.parent))
     return images, labels
 
 
 def convert(
-    folder: str | Path, out: str | Path | None = None, *, overwrite: bool = False
+    folder: str | Path,
+    out: str | Path | None = None,
+    *,
+    overwrite: bool = False,
+    backend: str = "LMDB",
 ) -> dict[Path, int]:
-    """Make ``mnist_train_lmdb`` and ``mnist_test_lmdb`` of MNIST's files.
+    """Make ``mnist_train_lmdb`` and ``mnist_test_lmdb``, or the same as LevelDBs.
 
     Args:
         folder: Where the four files are, gzipped or not.
         out: Folder to write to; the same one by default.
         overwrite: Whether to replace databases that are there.
+        backend: ``"LMDB"`` or ``"LEVELDB"``.
 
     Returns:
         For each database that was written, how many records it holds.
@@ -105,9 +170,10 @@ def convert(
     folder = Path(folder)
     out = folder if out is None else Path(out)
     splits = {split: read_mnist(folder, split) for split in SPLITS}
+    kind = backend.lower()
     return {
-        path: write_database(path, _records(*splits[split]), overwrite=overwrite)
-        for split, path in ((split, out / f"mnist_{split}_lmdb") for split in SPLITS)
+        path: write_database(path, _records(*splits[split]), overwrite=overwrite, backend=backend)
+        for split, path in ((split, out / f"mnist_{split}_{kind}") for split in SPLITS)
     }
 
 

@@ -36,9 +36,11 @@ def resize_image(
         return image
     above, below, share = _shares(H, height, step, clamp=False)
     needed, place = np.unique(np.concatenate([above, below]), return_inverse=True)
-    rows = _squeeze(image[:, needed], W, width, step)
-    total = (rows[:, place[:height]] * (ONE - share)[:, None]) >> 16
-    total += (rows[:, place[height:]] * share[:, None]) >> 16
+    # The layout of decoded images, and of what numpy's indexing makes of them, is slow here.
+    planes = np.ascontiguousarray(image if len(needed) == H else image[:, needed])
+    rows = _squeeze(planes, W, width, step)
+    total = (rows.take(place[:height], axis=1) * (ONE - share)[:, None]) >> 16
+    total += (rows.take(place[height:], axis=1) * share[:, None]) >> 16
     total += 2
     total >>= 2
     return np.asarray(np.clip(total, 0, 255), np.uint8)
@@ -61,8 +63,8 @@ def resize_values(
 def _squeeze(rows: np.ndarray, size: int, wanted: int, step: float | None) -> np.ndarray:
     """Resize sideways. Shapes: (C, rows, size) -> (C, rows, wanted), in units of 1 / 128."""
     left, right, share = _shares(size, wanted, step)
-    total: np.ndarray = rows[:, :, left] * (ONE - share)
-    total += rows[:, :, right] * share
+    total: np.ndarray = rows.take(left, axis=2) * (ONE - share)
+    total += rows.take(right, axis=2) * share
     total >>= 4
     return total
 

@@ -1,4 +1,4 @@
-"""Batches of transformed records of a database.
+"""Batches of the records of a database.
 
 Source: Caffe, ``src/caffe/layers/data_layer.cpp`` (``load_batch``).
 """
@@ -8,29 +8,57 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
-
-import numpy as np
+from typing import NamedTuple, Protocol
 
 from demitasse.data.broken import RecordError, nothing_left
 from demitasse.data.databases.database import Raw, open_db
-from demitasse.data.databases.datum import Label
 from demitasse.data.sources.reader import RecordReader
 from demitasse.data.sources.source import Batch, Reading, Shape
-from demitasse.data.sources.stacker import Stacker
-from demitasse.data.transform.transformer import DataTransformer, Images
 from demitasse.errors import DataError, DemitasseError
 
-__all__ = ["DatabaseBatches"]
+__all__ = ["DatabaseBatches", "Maker"]
+
+
+class Maker(Protocol):
+    """Turns records of a database into batches, in the thread that fills them."""
+
+    def look(self, raw: Raw, number: int, count: int) -> list[Shape]:
+        """Return the shapes of a batch of so many records like this one.
+
+        Args:
+            raw: The record.
+            number: What its random numbers depend on.
+            count: How many records there are in the batch.
+
+        Raises:
+            DemitasseError: It is broken.
+        """
+
+    def make(
+        self, batch: Batch, records: list[Raw], first: int, step: int, places: Sequence[int]
+    ) -> None:
+        """Fill a batch.
+
+        Args:
+            batch: Its arrays are overwritten.
+            records: What goes into it.
+            first: Number of the record in place 0.
+            step: Distance from one place's number to the next one's.
+            places: The place of each record.
+
+        Raises:
+            RecordError: A record is broken; says which.
+        """
+
+    def close(self) -> None:
+        """Let go of threads."""
 
 
 class Loaded(NamedTuple):
-    """A good record: its number, its bytes, what shape it becomes (C, h, w), and its label."""
+    """A good record: its number and its bytes."""
 
     number: int
     raw: Raw
-    shape: Shape
-    label: Label
 
 
 class DatabaseBatches:
@@ -39,9 +67,8 @@ class DatabaseBatches:
     Args:
         path: Where the database is.
         backend: ``"LMDB"`` or ``"LEVELDB"``.
-        transformer: What is done to each record.
+        maker: What makes batches of the records.
         batch_size: Records in a batch.
-        labels: Whether labels are wanted.
         reading: Where to begin, and which share of the records to take.
 
     Raises:
@@ -52,15 +79,13 @@ class DatabaseBatches:
         self,
         path: Path,
         backend: str,
-        transformer: DataTransformer,
+        maker: Maker,
         batch_size: int,
         *,
-        labels: bool = True,
         reading: Reading | None = None,
     ) -> None:
         reading = reading or Reading()
-        self._transformer, self._stacker = transformer, Stacker(transformer.color)
-        self._source, self._batch_size, self._labels = str(path), batch_size, labels
+        self._source, self._maker, self._batch_size = str(path), maker, batch_size
         self._position, self._step = reading.position, reading.shard.ranks
         self._whole_epochs, self._broken = reading.whole_epochs, reading.broken
         self._database = open_db(path, backend)
@@ -69,17 +94,16 @@ class DatabaseBatches:
             self._position -= self._reader.begin_round()
 
     def shapes(self) -> list[Shape]:
-        """Return the shapes of a batch: data (N, C, h, w) and labels (N,) or (N, labels)."""
+        """Return the shapes of a batch, one for each top."""
         slot = self._reader.number
         own = self._reader.record(slot)
         first = self._broken.find_one(
             lambda one: self._load(*one, slot), self._round_from(slot, own)
         )
-        N = self._batch_size
-        return [(N, *first.shape), (N, *np.shape(first.label))][: 1 + self._labels]
+        return self._maker.look(first.raw, slot, self._batch_size)
 
     def fill(self, batch: Batch) -> None:
-        """Make the next batch: data (N, C, h, w) and, if wanted, labels (N,) or (N, labels).
+        """Make the next batch.
 
         Raises:
             DataError: A record cannot be read or transformed; names it.
@@ -96,15 +120,14 @@ class DatabaseBatches:
 
     def close(self) -> None:
         """Let go of the database and of threads."""
-        self._stacker.close()
-        self._transformer.close()
+        self._maker.close()
         self._reader.close()
         self._database.close()
 
     def _fill(self, batch: Batch, records: list[Raw], slots: range) -> bool:
         """Make a batch of some records, or of good ones for them; tell whether there are any."""
         try:
-            self._make(batch, records, slots.start, range(len(slots)))
+            self._maker.make(batch, records, slots.start, self._step, range(len(slots)))
             return True
         except RecordError as error:
             if not (error.broken and self._broken.skip):
@@ -114,7 +137,8 @@ class DatabaseBatches:
         good = self._without_broken(records, slots)
         if good:
             try:
-                self._make(batch, [one.raw for one in good.values()], slots.start, list(good))
+                raws = [one.raw for one in good.values()]
+                self._maker.make(batch, raws, slots.start, self._step, list(good))
             except RecordError as error:
                 number = list(good.values())[error.index].number
                 raise self._placed(error, number) from error
@@ -157,49 +181,11 @@ class DatabaseBatches:
             DataError: It is broken; names it.
         """
         try:
-            images, labels = self._stacker.stack([raw])
-            shape = self._shape_of(self._transformer.augment(images, first=slot))
+            self._maker.look(raw, slot, 1)
         except DemitasseError as error:
             raise self._placed(error, number) from error
-        return Loaded(number, raw, shape, labels[0])
-
-    def _make(self, batch: Batch, records: list[Raw], first: int, places: Sequence[int]) -> None:
-        images, labels = self._stacker.stack(records)
-        step = self._step
-        images = self._transformer.augment(images, first=first, step=step, places=places)
-        data = batch.array(0, (len(records), *self._shape_of(images)))
-        self._transformer.finish(images, data, first=first, step=step, places=places)
-        if self._labels:
-            stacked = _stacked(labels)
-            batch.array(1, stacked.shape)[...] = stacked
-
-    def _shape_of(self, images: Images) -> tuple[int, int, int]:
-        """Return what the records of a batch become; they must agree."""
-        shapes: list[tuple[int, int, int]] = []
-        alike = isinstance(images, np.ndarray)
-        for index, image in enumerate(images[:1] if alike else images):
-            try:
-                shapes.append(self._transformer.infer_shape(image.shape))
-            except DemitasseError as error:
-                raise RecordError(error.message, index) from error
-            if shapes[-1] != shapes[0]:
-                message = f"this record becomes {shapes[-1]}, the first of its batch {shapes[0]}"
-                raise RecordError(message, index, broken=False)
-        return shapes[0]
+        return Loaded(number, raw)
 
     def _placed(self, error: DemitasseError, number: int) -> DataError:
         """Return an error that names the database and the record."""
         return DataError(error.message, self._source, self._reader.key_of(number))
-
-
-def _stacked(labels: list[Label]) -> np.ndarray:
-    """Return the labels of a batch as an array: (N,), or (N, labels)."""
-    shape = np.shape(labels[0])
-    for index, label in enumerate(labels):
-        if np.shape(label) != shape:
-            message = (
-                f"this record has {np.size(label)} labels, the first of its batch "
-                f"{np.size(labels[0])}"
-            )
-            raise RecordError(message, index, broken=False)
-    return np.asarray(labels)

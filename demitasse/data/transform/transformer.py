@@ -22,6 +22,7 @@ from demitasse.data.images.decode import Color
 from demitasse.data.threads import Threads
 from demitasse.data.transform.augment.augmenter import Augmenter
 from demitasse.data.transform.augment.draws import WORDS
+from demitasse.data.transform.boxes import Region
 from demitasse.data.transform.mean import read_mean
 from demitasse.data.transform.random import RandomWords, RecordRandom, words_of
 from demitasse.data.transform.records import Images, as_batch, need_shape
@@ -208,6 +209,23 @@ class DataTransformer:
         else:
             self._one_by_one(images, out, words)
 
+    def shown(self, shape: tuple[int, ...], number: int) -> tuple[Region, bool]:
+        """Return which part of a record ``finish`` shows, and whether it turns it left to right.
+
+        Args:
+            shape: (C, H, W), after ``augment``.
+            number: The record's.
+
+        Raises:
+            ShapeError: The record has a size that cannot be transformed.
+        """
+        (_, h, w), (H, W) = self.infer_shape(shape), shape[1:]
+        words = None
+        if self._mirror or self._crops_anywhere:
+            words = self._random(number, 1)[0]
+        top, left, turned = self._placed(H - h, W - w, words)
+        return (left / W, top / H, (left + w) / W, (top + h) / H), turned
+
     def close(self) -> None:
         """Let go of threads; a later use starts others."""
         self._threads.close()
@@ -224,14 +242,24 @@ class DataTransformer:
             C, h, w = self.infer_shape(image.shape)
             need_shape(f"record {i} of the batch becomes", (C, h, w), out.shape[1:])
             result = out[i]
-            top, left = image.shape[1] - h, image.shape[2] - w
-            if words is not None and self._crops_anywhere:
-                top, left = int(words[i, 1]) % (top + 1), int(words[i, 2]) % (left + 1)
-            else:
-                top, left = top // 2, left // 2
-            if words is not None and self._mirror and words[i, 0] & 1:
+            room = image.shape[1] - h, image.shape[2] - w
+            top, left, turned = self._placed(*room, None if words is None else words[i])
+            if turned:
                 result = result[:, :, ::-1]
             self._compute(image, top, left, result)
+
+    def _placed(self, rows: int, columns: int, words: np.ndarray | None) -> tuple[int, int, bool]:
+        """Return where to cut a record out, and whether to turn it left to right.
+
+        Args:
+            rows: How many of them are cut off.
+            columns: How many of them are.
+            words: The record's random words. Shape: (4,), uint32.
+        """
+        turned = words is not None and self._mirror and bool(words[0] & 1)
+        if words is not None and self._crops_anywhere:
+            return int(words[1]) % (rows + 1), int(words[2]) % (columns + 1), turned
+        return rows // 2, columns // 2, turned
 
     def _compute(self, images: np.ndarray, top: int, left: int, out: np.ndarray) -> None:
         """Put (pixel - mean) * scale of one window of some images into ``out``."""
@@ -250,8 +278,12 @@ def crop_of(param: TransformationParameter) -> tuple[int, int] | None:
     """Return height and width of what is cut out, or None.
 
     Raises:
-        ConfigError: ``crop_size``, ``crop_h`` and ``crop_w`` do not go together.
+        ConfigError: ``crop_size``, ``crop_h`` and ``crop_w`` do not go together, or images were to
+            be scaled before, as DeepLab does.
     """
+    if param.scale_factors:
+        message = "scale_factors, of DeepLab, is not supported; leave it out"
+        raise ConfigError(message)
     square, sides = param.crop_size, (param.crop_h, param.crop_w)
     if bool(sides[0]) != bool(sides[1]) or (square and max(sides)):
         message = (

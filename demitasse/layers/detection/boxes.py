@@ -1,4 +1,4 @@
-"""Boxes of single-shot detectors: priors, decoding, and suppression of overlapping ones.
+"""Boxes of single-shot detectors: priors, detections, and suppression of overlapping ones.
 
 Host code on numpy arrays: which boxes stay depends on their values. A box is (xmin, ymin, xmax,
 ymax), in units of the image's width and height.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from demitasse.errors import NetError
+from demitasse.layers.detection.coding import BoxCode
 
 __all__ = ["Detector", "box_sizes", "overlaps", "prior_boxes", "suppress"]
 
@@ -129,7 +129,7 @@ class Detector:
     Attributes:
         classes: Number of classes.
         background: The class that is no object; -1 for none.
-        code: "CORNER", "CENTER_SIZE" or "CORNER_SIZE": how boxes are predicted.
+        code: How boxes are predicted; see :class:`BoxCode`.
         variance_in_target: Whether predictions need not be multiplied by the priors' variances.
         confidence: A score must be above it.
         overlap: See :func:`suppress`.
@@ -160,8 +160,9 @@ class Detector:
         Raises:
             NetError: A prior is empty, so that nothing can be in proportion to it.
         """
+        code = BoxCode(self.code, self.variance_in_target)
         with np.errstate(all="ignore"):
-            boxes = self._decode(location, prior[0][:, None, :], prior[1][:, None, :])
+            boxes = code.decode(location, prior[0][:, None, :], prior[1][:, None, :])
         rows = [row for image in range(len(score)) for row in self._image(image, boxes, score)]
         if rows:
             return np.concatenate(rows)
@@ -197,26 +198,6 @@ class Detector:
             order = order[: self.top_k]
         kept: np.ndarray = order[suppress(boxes[order], self.overlap, self.eta)]
         return kept
-
-    def _decode(self, location: np.ndarray, prior: np.ndarray, variance: np.ndarray) -> np.ndarray:
-        """Return the predicted boxes. Shapes: location (N, P, L, 4) -> the same."""
-        offset = location if self.variance_in_target else variance * location
-        size = prior[..., 2:] - prior[..., :2]  # (P, 1, 2)
-        if self.code != "CORNER" and not (size > 0).all():
-            wrong = int(np.argmin((size > 0).all(axis=(1, 2))))
-            message = (
-                f"prior {wrong} is {prior[wrong, 0].tolist()}; with code_type {self.code} it must "
-                "have a width and a height above 0"
-            )
-            raise NetError(message)
-        if self.code == "CENTER_SIZE":
-            centre = offset[..., :2] * size + (prior[..., :2] + prior[..., 2:]) / 2
-            half = np.exp(offset[..., 2:]) * size / 2
-            return np.concatenate([centre - half, centre + half], axis=-1)
-        if self.code == "CORNER_SIZE":
-            offset = offset * np.concatenate([size, size], axis=-1)
-        corners: np.ndarray = prior + offset
-        return corners
 
 
 def _areas(boxes: np.ndarray) -> np.ndarray:

@@ -254,6 +254,20 @@ EXAMPLES: Mapping[str, Example] = {
         {"scores": ROWS, "label": LABELS},
     ),
     "SigmoidCrossEntropyLoss": _loss("SigmoidCrossEntropyLoss", labels=ROWS),
+    "MultiBoxLoss": Example(
+        _layer(
+            "loss",
+            "MultiBoxLoss",
+            "location confidence priors objects -> loss",
+            "multibox_loss_param { num_classes: 3 code_type: CENTER_SIZE neg_pos_ratio: 3 }",
+        ),
+        {
+            "location": (2, 24),
+            "confidence": (2, 18),
+            "priors": (1, 2, 24),
+            "objects": (1, 1, 4, 8),
+        },
+    ),
     "SmoothL1Loss": _loss("SmoothL1Loss", "smooth_l1_loss_param { sigma: 3 }", labels=ROWS),
     "SoftmaxWithLoss": _loss("SoftmaxWithLoss", "loss_param { ignore_label: 255 }"),
     "TripletLoss": Example(
@@ -291,6 +305,18 @@ EXAMPLES: Mapping[str, Example] = {
         {"score": MAPS, "label": (8, 1, 8, 8)},
     ),
     # -- data, inputs and outputs
+    "AnnotatedData": Example(
+        _layer(
+            "data",
+            "AnnotatedData",
+            "-> data objects",
+            "transform_param { mirror: true resize_param { height: 8 width: 8 } }",
+            "annotated_data_param { batch_sampler { max_sample: 1 max_trials: 50\n"
+            "  sampler { min_scale: 0.5 } sample_constraint { min_jaccard_overlap: 0.5 } } }",
+            'data_param { source: "boxes" batch_size: 2 backend: LMDB }',
+            "include { phase: TRAIN }",
+        )
+    ),
     "Data": Example(
         _layer(
             "data",
@@ -376,6 +402,25 @@ EXAMPLES: Mapping[str, Example] = {
         )
     ),
     # -- detection
+    "BoxAnnotatorOHEM": Example(
+        _layer(
+            "hard",
+            "BoxAnnotatorOHEM",
+            "regions losses labels weights -> hard_labels hard_weights",
+            "box_annotator_ohem_param { roi_per_img: 2 ignore_label: -1 }",
+        ),
+        {"regions": (5, 5), "losses": (5, 1), "labels": (5, 1), "weights": (5, 8)},
+    ),
+    "DetectionEvaluate": Example(
+        _layer(
+            "detection_eval",
+            "DetectionEvaluate",
+            "detections objects -> detection_eval",
+            "detection_evaluate_param { num_classes: 3 overlap_threshold: 0.5 }",
+            "include { phase: TEST }",
+        ),
+        {"detections": (1, 1, 6, 7), "objects": (1, 1, 4, 8)},
+    ),
     "DetectionOutput": Example(
         _layer(
             "detections",
@@ -395,6 +440,16 @@ EXAMPLES: Mapping[str, Example] = {
             "  variance: [0.1, 0.1, 0.2, 0.2] }",
         ),
         {"conv4": MAPS, "data": IMAGES},
+    ),
+    "Proposal": Example(
+        _layer(
+            "regions",
+            "Proposal",
+            "scores boxes images -> regions",
+            "proposal_param { feat_stride: 4 base_size: 4 ratio: 1 scale: 2 scale: 4\n"
+            "  min_size: 4 post_nms_topn: 5 }",
+        ),
+        {"scores": (2, 4, 4, 4), "boxes": (2, 8, 4, 4), "images": (2, 3)},
     ),
     "PSROIPooling": Example(
         _layer(

@@ -30,7 +30,7 @@ __all__ = [
 
 Better = Literal["", "larger", "smaller"]
 Gradient = Literal["gradient", "source", "none"]
-Holds = Literal["classes", "indices", "marks", "regions", "selector"]
+Holds = Literal["classes", "indices", "marks", "objects", "priors", "regions", "selector"]
 Judge = Literal["Caffe", "OpenCV", "definition", ""]
 Moves = Literal["all", "part", "tops", "nothing"]
 Read = Literal["bottoms", "tops", "first top", "second top", "signs", "params"]
@@ -128,8 +128,9 @@ class LayerFacts:
         result: Whether its tops are for whoever runs the net, so that no layer need read them.
         contains: Types of layers that its computation begins with.
         holds: What is in bottoms that are no plain values: "classes", one for each place of the
-            scores in bottom 0, "indices", "marks" of where sequences go on, "regions", or a
-            "selector" of items. Such bottoms have no gradient. -1 is the last bottom.
+            scores in bottom 0, "indices", "marks" of where sequences go on, "objects" of images
+            and the "priors" that find them, "regions", or a "selector" of items. Such bottoms have
+            no gradient. -1 is the last bottom.
         num_output: The field with the number of channels of its tops, which are on the axis that
             the message's ``axis`` names.
         source: The field that names a file it reads.

@@ -567,6 +567,13 @@ FACTS: Mapping[str, LayerFacts] = {
         better="smaller",
         contains=("Sigmoid",),
     ),
+    "MultiBoxLoss": LayerFacts(
+        family=LOSSES,
+        fields=("multibox_loss_param", "loss_param"),
+        reads=BOTTOMS,
+        better="smaller",
+        holds={2: "priors", 3: "objects"},
+    ),
     "SmoothL1Loss": LayerFacts(
         family=LOSSES, fields=("smooth_l1_loss_param",), reads=BOTTOMS, better="smaller"
     ),
@@ -605,6 +612,14 @@ FACTS: Mapping[str, LayerFacts] = {
         holds={1: "classes"},
     ),
     # -- data, inputs and outputs
+    "AnnotatedData": LayerFacts(
+        family=DATA,
+        fields=("annotated_data_param", "data_param", "transform_param"),
+        gradient="source",
+        host=True,
+        source="data_param.source",
+        records=True,
+    ),
     "Data": LayerFacts(
         family=DATA,
         fields=("data_param", "transform_param"),
@@ -681,6 +696,22 @@ FACTS: Mapping[str, LayerFacts] = {
         records=True,
     ),
     # -- detection
+    "BoxAnnotatorOHEM": LayerFacts(
+        family=DETECTION,
+        fields=("box_annotator_ohem_param",),
+        gradient="none",
+        host=True,
+        holds={0: "regions"},
+    ),
+    "DetectionEvaluate": LayerFacts(
+        family=DETECTION,
+        fields=("detection_evaluate_param",),
+        gradient="none",
+        host=True,
+        better="larger",
+        result=True,
+        holds={1: "objects"},
+    ),
     "DetectionOutput": LayerFacts(
         family=DETECTION,
         fields=("detection_output_param",),
@@ -695,6 +726,9 @@ FACTS: Mapping[str, LayerFacts] = {
         gradient="none",
         judge="OpenCV",
         moves="tops",
+    ),
+    "Proposal": LayerFacts(
+        family=DETECTION, fields=("proposal_param",), gradient="none", host=True
     ),
     "PSROIPooling": LayerFacts(
         family=DETECTION, fields=("psroi_pooling_param",), holds={1: "regions"}

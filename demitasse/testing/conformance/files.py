@@ -59,10 +59,17 @@ class Tried:
 
 
 def _database() -> None:
-    from demitasse.data.databases.lmdb import write_database
+    from demitasse.data.databases.writing import write_database
 
     images = ((np.moveaxis(p, 2, 0).copy(), i) for i, p in enumerate(IMAGES))
     write_database(Path("records"), images)
+
+
+def _annotations() -> None:
+    from demitasse.data.databases.annotated import write_annotations
+
+    images = (np.moveaxis(p, 2, 0).copy() for p in IMAGES)
+    write_annotations(Path("boxes"), ((image, [(1, 0.1, 0.2, 0.6, 0.9)]) for image in images))
 
 
 def _images() -> None:
@@ -96,6 +103,10 @@ def _layer(name: str, fields: str) -> str:
 
 
 FILES = {
+    "AnnotatedData": Tried(
+        _layer("AnnotatedData", 'data_param { source: "boxes" batch_size: 2 backend: LMDB }'),
+        _annotations,
+    ),
     "Data": Tried(
         _layer("Data", 'data_param { source: "records" batch_size: 2 backend: LMDB }'), _database
     ),

@@ -2,7 +2,8 @@
 
 First ``distort_param``, then ``expand_param``, ``resize_param`` and ``noise_param``, in **both**
 phases, as in SSD: a net for testing leaves out what it does not want. What follows (crop, mirror,
-mean, scale) is the transformer's. In SSD the first two work in AnnotatedData layers only.
+mean, scale) is the transformer's. In SSD the first two work in AnnotatedData layers only; images
+with objects have an augmenter of their own.
 
 Not compared with the original.
 
@@ -24,7 +25,7 @@ from demitasse.data.transform.augment.resize import Resize
 from demitasse.errors import ConfigError, ShapeError
 from demitasse.proto import TransformationParameter
 
-__all__ = ["FIELDS", "Augmenter"]
+__all__ = ["FIELDS", "Augmenter", "Step", "need_bytes"]
 
 FIELDS = ("distort_param", "expand_param", "resize_param", "noise_param")
 
@@ -39,18 +40,21 @@ class Augmenter:
     Args:
         param: The layer's ``transform_param``.
 
+    Attributes:
+        steps: What is done, in order.
+
     Raises:
         ConfigError: A field has a value that cannot be used, or the images would come out in
             sizes that do not fit what follows.
     """
 
     def __init__(self, param: TransformationParameter) -> None:
-        self._steps: list[Step] = []
+        self.steps: list[Step] = []
         if param.HasField("emit_constraint"):
             logger.warning("emit_constraint is left out: it is about boxes, and there are none")
         crops = bool(param.crop_size or param.crop_h)
         if param.HasField("distort_param"):
-            self._steps.append(Distort(param.distort_param))
+            self.steps.append(Distort(param.distort_param))
         resize = Resize(param.resize_param) if param.HasField("resize_param") else None
         if param.HasField("expand_param"):
             self._expand(param, resize, crops=crops)
@@ -64,13 +68,13 @@ class Augmenter:
                     "leave prob out"
                 )
                 raise ConfigError(message)
-            self._steps.append(resize)
+            self.steps.append(resize)
         if param.HasField("noise_param"):
-            self._steps.append(Noise(param.noise_param))
+            self.steps.append(Noise(param.noise_param))
 
     def __bool__(self) -> bool:
         """Whether there is anything to do."""
-        return bool(self._steps)
+        return bool(self.steps)
 
     def __call__(self, image: np.ndarray, words: np.ndarray) -> np.ndarray:
         """Return an image changed.
@@ -85,14 +89,9 @@ class Augmenter:
         Raises:
             ShapeError: This is not an image of bytes in one channel or three.
         """
-        if image.dtype != np.uint8 or len(image) not in {1, 3}:
-            message = (
-                f"{', '.join(FIELDS)} need images of bytes in 1 or 3 channels; this record holds "
-                f"{image.dtype} in {len(image)}"
-            )
-            raise ShapeError(message)
+        need_bytes(image)
         draws = Draws(words)
-        for step in self._steps:
+        for step in self.steps:
             image = step(image, draws)
         return image
 
@@ -109,4 +108,18 @@ class Augmenter:
                 "crop_size"
             )
             raise ConfigError(message)
-        self._steps.append(expand)
+        self.steps.append(expand)
+
+
+def need_bytes(image: np.ndarray) -> None:
+    """Refuse what is not an image of bytes in one channel or three.
+
+    Raises:
+        ShapeError: It is not.
+    """
+    if image.dtype != np.uint8 or len(image) not in {1, 3}:
+        message = (
+            f"{', '.join(FIELDS)} need images of bytes in 1 or 3 channels; this record holds "
+            f"{image.dtype} in {len(image)}"
+        )
+        raise ShapeError(message)

@@ -37,6 +37,8 @@ class Choice(IntEnum):
     INTERPOLATION = auto()
     NOISE = auto()
     PIXELS = auto()
+    SAMPLES = auto()
+    SAMPLE = auto()
 
 
 WORDS = 24
@@ -68,6 +70,11 @@ class Draws:
     def one_of(self, choice: Choice, count: int) -> int:
         """Return a number from 0 to ``count`` - 1."""
         return int(self.share(choice) * count)
+
+    def shares(self, choice: Choice, count: int) -> np.ndarray:
+        """Return ``count`` numbers from 0 to less than 1. Shape: (count,)."""
+        shares: np.ndarray = bits(int(self._words[choice]), int(choice), 0, count) / 2.0**32
+        return shares
 
     def places(self, choice: Choice, count: int, size: int) -> np.ndarray:
         """Return ``count`` numbers from 0 to ``size`` - 1, some perhaps twice. Shape: (count,)."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from demitasse.data.images.levels import rounded
 from demitasse.data.transform.augment.draws import Choice, Draws
+from demitasse.data.transform.boxes import WHOLE, Region
 from demitasse.errors import ConfigError, ShapeError
 from demitasse.proto import ExpansionParameter
 
@@ -55,17 +56,33 @@ class Expand:
         Raises:
             ShapeError: There are other numbers of mean values than one and C.
         """
-        if not (self.changes_size and draws.happens(Choice.EXPAND, self._probability)):
+        if not self._happens(draws):
             return image
         C, H, W = image.shape
         if len(self._color) not in {1, C}:
             message = f"mean_value is given {len(self._color)} times for {C} channels"
             raise ShapeError(message)
-        ratio = draws.between(Choice.EXPAND_RATIO, 1, self._most)
-        height, width = int(H * ratio), int(W * ratio)
-        top = int(draws.between(Choice.EXPAND_TOP, 0, height - H))
-        left = int(draws.between(Choice.EXPAND_LEFT, 0, width - W))
+        height, width, top, left = self._canvas(H, W, draws)
         canvas = np.empty((C, height, width), np.uint8)
         canvas[...] = self._color.reshape(-1, 1, 1)
         canvas[:, top : top + H, left : left + W] = image
         return canvas
+
+    def region(self, size: tuple[int, int], draws: Draws) -> Region:
+        """Return what the canvas shows, in units of an image of that height and width."""
+        if not self._happens(draws):
+            return WHOLE
+        H, W = size
+        height, width, top, left = self._canvas(H, W, draws)
+        return -left / W, -top / H, (width - left) / W, (height - top) / H
+
+    def _happens(self, draws: Draws) -> bool:
+        return self.changes_size and draws.happens(Choice.EXPAND, self._probability)
+
+    def _canvas(self, H: int, W: int, draws: Draws) -> tuple[int, int, int, int]:
+        """Return height and width of the canvas, and where on it the image begins: top, left."""
+        ratio = draws.between(Choice.EXPAND_RATIO, 1, self._most)
+        height, width = int(H * ratio), int(W * ratio)
+        top = int(draws.between(Choice.EXPAND_TOP, 0, height - H))
+        left = int(draws.between(Choice.EXPAND_LEFT, 0, width - W))
+        return height, width, top, left

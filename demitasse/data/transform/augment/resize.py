@@ -1,6 +1,7 @@
 """``resize_param``: to one size, or within or around it with the aspect kept.
 
-``height_scale`` and ``width_scale`` are read and change nothing: in SSD they belong to boxes.
+``height_scale`` and ``width_scale`` are read and change nothing: in SSD they say of which part of a
+image that FIT_SMALL_SIZE made boxes are given in units.
 ``prob`` below 1 leaves some images as they are; SSD reads it and does not look at it.
 
 Not compared with the original; ``interpolate`` is compared with OpenCV.
@@ -15,6 +16,7 @@ import numpy as np
 from demitasse.data.images.interpolate import interpolate
 from demitasse.data.images.levels import rounded
 from demitasse.data.transform.augment.draws import Choice, Draws
+from demitasse.data.transform.boxes import WHOLE, Region
 from demitasse.errors import ConfigError, ShapeError
 from demitasse.proto import ResizeParameter
 
@@ -80,6 +82,16 @@ class Resize:
         height, width = self._fitted(image.shape[1], image.shape[2])
         image = interpolate(image, height, width, way)
         return self._padded(image) if self._mode == "FIT_LARGE_SIZE_AND_PAD" else image
+
+    def region(self, size: Size, draws: Draws) -> Region:
+        """Return what the result shows, in units of an image of that height and width."""
+        if self._mode != "FIT_LARGE_SIZE_AND_PAD" or not draws.happens(
+            Choice.RESIZE, self._param.prob
+        ):
+            return WHOLE
+        (height, width), (H, W) = self.size, self._fitted(*size)
+        above, beside = (height - H) // 2, (width - W) // 2
+        return -beside / W, -above / H, (width - beside) / W, (height - above) / H
 
     def _fitted(self, H: int, W: int) -> Size:
         """Return the size an image is resized to, without what is padded."""

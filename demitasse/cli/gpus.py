@@ -1,0 +1,38 @@
+"""GPUs as Caffe's ``-gpu`` names them: by number, several with commas between them, or all."""
+
+from __future__ import annotations
+
+import click
+
+__all__ = ["gpu_numbers", "gpus_there"]
+
+
+def gpu_numbers(text: str) -> list[int]:
+    """Return the numbers of the GPUs that a flag names.
+
+    Raises:
+        DeviceError: It says ``all`` and there is none; says what is missing.
+        click.UsageError: It is neither numbers nor ``all``.
+    """
+    if text == "all":
+        return gpus_there()
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        message = f"--gpu takes numbers of GPUs with commas between them, or all, not {text!r}"
+        raise click.UsageError(message)
+    return list(dict.fromkeys(map(int, parts)))
+
+
+def gpus_there() -> list[int]:
+    """Return the numbers of the GPUs of this machine.
+
+    Raises:
+        DeviceError: There is none; says what is missing.
+    """
+    from demitasse.backends import backend_class
+    from demitasse.errors import DeviceError
+
+    there = [int(name.partition(":")[2]) for name in backend_class("cuda").devices()]
+    if not there:
+        raise DeviceError(backend_class("cuda").missing())
+    return there

@@ -1,0 +1,36 @@
+"""convert_mnist_data: a database of MNIST's images and labels.
+
+Source: Caffe, ``examples/mnist/convert_mnist_data.cpp``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from demitasse.cli.converters import tell_written
+from demitasse.cli.options import BACKEND, FILE, FOLDER, json_option, overwrite_option
+from demitasse.cli.verb import Verb
+
+
+@click.command(cls=Verb)
+@click.argument("images", type=FILE)
+@click.argument("labels", type=FILE)
+@click.argument("out", metavar="DB_NAME", type=FOLDER)
+@click.option(
+    "--backend", type=BACKEND, default="LMDB", show_default=True, help="What kind of database."
+)
+@overwrite_option
+@json_option
+def command(
+    images: Path, labels: Path, out: Path, backend: str, overwrite: bool, as_json: bool
+) -> None:
+    """Make a database of MNIST's files.
+
+    IMAGES and LABELS are two of its four files, gzipped or not.
+    """
+    from demitasse.data.databases.mnist import convert_files
+
+    count = convert_files(images, labels, out, overwrite=overwrite, backend=backend)
+    tell_written({out: count}, as_json=as_json)

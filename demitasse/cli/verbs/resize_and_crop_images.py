@@ -1,0 +1,90 @@
+"""resize_and_crop_images: squares of one size of image files.
+
+Source: Caffe, ``tools/extra/resize_and_crop_images.py``.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import click
+
+from demitasse.cli.options import FILE, FOLDER
+from demitasse.cli.verb import Verb
+from demitasse.errors import DataError
+
+
+@click.command(cls=Verb)
+@click.option("--input", "source", type=FILE, required=True, help="A list: an image in each line.")
+@click.option(
+    "--input_folder", type=FOLDER, default=Path(), help="Where the names in the list begin."
+)
+@click.option("--output_folder", type=FOLDER, required=True, help="Where to write them.")
+@click.option(
+    "--output_side_length",
+    "side",
+    type=click.IntRange(min=1),
+    default=256,
+    show_default=True,
+    help="Height and width of what is written, in pixels.",
+)
+@click.option(
+    "--num_clients", type=click.IntRange(min=1), help="Images worked on at the same time."
+)
+@click.option(
+    "--image_lib",
+    type=click.Choice(["opencv"], case_sensitive=False),
+    default="opencv",
+    hidden=True,
+)
+def command(
+    source: Path,
+    input_folder: Path,
+    output_folder: Path,
+    side: int,
+    num_clients: int | None,
+    image_lib: str,
+) -> None:
+    """Resize images and cut squares out of them.
+
+    The shorter side is resized to --output_side_length as OpenCV does it, and the middle of the
+    longer one is kept. Images that cannot be read are left out, with a warning.
+    """
+    del image_lib
+    from demitasse.data.threads import THREADS, ahead
+    from demitasse.log import get_logger
+
+    try:
+        lines = source.read_text(encoding="utf-8", errors="surrogateescape").split("\n")
+    except OSError as error:
+        message = f"the list of images cannot be read: {error.strerror}"
+        raise DataError(message, str(source)) from error
+    prefix = str(input_folder)
+    names = [
+        line.strip().removeprefix(prefix).split()[0].lstrip("/") for line in lines if line.strip()
+    ]
+    work = partial(_square, input_folder, output_folder, side)
+    faults = [fault for fault in ahead(work, names, num_clients or THREADS) if fault]
+    for fault in faults:
+        get_logger(__name__).warning("Left out: %s", fault)
+    click.echo(f"{output_folder}: {len(names) - len(faults)} images written")
+
+
+def _square(source: Path, out: Path, side: int, name: str) -> DataError | None:
+    """Write the square of an image; return what is wrong with it if that cannot be done."""
+    from demitasse.atomic import atomic_write
+    from demitasse.data.images.decode import read_image
+    from demitasse.data.images.encode import encode_image
+    from demitasse.data.images.square import middle_square
+
+    try:
+        image = read_image(source / name, "color")
+        content = encode_image(middle_square(image, side), name.rpartition(".")[2])
+    except DataError as error:
+        return error
+    target = out / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(target) as file:
+        file.write(content)
+    return None

@@ -1,0 +1,81 @@
+"""The fields of ``multibox_loss_param``: how objects are given to priors, and which count.
+
+Source: SSD (weiliu89/caffe), ``src/caffe/proto/caffe.proto``.
+"""
+
+from __future__ import annotations
+
+from demitasse.errors import ConfigError
+from demitasse.layers.base import positive
+from demitasse.layers.detection.assignment import Assigner
+from demitasse.layers.detection.coding import BoxCode
+from demitasse.layers.detection.mining import Mining, Nms
+from demitasse.proto import MultiBoxLossParameter, PriorBoxParameter
+
+__all__ = ["assigner_of", "mining_of"]
+
+
+def assigner_of(p: MultiBoxLossParameter) -> Assigner:
+    """Return what gives objects to priors.
+
+    Raises:
+        ConfigError: A field has a value it cannot have.
+    """
+    classes = positive(p.num_classes, "multibox_loss_param.num_classes")
+    background, logistic = p.background_label_id, p.conf_loss_type == MultiBoxLossParameter.LOGISTIC
+    if not logistic and background >= classes:
+        message = (
+            f"multibox_loss_param.background_label_id is {background}; with SOFTMAX it must be one "
+            f"of the {classes} classes"
+        )
+        raise ConfigError(message)
+    if p.map_object_to_agnostic and background + 1 >= classes:
+        message = (
+            "multibox_loss_param.map_object_to_agnostic needs a class after the background: "
+            f"num_classes {background + 2}, it is {classes}"
+        )
+        raise ConfigError(message)
+    return Assigner(
+        classes=classes,
+        background=background,
+        shared=p.share_location,
+        code=BoxCode(PriorBoxParameter.CodeType.Name(p.code_type), p.encode_variance_in_target),
+        threshold=None if p.match_type == MultiBoxLossParameter.BIPARTITE else p.overlap_threshold,
+        inside=p.ignore_cross_boundary_bbox,
+        by_prediction=not p.use_prior_for_matching,
+        inside_only=p.bp_inside,
+        agnostic=p.map_object_to_agnostic,
+        several=logistic,
+    )
+
+
+def mining_of(p: MultiBoxLossParameter) -> Mining | None:
+    """Return how priors are chosen, or None where all count.
+
+    Raises:
+        ConfigError: A field has a value it cannot have, or mining is asked for without
+            ``share_location``.
+    """
+    mined = p.mining_type != MultiBoxLossParameter.NONE
+    if p.HasField("do_neg_mining") and p.do_neg_mining != mined:
+        name = MultiBoxLossParameter.MiningType.Name(p.mining_type)
+        message = (
+            f"multibox_loss_param.do_neg_mining and mining_type {name} contradict each other; "
+            "leave do_neg_mining out"
+        )
+        raise ConfigError(message)
+    if not mined:
+        return None
+    if not p.share_location:
+        message = (
+            "multibox_loss_param.mining_type needs share_location; set mining_type: NONE, or leave "
+            "share_location out"
+        )
+        raise ConfigError(message)
+    hard = p.mining_type == MultiBoxLossParameter.HARD_EXAMPLE
+    nms = None
+    if p.HasField("nms_param") and p.nms_param.nms_threshold > 0:
+        top_k = p.nms_param.top_k if p.nms_param.HasField("top_k") else -1
+        nms = Nms(p.nms_param.nms_threshold, top_k)
+    count = positive(p.sample_size, "multibox_loss_param.sample_size") if hard else 0
+    return Mining(hard, p.neg_pos_ratio, p.neg_overlap, count, nms)

@@ -1,0 +1,183 @@
+"""MultiBoxLoss: what a single-shot detector loses in its boxes and in its classes.
+
+loss = (loc_weight * sum over matched priors of the loss of the box
+        + sum over priors that count of the loss of the class) / normalizer
+
+Source: SSD (weiliu89/caffe), ``src/caffe/layers/multibox_loss_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from demitasse.backends.arrays import Array
+from demitasse.backends.losses import loss_divisor
+from demitasse.errors import ShapeError
+from demitasse.layers.base import Blobs, Exactly
+from demitasse.layers.detection.assignment import Assignment
+from demitasse.layers.detection.mining import all_count
+from demitasse.layers.detection.multibox import assigner_of, mining_of
+from demitasse.layers.detection.truth import COLUMNS, objects_of
+from demitasse.layers.helpers.floors import FLT_MIN
+from demitasse.layers.losses.base import LossLayer
+from demitasse.layers.losses.targets import Normalization, Targets, refuse_weights
+from demitasse.layers.registry import register
+from demitasse.layers.sigmoid import sigmoid
+from demitasse.layers.softmax import softmax
+from demitasse.proto import MultiBoxLossParameter
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["MultiBoxLoss"]
+
+
+@register("MultiBoxLoss")
+class MultiBoxLoss(LossLayer):
+    """Match priors with objects, and lose where they predict another box or another class.
+
+    Matching and mining work on the host; the losses themselves do not. ``loss_param`` says what the
+    sum is divided by: VALID, the default, is the number of matches, FULL all priors. Where
+    ``propagate_down`` of a prediction is false, its part of the loss is left out. Labels and priors
+    have no gradient, even where ``propagate_down`` asks for it. As in SSD, an image without objects
+    is not mined.
+
+    Otherwise than in SSD, an unmatched prior is a yes for the background with LOGISTIC and NONE,
+    too, and suppression that does not say ``top_k`` looks at all boxes. Not compared with the
+    original.
+
+    Shapes: bottoms location (N, P L 4), where L is 1 or, without ``share_location``, the number C
+    of classes, scores (N, P C), priors (1, 2, P 4) as PriorBox makes them, objects (1, 1, G, 8) as
+    AnnotatedData does -> loss ().
+
+    Raises:
+        ConfigError: A field has a value it cannot have, or mining is asked for without
+            ``share_location``.
+        ShapeError: The bottoms do not belong together.
+        NetError: An object's class or image is not there, or a box is empty.
+    """
+
+    bottoms = Exactly(4)
+    differentiable = (0, 1)
+    refuses_gradients = False  # as SSD's, it does not look who asks for those of the others
+    dynamic_shapes = True  # matches are looked at on the host
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        super().setup(bottom, top)
+        p = self.param.multibox_loss_param
+        refuse_weights(self.param.loss_param, self.type)
+        self.mining = mining_of(p)
+        self.assign = assigner_of(p)
+        self.boxes = 1 if p.share_location else self.assign.classes
+        self.squared = p.loc_loss_type == MultiBoxLossParameter.L2
+        self.normalization = Normalization.of(self.param.loss_param, "VALID").mode
+        counts = list(self.param.propagate_down) or [True, True]
+        self.weights = (p.loc_weight if counts[0] else 0.0, 1.0 if counts[1] else 0.0)
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        super().reshape(bottom, top)
+        location, scores, prior, objects = bottom
+        n, priors = location.shape[0], prior.count // 8
+        if prior.count != priors * 8 or prior.shape[:2] != (1, 2):
+            message = f"priors must be (1, 2, P 4), {prior.name!r} is {prior.shape}"
+            raise ShapeError(message)
+        for blob, width in ((location, self.boxes * 4), (scores, self.assign.classes)):
+            if blob.count != n * priors * width:
+                message = (
+                    f"bottom {blob.name!r} {blob.shape} must hold {width} values for each of the "
+                    f"{priors} priors of each image of {location.name!r} {location.shape}"
+                )
+                raise ShapeError(message)
+        if objects.count % COLUMNS:
+            message = f"objects must be (1, 1, G, {COLUMNS}), {objects.name!r} is {objects.shape}"
+            raise ShapeError(message)
+        self.sizes = (n, priors)
+
+    def losses(self, bottom: Blobs) -> Array:
+        """Return the sum of all that counts, undivided. Shape: ()."""
+        xp = self.xp
+        made = self._assign(bottom)
+        self.code, self.scale, self.kinds = map(self._put, (made.code, made.scale, made.kinds))
+        difference = self._difference(bottom)
+        each = 0.5 * difference * difference
+        if not self.squared:
+            size = xp.abs(difference)
+            each = xp.where(size < 1, each, size - 0.5)
+        of_box = xp.sum(each, axis=3)  # (N, P, L)
+        of_class = self._losses_of_classes(bottom)  # (N, P)
+        matched, counted = self._choose(made, of_box, of_class, bottom)
+        self.matches = int(matched.sum())
+        self.matched, self.counted = self._put(matched), self._put(counted)
+        parts = (
+            xp.sum(xp.where(chosen > 0, each, 0.0))
+            for chosen, each in ((self.matched, of_box), (self.counted, of_class))
+        )
+        return sum(part * weight for part, weight in zip(parts, self.weights, strict=True))
+
+    def slopes(self, bottom: Blobs) -> Iterator[Array]:
+        xp = self.xp
+        slope = self._difference(bottom)
+        if not self.squared:
+            slope = xp.where(xp.abs(slope) < 1, slope, xp.sign(slope))
+        slope = slope * self.scale * self.weights[0]
+        yield xp.where(xp.expand_dims(self.matched, axis=3) > 0, slope, 0.0)
+        scores = self._scores(bottom)
+        guess = sigmoid(self, scores) if self.assign.several else softmax(self, scores, 2)
+        slope = (guess - self.kinds) * self.weights[1]
+        yield xp.where(xp.expand_dims(self.counted, axis=2) > 0, slope, 0.0)
+
+    def targets(self, bottom: Blobs) -> Targets:
+        n, priors = self.sizes
+        labels = self.matches if self.normalization == "VALID" else n * priors
+        return Targets(None, loss_divisor(self.normalization, n, labels, some_ignored=False) or 1.0)
+
+    def _difference(self, bottom: Blobs) -> Array:
+        """Return predicted boxes less those that are wanted, in the code. Shape: (N, P, L, 4)."""
+        return self.xp.reshape(bottom[0].read(), self.code.shape) * self.scale - self.code
+
+    def _scores(self, bottom: Blobs) -> Array:
+        return self.xp.reshape(bottom[1].read(), self.kinds.shape)
+
+    def _losses_of_classes(self, bottom: Blobs) -> Array:
+        """Return what each prior loses in its class. Shape: (N, P)."""
+        xp, scores, kinds = self.xp, self._scores(bottom), self.kinds
+        if self.assign.several:
+            each = xp.log1p(xp.exp(-xp.abs(scores))) + xp.maximum(scores, 0.0) - scores * kinds
+            return xp.sum(each, axis=2)
+        picked = xp.sum(softmax(self, scores, 2) * kinds, axis=2)
+        return -xp.log(xp.maximum(picked, FLT_MIN))
+
+    # -- on the host ---------------------------------------------------------------------------
+
+    def _assign(self, bottom: Blobs) -> Assignment:
+        """Say what every prior should predict."""
+        p = self.param.multibox_loss_param
+        rows = bottom[3].cpu_data().reshape(-1, COLUMNS)
+        objects = objects_of(rows, self.sizes[0], self.assign.classes, self.assign.background)
+        if not p.use_difficult_gt:
+            objects = [some.where(~some.difficult) for some in objects]
+        return self.assign(objects, self._predicted(bottom), self._priors(bottom))
+
+    def _choose(
+        self, made: Assignment, of_box: Array, of_class: Array, bottom: Blobs
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return which priors count for their boxes (N, P, L) and for their classes (N, P)."""
+        if self.mining is None:
+            return all_count(made)
+        to_host = self.device.backend.to_host
+        boxes = self._priors(bottom)[0]
+        if self.mining.nms and not self.param.multibox_loss_param.use_prior_for_nms:
+            boxes = self.assign.boxes(self._predicted(bottom), self._priors(bottom))[:, :, 0]
+        return self.mining(made, to_host(of_box), to_host(of_class), boxes)
+
+    def _predicted(self, bottom: Blobs) -> np.ndarray:
+        n, priors = self.sizes
+        return bottom[0].cpu_data().reshape(n, priors, self.boxes, 4)
+
+    def _priors(self, bottom: Blobs) -> np.ndarray:
+        return bottom[2].cpu_data().reshape(2, self.sizes[1], 4)
+
+    def _put(self, host: np.ndarray) -> Array:
+        """Return a host array on the device, in the net's dtype."""
+        return self.device.backend.asarray(host.astype(self.dtype, copy=False))

@@ -1,0 +1,141 @@
+"""Caffe's names: modules of demitasse.tools, executables, old tools, GPUs."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import demitasse
+from demitasse.backends.cupy import CupyBackend
+from demitasse.cli.replaced import REPLACED
+from demitasse.cli.root import VERBS
+from demitasse.cli.shims import EXAMPLES, TOOLS
+from demitasse.tools import _run
+
+ROOT = Path(demitasse.__file__).parent
+
+
+def call(*args, **options):
+    environment = os.environ | {"PYTHONPATH": str(ROOT.parent)}
+    return subprocess.run(
+        args, capture_output=True, text=True, env=environment, check=False, **options
+    )
+
+
+def test_every_tool_has_its_verb():
+    names = {file.stem for file in (ROOT / "tools").glob("[a-z]*.py")} - {"caffe"}
+
+    assert names <= {*VERBS, *REPLACED}
+    assert {*TOOLS, *EXAMPLES.values()} - {"caffe"} <= names
+
+
+@pytest.mark.parametrize("args", ["--help", "a b"])
+def test_a_tool_is_its_verb_and_fails_with_1(args):
+    done = call(sys.executable, "-m", "demitasse.tools.convert_imageset", *args.split())
+
+    assert done.returncode == ("help" not in args)
+    assert "LISTFILE" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("train --solver=a", "train --solver=a"),
+        ("--solver=a train", "train --solver=a"),
+        ("-phase test -gpu=0 time", "time -phase test -gpu=0"),
+        ("--nothing", "--nothing"),
+    ],
+)
+def test_the_verb_of_caffe_may_come_after_flags(monkeypatch, given, meant):
+    called = []
+    monkeypatch.setattr(sys, "argv", ["caffe", *given.split()])
+    monkeypatch.setattr(_run, "main", called.append)
+
+    _run.run_caffe()
+
+    assert called == [meant.split()]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the executables are scripts of a POSIX shell")
+def test_executables_stand_where_caffe_builds_them(tmp_path, run):
+    assert run("caffe-shims", str(tmp_path / "build" / "tools")).exit_code == 0
+
+    caffe = call(tmp_path / "build" / "tools" / "caffe", "train", "--help")
+    usage = call(tmp_path / "build" / "examples" / "mnist" / "convert_mnist_data.bin")
+
+    assert (caffe.returncode, "--solver" in caffe.stdout) == (0, True)
+    assert (usage.returncode, "IMAGES" in usage.stderr) == (1, True)
+    for place in ("tools/compute_image_mean", "tools/extract_features.bin",
+                  "examples/cifar10/convert_cifar_data.bin",
+                  "examples/siamese/convert_mnist_siamese_data.bin"):  # fmt: skip
+        assert os.access(tmp_path / "build" / place, os.X_OK)
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_old_tools_say_what_took_their_place(run, name):
+    result = run(f"{name} solver.prototxt -x 1")
+
+    assert result.exit_code == 1
+    assert f"use: demitasse {REPLACED[name].split()[0]}" in result.stderr
+
+
+# -- upgrades under their old names ------------------------------------------------------------
+
+
+def test_upgrades(tmp_path, monkeypatch, run):
+    monkeypatch.chdir(tmp_path)
+    Path("net").write_text('layers { name: "r" type: RELU bottom: "a" top: "b" }')
+    Path("solver").write_text("solver_type: ADAM")
+
+    assert run("upgrade_net_proto_text net net2").exit_code == 0
+    assert run("upgrade_solver_proto_text solver solver2").exit_code == 0
+
+    assert 'type: "ReLU"' in Path("net2").read_text()
+    assert 'type: "Adam"' in Path("solver2").read_text()
+
+
+# -- GPUs --------------------------------------------------------------------------------------
+
+
+def test_all_gpus_where_there_is_none(project, run, monkeypatch):
+    monkeypatch.setattr(CupyBackend, "devices", classmethod(lambda cls: []))
+    monkeypatch.setattr(CupyBackend, "missing", classmethod(lambda cls: "there is no driver"))
+
+    result = run("train -solver solver.prototxt -gpu all")
+
+    assert result.exit_code == 4
+    assert "there is no driver" in result.stderr
+
+
+@pytest.mark.parametrize("verb", ["train -solver solver.prototxt", "time -model deploy.prototxt"])
+@pytest.mark.parametrize("gpus", ["all", "3", "3,3"])
+def test_the_only_gpu_is_meant_by_all(project, run, monkeypatch, verb, gpus):
+    monkeypatch.setattr(CupyBackend, "devices", classmethod(lambda cls: ["cuda:3"]))
+    chosen = []
+    monkeypatch.setattr("demitasse.cli.options._gpu", _noting(chosen))
+
+    run(f"{verb} -gpu {gpus}")
+
+    assert chosen == ["cuda:3"]
+
+
+def _noting(chosen):
+    from demitasse.cli.options import _gpu
+
+    def gpu(text, several):
+        chosen.append(_gpu(text, several))
+        return "numpy"
+
+    return gpu
+
+
+def test_a_net_that_is_only_run_runs_on_the_first_of_several(project, run, monkeypatch):
+    monkeypatch.setattr(CupyBackend, "devices", classmethod(lambda cls: ["cuda:1", "cuda:2"]))
+    chosen = []
+    monkeypatch.setattr("demitasse.cli.options._gpu", _noting(chosen))
+
+    assert run("time -model deploy.prototxt -gpu all -iterations 1").exit_code == 0
+
+    assert chosen == ["cuda:1"]

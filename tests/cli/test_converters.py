@@ -1,0 +1,203 @@
+"""Verbs that make databases, as Caffe's scripts call them."""
+
+import json
+import os
+import signal
+import struct
+import time
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from demitasse.data.databases.database import open_db, records
+from demitasse.data.databases.datum import datum_to_array
+from demitasse.data.images.decode import read_image
+from demitasse.proto import Datum
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def contents(path, backend="LMDB"):
+    with closing(open_db(path, backend)) as database, closing(database.new_cursor()) as cursor:
+        return {key: Datum.FromString(bytes(value)) for key, value in records(cursor)}
+
+
+@pytest.fixture
+def photos(folder):
+    """Twelve images and a list of them."""
+    image = pytest.importorskip("PIL.Image")
+    (folder / "photos").mkdir()
+    for number in range(12):
+        pixels = np.full((6, 8, 3), 20 * number, np.uint8)
+        image.fromarray(pixels).save(folder / "photos" / f"{number}.png")
+    (folder / "list.txt").write_text("".join(f"{n}.png {n % 3}\n" for n in range(12)))
+
+
+def test_a_list_of_images_becomes_a_database(photos, run):
+    result = run("convert_imageset photos/ list.txt db")
+
+    assert (result.exit_code, result.stdout) == (0, "db: 12 records written\n")
+    assert [d.label for d in contents("db").values()] == [0, 1, 2] * 4
+    assert "A total of 12 images." in result.stderr
+    assert "Processed 12 files." in result.stderr
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "-gray -resize_width 4 -resize_height 3 -backend leveldb",
+        "--gray --resize_width=4 --resize_height=3 --backend=leveldb",
+        "--gray=true --shuffle=true --noshuffle --resize-width=4 -resize_height 3 -backend=LEVELDB",
+        "-flagfile flags.txt",
+    ],
+)
+def test_flags_in_every_spelling(photos, run, flags):
+    Path("flags.txt").write_text(
+        "# of gflags\n-gray\n\n--resize_width=4\n-resize_height=3\n--backend=leveldb\n"
+    )
+
+    result = run(f"convert_imageset {flags} photos/ list.txt db")
+
+    found = contents("db", "LEVELDB")
+    assert result.exit_code == 0
+    assert list(found)[:2] == [b"00000000_0.png", b"00000001_1.png"]
+    assert {(d.channels, d.height, d.width) for d in found.values()} == {(1, 3, 4)}
+
+
+def test_a_missing_file_of_flags_is_wrong_usage(run):
+    assert run("convert_imageset -flagfile none a b c").exit_code == 2
+
+
+def test_images_that_cannot_be_read_are_told(photos, run):
+    Path("photos/3.png").unlink()
+
+    result = run("convert_imageset photos/ list.txt db --json")
+
+    assert json.loads(result.stdout) == {"database": "db", "written": 11, "skipped": 1}
+    assert "Left out: photos/3.png" in result.stderr
+    assert run("convert_imageset photos/ list.txt other --on_error raise").exit_code == 3
+
+
+def test_a_killed_conversion_goes_on(photos, start, run):
+    Path("list.txt").write_text(Path("list.txt").read_text() * 200)
+    command = "convert_imageset photos/ list.txt db --encode_type png --resize_width 40"
+    command += " --resize_height 40"
+    process = start(command, stderr=None, stdout=None)
+    partial = Path(".db.partial", "database", "data.mdb")
+    while not (partial.exists() and partial.stat().st_size > 20_000) and process.poll() is None:
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not Path("db").exists()
+
+    result = run(f"{command} --resume")
+
+    assert result.exit_code == 0
+    assert len(contents("db")) == 2400
+    assert not Path(".db.partial").exists()
+
+
+# -- published data sets -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def mnist():
+    """Five images with the labels 0, 1, 0, 1, 0."""
+    pixels = np.random.default_rng(2).integers(0, 256, (5, 4, 3), dtype=np.uint8)
+    Path("images").write_bytes(struct.pack(">HBB3I", 0, 8, 3, *pixels.shape) + pixels.tobytes())
+    Path("labels").write_bytes(struct.pack(">HBBI", 0, 8, 1, 5) + bytes([0, 1, 0, 1, 0]))
+    return pixels
+
+
+@pytest.mark.parametrize("flag", ["", "--backend=lmdb", "--backend=leveldb"])
+def test_files_of_mnist(mnist, run, flag):
+    result = run(f"convert_mnist_data images labels out {flag}")
+
+    found = contents("out", "LEVELDB" if "leveldb" in flag else "LMDB")
+    assert (result.exit_code, result.stdout) == (0, "out: 5 records\n")
+    assert list(found) == [b"%08d" % n for n in range(5)]
+    assert (np.concatenate([datum_to_array(d) for d in found.values()]) == mnist).all()
+
+
+def test_pairs_of_mnist(mnist, run):
+    assert run("convert_mnist_siamese_data images labels out").exit_code == 0
+    assert run("convert_mnist_siamese_data images labels again").exit_code == 0
+    assert run("convert_mnist_siamese_data images labels other --seed 1").exit_code == 0
+
+    found = contents("out", "LEVELDB")
+    labels = {image.tobytes(): n % 2 for n, image in enumerate(mnist)}
+    assert list(found) == [b"%08d" % n for n in range(5)]
+    for datum in found.values():
+        first, second = (labels[image.tobytes()] for image in datum_to_array(datum))
+        assert datum.label == (first == second)
+    assert contents("again", "LEVELDB") == found != contents("other", "LEVELDB")
+
+
+def test_labels_that_do_not_belong_to_the_images(mnist, run):
+    Path("labels").write_bytes(struct.pack(">HBBI", 0, 8, 1, 4) + bytes(4))
+
+    result = run("convert_mnist_data images labels out")
+
+    assert result.exit_code == 3
+    assert "do not belong together" in result.stderr
+
+
+@pytest.fixture
+def cifar():
+    """Six files of three records."""
+    Path("cifar").mkdir()
+    names = [f"data_batch_{n}" for n in range(1, 6)] + ["test_batch"]
+    rows = np.random.default_rng(1).integers(0, 256, (6, 3, 3073), dtype=np.uint8)
+    rows[:, :, 0] %= 10
+    for name, file in zip(names, rows, strict=True):
+        Path("cifar", f"{name}.bin").write_bytes(file.tobytes())
+    return rows
+
+
+@pytest.mark.parametrize("kind", ["lmdb", "leveldb"])
+def test_files_of_cifar(cifar, run, kind):
+    Path("out").mkdir()
+
+    result = run(f"convert_cifar_data cifar out {kind}")
+
+    assert result.exit_code == 0
+    for split, rows in (("train", cifar[:5]), ("test", cifar[5:])):
+        found = contents(Path("out", f"cifar10_{split}_{kind}"), kind.upper())
+        expected = rows.reshape(-1, 3073)
+        assert list(found) == [b"%05d" % n for n in range(len(expected))]
+        assert [d.label for d in found.values()] == expected[:, 0].tolist()
+        values = [datum_to_array(d).ravel() for d in found.values()]
+        assert (np.stack(values) == expected[:, 1:]).all()
+
+
+@pytest.mark.parametrize("damage", [lambda f: f.unlink(), lambda f: f.write_bytes(b"short")])
+def test_a_file_of_cifar_that_is_missing_or_cut_short(cifar, run, damage):
+    damage(Path("cifar", "data_batch_4.bin"))
+
+    result = run("convert_cifar_data cifar out lmdb")
+
+    assert result.exit_code == 3
+    assert "data_batch_4.bin" in result.stderr
+    assert not list(Path("out").glob("*"))
+
+
+# -- resize_and_crop_images --------------------------------------------------------------------
+
+
+def test_squares_of_images(photos, run):
+    Path("names.txt").write_text("photos/1.png\nphotos/none.png\n2.png\n")
+
+    result = run(
+        "resize_and_crop_images --input=names.txt --input_folder=photos --output_folder=out/"
+        " --output_side_length=4"
+    )
+
+    assert result.exit_code == 0
+    assert "none.png" in result.stderr
+    assert [read_image(Path(f"out/{n}.png")).shape for n in (1, 2)] == [(3, 4, 4)] * 2

@@ -1,0 +1,106 @@
+"""``parse_log``, ``extract_seconds`` and ``plot_training_log``: logs of Caffe and of ours."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+LOG = """\
+I1231 23:59:50.000000  1 caffe.cpp:1] before
+I1231 23:59:58.500000  1 solver.cpp:2] Solving LeNet
+I1231 23:59:58.600000  1 solver.cpp:3] Iteration 0, Testing net (#0)
+I1231 23:59:58.700000  1 solver.cpp:4]     Test net output #0: accuracy = 0.1
+I1231 23:59:58.700000  1 solver.cpp:4]     Test net output #1: loss = 2.5 (* 1 = 2.5 loss)
+I1231 23:59:59.000000  1 solver.cpp:5] Iteration 0 (0 iter/s, 1s/100 iters), loss = 2.4
+I1231 23:59:59.000000  1 solver.cpp:6]     Train net output #0: loss = 2.375 (* 1 = 2.375 loss)
+I1231 23:59:59.100000  1 sgd_solver.cpp:7] Iteration 0, lr = 0.01
+no line of glog
+I0101 00:00:00.500000  1 solver.cpp:5] Iteration 100, loss = 1e-05
+I0101 00:00:00.500000  1 solver.cpp:6]     Train net output #0: loss = nan (* 1 = nan loss)
+I0101 00:00:00.600000  1 sgd_solver.cpp:7] Iteration 100, lr = 0.005
+I0101 00:00:01.000000  1 solver.cpp:3] Iteration 200, Testing net (#0)
+I0101 00:00:01.100000  1 solver.cpp:4]     Test net output #0: accuracy = 0.9
+I0101 00:00:01.100000  1 solver.cpp:4]     Test net output #1: loss = 0.25 (* 1 = 0.25 loss)
+"""
+
+
+@pytest.fixture(autouse=True)
+def log(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("run.log").write_text(LOG)
+
+
+def table(path, **options):
+    with Path(path).open(newline="") as file:
+        return list(csv.reader(file, **options))
+
+
+def test_outputs_become_tables(run):
+    result = run("parse_log run.log . --verbose")
+
+    assert result.stdout == "Wrote run.log.train\nWrote run.log.test\n"
+    assert table("run.log.train") == [
+        ["NumIters", "Seconds", "LearningRate", "loss"],
+        ["0.0", "0.5", "0.01", "2.375"],
+        ["100.0", "2.0", "0.01", "nan"],
+    ]
+    assert table("run.log.test") == [
+        ["NumIters", "Seconds", "LearningRate", "accuracy", "loss"],
+        ["0.0", "0.2", "0.005", "0.1", "2.5"],
+        ["200.0", "2.6", "0.005", "0.9", "0.25"],
+    ]
+
+
+def test_another_delimiter(run):
+    assert run("parse_log run.log . --delimiter=;").exit_code == 0
+
+    assert table("run.log.train", delimiter=";")[1] == ["0.0", "0.5", "0.01", "2.375"]
+    assert run("parse_log run.log . --delimiter=ab").exit_code == 2
+
+
+def test_seconds_of_iterations_count_over_the_turn_of_the_year(run):
+    assert run("extract_seconds run.log out").exit_code == 0
+
+    seconds = [float(line) for line in Path("out").read_text().split()]
+    assert seconds == [0.1, 0.5, 0.6, 2.0, 2.1, 2.5]
+
+
+@pytest.mark.parametrize("verb", ["parse_log run.log .", "extract_seconds run.log out"])
+def test_a_log_without_a_run_is_bad_data(run, verb):
+    Path("run.log").write_text("nothing of the kind\n")
+
+    result = run(verb)
+
+    assert result.exit_code == 3
+    assert "no run begins in this log" in result.stderr
+
+
+def test_a_log_of_ours_is_read(project, run):
+    Path("ours.log").write_text(run("train -solver solver.prototxt").stderr)
+
+    assert run("parse_log ours.log .").exit_code == 0
+
+    assert [row[0] for row in table("ours.log.test")] == ["NumIters", "0.0", "10.0", "20.0"]
+
+
+@pytest.mark.parametrize("kind", range(8))
+def test_every_kind_of_chart(run, kind):
+    pytest.importorskip("matplotlib")
+
+    result = run(f"plot_training_log {kind} chart.png run.log run.log")
+
+    assert result.exit_code == 0
+    assert Path("chart.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_chart_without_matplotlib_says_what_to_install(run, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+
+    result = run("plot_training_log 0 chart.png run.log")
+
+    assert result.exit_code == 3
+    assert "pip install demitasse[plot]" in result.stderr
+
+
+def test_a_chart_that_there_is_not(run):
+    assert run("plot_training_log 8 chart.png run.log").exit_code == 2

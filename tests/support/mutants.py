@@ -1,0 +1,142 @@
+"""Break every lowering of every backend, one after the other, and count the tests that notice.
+
+    python tests/support/mutants.py [numpy] [cpu] [host]
+
+Each mutant is a process that pytest runs in: the lowering declines, its Step computes one wrong
+number forward, or one wrong number backward. The tests are the rows of
+``test_steps_equal_portable.py`` of that operation. Ends non-zero where a mutant goes unnoticed.
+"""
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from demitasse.backends.cupy.lowerings import LOWERINGS as CUPY
+from demitasse.backends.numpy.lowerings import LOWERINGS as NUMPY
+from demitasse.backends.onednn.lowerings import LOWERINGS as ONEDNN
+from demitasse.backends.step import AnyStep, Declined, Lowering, Operands
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTS = "tests/backends/test_steps_equal_portable.py"
+PLACES = {"numpy": NUMPY, "cpu": ONEDNN, "host": CUPY}
+"""Where the rows run, and what is broken there."""
+
+KINDS = ("declines", "forward", "backward")
+
+
+class Mutant:
+    """One broken lowering, as a plugin of pytest that runs the rows of its operation.
+
+    Attributes:
+        ran: How many tests ran.
+        noticed: How many of them failed.
+    """
+
+    def __init__(self, place: str, op: type, function: str, kind: str) -> None:
+        self.place, self.op, self.function, self.kind = place, op, function, kind
+        self.ran = self.noticed = 0
+
+    def __str__(self) -> str:
+        return f"{self.place:6} {self.op.__name__:12} {self.function:10} {self.kind:9}"
+
+    def apply(self) -> None:
+        """Break the lowering in this process."""
+        table: Any = PLACES[self.place]
+        table[self.op] = tuple(self._broken(lowering) for lowering in table[self.op])
+
+    def _broken(self, lowering: Lowering) -> Lowering:
+        def lower(engine: Any, op: Any, at: Operands) -> AnyStep:
+            if self.function and op.function != self.function:
+                return lowering(engine, op, at)
+            if self.kind == "declines":
+                raise Declined("broken")
+            step = lowering(engine, op, at)
+            whole = getattr(step, self.kind)
+
+            def wrong() -> None:
+                whole()
+                for memory in self._results(at):
+                    memory.mutable_cpu_data()[:1] += 1
+
+            setattr(step, self.kind, wrong)
+            return step
+
+        return lower
+
+    def _results(self, at: Operands) -> Iterator[Any]:
+        if self.kind == "forward":
+            yield at.top[0].data_memory
+        elif any(at.propagate_down):
+            yield at.bottom[at.propagate_down.index(True)].diff_memory
+        elif any(at.param_propagate_down):
+            yield at.params[at.param_propagate_down.index(True)].diff_memory
+
+    # -- as a plugin -------------------------------------------------------------------------------
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        items[:] = [item for item in items if self._concerns(item)]
+
+    def _concerns(self, item: Any) -> bool:
+        given = getattr(item, "callspec", None)
+        row = given and given.params.get("row")
+        here = row is not None and given.params.get("place") == self.place
+        return here and (row.op, row.function) == (self.op, self.function)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.ran += report.when == "call"
+        self.noticed += report.failed
+
+
+def mutants(places: list[str]) -> Iterator[Mutant]:
+    from demitasse.backends import ops
+    from demitasse.backends.cupy.steps.activation import FUNCTIONS as OF_CUPY
+    from demitasse.backends.numpy.steps.activation import FUNCTIONS as OF_NUMPY
+    from demitasse.backends.onednn.steps.activation import FUNCTIONS as OF_ONEDNN
+
+    functions = {"numpy": OF_NUMPY, "cpu": OF_ONEDNN, "host": OF_CUPY}
+    for place in places:
+        for op in PLACES[place]:
+            names = sorted(functions[place]) if op is ops.Activation else [""]
+            for name in names:
+                for kind in KINDS:
+                    yield Mutant(place, op, name, kind)
+
+
+def outcome(mutant: Mutant) -> tuple[int, int]:
+    """Run the tests in a process of their own; return how many ran, and how many noticed."""
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        mutant.apply()
+        with contextlib.redirect_stdout(io.StringIO()):
+            pytest.main(["-q", "-n0", "-p", "no:cacheprovider", TESTS], plugins=[mutant])
+        os.write(write, f"{mutant.ran} {mutant.noticed}".encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as end:
+        ran, noticed = map(int, end.read().split())
+    os.waitpid(child, 0)
+    return ran, noticed
+
+
+def main() -> int:
+    os.chdir(ROOT)
+    with contextlib.redirect_stdout(io.StringIO()):  # what tests import is imported once, here
+        pytest.main(["-q", "-n0", "-p", "no:cacheprovider", "--collect-only", TESTS])
+    unnoticed = 0
+    for mutant in mutants(sys.argv[1:] or list(PLACES)):
+        ran, noticed = outcome(mutant)
+        unnoticed += not noticed
+        print(f"{mutant}: {noticed} of {ran} tests", "" if noticed else "UNNOTICED", flush=True)
+    print(f"{unnoticed} went unnoticed")
+    return min(unnoticed, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
