@@ -3,7 +3,7 @@
 A finder in front of all others answers for ``caffe`` and what lies below it, whichever folders
 stand on ``sys.path``, also those put there later. So scripts that look for Caffe in a folder of its
 own find ours. What they get are the modules of ``demitasse.pycaffe`` themselves, under another
-name.
+name; modules that only a fork of Caffe has are taken from its folder.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class _Finder(MetaPathFinder, Loader):
             return None
         try:
             real = importlib.util.find_spec(_real_name(name))
-        except ModuleNotFoundError:  # it would be below a module that is no package
+        except ModuleNotFoundError:  # it would be below a module that is not ours, or no package
             return None
         if real is None:
-            return None
+            return _module_that_a_fork_adds(name)
         if name == CAFFE:
             _tell_of_an_unbuilt_one()
         is_package = real.submodule_search_locations is not None
@@ -77,6 +77,16 @@ class _Finder(MetaPathFinder, Loader):
 
 
 _finder = _Finder()
+
+
+def _module_that_a_fork_adds(name: str) -> ModuleSpec | None:
+    """Return where a module is that only a ``caffe`` on ``sys.path`` has.
+
+    Forks put modules of their own beside Caffe's, such as SSD's ``caffe.model_libs``. They are
+    written over names that ours have, too.
+    """
+    *packages, _ = name.split(".")
+    return PathFinder.find_spec(name, [str(Path(one, *packages)) for one in sys.path])
 
 
 def _tell_of_an_unbuilt_one() -> None:

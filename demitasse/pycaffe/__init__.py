@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from demitasse.caffe_name import install
     from demitasse.layers.user_layer import UserLayer as Layer
-    from demitasse.pycaffe import classifier, coord_map, detector, draw, io, net_spec, proto
+    from demitasse.pycaffe import (
+        classifier,
+        coord_map,
+        detector,
+        draw,
+        io,
+        net_spec,
+        proto,
+        pycaffe,
+    )
     from demitasse.pycaffe.classifier import Classifier
     from demitasse.pycaffe.detector import Detector
     from demitasse.pycaffe.glog import init_log, log
@@ -87,6 +96,7 @@ __all__ = [
     "net_spec",
     "params",
     "proto",
+    "pycaffe",
     "set_device",
     "set_mode_cpu",
     "set_mode_gpu",
@@ -101,7 +111,9 @@ __all__ = [
     "to_proto",
 ]
 
-_MODULES = {"classifier", "coord_map", "detector", "draw", "io", "net_spec", "proto"}
+_MODULES = {
+    "_caffe", "classifier", "coord_map", "detector", "draw", "io", "net_spec", "proto", "pycaffe",
+}  # fmt: skip
 _SOLVERS = [name for name in __all__ if name.endswith("Solver")]
 _ROOMS = {
     "demitasse.caffe_name": ["install"],

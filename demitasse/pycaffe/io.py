@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import BinaryIO
 
 import numpy as np
@@ -48,6 +50,23 @@ Sizes = Sequence[int] | np.ndarray
 
 BRIGHTNESS = (0.2125, 0.7154, 0.0721)
 """Shares of red, green and blue in grey, as of CRT phosphors."""
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Give scripts scikit-image where they look for it: ``caffe.io.skimage``."""
+    if name != "skimage":
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    try:
+        for part in ("io", "transform"):
+            import_module(f"skimage.{part}")
+    except ImportError as error:
+        message = (
+            f"{__name__}.skimage is scikit-image, which cannot be imported ({error}); "
+            "pip install scikit-image"
+        )
+        raise AttributeError(message) from error
+    return import_module("skimage")
 
 
 # -- messages -------------------------------------------------------------------------------------

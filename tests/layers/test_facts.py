@@ -258,9 +258,9 @@ def test_a_loss_with_a_softmax_does_not_mind_what_all_scores_share(name):
 # -- examples ----------------------------------------------------------------------------------
 
 HALVES = """
-from demitasse.layers.python import PythonLayerBase
+import caffe
 
-class Halves(PythonLayerBase):
+class Halves(caffe.Layer):
     def reshape(self, bottom, top): top[0].reshape(*bottom[0].shape)
     def forward(self, bottom, top): top[0].data[...] = bottom[0].data / 2
     def backward(self, top, propagate_down, bottom): bottom[0].diff[...] = top[0].diff / 2

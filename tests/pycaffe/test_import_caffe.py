@@ -96,6 +96,12 @@ def test_every_public_name_is_there():
         pycaffe.nothing  # noqa: B018
 
 
+def test_the_modules_that_caffe_imports_itself_are_attributes():
+    code = "import demitasse.pycaffe as caffe; print(caffe.pycaffe.Net, caffe._caffe.Net)"
+
+    assert python(code).count("demitasse.pycaffe.net.Net") == 2
+
+
 def test_names_are_loaded_when_they_are_used():
     code = "import demitasse.pycaffe, sys; print('numpy' in sys.modules)"
 
@@ -122,6 +128,27 @@ def test_another_caffe_that_was_imported_is_left_to_those_who_hold_it(write_caff
     out = python(code, write_caffe("io.py", code="MARK = 'theirs'"))
 
     assert out.split() == ["theirs", "demitasse.pycaffe", "demitasse.pycaffe.io"]
+
+
+@pytest.mark.usefixtures("installed")
+def test_modules_that_only_a_fork_has_are_taken_from_its_folder(write_caffe, monkeypatch):
+    folder = write_caffe("io.py")
+    (folder / "caffe" / "model_libs.py").write_text(
+        "from caffe import layers as L\ndef relu(net): net.relu = L.ReLU(net.data)"
+    )
+    (folder / "caffe" / "models").mkdir()
+    (folder / "caffe" / "models" / "deep.py").write_text("import caffe.io as found")
+    monkeypatch.syspath_prepend(folder)
+
+    import caffe.models.deep
+    from caffe.model_libs import relu
+
+    net = caffe.NetSpec()
+    net.data = caffe.layers.Input()
+    relu(net)
+    assert net.to_proto().layer[1].type == "ReLU"
+    assert caffe.models.deep.found is pycaffe.io
+    assert caffe.model_libs.relu is relu
 
 
 @pytest.mark.usefixtures("installed")
@@ -175,6 +202,20 @@ def test_a_folder_on_the_path_is_enough(folder):
     out = python(code, folder)
 
     assert out.split() == ["demitasse.pycaffe", "demitasse.pycaffe._caffe"]
+
+
+def test_processes_find_ours_first_also_where_they_are_told_of_another(write_caffe):
+    code = f"import sys; sys.path.insert(0, {str(write_caffe())!r}); import caffe.io; print(caffe)"
+
+    assert "demitasse" in python(code, CHILDREN)
+
+
+def test_what_an_environment_runs_at_the_start_runs_nevertheless(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.mark = __name__")
+
+    out = python("import sys; print(sys.mark, 'demitasse' in sys.modules)", CHILDREN, tmp_path)
+
+    assert out.split() == ["sitecustomize", "False"]
 
 
 def test_the_package_wins_over_folders_that_come_first_later(write_caffe):

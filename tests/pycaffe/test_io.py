@@ -2,6 +2,8 @@
 
 import io as files
 import itertools
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -279,6 +281,23 @@ def test_scripts_find_the_function_of_scikit_image():
     np.testing.assert_allclose(io.resize(np.ones((2, 2)), (4, 4))[0, :2], [0.5625, 0.75])
     with pytest.raises(ValueError, match=r"\(6, 9, 3\) cannot be resized to \(3, 4, 1\)"):
         io.resize(image, (3, 4, 1))
+
+
+def test_scripts_find_scikit_image_where_it_is_installed(monkeypatch):
+    installed = types.ModuleType("skimage")
+    for name in ("skimage", "skimage.io", "skimage.transform"):
+        monkeypatch.setitem(sys.modules, name, installed)
+
+    assert io.skimage is installed
+
+
+def test_scikit_image_that_is_not_installed_is_told_of(monkeypatch):
+    monkeypatch.setitem(sys.modules, "skimage", None)
+
+    with pytest.raises(AttributeError, match="pip install scikit-image"):
+        io.skimage  # noqa: B018
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        io.nothing  # noqa: B018
 
 
 def test_messages_are_found_beside_images():

@@ -106,6 +106,22 @@ def test_processes_that_begin_anew_find_caffe(run, tmp_path):
     assert run("pool.py", "a").stdout.split() == ["demitasse.pycaffe", "a"]
 
 
+def test_processes_that_begin_anew_find_ours_beside_another(run, tmp_path):
+    other = tmp_path / "python" / "caffe"
+    other.mkdir(parents=True)
+    (other / "__init__.py").write_text("raise ImportError('theirs')")
+    (tmp_path / "both.py").write_text(
+        f"import sys; sys.path.insert(0, {str(other.parent)!r}); import caffe\n"
+        "from multiprocessing import get_context\n"
+        "print(caffe.__name__, flush=True)\n"
+        "if __name__ == '__main__':\n"
+        "    child = get_context('spawn').Process(target=print)\n"
+        "    child.start(); child.join()\n"
+    )
+
+    assert run("both.py").stdout.split() == ["demitasse.pycaffe"] * 2
+
+
 @pytest.mark.skipif(os.name != "posix", reason="runs a script of the shell")
 def test_any_program_runs_and_its_children_find_caffe(run, tmp_path):
     script = tmp_path / "all.sh"
