@@ -71,6 +71,10 @@ class Backend(ABC):
         """Make this the current device of its library for the duration of a pass."""
         yield
 
+    def conditions(self) -> dict[str, str]:
+        """Return what the last digits of results depend on here: versions, threads, ..."""
+        return {}
+
     # -- arrays --------------------------------------------------------------------------------
 
     array_device: Any = None

@@ -9,6 +9,7 @@ import atexit
 import contextvars
 import copy
 import logging
+import os
 import threading
 import time
 import weakref
@@ -68,6 +69,7 @@ class Prefetcher:
         self._stopped = False
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
+        self._process = os.getpid()
 
     def start(self) -> None:
         """Start filling batches; once."""
@@ -77,7 +79,13 @@ class Prefetcher:
             target=context.run, args=(self._work,), name=self._name, daemon=True
         )
         _running.add(self)
+        self._process = os.getpid()
         self._thread.start()
+
+    @property
+    def was_left_behind(self) -> bool:
+        """Whether the thread belongs to the process that this one was forked from."""
+        return self._process != os.getpid()
 
     def next(self) -> Batch:
         """Return the next full batch; it is the caller's until ``recycle``.

@@ -30,6 +30,7 @@ class Threads:
     def __init__(self, name: str) -> None:
         self._name = name
         self._pool: ThreadPoolExecutor | None = None
+        self._process = os.getpid()
 
     def map(self, work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
         """Return the results for some items, in their order.
@@ -40,7 +41,8 @@ class Threads:
         items = list(items)
         if len(items) < 2 or THREADS < 2:
             return [work(item) for item in items]
-        self._pool = self._pool or ThreadPoolExecutor(THREADS, self._name)
+        if self._pool is None or self._process != os.getpid():  # a fork leaves threads behind
+            self._pool, self._process = ThreadPoolExecutor(THREADS, self._name), os.getpid()
         return list(self._pool.map(work, items))
 
     def close(self) -> None:

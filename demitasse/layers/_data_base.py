@@ -106,6 +106,8 @@ class PrefetchingDataLayer(BaseDataLayer):
         """Do nothing: ``setup`` and ``forward`` give the tops their shapes."""
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
+        if self._prefetcher is not None and self._prefetcher.was_left_behind:
+            self.close()
         prefetcher = self._prefetcher or self._start()
         batch, used = prefetcher.next(), self._current
         self._current, self._position, self.skipped = batch, batch.position, batch.skipped

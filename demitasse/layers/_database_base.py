@@ -6,6 +6,7 @@ import logging
 
 from demitasse.backends.random import bits, stream_of
 from demitasse.data.sources.database import DatabaseBatches, Maker
+from demitasse.data.sources.fingerprint import Fingerprint, database_fingerprint
 from demitasse.errors import ConfigError
 from demitasse.layers._data_base import EpochDataLayer, prefetched
 from demitasse.layers.base import Blobs, positive
@@ -54,6 +55,11 @@ class DatabaseLayer(EpochDataLayer):
     def make_maker(self) -> Maker:
         """Return what makes batches of the records; it must not refer to the layer."""
         raise NotImplementedError(type(self).__name__)
+
+    def fingerprint(self) -> Fingerprint:
+        return database_fingerprint(
+            self.source, DataParameter.DB.Name(self.param.data_param.backend)
+        )
 
     def open_source(self, position: int) -> DatabaseBatches:
         p = self.param.data_param

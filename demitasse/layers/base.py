@@ -16,6 +16,7 @@ from demitasse.backends.arrays import Array
 from demitasse.backends.ops import Op
 from demitasse.backends.random import stream_of
 from demitasse.blob import Blob
+from demitasse.data.sources.fingerprint import Fingerprint
 from demitasse.device import Device
 from demitasse.errors import ConfigError, NetError, ShapeError
 from demitasse.layers.arity import Arity, AtLeast, Between, Exactly
@@ -116,6 +117,15 @@ class Layer(Arrays):
 
     def set_state(self, state: dict[str, int]) -> None:
         """Continue from what ``state`` returned."""
+
+    def fingerprint(self) -> Fingerprint | None:
+        """Return what tells the records that it reads from others; None where it reads none.
+
+        Raises:
+            DataError: They cannot be read any more.
+            OSError: The same.
+        """
+        return None
 
     def close(self) -> None:
         """Let go of threads and files."""

@@ -6,6 +6,7 @@ Source: Caffe, ``src/caffe/layers/hdf5_data_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.data.databases.hdf5 import read_list
+from demitasse.data.sources.fingerprint import Fingerprint, list_fingerprint
 from demitasse.data.sources.hdf5 import Hdf5Batches
 from demitasse.errors import ConfigError
 from demitasse.layers._data_base import EpochDataLayer
@@ -47,8 +48,12 @@ class HDF5Data(EpochDataLayer):
             raise ConfigError(message)
         base_dir = self.context.base_dir
         self.names = [blob.name for blob in top]
-        self.paths = [resolve(name, base_dir) for name in read_list(resolve(p.source, base_dir))]
+        self.source = resolve(p.source, base_dir)
+        self.paths = [resolve(name, base_dir) for name in read_list(self.source)]
         self.shape_tops(top)
+
+    def fingerprint(self) -> Fingerprint:
+        return list_fingerprint(self.source, files=self.paths)
 
     def open_source(self, position: int) -> Hdf5Batches:
         context = self.context

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from demitasse.backends.random import bits, stream_of
+from demitasse.data.sources.fingerprint import Fingerprint, list_fingerprint
 from demitasse.data.sources.image_list import ImageListBatches, read_image_list
 from demitasse.data.sources.order import Order
 from demitasse.errors import ConfigError
@@ -61,6 +62,9 @@ class ImageData(EpochDataLayer):
         self.transformer = self.make_transformer(self.param.transform_param)
         self._position = self._skipped(p.rand_skip)
         self.shape_tops(top)
+
+    def fingerprint(self) -> Fingerprint:
+        return list_fingerprint(self.source, len(self.entries))
 
     def open_source(self, position: int) -> ImageListBatches:
         p, context = self.param.image_data_param, self.context

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from demitasse.data.sources.fingerprint import Fingerprint, list_fingerprint
 from demitasse.data.sources.label_images import LabelImageBatches, Look, read_pairs
 from demitasse.data.sources.order import Order
 from demitasse.data.transform.augment.augmenter import Augmenter
@@ -86,6 +87,9 @@ class ImageSegData(EpochDataLayer):
         self.source = resolve(p.source, self.context.base_dir)
         self.pairs = read_pairs(self.source, self.look.label_type)
         self.shape_tops(top)
+
+    def fingerprint(self) -> Fingerprint:
+        return list_fingerprint(self.source, len(self.pairs))
 
     def open_source(self, position: int) -> LabelImageBatches:
         p, context = self.param.image_data_param, self.context

@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import partial
 
 from demitasse.data.images.window import Cut
+from demitasse.data.sources.fingerprint import Fingerprint, list_fingerprint
 from demitasse.data.sources.window_file import read_window_file
 from demitasse.data.sources.windows import WindowBatches, window_mean
 from demitasse.data.transform.augment.augmenter import FIELDS
@@ -76,6 +77,9 @@ class WindowData(PrefetchingDataLayer):
             size,
         )
         self.shape_tops(top)
+
+    def fingerprint(self) -> Fingerprint:
+        return list_fingerprint(self.source)
 
     def open_source(self, position: int) -> WindowBatches:
         p, transform = self.param.window_data_param, self.param.transform_param

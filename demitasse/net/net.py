@@ -62,6 +62,8 @@ class Net(Described):
     Attributes:
         structure: Its parts by number, and how they hang together.
         device: Where it runs; ``to`` moves it.
+        turn: What a thread holds while it works on the net: ``with net.turn:`` keeps others out
+            for more than one call.
 
     Raises:
         PrototxtError: The file cannot be read.
@@ -123,7 +125,7 @@ class Net(Described):
         self._source = param
         self._declared = {name: self.blobs[name].shape for name in self.inputs}
         lowered = settings.get("plan") if lowered is None else lowered
-        self._kept, self._turn = kept_names(keep, self.blob_names), Turn(self.name)
+        self._kept, self.turn = kept_names(keep, self.blob_names), Turn(self.name)
         self._passes = Passes(self.structure, self._kept, lowered=lowered)
         self._passes.debug_info = param.debug_info
         for one in several(weights):
@@ -192,7 +194,7 @@ class Net(Described):
         """
         first = 0 if start is None else self.layer_number(start)
         last = len(self.structure.layers) - 1 if end is None else self.layer_number(end)
-        with self._turn, self.device.backend.enter():
+        with self.turn, self.device.backend.enter():
             terms = self._passes.forward(first, last)
             loss = total(terms, self.device)
         if self.structure.phase == "TRAIN":
@@ -207,18 +209,19 @@ class Net(Described):
         """
         first = len(self.structure.layers) - 1 if start is None else self.layer_number(start)
         last = 0 if end is None else self.layer_number(end)
-        with self._turn, self.device.backend.enter():
+        with self.turn, self.device.backend.enter():
             self._passes.backward(first, last)
 
     def forward_backward(self) -> float:
         """Run forward and backward; return the loss."""
-        loss = self.forward()
-        self.backward()
+        with self.turn:
+            loss = self.forward()
+            self.backward()
         return loss
 
     def reshape(self) -> None:
         """Let every layer give its tops their shapes, without computing anything."""
-        with self._turn, self.device.backend.enter():
+        with self.turn, self.device.backend.enter():
             self.plan.reshape()
 
     def synchronize(self) -> None:
@@ -229,12 +232,13 @@ class Net(Described):
 
     def clear_param_diffs(self) -> None:
         """Set the gradients of all learnable parameters to zero."""
-        for blob in self.learnable_params:
-            blob.diff_memory.clear()
+        with self.turn:
+            for blob in self.learnable_params:
+                blob.diff_memory.clear()
 
     def update(self) -> None:
         """Subtract its gradient from every learnable parameter."""
-        with self._turn, self.device.backend.enter():
+        with self.turn, self.device.backend.enter():
             for blob in self.learnable_params:
                 blob.update()
 
@@ -254,8 +258,9 @@ class Net(Described):
             if layer.blobs and self.has_layer(layer.name):
                 mine = self.layer_by_name(layer.name)
                 pairs += matched(called(mine), mine.blobs, layer.blobs)
-        for blob, source in pairs:
-            blob.share_data(source)
+        with self.turn:
+            for blob, source in pairs:
+                blob.share_data(source)
 
     def load(
         self,
@@ -273,21 +278,24 @@ class Net(Described):
             Which layers were loaded, ignored (not in this net), missing (not in the source) and
             mismatched.
         """
-        return load_into(self.structure, source, on_mismatch)
+        with self.turn:
+            return load_into(self.structure, source, on_mismatch)
 
     def save(self, path: str | os.PathLike[str], write_diff: bool = False) -> None:
         """Write the parameters to a caffemodel, atomically."""
-        save(self.structure, Path(path), write_diff)
+        with self.turn:
+            save(self.structure, Path(path), write_diff)
 
     def save_hdf5(self, path: str | os.PathLike[str], write_diff: bool = False) -> None:
         """Write the parameters to an HDF5 file, atomically; shared ones once."""
-        write_hdf5_weights(self.structure, Path(path), write_diff)
+        with self.turn:
+            write_hdf5_weights(self.structure, Path(path), write_diff)
 
     # -- devices and inputs --------------------------------------------------------------------
 
     def to(self, device: str | Device) -> Self:
         """Move to another device; blobs follow when they are used."""
-        with self._turn:
+        with self.turn:
             self.device = self._context.device = Device(device)
             for blob in (*self.structure.blob_list, *self.structure.params_list):
                 blob.to(self.device)
@@ -341,7 +349,7 @@ class Net(Described):
             message = f"batch must be at least 1, or None, it is {batch}"
             raise ConfigError(message)
         arrays = as_arrays(inputs, self.inputs, self.name)
-        with self._turn:
+        with self.turn:
             if batch is None:
                 return self._run(arrays)
             return run_in_batches(

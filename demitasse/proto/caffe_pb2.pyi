@@ -95,6 +95,7 @@ __all__ = [
     "ReshapeParameter",
     "ResizeParameter",
     "ResumeState",
+    "RunFacts",
     "SPPParameter",
     "SaltPepperParameter",
     "SampleConstraint",
@@ -1105,6 +1106,7 @@ class ResumeState(Message):
     LOSSES_FIELD_NUMBER: Final = 3
     WATCH_FIELD_NUMBER: Final = 4
     SNAPSHOT_FIELD_NUMBER: Final = 5
+    RUN_FIELD_NUMBER: Final = 6
     seed: int
     @property
     def net(self) -> _Messages[ResumeState.NetProgress]: ...
@@ -1114,6 +1116,8 @@ class ResumeState(Message):
     def watch(self) -> _Messages[ResumeState.Watch]: ...
     @property
     def snapshot(self) -> _Scalars[int]: ...
+    @property
+    def run(self) -> RunFacts: ...
     def __init__(
         self,
         *,
@@ -1122,6 +1126,85 @@ class ResumeState(Message):
         losses: Iterable[float] | None = ...,
         watch: Iterable[ResumeState.Watch | Mapping[str, Any]] | None = ...,
         snapshot: Iterable[int] | None = ...,
+        run: RunFacts | Mapping[str, Any] | None = ...,
+    ) -> None: ...
+
+class RunFacts(Message):
+    class Parameter(Message):
+        LAYER_FIELD_NUMBER: Final = 1
+        INDEX_FIELD_NUMBER: Final = 2
+        DIM_FIELD_NUMBER: Final = 3
+        layer: str
+        index: int
+        @property
+        def dim(self) -> _Scalars[int]: ...
+        def __init__(
+            self,
+            *,
+            layer: str | None = ...,
+            index: int | None = ...,
+            dim: Iterable[int] | None = ...,
+        ) -> None: ...
+    class Source(Message):
+        NET_FIELD_NUMBER: Final = 1
+        LAYER_FIELD_NUMBER: Final = 2
+        PATH_FIELD_NUMBER: Final = 3
+        RECORDS_FIELD_NUMBER: Final = 4
+        DIGEST_FIELD_NUMBER: Final = 5
+        net: str
+        layer: str
+        path: str
+        records: int
+        digest: bytes
+        def __init__(
+            self,
+            *,
+            net: str | None = ...,
+            layer: str | None = ...,
+            path: str | None = ...,
+            records: int | None = ...,
+            digest: bytes | None = ...,
+        ) -> None: ...
+    class Fact(Message):
+        KEY_FIELD_NUMBER: Final = 1
+        VALUE_FIELD_NUMBER: Final = 2
+        key: str
+        value: str
+        def __init__(
+            self,
+            *,
+            key: str | None = ...,
+            value: str | None = ...,
+        ) -> None: ...
+    WEIGHTS_FIELD_NUMBER: Final = 1
+    TYPE_FIELD_NUMBER: Final = 2
+    PARAMETER_FIELD_NUMBER: Final = 3
+    SOURCE_FIELD_NUMBER: Final = 4
+    SOLVER_FIELD_NUMBER: Final = 5
+    LAYER_FIELD_NUMBER: Final = 6
+    MACHINE_FIELD_NUMBER: Final = 7
+    weights: bytes
+    type: str
+    @property
+    def parameter(self) -> _Messages[RunFacts.Parameter]: ...
+    @property
+    def source(self) -> _Messages[RunFacts.Source]: ...
+    @property
+    def solver(self) -> _Messages[RunFacts.Fact]: ...
+    @property
+    def layer(self) -> _Messages[RunFacts.Fact]: ...
+    @property
+    def machine(self) -> _Messages[RunFacts.Fact]: ...
+    def __init__(
+        self,
+        *,
+        weights: bytes | None = ...,
+        type: str | None = ...,
+        parameter: Iterable[RunFacts.Parameter | Mapping[str, Any]] | None = ...,
+        source: Iterable[RunFacts.Source | Mapping[str, Any]] | None = ...,
+        solver: Iterable[RunFacts.Fact | Mapping[str, Any]] | None = ...,
+        layer: Iterable[RunFacts.Fact | Mapping[str, Any]] | None = ...,
+        machine: Iterable[RunFacts.Fact | Mapping[str, Any]] | None = ...,
     ) -> None: ...
 
 class TransformationParameter(Message):

@@ -1,24 +1,27 @@
-"""Losses that are NaN or infinite: what first went wrong, and whether to go on."""
+"""Losses and weights that are NaN or infinite: what first went wrong, and whether to go on."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Literal
+
+import numpy as np
 
 from demitasse.blob import Blob
 from demitasse.errors import NetError
 from demitasse.log import get_logger, number
 from demitasse.net import Net
 
-__all__ = ["NonfiniteLosses", "OnNonfinite"]
+__all__ = ["Nonfinite", "OnNonfinite"]
 
 log = get_logger(__name__)
 
 OnNonfinite = Literal["warn", "stop"]
 
 
-class NonfiniteLosses:
-    """Warns of the first such loss of a run, or ends the run.
+class Nonfinite:
+    """Warns of the first such loss of a run and of such weights, or ends the run.
 
     Args:
         action: "warn", or "stop" with an error.
@@ -56,19 +59,49 @@ class NonfiniteLosses:
             log.warning(message)
         self._warned = True
 
+    def check_weights(self, net: Net, iteration: int) -> None:
+        """Look at the weights before they are written: a loss may be finite without them.
+
+        A rectifier or MAX pooling may turn NaN into a number.
+
+        Args:
+            net: The net that has them.
+            iteration: The iteration.
+
+        Raises:
+            NetError: Some are NaN or infinite, and this is to end the run.
+        """
+        places = (parameter for i in range(len(net.layers)) for parameter in _parameters(net, i))
+        place = next(places, None)
+        if place is None:
+            return
+        message = f"{place} is NaN or infinite in part at iteration {iteration}"
+        if self._action == "stop":
+            message += "; nothing is written. on_nonfinite 'warn' writes all the same"
+            raise NetError(message)
+        log.warning("%s, and is written all the same", message)
+
 
 def _first_nonfinite(net: Net) -> str:
     """Say which parameter or top of a net, in forward order, first holds NaN or infinity."""
     for index, layer in enumerate(net.layers):
+        for parameter in _parameters(net, index):
+            return parameter
         place = f"layer {layer.name!r} ({layer.type})"
-        for i, blob in enumerate(layer.blobs):
-            if not _finite(blob):
-                return f"parameter {i} of {place}"
         for top in net.structure.top_ids(index):
             if not _finite(net.structure.blob_list[top]):
                 return f"top {net.blob_names[top]!r} of {place}"
     return "nothing that is left of the pass"
 
 
+def _parameters(net: Net, index: int) -> Iterator[str]:
+    """Yield the parameters of a layer that hold NaN or infinity."""
+    layer = net.layers[index]
+    for i, blob in enumerate(layer.blobs):
+        if not _finite(blob):
+            yield f"parameter {i} of layer {layer.name!r} ({layer.type})"
+
+
 def _finite(blob: Blob) -> bool:
-    return math.isfinite(blob.asum_data())
+    with np.errstate(all="ignore"):  # a sum of large numbers may be infinite by itself
+        return math.isfinite(blob.asum_data()) or bool(np.isfinite(blob.cpu_data()).all())

@@ -26,6 +26,7 @@ from demitasse.paths import is_file
 from demitasse.proto import SolverParameter
 from demitasse.solvers.checkpoint import Checkpoint
 from demitasse.solvers.progress import check_progress
+from demitasse.solvers.run_facts import file_digest
 from demitasse.solvers.state_file import State, read_state, write_state
 
 __all__ = [
@@ -117,6 +118,8 @@ def write_snapshot(checkpoint: Checkpoint, prefix: str) -> tuple[Path, Path]:
     kind = "HDF5" if _is_hdf5(param) else "binary proto"
     log.info("Snapshotting to %s file %s", kind, weights)
     _save(param, checkpoint.net, weights)
+    with _written(weights):
+        checkpoint.resume.run.weights = file_digest(weights)
     log.info("Snapshotting solver state to %s file %s", kind, file)
     with _written(file):
         write_state(file, state, hdf5=_is_hdf5(param))

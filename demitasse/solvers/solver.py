@@ -13,11 +13,12 @@ from typing import Any, Self
 
 import numpy as np
 
+from demitasse.config import settings
 from demitasse.device import Device
 from demitasse.errors import ConfigError, SnapshotError
 from demitasse.log import get_logger
 from demitasse.plan.liveness import Keep
-from demitasse.proto import SolverParameter
+from demitasse.proto import RunFacts, SolverParameter
 from demitasse.solvers.checkpoint import Checkpoint
 from demitasse.solvers.continuation import Continuation
 from demitasse.solvers.detection import mean_precisions
@@ -33,10 +34,12 @@ from demitasse.solvers.history import History
 from demitasse.solvers.keeper import Keeper, warn_of_a_full_disk
 from demitasse.solvers.labels import check_labels
 from demitasse.solvers.nets import make_test_nets, make_train_net
-from demitasse.solvers.nonfinite import NonfiniteLosses, OnNonfinite
+from demitasse.solvers.nonfinite import Nonfinite, OnNonfinite
 from demitasse.solvers.policies import learning_rate
 from demitasse.solvers.report import TrainReport, tell_test
 from demitasse.solvers.requests import Request, Requests
+from demitasse.solvers.run_facts import run_facts
+from demitasse.solvers.same_run import check_same_run
 from demitasse.solvers.snapshot import check_folder, check_prefix, read_checked, write_best
 from demitasse.solvers.updater import Updater
 from demitasse.solvers.updates import find_rule
@@ -67,7 +70,8 @@ class Solver:
         base_dir: Folder where named files are looked for besides the working directory; by
             default that of ``source``.
         on_nonfinite: What to do when the loss is NaN or infinite: "warn" once, or "stop" with an
-            error before the weights are changed.
+            error before the weights are changed. The same of weights that are to be written: write
+            them with a warning, or "stop" with an error and write nothing.
         on_mismatch: What to do with layers in ``weights`` that do not fit: "error", or "skip".
         keep_last: How many snapshots to keep; older ones of this run are deleted, also after it
             has been resumed. None keeps all.
@@ -129,11 +133,12 @@ class Solver:
         rule = find_rule(self.param.type)
         check_fields(self.param, rule)
         check_options(self.param, keep_last, early_stopping, ranks)
-        self._is_root = rank == 0
+        self._is_root, self._ranks = rank == 0, ranks
         if self._is_root:
             check_prefix(self.param, best=keep_best is not None)
         if seed is None and self.param.random_seed >= 0:
             seed = self.param.random_seed
+        self._asked_seed = settings.get("seed") if seed is None else seed
         base = folder if base_dir is None else Path(base_dir)
         options: dict[str, Any] = {
             "device": device, "dtype": dtype, "lowered": lowered, "rank": rank, "ranks": ranks,
@@ -156,7 +161,7 @@ class Solver:
         self._keeper = Keeper(self.param, keep_last)
         self._updater = Updater(self.net, rule)
         self._report = TrainReport(self.param.average_loss)
-        self._nonfinite = NonfiniteLosses(on_nonfinite)
+        self._nonfinite = Nonfinite(on_nonfinite)
         self._unwritten = False  # whether the last snapshot could not be written
         self._requests = Requests()
         self._continuation = Continuation(
@@ -177,11 +182,13 @@ class Solver:
         """Make so many updates, testing, displaying and writing snapshots when they are due.
 
         Raises:
+            NetError: Another thread is at work on the net.
             SnapshotError: The last snapshot could not be written, and still cannot be.
         """
-        self._advance(iterations)
-        if self._unwritten:
-            self.snapshot()
+        with self.net.turn:  # between passes, too: gradients and history are part of it
+            self._advance(iterations)
+            if self._unwritten:
+                self.snapshot()
 
     def _advance(self, iterations: int) -> None:
         last = self.iter + iterations
@@ -223,7 +230,8 @@ class Solver:
         if resume is not None:
             log.info("Restoring previous solver status from %s", os.fspath(resume))
             self.restore(resume)
-        self._advance(self.param.max_iter - self.iter)
+        with self.net.turn:
+            self._advance(self.param.max_iter - self.iter)
         due = self.param.snapshot_after_train and not snapshot_is_due(self.param, self.iter)
         if (due or self._unwritten) and self._is_root:
             self.snapshot()
@@ -242,6 +250,10 @@ class Solver:
 
     def apply_update(self) -> None:
         """Change the weights by the gradients that the net holds; one more iteration is done."""
+        with self.net.turn:
+            self._apply_update()
+
+    def _apply_update(self) -> None:
         before = self.current_step
         if self.param.lr_policy == "plateau":
             self.current_step = self._watch.plateau_step(
@@ -321,6 +333,7 @@ class Solver:
             return
         self._watch.tested(results, self.iter)
         if self._watch.improved:
+            self._nonfinite.check_weights(self.net, self.iter)
             write_best(self.param, self.net, self.iter, self._watch.best)
         self.early_stopped = self._watch.exhausted
 
@@ -389,18 +402,21 @@ class Solver:
 
         Raises:
             SnapshotError: They cannot be written, and files that were there are whole; or this is
-                another rank than 0.
+                another rank than 0; or weights are NaN or infinite and ``on_nonfinite`` is "stop".
         """
         if not self._is_root:
             message = (
                 "this solver is not of rank 0, which alone writes snapshots; call snapshot there"
             )
             raise SnapshotError(message)
-        resume = self._continuation.to_keep()
-        checkpoint = Checkpoint(
-            self.param, self.net, self.history, self.iter, self.current_step, resume
-        )
-        paths = self._keeper.write(checkpoint, prefix)
+        with self.net.turn:
+            self._nonfinite.check_weights(self.net, self.iter)
+            resume = self._continuation.to_keep()
+            resume.run.CopyFrom(self._facts())
+            checkpoint = Checkpoint(
+                self.param, self.net, self.history, self.iter, self.current_step, resume
+            )
+            paths = self._keeper.write(checkpoint, prefix)
         self._unwritten = False
         for callback in self.on_snapshot:
             callback(*paths)
@@ -418,25 +434,41 @@ class Solver:
                 error,
             )
 
-    def restore(self, path: str | os.PathLike[str]) -> None:
+    def restore(
+        self, path: str | os.PathLike[str], *, force: bool = False, exact: bool = False
+    ) -> None:
         """Continue from a state that we or Caffe wrote, with the weights it names.
 
-        A run continued from our own state goes on bit for bit as if it had never stopped. A state
-        that does not tell of data positions begins at the first record.
+        A run continued from our own state goes on bit for bit as if it had never stopped; where
+        that is not so, because data, fields, threads or others are not what they were, a warning
+        lists what is different. A state that does not tell of data positions begins at the first
+        record.
+
+        Args:
+            path: The state.
+            force: Go on although its weights, its parameters or the type of its solver are
+                another run's.
+            exact: Refuse whatever would give other numbers than the run that never stopped.
 
         Raises:
+            ConfigError: Both are asked for.
             SnapshotError: The state cannot be read or does not fit; nothing has changed.
             WeightsError: Its weights cannot be read; nothing has changed.
             ShapeError: Its weights do not fit; nothing has changed.
         """
         state = read_checked(Path(path), self.net, len(self.history.memories), self.type)
-        if state.learned_net:
-            self.net.load(state.learned_net)
-        self.history.load(state.history)
-        self.iter, self.current_step = state.iter, state.current_step
-        self._continuation.restore(state, Path(path))
+        check_same_run(state, self._facts(), self._asked_seed, Path(path), force=force, exact=exact)
+        with self.net.turn:
+            if state.learned_net:
+                self.net.load(state.learned_net)
+            self.history.load(state.history)
+            self.iter, self.current_step = state.iter, state.current_step
+            self._continuation.restore(state, Path(path))
         self._nonfinite.forget()
         self.lr = math.nan
+
+    def _facts(self) -> RunFacts:
+        return run_facts(self.type, self.param, self.net, self.test_nets, self._ranks)
 
     # -- the end -------------------------------------------------------------------------------
 

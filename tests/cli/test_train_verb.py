@@ -7,7 +7,7 @@ import pytest
 
 from demitasse import settings
 from demitasse.backends.cupy import CupyBackend
-from demitasse.proto import read_net_params_binary
+from demitasse.proto import NetParameter, read_binary, read_net_params_binary, write_binary
 from demitasse.solvers import read_state
 from demitasse.weights.read import load_weights
 
@@ -87,6 +87,35 @@ def test_snapshot_and_weights_together_are_wrong_usage(trained, run):
 
     assert result.exit_code == 2
     assert "not both" in result.stderr
+
+
+def test_a_state_with_weights_of_another_run_needs_force(trained, run):
+    net = read_binary("run_iter_20.caffemodel", NetParameter)
+    net.layer[1].blobs[0].data[0] += 1
+    write_binary("run_iter_20.caffemodel", net)
+    command = "train -solver solver.prototxt -snapshot run_iter_20.solverstate"
+
+    result = run(command)
+
+    assert result.exit_code != 0
+    assert "its weights file is not the one" in result.stderr
+    assert run(f"{command} --force").exit_code == 0
+
+
+def test_exact_refuses_another_learning_rate(trained, run):
+    edit("solver.prototxt", ("base_lr: 0.05", "base_lr: 0.01"))
+
+    result = run("train -solver solver.prototxt -snapshot run_iter_20.solverstate --exact")
+
+    assert result.exit_code != 0
+    assert "base_lr was 0.05" in result.stderr
+
+
+def test_force_without_a_snapshot_is_wrong_usage(project, run):
+    result = run("train -solver solver.prototxt --force")
+
+    assert result.exit_code == 2
+    assert "--snapshot" in result.stderr
 
 
 def test_level_and_stages_reach_the_training_net(project, run):

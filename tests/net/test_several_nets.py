@@ -167,6 +167,10 @@ def test_nets_may_be_made_and_reshaped_while_others_run(backend):
         lambda net: net.update(),
         lambda net: net.reshape(),
         lambda net: net.to("numpy"),
+        lambda net: net.forward_backward(),
+        lambda net: net.clear_param_diffs(),
+        lambda net: net.load(NetParameter()),
+        lambda net: net.share_trained_layers_with(net.clone()),
     ],
 )
 def test_a_net_refuses_a_second_thread_and_goes_on_when_the_first_has_left(act):
@@ -197,3 +201,87 @@ def test_a_pass_may_be_begun_within_a_pass_of_the_same_thread():
     net.forward()
 
     assert inner == [1]
+
+
+def contended(acts):
+    """Let threads work on one net at the same time; return how often that was done and refused."""
+    done, refused = [], []
+
+    def often(act):
+        for _ in range(60):
+            try:
+                act()
+                done.append(1)
+            except NetError:
+                refused.append(1)
+
+    in_threads(*(lambda act=act: often(act) for act in acts))
+    return len(done), len(refused)
+
+
+IMAGES = """
+layer { name: "x" type: "DummyData" top: "x" top: "label" dummy_data_param {
+  shape { dim: 2 dim: 3 dim: 12 dim: 12 } shape { dim: 2 } data_filler { type: "gaussian" std: 1 }
+  data_filler { type: "constant" value: 1 } } }
+layer { name: "c" type: "Convolution" bottom: "x" top: "c" convolution_param {
+  num_output: 16 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } } }
+layer { name: "relu" type: "ReLU" bottom: "c" top: "c" }
+layer { name: "p" type: "Pooling" bottom: "c" top: "p"
+  pooling_param { kernel_size: 2 stride: 2 } }
+layer { name: "ip" type: "InnerProduct" bottom: "p" top: "ip" inner_product_param {
+  num_output: 3 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
+"""
+
+
+def solver_of(device):
+    fields = (
+        'base_lr: 0.01 lr_policy: "fixed" momentum: 0.9 random_seed: 1 snapshot_after_train: false'
+    )
+    param = parse_text(fields, SolverParameter)
+    param.net_param.CopyFrom(parse_text(IMAGES, NetParameter))
+    return Solver(param, device=device)
+
+
+@pytest.mark.parametrize("device", ["cpu", "numpy"])
+def test_four_threads_that_step_one_solver_make_whole_steps(device):
+    solver, alone = solver_of(device), solver_of(device)
+
+    done, refused = contended([lambda: solver.step(1)] * 4)
+
+    assert (done + refused, done > 0) == (240, True)
+    assert solver.iter == done
+    alone.step(done)
+    for mine, theirs in zip(solver.net.learnable_params, alone.net.learnable_params, strict=True):
+        np.testing.assert_array_equal(mine.data, theirs.data)
+
+
+@pytest.mark.parametrize("device", ["cpu", "numpy"])
+def test_four_threads_that_predict_with_one_net_get_what_one_gets_or_an_error(device):
+    net, found = made(device, 1), set()
+    want = net.predict(X)["y"].tobytes()
+
+    done, refused = contended([lambda: found.add(net.predict(X)["y"].tobytes())] * 4)
+
+    assert (done + refused, found) == (240, {want})
+
+
+def test_a_solver_at_work_refuses_another_thread(tmp_path):
+    solver, refused = solver_of("numpy"), []
+    _, state = solver.snapshot(tmp_path / "s")
+
+    def another():
+        for act in (
+            lambda: solver.step(1),
+            solver.apply_update,
+            lambda: solver.snapshot(tmp_path / "s"),
+            lambda: solver.restore(state),
+        ):
+            with pytest.raises(NetError, match="is at work in another thread"):
+                act()
+            refused.append(act)
+
+    solver.on_gradients_ready.append(lambda: in_threads(another))  # between passes
+    solver.step(1)
+
+    assert (len(refused), solver.iter) == (4, 1)

@@ -14,20 +14,21 @@ from goldens import GOLDENS
 from demitasse import Solver
 from demitasse.atomic import atomic_write
 from demitasse.axes import shape_string
-from demitasse.errors import ConfigError, ShapeError, SnapshotError, WeightsError
+from demitasse.errors import ConfigError, NetError, ShapeError, SnapshotError, WeightsError
 from demitasse.proto import NetParameter, SolverState, floats, read_binary, write_binary
 from demitasse.solvers import read_state
 from demitasse.solvers.snapshot import check_folder
 from demitasse.weights.hdf5 import is_hdf5
 
 FORMATS = ["binary", "hdf5"]
+OPTIONS = {"device", "dtype", "seed", "on_nonfinite"}
 
 
 def made(fields, folder, fmt="binary", **options):
     if fmt == "hdf5":
         pytest.importorskip("h5py")
     text = "snapshot_format: HDF5" if fmt == "hdf5" else ""
-    values = {k: options.pop(k) for k in list(options) if k not in {"device", "dtype", "seed"}}
+    values = {k: options.pop(k) for k in list(options) if k not in OPTIONS}
     return Solver(fields(text, snapshot_prefix=str(folder / "s"), **values), **options)
 
 
@@ -271,10 +272,10 @@ def test_old_states_with_four_axes_fit(fields, tmp_path):
 # -- what is refused, and that nothing has changed then -----------------------------------------
 
 
-def refused(solver, file, what, error=SnapshotError):
+def refused(solver, file, what, error=SnapshotError, **options):
     before = everything(solver)
     with pytest.raises(error, match=what):
-        solver.restore(file)
+        solver.restore(file, **options)
     assert everything(solver) == before
 
 
@@ -364,7 +365,8 @@ def test_a_state_whose_weights_are_damaged_changes_nothing(fields, tmp_path):
     weights, state = saved(fields, tmp_path)
     weights.write_bytes(weights.read_bytes()[:-5])
 
-    refused(made(fields, tmp_path), state, "s_iter_2.caffemodel", WeightsError)
+    refused(made(fields, tmp_path), state, "has changed since")
+    refused(made(fields, tmp_path), state, "s_iter_2.caffemodel", WeightsError, force=True)
 
 
 def test_a_state_whose_weights_do_not_fit_changes_nothing(fields, tmp_path):
@@ -374,7 +376,8 @@ def test_a_state_whose_weights_do_not_fit_changes_nothing(fields, tmp_path):
     layer.blobs[0].shape.dim[:] = [5, 3]
     write_binary(weights, net)
 
-    refused(made(fields, tmp_path), state, "ip2", ShapeError)
+    refused(made(fields, tmp_path), state, "has changed since")
+    refused(made(fields, tmp_path), state, "ip2", ShapeError, force=True)
 
 
 def test_hdf5_without_h5py_says_what_to_install(fields, tmp_path, monkeypatch):
@@ -471,6 +474,45 @@ def test_a_limit_on_file_sizes_leaves_the_old_snapshot_whole(fields, tmp_path, f
     assert "cannot be written: File too large" in done.stdout
     assert {file: file.read_bytes() for file in tmp_path.iterdir()} == files
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+
+
+def poisoned(fields, folder, **options):
+    """A solver whose loss is finite in spite of its weights: the ReLU hides them on ``cpu``."""
+    relu = 'layer { name: "relu" type: "ReLU" bottom: "ip1" top: "ip1" }'
+    net = str(fields().net_param).replace(
+        'layer {\n  name: "drop"', f'{relu} layer {{ name: "drop"'
+    )
+    solver = Solver(fields(net=net, snapshot_prefix=str(folder / "s")), device="cpu", **options)
+    solver.net.params["ip1"][0].data[0, 0] = np.nan
+    return solver
+
+
+def test_weights_that_are_not_finite_are_warned_of_when_they_are_written(fields, tmp_path, lines):
+    solver = poisoned(fields, tmp_path)
+
+    weights, _ = solver.snapshot()
+
+    assert weights.exists()
+    [line] = [line for line in lines() if "written all the same" in line]
+    assert "parameter 0 of layer 'ip1' (InnerProduct)" in line
+
+
+def test_weights_that_are_not_finite_are_not_written_by_a_run_that_stops_for_them(fields, tmp_path):
+    solver = poisoned(fields, tmp_path, on_nonfinite="stop")
+
+    with pytest.raises(NetError, match=r"parameter 0 of layer 'ip1'.*nothing is written"):
+        solver.snapshot()
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_large_weights_are_finite(fields, tmp_path):
+    solver = made(fields, tmp_path, on_nonfinite="stop")
+    solver.net.params["ip1"][0].data[...] = 3e38
+
+    weights, _ = solver.snapshot()
+
+    assert weights.exists()
 
 
 def test_a_failed_snapshot_does_not_harm_the_run(fields, tmp_path):

@@ -22,10 +22,12 @@ from demitasse.backends.cupy.library.failures import failures
 from demitasse.backends.cupy.library.flight import Flights
 from demitasse.backends.cupy.library.gpu import GpuEngine
 from demitasse.backends.cupy.library.pools import Pools
+from demitasse.backends.cupy.library.properties import properties
 from demitasse.backends.cupy.lowerings import LOWERINGS
 from demitasse.backends.cupy.updates import Updates
 from demitasse.backends.ops import Op
 from demitasse.backends.step import AnyStep, Lowerings, Operands
+from demitasse.config import settings
 from demitasse.errors import DeviceError
 
 __all__ = ["CupyBackend"]
@@ -70,6 +72,10 @@ class CupyBackend(Backend):
             yield
 
     # -- arrays --------------------------------------------------------------------------------
+
+    def conditions(self) -> dict[str, str]:
+        gpu = properties(int(self.index)).get("name", "")
+        return {"GPU": str(gpu), "cupy": self._cupy.__version__, "tf32": str(settings.get("tf32"))}
 
     def empty_host(self, size: int, dtype: str) -> np.ndarray:
         """Return zeros in pinned memory, or in ordinary memory where none can be had."""

@@ -12,6 +12,7 @@ import numpy as np
 from demitasse.backends import random
 from demitasse.backends.base import Backend
 from demitasse.backends.numpy import updates
+from demitasse.backends.numpy.blas import blas
 from demitasse.backends.numpy.engine import Engine
 from demitasse.backends.numpy.lowerings import LOWERINGS
 from demitasse.backends.step import Lowerings
@@ -41,6 +42,13 @@ class NumpyBackend(Backend):
         # overflow and NaN are values, as on every other device; debug_info finds them
         with np.errstate(all="ignore"):
             yield
+
+    def conditions(self) -> dict[str, str]:
+        found = {"numpy": np.__version__}
+        for library in blas():
+            found["BLAS"] = f"OpenBLAS {library.version} {library.architecture}"
+            found["BLAS threads"] = str(library.num_threads)
+        return found
 
     def zeros(self, size: int, dtype: str) -> np.ndarray:
         return np.zeros(size, dtype)

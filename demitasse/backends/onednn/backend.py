@@ -10,15 +10,18 @@ from typing import Any, ClassVar
 import numpy as np
 
 from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels import language as kernels
 from demitasse.backends.numpy.backend import NumpyBackend
 from demitasse.backends.onednn import updates
+from demitasse.backends.onednn.library import library
 from demitasse.backends.onednn.library.engine import Engine, engine
 from demitasse.backends.onednn.lowerings import LOWERINGS
 from demitasse.backends.onednn.steps.fusion import fuse
-from demitasse.backends.onednn.threads import only_ours
+from demitasse.backends.onednn.threads import only_ours, wanted
 from demitasse.backends.ops import Op
 from demitasse.backends.step import AnyStep, Lowerings, Operands
 from demitasse.backends.updates import UpdateKernels
+from demitasse.config import settings
 
 __all__ = ["OnednnBackend"]
 
@@ -37,6 +40,18 @@ class OnednnBackend(NumpyBackend):
     def enter(self) -> Iterator[None]:
         with only_ours(), super().enter():
             yield
+
+    def conditions(self) -> dict[str, str]:
+        found, made = library.status(), kernels.status()
+        return {
+            **super().conditions(),
+            "BLAS threads": "1",  # during a pass
+            "threads": str(wanted()),
+            "oneDNN": found.version if found.loaded else "not used",
+            "instruction set": found.instruction_set or "none",
+            "kernels": str(made),
+            "winograd": str(settings.get("winograd")),
+        }
 
     def empty_host(self, size: int, dtype: str) -> np.ndarray:
         return aligned(size) if dtype == "float32" else np.zeros(size, dtype)

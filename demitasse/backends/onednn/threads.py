@@ -11,10 +11,10 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
-from demitasse.backends.kernels.language.team import openmp
+from demitasse.backends.kernels.language.team import check_workers, openmp
+from demitasse.backends.numpy.blas import blas
 from demitasse.config import settings
 
 __all__ = ["only_ours", "wanted"]
@@ -42,11 +42,12 @@ def only_ours() -> Iterator[None]:
     What BLAS had comes back when the last pass of the process ends. There is no lock and no count
     that an interrupt could leave taken: a pass counts as long as its frame lives.
     """
+    check_workers()
     _set_ours()
     own = _Pass()
     try:
         _passes.add(own)
-        for library in _blas():
+        for library in blas():
             threads = library.get_num_threads()
             if threads > 1:
                 _lowered[library] = threads
@@ -55,7 +56,7 @@ def only_ours() -> Iterator[None]:
     finally:
         _passes.discard(own)
         if not _passes:
-            for library in _blas():
+            for library in blas():
                 threads = _lowered.pop(library, 0)
                 if threads:
                     library.set_num_threads(threads)
@@ -82,14 +83,3 @@ def _cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-@cache
-def _blas() -> list[Any]:
-    """Return numpy's BLAS libraries as they are controlled."""
-    try:
-        from threadpoolctl import ThreadpoolController
-    except ImportError:
-        return []
-    controller = ThreadpoolController().select(user_api="blas", internal_api="openblas")
-    return list(controller.lib_controllers)

@@ -33,6 +33,16 @@ EFFECTS = click.Choice(["stop", "snapshot", "none"])
 @click.option("--solver", "file", type=FILE, required=True, help="The solver's prototxt.")
 @click.option("--snapshot", type=FILE, help="A solver state to go on from.")
 @click.option(
+    "--force",
+    is_flag=True,
+    help="Go on from a --snapshot whose weights, layers or type of solver are another run's.",
+)
+@click.option(
+    "--exact",
+    is_flag=True,
+    help="Refuse a --snapshot after which numbers would not be those of the run that wrote it.",
+)
+@click.option(
     "--weights",
     multiple=True,
     metavar="FILE[,FILE]",
@@ -101,6 +111,8 @@ def command(
     ctx: click.Context,
     file: Path,
     snapshot: Path | None,
+    force: bool,
+    exact: bool,
     weights: tuple[str, ...],
     sigint_effect: Effect,
     sighup_effect: Effect,
@@ -123,6 +135,9 @@ def command(
     """
     if snapshot is not None and weights:
         message = "a run goes on from a --snapshot or begins with --weights, not both"
+        raise click.UsageError(message)
+    if (force or exact) and snapshot is None:
+        message = "--force and --exact say how to go on from a --snapshot, which is not given"
         raise click.UsageError(message)
     from demitasse.log import get_logger
     from demitasse.proto import read_solver_params
@@ -153,7 +168,7 @@ def command(
         solver.on_snapshot.append(lambda weights, state: written.append(state))
         if snapshot is not None:
             log.info("Resuming from %s", snapshot)
-            solver.restore(snapshot)
+            solver.restore(snapshot, force=force, exact=exact)
         log.info("Starting Optimization")
         signals = Signals(solver.request, sigint_effect, sighup_effect, sigterm_effect)
         _solve(solver, signals)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from demitasse.backends.kernels import language as jit
-from demitasse.backends.kernels.language import compiler, team
+from demitasse.backends.kernels.language import compiler, kept, team
 from demitasse.config import settings
 
 needs_llvm = pytest.mark.skipif(not jit.status().ready, reason=str(jit.status()))
@@ -71,7 +71,7 @@ def test_without_a_home_it_is_made_anew(monkeypatch):
         raise RuntimeError(message)
 
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(compiler.Path, "home", homeless)
+    monkeypatch.setattr(kept.Path, "home", homeless)
 
     assert jit.folder() is None
     assert compiler._object(text_of("homeless"))

@@ -8,21 +8,19 @@ written to, nothing is kept.
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from demitasse.atomic import atomic_write
 from demitasse.backends.kernels.language import team
+from demitasse.backends.kernels.language.kept import read_code, write_code
 from demitasse.config import settings
 
-__all__ = ["Status", "compiled", "folder", "status"]
+__all__ = ["Status", "compiled", "status"]
 
 _lock = threading.RLock()
 _known: dict[str, dict[str, int]] = {}
@@ -82,18 +80,6 @@ def status() -> Status:
     if not settings.get("jit"):
         return Status(False, reason="it was switched off")
     return _probed()
-
-
-def folder() -> Path | None:
-    """Return where compiled kernels are kept, or None where the user has no folder of their own.
-
-    That is ``$XDG_CACHE_HOME/demitasse/kernels``, or the same in ``~/.cache``.
-    """
-    base = os.environ.get("XDG_CACHE_HOME")
-    try:
-        return Path(base or Path.home() / ".cache") / "demitasse" / "kernels"
-    except RuntimeError:  # no home
-        return None
 
 
 def compiled(name: str, write: Callable[[Any], None], *exports: str) -> dict[str, int]:
@@ -161,29 +147,12 @@ def _object(text: str) -> bytes:
     processor = binding.get_host_cpu_name()
     about = (text, binding.llvm_version_info, processor, _features(), LEVEL)
     digest = hashlib.sha256(repr(about).encode()).hexdigest()
-    place = folder()
-    if place is None:
-        return _made(text)
-    kept = place / f"{digest}.o"
-    with suppress(OSError):
-        seal, code = _split(kept.read_bytes())
-        if seal == _seal(code):
-            return code
-    code = _made(text)
-    with suppress(OSError):
-        place.mkdir(parents=True, exist_ok=True)
-        with atomic_write(kept) as file:
-            file.write(_seal(code) + code)
+    name = f"{digest}.o"
+    code = read_code(name)
+    if code is None:
+        code = _made(text)
+        write_code(name, code)
     return code
-
-
-def _seal(code: bytes) -> bytes:
-    """Return what a file begins with, so that a damaged one is not run."""
-    return hashlib.sha256(code).digest()
-
-
-def _split(content: bytes) -> tuple[bytes, bytes]:
-    return content[: hashlib.sha256().digest_size], content[hashlib.sha256().digest_size :]
 
 
 def _made(text: str) -> bytes:

@@ -9,10 +9,12 @@ import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
-__all__ = ["FUNCTIONS", "bounded_spinning", "functions", "openmp", "run"]
+from demitasse.errors import DeviceError
+
+__all__ = ["FUNCTIONS", "bounded_spinning", "check_workers", "functions", "openmp", "run"]
 
 FUNCTIONS = ("omp_get_thread_num", "omp_get_num_threads", "GOMP_barrier")
 """What kernels call."""
@@ -57,7 +59,50 @@ def openmp() -> Any:
         runtime.omp_set_num_threads.restype = None
     except (OSError, AttributeError):
         return None
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=partial(_end_workers, runtime), after_in_child=_note_fork)
     return runtime
+
+
+HARD = 2
+"""``omp_pause_hard``: end the threads; they are made again when they are needed."""
+
+
+class _Fork:
+    """Whether this process was forked from one whose threads could not be ended before."""
+
+    workers_ended = True
+    lost_workers = False
+
+
+def _end_workers(runtime: Any) -> None:
+    """End the workers of the thread that is about to fork.
+
+    The child would have the runtime's notes of them, but not them, and wait for them for ever.
+    """
+    try:
+        _Fork.workers_ended = runtime.omp_pause_resource_all(HARD) == 0
+    except AttributeError:  # before OpenMP 5
+        _Fork.workers_ended = False
+
+
+def _note_fork() -> None:
+    _Fork.lost_workers = _Fork.lost_workers or not _Fork.workers_ended
+
+
+def check_workers() -> None:
+    """Refuse to begin what would wait for threads that a fork has left behind.
+
+    Raises:
+        DeviceError: Says what to do.
+    """
+    if _Fork.lost_workers:
+        message = (
+            "this process was forked from one that has run nets on 'cpu', and the OpenMP runtime "
+            "here (libgomp before version 9) cannot go on in such a child; start processes with "
+            "multiprocessing's 'spawn' or 'forkserver'"
+        )
+        raise DeviceError(message)
 
 
 _ALONE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)

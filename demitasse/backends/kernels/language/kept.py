@@ -1,0 +1,163 @@
+"""Machine code on the disk, which is run only where this user, or root, has written it.
+
+Folders and files that others own or can write are left alone. Each file begins with a seal, an
+HMAC of its name and contents under a key that only the user can read: so a damaged file is not
+run, nor one that was written while the folder was open to others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+from demitasse.atomic import atomic_write
+from demitasse.log import get_logger
+
+__all__ = ["folder", "read_code", "write_code"]
+
+log = get_logger(__name__)
+
+SEAL = hashlib.sha256().digest_size
+"""Bytes of a seal, and of the key."""
+
+OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+def folder() -> Path | None:
+    """Return where compiled kernels are kept, or None where the user has no folder of their own.
+
+    That is ``$XDG_CACHE_HOME/demitasse/kernels``, or the same in ``~/.cache`` where the variable
+    is unset or, as its specification says, no absolute path.
+    """
+    base = Path(os.environ.get("XDG_CACHE_HOME") or "")
+    try:
+        return (base if base.is_absolute() else Path.home() / ".cache") / "demitasse" / "kernels"
+    except RuntimeError:  # no home
+        return None
+
+
+def read_code(name: str) -> bytes | None:
+    """Return the machine code that is kept under a name, or None."""
+    with suppress(OSError):
+        place = _own_folder()
+        key = _key(place) if place is not None else None
+        if place is not None and key is not None:
+            content = _read(place / name)
+            if content is not None and hmac.compare_digest(
+                content[:SEAL], _seal(key, name, content[SEAL:])
+            ):
+                return content[SEAL:]
+    return None
+
+
+def write_code(name: str, code: bytes) -> None:
+    """Keep machine code under a name, where there is a folder for it."""
+    with suppress(OSError):
+        place = _own_folder()
+        key = _key(place) if place is not None else None
+        if place is not None and key is not None:
+            _write(place / name, _seal(key, name, code) + code)
+
+
+def _seal(key: bytes, name: str, code: bytes) -> bytes:
+    return hmac.digest(key, name.encode() + b"\0" + code, "sha256")
+
+
+def _own_folder() -> Path | None:
+    """Return the folder, made where it is not there, or None where others could write in it."""
+    place = folder()
+    if place is None:
+        return None
+    place = place.resolve()
+    place.parent.parent.mkdir(parents=True, exist_ok=True)
+    for own in (place.parent, place):
+        own.mkdir(0o700, exist_ok=True)
+    reason = _doubt((place, place.parent), strict=True) or _doubt(place.parents)
+    if reason:
+        _warn(f"compiled kernels are not kept in {place}: {reason}")
+        return None
+    return place
+
+
+def _doubt(places: Iterable[Path], *, strict: bool = False) -> str:
+    """Say why others may change what is in some folders; else nothing.
+
+    Args:
+        places: The folders.
+        strict: Whether the user's own group and sticky folders count as others', too.
+    """
+    if os.name != "posix":  # elsewhere neither owner nor mode tells
+        return ""
+    for place in places:
+        status = place.stat()
+        if status.st_uid not in {0, os.geteuid()}:
+            return f"{place} belongs to another user (uid {status.st_uid})"
+        writers = status.st_mode & OTHERS
+        if not strict and status.st_gid == os.getegid():
+            writers &= ~stat.S_IWGRP  # many systems give every user a group of their own
+        if writers and (strict or not status.st_mode & stat.S_ISVTX):
+            mode = stat.filemode(status.st_mode)
+            return f"other users can write to {place} ({mode}); chmod go-w takes that from them"
+    return ""
+
+
+def _key(place: Path) -> bytes | None:
+    """Return the user's key, made where it is not there; it lies beside the folder."""
+    path = place.with_name("kernels.key")
+    key = _read(path, secret=True)
+    if key is None or len(key) != SEAL:
+        key = secrets.token_bytes(SEAL)
+        _write(path, key)
+        key = _read(path, secret=True)  # another process may have been later
+    return key if key is not None and len(key) == SEAL else None
+
+
+def _read(path: Path, *, secret: bool = False) -> bytes | None:
+    """Return what a regular file of the user or of root holds; None for all else.
+
+    Args:
+        path: The file. Links are not followed, and nobody is waited for who would feed a pipe.
+        secret: Whether others must not be able to read it either.
+    """
+    flags = os.O_RDONLY
+    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):
+        flags |= getattr(os, name, 0)
+    try:
+        handle = os.open(path, flags)
+    except OSError:
+        return None
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        if os.name == "posix":
+            forbidden = 0o077 if secret else OTHERS
+            if status.st_uid not in {0, os.geteuid()} or status.st_mode & forbidden:
+                return None
+        with os.fdopen(handle, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(handle)
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file that is the user's alone, in place of whatever was there."""
+    with suppress(FileNotFoundError):
+        path.unlink()  # else its mode is kept, and a link followed
+    with atomic_write(path) as file:
+        if hasattr(os, "fchmod"):
+            os.fchmod(file.fileno(), 0o600)
+        file.write(content)
+
+
+@cache
+def _warn(message: str) -> None:
+    """Warn once in a process."""
+    log.warning(message)
