@@ -377,19 +377,19 @@ def test_two_nets_in_two_threads_give_the_bits_of_one_thread():
 
 @here
 def test_blas_has_its_threads_back_after_a_pass():
-    from demitasse.backends.onednn.threads import _blas
+    from demitasse.backends.numpy.blas import blas
 
-    before = [library.get_num_threads() for library in _blas()]
+    before = [library.get_num_threads() for library in blas()]
     one = net()
     during = []
     one.after_forward.append(
-        lambda _: during.append([library.get_num_threads() for library in _blas()])
+        lambda _: during.append([library.get_num_threads() for library in blas()])
     )
 
     one.forward()
 
     assert all(threads == 1 for threads in during[-1])
-    assert [library.get_num_threads() for library in _blas()] == before
+    assert [library.get_num_threads() for library in blas()] == before
 
 
 @here
