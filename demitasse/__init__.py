@@ -8,6 +8,8 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from demitasse.version import __version__
+
 if TYPE_CHECKING:
     from demitasse import testing
     from demitasse.blob import Blob
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
     from demitasse.solvers import EarlyStopping, Solver
     from demitasse.weights.read import load_weights
 
-__version__ = "0.1.0.dev0"
-
 __all__ = [
     "Blob",
     "ConfigError",
@@ -48,6 +48,7 @@ __all__ = [
     "SnapshotError",
     "Solver",
     "WeightsError",
+    "__version__",
     "current_device",
     "load_weights",
     "register",

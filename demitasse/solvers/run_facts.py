@@ -9,6 +9,7 @@ from pathlib import Path
 from demitasse.errors import DataError
 from demitasse.net import Net
 from demitasse.proto import LayerParameter, RunFacts, SolverParameter
+from demitasse.version import __version__
 
 __all__ = ["file_digest", "run_facts"]
 
@@ -107,8 +108,6 @@ def _digest(param: LayerParameter) -> str:
 
 
 def _machine(net: Net, ranks: int) -> dict[str, str]:
-    from demitasse import __version__
-
     return {
         "device": str(net.device),
         "dtype": net.dtype,

@@ -67,7 +67,7 @@ def python(name, layer, bottoms, tops):
     ends = [f'bottom: "{blob}"' for blob in bottoms] + [f'top: "{blob}"' for blob in tops]
     return (
         f'layer {{ name: "{name}" type: "Python" {" ".join(ends)} '
-        f'python_param {{ module: "rcnn_layers" layer: "{layer}" }} }}\n'
+        f'python_param {{ module: "detector_layers" layer: "{layer}" }} }}\n'
     )
 
 

@@ -22,8 +22,8 @@ MODULES = {
 }
 # Installed with CuPy: parts of it, and the finder of CUDA libraries.
 BROUGHT_ALONG = {"cuda", "cupyx"}
-# Looked for on behalf of users who have it; no index of packages does.
-OF_USERS = {"selective_search_ijcv_with_python"}
+# Looked for on behalf of users who have them.
+OF_USERS = {"selective_search_ijcv_with_python", "skimage"}
 # Shared libraries without a module, found by their file.
 NO_MODULE = {"onednn_cpu_gomp"}
 

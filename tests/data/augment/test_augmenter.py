@@ -352,7 +352,7 @@ def test_boxes_are_not_there(caplog):
         ("resize_param { height: 5 width: 5 prob: 0.5 }", "prob below 1 images have many sizes"),
         ("mean_file: 'm' crop_size: 2 resize_param { height: 5 width: 5 prob: 0.5 }", "mean_file"),
         ("expand_param { max_expand_ratio: 4 }", "many sizes; add a resize_param"),
-        ("expand_param { max_expand_ratio: 0.5 }", "is 0.5; it must be 1 or more"),
+        ("expand_param { max_expand_ratio: 0.5 }", "is 0.5; it must be 1 to 100"),
         ("mean_file: 'm' crop_size: 5 expand_param { max_expand_ratio: 4 }", "give mean_value"),
         ("distort_param { brightness_delta: -1 }", "brightness_delta is -1"),
         ("distort_param { contrast_lower: 2 contrast_upper: 1 }", "contrast_upper are 2 and 1"),
