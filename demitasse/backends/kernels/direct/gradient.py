@@ -91,7 +91,7 @@ class DirectGradient:
     def __call__(
         self,
         source: np.ndarray,
-        slopes: np.ndarray,
+        dy: np.ndarray,
         weight: np.ndarray,
         bias: np.ndarray | None,
         scratch: np.ndarray,
@@ -100,13 +100,13 @@ class DirectGradient:
 
         Args:
             source: The images, in C order.
-            slopes: The gradient of the output, in the memory that ``y`` describes.
+            dy: The gradient of the output, in the memory that ``y`` describes.
             weight: For the gradient of the weights, in C order.
             bias: For that of the bias, or None. Shape: (M,).
             scratch: At least :attr:`scratch_size` elements.
         """
         self.sums[...] = 0.0
-        each = {"x.at": source, "y.at": slopes, "scratch": scratch}
+        each = {"x.at": source, "y.at": dy, "scratch": scratch}
         self._arguments.run(self._kernel, self.banding.tuning.threads, each)
         self._unpack(self.sums.sum(axis=0), weight, bias)
 

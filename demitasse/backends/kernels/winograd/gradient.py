@@ -62,29 +62,29 @@ def _write(module: Any, name: str, of: Matrices, width: int) -> None:
     sum_bytes, sum_point_bytes = p.sum_stride * FLOAT, p.sum_point_stride * FLOAT
     with each_block(k, f.strips) as block:
         tiles = Points(block.stack, tile_bytes, tile_point_bytes)
-        slopes = Points(block.stack + p.sums_bytes, sum_bytes, sum_point_bytes)
+        dy = Points(block.stack + p.sums_bytes, sum_bytes, sum_point_bytes)
         cut(k, f.strips, f.x, block, forth, Piece(side, step, side - step), tiles)
-        cut(k, f.strips, f.y, block, turn, Piece(step, step, 0), slopes)
+        cut(k, f.strips, f.y, block, turn, Piece(step, step, 0), dy)
         block.wait()
         with each_panel(k, p, block, side * side) as panel:
             k.call_at(
                 panel.product, panel.tiles, FLOAT, tiles.tile_bytes, panel.sums,
-                slopes.tile_bytes, panel.filters, panel.row_bytes, p.channels, block.tiles,
+                dy.tile_bytes, panel.filters, panel.row_bytes, p.channels, block.tiles,
                 block.again,
             )  # fmt: skip
-        last = slopes.at + slopes.point_bytes * (side * side - 1)
+        last = dy.at + dy.point_bytes * (side * side - 1)
         _sum(k, p, block, last, f.offsets)
         block.wait()
     k.done()
 
 
-def _sum(k: Kernel, f: ProductFields, block: Block, slopes: Word, offsets: Word) -> None:
+def _sum(k: Kernel, f: ProductFields, block: Block, dy: Word, offsets: Word) -> None:
     """Write the sum over a block's tiles at the last point, where each sums its outputs."""
     sums = offsets + block.chunk * f.sum_stride * FLOAT
     begin, end = block.bounds(f.sum_stride // k.width)
     with k.loop(end, begin) as vector:
         here = vector.i * k.vector_bytes
-        with k.loop(block.tiles, vectors=[k.constant(0.0)], words=[slopes + here]) as tile:
+        with k.loop(block.tiles, vectors=[k.constant(0.0)], words=[dy + here]) as tile:
             [total], [at] = tile.vectors, tile.words
             tile.vectors, tile.words = [total + k.load(at)], [at + f.sum_stride * FLOAT]
         k.accumulate([(tile.vectors[0], sums + here)], block.again)
@@ -131,7 +131,7 @@ class WinogradGradient:
     def __call__(
         self,
         source: np.ndarray,
-        slopes: np.ndarray,
+        dy: np.ndarray,
         weight: np.ndarray,
         bias: np.ndarray | None,
         scratch: np.ndarray,
@@ -141,7 +141,7 @@ class WinogradGradient:
 
         Args:
             source: The input, in the memory that ``x`` describes.
-            slopes: The gradient of the output, in that of ``y``.
+            dy: The gradient of the output, in that of ``y``.
             weight: For the gradient of the weights, in C order.
             bias: For that of the bias; None for none. Shape: (M,).
             scratch: At least :attr:`scratch_size` elements.
@@ -154,7 +154,7 @@ class WinogradGradient:
                 **self._scratch.addresses(scratch),
                 "products.filters": sums,
                 "x.at": source,
-                "y.at": slopes,
+                "y.at": dy,
             },
         )
         self._back(sums, weight)
