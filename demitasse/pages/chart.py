@@ -117,10 +117,15 @@ def _figure(
             values = [float("nan") if v is None or (scale == "log" and v <= 0) else v
                       for v in line.values]  # fmt: skip
             axes.plot(
-                range(len(places)), values, label=_name(line.name, len(line.name)),
-                linewidth=1.2, markersize=3.5, color=COLORS[number % len(COLORS)], marker="o" if len(places) < 80 else None,
+                range(len(places)),
+                values,
+                label=_name(line.name, len(line.name)),
+                color=COLORS[number % len(COLORS)],
                 linestyle=STYLES[number // len(COLORS) % len(STYLES)],
-            )  # fmt: skip
+                linewidth=1.2,
+                marker="o" if len(places) < 80 else None,
+                markersize=3.5,
+            )
         if limit is not None:
             axes.axhline(limit, color=INK, linewidth=0.8, linestyle=":")
         axes.set_yscale(scale)
