@@ -32,7 +32,6 @@ from demitasse.solvers.evaluate import mean_outputs
 from demitasse.solvers.fields import check_fields, check_options, read_fields
 from demitasse.solvers.history import History
 from demitasse.solvers.keeper import Keeper, warn_of_a_full_disk
-from demitasse.solvers.labels import check_labels
 from demitasse.solvers.nets import make_test_nets, make_train_net
 from demitasse.solvers.nonfinite import Nonfinite, OnNonfinite
 from demitasse.solvers.policies import learning_rate
@@ -267,17 +266,14 @@ class Solver:
         self._updater.apply(self.param, self.lr, self.iter)
         self.iter += 1
 
-    def _pass(self) -> float:
-        loss = self.net.forward_backward()
-        if not math.isfinite(loss):
-            check_labels(self.net)
-        return loss
-
     def _iterate(self) -> None:
         _call(self.on_start)
         display = display_is_due(self.param, self.iter)
         self.net.debug_info = display and self.param.debug_info
-        loss = sum(self._pass() for _ in range(self.param.iter_size)) / self.param.iter_size
+        loss = (
+            sum(self.net.forward_backward() for _ in range(self.param.iter_size))
+            / self.param.iter_size
+        )
         self._report.losses.append(loss)
         self._nonfinite.check(loss, self.net, self.iter, self.lr)
         if display:

@@ -143,8 +143,7 @@ def passed_on(x, dy, slope):
 def largest(window):
     best = LOWEST
     for value in window:
-        if value > best:
-            best = value
+        best = value if value > best else best
     return best
 
 

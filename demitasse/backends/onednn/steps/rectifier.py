@@ -11,8 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from demitasse.backends.arrays import aligned
 from demitasse.backends.onednn.library.attributes import Function, lent_attributes
 from demitasse.backends.onednn.library.constants import Algorithm, Arg
