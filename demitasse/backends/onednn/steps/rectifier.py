@@ -36,10 +36,11 @@ def rectified(engine: Engine, source: Reader, target: Writer, layout: Layout) ->
     Raises:
         Declined: The library has no primitive for it.
     """
-    one = engine.plain((1,) * len(layout.shape))
+    # one row, whatever the layout: the library has no fast sum with one number for most layouts
+    row, one = engine.plain((layout.size,)), engine.plain((1,))
+    source.descriptor = target.descriptor = row.handle
     zero = aligned(1)
     zero[0] = -0.0
     with lent_attributes(engine.library, functions=RECTIFIER) as lent:
-        handles = layout.handle, one.handle, layout.handle
-        found = engine.describe("binary", Algorithm.ADD, *handles, lent)
+        found = engine.describe("binary", Algorithm.ADD, row.handle, one.handle, row.handle, lent)
     return Call(engine, found, [source, target], [(Arg.SECOND_SRC, one.handle, zero)])
