@@ -40,7 +40,8 @@ class ImageSegData(EpochDataLayer):
     DeepLab, a class for all pixels; with ``NONE`` there are none, and all pixels have
     ``ignore_label``. Images and labels are cropped and mirrored alike. An image smaller than
     the crop is filled up with the mean, its labels with ``ignore_label``. ``new_height`` and
-    ``new_width`` resize labels to the nearest class, where DeepLab would mix classes.
+    ``new_width`` resize labels to the nearest class, where DeepLab would mix classes. Each image
+    and its labels are then made larger or smaller by one of ``scale_factors``, drawn at random.
 
     Shapes: top[0] (N, C, H, W); top[1] labels (N, 1, H, W); top[2], if there is one, height and
     width of each image (N, 1, 1, 2).
@@ -48,7 +49,8 @@ class ImageSegData(EpochDataLayer):
     Raises:
         ConfigError: ``source`` or ``batch_size`` is missing; one of ``new_height`` and
             ``new_width`` is given without the other; ``rand_skip`` is given; ``on_error`` is
-            unknown; or ``transform_param`` has a mean file or a resize or expand policy.
+            unknown; or ``transform_param`` has a mean file, a resize or expand policy, or
+            ``scale_factors`` that are not above 0 or come without a crop.
         DataError: The list or an image cannot be read, or labels have another size; names it.
     """
 
@@ -72,9 +74,16 @@ class ImageSegData(EpochDataLayer):
             message = f"ImageSegData cannot use {', '.join(unused or ['rand_skip'])}"
             raise ConfigError(message)
         crop = crop_of(transform)
+        if transform.scale_factors and (crop is None or min(transform.scale_factors) <= 0):
+            message = (
+                f"scale_factors {list(transform.scale_factors)} must be above 0, and need a crop "
+                "so that the images of a batch get one size"
+            )
+            raise ConfigError(message)
         self.look = Look(
             color="color" if p.is_color else "gray",
             size=(p.new_height, p.new_width) if p.new_height else None,
+            factors=tuple(transform.scale_factors),
             crop=crop,
             anywhere=crop is not None and self.phase == "TRAIN",
             mirror=transform.mirror,

@@ -109,6 +109,26 @@ def test_classes_are_not_mixed_by_resizing(open_layer):
     assert set(np.unique(labels)) <= set(range(CLASSES))
 
 
+def test_both_are_resized_by_a_factor_drawn_at_random(open_layer):
+    one = open_layer(transform="crop_size: 24 scale_factors: 0.5 scale_factors: 1 scale_factors: 2")
+    factors = []
+
+    for turn in range(40):
+        k = turn % COUNT
+        data, labels, sizes = one.forward()
+        height, width = sizes[0, 0, 0].astype(int)
+        factors.append(next(f for f in (0.5, 1, 2) if height == int((6 + k) * f)))
+
+        assert width == int((9 - k) * factors[-1])
+        classes = np.random.default_rng(k).integers(0, CLASSES, (6 + k, 9 - k))
+        rows, columns = (np.arange(size) // factors[-1] for size in (height, width))
+        shown = classes[rows.astype(int)][:, columns.astype(int)]
+        np.testing.assert_array_equal(labels[0, 0, :height, :width], shown)
+        assert (data[0, 2, :height, :width] == k).all()
+
+    assert set(factors) == {0.5, 1, 2}
+
+
 def test_an_image_may_have_one_class_or_none(open_layer, folder):
     (folder / "list.txt").write_text("p0.png 7\np1.png 8\n")
 
@@ -143,6 +163,8 @@ def test_a_resumed_run_continues(open_layer):
     ("fields", "transform", "message"),
     [
         ("batch_size: 0", "", "batch_size must be above 0"),
+        ("", "scale_factors: 0.5", "need a crop"),
+        ("", "crop_size: 4 scale_factors: 0", "must be above 0"),
         ("new_height: 4", "", "must be given together"),
         ("rand_skip: 2", "", "cannot use rand_skip"),
         ("", "mean_file: 'm'", "cannot use mean_file"),

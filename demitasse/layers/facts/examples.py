@@ -270,6 +270,24 @@ EXAMPLES: Mapping[str, Example] = {
     ),
     "SmoothL1Loss": _loss("SmoothL1Loss", "smooth_l1_loss_param { sigma: 3 }", labels=ROWS),
     "SoftmaxWithLoss": _loss("SoftmaxWithLoss", "loss_param { ignore_label: 255 }"),
+    "SmoothL1LossOHEM": Example(
+        _layer(
+            "loss_bbox",
+            "SmoothL1LossOHEM",
+            "boxes wanted weights -> loss_bbox losses_bbox",
+            "loss_param { normalization: PRE_FIXED pre_fixed_normalizer: 128 }",
+        ),
+        {"boxes": ROWS, "wanted": ROWS, "weights": ROWS},
+    ),
+    "SoftmaxWithLossOHEM": Example(
+        _layer(
+            "loss_cls",
+            "SoftmaxWithLossOHEM",
+            "scores label -> loss_cls prob losses_cls",
+            "loss_weight: 0 loss_weight: 0 loss_weight: 0",
+        ),
+        {"scores": ROWS, "label": LABELS},
+    ),
     "TripletLoss": Example(
         _layer(
             "loss",

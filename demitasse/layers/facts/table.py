@@ -577,11 +577,25 @@ FACTS: Mapping[str, LayerFacts] = {
     "SmoothL1Loss": LayerFacts(
         family=LOSSES, fields=("smooth_l1_loss_param",), reads=BOTTOMS, better="smaller"
     ),
+    "SmoothL1LossOHEM": LayerFacts(
+        family=LOSSES,
+        fields=("smooth_l1_loss_param", "loss_param"),
+        reads=BOTTOMS,
+        better="smaller",
+    ),
     "SoftmaxWithLoss": LayerFacts(
         family=LOSSES,
         fields=("loss_param", "softmax_param"),
         op="SoftmaxLoss",
         judge="Caffe",
+        reads={"bottoms": ALWAYS, "second top": SECOND_TOP},
+        better="smaller",
+        contains=("Softmax",),
+        holds={1: "classes"},
+    ),
+    "SoftmaxWithLossOHEM": LayerFacts(
+        family=LOSSES,
+        fields=("loss_param", "softmax_param"),
         reads={"bottoms": ALWAYS, "second top": SECOND_TOP},
         better="smaller",
         contains=("Softmax",),
