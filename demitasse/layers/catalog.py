@@ -24,6 +24,7 @@ _MODULES = {
     "crop": ("Crop",),
     "data": ("Data",),
     "deconvolution": ("Deconvolution",),
+    "dense_image_data": ("DenseImageData",),
     "detection_evaluate": ("DetectionEvaluate",),
     "detection_output": ("DetectionOutput",),
     "dropout": ("Dropout",),

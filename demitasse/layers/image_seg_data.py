@@ -7,31 +7,16 @@ Source: DeepLab, ``src/caffe/layers/image_seg_data_layer.cpp``.
 
 from __future__ import annotations
 
-from functools import partial
-
-from demitasse.data.sources.fingerprint import Fingerprint, list_fingerprint
-from demitasse.data.sources.label_images import LabelImageBatches, Look, read_pairs
-from demitasse.data.sources.order import Order
-from demitasse.data.transform.augment.augmenter import Augmenter
-from demitasse.data.transform.augment.draws import WORDS
-from demitasse.data.transform.random import RecordRandom
-from demitasse.data.transform.transformer import crop_of
-from demitasse.errors import ConfigError
-from demitasse.layers._data_base import EpochDataLayer
-from demitasse.layers.base import Between, Blobs, positive
-from demitasse.layers.image_data import find_image
+from demitasse.layers._label_image_base import LabelImageLayer
+from demitasse.layers.base import Between
 from demitasse.layers.registry import register
-from demitasse.paths import resolve
-from demitasse.proto import ImageDataParameter
+from demitasse.proto import ImageDataParameter, TransformationParameter
 
 __all__ = ["ImageSegData"]
 
-UNUSED = ("mean_file", "expand_param", "resize_param")
-"""Fields of ``transform_param`` that would have to change labels as well, or have no size."""
-
 
 @register("ImageSegData")
-class ImageSegData(EpochDataLayer):
+class ImageSegData(LabelImageLayer):
     """Reads images and their labels, in the order of a list or shuffled anew in every round.
 
     Lines of the list are ``image label``, both without spaces and looked for as ImageData does.
@@ -55,62 +40,7 @@ class ImageSegData(EpochDataLayer):
     """
 
     tops = Between(2, 3)
+    message = "image_data_param"
 
-    def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del bottom
-        p, transform = self.param.image_data_param, self.param.transform_param
-        self.batch_size = positive(p.batch_size, "image_data_param.batch_size")
-        if not p.source:
-            message = "image_data_param has no source; name a list of images and labels"
-            raise ConfigError(message)
-        if bool(p.new_height) != bool(p.new_width):
-            message = (
-                "image_data_param.new_height and new_width must be given together, they are "
-                f"{p.new_height} and {p.new_width}"
-            )
-            raise ConfigError(message)
-        unused = [name for name in UNUSED if transform.HasField(name)]
-        if unused or p.rand_skip:
-            message = f"ImageSegData cannot use {', '.join(unused or ['rand_skip'])}"
-            raise ConfigError(message)
-        crop = crop_of(transform)
-        if transform.scale_factors and (crop is None or min(transform.scale_factors) <= 0):
-            message = (
-                f"scale_factors {list(transform.scale_factors)} must be above 0, and need a crop "
-                "so that the images of a batch get one size"
-            )
-            raise ConfigError(message)
-        self.look = Look(
-            color="color" if p.is_color else "gray",
-            size=(p.new_height, p.new_width) if p.new_height else None,
-            factors=tuple(transform.scale_factors),
-            crop=crop,
-            anywhere=crop is not None and self.phase == "TRAIN",
-            mirror=transform.mirror,
-            mean=tuple(transform.mean_value) or (0.0,),
-            scale=transform.scale,
-            label_type=ImageDataParameter.LabelType.Name(p.label_type),
-            ignore_label=p.ignore_label,
-        )
-        self.augmenter = Augmenter(transform)
-        self.source = resolve(p.source, self.context.base_dir)
-        self.pairs = read_pairs(self.source, self.look.label_type)
-        self.shape_tops(top)
-
-    def fingerprint(self) -> Fingerprint:
-        return list_fingerprint(self.source, len(self.pairs))
-
-    def open_source(self, position: int) -> LabelImageBatches:
-        p, context = self.param.image_data_param, self.context
-        return LabelImageBatches(
-            self.source,
-            self.pairs,
-            partial(find_image, p.root_folder, context.base_dir),
-            self.look,
-            self.augmenter,
-            self.batch_size,
-            Order(len(self.pairs), context.seed, self.name, shuffle=p.shuffle),
-            random=RecordRandom(context.seed, self.name),
-            augment_random=RecordRandom(context.seed, self.name, "augment", WORDS),
-            reading=self.reading(position, p.on_error),
-        )
+    def settings(self) -> tuple[ImageDataParameter, TransformationParameter]:
+        return self.param.image_data_param, self.param.transform_param

@@ -117,7 +117,6 @@ SOFTMAX_LOSSES = [
         "class_weighting: 1 class_weighting: 0.2 }",
         [SCORES, CLASSES],
     ),
-    ("", [SCORES, CLASSES, abs(apart(3, 2))]),
 ]
 
 GRADIENT_TABLE: Table = {
@@ -418,13 +417,13 @@ GRADIENT_TABLE: Table = {
         ("smooth_l1_loss_param { sigma: 1.5 }", [ROWS, apart(3, 4)]),
         ("", [ROWS, apart(3, 4), WHOLE_TARGETS > 0, apart(3, 4)]),
     ],
-    "SoftmaxWithLoss": SOFTMAX_LOSSES,
+    "SoftmaxWithLoss": [*SOFTMAX_LOSSES, ("", [SCORES, CLASSES, abs(apart(3, 2))])],
     "SmoothL1LossOHEM": [
-        (f"loss_param {{ {mode} }}", [ROWS, apart(3, 4), *weights])
+        (f"loss_param {{ {mode} }}", [ROWS, -0.4 * ROWS, *weights])
         for mode in (*NORMALIZATIONS, "normalize: true", "normalize: false")
         for weights in ([], [WHOLE_TARGETS])
     ]
-    + [("smooth_l1_loss_param { sigma: 1.5 }", [ROWS, apart(3, 4)])],
+    + [("smooth_l1_loss_param { sigma: 1.5 }", [ROWS, -0.4 * ROWS])],
     "SoftmaxWithLossOHEM": SOFTMAX_LOSSES,
     "TripletLoss": [("triplet_loss_param { margin: 0.8 }", [ROWS, apart(3, 4), apart(3, 4)])],
     "PSROIPooling": [

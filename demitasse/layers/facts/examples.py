@@ -381,6 +381,14 @@ EXAMPLES: Mapping[str, Example] = {
             "include { phase: TRAIN }",
         )
     ),
+    "DenseImageData": Example(
+        _layer(
+            "data",
+            "DenseImageData",
+            "-> data label",
+            'dense_image_data_param { source: "pairs.txt" batch_size: 2 shuffle: true }',
+        )
+    ),
     "ImageSegData": Example(
         _layer(
             "data",

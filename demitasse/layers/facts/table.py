@@ -667,6 +667,14 @@ FACTS: Mapping[str, LayerFacts] = {
         source="image_data_param.source",
         records=True,
     ),
+    "DenseImageData": LayerFacts(
+        family=DATA,
+        fields=("dense_image_data_param", "transform_param", "data_param.prefetch"),
+        gradient="source",
+        host=True,
+        source="dense_image_data_param.source",
+        records=True,
+    ),
     "ImageSegData": LayerFacts(
         family=DATA,
         fields=("image_data_param", "transform_param", "data_param.prefetch"),
