@@ -18,7 +18,7 @@ from demitasse.data.transform.transformer import crop_of
 from demitasse.errors import ConfigError
 from demitasse.layers._data_base import EpochDataLayer
 from demitasse.layers.base import Blobs, positive
-from demitasse.layers.image_data import find_image
+from demitasse.layers.image_data import find_image, new_size
 from demitasse.paths import resolve
 from demitasse.proto import ImageDataParameter, TransformationParameter
 
@@ -46,12 +46,7 @@ class LabelImageLayer(EpochDataLayer):
         if not p.source:
             message = f"{self.message} has no source; name a list of images and labels"
             raise ConfigError(message)
-        if bool(p.new_height) != bool(p.new_width):
-            message = (
-                f"{self.message}.new_height and new_width must be given together, they are "
-                f"{p.new_height} and {p.new_width}"
-            )
-            raise ConfigError(message)
+        size = new_size(p)
         unused = [name for name in UNUSED if transform.HasField(name)]
         if unused or p.rand_skip:
             message = f"{self.type} cannot use {', '.join(unused or ['rand_skip'])}"
@@ -65,7 +60,7 @@ class LabelImageLayer(EpochDataLayer):
             raise ConfigError(message)
         self.look = Look(
             color="color" if p.is_color else "gray",
-            size=(p.new_height, p.new_width) if p.new_height else None,
+            size=size,
             factors=tuple(transform.scale_factors),
             crop=crop,
             anywhere=crop is not None and self.phase == "TRAIN",

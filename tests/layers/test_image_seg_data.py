@@ -248,7 +248,7 @@ class TestDenseImageData:
         [
             ('source: "list.txt"', r"dense_image_data_param\.batch_size must be above 0"),
             ("batch_size: 1", "dense_image_data_param has no source"),
-            (LISTED + " new_width: 3", r"dense_image_data_param\.new_height and new_width"),
+            (LISTED + " new_width: 3", "new_height and new_width must be given together"),
             (LISTED + " crop_width: 3", "give crop_size, or both"),
             (LISTED + " rand_skip: 1", "DenseImageData cannot use rand_skip"),
             (LISTED + ' mean_file: "mean"', "mean_file is not used"),
