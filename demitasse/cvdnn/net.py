@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from math import prod
-from pathlib import Path
 from time import perf_counter_ns
 from typing import Self, overload
 
 import numpy as np
 
+from demitasse.atomic import atomic_write
 from demitasse.cvdnn.detections import filled_up
 from demitasse.cvdnn.errors import error, failing_as
 from demitasse.cvdnn.flops import layer_flops
@@ -436,7 +436,8 @@ class Net:
 
     def dumpToFile(self, path: str) -> None:
         """Write what ``dump`` returns to a file."""
-        Path(path).write_text(self.dump(), encoding="utf-8")
+        with atomic_write(path) as file:
+            file.write(self.dump().encode())
 
     def __repr__(self) -> str:
         return f"cvdnn.Net({len(self._imported.layers)} layers)"

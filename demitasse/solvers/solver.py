@@ -163,6 +163,7 @@ class Solver:
         self._report = TrainReport(self.param.average_loss)
         self._nonfinite = Nonfinite(on_nonfinite)
         self._unwritten = False  # whether the last snapshot could not be written
+        self._lost_best: SnapshotError | None = None  # why the best weights were not written
         self._requests = Requests()
         self._continuation = Continuation(
             self.net, self.test_nets, self._report, self._watch, self._keeper
@@ -183,12 +184,14 @@ class Solver:
 
         Raises:
             NetError: Another thread is at work on the net.
-            SnapshotError: The last snapshot could not be written, and still cannot be.
+            SnapshotError: The last snapshot could not be written, and still cannot be; or the
+                best weights could not.
         """
         with self.net.turn:  # between passes, too: gradients and history are part of it
             self._advance(iterations)
             if self._unwritten:
                 self.snapshot()
+        self._check_best()
 
     def _advance(self, iterations: int) -> None:
         last = self.iter + iterations
@@ -217,8 +220,8 @@ class Solver:
 
         Raises:
             ConfigError: ``max_iter`` is missing.
-            SnapshotError: The last snapshot could not be written. Where that can be known, it is
-                said before training; a snapshot on the way that fails is only logged.
+            SnapshotError: The last snapshot, or the best weights, could not be written. Where that
+                can be known, it is said before training; what fails on the way is only logged.
         """
         if not self.param.HasField("max_iter"):
             message = "max_iter is missing; say how many iterations to train for, or call step"
@@ -238,15 +241,17 @@ class Solver:
         if self.stopped:
             log.info("Optimization stopped early.")
             return
-        if self.early_stopped:
-            log.info("Optimization Done.")
-            return
+        if not self.early_stopped:
+            self._show_the_last()
+        log.info("Optimization Done.")
+        self._check_best()
+
+    def _show_the_last(self) -> None:
         if display_is_due(self.param, self.iter):
             self._report.losses.append(self.net.forward())
             self._report.last(self.iter)
         if last_test_is_due(self.param, self.iter):
             self._heed_test()
-        log.info("Optimization Done.")
 
     def apply_update(self) -> None:
         """Change the weights by the gradients that the net holds; one more iteration is done."""
@@ -334,7 +339,7 @@ class Solver:
         self._watch.tested(results, self.iter)
         if self._watch.improved:
             self._nonfinite.check_weights(self.net, self.iter)
-            write_best(self.param, self.net, self.iter, self._watch.best)
+            self._try_best()
         self.early_stopped = self._watch.exhausted
 
     def test(self, index: int = 0) -> dict[str, np.ndarray]:
@@ -433,6 +438,23 @@ class Solver:
                 self.iter,
                 error,
             )
+
+    def _try_best(self) -> None:
+        """Write the best weights; the run goes on without them where that fails."""
+        try:
+            write_best(self.param, self.net, self.iter, self._watch.best)
+        except SnapshotError as error:
+            self._lost_best = error.at(f"iteration {self.iter}, {self._watch.best}")
+            self._watch.forget_best()  # the next test that beats what is on the disk is written
+            log.error("%s. THE RUN GOES ON WITHOUT IT; the next best is tried again.", error)
+        else:
+            self._lost_best = None
+
+    def _check_best(self) -> None:
+        """Raise the error of the best weights, unless other ones were written since."""
+        error, self._lost_best = self._lost_best, None
+        if error is not None:
+            raise error
 
     def restore(
         self, path: str | os.PathLike[str], *, force: bool = False, exact: bool = False
