@@ -104,8 +104,8 @@ WRITERS = (
     Writer("tables of a log", "parse_log in/train.log out"),
     Writer("seconds of a log", "extract_seconds in/train.log out/seconds"),
     Writer("chart of a log", "plot_training_log 6 out/chart.png in/train.log"),
-    Writer("pages of devices", "consistency in/deploy.prototxt --devices numpy,readonly "
-           "--html out/page.html --junit out/report.xml"),
+    Writer("report of devices", "consistency in/deploy.prototxt --devices numpy,readonly "
+           "--junit out/report.xml"),
     Writer("executables", "caffe_shims out"),
     Writer("example", "call example", fresh=True),
     Writer("kernels", "call kernels", fresh=True, streams=("demitasse/*",), optional=True),
