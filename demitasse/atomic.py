@@ -72,8 +72,9 @@ def partial_name(path: Path) -> Path:
 
     What killed processes left in its folder is deleted, once in a process.
     """
-    if path.parent not in _cleared:
-        _clear_leftovers(path.parent)
+    folder = path.parent.absolute()
+    if folder not in _cleared:
+        _clear_leftovers(folder)
     return path.with_name(f".{path.name[:200]}.{os.urandom(4).hex()}.part")
 
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from faults import Fault, Injector, compiler
-from writers import WRITERS
+from writers import WRITERS, Writer
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or compiler() is None,
@@ -64,8 +64,6 @@ def test_every_fault_leaves_the_old_file_or_the_new_one(injector, writer):
 
 def test_a_writer_that_is_not_careful_is_found_out(injector):
     """A file that is opened in its place is empty for a moment."""
-    from writers import Writer
-
     careless = Writer("careless", "call careless")
 
     [complaint] = injector.complaints(careless, Fault(1, "write", "kill"))

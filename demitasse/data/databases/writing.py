@@ -131,6 +131,7 @@ def new_database(path: Path, backend: str, *, overwrite: bool = False) -> Iterat
         OSError: It cannot be written, e.g. because the disk is full.
     """
     _need_room(path, overwrite=overwrite)
+    path = _followed(path)
     partial = partial_name(path)
     try:
         with closing(open_db(partial, backend, "new")) as database:
@@ -170,6 +171,7 @@ def resumable_database(
         OSError: It cannot be written, e.g. because the disk is full.
     """
     _need_room(path, overwrite=overwrite)
+    path = _followed(path)
     folder = path.with_name(f".{path.name}.partial")
     settings = json.loads(json.dumps({**settings, "backend": backend}))
     begun = resume and (folder / SETTINGS).exists()
@@ -202,6 +204,11 @@ def _need_same(settings: Mapping[str, object], folder: Path) -> None:
             "begin anew, without resume"
         )
         raise DataError(message, str(folder))
+
+
+def _followed(path: Path) -> Path:
+    """Return what a link leads to, so that it keeps leading there."""
+    return path.resolve() if path.is_symlink() else path
 
 
 def _need_room(path: Path, *, overwrite: bool) -> None:
