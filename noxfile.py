@@ -209,6 +209,13 @@ def survive(session: nox.Session) -> None:
 
 
 @nox.session
+def faults(session: nox.Session) -> None:
+    """Make every system call of everything that writes fail, or be the last one (half an hour)."""
+    install(session, "test")
+    pytest(session, "tests/faults", "-n0", "-m", "slow", "-s", OMP_NUM_THREADS="1")
+
+
+@nox.session
 def proto(session: nox.Session) -> None:
     """Compile caffe.proto again and fail if the committed files are not what comes out."""
     install(session, "proto", extras="")

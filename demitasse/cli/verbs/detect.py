@@ -124,14 +124,9 @@ def _write_csv(out: Path, found: Sequence[Detection]) -> None:
 def _write_hdf5(out: Path, found: Sequence[Detection]) -> None:
     import numpy as np
 
-    from demitasse.errors import ConfigError
+    from demitasse.weights.hdf5 import new_hdf5
 
-    try:
-        import h5py
-    except ImportError:
-        message = "HDF5 files need h5py; run: pip install demitasse[hdf5], or name a .csv file"
-        raise ConfigError(message) from None
-    with h5py.File(out, "w") as file:
+    with new_hdf5(out) as file:
         file["filename"] = [one["filename"] for one in found]
         file["window"] = np.array([one["window"] for one in found])
         file["prediction"] = np.array([one["prediction"].ravel() for one in found])

@@ -17,6 +17,7 @@ import numpy as np
 from demitasse.data.images.decode import Color, read_image
 from demitasse.data.images.interpolate import interpolate
 from demitasse.data.images.resize import resize_image
+from demitasse.data.quoting import quoted
 from demitasse.data.sources.image_list import Find
 from demitasse.data.sources.list_walk import ListWalk
 from demitasse.data.sources.order import Order
@@ -90,12 +91,12 @@ def read_pairs(source: Path, label_type: str) -> list[Pair]:
         message = f"the list of images cannot be read: {error.strerror}"
         raise DataError(message, str(source)) from error
     wanted = 1 if label_type == "NONE" else 2
-    pairs = []
+    pairs: list[Pair] = []
     for line in text.split("\n"):
         words = line.split()
         if words and len(words) < wanted:
             message = f"this line names no label, which label_type {label_type} needs"
-            raise DataError(message, str(source), line.strip())
+            raise DataError(message, str(source), quoted(words[0], len(pairs) + 1))
         if words:
             pairs.append(Pair(words[0], words[1] if wanted == 2 else ""))
     if not pairs:
@@ -204,7 +205,8 @@ class LabelImageBatches:
 
     def _read(self, at: int, number: int) -> Found:
         """Return image ``at`` of the order, with the random changes of record ``number``."""
-        pair, look = self._pairs[self._order[at]], self._look
+        index = self._order[at]
+        pair, look = self._pairs[index], self._look
         try:
             pixels = read_image(self._find(pair.image), look.color)
             labels = self._labels(pair, pixels.shape[1:])
@@ -217,7 +219,8 @@ class LabelImageBatches:
                 message = f"mean_value is given {len(look.mean)} times for {len(pixels)} channels"
                 raise ShapeError(message)
         except DemitasseError as error:
-            raise DataError(error.message, str(self._source), pair.image) from error
+            shown = quoted(pair.image, index + 1)
+            raise DataError(error.message, str(self._source), shown) from error
         return Found(number, pair, pixels, labels)
 
     def _size(self, number: int, H: int, W: int) -> tuple[int, int]:
