@@ -168,9 +168,13 @@ def tests_gpu(session: nox.Session) -> None:
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
-    """Run the property tests with thousands of new examples."""
+    """Run the property tests with thousands of new examples, and damage a million files."""
     install(session, "test")
     pytest(session, "-m", "hypothesis", "--hypothesis-profile=fuzz")
+    run = "tests/fuzz/run.py"
+    session.run("python", run, "--count=1000000")
+    for what in ("random nets", "random solvers"):
+        session.run("python", run, f"--only={what}", "--count=5000")
 
 
 @nox.session

@@ -57,7 +57,7 @@ class Root(click.Group):
         """Take flags with one dash, too."""
         try:
             args = two_dashes(args)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             message = f"a file of flags cannot be read: {error}"
             raise click.UsageError(message, ctx) from error
         return super().parse_args(ctx, args)

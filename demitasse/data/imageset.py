@@ -173,7 +173,7 @@ def read_lines(source: Path) -> list[Line]:
 
 
 def _label(text: str) -> int:
-    found = re.match(r"\s*([+-]?\d+)", text)
+    found = re.match(r"\s*([+-]?\d{1,18})", text, re.ASCII)
     return int(found[1]) if found else 0
 
 

@@ -24,6 +24,7 @@ from demitasse.paths import regular
 from demitasse.weights.store import ParameterStore
 
 __all__ = [
+    "NUMBER",
     "is_hdf5",
     "new_hdf5",
     "open_hdf5",
@@ -34,6 +35,7 @@ __all__ = [
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 NUMBER = re.compile("0|[1-9][0-9]{0,8}")
+"""How a parameter's number is written."""
 DEEPEST = 128
 """In how many groups a parameter may lie: one more than the slashes in its layer's name."""
 

@@ -74,6 +74,39 @@ def test_a_missing_file_of_flags_is_wrong_usage(run):
     assert run("convert_imageset -flagfile none a b c").exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"-flagfile=flags.txt\n", "named twice"),
+        (b"-gray\n" * 200_000, "more than 1048576 bytes"),
+        (b"-\xff\n", "decode"),
+    ],
+    ids=["names itself", "is too large", "is no text"],
+)
+def test_a_file_of_flags_that_cannot_be_used_is_wrong_usage(
+    tmp_path, monkeypatch, run, content, told
+):
+    monkeypatch.chdir(tmp_path)
+    Path("flags.txt").write_bytes(content)
+
+    result = run("convert_imageset -flagfile flags.txt a b c")
+
+    assert result.exit_code == 2
+    assert told in " ".join(result.stderr.split())
+
+
+def test_files_of_flags_that_name_others_many_times_are_wrong_usage(tmp_path, monkeypatch, run):
+    monkeypatch.chdir(tmp_path)
+    for number in range(40):  # 2^40 flags, if all were read
+        Path(f"{number}").write_text(f"-flagfile={number + 1}\n" * 2)
+    Path("40").write_text("-gray\n")
+
+    result = run("convert_imageset -flagfile 0 a b c")
+
+    assert result.exit_code == 2
+    assert "named twice" in result.stderr
+
+
 def test_images_that_cannot_be_read_are_told(photos, run):
     Path("photos/3.png").unlink()
 

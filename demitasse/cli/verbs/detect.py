@@ -91,19 +91,18 @@ def command(
 def _windows(source: Path) -> list[tuple[str, list[list[int]]]]:
     """Read images and their windows: ymin, xmin, ymax, xmax."""
     from demitasse.errors import DataError
+    from demitasse.paths import regular
 
     windows: dict[str, list[list[int]]] = {}
-    with source.open(newline="") as file:
+    with regular(source).open(newline="") as file:
         rows = csv.DictReader(file, skipinitialspace=True)
-        for row in rows:
-            try:
+        try:
+            for row in rows:
                 edges = [int(float(row[edge])) for edge in EDGES]
                 windows.setdefault(row["filename"], []).append(edges)
-            except (KeyError, TypeError, ValueError):
-                message = (
-                    "each row needs filename, xmin, ymin, xmax, ymax; the first row names them"
-                )
-                raise DataError(message, f"{source}:{rows.line_num}") from None
+        except (KeyError, OverflowError, TypeError, ValueError, csv.Error):
+            message = "each row needs filename, xmin, ymin, xmax, ymax; the first row names them"
+            raise DataError(message, f"{source}:{rows.line_num}") from None
     return list(windows.items())
 
 

@@ -54,9 +54,10 @@ def command(
     del image_lib
     from demitasse.data.threads import THREADS, ahead
     from demitasse.log import get_logger
+    from demitasse.paths import regular
 
     try:
-        lines = source.read_text(encoding="utf-8", errors="surrogateescape").split("\n")
+        lines = regular(source).read_text(encoding="utf-8", errors="surrogateescape").split("\n")
     except OSError as error:
         message = f"the list of images cannot be read: {error.strerror}"
         raise DataError(message, str(source)) from error

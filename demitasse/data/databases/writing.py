@@ -193,8 +193,8 @@ def resumable_database(
 def _need_same(settings: Mapping[str, object], folder: Path) -> None:
     """Refuse to go on with a database that was begun with other settings."""
     try:
-        before = json.loads((folder / SETTINGS).read_bytes())
-    except (OSError, ValueError) as error:
+        before = dict(json.loads((folder / SETTINGS).read_bytes()))
+    except (OSError, RecursionError, TypeError, ValueError) as error:
         message = f"what is here cannot be gone on with: {error}; begin anew, without resume"
         raise DataError(message, str(folder)) from error
     others = [name for name, value in settings.items() if before.get(name) != value]
