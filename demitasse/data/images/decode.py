@@ -63,7 +63,8 @@ def decode_image(content: bytes | memoryview, color: Color = "native") -> np.nda
             import PIL.ImageOps
 
             upright = PIL.ImageOps.exif_transpose(image)
-        return _planes(upright.convert(_mode(upright, color)))
+        mode = _mode(upright, color)
+        return _planes(upright if upright.mode == mode else upright.convert(mode))
 
 
 @contextmanager
