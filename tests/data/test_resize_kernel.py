@@ -29,18 +29,18 @@ def photo(channels, height, width):
     return np.random.default_rng(0).integers(0, 256, (channels, height, width), np.uint8)
 
 
+def as_decoded(image):
+    """The same image, its channels side by side in memory."""
+    return np.ascontiguousarray(image.transpose(1, 2, 0)).transpose(2, 0, 1)
+
+
 LAYOUTS = {
     "planes": np.ascontiguousarray,
-    "side by side": lambda image: as_decoded(image),
+    "side by side": as_decoded,
     "blue first": lambda image: as_decoded(image[::-1])[::-1],
     "mirrored": lambda image: as_decoded(image[:, :, ::-1])[:, :, ::-1],
     "upside down": lambda image: as_decoded(image[:, ::-1])[:, ::-1],
 }
-
-
-def as_decoded(image):
-    """The same image, its channels side by side in memory."""
-    return np.ascontiguousarray(image.transpose(1, 2, 0)).transpose(2, 0, 1)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,48 +14,54 @@ from demitasse.data.images.samples import ONE, shares
 __all__ = ["resized"]
 
 
-@dataclass(frozen=True)
-class _Tables:
-    """What the kernel reads of the sizes of an image and of what becomes of it.
+class _Rows(NamedTuple):
+    """What the kernel reads of the heights.
 
     Attributes:
         needed: The old rows that are used.
         above: Which of those each new row begins with.
         below: Which it ends with.
-        down: The share of the latter.
-        left: The old column that each new one begins with; there is one behind it if there are two.
-        across: The shares of those two, four times. Shape: (width, 4, 2), uint16.
-        inner: How many new columns come before those that need the last old one.
+        share: The share of the latter.
     """
 
     needed: np.ndarray
     above: np.ndarray
     below: np.ndarray
-    down: np.ndarray
+    share: np.ndarray
+
+
+class _Columns(NamedTuple):
+    """What the kernel reads of the widths.
+
+    Attributes:
+        left: The old column that each new one begins with; there is one behind it if there are two.
+        shares: Those of the two, four times. Shape: (width, 4, 2), uint16.
+        inner: How many new columns come before those that need the last old one.
+    """
+
     left: np.ndarray
-    across: np.ndarray
+    shares: np.ndarray
     inner: int
 
 
 @lru_cache(256)
-def _tables(H: int, W: int, height: int, width: int, step: float | None) -> _Tables:
-    rows, columns = shares(H, height, step, clamp=False), shares(W, width, step)
-    used = np.zeros(H, np.int64)
-    used[rows.first] = used[rows.second] = 1
+def _rows(size: int, wanted: int, step: float | None) -> _Rows:
+    first, second, share = shares(size, wanted, step, clamp=False)
+    used = np.zeros(size, np.int64)
+    used[first] = used[second] = 1
     place = np.cumsum(used) - 1
+    return _Rows(np.flatnonzero(used), place[first], place[second], share.astype(np.int64))
+
+
+@lru_cache(256)
+def _columns(size: int, wanted: int, step: float | None) -> _Columns:
+    first, _, share = shares(size, wanted, step)
     # The last pixel has no right neighbour: it is the one of that before it, with all of the share.
-    left = np.minimum(columns.first, max(W - 2, 0)).astype(np.int64)
-    right_share = np.where(left < columns.first, ONE, columns.share)
-    across = np.stack([ONE - right_share, right_share], 1).astype(np.uint16)
-    return _Tables(
-        needed=np.flatnonzero(used),
-        above=place[rows.first],
-        below=place[rows.second],
-        down=rows.share.astype(np.int64),
-        left=left,
-        across=np.repeat(across[:, None], 4, 1),
-        inner=int(np.searchsorted(left, W - 2)),
-    )
+    left = np.minimum(first, max(size - 2, 0)).astype(np.int64)
+    both = np.empty((wanted, 4, 2), np.uint16)
+    both[:, :, 1] = np.where(left < first, ONE, share)[:, None]
+    both[:, :, 0] = ONE - both[:, :, 1]
+    return _Columns(left, both, int(np.searchsorted(left, size - 2)))
 
 
 def resized(image: np.ndarray, height: int, width: int, step: float | None) -> np.ndarray:
@@ -64,12 +70,12 @@ def resized(image: np.ndarray, height: int, width: int, step: float | None) -> n
     Shapes: (C, H, W), uint8, in any layout -> (C, height, width).
     """
     channels, H, W = image.shape
-    t = _tables(H, W, height, width, step)
+    rows, columns = _rows(H, height, step), _columns(W, width, step)
     plane_bytes, row_bytes, pixel_bytes = image.strides
     planes = COLOURS if channels == COLOURS else 1
     side_by_side = planes == COLOURS == pixel_bytes and abs(plane_bytes) == 1
     line = -(-width // LANES) * LANES  # pixels
-    between = np.empty((planes, len(t.needed), line), np.uint16)
+    between = np.empty((planes, len(rows.needed), line), np.uint16)
     size = channels * height * width
     result = np.empty(size + LANES, np.uint8)[:size].reshape(channels, height, width)
     for first in range(0, channels, planes):
@@ -77,18 +83,18 @@ def resized(image: np.ndarray, height: int, width: int, step: float | None) -> n
             image=image[first:],
             plane_bytes=plane_bytes,
             pixel_bytes=pixel_bytes if W > 1 else 0,
-            rows=len(t.needed),
-            row_table=t.needed * row_bytes,
+            rows=len(rows.needed),
+            row_table=rows.needed * row_bytes,
             columns=width,
-            column_table=t.left * pixel_bytes,
-            shares=t.across,
-            fast_columns=t.inner // AT_ONCE * AT_ONCE if side_by_side else 0,
+            column_table=columns.left * pixel_bytes,
+            shares=columns.shares,
+            fast_columns=columns.inner // AT_ONCE * AT_ONCE if side_by_side else 0,
             between=between,
             between_bytes=between.strides[1],
             lines=height,
-            above_table=t.above * between.strides[1],
-            below_table=t.below * between.strides[1],
-            below_shares=t.down,
+            above_table=rows.above * between.strides[1],
+            below_table=rows.below * between.strides[1],
+            below_shares=rows.share,
             result=result[first:],
         )
         Arguments(values).run(resizer(planes), threads=1)
