@@ -204,6 +204,32 @@ def test_squares_of_images(photos, run):
     assert [read_image(Path(f"out/{n}.png")).shape for n in (1, 2)] == [(3, 4, 4)] * 2
 
 
+def test_squares_as_pil_makes_them(photos, run):
+    image = pytest.importorskip("PIL.Image")
+    pixels = np.random.default_rng(0).integers(0, 256, (50, 90, 3), np.uint8)
+    image.fromarray(pixels).save("photos/large.png")
+    image.fromarray(pixels).convert("RGBA").save("photos/clear.png")
+    Path("names.txt").write_text("large.png\n1.png\nclear.png\nnone.png\n")
+
+    result = run(
+        "resize_and_crop_images --input=names.txt --input_folder=photos --output_folder=out/"
+        " --output_side_length=24 --image_lib=pil"
+    )
+
+    assert result.output.endswith("2 images written\n")
+    assert "clear.png" in result.stderr
+    assert "none.png" in result.stderr
+    # of 50 x 90 pixels half of the rows and columns, of those the middle, averaged
+    half = image.fromarray(pixels)
+    half.thumbnail((45, 25), image.Resampling.NEAREST)
+    middle = half.crop((9, 0, 34, 25))
+    middle.thumbnail((24, 24), image.Resampling.LANCZOS)
+    middle.save("want.jpg", quality=75)
+    assert Path("out/large.png").read_bytes() == Path("want.jpg").read_bytes()
+    with image.open("out/1.png") as square:
+        assert square.size == (6, 6)  # not enlarged
+
+
 @pytest.fixture
 def detection(photos):
     """The photos, each with a file of one object, a list of both, and a map of labels."""
