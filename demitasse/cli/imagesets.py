@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from demitasse.cli.options import BACKEND, FILE, FOLDER, json_option, overwrite_option
+from demitasse.cli.options import FILE, FOLDER, backend_option, json_option, overwrite_option
 from demitasse.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -75,9 +75,7 @@ def image_set_options(function: Function) -> Function:
         show_default=True,
         help="What the order of --shuffle depends on.",
     )
-    @click.option(
-        "--backend", type=BACKEND, default="LMDB", show_default=True, help="What kind of database."
-    )
+    @backend_option()
     @click.option(
         "--resize_width", type=int, default=0, help="Width to resize to, in pixels; 0: leave it."
     )
