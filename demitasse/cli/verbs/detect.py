@@ -52,8 +52,8 @@ def command(
     """Write a trained net's scores of windows to a file.
 
     INPUT is a .txt file of image files, one in a line, or for --crop_mode list a .csv file with
-    the columns filename, xmin, ymin, xmax, ymax. OUTPUT is a .csv file, or an HDF5 file (.h5) of
-    the data sets filename, window and prediction.
+    the columns filename, xmin, ymin, xmax, ymax. OUTPUT is a .csv file, or an HDF5 file (.h5) with
+    the same table, which pandas.read_hdf reads.
     """
     from demitasse.device import choose_device, use_device
     from demitasse.pycaffe.detector import Detector
@@ -106,13 +106,17 @@ def _windows(source: Path) -> list[tuple[str, list[list[int]]]]:
     return list(windows.items())
 
 
+def _class_names(found: Sequence[Detection]) -> list[str]:
+    classes = found[0]["prediction"].size if found else 0
+    return [f"class{number}" for number in range(classes)]
+
+
 def _write_csv(out: Path, found: Sequence[Detection]) -> None:
     from demitasse.atomic import atomic_write
 
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    classes = found[0]["prediction"].size if found else 0
-    writer.writerow(["filename", *EDGES, *(f"class{i}" for i in range(classes))])
+    writer.writerow(["filename", *EDGES, *_class_names(found)])
     for one in found:
         scores = one["prediction"].ravel().tolist()
         writer.writerow([one["filename"], *one["window"], *scores])
@@ -123,9 +127,14 @@ def _write_csv(out: Path, found: Sequence[Detection]) -> None:
 def _write_hdf5(out: Path, found: Sequence[Detection]) -> None:
     import numpy as np
 
-    from demitasse.weights.hdf5 import new_hdf5
+    from demitasse.cli.frames import Block, write_frame
+    from demitasse.errors import DataError
 
-    with new_hdf5(out) as file:
-        file["filename"] = [one["filename"] for one in found]
-        file["window"] = np.array([one["window"] for one in found])
-        file["prediction"] = np.array([one["prediction"].ravel() for one in found])
+    if not found:
+        message = "there are no windows, and such a table has at least one row; name a .csv file"
+        raise DataError(message, str(out))
+    names = np.array([[one["filename"]] for one in found])
+    windows = np.array([one["window"] for one in found])
+    scores = np.array([one["prediction"].ravel() for one in found])
+    blocks = [Block(EDGES, windows), Block(_class_names(found), scores)]
+    write_frame(out, "df", Block(["filename"], names), blocks)
