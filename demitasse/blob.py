@@ -67,8 +67,7 @@ class Blob(Axes):
         self.dtype = dtype
         self.device = current_device() if device is None else Device(device)
         super().__init__(shape, name)
-        self._data = SyncedMemory(self._count, dtype, self.device)
-        self._diff = SyncedMemory(self._count, dtype, self.device)
+        self._data, self._diff = self._new_memory(self._count), self._new_memory(self._count)
         self._told: tuple[Changes, ...] = ()
 
     def tell(self, changes: Changes) -> None:
@@ -77,8 +76,12 @@ class Blob(Axes):
             self._told = (*self._told, changes)
 
     def _note(self) -> None:
+        """Note a change, before it is made: one that is interrupted must not stay unknown."""
         for changes in self._told:
             changes.note()
+
+    def _new_memory(self, count: int) -> SyncedMemory:
+        return SyncedMemory(count, self.dtype, self.device)
 
     # -- shape ---------------------------------------------------------------------------------
 
@@ -94,12 +97,13 @@ class Blob(Axes):
         new = checked_shape(_dims(shape))
         if new == self._shape:
             return
-        self._shape, self._count = new, math.prod(new)
-        if self._count > min(self._data.size, self._diff.size):
+        count, data, diff = math.prod(new), self._data, self._diff
+        if count > min(data.size, diff.size):
             # both are renewed, as in Caffe, so whatever was shared no longer is
-            self._data = SyncedMemory(self._count, self.dtype, self.device)
-            self._diff = SyncedMemory(self._count, self.dtype, self.device)
+            data, diff = self._new_memory(count), self._new_memory(count)
         self._note()
+        # in one statement, so that no interrupt leaves a shape without the memory for it
+        self._shape, self._count, self._data, self._diff = new, count, data, diff
 
     def reshape_like(self, other: Blob) -> None:
         """Take the shape of another blob."""
@@ -129,15 +133,15 @@ class Blob(Axes):
         """Hold the same data memory as ``other``, which must have the same count."""
         self._need_same_count(other)
         if self._data is not other._data:
-            self._data = other._data
             self._note()
+            self._data = other._data
 
     def share_diff(self, other: Blob) -> None:
         """Hold the same gradient memory as ``other``, which must have the same count."""
         self._need_same_count(other)
         if self._diff is not other._diff:
-            self._diff = other._diff
             self._note()
+            self._diff = other._diff
 
     def to(self, device: Device) -> None:
         """Move to another device; the contents are copied when they are next used."""
@@ -161,9 +165,9 @@ class Blob(Axes):
             )
             raise ShapeError(message)
         if self._data.size != self._count:  # both sides of both memories are renewed, as in Caffe
-            self._data = SyncedMemory(self._count, self.dtype, self.device)
-            self._diff = SyncedMemory(self._count, self.dtype, self.device)
+            data, diff = self._new_memory(self._count), self._new_memory(self._count)
             self._note()
+            self._data, self._diff = data, diff
         if side is Head.HEAD_AT_CPU:
             self._data.set_cpu_data(array.reshape(-1))
         else:

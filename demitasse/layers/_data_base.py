@@ -6,6 +6,7 @@ Source: Caffe, ``src/caffe/layers/base_data_layer.cpp``.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from contextlib import closing
 
 from demitasse.data.broken import Broken, skips
@@ -68,6 +69,7 @@ class PrefetchingDataLayer(BaseDataLayer):
     _abandon: weakref.finalize[..., PrefetchingDataLayer] | None = None
     _current: Batch | None = None
     _position = 0
+    _taking = False  # a batch, which is lost when that is cut short
     skipped = 0
     whole_epochs = False
 
@@ -109,6 +111,7 @@ class PrefetchingDataLayer(BaseDataLayer):
         if self._prefetcher is not None and self._prefetcher.was_left_behind:
             self.close()
         prefetcher = self._prefetcher or self._start()
+        self._taking = True
         batch, used = prefetcher.next(), self._current
         self._current, self._position, self.skipped = batch, batch.position, batch.skipped
         moved = False
@@ -121,6 +124,7 @@ class PrefetchingDataLayer(BaseDataLayer):
             self.device.backend.synchronize()
         if used is not None:
             prefetcher.recycle(used)
+        self._taking = False
 
     @property
     def waited(self) -> float:
@@ -137,6 +141,16 @@ class PrefetchingDataLayer(BaseDataLayer):
         self.close()
         self._position, self.skipped = state.get(POSITION, 0), state.get(SKIPPED, 0)
 
+    def remember(self) -> Callable[[], None]:
+        """Return what opens the source again where it is now, if the position is another then."""
+        state, batch = self.state(), self._current
+
+        def take_back() -> None:
+            if self._taking or self._current is not batch or self.state() != state:
+                self.set_state(state)
+
+        return take_back
+
     def close(self) -> None:
         """Stop the thread and close files; a later forward pass opens them again."""
         if self._abandon is not None:
@@ -144,6 +158,7 @@ class PrefetchingDataLayer(BaseDataLayer):
         if self._prefetcher is not None:
             self._prefetcher.close()
         self._prefetcher = self._abandon = self._current = None
+        self._taking = False
 
     def _start(self) -> Prefetcher:
         memory = self.device.backend.empty_host

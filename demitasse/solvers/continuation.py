@@ -5,7 +5,7 @@ Weights and history are held by others; here is what an exact continuation needs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from demitasse.net import Net
@@ -42,6 +42,7 @@ class Continuation:
         self._report, self._watch, self._keeper = report, watch, keeper
         self._untouched = self.now()
         self._before_test: ResumeState | None = None
+        self._undo_test: list[Callable[[], None]] = []
 
     def now(self) -> ResumeState:
         """Return how far the run has come."""
@@ -57,13 +58,33 @@ class Continuation:
 
     def begin_test(self) -> None:
         """From now on a snapshot is to repeat the whole test that begins here."""
+        self._undo_test = [net.remember() for net in self._test_nets]
         self._before_test = self.now()
 
     def end_test(self, *, undo: bool) -> None:
         """End the test; with ``undo`` the test nets go back to where it began."""
-        if undo and self._before_test is not None:
-            set_progress(self._before_test, None, self._test_nets)
-        self._before_test = None
+        for take_back in self._undo_test if undo else ():
+            take_back()
+        self._before_test, self._undo_test = None, []
+
+    def remember(self, *, test: bool) -> Callable[[], None]:
+        """Return a function that takes back what an iteration does before its update.
+
+        Args:
+            test: Whether it may test first.
+        """
+        parts = [self._net.remember()]
+        if test:
+            parts += [net.remember() for net in self._test_nets]
+        losses, watched = list(self._report.losses), self._watch.to_proto()
+
+        def take_back() -> None:
+            for one in parts:
+                one()
+            self._report.set_losses(losses)
+            self._watch.load(watched)
+
+        return take_back
 
     def restore(self, state: State, path: Path) -> None:
         """Bring the parts to where a state was written, or to the first record if it tells none.

@@ -15,7 +15,8 @@ import numpy as np
 
 from demitasse.config import settings
 from demitasse.device import Device
-from demitasse.errors import ConfigError, SnapshotError
+from demitasse.errors import ConfigError, DemitasseError, SnapshotError
+from demitasse.interrupts import Uninterrupted
 from demitasse.log import get_logger
 from demitasse.plan.liveness import Keep
 from demitasse.proto import RunFacts, SolverParameter
@@ -163,6 +164,7 @@ class Solver:
         self._report = TrainReport(self.param.average_loss)
         self._nonfinite = Nonfinite(on_nonfinite)
         self._unwritten = False  # whether the last snapshot could not be written
+        self._torn = False  # whether an update or a restore was begun and not done to its end
         self._requests = Requests()
         self._continuation = Continuation(
             self.net, self.test_nets, self._report, self._watch, self._keeper
@@ -186,6 +188,7 @@ class Solver:
             SnapshotError: The last snapshot could not be written, and still cannot be.
         """
         with self.net.turn:  # between passes, too: gradients and history are part of it
+            self._need_whole()
             self._advance(iterations)
             if self._unwritten:
                 self.snapshot()
@@ -195,12 +198,8 @@ class Solver:
         self.stopped = self.early_stopped = False
         self._report.start(self.iter)
         while self.iter < last:
-            self.net.clear_param_diffs()
-            if test_is_due(self.param, self.iter):
-                self._heed_test()
-                if self.stopped or self.early_stopped:
-                    break
-            self._iterate()
+            if not self._whole_iteration():
+                break
             request = self._requests.next()
             due = request == "snapshot" or snapshot_is_due(self.param, self.iter)
             if due and self._is_root:
@@ -208,6 +207,27 @@ class Solver:
             if request == "stop":
                 self.stopped = True
                 break
+
+    def _whole_iteration(self) -> bool:
+        """Test if that is due, and make one update; all of it or, if it is cut short, nothing.
+
+        Returns:
+            Whether the update was made: a test may have said that it is time to stop.
+        """
+        now, due = self.iter, test_is_due(self.param, self.iter)
+        take_back = self._continuation.remember(test=due)
+        try:
+            self.net.clear_param_diffs()
+            if due:
+                self._heed_test()
+                if self.stopped or self.early_stopped:
+                    return False
+            self._iterate()
+        except BaseException:
+            if self.iter == now:
+                take_back()
+            raise
+        return True
 
     def solve(self, resume: str | os.PathLike[str] | None = None) -> None:
         """Train to ``max_iter``, write a last snapshot, show the last loss and test once more.
@@ -231,6 +251,7 @@ class Solver:
             log.info("Restoring previous solver status from %s", os.fspath(resume))
             self.restore(resume)
         with self.net.turn:
+            self._need_whole()
             self._advance(self.param.max_iter - self.iter)
         due = self.param.snapshot_after_train and not snapshot_is_due(self.param, self.iter)
         if (due or self._unwritten) and self._is_root:
@@ -249,9 +270,29 @@ class Solver:
         log.info("Optimization Done.")
 
     def apply_update(self) -> None:
-        """Change the weights by the gradients that the net holds; one more iteration is done."""
-        with self.net.turn:
+        """Change the weights by the gradients that the net holds; one more iteration is done.
+
+        Raises:
+            NetError: The net's last backward pass was not done to its end.
+            SnapshotError: An earlier update was not.
+        """
+        with self.net.turn, Uninterrupted():
+            self._need_whole()
+            self.net.need_whole_gradients()
             self._apply_update()
+
+    def _need_whole(self) -> None:
+        """Refuse weights that are neither of one iteration nor of the next.
+
+        Raises:
+            SnapshotError: They are; says what to do.
+        """
+        if self._torn:
+            message = (
+                f"an update or a restore was cut short near iteration {self.iter}: some weights "
+                "have changed and others have not; restore a snapshot, or make another solver"
+            )
+            raise SnapshotError(message)
 
     def _apply_update(self) -> None:
         before = self.current_step
@@ -264,8 +305,10 @@ class Solver:
             log.info("MultiStep Status: Iteration %d, step = %d", self.iter, self.current_step)
         if display_is_due(self.param, self.iter):
             self._report.rate(self.iter, self.lr)
+        self._torn = True
         self._updater.apply(self.param, self.lr, self.iter)
         self.iter += 1
+        self._torn = False
 
     def _pass(self) -> float:
         loss = self.net.forward_backward()
@@ -316,14 +359,15 @@ class Solver:
         """
         if not self._is_root:
             return []
-        results = []
+        results, done = [], False
         self._continuation.begin_test()  # a snapshot on the way is to repeat the whole test
         try:
             for index in range(len(self.test_nets)):
                 if not self.stopped:
                     results.append(self.test(index))
-        finally:  # what has not been done to its end is repeated after a resume
-            self._continuation.end_test(undo=self.stopped)
+            done = not self.stopped
+        finally:  # what has not been done to its end is repeated, perhaps after a resume
+            self._continuation.end_test(undo=not done)
         return results
 
     def _heed_test(self) -> None:
@@ -346,6 +390,7 @@ class Solver:
             The mean of every output over the batches, or with ``eval_type: "detection"`` the mean
             average precision of it; empty when the test was interrupted.
         """
+        self._need_whole()
         log.info("Iteration %d, Testing net (#%d)", self.iter, index)
         net = self.test_nets[index]
         net.share_trained_layers_with(self.net)
@@ -410,6 +455,7 @@ class Solver:
             )
             raise SnapshotError(message)
         with self.net.turn:
+            self._need_whole()
             self._nonfinite.check_weights(self.net, self.iter)
             resume = self._continuation.to_keep()
             resume.run.CopyFrom(self._facts())
@@ -459,11 +505,17 @@ class Solver:
         state = read_checked(Path(path), self.net, len(self.history.memories), self.type)
         check_same_run(state, self._facts(), self._asked_seed, Path(path), force=force, exact=exact)
         with self.net.turn:
+            torn, self._torn = self._torn, True
             if state.learned_net:
-                self.net.load(state.learned_net)
+                try:
+                    self.net.load(state.learned_net)
+                except DemitasseError:  # nothing has changed
+                    self._torn = torn
+                    raise
             self.history.load(state.history)
             self.iter, self.current_step = state.iter, state.current_step
             self._continuation.restore(state, Path(path))
+            self._torn = False
         self._nonfinite.forget()
         self.lr = math.nan
 
