@@ -16,6 +16,7 @@ from demitasse.data.transform.augment.draws import WORDS
 from demitasse.data.transform.random import RecordRandom
 from demitasse.data.transform.transformer import DataTransformer
 from demitasse.errors import ConfigError
+from demitasse.interrupts import Uninterrupted
 from demitasse.layers.base import Between, Blobs, Exactly, Layer, positive
 from demitasse.proto import TransformationParameter
 
@@ -110,8 +111,8 @@ class PrefetchingDataLayer(BaseDataLayer):
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         if self._prefetcher is not None and self._prefetcher.was_left_behind:
             self.close()
-        prefetcher = self._prefetcher or self._start()
         self._taking = True
+        prefetcher = self._prefetcher or self._start()
         batch, used = prefetcher.next(), self._current
         self._current, self._position, self.skipped = batch, batch.position, batch.skipped
         moved = False
@@ -138,8 +139,8 @@ class PrefetchingDataLayer(BaseDataLayer):
 
     def set_state(self, state: dict[str, int]) -> None:
         """Go on after so many records; at the first one where the state does not say."""
-        self.close()
         self._position, self.skipped = state.get(POSITION, 0), state.get(SKIPPED, 0)
+        self.close()
 
     def remember(self) -> Callable[[], None]:
         """Return what opens the source again where it is now, if the position is another then."""
@@ -153,27 +154,30 @@ class PrefetchingDataLayer(BaseDataLayer):
 
     def close(self) -> None:
         """Stop the thread and close files; a later forward pass opens them again."""
-        if self._abandon is not None:
-            self._abandon.detach()
-        if self._prefetcher is not None:
-            self._prefetcher.close()
+        prefetcher, abandon = self._prefetcher, self._abandon
         self._prefetcher = self._abandon = self._current = None
         self._taking = False
+        if abandon is not None:
+            abandon.detach()
+        if prefetcher is not None:
+            prefetcher.close()
 
     def _start(self) -> Prefetcher:
         memory = self.device.backend.empty_host
         # At least two: one is in use while the next is made.
         batches = max(2, prefetched(self.param.data_param.prefetch))
-        self._prefetcher = Prefetcher(
+        prefetcher = Prefetcher(
             self.open_source(self._position),
             [Batch(memory, self.dtype) for _ in range(batches)],
             name=f"prefetch of {self.name}",
             log_on_wait=f"layer {self.name!r} waits for data",
         )
-        self._abandon = weakref.finalize(self, self._prefetcher.abandon)
-        self._abandon.atexit = False  # running threads are stopped at exit anyway
-        self._prefetcher.start()
-        return self._prefetcher
+        with Uninterrupted():  # nobody is left waiting for a thread that was never started
+            self._abandon = weakref.finalize(self, prefetcher.abandon)
+            self._abandon.atexit = False  # running threads are stopped at exit anyway
+            prefetcher.start()
+            self._prefetcher = prefetcher
+        return prefetcher
 
 
 def prefetched(batches: int) -> int:

@@ -235,10 +235,10 @@ class Net(Described):
         passes, layers = self.passes, [layer.remember() for layer in self._remembering]
 
         def take_back() -> None:
-            with self.device.backend.enter():
+            with Uninterrupted(), self.device.backend.enter():
                 for one in layers:
                     one()
-            self.passes = passes
+                self.passes = passes
 
         return take_back
 
