@@ -1,6 +1,7 @@
-"""Exceptions raised at any line of the package: Ctrl-C, or a lack of memory, at the worst moment."""
+"""Exceptions raised at any line of the package: Ctrl-C, or a lack of memory, at a bad moment."""
 
 import gc
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,9 @@ APART = (str(Path(PACKAGE) / "interrupts.py"),)
 """Files in which nothing is raised: while they run, Ctrl-C waits."""
 
 Line = tuple[str, int]
+
+POINTS = int(os.environ.get("DEMITASSE_INTERRUPTIONS", "0"))
+"""At how many lines of each work to raise; 0 for the sample of an ordinary run."""
 
 
 class Interrupt:
@@ -64,21 +68,28 @@ class Interrupt:
         return self._trace
 
 
-def chosen(lines: list[Line], most: int | None = None) -> list[int]:
+def chosen(lines: list[Line], sample: int) -> list[int]:
     """Return when to raise, by number: the first and the last time that each line is met.
 
     Args:
         lines: All lines that are met.
-        most: How many numbers to return at most, evenly spread; None for all.
+        sample: How many numbers to return at most in an ordinary run, evenly spread.
     """
+    most = POINTS or sample
     first, last = dict[Line, int](), dict[Line, int]()
     for number, line in enumerate(lines, 1):
         first.setdefault(line, number)
         last[line] = number
     numbers = sorted({*first.values(), *last.values()})
-    if most is None or len(numbers) <= most:
+    if len(numbers) <= most:
         return numbers
     return [numbers[i * len(numbers) // most] for i in range(most)]
+
+
+def told(what: str, times: int) -> None:
+    """Say how often something was cut short, where that is many times."""
+    if POINTS:
+        sys.stderr.write(f"\n{what}: cut short {times} times")
 
 
 @contextmanager
