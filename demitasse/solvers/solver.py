@@ -393,6 +393,8 @@ class Solver:
         self._need_whole()
         log.info("Iteration %d, Testing net (#%d)", self.iter, index)
         net = self.test_nets[index]
+        if net.device is not self.net.device:  # which may have moved
+            net.to(self.net.device)
         net.share_trained_layers_with(self.net)
         batches = self.param.test_iter[index]
         if self.param.eval_type == "detection":
