@@ -166,17 +166,22 @@ class PrefetchingDataLayer(BaseDataLayer):
         memory = self.device.backend.empty_host
         # At least two: one is in use while the next is made.
         batches = max(2, prefetched(self.param.data_param.prefetch))
-        prefetcher = Prefetcher(
-            self.open_source(self._position),
-            [Batch(memory, self.dtype) for _ in range(batches)],
-            name=f"prefetch of {self.name}",
-            log_on_wait=f"layer {self.name!r} waits for data",
-        )
-        with Uninterrupted():  # nobody is left waiting for a thread that was never started
-            self._abandon = weakref.finalize(self, prefetcher.abandon)
-            self._abandon.atexit = False  # running threads are stopped at exit anyway
-            prefetcher.start()
-            self._prefetcher = prefetcher
+        source, prefetcher = self.open_source(self._position), None
+        try:
+            prefetcher = Prefetcher(
+                source,
+                [Batch(memory, self.dtype) for _ in range(batches)],
+                name=f"prefetch of {self.name}",
+                log_on_wait=f"layer {self.name!r} waits for data",
+            )
+            with Uninterrupted():
+                self._abandon = weakref.finalize(self, prefetcher.abandon)
+                self._abandon.atexit = False  # running threads are stopped at exit anyway
+                prefetcher.start()
+                self._prefetcher = prefetcher  # only now: nobody waits for one not started
+        except BaseException:
+            (prefetcher or source).close()
+            raise
         return prefetcher
 
 
