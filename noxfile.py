@@ -217,6 +217,13 @@ def interrupts(session: nox.Session) -> None:
 
 
 @nox.session
+def soak(session: nox.Session) -> None:
+    """Train for long from every source of data and see that nothing grows (`-- --minutes N`)."""
+    install(session, "test")
+    session.run("python", "tests/soak/run.py", *session.posargs, env=PLAIN_BLAS)
+
+
+@nox.session
 def proto(session: nox.Session) -> None:
     """Compile caffe.proto again and fail if the committed files are not what comes out."""
     install(session, "proto", extras="")

@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
@@ -99,12 +100,8 @@ class Reading(RuleBasedStateMachine):
             self.check()
             return
         for _ in range(2):
-            try:
+            with pytest.raises(DataError, match=f"^no {self.layer.bad}$"):
                 self.soon(self.forward)
-            except DataError as error:
-                assert str(error) == f"no {self.layer.bad}"
-            else:
-                raise AssertionError
 
     @rule(count=st.integers(2, 6))
     def take_and_go_back(self, count):

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +19,6 @@ from demitasse.proto import NetParameter, SolverParameter, parse_text
 
 RECORDS, SIDE, BATCH = 13, 8, 4
 STEPS = 100
-"""Iterations between two looks at the process."""
 
 CROP = "transform_param { crop_size: 6 mirror: true }"
 DATABASE = f'data_param {{ source: "%s" batch_size: {BATCH} backend: %s }}'
@@ -132,7 +130,7 @@ class Held(NamedTuple):
 
 def held(iteration: int) -> Held:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
-    files, threads = (len(os.listdir(f"/proc/self/{what}")) for what in ("fd", "task"))
+    files, threads = (len(list(Path(f"/proc/self/{what}").iterdir())) for what in ("fd", "task"))
     return Held(iteration, pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20), files, threads)
 
 
@@ -143,14 +141,15 @@ class Soak:
         folder: Where ``make_data`` made the data.
         source: The name of a source.
         device: Where the net runs.
+        steps: Iterations between two looks at the process.
 
     Attributes:
         seen: What the process held after each round.
         refused: How often data could not be read, because it was written meanwhile.
     """
 
-    def __init__(self, folder: Path, source: str, device: str) -> None:
-        self._folder, self._source, self._device = folder, source, device
+    def __init__(self, folder: Path, source: str, device: str, steps: int = STEPS) -> None:
+        self._steps, self._folder, self._source, self._device = steps, folder, source, device
         self._param = parse_text(SOLVER, SolverParameter)
         self._param.snapshot_prefix = str(folder / "s")
         net = NET.replace("SOURCE", SOURCES[source].replace("FOLDER", str(folder)))
@@ -177,7 +176,7 @@ class Soak:
         """Train a little, with all that happens now and then in a long run."""
         self._rounds += 1
         try:
-            self._solver.step(STEPS)
+            self._solver.step(self._steps)
             if self._rounds % 20 == 0:
                 self._go_elsewhere()
             if self._rounds % 30 == 0:
@@ -208,7 +207,7 @@ class Soak:
 
     def _made(self, *, again: bool = False) -> Solver:
         while True:
-            with suppress(DataError) if again else suppress():
+            with suppress(*[DataError] * again):
                 solver = Solver(
                     self._param, device=self._device, base_dir=self._folder, keep_last=2
                 )
@@ -249,10 +248,3 @@ def flat(seen: list[Held]) -> bool:
         <= max(getattr(one, name) for one in seen[: half + 1])
         for name in ("files", "threads")
     )
-
-
-def pairs() -> Iterator[tuple[str, str]]:
-    """Yield every source with every device."""
-    for source in SOURCES:
-        for device in DEVICES:
-            yield source, device
