@@ -12,6 +12,7 @@ from demitasse.version import __version__
 
 if TYPE_CHECKING:
     from demitasse import testing
+    from demitasse.backends import register as register_backend
     from demitasse.blob import Blob
     from demitasse.config import settings
     from demitasse.device import Device, current_device, set_device, use_device
@@ -52,6 +53,7 @@ __all__ = [
     "current_device",
     "load_weights",
     "register",
+    "register_backend",
     "set_device",
     "settings",
     "testing",
@@ -69,7 +71,8 @@ _PACKAGES = {
     "demitasse.net": ["Net"],
     "demitasse.solvers": ["EarlyStopping", "Solver"],
 }
-_HOME = {name: package for package, names in _PACKAGES.items() for name in names}
+_HOME = {name: (package, name) for package, names in _PACKAGES.items() for name in names}
+_HOME["register_backend"] = ("demitasse.backends", "register")
 
 
 # Quiet until a program asks: without any handler Python would print warnings by itself.
@@ -83,7 +86,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         message = f"module 'demitasse' has no attribute {name!r}"
         raise AttributeError(message)
-    value = getattr(import_module(_HOME[name]), name)
+    module, attribute = _HOME[name]
+    value = getattr(import_module(module), attribute)
     globals()[name] = value
     return value
 

@@ -122,6 +122,9 @@ def available_devices() -> tuple[str, ...]:
 SOLVER_FILE = "solver file"
 """Where a choice comes from that a solver's ``solver_mode`` has made."""
 
+ARGUMENT = "argument"
+"""Where a choice comes from that the caller has made."""
+
 _context: ContextVar[Device | None] = ContextVar("demitasse_device", default=None)
 _default: list[Device] = []
 
@@ -136,7 +139,10 @@ def choose_device(
         solver_file: What a solver file names, for the ``train`` command alone.
     """
     name, where = named_device(argument, solver_file)
-    return Device(name), where
+    try:
+        return Device(name), where
+    except DeviceError as error:
+        raise error if where == ARGUMENT else error.at(where) from None
 
 
 def named_device(
@@ -144,7 +150,7 @@ def named_device(
 ) -> tuple[str | Device, str]:
     """Return what :func:`choose_device` chooses, which may be a name of none that is here."""
     if argument is not None:
-        return argument, "argument"
+        return argument, ARGUMENT
     within = _context.get()
     if within is not None:
         return within, "use_device"

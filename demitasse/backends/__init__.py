@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 
 from demitasse.backends import packages
 from demitasse.backends.base import Backend
 from demitasse.errors import DeviceError
+from demitasse.extensions import import_extensions
+from demitasse.suggest import suggestion
 
-__all__ = ["backend_class", "backend_names", "canonical_name", "clashes", "devices_of"]
+__all__ = ["backend_class", "backend_names", "canonical_name", "clashes", "devices_of", "register"]
 
 BUILT_IN = {
     "cpu": "demitasse.backends.onednn:cpu_backend",
@@ -20,6 +22,8 @@ BUILT_IN = {
     "cuda": "demitasse.backends.cupy:CupyBackend",
 }
 """Name -> module and class there, or a function that returns the class; as entry points have it."""
+
+_registered: dict[str, type[Backend]] = {}
 
 ALIASES = {"gpu": "cuda"}
 """Further names; here, so that a name is understood before a backend is imported."""
@@ -31,22 +35,48 @@ def canonical_name(name: str) -> str:
 
 
 def backend_names() -> list[str]:
-    """Return the names a device may begin with: ours, then those of installed packages."""
-    return [*BUILT_IN, *sorted(packages.found().keys() - BUILT_IN.keys() - ALIASES.keys())]
+    """Return the names a device may begin with: ours, then users' and those of packages."""
+    others = _registered.keys() | packages.found().keys()
+    return [*BUILT_IN, *sorted(others - BUILT_IN.keys() - ALIASES.keys())]
+
+
+def register(name: str) -> Callable[[type[Backend]], type[Backend]]:
+    """Make a class of backends one that devices may be of: ``@register_backend("mine")``.
+
+    Args:
+        name: What the names of its devices begin with.
+
+    Raises:
+        DeviceError: The name is taken.
+    """
+
+    def note(kind: type[Backend]) -> type[Backend]:
+        if name in BUILT_IN or name in ALIASES or _registered.get(name, kind) is not kind:
+            message = f"there is a backend {name!r} already; choose another name"
+            raise DeviceError(message)
+        _registered[name] = packages.class_of(kind)
+        return kind
+
+    return note
 
 
 @cache
 def backend_class(name: str) -> type[Backend]:
     """Return the class of the backend called ``name``.
 
-    Installed packages are searched only for names that are not ours.
+    Users' modules and installed packages are asked only for names that are not ours.
 
     Raises:
+        ConfigError: A module that the setting ``import`` names cannot be imported.
         DeviceError: There is no such backend, or the package that has it is broken.
     """
     if name in BUILT_IN:
         module, _, attribute = BUILT_IN[name].partition(":")
         return packages.class_of(getattr(import_module(module), attribute))
+    if name not in _registered:
+        import_extensions()
+    if name in _registered:
+        return _registered[name]
     for clash in clashes():
         packages.warn_once(clash)
     points = packages.found().get(name)
@@ -78,9 +108,5 @@ def clashes() -> list[str]:
 
 def _unknown(name: str) -> str:
     known = [*backend_names(), *ALIASES]
-    near = difflib.get_close_matches(name.casefold(), known, n=1)
-    parts = [f"there is no backend {name!r}"]
-    if near:
-        parts.append(f"did you mean {near[0]}?")
-    parts.append(f"known are {', '.join(known)}")
-    return "; ".join(parts)
+    near = suggestion(name, known)
+    return f"there is no backend {name!r}{near}; known are {', '.join(known)}"

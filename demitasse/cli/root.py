@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from importlib import import_module
 
 import click
@@ -10,6 +9,7 @@ import click
 from demitasse import __version__
 from demitasse.cli.replaced import REPLACED, replaced
 from demitasse.cli.spelling import plain_name, two_dashes
+from demitasse.suggest import nearest
 
 __all__ = ["VERBS", "Root", "cli"]
 
@@ -43,6 +43,7 @@ VERBS = (
     "lint",
     "example",
     "doctor",
+    "trust",
     "version",
 )
 """Verbs in the order of ``--help``; each is ``command`` in the module of its name."""
@@ -67,7 +68,7 @@ class Root(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            near = get_close_matches(args[0], VERBS, 1)
+            near = nearest(args[0], VERBS)
             if not near:
                 raise
             message = f"{error.message} Did you mean {near[0]!r}?"

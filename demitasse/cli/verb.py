@@ -1,8 +1,9 @@
-"""What all verbs share: log flags, and failures that become exit codes."""
+"""What all verbs share: flags of logging and imports, and failures that become exit codes."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
@@ -20,11 +21,11 @@ GLOG_LEVELS = ("info", "warning", "error", "critical")
 
 
 class Verb(click.Command):
-    """A command with the flags that say how much is logged, and how."""
+    """A command with the flags that all have: what is logged, and what is imported."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.params += _log_options()
+        self.params += _shared_options()
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take switches as gflags does, too."""
@@ -38,15 +39,17 @@ class Verb(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb: log to standard error, turn exceptions into exit codes."""
-        names = ("log_level", "log_format", "log_dir", "minloglevel")
+        names = ("log_level", "log_format", "log_dir", "minloglevel", "import")
         options = {name: ctx.params.pop(name) for name in names}
         with faults(), ExitStack() as stack:
+            modules = options.pop("import")
             _start(stack, **options)
+            _extend(stack, modules)
             with faults():  # while the log level is still known
                 return super().invoke(ctx)
 
 
-def _log_options() -> list[click.Parameter]:
+def _shared_options() -> list[click.Parameter]:
     levels = click.Choice(["debug", "info", "warning", "error"], case_sensitive=False)
     return [
         click.Option(["--log_level"], type=levels, help="Least severe level that is logged."),
@@ -62,7 +65,24 @@ def _log_options() -> list[click.Parameter]:
             help="Folder for a log file, in addition to standard error.",
         ),
         click.Option(["--minloglevel"], type=click.IntRange(0, 3), hidden=True),
+        click.Option(
+            ["--import"],
+            multiple=True,
+            metavar="MODULE|FILE.py",
+            help="Import it first: it may add layers and backends. As often as needed.",
+        ),
     ]
+
+
+def _extend(stack: ExitStack, modules: Sequence[str]) -> None:
+    """Import what the flag and the settings name, so that every verb knows the layers there."""
+    from demitasse.config import settings
+    from demitasse.extensions import import_extensions
+
+    import_extensions()
+    if modules:
+        stack.enter_context(settings.override(**{"import": modules}))
+        import_extensions()
 
 
 def _close(file: logging.FileHandler) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import TypeVar
 
 from demitasse.errors import NetError
+from demitasse.extensions import import_extensions
 from demitasse.layers.base import Layer
 from demitasse.layers.catalog import CATALOG
 from demitasse.layers.context import LayerContext
 from demitasse.layers.facts import LayerFacts, describe, forget
 from demitasse.proto import LayerParameter, fork_of_type
+from demitasse.suggest import nearest
 
 __all__ = ["create_layer", "layer_class", "layer_types", "register", "unregister"]
 
@@ -68,9 +69,12 @@ def layer_class(name: str) -> Creator:
 
     Raises:
         NetError: The type is unknown; names the nearest, and the fork it comes from if known.
+        ConfigError: A module that the setting ``import`` names cannot be imported.
     """
     if name not in _creators and name in CATALOG:
         import_module(CATALOG[name])
+    if name not in _creators:
+        import_extensions()
     if name not in _creators:
         for point in _points():
             if point.name == name:
@@ -92,10 +96,7 @@ def _points() -> list[EntryPoint]:
 
 def _unknown(name: str) -> str:
     known = layer_types()
-    folded = {known_name.casefold(): known_name for known_name in known}
-    near = [
-        folded[match] for match in difflib.get_close_matches(name.casefold(), folded, cutoff=0.75)
-    ]
+    near = nearest(name, known, count=3, cutoff=0.75)
     parts = [f"unknown layer type {name!r}"]
     forks = fork_of_type(name)
     if forks:

@@ -8,7 +8,7 @@ from demitasse.graph import moved_weight
 from demitasse.layers.facts import given
 from demitasse.lint.view import IN_PHASE, View
 from demitasse.proto import LayerParameter, fork_of_type
-from demitasse.proto.text.faults import similar
+from demitasse.suggest import suggestion
 
 __all__ = ["RULES"]
 
@@ -37,7 +37,7 @@ def unknown_types(view: View) -> None:
     for index, layer in enumerate(view.layers):
         if layer.type not in known:
             forks = fork_of_type(layer.type)
-            origin = f"; it comes from {forks}" if forks else similar(layer.type, known)
+            origin = f"; it comes from {forks}" if forks else suggestion(layer.type, known)
             message = f"there is no layer type {layer.type!r}{origin}"
             view.say("error", "unknown-type", index, message)
 

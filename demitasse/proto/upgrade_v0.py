@@ -9,9 +9,9 @@ UpgradeV0LayerParameter).
 
 from demitasse.errors import PrototxtError
 from demitasse.proto.caffe_pb2 import NetParameter, V1LayerParameter
-from demitasse.proto.text.faults import similar
 from demitasse.proto.upgrade_notes import Lines, Problem
 from demitasse.proto.upgrade_v0_fields import COMMON, MOVES, TYPES
+from demitasse.suggest import suggestion
 
 __all__ = ["upgrade_v0"]
 
@@ -96,7 +96,7 @@ def _upgrade_layer(layer: V1LayerParameter) -> list[str]:
 def _type(layer: V1LayerParameter) -> int:
     name = layer.layer.type
     if name not in TYPES:
-        message = f"{_called(layer)}: the old format has no type {name!r}{similar(name, TYPES)}"
+        message = f"{_called(layer)}: the old format has no type {name!r}{suggestion(name, TYPES)}"
         raise PrototxtError(message)
     return TYPES[name]
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from google.protobuf.message import Message
 
 from demitasse.proto import LayerParameter, NetParameter, caffe_pb2
+from demitasse.suggest import suggestion
 
 __all__ = [
     "Function",
@@ -239,9 +239,8 @@ def _need_field(proto: Message, name: str) -> None:
     known = proto.DESCRIPTOR.fields_by_name
     if name in known:
         return
-    message = f"{proto.DESCRIPTOR.name} has no field {name!r}"
-    near = get_close_matches(name, known, 1)
-    raise AttributeError(f"{message}; did you mean {near[0]!r}?" if near else message)
+    message = f"{proto.DESCRIPTOR.name} has no field {name!r}{suggestion(name, known)}"
+    raise AttributeError(message)
 
 
 class _Writer:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from demitasse import config, errors
-from demitasse.config import Settings, settings
+from demitasse import errors
+from demitasse.config import Settings, settings, store
 from demitasse.device import Device, choose_device, current_device, set_device, use_device
 from demitasse.errors import ConfigError, DataError, DeviceError, PrototxtError
 
@@ -386,7 +386,7 @@ def test_a_kept_value_follows_the_program_the_environment_and_the_folder(tmp_pat
 def test_a_kept_value_asks_no_file_again(tmp_path, monkeypatch):
     settings.get_often("seed")
 
-    monkeypatch.setattr(config, "_files", lambda folder: pytest.fail("a file was looked for"))
+    monkeypatch.setattr(store, "nearest_files", lambda folder: pytest.fail("a file was looked for"))
 
     assert settings.get_often("seed") == -1
 

@@ -1,11 +1,10 @@
 """What is wrong with a text, where, and what was probably meant."""
 
-from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from demitasse.errors import PrototxtError
 
-__all__ = ["Fault", "FaultKind", "error_of", "grouped", "short", "shown", "similar"]
+__all__ = ["Fault", "FaultKind", "error_of", "grouped", "short", "shown"]
 
 FaultKind = Literal["syntax", "unknown-field", "foreign-field"]
 """A foreign field is one that only a fork of Caffe knows."""
@@ -55,18 +54,6 @@ def _also(again: list[Fault]) -> str:
         return ""
     named = ", ".join(str(fault.line) for fault in again[:5])
     return f" (again on line {named}{' and others' if len(again) > 5 else ''})"
-
-
-def similar(name: str, known: Iterable[str]) -> str:
-    """A question that names the nearest of the known names, or nothing."""
-    from difflib import get_close_matches  # needed for a faulty file only
-
-    names = list(known)
-    for exact in names:
-        if exact.lower() == name.lower():
-            return f"; did you mean {exact!r}?"
-    near = get_close_matches(name, names, 1, 0.7)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def shown(kind: str, text: str) -> str:

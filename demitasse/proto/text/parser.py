@@ -10,12 +10,13 @@ from google.protobuf.message import Message
 
 from demitasse.proto.text import dialects
 from demitasse.proto.text.cursor import Cursor, Skip
-from demitasse.proto.text.faults import Fault, FaultKind, short, shown, similar
+from demitasse.proto.text.faults import Fault, FaultKind, short, shown
 from demitasse.proto.text.hints import placed_elsewhere, wrong_kind
 from demitasse.proto.text.schema import BYTES, MESSAGE, STRING, Field, Schema, schema
 from demitasse.proto.text.tokens import END, NAME, NUMBER, Token
 from demitasse.proto.text.tokens import STRING as QUOTED
 from demitasse.proto.text.values import integer, unescape
+from demitasse.suggest import suggestion
 
 __all__ = ["Parser"]
 
@@ -181,7 +182,7 @@ class Parser:
         elif token.text in field.values and not negative:
             return field.values[token.text]
         message = f"{field.name} has no value {short(token.text)}"
-        message += similar(token.text, field.values)
+        message += suggestion(token.text, field.values)
         if field.name == "type" and (fork := dialects.fork_of_v1_type(token.text)):
             message = f"type {token.text} is not known to Caffe, but to {fork}"
             raise Skip(token, message, "foreign-field")
@@ -203,7 +204,7 @@ class Parser:
         if entry:
             text = f"{name.text} is not known to Caffe, but to {entry.forks}"
         else:
-            text += placed_elsewhere(name.text, shape) or similar(name.text, shape.fields)
+            text += placed_elsewhere(name.text, shape) or suggestion(name.text, shape.fields)
         if self.lenient:
             self._warn(name, f"{text}; it was left out", kind)
         else:

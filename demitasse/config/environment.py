@@ -1,0 +1,44 @@
+"""Our environment variables: those of settings, and some that are no settings."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+
+from demitasse.config.table import PREFIX, TABLE
+from demitasse.errors import ConfigError
+from demitasse.suggest import suggestion
+
+__all__ = ["OTHERS", "check_variables"]
+
+OTHERS = {
+    "DEMITASSE_REFERENCE_DATA": "tests: folder of models and data recorded from Caffe",
+    "DEMITASSE_REQUIRE_GPU": "tests: fail where there is no GPU",
+    "DEMITASSE_CUDA_EXTRA": "nox: which of the extras cuda12 and cuda13 to install",
+    "DEMITASSE_TEST_BACKENDS": "conformance tests: the devices",
+    "DEMITASSE_KILLS": "tests: how often a training run is killed",
+    "DEMITASSE_INTERRUPTIONS": "tests: at how many places in each piece of work errors are raised",
+    "DEMITASSE_KERNEL_FLAGS": "tests: flags for compiling CUDA kernels for the host",
+}
+"""Variables that are no settings, and what for."""
+
+
+def check_variables() -> None:
+    """See that every variable that begins as ours do is one.
+
+    Raises:
+        ConfigError: One is not; names the nearest.
+    """
+    _check(tuple(name for name in os.environ if name.startswith(PREFIX)))
+
+
+@cache
+def _check(names: tuple[str, ...]) -> None:
+    known = [*(setting.variable for setting in TABLE.values()), *OTHERS]
+    for name in names:
+        if name not in known:
+            message = (
+                f"the environment variable {name} is none of ours{suggestion(name, known)}; "
+                f"known are {', '.join(known)}"
+            )
+            raise ConfigError(message)

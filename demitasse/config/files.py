@@ -1,0 +1,122 @@
+"""Settings files: ``demitasse.toml``, and ``[tool.demitasse]`` in ``pyproject.toml``.
+
+A file may have been left there by somebody else. So it cannot make code be loaded or run, only
+forbid it, nor name files to be written, unless the user has said that he trusts it; and a file that
+another user owns or can write is ignored.
+"""
+
+from __future__ import annotations
+
+import logging
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from demitasse.config import trust
+from demitasse.config.owners import doubt
+from demitasse.config.table import TABLE, Setting
+from demitasse.errors import ConfigError
+from demitasse.paths import regular
+from demitasse.suggest import suggestion
+
+__all__ = ["SettingsFile", "nearest_files", "settings_file"]
+
+log = logging.getLogger(__name__)
+
+NAMES = {"demitasse.toml": (), "pyproject.toml": ("tool", "demitasse")}
+"""File -> the table in it that is ours."""
+
+
+@dataclass(frozen=True)
+class SettingsFile:
+    """A settings file as it was read.
+
+    Attributes:
+        path: Where it is.
+        table: What it says, by the names of settings.
+        digest: Of its bytes.
+    """
+
+    path: Path
+    table: Mapping[str, object]
+    digest: str
+
+    def may(self, setting: Setting, value: object) -> bool:
+        """Whether the file may give a setting this value; warns where not."""
+        if setting.from_files is None or value in setting.from_files:
+            return True
+        if trust.trusted(self.path, self.digest):
+            return True
+        _warn(
+            f"{self.path} sets {setting.name} to {self.table[setting.name]!r}, which is ignored: a "
+            "file cannot say which code is loaded or run, nor where files are written, unless you "
+            f"trust it: `demitasse trust {self.path}`, or set {setting.variable} in the environment"
+        )
+        return False
+
+
+def nearest_files(folder: Path) -> Iterator[SettingsFile]:
+    """Yield the settings files of the nearest folder, from ``folder`` upwards, that has one.
+
+    Raises:
+        ConfigError: One cannot be read, or sets what is no setting.
+    """
+    for place in (folder, *folder.parents):
+        found = [file for name in NAMES if (file := settings_file(place / name)) is not None]
+        if found:
+            yield from found
+            return
+
+
+def settings_file(path: Path) -> SettingsFile | None:
+    """Return what a file sets; None where there is none, or where it does not count.
+
+    Raises:
+        ConfigError: It cannot be read, or sets what is no setting.
+    """
+    if not path.is_file():
+        return None
+    status = path.stat()
+    return _read(path, status.st_mtime_ns, doubt(status))
+
+
+@cache
+def _read(path: Path, changed: int, reason: str) -> SettingsFile | None:
+    """Read a settings file once for each time it changed; one that is in doubt does not count."""
+    del changed
+    keys = NAMES[path.name]
+    table: Any = {}
+    content = b""
+    try:
+        content = regular(path).read_bytes()
+        table = tomllib.loads(content.decode())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        if keys:  # somebody else's pyproject.toml is not ours to complain about
+            return None
+        if not reason:
+            message = f"{path} cannot be read: {error}"
+            raise ConfigError(message) from None
+    for key in keys:
+        table = table.get(key, {})
+    if not isinstance(table, dict) or (keys and not table):
+        return None
+    if reason:
+        _warn(f"the settings in {path} are ignored: {reason}")
+        return None
+    for name in table:
+        if name not in TABLE:
+            message = (
+                f"{path} sets {name!r}, which is no setting{suggestion(name, TABLE)}; "
+                f"known are {', '.join(TABLE)}"
+            )
+            raise ConfigError(message)
+    return SettingsFile(path, table, trust.digest(content))
+
+
+@cache
+def _warn(message: str) -> None:
+    """Warn once in a process."""
+    log.warning(message)

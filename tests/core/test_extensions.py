@@ -1,0 +1,257 @@
+"""Names that are none of ours, files that the user trusts, modules that add layers and devices."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from demitasse import extensions
+from demitasse.config import settings, trust
+from demitasse.config.files import settings_file
+from demitasse.device import choose_device
+from demitasse.errors import ConfigError, DeviceError
+
+posix = pytest.mark.skipif(os.name != "posix", reason="owners and modes of POSIX systems")
+
+LAYER = '''
+import demitasse as dm
+
+@dm.register("Twice{name}")
+class Twice(dm.Layer):
+    """Double a blob."""
+
+    def reshape(self, bottom, top):
+        top[0].reshape(*bottom[0].shape)
+
+    def forward(self, bottom, top):
+        top[0].write(bottom[0].read() * 2)
+'''
+
+BACKEND = """
+import demitasse as dm
+from demitasse.backends.numpy.backend import NumpyBackend
+
+@dm.register_backend("{name}")
+class Mine(NumpyBackend):
+    name = "{name}"
+
+    @classmethod
+    def devices(cls):
+        return ["{name}"]
+"""
+
+NET = (
+    'name: "n" layer { name: "in" type: "Input" top: "a" input_param { shape { dim: 1 dim: 2 } } }'
+)
+TWICE = ' layer { name: "t" type: "Twice%s" bottom: "a" top: "b" }'
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """An empty working directory, and a user who trusts no file yet."""
+    for name in settings.names():
+        monkeypatch.delenv(f"DEMITASSE_{name.upper()}", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    monkeypatch.setattr(extensions, "_done", set())
+    return work
+
+
+def demitasse(*args, **variables):
+    return subprocess.run(
+        [sys.executable, "-m", "demitasse", *args],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **variables},
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('devise = "cpu"', "sets 'devise', which is no setting; did you mean 'device'?"),
+        ("[solver]\nx = 1", "sets 'solver', which is no setting; known are device"),
+    ],
+)
+def test_a_key_that_is_no_setting_is_an_error_that_names_the_nearest_and_the_file(
+    folder, text, says
+):
+    (folder / "demitasse.toml").write_text(text)
+
+    with pytest.raises(ConfigError) as error:
+        settings.get("seed")
+
+    assert str(folder / "demitasse.toml") in str(error.value)
+    assert says in str(error.value)
+
+
+def test_a_variable_that_is_none_of_ours_is_an_error_that_names_the_nearest(monkeypatch):
+    monkeypatch.setenv("DEMITASSE_DEVISE", "cpu")
+
+    with pytest.raises(ConfigError, match="DEMITASSE_DEVISE is none of ours; did you mean 'DEMITA"):
+        settings.get("seed")
+
+    done = demitasse("version")
+
+    assert done.returncode == 2
+    assert "did you mean 'DEMITASSE_DEVICE'?" in done.stderr
+
+
+def test_an_unknown_device_names_the_nearest_and_who_asked_for_it(folder, monkeypatch):
+    (folder / "demitasse.toml").write_text('device = "cudda:0"')
+
+    with pytest.raises(DeviceError, match="did you mean 'cuda'") as error:
+        choose_device()
+    assert str(folder / "demitasse.toml") in str(error.value)
+
+    monkeypatch.setenv("DEMITASSE_DEVICE", "nunpy")
+    with pytest.raises(DeviceError, match="DEMITASSE_DEVICE: there is no backend 'nunpy'; did you"):
+        choose_device()
+
+
+def test_a_trusted_file_may_say_which_code_runs_until_it_changes(folder, caplog):
+    file = folder / "demitasse.toml"
+    file.write_text('import = ["mine"]')
+    seen = [settings.get("import")]
+
+    trust.trust(file)
+    seen.append(settings.get("import"))
+    file.write_text('import = ["other"]')
+    os.utime(file, ns=(0, 1))
+    seen.append(settings.get("import"))
+
+    assert seen == [(), ("mine",), ()]
+    assert f"`demitasse trust {file}`" in caplog.text
+
+    trust.trust(file)
+    assert settings.get("import") == ("other",)
+    assert trust.distrust(file)
+    assert settings.get("import") == ()
+    assert not trust.distrust(file)
+
+
+@posix
+def test_a_file_that_others_can_write_cannot_be_trusted(folder):
+    file = folder / "demitasse.toml"
+    file.write_text("jit = true")
+    file.chmod(0o666)
+
+    with pytest.raises(ConfigError, match="cannot be trusted: other users can write it"):
+        trust.trust(file)
+
+    file.chmod(0o644)
+    folder.chmod(0o777)
+    with pytest.raises(ConfigError, match="cannot be trusted: other users can write it"):
+        trust.trust(file)
+
+
+@posix
+@pytest.mark.parametrize("spoil", ["mode", "text"])
+def test_a_list_that_others_can_write_or_that_is_broken_counts_for_nothing(folder, caplog, spoil):
+    file = folder / "demitasse.toml"
+    file.write_text('import = ["mine"]')
+    trust.trust(file)
+
+    if spoil == "mode":
+        trust.list_path().chmod(0o666)
+    else:
+        trust.list_path().write_text("[" * 100_000)
+
+    assert settings.get("import") == ()
+    assert "the list of trusted files" in caplog.text
+
+
+def test_the_list_names_each_file_and_its_digest(folder):
+    file = folder / "demitasse.toml"
+    file.write_text("seed = 1")
+
+    trust.trust(file)
+
+    assert json.loads(trust.list_path().read_text()) == {
+        str(file.resolve()): settings_file(file).digest
+    }
+    assert trust.list_path().parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_layer_of_the_users_own_is_found_by_every_way_of_naming_its_module(folder):
+    """In the environment, by the flag, in a file that is trusted; a module or a file."""
+    for number in range(3):
+        (folder / f"own{number}.py").write_text(LAYER.format(name=number))
+        (folder / f"net{number}.prototxt").write_text(NET + TWICE % number)
+    (folder / "deep").mkdir()
+    (folder / "deep" / "demitasse.toml").write_text('import = ["../own2.py"]')
+
+    unknown = demitasse("summary", "net0.prototxt")
+    by_variable = demitasse("summary", "net0.prototxt", DEMITASSE_IMPORT="own0")
+    by_flag = demitasse("summary", "net1.prototxt", "--import", "own1.py")
+    trusted = demitasse("trust", "deep/demitasse.toml")
+    os.chdir("deep")
+    by_file = demitasse("summary", "../net2.prototxt")
+
+    assert "unknown layer type 'Twice0'" in unknown.stderr
+    assert (by_variable.returncode, by_flag.returncode) == (0, 0), by_flag.stderr
+    assert "Twice1" in by_flag.stdout
+    assert (trusted.returncode, by_file.returncode) == (0, 0), by_file.stderr
+    assert "Twice2" in by_file.stdout
+
+
+def test_a_module_is_imported_when_a_layer_of_it_is_asked_for(folder, monkeypatch):
+    from demitasse import Net
+
+    Path("own_of_test.py").write_text(LAYER.format(name="Asked"))
+    monkeypatch.setenv("DEMITASSE_IMPORT", "own_of_test")
+
+    Path("net.prototxt").write_text(NET + TWICE % "Asked")
+
+    net = Net("net.prototxt", "TEST", device="numpy")
+    net.blobs["a"].data[...] = 3
+    net.forward()
+
+    assert net.blobs["b"].data.tolist() == [[6, 6]]
+
+
+def test_a_backend_of_the_users_own_runs_nets(folder, monkeypatch):
+    Path("own_backend.py").write_text(BACKEND.format(name="mine"))
+    Path("net.prototxt").write_text(NET)
+    monkeypatch.setenv("DEMITASSE_IMPORT", "own_backend")
+
+    done = demitasse("time", "--model", "net.prototxt", "--iterations", "1", "--device", "mine")
+    doctor = demitasse("doctor")
+
+    assert done.returncode == 0, done.stderr
+    assert "mine" in doctor.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (None, "ModuleNotFoundError: No module named 'broken'"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_an_error_that_says_who_named_it(
+    folder, monkeypatch, text, says
+):
+    if text:
+        Path("broken.py").write_text(text)
+    monkeypatch.setenv("DEMITASSE_IMPORT", "broken")
+
+    for _ in range(2):  # again when it is asked for again
+        with pytest.raises(
+            ConfigError, match=f"DEMITASSE_IMPORT: import of 'broken' raised {says}"
+        ):
+            extensions.import_extensions()
+
+
+def test_a_name_that_is_taken_is_refused():
+    from demitasse import register_backend
+    from demitasse.backends.numpy.backend import NumpyBackend
+
+    with pytest.raises(DeviceError, match="there is a backend 'cpu' already"):
+        register_backend("cpu")(NumpyBackend)
