@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable
 
 from demitasse.backends.arrays import Array
 from demitasse.blob import Blob
+from demitasse.memory import SyncedMemory
 
 __all__ = ["remembered"]
 
 
 def remembered(blobs: Iterable[Blob]) -> Callable[[], None]:
     """Return a function that gives some blobs the shapes and the data again that they have now."""
-    kept = [(blob, blob.shape, None if blob.data_memory.cleared else _copy(blob)) for blob in blobs]
+    kept = [(blob, blob.shape, _copy(blob.data_memory)) for blob in blobs]
 
     def put_back() -> None:
         for blob, shape, data in kept:
@@ -20,12 +21,15 @@ def remembered(blobs: Iterable[Blob]) -> Callable[[], None]:
             if data is None:
                 blob.data_memory.clear()
             else:
-                blob.write(data)
+                size = data.shape[0]
+                blob.data_memory.mutable_gpu_data(discard=True)[:size] = data
 
     return put_back
 
 
-def _copy(blob: Blob) -> Array:
-    blob.data_memory.before_pass()  # what was written through a live view counts
-    data = blob.read()
-    return blob.device.backend.xp.astype(data, data.dtype)  # which copies
+def _copy(memory: SyncedMemory) -> Array | None:
+    """Return a copy on the device, or None of a memory that holds nothing. Shape: (size,)."""
+    if memory.cleared:
+        return None
+    memory.before_pass()  # what was written through a live view counts
+    return memory.device.backend.xp.asarray(memory.gpu_data(), copy=True)
