@@ -200,7 +200,7 @@ def shared(net):
 
 
 def loaded(net):
-    net.load(other(net).structure.to_proto())
+    net.load(other(net).to_proto())
 
 
 def copied(net):
