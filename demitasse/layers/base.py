@@ -73,6 +73,8 @@ class Layer(Arrays):
 
     differentiable: Sequence[int] | None = None
     """The bottoms that have a gradient, in order, where not all have: labels and indices do not."""
+    draws: bool = False
+    """Whether it takes random numbers in TEST, too, so that each pass there needs others."""
     op: Op | None = None
 
     def __init__(

@@ -120,6 +120,8 @@ class Net(Described):
         origins = [read.origin(i) for i in range(len(param.layer))]
         with self.device.backend.enter():
             self.structure = assemble(param, self._context, origins)
+        phase, layers = self.structure.phase, self.structure.layers
+        self._draws = phase == "TRAIN" or any(layer.draws for layer in layers)
         self._source = param
         self._declared = {name: self.blobs[name].shape for name in self.inputs}
         lowered = settings.get("plan") if lowered is None else lowered
@@ -201,7 +203,7 @@ class Net(Described):
             take_back = self.remember()
             try:
                 loss = total(self._passes.forward(first, last), self.device)
-                if self.structure.phase == "TRAIN":
+                if self._draws:
                     self._context.clock.passes += 1
             except BaseException:
                 take_back()

@@ -43,6 +43,7 @@ class Look:
     Attributes:
         color: Channels to decode to.
         size: (height, width) that both are resized to, or None.
+        factors: Both are then resized by one of these, drawn at random; by none if there are none.
         crop: (height, width) of what is cut out, or None.
         anywhere: Whether the crop is at a random position, or else in the middle.
         mirror: Whether half of them, drawn at random, are mirrored left to right.
@@ -54,6 +55,7 @@ class Look:
 
     color: Color
     size: tuple[int, int] | None
+    factors: tuple[float, ...]
     crop: tuple[int, int] | None
     anywhere: bool
     mirror: bool
@@ -206,9 +208,9 @@ class LabelImageBatches:
         try:
             pixels = read_image(self._find(pair.image), look.color)
             labels = self._labels(pair, pixels.shape[1:])
-            if look.size is not None:
-                pixels = resize_image(pixels, *look.size)
-                labels = interpolate(labels[None], *look.size, "NEAREST")[0]
+            H, W = self._size(number, *labels.shape)
+            pixels = resize_image(pixels, H, W)
+            labels = interpolate(labels[None], H, W, "NEAREST")[0]
             if self._augmenter:
                 pixels = self._augmenter(pixels, self._augment_random(number, 1)[0])
             if len(look.mean) not in {1, len(pixels)}:
@@ -217,6 +219,15 @@ class LabelImageBatches:
         except DemitasseError as error:
             raise DataError(error.message, str(self._source), pair.image) from error
         return Found(number, pair, pixels, labels)
+
+    def _size(self, number: int, H: int, W: int) -> tuple[int, int]:
+        """Return what an image of H x W pixels is resized to: (height, width), in pixels."""
+        look = self._look
+        height, width = look.size or (H, W)
+        if not look.factors:
+            return height, width
+        factor = look.factors[int(self._random(number, 1)[0][3]) % len(look.factors)]
+        return max(1, int(height * factor)), max(1, int(width * factor))
 
     def _labels(self, pair: Pair, size: tuple[int, ...]) -> np.ndarray:
         """Return the labels of an image of some size. Shape: (H, W)."""
