@@ -220,6 +220,21 @@ def faults(session: nox.Session) -> None:
 
 
 @nox.session
+def interrupts(session: nox.Session) -> None:
+    """Raise exceptions at many lines of passes and updates, and say how often (half an hour)."""
+    install(session, "test")
+    files = ("tests/net/test_interrupted_pass.py", "tests/solvers/test_interrupted_solver.py")
+    pytest(session, *files, "-s", DEMITASSE_INTERRUPTIONS="100")
+
+
+@nox.session
+def soak(session: nox.Session) -> None:
+    """Train for long from every source of data and see that nothing grows (`-- --minutes N`)."""
+    install(session, "test")
+    session.run("python", "tests/soak/run.py", *session.posargs, env=PLAIN_BLAS)
+
+
+@nox.session
 def proto(session: nox.Session) -> None:
     """Compile caffe.proto again and fail if the committed files are not what comes out."""
     install(session, "proto", extras="")
