@@ -72,10 +72,11 @@ class Continuation:
         losses, watched = list(run.report.losses), run.watch.to_proto()
 
         def take_back() -> None:
-            for one in nets:
-                one()
-            run.report.set_losses(losses)
-            run.watch.load(watched)
+            with Uninterrupted():
+                for one in nets:
+                    one()
+                run.report.set_losses(losses)
+                run.watch.load(watched)
 
         return take_back
 
