@@ -114,9 +114,10 @@ def coverage(session: nox.Session) -> None:
 
 @nox.session
 def mutants(session: nox.Session) -> None:
-    """Break every lowering of every backend, and see that the tests notice (minutes)."""
+    """Break every lowering of every backend, and see that the tests notice (`-- --from N`)."""
     install(session, "test")
-    session.run("python", "tests/support/mutants.py", env={**PLAIN_BLAS, "OMP_NUM_THREADS": "1"})
+    environment = {**PLAIN_BLAS, "OMP_NUM_THREADS": "1"}
+    session.run("python", "tests/support/mutants.py", *session.posargs, env=environment)
 
 
 @nox.session
