@@ -10,15 +10,19 @@ from demitasse.memory import SyncedMemory
 
 def fill_with_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave every parameter of the nets that are made from here on as new memory is: zeros."""
-    written = SyncedMemory.mutable_cpu_data
+    write = SyncedMemory.mutable_cpu_data
+    filled = []
 
-    def unwritten(memory, *, discard=False):
-        return np.empty(1) if discard else written(memory)
+    def fill(shape, filler, seed, stream):
+        assert filler.type in FILLERS
+        filled.append(shape)
+        return np.zeros(1)
 
-    monkeypatch.setattr(base, "fill", _zero)
-    monkeypatch.setattr(SyncedMemory, "mutable_cpu_data", unwritten)
+    def write_unless_filled(memory, *, discard=False):
+        if discard and filled:  # where a layer puts what was just drawn
+            filled.pop()
+            return np.empty(1)
+        return write(memory, discard=discard)
 
-
-def _zero(shape, filler, seed, stream):
-    assert filler.type in FILLERS
-    return np.zeros(1)
+    monkeypatch.setattr(base, "fill", fill)
+    monkeypatch.setattr(SyncedMemory, "mutable_cpu_data", write_unless_filled)
