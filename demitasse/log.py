@@ -24,6 +24,7 @@ __all__ = [
     "JsonFormatter",
     "Writer",
     "get_logger",
+    "json_ready",
     "number",
     "start_logging",
     "stop_logging",
@@ -89,7 +90,7 @@ class JsonFormatter(logging.Formatter):
         }
         metrics = getattr(record, "metrics", None)
         if isinstance(metrics, Mapping):
-            entry["metrics"] = _plain(metrics)
+            entry["metrics"] = json_ready(metrics)
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
         return json.dumps(entry)
@@ -172,10 +173,10 @@ def _shown(text: str) -> str:
     return escaped(text).replace("\n", "\n    ")
 
 
-def _plain(value: Any) -> Any:
-    """Return ``value`` as JSON knows it; numbers that JSON lacks become text."""
+def json_ready(value: Any) -> Any:
+    """Return ``value`` as JSON knows it: numbers that it lacks become text, tuples lists."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): json_ready(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [json_ready(item) for item in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -11,6 +11,9 @@ from demitasse.errors import ConfigError
 
 __all__ = ["is_file", "is_folder", "regular", "resolve"]
 
+ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+"""What is said of a file that is not there."""
+
 
 def resolve(name: str, base: Path | None = None) -> Path:
     """Return where the file or folder ``name`` is.
@@ -35,12 +38,27 @@ def resolve(name: str, base: Path | None = None) -> Path:
         message = "there is a zero byte in it"
         raise ConfigError(message).at(place)
     try:
-        if not path.exists() and not path.is_absolute() and base is not None:
+        if not _there(path) and not path.is_absolute() and base is not None:
             beside = base / path
-            return beside if beside.exists() else path
+            return beside if _there(beside) else path
     except OSError as error:
         raise ConfigError(error.strerror or str(error)).at(place) from None
     return path
+
+
+def _there(path: Path) -> bool:
+    """Whether there is such a file; ``Path.exists`` says no, from 3.14 on, to what cannot be.
+
+    Raises:
+        OSError: No file can be called so, or it cannot be found out.
+    """
+    try:
+        path.stat()
+    except OSError as error:
+        if error.errno not in ABSENT:
+            raise
+        return False
+    return True
 
 
 def regular(path: str | os.PathLike[str]) -> Path:

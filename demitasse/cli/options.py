@@ -15,6 +15,7 @@ __all__ = [
     "BACKEND",
     "FILE",
     "FOLDER",
+    "backend_option",
     "device_options",
     "json_option",
     "mismatch_option",
@@ -113,6 +114,13 @@ def phase_option(default: str) -> Callable[[Function], Function]:
         show_default=True,
         help="Phase of the net's state.",
     )
+
+
+def backend_option(
+    default: str = "LMDB", help: str = "What kind of database."
+) -> Callable[[Function], Function]:
+    """Add ``--backend``."""
+    return click.option("--backend", type=BACKEND, default=default, show_default=True, help=help)
 
 
 def split_names(lists: tuple[str, ...]) -> list[str]:

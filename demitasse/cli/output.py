@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from demitasse.escapes import escaped
+from demitasse.log import json_ready
 
 __all__ = ["bytes_text", "json_text", "print_json", "table"]
 
@@ -64,12 +64,4 @@ def print_json(value: Any) -> None:
 
 def json_text(value: Any) -> str:
     """Return ``value`` as JSON; numbers that JSON lacks become text, tuples become lists."""
-    return json.dumps(_plain(value), indent=2)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    return json.dumps(json_ready(value), indent=2)

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from demitasse import net as engine
 from demitasse.cvdnn.defaults import read_as_opencv
 from demitasse.cvdnn.errors import error
@@ -22,10 +24,11 @@ from demitasse.graph import filter_net
 from demitasse.layers import Layer
 from demitasse.proto import LayerParameter, NetParameter, Phase, upgrade_net
 
-__all__ = ["Built", "Imported", "Shape", "Weights"]
+__all__ = ["INPUTS", "Built", "Imported", "Shape", "Weights", "Which"]
 
 Shape = tuple[int, ...]
 Weights = Path | NetParameter
+Which = int | str
 
 INPUTS = "_input"
 """OpenCV's name of layer 0."""
@@ -101,6 +104,29 @@ class Imported:
     def numbers(self) -> dict[str, int]:
         """Return the number of each layer by its name."""
         return {name: number for number, name in enumerate([INPUTS, *self.names])}
+
+    def number(self, layer: Which) -> int:
+        """Return the number of a layer given by name or number.
+
+        Raises:
+            error: There is none.
+        """
+        if isinstance(layer, str):
+            found = self.numbers().get(layer)
+            if found is None:
+                pairs = zip(self.names, self.layers, strict=True)
+                writers = [name for name, message in pairs if layer in message.top]
+                hint = f"; blob {layer!r} is given by layer {writers[-1]!r}" if writers else ""
+                message = f"no layer {layer!r}{hint}; there are {', '.join(self.names)}"
+                raise error(message)
+            return found
+        if isinstance(layer, bool) or not isinstance(layer, (int, np.integer)):
+            message = f"a layer is called by its name or number, not by {layer!r}"
+            raise error(message)
+        if not 0 <= layer <= len(self.names):
+            message = f"no layer {layer}; they are 0, the inputs, to {len(self.names)}"
+            raise error(message)
+        return int(layer)
 
     def outputs(self) -> list[int]:
         """Return the numbers of the layers nothing of which is read."""

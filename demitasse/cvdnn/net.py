@@ -6,29 +6,24 @@ Source: OpenCV 4, ``modules/dnn/src/net.cpp``, ``net_impl.cpp``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
 from math import prod
 from pathlib import Path
-from time import perf_counter_ns
 from typing import Self, overload
 
 import numpy as np
 
-from demitasse.cvdnn.detections import filled_up
 from demitasse.cvdnn.errors import error, failing_as
 from demitasse.cvdnn.flops import layer_flops
-from demitasse.cvdnn.imported import INPUTS, Built, Imported, Shape, Weights
+from demitasse.cvdnn.imported import INPUTS, Imported, Shape, Weights, Which
 from demitasse.cvdnn.layer import Layer
 from demitasse.cvdnn.scalar import ScalarLike, as_scalar
+from demitasse.cvdnn.session import Session
 from demitasse.cvdnn.targets import check_backend, device_of
-from demitasse.device import Device
-from demitasse.plan.stopwatch import Stopwatch
 from demitasse.proto import NetParameter
 
 __all__ = ["Net", "Weights"]
 
-Which = int | str
 Names = list[str] | tuple[str, ...]
 Shapes = Sequence[int] | Sequence[Sequence[int]]
 
@@ -41,18 +36,17 @@ class Net:
     """
 
     def __init__(self) -> None:
-        self._imported = Imported(NetParameter(), None, "an empty net")
-        self._built: Built | None = None
-        self._device: Device | None = None
-        self._given: dict[str, np.ndarray] = {}
-        self._timings: tuple[int, list[float]] = (0, [])
+        self._begin(Imported(NetParameter(), None, "an empty net"))
+
+    def _begin(self, imported: Imported) -> None:
+        self._imported, self._session = imported, Session(imported)
 
     @classmethod
     def _of(cls, message: NetParameter, weights: Weights | None, source: str) -> Self:
         """Return the net of a message."""
         self = cls()
-        self._imported = Imported(message, weights, source)
-        self._built = self._imported.build({}, None)
+        self._begin(Imported(message, weights, source))
+        self._session.build({})
         return self
 
     # -- what it is ----------------------------------------------------------------------------
@@ -92,11 +86,12 @@ class Net:
         Raises:
             error: There is none.
         """
-        number = self._number(layerId)
+        number = self._imported.number(layerId)
         if number == 0:
             return Layer(INPUTS, "", (), self._imported.inputs)
         message = self._imported.layers[number - 1]
-        blobs = () if self._built is None else self._built.layer(number).blobs
+        built = self._session.built
+        blobs = () if built is None else built.layer(number).blobs
         copies = tuple(blob.cpu_data().copy() for blob in blobs)
         return Layer(self._imported.names[number - 1], message.type, copies, list(message.top))
 
@@ -127,7 +122,7 @@ class Net:
                 f"given is {values.shape}"
             )
             raise error(message)
-        params = self._ready().layer(self._number(layer)).blobs
+        params = self._session.ready().layer(self._imported.number(layer)).blobs
         params[numParam].mutable_cpu_data()[...] = values
 
     @staticmethod
@@ -140,28 +135,6 @@ class Net:
         """Return width and height of the first input, in pixels; (0, 0) where it is no image."""
         shape = next(iter(self._imported.declared.values()), ())
         return (shape[3], shape[2]) if len(shape) == 4 else (0, 0)
-
-    def _number(self, layer: Which) -> int:
-        names = self._imported.names
-        if isinstance(layer, str):
-            number = self.getLayerId(layer)
-            if number < 0:
-                writers = [
-                    name
-                    for name, message in zip(names, self._imported.layers, strict=True)
-                    if layer in message.top
-                ]
-                hint = f"; blob {layer!r} is given by layer {writers[-1]!r}" if writers else ""
-                message = f"no layer {layer!r}{hint}; there are {', '.join(names)}"
-                raise error(message)
-            return number
-        if isinstance(layer, bool) or not isinstance(layer, (int, np.integer)):
-            message = f"a layer is called by its name or number, not by {layer!r}"
-            raise error(message)
-        if not 0 <= layer <= len(names):
-            message = f"no layer {layer}; they are 0, the inputs, to {len(names)}"
-            raise error(message)
-        return int(layer)
 
     # -- running -------------------------------------------------------------------------------
 
@@ -194,7 +167,7 @@ class Net:
             given = f"{blob.dtype} {blob.shape}" if isinstance(blob, np.ndarray) else type(blob)
             message = f"input {wanted!r} must be an array of numbers, not empty; it is {given}"
             raise error(message)
-        self._given[wanted] = _scaled(blob, float(scalefactor), mean)
+        self._session.given[wanted] = _scaled(blob, float(scalefactor), mean)
 
     @overload
     def forward(self, outputName: str | None = None) -> np.ndarray: ...
@@ -214,9 +187,10 @@ class Net:
         Raises:
             error: The net is empty, an input is missing, or there is no such layer.
         """
+        session = self._session
         if outputName is None or isinstance(outputName, str):
-            return self._outputs([outputName or self._last()])[0][0]
-        return tuple(tops[0] for tops in self._outputs(list(outputName) or [self._last()]))
+            return session.outputs([outputName or session.last()])[0][0]
+        return tuple(tops[0] for tops in session.outputs(list(outputName) or [session.last()]))
 
     @failing_as("forwardAndRetrieve")
     def forwardAndRetrieve(self, outBlobNames: Names) -> tuple[tuple[np.ndarray, ...], ...]:
@@ -225,82 +199,7 @@ class Net:
         Raises:
             error: See ``forward``.
         """
-        return tuple(map(tuple, self._outputs(list(outBlobNames))))
-
-    def _last(self) -> str:
-        if self.empty():
-            message = "the net is empty; read one with readNetFromCaffe"
-            raise error(message)
-        return self._imported.names[-1]
-
-    def _outputs(self, names: list[str]) -> list[list[np.ndarray]]:
-        """Return copies of what layers give, having run the net from one to the next.
-
-        So each is read before a layer that runs in place writes over it.
-        """
-        numbers = [self._number(name) for name in names]
-        if 0 in numbers:
-            message = f"{INPUTS!r} are the inputs; name a layer that computes"
-            raise error(message)
-        built = self._ready()
-        if built.untrained:
-            message = (
-                f"layers {', '.join(built.untrained)} have parameters and no weights were given; "
-                "give readNetFromCaffe the caffemodel, too"
-            )
-            raise error(message)
-        missing = [name for name in self._imported.inputs if name not in self._given]
-        if missing:
-            message = f"inputs {', '.join(missing)} are missing; call setInput for each"
-            raise error(message)
-        for name, values in self._given.items():
-            built.net.set_input(name, values)
-        found: dict[int, list[np.ndarray]] = {}
-        start = 0
-        with self._timed(built):
-            for number in sorted(set(numbers)):
-                place = built.places[number]
-                built.net.forward(start, place)
-                found[number] = self._tops(built, number)
-                start = place + 1
-        return [found[number] for number in numbers]
-
-    def _tops(self, built: Built, number: int) -> list[np.ndarray]:
-        tops = [built.net.blobs[name].cpu_data().copy() for name in built.tops(number)]
-        layer = built.layer(number)
-        if not tops:
-            message = f"layer {layer.name!r} ({layer.param.type}) has no outputs"
-            raise error(message)
-        if layer.param.type == "DetectionOutput":
-            images = built.net.blobs[built.bottoms(number)[0]].shape[0]
-            keep = layer.param.detection_output_param.keep_top_k
-            return [filled_up(tops[0], images, keep)]
-        return tops
-
-    @contextmanager
-    def _timed(self, built: Built) -> Iterator[None]:
-        """Note how long layers take, where that does not make a device wait."""
-        net = built.net
-        watch = Stopwatch(net.plan, net.synchronize) if net.device.shares_host else None
-        begin = perf_counter_ns()
-        with watch or nullcontext():
-            yield
-        total = perf_counter_ns() - begin
-        seconds = [0.0 if watch is None else watch.forward[i] for i in built.places[1:]]
-        self._timings = (total, [1e9 * s for s in seconds])
-
-    def _ready(self) -> Built:
-        """Return the net of the engine, made at last where shapes of inputs were missing."""
-        if self._built is None:
-            given = {name: values.shape for name, values in self._given.items()}
-            self._built = self._imported.build(given, self._device)
-        if self._built is None:
-            message = (
-                f"the file gives no shapes of inputs {', '.join(self._imported.inputs)}; "
-                "call setInput for each"
-            )
-            raise error(message)
-        return self._built
+        return tuple(map(tuple, self._session.outputs(list(outBlobNames))))
 
     # -- where it runs -------------------------------------------------------------------------
 
@@ -320,9 +219,7 @@ class Net:
         Raises:
             error: The number is no target's.
         """
-        self._device = device_of(targetId)
-        if self._built is not None:
-            self._built.net.to(self._device)
+        self._session.move(device_of(targetId))
 
     def enableFusion(self, fusion: bool) -> None:
         """Do nothing: what runs as one gives the same numbers."""
@@ -339,7 +236,7 @@ class Net:
 
         Shapes: timings (layers,), float64.
         """
-        total, layers = self._timings
+        total, layers = self._session.timings
         return total, np.array(layers, np.float64)
 
     @failing_as("getLayersShapes")
@@ -354,7 +251,7 @@ class Net:
         Raises:
             error: The net cannot take such inputs.
         """
-        pairs = self._shapes(netInputShapes)
+        pairs = self._session.shapes(_shape_list(netInputShapes))
         arrays = [
             tuple(tuple(np.array(shape, np.int32) for shape in pair[side]) for pair in pairs)
             for side in (0, 1)
@@ -372,7 +269,7 @@ class Net:
             error: There is no such layer, or the net cannot take such inputs.
         """
         numbers, pairs = self._asked(where)
-        built = self._ready()
+        built = self._session.ready()
         return sum(layer_flops(built.layer(n), *pairs[n]) for n in numbers if n)
 
     @failing_as("getMemoryConsumption")
@@ -386,7 +283,7 @@ class Net:
             error: See ``getFLOPS``.
         """
         numbers, pairs = self._asked(where)
-        built = self._ready()
+        built = self._session.ready()
         weights = sum(blob.count for n in numbers if n for blob in built.layer(n).blobs)
         values = sum(prod(shape) for n in numbers for shape in pairs[n][1])
         return 4 * weights, 4 * values
@@ -397,34 +294,12 @@ class Net:
         """Sort out ``(shapes)`` and ``(layerId, shapes)``: numbers of layers, shapes of all."""
         match where:
             case [int(layer), shapes] if not isinstance(shapes, int):
-                return [self._number(layer)], self._shapes(shapes)
+                return [self._imported.number(layer)], self._session.shapes(_shape_list(shapes))
             case [shapes] if not isinstance(shapes, int):
-                pairs = self._shapes(shapes)
+                pairs = self._session.shapes(_shape_list(shapes))
                 return list(range(len(pairs))), pairs
         message = f"give the shapes of the inputs, perhaps after a layer's number; not {where}"
         raise error(message)
-
-    def _shapes(self, given: Shapes) -> list[tuple[list[Shape], list[Shape]]]:
-        """Return for each layer the shapes of what it reads and gives; computes nothing."""
-        shapes = _shape_list(given)
-        inputs = self._imported.inputs
-        if len(shapes) != len(inputs):
-            message = f"the inputs are {', '.join(inputs)}; given are {len(shapes)} shapes"
-            raise error(message)
-        by_name = dict(zip(inputs, shapes, strict=True))
-        if self._built is None:
-            self._built = self._imported.build(by_name, self._device)
-        built = self._ready()
-        for name, shape in by_name.items():
-            built.net.blobs[name].reshape(shape)
-        built.net.reshape()
-        blobs = built.net.blobs
-        pairs = [(shapes, shapes)]
-        for number in range(1, len(built.places)):
-            sides = (built.bottoms(number), built.tops(number))
-            read, made = ([blobs[name].shape for name in side] for side in sides)
-            pairs.append((read, made))
-        return pairs
 
     def dump(self) -> str:
         """Return the graph of the layers in the language of Graphviz."""

@@ -43,18 +43,7 @@ class Convolution(ConvolutionBase):
         places = self.window.convolved(spatial)
         self.reshape_tops(bottom, top, places)
         self.correlation.fit(self.n, image=spatial, places=places)
-        self.op = ops.Conv(
-            dtype=self.dtype,
-            bottom=bottom[0].shape,
-            top=top[0].shape,
-            axis=self.axis,
-            kernel=self.window.kernel,
-            stride=self.window.stride,
-            pad=self.window.pad,
-            dilation=self.window.dilation,
-            group=self.group,
-            bias=self.has_bias,
-        )
+        self.op = self.operation(ops.Conv, bottom, top)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         product, weight = self.correlation, self.blobs[0]

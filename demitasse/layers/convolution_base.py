@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.backends.windows import Shape
 from demitasse.errors import ConfigError, NetError, ShapeError
@@ -88,6 +89,21 @@ class ConvolutionBase(Layer):
         for blob in top:
             blob.reshape((*lead, self.m, *spatial))
         self.n = math.prod(lead)
+
+    def operation(self, kind: type[ops.Conv], bottom: Blobs, top: Blobs) -> ops.Conv:
+        """Return what a backend is told of each bottom and its top."""
+        return kind(
+            dtype=self.dtype,
+            bottom=bottom[0].shape,
+            top=top[0].shape,
+            axis=self.axis,
+            kernel=self.window.kernel,
+            stride=self.window.stride,
+            pad=self.window.pad,
+            dilation=self.window.dilation,
+            group=self.group,
+            bias=self.has_bias,
+        )
 
     def with_bias(self, y: Array) -> Array:
         """Add the bias to (N, num_output, places)."""

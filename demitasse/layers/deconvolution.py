@@ -40,18 +40,7 @@ class Deconvolution(ConvolutionBase):
         spatial = self.window.deconvolved(places)
         self.reshape_tops(bottom, top, spatial)
         self.correlation.fit(self.n, image=spatial, places=places)
-        self.op = ops.Deconv(
-            dtype=self.dtype,
-            bottom=bottom[0].shape,
-            top=top[0].shape,
-            axis=self.axis,
-            kernel=self.window.kernel,
-            stride=self.window.stride,
-            pad=self.window.pad,
-            dilation=self.window.dilation,
-            group=self.group,
-            bias=self.has_bias,
-        )
+        self.op = self.operation(ops.Deconv, bottom, top)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         product, weight = self.correlation, self.blobs[0]

@@ -17,6 +17,7 @@ from demitasse.layers._data_base import EpochDataLayer
 from demitasse.layers.base import Blobs, Exactly, positive
 from demitasse.layers.registry import register
 from demitasse.paths import resolve
+from demitasse.proto import ImageDataParameter
 
 __all__ = ["ImageData", "find_image"]
 
@@ -49,13 +50,7 @@ class ImageData(EpochDataLayer):
         if not p.source:
             message = "image_data_param has no source; name a list of images"
             raise ConfigError(message)
-        if bool(p.new_height) != bool(p.new_width):
-            message = (
-                "image_data_param.new_height and new_width must be given together, they are "
-                f"{p.new_height} and {p.new_width}"
-            )
-            raise ConfigError(message)
-        self.size = (p.new_height, p.new_width) if p.new_height else None
+        self.size = new_size(p)
         self.source = resolve(p.source, self.context.base_dir)
         self.find = partial(find_image, p.root_folder, self.context.base_dir)
         self.entries = read_image_list(self.source, self.find)
@@ -99,3 +94,18 @@ def find_image(root: str, base_dir: Path | None, name: str) -> Path:
     """Return where the image ``name`` of a list with ``root_folder`` is."""
     # joined as text, since that is what Caffe does: "folder/prefix_" is a root, too
     return resolve(root + name, base_dir)
+
+
+def new_size(param: ImageDataParameter) -> tuple[int, int] | None:
+    """Return height and width that images are resized to, in pixels; None where they are not.
+
+    Raises:
+        ConfigError: One of them is given without the other.
+    """
+    if bool(param.new_height) != bool(param.new_width):
+        message = (
+            "image_data_param.new_height and new_width must be given together, they are "
+            f"{param.new_height} and {param.new_width}"
+        )
+        raise ConfigError(message)
+    return (param.new_height, param.new_width) if param.new_height else None

@@ -19,7 +19,7 @@ from demitasse.data.transform.transformer import crop_of
 from demitasse.errors import ConfigError
 from demitasse.layers._data_base import EpochDataLayer
 from demitasse.layers.base import Between, Blobs, positive
-from demitasse.layers.image_data import find_image
+from demitasse.layers.image_data import find_image, new_size
 from demitasse.layers.registry import register
 from demitasse.paths import resolve
 from demitasse.proto import ImageDataParameter
@@ -61,12 +61,7 @@ class ImageSegData(EpochDataLayer):
         if not p.source:
             message = "image_data_param has no source; name a list of images and labels"
             raise ConfigError(message)
-        if bool(p.new_height) != bool(p.new_width):
-            message = (
-                "image_data_param.new_height and new_width must be given together, they are "
-                f"{p.new_height} and {p.new_width}"
-            )
-            raise ConfigError(message)
+        size = new_size(p)
         unused = [name for name in UNUSED if transform.HasField(name)]
         if unused or p.rand_skip:
             message = f"ImageSegData cannot use {', '.join(unused or ['rand_skip'])}"
@@ -74,7 +69,7 @@ class ImageSegData(EpochDataLayer):
         crop = crop_of(transform)
         self.look = Look(
             color="color" if p.is_color else "gray",
-            size=(p.new_height, p.new_width) if p.new_height else None,
+            size=size,
             crop=crop,
             anywhere=crop is not None and self.phase == "TRAIN",
             mirror=transform.mirror,

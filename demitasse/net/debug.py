@@ -33,7 +33,7 @@ class NetDebug:
             blob = net.blob_list[top]
             log.info(
                 "    [Forward] Layer %s, top blob %s data: %.6g",
-                layer.name, net.blob_names[top], _mean(blob.asum_data(), blob.count),
+                layer.name, net.graph.blobs[top], _mean(blob.asum_data(), blob.count),
             )  # fmt: skip
         for i, blob in enumerate(layer.blobs):
             log.info(
@@ -50,7 +50,7 @@ class NetDebug:
                 blob = net.blob_list[bottom]
                 log.info(
                     "    [Backward] Layer %s, bottom blob %s diff: %.6g",
-                    layer.name, net.blob_names[bottom], _mean(blob.asum_diff(), blob.count),
+                    layer.name, net.graph.blobs[bottom], _mean(blob.asum_diff(), blob.count),
                 )  # fmt: skip
         for i, blob in enumerate(layer.blobs):
             if layer.param_propagate_down(i):

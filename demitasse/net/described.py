@@ -1,10 +1,11 @@
-"""What a net says of itself: everything here is read from its structure."""
+"""What a net says of itself, and finds by name: everything here is read from its structure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from demitasse.blob import Blob
+from demitasse.errors import NetError
 from demitasse.layers import Layer
 from demitasse.net.structure import Structure
 from demitasse.plan.liveness import bytes_taken
@@ -40,7 +41,7 @@ class Described:
     @property
     def layer_names(self) -> list[str]:
         """Names of the layers, in order."""
-        return self.structure.layer_names
+        return [layer.name for layer in self.layers]
 
     @property
     def blobs(self) -> Mapping[str, Blob]:
@@ -50,7 +51,7 @@ class Described:
     @property
     def blob_names(self) -> list[str]:
         """Names of the blobs, in order of appearance."""
-        return self.structure.blob_names
+        return list(self.structure.graph.blobs)
 
     @property
     def params(self) -> Mapping[str, Sequence[Blob]]:
@@ -74,7 +75,7 @@ class Described:
 
     def has_blob(self, name: str) -> bool:
         """Whether there is a blob of this name."""
-        return self.structure.has_blob(name)
+        return name in self.blobs
 
     def blob_by_name(self, name: str) -> Blob:
         """Return the blob of this name.
@@ -82,11 +83,14 @@ class Described:
         Raises:
             NetError: There is none.
         """
-        return self.structure.blob_by_name(name)
+        if not self.has_blob(name):
+            message = f"no blob {name!r} in net {self.name!r}; it has {', '.join(self.blob_names)}"
+            raise NetError(message)
+        return self.blobs[name]
 
     def has_layer(self, name: str) -> bool:
         """Whether there is a layer of this name."""
-        return self.structure.has_layer(name)
+        return name in self.structure.layer_numbers
 
     def layer_by_name(self, name: str) -> Layer:
         """Return the first layer of this name.
@@ -94,7 +98,7 @@ class Described:
         Raises:
             NetError: There is none.
         """
-        return self.structure.layer_by_name(name)
+        return self.layers[self.layer_number(name)]
 
     def layer_number(self, layer: int | str) -> int:
         """Return the index of a layer given by name or index.
@@ -102,11 +106,25 @@ class Described:
         Raises:
             NetError: There is no such layer.
         """
-        return self.structure.layer_number(layer)
+        if isinstance(layer, str):
+            if layer not in self.structure.layer_numbers:
+                message = (
+                    f"no layer {layer!r} in net {self.name!r}; it has {', '.join(self.layer_names)}"
+                )
+                raise NetError(message)
+            return self.structure.layer_numbers[layer]
+        number = layer + len(self.layers) if layer < 0 else layer
+        if not 0 <= number < len(self.layers):
+            message = f"no layer {layer} in net {self.name!r} of {len(self.layers)} layers"
+            raise NetError(message)
+        return number
 
     def to_proto(self, write_diff: bool = False) -> NetParameter:
         """Return the message of the net as built, with its parameters in it."""
-        return self.structure.to_proto(write_diff)
+        proto = NetParameter(name=self.name, layer=self.structure.layer_messages())
+        for layer, message in zip(self.layers, proto.layer, strict=True):
+            message.blobs.extend(blob.to_proto(write_diff) for blob in layer.blobs)
+        return proto
 
     @property
     def blob_bytes(self) -> int:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from demitasse.config import settings
 from demitasse.errors import ConfigError
 from demitasse.proto import NetParameter, Phase, ReadNet, read_net, upgrade_net
 
-__all__ = ["choose_seed", "phase_number", "read_source", "several"]
+__all__ = ["choose_seed", "folder", "phase_number", "read_source", "several"]
 
 
 def read_source(source: str | os.PathLike[str] | NetParameter, lenient: bool) -> ReadNet:
@@ -22,6 +23,18 @@ def read_source(source: str | os.PathLike[str] | NetParameter, lenient: bool) ->
         upgrade_net(param)
         return ReadNet(param)
     return read_net(source, lenient=lenient)
+
+
+def folder(base_dir: str | os.PathLike[str] | None, file: str) -> Path | None:
+    """Return where named files are looked for: a folder, or that of the net's file if it has one.
+
+    Args:
+        base_dir: The folder, or None.
+        file: The net's file, or an empty string.
+    """
+    if base_dir is not None:
+        return Path(base_dir)
+    return Path(file).parent if file else None
 
 
 def phase_number(phase: str | int) -> Any:

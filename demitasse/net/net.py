@@ -18,9 +18,9 @@ from demitasse.layers import LayerContext
 from demitasse.layers.context import Clock
 from demitasse.net.assembly import assemble, called
 from demitasse.net.described import Described
-from demitasse.net.given import choose_seed, phase_number, read_source, several
+from demitasse.net.given import choose_seed, folder, phase_number, read_source, several
 from demitasse.net.passes import Callback, Passes, total
-from demitasse.net.predict import Arrays, Shapes, as_arrays, run_in_batches
+from demitasse.net.predict import predict
 from demitasse.net.turn import Turn
 from demitasse.plan import Plan
 from demitasse.plan.liveness import Keep, kept_names
@@ -97,7 +97,7 @@ class Net(Described):
             message = f"a net computes in float32 or float64, not {dtype!r}"
             raise ConfigError(message)
         read = read_source(source, lenient)
-        param, file = read.message, read.source
+        param = read.message
         if phase is not None:
             param.state.phase = phase_number(phase)
             param.state.level = level
@@ -109,11 +109,7 @@ class Net(Described):
             device=self.device,
             dtype=dtype,
             seed=self.seed,
-            base_dir=Path(base_dir)
-            if base_dir is not None
-            else Path(file).parent
-            if file
-            else None,
+            base_dir=folder(base_dir, read.source),
             rank=rank,
             ranks=ranks,
             python_layers=settings.get("python_layers"),
@@ -345,16 +341,8 @@ class Net(Described):
             NetError: Inputs are missing or unknown; it cannot be told which inputs or outputs
                 have a batch axis, or an output that has none changes from batch to batch.
         """
-        if batch is not None and batch < 1:
-            message = f"batch must be at least 1, or None, it is {batch}"
-            raise ConfigError(message)
-        arrays = as_arrays(inputs, self.inputs, self.name)
         with self.turn:
-            if batch is None:
-                return self._run(arrays)
-            return run_in_batches(
-                self._run, self._output_shapes, arrays, batch, self._declared, whole
-            )
+            return predict(self, inputs, batch, whole, self._declared)
 
     def __call__(self, inputs: Any = None, /, **named: Any) -> Any:
         """Run the net forward on arrays: ``net(x)``, ``net(data=x, label=y)``, ``net({"x-1": x})``.
@@ -374,24 +362,6 @@ class Net(Described):
             raise NetError(message)
         outputs = self.predict(named if inputs is None else inputs)
         return next(iter(outputs.values())) if len(outputs) == 1 else outputs
-
-    def _run(self, inputs: Arrays) -> Arrays:
-        """Fill inputs, run forward and return copies of the outputs, all as numpy arrays."""
-        for name, array in inputs.items():
-            self.set_input(name, array)
-        self.forward()
-        return {name: self.blobs[name].cpu_data().copy() for name in self.outputs}
-
-    def _output_shapes(self, inputs: Shapes) -> Shapes:
-        """Return the shapes that the outputs have for shapes of inputs, computing nothing.
-
-        The inputs keep these shapes. Where a size depends on values, it is that of the last pass.
-        """
-        for name, shape in inputs.items():
-            self.blob_by_name(name).reshape(shape)
-        with self.device.backend.enter():
-            self.plan.reshape_layers()
-        return {name: self.blobs[name].shape for name in self.outputs}
 
     def set_input(self, name: str, array: Any) -> None:
         """Reshape an input blob to an array and fill it.

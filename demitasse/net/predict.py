@@ -6,82 +6,94 @@ are joined from their shapes for two batch sizes. Where neither tells, it is sai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 
-from demitasse.errors import DemitasseError, NetError
+from demitasse.blob import Blob
+from demitasse.device import Device
+from demitasse.errors import ConfigError, DemitasseError, NetError
+from demitasse.plan import Plan
 
-__all__ = ["Arrays", "Shapes", "as_arrays", "run_in_batches"]
+__all__ = ["Shapes", "predict"]
 
 Arrays = dict[str, np.ndarray]
 Shapes = dict[str, tuple[int, ...]]
 
 
-Run = Callable[[Arrays], Arrays]
-"""Fills the inputs of a net, runs it forward and returns copies of its outputs."""
+class Runnable(Protocol):
+    """A net that arrays are run through (``demitasse.net.Net``)."""
 
-OutputShapes = Callable[[Shapes], Shapes]
-"""Returns the shapes of a net's outputs for shapes of its inputs, computing nothing."""
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def inputs(self) -> list[str]:
+        """Names of the blobs that are filled."""
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names of the blobs that are read."""
+
+    @property
+    def blobs(self) -> Mapping[str, Blob]:
+        """The blobs by name."""
+
+    @property
+    def plan(self) -> Plan:
+        """How its layers run."""
+
+    device: Device
+    """Where it runs."""
+
+    def set_input(self, name: str, array: Any) -> None:
+        """Reshape an input blob to an array and fill it."""
+
+    def forward(self) -> float:
+        """Run all layers."""
 
 
-def as_arrays(given: dict[str, Any] | Any, inputs: Sequence[str], net: str) -> Arrays:
-    """Return what the caller gave as an array for each input.
-
-    Args:
-        given: Arrays or lists by the names of the inputs, or one where there is one input.
-        inputs: These names.
-        net: Name of the net.
-
-    Raises:
-        NetError: Inputs are missing or unknown.
-    """
-    if not isinstance(given, dict):
-        if len(inputs) != 1:
-            message = f"net {net!r} has inputs {inputs}; give a dict of arrays"
-            raise NetError(message)
-        given = {inputs[0]: given}
-    if set(given) != set(inputs):
-        message = f"the inputs of net {net!r} are {inputs}, given are {list(given)}"
-        raise NetError(message)
-    return {name: np.asarray(value) for name, value in given.items()}
-
-
-def run_in_batches(
-    run: Run,
-    output_shapes: OutputShapes,
-    inputs: Arrays,
-    batch: int,
-    declared: Mapping[str, tuple[int, ...]],
-    whole: Collection[str] | None = None,
+def predict(
+    net: Runnable,
+    given: dict[str, Any] | Any,
+    batch: int | None,
+    whole: Collection[str] | None,
+    declared: Shapes,
 ) -> Arrays:
-    """Run inputs through a net, at most ``batch`` items at a time, and join the outputs.
+    """Run arrays through a net, at most ``batch`` items at a time, and join the outputs.
 
     Args:
-        run: Runs the net.
-        output_shapes: Tells the shapes of its outputs.
-        inputs: An array for each input, the items on its first axis.
-        batch: The most items of one run.
-        declared: The shapes of the inputs as the net was made.
+        net: The net.
+        given: Arrays or lists by the names of the inputs, or one where there is one input; the
+            items on the first axis.
+        batch: The most items of one run; None runs all at once.
         whole: Names of the inputs that go into every batch as they are; None works it out.
+        declared: The shapes of the inputs as the net was made.
 
     Returns:
         The outputs: those with a batch axis joined along it, the others once.
 
     Raises:
-        NetError: It cannot be told which inputs or outputs have a batch axis, or an output
-            without one is another in every batch.
+        NetError: Inputs are missing or unknown; it cannot be told which inputs or outputs have a
+            batch axis, or an output without one is another in every batch.
     """
+    if batch is not None and batch < 1:
+        message = f"batch must be at least 1, or None, it is {batch}"
+        raise ConfigError(message)
+    inputs = _as_arrays(given, net)
+    if batch is None:
+        return _run(net, inputs)
     cut = _cut(inputs, declared, whole)
     total = max((len(inputs[name]) for name in cut), default=0)
     if total <= batch:
-        return run(inputs)
+        return _run(net, inputs)
     parts = _parts(inputs, cut, total, batch)
-    found = {name: [array] for name, array in run(next(parts)).items()}
-    joined = _joined(output_shapes, inputs, cut, batch, total % batch)
+    found = {name: [array] for name, array in _run(net, next(parts)).items()}
+    joined = _joined(net, inputs, cut, batch, total % batch)
     for part in parts:
-        for name, array in run(part).items():
+        for name, array in _run(net, part).items():
             if name in joined:
                 found[name].append(array)
             else:
@@ -90,6 +102,40 @@ def run_in_batches(
         name: np.concatenate(arrays) if name in joined else arrays[0]
         for name, arrays in found.items()
     }
+
+
+def _as_arrays(given: dict[str, Any] | Any, net: Runnable) -> Arrays:
+    """Return what the caller gave as an array for each input."""
+    inputs = net.inputs
+    if not isinstance(given, dict):
+        if len(inputs) != 1:
+            message = f"net {net.name!r} has inputs {inputs}; give a dict of arrays"
+            raise NetError(message)
+        given = {inputs[0]: given}
+    if set(given) != set(inputs):
+        message = f"the inputs of net {net.name!r} are {inputs}, given are {list(given)}"
+        raise NetError(message)
+    return {name: np.asarray(value) for name, value in given.items()}
+
+
+def _run(net: Runnable, inputs: Arrays) -> Arrays:
+    """Fill inputs, run forward and return copies of the outputs, all as numpy arrays."""
+    for name, array in inputs.items():
+        net.set_input(name, array)
+    net.forward()
+    return {name: net.blobs[name].cpu_data().copy() for name in net.outputs}
+
+
+def _output_shapes(net: Runnable, inputs: Shapes) -> Shapes:
+    """Return the shapes that the outputs have for shapes of inputs, computing nothing.
+
+    The inputs keep these shapes. Where a size depends on values, it is that of the last pass.
+    """
+    for name, shape in inputs.items():
+        net.blobs[name].reshape(shape)
+    with net.device.backend.enter():
+        net.plan.reshape_layers()
+    return {name: net.blobs[name].shape for name in net.outputs}
 
 
 def _cut(
@@ -129,13 +175,11 @@ def _parts(inputs: Arrays, cut: Collection[str], total: int, batch: int) -> Iter
         yield {name: a[start:end] if name in cut else a for name, a in inputs.items()}
 
 
-def _joined(
-    output_shapes: OutputShapes, inputs: Arrays, cut: Collection[str], batch: int, rest: int
-) -> set[str]:
+def _joined(net: Runnable, inputs: Arrays, cut: Collection[str], batch: int, rest: int) -> set[str]:
     """Return the names of the outputs whose first axis grows with the number of items.
 
     Args:
-        output_shapes: Tells shapes; asked last for those of ``batch`` items.
+        net: The net, whose inputs get the shapes of ``batch`` items in the end.
         inputs: All of the inputs.
         cut: The names of those that have a batch axis.
         batch: How many items a batch has.
@@ -144,9 +188,8 @@ def _joined(
     other = rest or batch - 1 or 2
 
     def shapes(items: int) -> Shapes:
-        return output_shapes(
-            {n: (items, *a.shape[1:]) if n in cut else a.shape for n, a in inputs.items()}
-        )
+        sizes = {n: (items, *a.shape[1:]) if n in cut else a.shape for n, a in inputs.items()}
+        return _output_shapes(net, sizes)
 
     try:
         few, many = shapes(other), shapes(batch)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from demitasse.blob import Blob
-from demitasse.errors import NetError
 from demitasse.graph import Graph, Needs, Param
 from demitasse.layers import Layer
 from demitasse.net.named import Named
@@ -86,7 +85,8 @@ class Structure:
         return [record for record in self.param_records if record.owner is None]
 
     @cached_property
-    def _layer_numbers(self) -> dict[str, int]:
+    def layer_numbers(self) -> Mapping[str, int]:
+        """The index of the first layer of each name."""
         return {layer.name: i for i, layer in reversed([*enumerate(self.layers)])}
 
     def places(self) -> list[Place]:
@@ -108,16 +108,6 @@ class Structure:
             if record.owner is not None:
                 blob.share_data(self.params_list[record.owner.number])
                 blob.share_diff(self.params_list[record.owner.number])
-
-    @property
-    def layer_names(self) -> list[str]:
-        """Names of the layers, in order."""
-        return [layer.name for layer in self.layers]
-
-    @property
-    def blob_names(self) -> list[str]:
-        """Names of the blobs, in order of appearance."""
-        return list(self.graph.blobs)
 
     @property
     def inputs(self) -> list[str]:
@@ -155,59 +145,6 @@ class Structure:
     def bottom_need_backward(self) -> list[list[bool]]:
         """For each layer and bottom, whether that gradient is computed."""
         return [list(flags) for flags in self.needs.bottoms]
-
-    def has_blob(self, name: str) -> bool:
-        """Whether there is a blob of this name."""
-        return name in self.blobs
-
-    def blob_by_name(self, name: str) -> Blob:
-        """Return the blob of this name.
-
-        Raises:
-            NetError: There is none.
-        """
-        if not self.has_blob(name):
-            message = f"no blob {name!r} in net {self.name!r}; it has {', '.join(self.blob_names)}"
-            raise NetError(message)
-        return self.blobs[name]
-
-    def has_layer(self, name: str) -> bool:
-        """Whether there is a layer of this name."""
-        return name in self._layer_numbers
-
-    def layer_by_name(self, name: str) -> Layer:
-        """Return the first layer of this name.
-
-        Raises:
-            NetError: There is none.
-        """
-        return self.layers[self.layer_number(name)]
-
-    def layer_number(self, layer: int | str) -> int:
-        """Return the index of a layer given by name or index.
-
-        Raises:
-            NetError: There is no such layer.
-        """
-        if isinstance(layer, str):
-            if layer not in self._layer_numbers:
-                message = (
-                    f"no layer {layer!r} in net {self.name!r}; it has {', '.join(self.layer_names)}"
-                )
-                raise NetError(message)
-            return self._layer_numbers[layer]
-        number = layer + len(self.layers) if layer < 0 else layer
-        if not 0 <= number < len(self.layers):
-            message = f"no layer {layer} in net {self.name!r} of {len(self.layers)} layers"
-            raise NetError(message)
-        return number
-
-    def to_proto(self, write_diff: bool = False) -> NetParameter:
-        """Return the message of the net as built, with its parameters in it."""
-        proto = NetParameter(name=self.name, layer=self.layer_messages())
-        for layer, message in zip(self.layers, proto.layer, strict=True):
-            message.blobs.extend(blob.to_proto(write_diff) for blob in layer.blobs)
-        return proto
 
     def layer_messages(self) -> list[LayerParameter]:
         """Return the messages of the layers as built, without parameters."""

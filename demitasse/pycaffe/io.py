@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from demitasse.data.databases import datum as records
 from demitasse.data.images.decode import opened
 from demitasse.errors import ConfigError, DataError
 from demitasse.paths import regular
@@ -120,12 +121,7 @@ def array_to_datum(arr: np.ndarray, label: int | None = None) -> Datum:
     if arr.ndim != 3:
         message = f"a datum is (channels, height, width), the array given is {arr.shape}"
         raise ValueError(message)
-    datum = Datum()
-    datum.channels, datum.height, datum.width = arr.shape
-    if arr.dtype == np.uint8:
-        datum.data = arr.tobytes()
-    else:
-        datum.float_data.extend(arr.astype(float).ravel().tolist())
+    datum = records.array_to_datum(arr)
     if label is not None:
         datum.label = int(label)
     return datum

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from demitasse.solvers.evaluate import Epoch, mean_outputs
+from demitasse.solvers.epoch import Epoch
+from demitasse.solvers.evaluate import mean_outputs
 from demitasse.solvers.nets import load_weights_list
 from demitasse.solvers.policies import learning_rate
 from demitasse.solvers.solver import Solver

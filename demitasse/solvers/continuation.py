@@ -5,16 +5,15 @@ Weights and history are held by others; here is what an exact continuation needs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from demitasse.net import Net
 from demitasse.proto import ResumeState
 from demitasse.solvers.keeper import Keeper
 from demitasse.solvers.progress import progress_of, set_progress
-from demitasse.solvers.report import TrainReport
+from demitasse.solvers.run import Run
 from demitasse.solvers.state_file import State
-from demitasse.solvers.watch import Watch
 
 __all__ = ["Continuation"]
 
@@ -23,31 +22,20 @@ class Continuation:
     """Data positions and passes of the nets, the last losses, the best tests, the snapshots.
 
     Args:
-        net: The net that is trained.
-        test_nets: The nets to test with.
-        report: The last losses.
-        watch: The best results of tests.
+        run: The run.
         keeper: The snapshots that are kept.
     """
 
-    def __init__(
-        self,
-        net: Net,
-        test_nets: Sequence[Net],
-        report: TrainReport,
-        watch: Watch,
-        keeper: Keeper,
-    ) -> None:
-        self._net, self._test_nets = net, test_nets
-        self._report, self._watch, self._keeper = report, watch, keeper
+    def __init__(self, run: Run, keeper: Keeper) -> None:
+        self._run, self._keeper = run, keeper
         self._untouched = self.now()
         self._before_test: ResumeState | None = None
 
     def now(self) -> ResumeState:
         """Return how far the run has come."""
-        resume = progress_of(self._net, self._test_nets)
-        resume.losses.extend(self._report.losses)
-        resume.watch.extend(self._watch.to_proto())
+        resume = progress_of(self._run.net, self._run.test_nets)
+        resume.losses.extend(self._run.report.losses)
+        resume.watch.extend(self._run.watch.to_proto())
         resume.snapshot.extend(self._keeper.iterations)
         return resume
 
@@ -55,15 +43,20 @@ class Continuation:
         """Return what a snapshot is to hold: during a test, what was before it."""
         return self._before_test or self.now()
 
-    def begin_test(self) -> None:
-        """From now on a snapshot is to repeat the whole test that begins here."""
-        self._before_test = self.now()
+    @contextmanager
+    def whole_test(self, interrupted: Callable[[], bool]) -> Iterator[None]:
+        """Surround a test: a snapshot on the way is to repeat the whole of it.
 
-    def end_test(self, *, undo: bool) -> None:
-        """End the test; with ``undo`` the test nets go back to where it began."""
-        if undo and self._before_test is not None:
-            set_progress(self._before_test, None, self._test_nets)
-        self._before_test = None
+        Args:
+            interrupted: Asked at the end; if so, the test nets go back to where it began.
+        """
+        before = self._before_test = self.now()
+        try:
+            yield
+        finally:
+            if interrupted():
+                set_progress(before, None, self._run.test_nets)
+            self._before_test = None
 
     def restore(self, state: State, path: Path) -> None:
         """Bring the parts to where a state was written, or to the first record if it tells none.
@@ -73,7 +66,7 @@ class Continuation:
             path: Its file.
         """
         resume = state.resume if state.resume is not None else self._untouched
-        set_progress(resume, self._net, self._test_nets)
-        self._report.set_losses(resume.losses)
-        self._watch.load(resume.watch)
+        set_progress(resume, self._run.net, self._run.test_nets)
+        self._run.report.set_losses(resume.losses)
+        self._run.watch.load(resume.watch)
         self._keeper.resume(path, state.iter, resume.snapshot)

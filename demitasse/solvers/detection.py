@@ -6,7 +6,7 @@ Source: SSD (weiliu89/caffe), ``Solver::TestDetection`` in ``src/caffe/solver.cp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from demitasse.errors import ConfigError
 from demitasse.log import get_logger
 from demitasse.net import Net
-from demitasse.solvers.evaluate import passes
+from demitasse.solvers.epoch import passes
 
 __all__ = ["AP_VERSIONS", "average_precision", "mean_precisions"]
 
@@ -123,7 +123,7 @@ def mean_precisions(
     _check_outputs(net)
     tallies = {name: Tally() for name in net.outputs}
     losses, weights = 0.0, 0
-    for weight, loss in _while(go_on, passes(net, batches)):
+    for weight, loss in passes(net, batches, go_on):
         losses, weights = losses + weight * loss, weights + weight
         for name, tally in tallies.items():
             tally.add(net.blob_by_name(name).cpu_data()[0, 0].astype(np.float64))
@@ -136,16 +136,6 @@ def mean_precisions(
         mean = sum(precisions.values()) / max(len(precisions), 1)
         means[name] = np.array(mean, net.dtype)
     return means, losses / (weights or 1)
-
-
-def _while(
-    go_on: Callable[[], bool], runs: Iterator[tuple[int, float]]
-) -> Iterator[tuple[int, float]]:
-    while go_on():
-        done = next(runs, None)
-        if done is None:
-            return
-        yield done
 
 
 def _check_outputs(net: Net) -> None:

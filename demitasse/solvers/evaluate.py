@@ -1,76 +1,46 @@
-"""The mean of a net's outputs over some batches, or over every record exactly once.
+"""A test: the mean of a net's outputs over some batches, or over every record exactly once.
 
 Source: Caffe, ``Solver::Test`` in ``src/caffe/solver.cpp``; whole epochs are ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
 from demitasse.backends.arrays import Array
-from demitasse.errors import ConfigError, ShapeError
-from demitasse.layers._data_base import EpochDataLayer
-from demitasse.layers.facts import facts_of
+from demitasse.errors import ShapeError
 from demitasse.log import get_logger
 from demitasse.net import Net
+from demitasse.proto import SolverParameter
+from demitasse.solvers.detection import mean_precisions
+from demitasse.solvers.epoch import passes
 
-__all__ = ["Epoch", "mean_outputs", "passes"]
+__all__ = ["evaluate", "mean_outputs"]
 
 log = get_logger(__name__)
 
 
-class Epoch:
-    """One pass over the records that a net's data layers read; the last batch may be smaller.
+def evaluate(
+    param: SolverParameter, index: int, net: Net, go_on: Callable[[], bool]
+) -> tuple[dict[str, np.ndarray], float]:
+    """Test a net as ``eval_type`` says.
 
     Args:
-        net: The net.
+        param: The solver's fields.
+        index: Which of the test nets it is.
+        net: That net.
+        go_on: Asked before each batch; False ends the run, and what is returned is then of no use.
 
-    Raises:
-        ConfigError: No layer, or one too many, reads records to an end; names it.
+    Returns:
+        The mean of every output, or the mean average precision of it, and the mean loss.
     """
-
-    def __init__(self, net: Net) -> None:
-        self._net = net
-        self._sources: list[EpochDataLayer] = []
-        for index, layer in enumerate(net.layers):
-            if isinstance(layer, EpochDataLayer):
-                self._sources.append(layer)
-            elif not net.structure.bottom_ids(index) and facts_of(layer.type).records:
-                message = (
-                    f"layer {layer.name!r} ({layer.type}) has no last record, so there is no "
-                    "whole epoch; give the number of batches"
-                )
-                raise ConfigError(message)
-        if not self._sources:
-            message = "no layer reads records, so there is no epoch; give the number of batches"
-            raise ConfigError(message)
-
-    def batches(self) -> Iterator[tuple[int, float]]:
-        """Run the net over its records, from the first on.
-
-        Yields:
-            After each forward pass, how many records it was for, and the loss.
-
-        Raises:
-            ConfigError: Data layers of the net read unequal numbers of records.
-        """
-        for layer in self._sources:
-            layer.begin_epoch()
-        ended = False
-        while not ended:
-            loss = self._net.forward()
-            seen = {(layer.batch_records, layer.epoch_ended) for layer in self._sources}
-            if len(seen) != 1:
-                counts = ", ".join(f"{one.name!r} {one.batch_records}" for one in self._sources)
-                message = (
-                    "the data layers do not read equally many records in equal batches, so they "
-                    f"have no common epoch; in the last batch: {counts}"
-                )
-                raise ConfigError(message)
-            [(records, ended)] = seen
-            yield records, loss
+    batches = param.test_iter[index]
+    if param.eval_type != "detection":
+        return mean_outputs(net, batches, go_on)
+    per_class = param.show_per_class_result
+    return mean_precisions(net, batches, param.ap_version, go_on, per_class=per_class)
 
 
 def mean_outputs(
@@ -82,39 +52,17 @@ def mean_outputs(
 
     Args:
         net: The net, with data layers.
-        batches: How many. 0 is a whole epoch: every record once, and each batch counts as much as
-            it has records.
+        batches: How many; 0 is a whole epoch.
         go_on: Asked before each; False ends the run, and what is returned is then of no use.
 
     Raises:
         ConfigError: A whole epoch is wanted of a net that has none.
         ShapeError: An output changes its shape from one batch to another.
     """
-    runs = passes(net, batches)
     sums = _Sums(net, whole_epoch=batches == 0)
-    while go_on():
-        done = next(runs, None)
-        if done is None:
-            break
-        sums.add(*done)
+    for weight, loss in passes(net, batches, go_on):
+        sums.add(weight, loss)
     return sums.means()
-
-
-def passes(net: Net, batches: int) -> Iterator[tuple[int, float]]:
-    """Run batches through a net; 0 is a whole epoch.
-
-    Yields:
-        After each forward pass, how much it counts, and the loss.
-
-    Raises:
-        ConfigError: A whole epoch is wanted of a net that has none.
-    """
-    return Epoch(net).batches() if batches == 0 else _runs(net, batches)
-
-
-def _runs(net: Net, batches: int) -> Iterator[tuple[int, float]]:
-    for _ in range(batches):
-        yield 1, net.forward()
 
 
 class _Sums:

@@ -18,15 +18,22 @@ EVAL_TYPES = ("classification", "detection")
 
 
 def read_fields(
-    source: str | os.PathLike[str] | SolverParameter, *, lenient: bool = False
+    source: str | os.PathLike[str] | SolverParameter,
+    *,
+    type: str | None = None,
+    lenient: bool = False,
 ) -> tuple[SolverParameter, Path | None]:
-    """Return the fields of a solver and the folder of its file, if it is one."""
+    """Return the fields of a solver, of another type if it is given, and the folder of its file."""
+    folder = None
     if isinstance(source, SolverParameter):
         param = SolverParameter()
         param.CopyFrom(source)
         upgrade_solver(param)
-        return param, None
-    return read_solver_params(source, lenient=lenient), Path(source).parent
+    else:
+        param, folder = read_solver_params(source, lenient=lenient), Path(source).parent
+    if type is not None:
+        param.type = type
+    return param, folder
 
 
 def check_fields(param: SolverParameter, rule: UpdateRule) -> None:

@@ -15,16 +15,16 @@ from demitasse.errors import ConfigError, DemitasseError
 from demitasse.log import get_logger
 from demitasse.net import Net
 from demitasse.paths import resolve
+from demitasse.plan.liveness import Keep
 from demitasse.proto import NetParameter, NetState, Phase, SolverParameter, read_text
-from demitasse.solvers.evaluate import Epoch
+from demitasse.solvers.epoch import Epoch
 from demitasse.weights.pairing import LoadReport, OnMismatch
 
 __all__ = [
     "TRAIN_FIELDS",
     "check_test_counts",
     "load_weights_list",
-    "make_test_nets",
-    "make_train_net",
+    "make_nets",
     "merged_state",
     "tell_load",
 ]
@@ -85,23 +85,44 @@ def merged_state(phase: str, net: NetState, own: NetState) -> NetState:
     return state
 
 
-def make_train_net(
+def make_nets(
     param: SolverParameter,
     base: Path | None,
     options: Mapping[str, Any],
+    *,
+    seed: int | None = None,
+    keep: Keep = None,
     on_mismatch: OnMismatch = "error",
-) -> Net:
-    """Make the net to train and load ``weights`` into it.
+) -> tuple[Net, list[Net]]:
+    """Make the net to train and those to test with, which hold its weights.
 
     Args:
-        param: The solver's fields.
+        param: The solver's fields; ``weights`` are loaded.
         base: Folder of the solver's file, where named files are looked for too.
-        options: Further arguments for the net.
+        options: Further arguments for all nets.
+        seed: Key of all random numbers; None asks the configuration.
+        keep: Which blobs of the net to train are kept.
         on_mismatch: What to do with layers of ``weights`` that do not fit.
 
     Raises:
-        ConfigError: No net is given, or more than one.
+        ConfigError: No net to train is given, or more than one. The numbers of test nets,
+            ``test_iter`` and ``test_state`` do not fit, or ``test_interval`` is missing, or a net
+            that is to be tested on a whole epoch has none.
     """
+    net = _make_train_net(param, base, {**options, "seed": seed, "keep": keep}, on_mismatch)
+    options = {**options, "device": net.device, "seed": net.seed}
+    tests = _make_test_nets(param, base, options, on_mismatch)
+    for test in tests:
+        test.share_trained_layers_with(net)
+    return net, tests
+
+
+def _make_train_net(
+    param: SolverParameter,
+    base: Path | None,
+    options: Mapping[str, Any],
+    on_mismatch: OnMismatch,
+) -> Net:
     given = [name for name in TRAIN_FIELDS if param.HasField(name)]
     if len(given) != 1:
         what = "no net to train" if not given else f"{' and '.join(given)} both"
@@ -114,20 +135,16 @@ def make_train_net(
     return net
 
 
-def make_test_nets(
+def _make_test_nets(
     param: SolverParameter,
     base: Path | None,
     options: Mapping[str, Any],
-    on_mismatch: OnMismatch = "error",
+    on_mismatch: OnMismatch,
 ) -> list[Net]:
-    """Make the nets to test with, in the order of ``test_iter``; arguments as above.
+    """Make the nets to test with, in the order of ``test_iter``.
 
     Those of ``test_net_param`` come first, then those of ``test_net``; every further ``test_iter``
     is one more net made from ``net_param`` or ``net``.
-
-    Raises:
-        ConfigError: The numbers of nets, ``test_iter`` and ``test_state`` do not fit, or
-            ``test_interval`` is missing, or a net that is to be tested on a whole epoch has none.
     """
     sources = _checked_test_sources(param)
     nets = []

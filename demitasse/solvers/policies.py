@@ -12,7 +12,7 @@ from collections.abc import Callable
 from demitasse.errors import ConfigError
 from demitasse.proto import SolverParameter
 
-__all__ = ["POLICIES", "check_policy", "in_ramp", "learning_rate"]
+__all__ = ["POLICIES", "Rate", "check_policy", "in_ramp", "learning_rate"]
 
 Rate = tuple[float, int]  # learning rate, current step
 Policy = Callable[[SolverParameter, int, int], Rate]

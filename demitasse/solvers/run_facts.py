@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from demitasse.errors import DataError
 from demitasse.net import Net
 from demitasse.proto import LayerParameter, RunFacts, SolverParameter
+from demitasse.solvers.run import Run
 from demitasse.version import __version__
 
 __all__ = ["file_digest", "run_facts"]
@@ -25,30 +26,22 @@ NO_NUMBERS = ("source", "root_folder", "prefetch", "cache", "cache_images")
 """Fields of a data layer's message that say where records are, or how fast they come."""
 
 
-def run_facts(
-    type: str, param: SolverParameter, train: Net, tests: Sequence[Net], ranks: int
-) -> RunFacts:
-    """Return what a run is made of, but for the digest of its weights.
-
-    Args:
-        type: Of the solver.
-        param: The solver's fields.
-        train: The net that is trained.
-        tests: The nets to test with.
-        ranks: Number of data-parallel workers.
-    """
-    facts = RunFacts(type=type)
+def run_facts(run: Run) -> RunFacts:
+    """Return what a run is made of, but for the digest of its weights."""
+    train = run.net
+    facts = RunFacts(type=run.updater.rule.type)
     for record, blob in zip(train.structure.learnable_records, train.learnable_params, strict=True):
         name = train.layer_names[record.layer]
         facts.parameter.add(layer=name, index=record.index, dim=blob.shape)
-    for name, net in (("train", train), *((f"test {i}", net) for i, net in enumerate(tests))):
+    tests = ((f"test {i}", net) for i, net in enumerate(run.test_nets))
+    for name, net in (("train", train), *tests):
         facts.source.extend(_sources(name, net))
-    for field in _fields(param):
-        facts.solver.add(key=field, value=_shown(getattr(param, field)))
+    for field in _fields(run.param):
+        facts.solver.add(key=field, value=_shown(getattr(run.param, field)))
     for layer in train.layers:
         if layer.type != "Split":  # made here, and named after others
             facts.layer.add(key=layer.name, value=_digest(layer.param))
-    for key, value in _machine(train, ranks).items():
+    for key, value in _machine(train, run.ranks).items():
         facts.machine.add(key=key, value=value)
     return facts
 

@@ -15,32 +15,29 @@ import numpy as np
 
 from demitasse.config import settings
 from demitasse.device import Device
-from demitasse.errors import ConfigError, SnapshotError
+from demitasse.errors import ConfigError
 from demitasse.log import get_logger
 from demitasse.plan.liveness import Keep
-from demitasse.proto import RunFacts, SolverParameter
-from demitasse.solvers.checkpoint import Checkpoint
-from demitasse.solvers.continuation import Continuation
-from demitasse.solvers.detection import mean_precisions
+from demitasse.proto import SolverParameter
+from demitasse.solvers.checkpointer import Checkpointer
 from demitasse.solvers.due import (
     display_is_due,
     last_test_is_due,
     snapshot_is_due,
     test_is_due,
 )
-from demitasse.solvers.evaluate import mean_outputs
+from demitasse.solvers.evaluate import evaluate
 from demitasse.solvers.fields import check_fields, check_options, read_fields
 from demitasse.solvers.history import History
-from demitasse.solvers.keeper import Keeper, warn_of_a_full_disk
-from demitasse.solvers.labels import check_labels
-from demitasse.solvers.nets import make_test_nets, make_train_net
+from demitasse.solvers.iteration import accumulate_gradients
+from demitasse.solvers.nets import make_nets
 from demitasse.solvers.nonfinite import Nonfinite, OnNonfinite
 from demitasse.solvers.policies import learning_rate
 from demitasse.solvers.report import TrainReport, tell_test
 from demitasse.solvers.requests import Request, Requests
-from demitasse.solvers.run_facts import run_facts
-from demitasse.solvers.same_run import check_same_run
-from demitasse.solvers.snapshot import check_folder, check_prefix, read_checked, write_best
+from demitasse.solvers.run import Run
+from demitasse.solvers.schedule import scheduled_rate
+from demitasse.solvers.snapshot import check_folder, check_prefix
 from demitasse.solvers.updater import Updater
 from demitasse.solvers.updates import find_rule
 from demitasse.solvers.watch import EarlyStopping, Watch
@@ -127,29 +124,23 @@ class Solver:
         rank: int = 0,
         ranks: int = 1,
     ) -> None:
-        self.param, folder = read_fields(source, lenient=lenient)
-        if type is not None:
-            self.param.type = type
+        self.param, folder = read_fields(source, type=type, lenient=lenient)
         rule = find_rule(self.param.type)
         check_fields(self.param, rule)
         check_options(self.param, keep_last, early_stopping, ranks)
-        self._is_root, self._ranks = rank == 0, ranks
-        if self._is_root:
+        if rank == 0:
             check_prefix(self.param, best=keep_best is not None)
         if seed is None and self.param.random_seed >= 0:
             seed = self.param.random_seed
-        self._asked_seed = settings.get("seed") if seed is None else seed
+        asked_seed = settings.get("seed") if seed is None else seed
         base = folder if base_dir is None else Path(base_dir)
         options: dict[str, Any] = {
             "device": device, "dtype": dtype, "lowered": lowered, "rank": rank, "ranks": ranks,
             "lenient": lenient,
         }  # fmt: skip
-        own = {**options, "seed": seed, "keep": keep}
-        self.net = make_train_net(self.param, base, own, on_mismatch)
-        options |= {"device": self.net.device, "seed": self.net.seed}
-        self.test_nets = make_test_nets(self.param, base, options, on_mismatch)
-        for net in self.test_nets:
-            net.share_trained_layers_with(self.net)
+        self.net, self.test_nets = make_nets(
+            self.param, base, options, seed=seed, keep=keep, on_mismatch=on_mismatch
+        )
         self.iter = self.current_step = 0
         self.lr = math.nan
         self.stopped = self.early_stopped = False
@@ -157,24 +148,25 @@ class Solver:
         self.on_gradients_ready: list[Callback] = []
         self.on_test: list[Callable[[int, dict[str, np.ndarray]], None]] = []
         self.on_snapshot: list[Callable[[Path, Path], None]] = []
-        self._watch = Watch(self.param, self.test_nets, keep_best, early_stopping)
-        self._keeper = Keeper(self.param, keep_last)
-        self._updater = Updater(self.net, rule)
-        self._report = TrainReport(self.param.average_loss)
-        self._nonfinite = Nonfinite(on_nonfinite)
-        self._unwritten = False  # whether the last snapshot could not be written
-        self._requests = Requests()
-        self._continuation = Continuation(
-            self.net, self.test_nets, self._report, self._watch, self._keeper
+        self._run = Run(
+            self.param,
+            self.net,
+            self.test_nets,
+            Updater(self.net, rule),
+            TrainReport(self.param.average_loss),
+            Watch(self.param, self.test_nets, keep_best, early_stopping),
+            Nonfinite(on_nonfinite),
+            rank,
+            ranks,
         )
-        if self._is_root:
-            warn_of_a_full_disk(self.param, self.net, self.history)
+        self._requests = Requests()
+        self._checkpointer = Checkpointer(self._run, keep_last, asked_seed)
         log.info("Solver scaffolding done.")
 
     @property
     def type(self) -> str:
         """What its rule is called: "SGD", "Adam", ..."""
-        return self._updater.rule.type
+        return self._run.updater.rule.type
 
     # -- training ------------------------------------------------------------------------------
 
@@ -187,24 +179,27 @@ class Solver:
         """
         with self.net.turn:  # between passes, too: gradients and history are part of it
             self._advance(iterations)
-            if self._unwritten:
+            if self._checkpointer.unwritten:
                 self.snapshot()
 
     def _advance(self, iterations: int) -> None:
         last = self.iter + iterations
         self.stopped = self.early_stopped = False
-        self._report.start(self.iter)
+        self._run.report.start(self.iter)
         while self.iter < last:
             self.net.clear_param_diffs()
             if test_is_due(self.param, self.iter):
-                self._heed_test()
+                self._test_and_heed()
                 if self.stopped or self.early_stopped:
                     break
-            self._iterate()
+            _call(self.on_start)
+            accumulate_gradients(self._run, self.iter, self.lr)
+            _call(self.on_gradients_ready)
+            self.apply_update()
             request = self._requests.next()
             due = request == "snapshot" or snapshot_is_due(self.param, self.iter)
-            if due and self._is_root:
-                self._try_snapshot()
+            if due and self._run.is_root:
+                self._checkpointer.attempt(self.snapshot, self.iter)
             if request == "stop":
                 self.stopped = True
                 break
@@ -223,7 +218,7 @@ class Solver:
         if not self.param.HasField("max_iter"):
             message = "max_iter is missing; say how many iterations to train for, or call step"
             raise ConfigError(message)
-        if self.param.snapshot_after_train and self._is_root:
+        if self.param.snapshot_after_train and self._run.is_root:
             check_folder(self.param.snapshot_prefix)
         log.info("Solving %s", self.net.name)
         log.info("Learning Rate Policy: %s", self.param.lr_policy)
@@ -233,57 +228,29 @@ class Solver:
         with self.net.turn:
             self._advance(self.param.max_iter - self.iter)
         due = self.param.snapshot_after_train and not snapshot_is_due(self.param, self.iter)
-        if (due or self._unwritten) and self._is_root:
+        if (due or self._checkpointer.unwritten) and self._run.is_root:
             self.snapshot()
         if self.stopped:
             log.info("Optimization stopped early.")
             return
-        if self.early_stopped:
-            log.info("Optimization Done.")
-            return
-        if display_is_due(self.param, self.iter):
-            self._report.losses.append(self.net.forward())
-            self._report.last(self.iter)
-        if last_test_is_due(self.param, self.iter):
-            self._heed_test()
+        if not self.early_stopped:
+            self._finish()
         log.info("Optimization Done.")
+
+    def _finish(self) -> None:
+        """Show the loss after the last update, and test once more."""
+        if display_is_due(self.param, self.iter):
+            self._run.report.losses.append(self.net.forward())
+            self._run.report.last(self.iter)
+        if last_test_is_due(self.param, self.iter):
+            self._test_and_heed()
 
     def apply_update(self) -> None:
         """Change the weights by the gradients that the net holds; one more iteration is done."""
         with self.net.turn:
-            self._apply_update()
-
-    def _apply_update(self) -> None:
-        before = self.current_step
-        if self.param.lr_policy == "plateau":
-            self.current_step = self._watch.plateau_step(
-                self.param, self.iter, self.smoothed_loss, before
-            )
-        self.lr, self.current_step = learning_rate(self.param, self.iter, self.current_step)
-        if self.param.lr_policy == "multistep" and self.current_step != before:
-            log.info("MultiStep Status: Iteration %d, step = %d", self.iter, self.current_step)
-        if display_is_due(self.param, self.iter):
-            self._report.rate(self.iter, self.lr)
-        self._updater.apply(self.param, self.lr, self.iter)
-        self.iter += 1
-
-    def _pass(self) -> float:
-        loss = self.net.forward_backward()
-        if not math.isfinite(loss):
-            check_labels(self.net)
-        return loss
-
-    def _iterate(self) -> None:
-        _call(self.on_start)
-        display = display_is_due(self.param, self.iter)
-        self.net.debug_info = display and self.param.debug_info
-        loss = sum(self._pass() for _ in range(self.param.iter_size)) / self.param.iter_size
-        self._report.losses.append(loss)
-        self._nonfinite.check(loss, self.net, self.iter, self.lr)
-        if display:
-            self._report.display(self.net, self.iter, self.param.display)
-        _call(self.on_gradients_ready)
-        self.apply_update()
+            self.lr, self.current_step = scheduled_rate(self._run, self.iter, self.current_step)
+            self._run.updater.apply(self.param, self.lr, self.iter)
+            self.iter += 1
 
     @property
     def next_lr(self) -> float:
@@ -299,12 +266,12 @@ class Solver:
     @property
     def smoothed_loss(self) -> float:
         """Mean loss of the last ``average_loss`` iterations, of earlier runs too; NaN before."""
-        return self._report.smoothed_loss
+        return self._run.report.smoothed_loss
 
     @property
     def history(self) -> History:
         """What the solver remembers of each parameter."""
-        return self._updater.history
+        return self._run.updater.history
 
     # -- testing -------------------------------------------------------------------------------
 
@@ -314,28 +281,24 @@ class Solver:
         Returns:
             For each net tested to the end, the mean of every output.
         """
-        if not self._is_root:
+        if not self._run.is_root:
             return []
         results = []
-        self._continuation.begin_test()  # a snapshot on the way is to repeat the whole test
-        try:
+        with self._checkpointer.whole_test(lambda: self.stopped):
             for index in range(len(self.test_nets)):
                 if not self.stopped:
                     results.append(self.test(index))
-        finally:  # what has not been done to its end is repeated after a resume
-            self._continuation.end_test(undo=self.stopped)
         return results
 
-    def _heed_test(self) -> None:
+    def _test_and_heed(self) -> None:
         """Test with every test net, and do what the results call for."""
         results = self.test_all()
         if self.stopped or not results:
             return
-        self._watch.tested(results, self.iter)
-        if self._watch.improved:
-            self._nonfinite.check_weights(self.net, self.iter)
-            write_best(self.param, self.net, self.iter, self._watch.best)
-        self.early_stopped = self._watch.exhausted
+        self._run.watch.tested(results, self.iter)
+        if self._run.watch.improved:
+            self._checkpointer.write_best(self.iter)
+        self.early_stopped = self._run.watch.exhausted
 
     def test(self, index: int = 0) -> dict[str, np.ndarray]:
         """Run ``test_iter`` batches through a test net with the present weights.
@@ -349,17 +312,7 @@ class Solver:
         log.info("Iteration %d, Testing net (#%d)", self.iter, index)
         net = self.test_nets[index]
         net.share_trained_layers_with(self.net)
-        batches = self.param.test_iter[index]
-        if self.param.eval_type == "detection":
-            means, loss = mean_precisions(
-                net,
-                batches,
-                self.param.ap_version,
-                self._may_go_on,
-                per_class=self.param.show_per_class_result,
-            )
-        else:
-            means, loss = mean_outputs(net, batches, self._may_go_on)
+        means, loss = evaluate(self.param, index, net, self._may_go_on)
         if self.stopped:
             log.info("Test interrupted.")
             return {}
@@ -371,7 +324,7 @@ class Solver:
     def _may_go_on(self) -> bool:
         while request := self._requests.next():
             if request == "snapshot":
-                self._try_snapshot()
+                self._checkpointer.attempt(self.snapshot, self.iter)
             else:
                 self.stopped = True
         return not self.stopped
@@ -404,35 +357,10 @@ class Solver:
             SnapshotError: They cannot be written, and files that were there are whole; or this is
                 another rank than 0; or weights are NaN or infinite and ``on_nonfinite`` is "stop".
         """
-        if not self._is_root:
-            message = (
-                "this solver is not of rank 0, which alone writes snapshots; call snapshot there"
-            )
-            raise SnapshotError(message)
-        with self.net.turn:
-            self._nonfinite.check_weights(self.net, self.iter)
-            resume = self._continuation.to_keep()
-            resume.run.CopyFrom(self._facts())
-            checkpoint = Checkpoint(
-                self.param, self.net, self.history, self.iter, self.current_step, resume
-            )
-            paths = self._keeper.write(checkpoint, prefix)
-        self._unwritten = False
+        paths = self._checkpointer.write(self.iter, self.current_step, prefix)
         for callback in self.on_snapshot:
             callback(*paths)
         return paths
-
-    def _try_snapshot(self) -> None:
-        """Write a snapshot; the run goes on without it where that fails, and tries the next one."""
-        try:
-            self.snapshot()
-        except SnapshotError as error:
-            self._unwritten = True
-            log.error(
-                "Iteration %d: %s. THE RUN GOES ON WITHOUT IT; the next snapshot is tried again.",
-                self.iter,
-                error,
-            )
 
     def restore(
         self, path: str | os.PathLike[str], *, force: bool = False, exact: bool = False
@@ -456,19 +384,10 @@ class Solver:
             WeightsError: Its weights cannot be read; nothing has changed.
             ShapeError: Its weights do not fit; nothing has changed.
         """
-        state = read_checked(Path(path), self.net, len(self.history.memories), self.type)
-        check_same_run(state, self._facts(), self._asked_seed, Path(path), force=force, exact=exact)
         with self.net.turn:
-            if state.learned_net:
-                self.net.load(state.learned_net)
-            self.history.load(state.history)
+            state = self._checkpointer.restore(Path(path), force=force, exact=exact)
             self.iter, self.current_step = state.iter, state.current_step
-            self._continuation.restore(state, Path(path))
-        self._nonfinite.forget()
         self.lr = math.nan
-
-    def _facts(self) -> RunFacts:
-        return run_facts(self.type, self.param, self.net, self.test_nets, self._ranks)
 
     # -- the end -------------------------------------------------------------------------------
 

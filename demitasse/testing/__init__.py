@@ -11,24 +11,35 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from demitasse.testing.compare import Comparison, Difference, compare
+    from demitasse.testing.comparison import Comparison, Row, compare
+    from demitasse.testing.differences import Difference, Gap
     from demitasse.testing.gradients import GradientError, check_gradients
+    from demitasse.testing.inputs import random_inputs
     from demitasse.testing.single_layer import SingleLayer, make_layer
+    from demitasse.testing.training import TrainingStep, compare_training
 
 __all__ = [
     "Comparison",
     "Difference",
+    "Gap",
     "GradientError",
+    "Row",
     "SingleLayer",
+    "TrainingStep",
     "check_gradients",
     "compare",
+    "compare_training",
     "make_layer",
+    "random_inputs",
 ]
 
 _PACKAGES = {
-    "demitasse.testing.compare": ["Comparison", "Difference", "compare"],
+    "demitasse.testing.comparison": ["Comparison", "Row", "compare"],
+    "demitasse.testing.differences": ["Difference", "Gap"],
     "demitasse.testing.gradients": ["GradientError", "check_gradients"],
+    "demitasse.testing.inputs": ["random_inputs"],
     "demitasse.testing.single_layer": ["SingleLayer", "make_layer"],
+    "demitasse.testing.training": ["TrainingStep", "compare_training"],
 }
 _HOME = {name: package for package, names in _PACKAGES.items() for name in names}
 

@@ -456,7 +456,7 @@ GRADIENT_TABLE: Table = {
 }
 
 
-MAP, IMAGE = np.zeros((2, 8, 3, 4)), np.zeros((2, 3, 60, 100))
+MAP, INPUT = np.zeros((2, 8, 3, 4)), np.zeros((2, 3, 60, 100))
 CORNERS = RNG.uniform(0, 0.6, (6, 2))
 PRIORS = np.stack([np.concatenate([CORNERS, CORNERS + 0.3], axis=1), np.full((6, 4), 0.1)])
 DETECTIONS = np.hstack(
@@ -467,8 +467,8 @@ CONFIDENCES = RNG.dirichlet(np.ones(3), (2, 6)).reshape(2, -1)
 
 OTHERS_TABLE: Table = {
     "Threshold": [("threshold_param { threshold: 0.4 }", [ROWS])],
-    "Flatten": [("flatten_param { axis: 1 end_axis: -2 }", [IMAGE])],
-    "Reshape": [("reshape_param { shape { dim: 0 dim: -1 dim: 2 } }", [IMAGE])],
+    "Flatten": [("flatten_param { axis: 1 end_axis: -2 }", [INPUT])],
+    "Reshape": [("reshape_param { shape { dim: 0 dim: -1 dim: 2 } }", [INPUT])],
     "Silence": [("", [ROWS, FLAT])],
     "Accuracy": [
         ("accuracy_param { top_k: 2 }", [SCORES, CLASSES]),
@@ -491,7 +491,7 @@ OTHERS_TABLE: Table = {
         (
             "prior_box_param { min_size: 30 max_size: 60 aspect_ratio: 2 variance: 0.1 "
             "variance: 0.2 variance: 0.3 variance: 0.4 }",
-            [MAP, IMAGE],
+            [MAP, INPUT],
         )
     ],
     "DetectionOutput": [

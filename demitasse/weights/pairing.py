@@ -148,13 +148,13 @@ def target(
     Returns:
         None if the net has no such layer.
     """
-    if not net.has_layer(name):
+    if name not in net.layer_numbers:
         if has_blobs:
             report.ignored.append(name)
         return None
     if has_blobs:
         (report.repeated if name in report.loaded else report.loaded).append(name)
-    return net.layer_by_name(name).blobs
+    return net.layers[net.layer_numbers[name]].blobs
 
 
 def _is_shared(net: ParameterStore, blob: Blob) -> bool:

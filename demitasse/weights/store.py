@@ -51,11 +51,9 @@ class ParameterStore(Protocol):
     def learnable_params(self) -> Sequence[Blob]:
         """The parameters that have memory of their own."""
 
-    def has_layer(self, name: str) -> bool:
-        """Whether there is a layer of this name."""
-
-    def layer_by_name(self, name: str) -> ParameterLayer:
-        """Return the first layer of this name."""
+    @property
+    def layer_numbers(self) -> Mapping[str, int]:
+        """The index of the first layer of each name."""
 
     def layer_messages(self) -> list[LayerParameter]:
         """Return the messages of the layers, without parameters."""

@@ -499,12 +499,12 @@ def test_updates_in_private_layouts_are_those_in_c_order(kind):
 
     mine, theirs = trained(lowered=True), trained(lowered=False)
 
-    history = mine._updater.history
+    history = mine.history
     for blob, order in zip(mine.net.learnable_params, history.orders, strict=True):
         kept = blob.data_memory.layout  # which layout that is depends on the instruction set
         padded = kept is not None and kept.size != blob.count
         assert order is (None if padded and kind == "Adam" else kept)
-    for got, want in zip(history.arrays(), theirs._updater.history.arrays(), strict=True):
+    for got, want in zip(history.arrays(), theirs.history.arrays(), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-5)
     for got, want in zip(
         mine.net.structure.params_list, theirs.net.structure.params_list, strict=True

@@ -1,13 +1,16 @@
 """``demitasse consistency``: layer by layer, and where devices part."""
 
 import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
 
 def test_devices_that_agree(project, run):
-    result = run("consistency net.prototxt --devices cpu numpy strict:device1")
+    result = run("consistency net.prototxt --devices cpu numpy strict:device1 --details")
 
     assert result.exit_code == 0
     assert "They agree within 0.0001" in result.stdout
@@ -66,7 +69,7 @@ def test_devices_may_be_given_in_every_way(project, run, args):
     result = run(f"consistency {args}")
 
     assert result.exit_code == 0, result.output
-    assert "cpu against" in result.stdout
+    assert "against cpu" in result.stdout
 
 
 @pytest.mark.parametrize("devices", ["", "--devices", "--devices cpu"])
@@ -116,3 +119,88 @@ def test_inputs_that_are_indices_or_labels_are_no_noise(tmp_path, run):
 
     assert result.exit_code == 0
     assert json.loads(result.stdout)["agree"]
+
+
+def test_a_row_for_each_layer_and_a_column_for_each_device(project, run):
+    result = run("consistency net.prototxt --devices numpy cpu strict:device1")
+
+    head, *rows = result.stdout.splitlines()
+    assert head.split() == [
+        "against", "numpy:", "cpu", "gradients", "strict:device1", "gradients"
+    ]  # fmt: skip
+    assert [row.split()[0] for row in rows[:3]] == ["data", "ip", "loss"]
+
+
+def test_the_layers_that_differ_most_come_first(project, run, parted):
+    result = run("consistency deploy.prototxt --devices numpy readonly --worst")
+
+    layers = [row.split()[0] for row in result.stdout.splitlines()[1:4]]
+    assert layers.index("data") == 2  # which does not differ
+    assert "parts" in result.stdout.splitlines()[1]
+
+
+def test_a_divergence_is_explained(project, run, parted):
+    result = run("consistency deploy.prototxt --devices numpy readonly")
+
+    assert "the value at [" in result.stdout
+    assert "ulp apart; the layer ran as portable on readonly, as " in result.stdout
+    assert "what it read was off by 0.00e+00 at most" in result.stdout
+
+
+def test_training_is_compared_step_by_step(project, run):
+    result = run("consistency net.prototxt --devices numpy readonly --steps 2 --json")
+
+    steps = json.loads(result.stdout)["training"]
+    assert [(step["iteration"], step["device"]) for step in steps] == [
+        (1, "readonly"),
+        (2, "readonly"),
+    ]
+    assert all(step["loss"] == pytest.approx(step["expected_loss"], rel=1e-5) for step in steps)
+    assert all(step["worst"]["relative"] < 1e-5 for step in steps)
+
+
+def test_training_needs_the_phase_of_training(project, run):
+    assert run("consistency net.prototxt --devices cpu numpy --steps 2 --phase TEST").exit_code == 2
+
+
+def test_a_build_server_gets_a_case_for_each_layer(project, run, parted):
+    result = run("consistency deploy.prototxt --devices numpy readonly --junit report.xml")
+
+    suite = ElementTree.parse("report.xml").getroot()
+
+    assert result.exit_code == 1
+    assert [case.get("name") for case in suite] == ["data", "ip", "prob"]
+    assert (suite.get("tests"), suite.get("failures")) == ("3", "2")
+    [failure] = suite[1]
+    assert "InnerProduct" in failure.get("message")
+
+
+def test_a_page_shows_the_layers_and_loads_nothing(project, run, parted):
+    pytest.importorskip("matplotlib")
+
+    run("consistency deploy.prototxt --devices numpy readonly --html page.html")
+
+    page = Path("page.html").read_text(encoding="utf-8")
+    assert "<svg" in page
+    assert '<tr class="bad"><td>ip</td><td>InnerProduct</td>' in page
+    assert "First divergence" in page
+    assert not re.search(r"""(src|href)=["'](?!#)|url\((?!#)|<script""", page)
+
+
+def test_names_in_a_net_cannot_put_anything_into_a_page_or_a_report(tmp_path, run):
+    pytest.importorskip("matplotlib")
+    name = "<script>alert(1)</script>\\x1b"
+    (tmp_path / "net.prototxt").write_text(
+        f'layer {{ name: "{name}" type: "Input" top: "a" input_param {{ shape {{ dim: 2 }} }} }}'
+        f'layer {{ name: "b" type: "Power" bottom: "a" top: "b" }}'
+    )
+
+    result = run(
+        f"consistency {tmp_path / 'net.prototxt'} --devices numpy readonly "
+        f"--html {tmp_path / 'page.html'} --junit {tmp_path / 'report.xml'}"
+    )
+
+    assert result.exit_code == 0, result.output
+    assert "<script" not in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "\x1b" not in (tmp_path / "report.xml").read_text(encoding="utf-8")
+    ElementTree.parse(tmp_path / "report.xml")

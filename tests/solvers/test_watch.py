@@ -116,7 +116,7 @@ def test_plateau_lowers_the_rate_of_a_run(fields, lines):
     solver = Solver(fields(f"{PLATEAU} display: 1", drop="lr_policy base_lr"))
     rates = []
     losses = iter([1.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.5])
-    solver.on_gradients_ready.append(lambda: solver._report.set_losses([next(losses)]))
+    solver.on_gradients_ready.append(lambda: solver._run.report.set_losses([next(losses)]))
     solver.on_start.append(lambda: rates.append(solver.lr))
 
     solver.step(8)
@@ -283,7 +283,7 @@ def test_another_metric_begins_anew(fields, tmp_path):
 
     second.restore(first.snapshot()[1])
 
-    assert second._watch._keep.value is None
+    assert second._run.watch.best == "loss = none"
 
 
 def test_keeping_the_best_needs_a_prefix(fields):

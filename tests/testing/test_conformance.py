@@ -236,7 +236,7 @@ def test_an_unknown_name_is_refused_with_the_nearest(site, mine):
     with pytest.raises(DeviceError) as caught:
         Device("mien:0")
 
-    assert "there is no backend 'mien'; did you mean mine?; known are cpu, " in str(caught.value)
+    assert "there is no backend 'mien'; did you mean 'mine'?; known are cpu, " in str(caught.value)
 
 
 def test_packages_are_not_searched_for_names_of_ours(site, monkeypatch):

@@ -1,4 +1,4 @@
-"""Stacks of images, for kernels that read vectors of channels."""
+"""Batches of images, for kernels that read vectors of channels."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from demitasse.cli.options import BACKEND, FILE, json_option
+from demitasse.cli.options import FILE, backend_option, json_option
 from demitasse.cli.output import print_json
 from demitasse.cli.verb import Verb
 
@@ -17,13 +17,7 @@ from demitasse.cli.verb import Verb
 @click.command(cls=Verb)
 @click.argument("database", type=FILE)
 @click.argument("out", type=FILE, required=False)
-@click.option(
-    "--backend",
-    type=BACKEND,
-    default="LMDB",
-    show_default=True,
-    help="What kind of database it is.",
-)
+@backend_option(help="What kind of database it is.")
 @json_option
 def command(database: Path, out: Path | None, backend: str, as_json: bool) -> None:
     """Compute the mean image of a database.

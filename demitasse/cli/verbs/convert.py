@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from demitasse.cli.converters import tell_written
-from demitasse.cli.options import BACKEND, FOLDER, json_option, overwrite_option
+from demitasse.cli.options import FOLDER, backend_option, json_option, overwrite_option
 from demitasse.cli.verb import Verb
 
 
@@ -19,9 +19,7 @@ def command() -> None:
 @command.command(cls=Verb)
 @click.argument("source", type=FOLDER)
 @click.argument("out", type=FOLDER, required=False)
-@click.option(
-    "--backend", type=BACKEND, default="LMDB", show_default=True, help="What kind of databases."
-)
+@backend_option(help="What kind of databases.")
 @overwrite_option
 @json_option
 def mnist(source: Path, out: Path | None, backend: str, overwrite: bool, as_json: bool) -> None:

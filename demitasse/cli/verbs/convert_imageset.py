@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from demitasse.cli.options import BACKEND, FILE, FOLDER, json_option, overwrite_option
+from demitasse.cli.options import FILE, FOLDER, backend_option, json_option, overwrite_option
 from demitasse.cli.output import print_json
 from demitasse.cli.verb import Verb
 
@@ -23,9 +23,7 @@ from demitasse.cli.verb import Verb
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="What the order of --shuffle depends on."
 )
-@click.option(
-    "--backend", type=BACKEND, default="LMDB", show_default=True, help="What kind of database."
-)
+@backend_option()
 @click.option(
     "--resize_width", type=int, default=0, help="Width to resize to, in pixels; 0: leave it."
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from demitasse.cli.converters import tell_written
-from demitasse.cli.options import BACKEND, FILE, FOLDER, json_option, overwrite_option
+from demitasse.cli.options import FILE, FOLDER, backend_option, json_option, overwrite_option
 from demitasse.cli.verb import Verb
 
 
@@ -18,9 +18,7 @@ from demitasse.cli.verb import Verb
 @click.argument("images", type=FILE)
 @click.argument("labels", type=FILE)
 @click.argument("out", metavar="DB_NAME", type=FOLDER)
-@click.option(
-    "--backend", type=BACKEND, default="LMDB", show_default=True, help="What kind of database."
-)
+@backend_option()
 @overwrite_option
 @json_option
 def command(

@@ -31,6 +31,7 @@ from demitasse.data.databases._leveldb_files import (
     Manifest,
     Table,
 )
+from demitasse.proto.zero_copy.wire import varint
 
 __all__ = ["LevelDbFiles"]
 
@@ -88,7 +89,7 @@ class LevelDbFiles:
         number = self._next_number()
         name = f"MANIFEST-{number:06d}"
         log = _Log((self._folder / name).open("xb"))
-        header = _varint(1) + _counted(ORDER)
+        header = varint(1) + _counted(ORDER)
         log.add(header + _edit(self._manifest, self._manifest.tables.items()))
         with atomic_write(self._folder / "CURRENT") as file:
             file.write(f"{name}\n".encode())
@@ -145,7 +146,7 @@ class _Block:
             shared = _shared(key, self.last)
         else:
             self._restarts.append(self.size)
-        head = _varint(shared) + _varint(len(key) - shared) + _varint(len(value))
+        head = varint(shared) + varint(len(key) - shared) + varint(len(value))
         self._parts += (head, key[shared:], value)
         self.size += len(head) + len(key) - shared + len(value)
         self._count += 1
@@ -178,7 +179,7 @@ def _write_table(path: Path, entries: Iterable[tuple[bytes, bytes]]) -> int:
 def _write_block(file: BinaryIO, block: _Block) -> bytes:
     """Write a block and what checks it; return its handle: where it begins, and its size."""
     content, kind = block.content(), bytes([PLAIN])
-    handle = _varint(file.tell()) + _varint(len(content))
+    handle = varint(file.tell()) + varint(len(content))
     checked = content + kind
     file.write(checked + masked(crc32c(checked)).to_bytes(4, "little"))
     return handle
@@ -187,9 +188,9 @@ def _write_block(file: BinaryIO, block: _Block) -> bytes:
 def _edit(manifest: Manifest, tables: Iterable[tuple[tuple[int, int], Table]]) -> bytes:
     """Return the record of a manifest that adds tables."""
     numbers = {2: manifest.log_number, 9: 0, 3: manifest.next_file, 4: manifest.last_sequence}
-    parts = [_varint(tag) + _varint(number) for tag, number in numbers.items()]
+    parts = [varint(tag) + varint(number) for tag, number in numbers.items()]
     for (level, number), table in tables:
-        parts += (_varint(7), _varint(level), _varint(number), _varint(table.size))
+        parts += (varint(7), varint(level), varint(number), varint(table.size))
         parts += (_counted(table.first), _counted(table.last))
     return b"".join(parts)
 
@@ -205,14 +206,5 @@ def _shared(one: bytes, other: bytes) -> int:
     return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
 def _counted(content: bytes) -> bytes:
-    return _varint(len(content)) + content
+    return varint(len(content)) + content

@@ -8,7 +8,7 @@ far longer, are decoded by several threads.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -21,6 +21,7 @@ from demitasse.data.threads import Threads
 from demitasse.data.transform.records import Images
 from demitasse.errors import DemitasseError
 from demitasse.proto import Datum
+from demitasse.proto.zero_copy.wire import varint
 
 __all__ = ["RecordError", "Stacker"]
 
@@ -87,7 +88,7 @@ class Stacker:
             C, H, W = self._shape = array.shape
             size = array.size
             head = Datum(channels=C, height=H, width=W).SerializeToString()
-            self._head = head + bytes([DATA_TAG, *_varint(size)])
+            self._head = head + bytes([DATA_TAG, *varint(size)])
 
     def _plain(self, records: Sequence[Raw]) -> tuple[np.ndarray, list[Label]] | None:
         """Take the batch apart by cutting, or return None when some record is of another kind."""
@@ -123,10 +124,3 @@ def _parse_tail(tail: bytes) -> Label | None:
         return None
     others = {field.name for field, _ in datum.ListFields()} - {"label", "labels", "encoded"}
     return None if others or datum.encoded else label_of(datum)
-
-
-def _varint(value: int) -> Iterator[int]:
-    while value > 0x7F:
-        yield value & 0x7F | 0x80
-        value >>= 7
-    yield value

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-__all__ = ["LARGEST", "LENGTH", "fields", "length_prefix", "payloads"]
+__all__ = ["LARGEST", "LENGTH", "fields", "length_prefix", "payloads", "varint"]
 
 LARGEST = 2**31 - 1
 """Bytes of the longest message that protobuf reads."""
@@ -12,7 +12,7 @@ VARINT, FIXED64, LENGTH, GROUP, GROUP_END, FIXED32 = range(6)
 
 def length_prefix(number: int, length: int) -> bytes:
     """What stands before the bytes of field ``number`` when they are ``length`` long."""
-    return _varint(number << 3 | LENGTH) + _varint(length)
+    return varint(number << 3 | LENGTH) + varint(length)
 
 
 def payloads(encoded: bytes, wanted: int) -> Iterator[memoryview]:
@@ -66,7 +66,8 @@ def fields(view: memoryview) -> Iterator[tuple[int, int, int, int, int]]:
         yield number, kind, start, body, at
 
 
-def _varint(value: int) -> bytes:
+def varint(value: int) -> bytes:
+    """A number of at least 0 in groups of seven bits, the lowest first; LevelDB writes it, too."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

@@ -9,7 +9,7 @@ import numpy as np
 from demitasse.device import Device
 from demitasse.net import Net
 from demitasse.proto import NetParameter
-from demitasse.testing.compare import distance
+from demitasse.testing.differences import distance
 
 __all__ = ["expect_same", "run", "run_on_both"]
 

@@ -1,4 +1,4 @@
-"""Bands of rows: copied with zeros around them, divided among lanes."""
+"""Bands of rows: copied with zeros around them, divided among chunks."""
 
 import numpy as np
 import pytest
@@ -21,14 +21,14 @@ def write(k):
 
 
 def run(width, **options):
-    """The banding, the images, the lanes' copies and what was written to the outputs."""
+    """The banding, the images, the chunks' copies and what was written to the outputs."""
     of = banding((2, 3, 9, 10), width, width, **options)
     x, out = normal(*of.x), np.zeros((2, *of.y[2:], width), np.float32)
-    scratch = np.full((of.lanes, of.copy_size), np.nan, np.float32)
+    scratch = np.full((of.chunks, of.copy_size), np.nan, np.float32)
     products = dict.fromkeys((1, 2, 3), 0)
     values = band_values(
         of, Images.of(out.transpose(0, 3, 1, 2)), products, of.tap_table, of.taps, [0],
-        filters=out, filter_lane_stride=0, lane_size=of.copy_size,
+        filters=out, filter_chunk_stride=0, chunk_scratch=of.copy_size,
     )  # fmt: skip
 
     each = {"x.at": x, "y.at": out, "scratch": scratch}
@@ -42,7 +42,7 @@ def run(width, **options):
 def test_the_last_image_is_copied_with_zeros_and_a_plane_of_ones(pad, width):
     of, x, scratch, _ = run(width, pad=pad)
 
-    assert of.bands_per_image == of.lanes == 1
+    assert of.bands_per_image == of.chunks == 1
     rows, columns = of.copied_rows, of.copied_columns
     copy = scratch[0, : 4 * rows * columns].reshape(4, rows, columns)
     want = np.pad(x[1], ((0, 0), (pad[0],) * 2, (pad[1],) * 2))[:, :rows, :columns]
@@ -60,7 +60,7 @@ def test_each_row_belongs_to_one_band(size, threads, width):
     assert not out[:, :, 1:].any()
     firsts = sum(
         min(of.rows_per_band, of.rows - first % of.bands_per_image * of.rows_per_band)
-        for lane in range(of.lanes)
-        for first in [lane * 2 * of.bands_per_image // of.lanes]
+        for chunk in range(of.chunks)
+        for first in [chunk * 2 * of.bands_per_image // of.chunks]
     )
-    assert np.count_nonzero(out == 1) == firsts  # in a lane's other bands it has had some before
+    assert np.count_nonzero(out == 1) == firsts  # in a chunk's other bands it has had some before

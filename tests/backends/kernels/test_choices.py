@@ -133,9 +133,9 @@ def test_filters_that_change_in_every_pass_cost_more():
     assert chosen == [True, False]
 
 
-def test_few_strips_have_few_lanes():
-    assert stack(1, 16, 16, 7, threads=4).lanes == 2
-    assert stack(8, 16, 16, 7, threads=4).lanes == 4
+def test_few_strips_have_few_chunks():
+    assert stack(1, 16, 16, 7, threads=4).chunks == 2
+    assert stack(8, 16, 16, 7, threads=4).chunks == 4
 
 
 def test_code_names_tiles_and_instructions():

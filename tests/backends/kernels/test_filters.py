@@ -59,11 +59,11 @@ def test_filters_of_the_gradient_are_turned_round(taps, c, m, group, width):
 @WIDTH
 @SIZES
 @pytest.mark.parametrize("taps", [3, 5])
-def test_lanes_are_summed_and_taken_back(taps, c, m, group, width):
-    of, lanes = tiling((1, c, 8, 8), m, taps, width, group=group), 3
-    points, weights = normal(lanes, of.filter_size), np.zeros((m, c // group, taps, taps), "f")
+def test_chunks_are_summed_and_taken_back(taps, c, m, group, width):
+    of, chunks = tiling((1, c, 8, 8), m, taps, width, group=group), 3
+    points, weights = normal(chunks, of.filter_size), np.zeros((m, c // group, taps, taps), "f")
 
-    FilterGradient(of, lanes)(points, weights)
+    FilterGradient(of, chunks)(points, weights)
 
     g, total = of.matrices.filter, unpacked(points.sum(axis=0), of)
     total = total.reshape(of.matrices.side, of.matrices.side, *total.shape[1:])

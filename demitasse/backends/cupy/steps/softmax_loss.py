@@ -7,7 +7,7 @@ from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.step import GpuStep
 from demitasse.backends.cupy.steps.softmax import sizes, softmax_kernel
 from demitasse.backends.losses import loss_divisor
-from demitasse.backends.step import Declined, Operands
+from demitasse.backends.step import Operands
 
 __all__ = ["SoftmaxLossStep"]
 
@@ -43,11 +43,6 @@ class SoftmaxLossStep(GpuStep[ops.SoftmaxLoss]):
         self._softmax(x, probabilities)
         divisor = at.saved("divisor", (1,)).buffer()
         self._loss(probabilities, labels, at.top[0].buffer(), divisor)
-
-    def prepare_backward(self) -> None:
-        if self.at.propagate_down[1]:
-            message = "wanted for the labels, which have none"  # the layer raises an error
-            raise Declined(message)
 
     def backward(self) -> None:
         at = self.at

@@ -22,7 +22,7 @@ FLOAT_BYTES, LINE = 4, 16
 class Banding:
     """A convolution of images with few channels, and perhaps the MAX pooling after it.
 
-    A band is some output rows of one image. Threads divide the bands: each has its lane of them. A
+    A band is some output rows of one image. Threads divide the bands: each has its chunk of them. A
     thread copies the rows of the image that a band takes, with zeros around them, and reads windows
     from there.
 
@@ -51,8 +51,8 @@ class Banding:
         return f"direct llvm:{self.tuning.instructions}"
 
     @cached_property
-    def lanes(self) -> int:
-        """Into how many lanes the bands are divided."""
+    def chunks(self) -> int:
+        """Into how many chunks the bands are divided."""
         return min(self.tuning.threads, self.y[0] * self.rows)
 
     @cached_property
@@ -90,8 +90,8 @@ class Banding:
         else:
             lines = self.tuning.copy_bytes // (self.x[1] * self.copied_columns * FLOAT_BYTES)
             rows = (lines - self._reach[0]) // self.op.stride[0] + 1
-        # at least as many bands as lanes
-        rows = min(max(1, rows), -(-self.y[0] * self.rows // self.lanes), self.rows)
+        # at least as many bands as chunks
+        rows = min(max(1, rows), -(-self.y[0] * self.rows // self.chunks), self.rows)
         return -(-self.rows // -(-self.rows // rows))
 
     @cached_property
@@ -123,8 +123,8 @@ class Banding:
         return -(-elements // LINE) * LINE + LINE
 
     @cached_property
-    def lane_size(self) -> int:
-        """Elements of a lane's scratch, with outputs that are pooled."""
+    def chunk_scratch(self) -> int:
+        """Elements of a chunk's scratch, with outputs that are pooled."""
         outputs = self.output_rows * self.y[3] * self.pixel_stride + LINE
         return self.copy_size + (outputs if self.pool else 0)
 

@@ -78,24 +78,24 @@ class BandFields(Struct):
     """Bands of an image."""
     bands: Word
     """Bands of all images."""
-    lanes: Word
-    """Into how many lanes they are divided."""
+    chunks: Word
+    """Into how many chunks they are divided."""
     copied_rows: Word
     """Rows that are copied for a band."""
     copied_columns: Word
     """Columns that are copied."""
     scratch: Word
-    """Address of the first lane's scratch."""
+    """Address of the first chunk's scratch."""
     scratch_bytes: Word
-    """Bytes from one lane's scratch to the next's."""
+    """Bytes from one chunk's scratch to the next's."""
     tap_table: Word
     """Address of the table of the bytes from a window's first tap to others."""
     taps: Word
     """How many entries it has."""
     filters: Word
     """Address of the filters, or of their gradient."""
-    filter_lane_stride: Word
-    """Elements from one lane's filters to the next's; 0 where all have the same."""
+    filter_chunk_stride: Word
+    """Elements from one chunk's filters to the next's; 0 where all have the same."""
     panels: Word
     """How many panels of filters there are."""
     panel_table: Word
@@ -112,8 +112,8 @@ class Band(NamedTuple):
         row: Its first output row.
         line: The convolution's row that it begins with.
         rows: How many output rows it has.
-        filters: Address of the lane's filters.
-        again: Whether the lane has had some before, 1 or 0.
+        filters: Address of the chunk's filters.
+        again: Whether the chunk has had some before, 1 or 0.
     """
 
     copy: Word
@@ -133,7 +133,7 @@ def each_band(
     ones: bool = False,
     line: Callable[[Word], Word] = lambda row: row,
 ) -> Iterator[Band]:
-    """Write what is done to each band, lane by lane.
+    """Write what is done to each band, chunk by chunk.
 
     Args:
         k: The kernel.
@@ -142,15 +142,15 @@ def each_band(
         line: Gives the convolution's first row that an output row needs.
     """
     thread, threads = k.thread()
-    with k.loop(f.lanes, thread, threads) as lane:
-        copy = f.scratch + lane.i * f.scratch_bytes
+    with k.loop(f.chunks, thread, threads) as mine:
+        copy = f.scratch + mine.i * f.scratch_bytes
         if ones:
             area = f.copied_rows * f.copied_columns
             plane = copy + area * f.x.planes * FLOAT
             with k.loop(area) as place:
                 k.store(k.number(1.0), plane + place.i * FLOAT)
-        filters = f.filters + lane.i * f.filter_lane_stride * FLOAT
-        begin, end = chunk(f.bands, lane.i, f.lanes)
+        filters = f.filters + mine.i * f.filter_chunk_stride * FLOAT
+        begin, end = chunk(f.bands, mine.i, f.chunks)
         with k.loop(end, begin) as band:
             image = band.i // f.bands_per_image
             row = band.i % f.bands_per_image * f.rows_per_band
@@ -213,8 +213,8 @@ def band_values(
     places: Sequence[int],
     *,
     filters: np.ndarray,
-    filter_lane_stride: int,
-    lane_size: int,
+    filter_chunk_stride: int,
+    chunk_scratch: int,
 ) -> Values:
     """Return the values of those fields.
 
@@ -226,8 +226,8 @@ def band_values(
         taps: Numbers of a window that are multiplied with filters.
         places: Elements from where a pixel of the products begins to each of its vectors.
         filters: Them, or their gradient.
-        filter_lane_stride: Elements from one lane's filters to the next's.
-        lane_size: Elements of a lane's scratch.
+        filter_chunk_stride: Elements from one chunk's filters to the next's.
+        chunk_scratch: Elements of a chunk's scratch.
     """
     (_, c, h, w), (n, _, _, columns), op = banding.x, banding.y, banding.op
     table = np.zeros((len(banding.panels), COLUMNS), np.int64)
@@ -259,15 +259,15 @@ def band_values(
         rows_per_band=banding.rows_per_band,
         bands_per_image=banding.bands_per_image,
         bands=n * banding.bands_per_image,
-        lanes=banding.lanes,
+        chunks=banding.chunks,
         copied_rows=banding.copied_rows,
         copied_columns=banding.copied_columns,
         scratch=EACH_CALL,
-        scratch_bytes=FLOAT * lane_size,
+        scratch_bytes=FLOAT * chunk_scratch,
         tap_table=tap_table,
         taps=len(tap_table),
         filters=filters,
-        filter_lane_stride=filter_lane_stride,
+        filter_chunk_stride=filter_chunk_stride,
         panels=len(table),
         panel_table=table,
     )

@@ -128,7 +128,7 @@ class DirectConvolution:
     def __init__(self, banding: Banding, y: Images, *, relu: bool = False) -> None:
         self.banding, width, op, pool = banding, banding.width, banding.op, banding.pool
         self._kernel = _kernel(width, pool.kernel if pool else ())
-        self.scratch_size = banding.lanes * banding.lane_size
+        self.scratch_size = banding.chunks * banding.chunk_scratch
         self.filters = aligned(banding.taps * banding.pixel_stride)
         self._offsets = aligned(banding.pixel_stride)
         places = [place for _, place in y.vectors(width)]
@@ -143,8 +143,8 @@ class DirectConvolution:
                 banding.taps,
                 places,
                 filters=self.filters,
-                filter_lane_stride=0,
-                lane_size=banding.lane_size,
+                filter_chunk_stride=0,
+                chunk_scratch=banding.chunk_scratch,
             ),
             "floor": np.array([0.0 if relu else -np.inf], np.float32),
             "offsets": self._offsets,

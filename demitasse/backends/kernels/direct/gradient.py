@@ -61,7 +61,7 @@ class DirectGradient:
 
     Attributes:
         scratch_size: Elements of scratch memory that a call takes.
-        sums: What each lane has summed. Shape: (lanes, taps * pixel_stride).
+        sums: What each chunk has summed. Shape: (chunks, taps * pixel_stride).
 
     Raises:
         ValueError: The gradient's channels are not contiguous.
@@ -70,10 +70,10 @@ class DirectGradient:
     def __init__(self, banding: Banding, y: Images, *, bias: bool) -> None:
         self.banding, width = banding, banding.width
         self._kernel = _kernel(width)
-        self.scratch_size = banding.lanes * banding.copy_size
+        self.scratch_size = banding.chunks * banding.copy_size
         self._taps = banding.taps + bias
-        lane = self._taps * banding.pixel_stride
-        self.sums = aligned(banding.lanes * lane).reshape(banding.lanes, lane)
+        chunk = self._taps * banding.pixel_stride
+        self.sums = aligned(banding.chunks * chunk).reshape(banding.chunks, chunk)
         self._arguments = Arguments(
             band_values(
                 banding,
@@ -83,15 +83,15 @@ class DirectGradient:
                 self._taps,
                 [place for _, place in y.vectors(width)],
                 filters=self.sums,
-                filter_lane_stride=lane,
-                lane_size=banding.copy_size,
+                filter_chunk_stride=chunk,
+                chunk_scratch=banding.copy_size,
             )
         )
 
     def __call__(
         self,
         source: np.ndarray,
-        slopes: np.ndarray,
+        dy: np.ndarray,
         weight: np.ndarray,
         bias: np.ndarray | None,
         scratch: np.ndarray,
@@ -100,13 +100,13 @@ class DirectGradient:
 
         Args:
             source: The images, in C order.
-            slopes: The gradient of the output, in the memory that ``y`` describes.
+            dy: The gradient of the output, in the memory that ``y`` describes.
             weight: For the gradient of the weights, in C order.
             bias: For that of the bias, or None. Shape: (M,).
             scratch: At least :attr:`scratch_size` elements.
         """
         self.sums[...] = 0.0
-        each = {"x.at": source, "y.at": slopes, "scratch": scratch}
+        each = {"x.at": source, "y.at": dy, "scratch": scratch}
         self._arguments.run(self._kernel, self.banding.tuning.threads, each)
         self._unpack(self.sums.sum(axis=0), weight, bias)
 

@@ -44,7 +44,7 @@ class PoolFields(Struct):
     pixel_bytes: Word
     """Bytes of an output."""
     outputs_bytes: Word
-    """Bytes from the beginning of a lane's scratch to the outputs."""
+    """Bytes from the beginning of a chunk's scratch to the outputs."""
     vectors: Word
     """Vectors of an output."""
     vector_table: Word
@@ -71,7 +71,7 @@ def pool_values(banding: Banding, pool: ops.Pool, y: Images) -> Values:
 def carry(
     k: Kernel, f: BandFields, p: PoolFields, band: Band, outputs: Word, high: int
 ) -> tuple[Word, Word]:
-    """Write that the rows a lane's last band has computed too are taken from there.
+    """Write that the rows a chunk's last band has computed too are taken from there.
 
     Args:
         k: The kernel.

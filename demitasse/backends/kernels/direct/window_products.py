@@ -81,7 +81,7 @@ def _write_product(k: Kernel, vectors: int, taps: Sequence[int], stride_bytes: i
 
 def _write_sum(k: Kernel, vectors: int) -> None:
     window, window_bytes, window_row_bytes, tap_table, taps = k.arguments[:5]
-    slope, slope_bytes, slope_row_bytes, place_table, totals, pixels, rows = k.arguments[5:]
+    dy, dy_bytes, dy_row_bytes, place_table, totals, pixels, rows = k.arguments[5:]
     most, vector = ROWS[k.width][vectors], k.vector_bytes
     places = k.load_words(place_table, vectors)
 
@@ -90,12 +90,12 @@ def _write_sum(k: Kernel, vectors: int) -> None:
         lefts = [window + distance for distance in k.load_words(tap, count)]
         zeros = [k.constant(0.0)] * (count * vectors)
         with k.loop(rows, vectors=zeros) as row:
-            first, right = row.i * window_row_bytes, slope + row.i * slope_row_bytes
+            first, right = row.i * window_row_bytes, dy + row.i * dy_row_bytes
             with k.loop(pixels, vectors=row.vectors, words=[first, right]) as pixel:
                 offset, gradient = pixel.words
-                slopes = [k.load(gradient + place) for place in places]
-                multiply(k, pixel.vectors, [left + offset for left in lefts], slopes)
-                pixel.words = [offset + window_bytes, gradient + slope_bytes]
+                columns = [k.load(gradient + place) for place in places]
+                multiply(k, pixel.vectors, [left + offset for left in lefts], columns)
+                pixel.words = [offset + window_bytes, gradient + dy_bytes]
             row.vectors = pixel.vectors
         places_of_sums = [target + vector * at for at in range(len(zeros))]
         k.accumulate(list(zip(row.vectors, places_of_sums, strict=True)), 1)

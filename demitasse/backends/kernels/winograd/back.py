@@ -67,7 +67,7 @@ def join(
     offsets: Word,
     floor: Word,
 ) -> None:
-    """Write the way back of all tiles of a block's strips.
+    """Write the output transform of all tiles of a block's strips.
 
     Args:
         k: The kernel.

@@ -1,4 +1,4 @@
-"""Cut images into tiles and take these to the points; and where images lie, for kernels."""
+"""The input transform: images are cut into tiles, and these taken to the points."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["ImageFields", "Piece", "Points", "cut", "each_vector", "image_values
 
 
 class ImageFields(Struct):
-    """A stack of images whose channels are contiguous."""
+    """A batch of images whose channels are contiguous."""
 
     at: Word
     """Address of the first image."""
@@ -121,7 +121,7 @@ def cut(
     piece: Piece,
     target: Points,
 ) -> None:
-    """Write the transform of all tiles of a block's strips.
+    """Write the input transform of all tiles of a block's strips.
 
     Vector by vector, a strip is copied to a buffer with zero padding, where its rows are
     contiguous.

@@ -1,4 +1,4 @@
-"""Filters at the points, made of a parameter; and the way back for its gradient."""
+"""The filter transform: filters at the points; and its transpose, for the gradient."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class FilterFields(Struct):
     """Address of the table of a group's panels: vectors and first output of each."""
     panels: Word
     """How many panels a group has."""
-    lanes: Word
-    """For the way back: how many stacks of values are summed; else 1."""
-    lane_stride: Word
-    """Elements from one stack of values to the next."""
+    chunks: Word
+    """For the gradient: of how many chunks values are summed; else 1."""
+    chunk_stride: Word
+    """Elements from one chunk's values to the next's."""
 
 
 @cache
@@ -139,10 +139,10 @@ def _write_taps(module: Any, name: str, matrix: np.ndarray, width: int) -> None:
     with _each_vector(k, f) as (output, first, points):
         with k.loop(side * side) as point:
             here = points + point.i * f.point_stride * FLOAT
-            with k.loop(f.lanes, 1, vectors=[k.load(here)]) as lane:
-                more = k.load(here + lane.i * f.lane_stride * FLOAT)
-                lane.vectors = [lane.vectors[0] + more]
-            k.store(lane.vectors[0], total + point.i * vector)
+            with k.loop(f.chunks, 1, vectors=[k.load(here)]) as one:
+                more = k.load(here + one.i * f.chunk_stride * FLOAT)
+                one.vectors = [one.vectors[0] + more]
+            k.store(one.vectors[0], total + point.i * vector)
         k.call(back, total, side * vector, vector, result, vector, own)
         with k.loop(minimum(width, f.outputs - output)) as filter_:
             target = first + filter_.i * f.weight_output_stride * FLOAT
@@ -153,7 +153,7 @@ def _write_taps(module: Any, name: str, matrix: np.ndarray, width: int) -> None:
 
 
 def _values(
-    tiling: Tiling, points: np.ndarray | None, *, backward: bool = False, lanes: int = 1
+    tiling: Tiling, points: np.ndarray | None, *, backward: bool = False, chunks: int = 1
 ) -> Values:
     """Return the values of the fields.
 
@@ -161,7 +161,7 @@ def _values(
         tiling: The convolution.
         points: The filters at the points; None where each call has its own.
         backward: Whether it is the gradient of an input, whose outputs are the parameter's inputs.
-        lanes: How many stacks of values are summed.
+        chunks: Of how many chunks values are summed.
     """
     groups, area = tiling.groups, tiling.matrices.taps**2
     inputs, outputs = tiling.channels // groups, tiling.filters // groups
@@ -179,8 +179,8 @@ def _values(
         weight_output_stride=area if backward else inputs * area,
         panel_table=table,
         panels=len(table),
-        lanes=lanes,
-        lane_stride=tiling.filter_size,
+        chunks=chunks,
+        chunk_stride=tiling.filter_size,
     )
 
 
@@ -207,23 +207,23 @@ class Filters:
 
 
 class FilterGradient:
-    """From the gradient at the points, of which each lane has a part, to that of the parameter.
+    """From the gradient at the points, of which each chunk has a part, to that of the parameter.
 
     Args:
         tiling: The convolution.
-        lanes: How many parts there are.
+        chunks: How many parts there are.
     """
 
-    def __init__(self, tiling: Tiling, lanes: int) -> None:
+    def __init__(self, tiling: Tiling, chunks: int) -> None:
         self._threads = tiling.threads
         self._kernel = _kernel(tiling.matrices.taps, tiling.width, back=True)
-        self._arguments = Arguments(_values(tiling, None, lanes=lanes))
+        self._arguments = Arguments(_values(tiling, None, chunks=chunks))
 
     def __call__(self, points: np.ndarray, weights: np.ndarray) -> None:
         """Write the gradient.
 
         Args:
-            points: The lanes' parts. Shape: (lanes * tiling.filter_size,) at least.
+            points: The chunks' parts. Shape: (chunks * tiling.filter_size,) at least.
             weights: For the parameter's gradient, in C order.
         """
         self._arguments.run(self._kernel, self._threads, {"weights": weights, "points": points})

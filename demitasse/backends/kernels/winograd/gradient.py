@@ -26,7 +26,7 @@ __all__ = ["WinogradGradient"]
 
 
 class GradientFields(Struct):
-    """Of the filters' gradient over tiles; each lane sums its own."""
+    """Of the filters' gradient over tiles; each chunk sums its own."""
 
     strips: StripFields
     """The strips."""
@@ -37,7 +37,7 @@ class GradientFields(Struct):
     y: ImageFields
     """The gradient of its output."""
     offsets: Word
-    """Address of the first lane's gradient of the bias."""
+    """Address of the first chunk's gradient of the bias."""
 
 
 @cache
@@ -62,32 +62,32 @@ def _write(module: Any, name: str, of: Matrices, width: int) -> None:
     sum_bytes, sum_point_bytes = p.sum_stride * FLOAT, p.sum_point_stride * FLOAT
     with each_block(k, f.strips) as block:
         tiles = Points(block.stack, tile_bytes, tile_point_bytes)
-        slopes = Points(block.stack + p.sums_bytes, sum_bytes, sum_point_bytes)
+        dy = Points(block.stack + p.sums_bytes, sum_bytes, sum_point_bytes)
         cut(k, f.strips, f.x, block, forth, Piece(side, step, side - step), tiles)
-        cut(k, f.strips, f.y, block, turn, Piece(step, step, 0), slopes)
+        cut(k, f.strips, f.y, block, turn, Piece(step, step, 0), dy)
         block.wait()
         with each_panel(k, p, block, side * side) as panel:
             k.call_at(
                 panel.product, panel.tiles, FLOAT, tiles.tile_bytes, panel.sums,
-                slopes.tile_bytes, panel.filters, panel.row_bytes, p.channels, block.tiles,
+                dy.tile_bytes, panel.filters, panel.row_bytes, p.channels, block.tiles,
                 block.again,
             )  # fmt: skip
-        last = slopes.at + slopes.point_bytes * (side * side - 1)
+        last = dy.at + dy.point_bytes * (side * side - 1)
         _sum(k, p, block, last, f.offsets)
         block.wait()
     k.done()
 
 
-def _sum(k: Kernel, f: ProductFields, block: Block, slopes: Word, offsets: Word) -> None:
+def _sum(k: Kernel, f: ProductFields, block: Block, dy: Word, offsets: Word) -> None:
     """Write the sum over a block's tiles at the last point, where each sums its outputs."""
-    lane = offsets + block.lane * f.sum_stride * FLOAT
-    begin, end = block.chunk(f.sum_stride // k.width)
+    sums = offsets + block.chunk * f.sum_stride * FLOAT
+    begin, end = block.bounds(f.sum_stride // k.width)
     with k.loop(end, begin) as vector:
         here = vector.i * k.vector_bytes
-        with k.loop(block.tiles, vectors=[k.constant(0.0)], words=[slopes + here]) as tile:
+        with k.loop(block.tiles, vectors=[k.constant(0.0)], words=[dy + here]) as tile:
             [total], [at] = tile.vectors, tile.words
             tile.vectors, tile.words = [total + k.load(at)], [at + f.sum_stride * FLOAT]
-        k.accumulate([(tile.vectors[0], lane + here)], block.again)
+        k.accumulate([(tile.vectors[0], sums + here)], block.again)
 
 
 class WinogradGradient:
@@ -100,7 +100,7 @@ class WinogradGradient:
 
     Attributes:
         scratch_size: Elements of scratch memory that a call takes.
-        sums_size: Elements of the lanes' sums that it takes.
+        sums_size: Elements of the chunks' sums that it takes.
 
     Raises:
         ValueError: A vector's channels are not contiguous.
@@ -111,10 +111,10 @@ class WinogradGradient:
         self._kernel = _kernel(tiling.matrices.taps, width)
         self._scratch = Scratch(tiling)
         self.scratch_size = self._scratch.size
-        lanes = 1 if tiling.shared else tiling.lanes
-        self.sums_size = lanes * tiling.filter_size
-        self._offsets = np.zeros((lanes, tiling.sum_stride), np.float32)
-        self._back = FilterGradient(tiling, lanes)
+        chunks = 1 if tiling.shared else tiling.chunks
+        self.sums_size = chunks * tiling.filter_size
+        self._offsets = np.zeros((chunks, tiling.sum_stride), np.float32)
+        self._back = FilterGradient(tiling, chunks)
         sums_bytes = self._scratch.sums_bytes
         self._arguments = Arguments(
             GradientFields.values(
@@ -131,7 +131,7 @@ class WinogradGradient:
     def __call__(
         self,
         source: np.ndarray,
-        slopes: np.ndarray,
+        dy: np.ndarray,
         weight: np.ndarray,
         bias: np.ndarray | None,
         scratch: np.ndarray,
@@ -141,7 +141,7 @@ class WinogradGradient:
 
         Args:
             source: The input, in the memory that ``x`` describes.
-            slopes: The gradient of the output, in that of ``y``.
+            dy: The gradient of the output, in that of ``y``.
             weight: For the gradient of the weights, in C order.
             bias: For that of the bias; None for none. Shape: (M,).
             scratch: At least :attr:`scratch_size` elements.
@@ -154,7 +154,7 @@ class WinogradGradient:
                 **self._scratch.addresses(scratch),
                 "products.filters": sums,
                 "x.at": source,
-                "y.at": slopes,
+                "y.at": dy,
             },
         )
         self._back(sums, weight)

@@ -30,10 +30,10 @@ definition. The value 1 comes last: an offset of all outputs is one of the produ
 
 @dataclass(frozen=True)
 class Matrices:
-    """y = output @ ((filter @ g) * (input @ d)), for a filter g and a piece d of a row.
+    """y = output @ ((filter @ g) * (input @ d)), for a filter g and a tile d of a row.
 
     Attributes:
-        outputs: How many outputs one piece gives, m.
+        outputs: How many outputs one tile gives, m.
         taps: Length of the filter, r.
         input: (m + r - 1, m + r - 1).
         filter: (m + r - 1, r).

@@ -31,8 +31,8 @@ class ProductFields(Struct):
     """Address of the filters."""
     filter_point_stride: Word
     """Elements from one point's filters to the next's."""
-    filter_lane_stride: Word
-    """Elements from one lane's filters to the next's where each has its own; else 0."""
+    filter_chunk_stride: Word
+    """Elements from one chunk's filters to the next's where each has its own; else 0."""
     sums_bytes: Word
     """Bytes from the beginning of a stack to the tiles of the output."""
     sum_stride: Word
@@ -69,8 +69,8 @@ class Panel(NamedTuple):
 @contextmanager
 def each_panel(k: Kernel, f: ProductFields, block: Block, points: int) -> Iterator[Panel]:
     """Write what is done for each panel at each of this thread's points."""
-    filters = f.filters + block.lane * f.filter_lane_stride * FLOAT
-    begin, end = block.chunk(k.word(points))
+    filters = f.filters + block.chunk * f.filter_chunk_stride * FLOAT
+    begin, end = block.bounds(k.word(points))
     with k.loop(end, begin) as point, k.loop(f.panels) as panel:
         entry = f.panel_table + panel.i * (COLUMNS * INT)
         product, tile, filter_, total, row = k.load_words(entry, COLUMNS)
@@ -84,7 +84,7 @@ def each_panel(k: Kernel, f: ProductFields, block: Block, points: int) -> Iterat
 
 
 def product_values(
-    tiling: Tiling, products: dict[int, int], sums_bytes: int, filter_lane_stride: int = 0
+    tiling: Tiling, products: dict[int, int], sums_bytes: int, filter_chunk_stride: int = 0
 ) -> Values:
     """Return the values of those fields.
 
@@ -92,7 +92,7 @@ def product_values(
         tiling: The convolution.
         products: Addresses of the kernels by the vectors of a panel.
         sums_bytes: From the beginning of a stack to the tiles of the output.
-        filter_lane_stride: Elements from one lane's filters to the next's.
+        filter_chunk_stride: Elements from one chunk's filters to the next's.
     """
     c, m = tiling.channels // tiling.groups, tiling.filters // tiling.groups
     table = np.array(
@@ -114,7 +114,7 @@ def product_values(
         tile_point_stride=tiling.tile_point_stride,
         filters=EACH_CALL,
         filter_point_stride=tiling.filter_point_stride,
-        filter_lane_stride=filter_lane_stride,
+        filter_chunk_stride=filter_chunk_stride,
         sums_bytes=sums_bytes,
         sum_stride=tiling.sum_stride,
         sum_point_stride=tiling.sum_point_stride,

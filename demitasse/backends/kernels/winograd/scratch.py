@@ -16,8 +16,8 @@ __all__ = ["Scratch"]
 class Scratch:
     """How the scratch memory of a kernel over strips is divided.
 
-    Each thread has its own for one tile's transform and the copy of a strip. Behind them each lane
-    has a stack: a block's input at all points, and its output.
+    Each thread has its own for one tile's transform and the copy of a strip. Behind them each chunk
+    has its stack: the tiles of a block at all points, and their sums.
 
     Args:
         tiling: The convolution.
@@ -37,12 +37,12 @@ class Scratch:
         )
         private, stack = odd_lines(transform + copy), odd_lines(tiles + sums)
         self._threads = tiling.threads * private
-        self.size = self._threads + (1 if tiling.shared else tiling.lanes) * stack
+        self.size = self._threads + (1 if tiling.shared else tiling.chunks) * stack
         self.sums_bytes = FLOAT * tiles
         self.values: Values = StripFields.values(
             strips=tiling.strips,
             strips_per_block=tiling.strips_per_block,
-            lanes=tiling.lanes,
+            chunks=tiling.chunks,
             shared=int(tiling.shared),
             tile_rows=tiling.grid[0],
             tile_columns=tiling.grid[1],

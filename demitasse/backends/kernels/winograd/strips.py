@@ -20,10 +20,10 @@ class StripFields(Struct):
     """How many strips there are."""
     strips_per_block: Word
     """How many are worked on at a time."""
-    lanes: Word
-    """Into how many lanes they are divided."""
+    chunks: Word
+    """Into how many chunks they are divided."""
     shared: Word
-    """Whether there is but one lane for all threads: 1 or 0."""
+    """Whether there is but one chunk for all threads: 1 or 0."""
     tile_rows: Word
     """Rows of tiles of an image."""
     tile_columns: Word
@@ -35,9 +35,9 @@ class StripFields(Struct):
     copy_bytes: Word
     """Bytes from the beginning of a thread's scratch to the copy of a strip."""
     stacks: Word
-    """Address of the first lane's stack."""
+    """Address of the first chunk's stack."""
     stack_bytes: Word
-    """Bytes from one lane's stack to the next's."""
+    """Bytes from one chunk's stack to the next's."""
 
 
 class Block:
@@ -47,29 +47,29 @@ class Block:
         first: Index of the first one.
         strips: How many there are.
         tiles: How many tiles.
-        lane: Index of the lane.
-        again: Whether the lane has had some before, 1 or 0.
+        chunk: Index of the chunk.
+        again: Whether the chunk has had some before, 1 or 0.
         scratch: Address of this thread's scratch.
         copy: Address of this thread's copy of a strip.
-        stack: Address of the lane's stack.
+        stack: Address of the chunk's stack.
     """
 
     def __init__(
-        self, k: Kernel, f: StripFields, *, first: Word, strips: Word, lane: Word, again: Word,
+        self, k: Kernel, f: StripFields, *, first: Word, strips: Word, chunk: Word, again: Word,
         thread: Word, threads: Word,
     ) -> None:  # fmt: skip
         shared = f.shared > 0
         self._k, self._f = k, f
-        self._chunk, self._chunks = choose(shared, thread, 0), choose(shared, threads, 1)
-        self.first, self.strips, self.lane, self.again = first, strips, lane, again
+        self._member, self._members = choose(shared, thread, 0), choose(shared, threads, 1)
+        self.first, self.strips, self.chunk, self.again = first, strips, chunk, again
         self.tiles = strips * f.tile_columns
         self.scratch = f.private + f.private_bytes * thread
-        self.stack = f.stacks + f.stack_bytes * lane
+        self.stack = f.stacks + f.stack_bytes * chunk
         self.copy = self.scratch + f.copy_bytes
 
-    def chunk(self, count: Word) -> tuple[Word, Word]:
-        """Return which of so many things are this thread's: from the first to before the last."""
-        return chunk(count, self._chunk, self._chunks)
+    def bounds(self, count: Word) -> tuple[Word, Word]:
+        """Return where this thread's part of so many things of the block begins and ends."""
+        return chunk(count, self._member, self._members)
 
     def wait(self) -> None:
         """Wait for the others, where all work on the same block."""
@@ -93,25 +93,25 @@ class Strip(NamedTuple):
 
 @contextmanager
 def each_block(k: Kernel, f: StripFields) -> Iterator[Block]:
-    """Write what is done to each block of strips, lane by lane."""
+    """Write what is done to each block of strips, chunk by chunk."""
     thread, threads = k.thread()
     shared = f.shared > 0
-    lanes = choose(shared, 1, f.lanes)
-    with k.loop(lanes, choose(shared, 0, thread), choose(shared, 1, threads)) as lane:
-        first, last = chunk(f.strips, lane.i, lanes)
+    chunks = choose(shared, 1, f.chunks)
+    with k.loop(chunks, choose(shared, 0, thread), choose(shared, 1, threads)) as mine:
+        first, last = chunk(f.strips, mine.i, chunks)
         blocks = (last - first + f.strips_per_block - 1) // f.strips_per_block
         with k.loop(blocks) as turn:
             start = first + turn.i * f.strips_per_block
             yield Block(
-                k, f, first=start, strips=minimum(f.strips_per_block, last - start), lane=lane.i,
+                k, f, first=start, strips=minimum(f.strips_per_block, last - start), chunk=mine.i,
                 again=minimum(turn.i, 1), thread=thread, threads=threads,
             )  # fmt: skip
 
 
 @contextmanager
 def each_strip(k: Kernel, f: StripFields, block: Block) -> Iterator[Strip]:
-    """Write what is done to each strip of this thread's chunk of a block."""
-    first, last = block.chunk(block.strips)
+    """Write what is done to each strip of this thread's part of a block."""
+    first, last = block.bounds(block.strips)
     with k.loop(last, first) as strip:
         number = block.first + strip.i
         yield Strip(number // f.tile_rows, number % f.tile_rows, strip.i * f.tile_columns)

@@ -19,10 +19,10 @@ LINE, WIDE = 16, 128
 
 @dataclass(frozen=True)
 class Tiling:
-    """The tiles of a stack of images: pieces of the input that overlap, pieces of the output.
+    """The tiles of a batch of images: parts of the input that overlap, parts of the output.
 
     A row of tiles of one image is a strip, and the strips that are worked on at a time are a block.
-    Threads divide the strips: each has its lane of them, and computes one block after the other
+    Threads divide the strips: each has its chunk of them, and computes one block after the other
     from input to output. So no core reads what another one wrote, which takes several times as long
     where they do not share a cache. Where the filters are many, all threads share each block: they
     divide its transforms, and then the points, and wait for each other between.
@@ -66,13 +66,13 @@ class Tiling:
         return f"winograd {outputs}x{outputs} llvm:{self.tuning.instructions}"
 
     @cached_property
-    def lanes(self) -> int:
-        """Into how many lanes the strips are divided."""
+    def chunks(self) -> int:
+        """Into how many chunks the strips are divided."""
         return min(self.threads, self.strips)
 
     @cached_property
     def points(self) -> int:
-        """How many points the tiles are looked at: products for each piece of the output."""
+        """How many points the tiles are looked at: products for each tile of the output."""
         return self.matrices.side**2
 
     @cached_property
@@ -147,15 +147,15 @@ class Tiling:
 
     @cached_property
     def strips_per_block(self) -> int:
-        """Strips that are worked on at a time, in a lane or by all threads."""
+        """Strips that are worked on at a time, in a chunk or by all threads."""
         tuning = self.tuning
         if self.shared:
-            lanes, space = 1, self.threads * tuning.shared_stack_bytes
+            chunks, space = 1, self.threads * tuning.shared_stack_bytes
         else:
-            lanes, space = self.lanes, tuning.stack_bytes
+            chunks, space = self.chunks, tuning.stack_bytes
         most = max(space // self.strip_bytes, -(-tuning.fewest_tiles // self.grid[1]))
-        lane = -(-self.strips // lanes)
-        return -(-lane // -(-lane // most))  # rounds of equal length
+        chunk = -(-self.strips // chunks)
+        return -(-chunk // -(-chunk // most))  # rounds of equal length
 
     @cached_property
     def tile_point_stride(self) -> int:

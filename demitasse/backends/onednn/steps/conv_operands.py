@@ -41,17 +41,17 @@ class GradientOperands:
 
     Attributes:
         source: The convolution's input.
-        slopes: The gradient of its output.
+        dy: The gradient of its output.
         weight: The gradient of its weights, in C order.
         bias: The gradient of its bias, or None.
     """
 
     source: Reader
-    slopes: Reader
+    dy: Reader
     weight: Gradient
     bias: Gradient | None
 
     @property
     def ports(self) -> tuple[Port, ...]:
         """All of them."""
-        return (self.source, self.slopes, self.weight, *([self.bias] if self.bias else []))
+        return (self.source, self.dy, self.weight, *([self.bias] if self.bias else []))

@@ -150,11 +150,11 @@ class WinogradGradientCall(_KernelCall):
 
     def __call__(self) -> None:
         operands, kernel = self.operands, self._kernel
-        source, slopes = operands.source.array(), operands.slopes.array()
+        source, dy = operands.source.array(), operands.dy.array()
         weight = operands.weight.array()
         bias = operands.bias.array() if operands.bias else None
         scratch, sums = self.engine.workspaces(kernel.scratch_size, kernel.sums_size)
-        kernel(source, slopes, weight, bias, scratch, sums)
+        kernel(source, dy, weight, bias, scratch, sums)
         _finish(operands)
 
 
@@ -198,23 +198,23 @@ class DirectGradientCall(_KernelCall):
         engine: The engine.
         banding: The convolution.
         operands: Its operands; the source is in C order.
-        slopes: Where the output's gradient lies.
+        dy: Where the output's gradient lies.
     """
 
     def __init__(
-        self, engine: Engine, banding: Banding, operands: GradientOperands, slopes: Images
+        self, engine: Engine, banding: Banding, operands: GradientOperands, dy: Images
     ) -> None:
         self.operands = operands
-        self._kernel = DirectGradient(banding, slopes, bias=operands.bias is not None)
+        self._kernel = DirectGradient(banding, dy, bias=operands.bias is not None)
         super().__init__(engine, operands.ports, self._kernel.code, self._kernel.sums.nbytes)
 
     def __call__(self) -> None:
         operands = self.operands
-        source, slopes = operands.source.array(), operands.slopes.array()
+        source, dy = operands.source.array(), operands.dy.array()
         weight = operands.weight.array()
         bias = operands.bias.array() if operands.bias else None
         [scratch] = self.engine.workspaces(self._kernel.scratch_size)
-        self._kernel(source, slopes, weight, bias, scratch)
+        self._kernel(source, dy, weight, bias, scratch)
         _finish(operands)
 
 

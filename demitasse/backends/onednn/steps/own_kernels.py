@@ -114,14 +114,14 @@ class ConvKernels:
         )
 
         if self.tiling is not None:
-            tiling, ports = self.tiling, (operands.source, operands.slopes)
+            tiling, ports = self.tiling, (operands.source, operands.dy)
             x, y = (_fitting(port.layout, tiling.width) for port in ports)
             if x is None or y is None:
                 return None
             return WinogradGradientCall(self.engine, tiling, operands, (x, y))
         if self.banding is None:
             return None
-        y = _fitting(operands.slopes.layout, self.banding.width)
+        y = _fitting(operands.dy.layout, self.banding.width)
         if y is None:
             return None
         operands = replace(operands, source=self._plain(operands.source))

@@ -1,0 +1,210 @@
+"""What ``consistency`` found, as text, JSON, JUnit's XML and a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from demitasse.atomic import atomic_write
+from demitasse.cli.output import table
+from demitasse.escapes import escaped
+from demitasse.pages import Line, Page, line_chart
+from demitasse.testing import Comparison, Difference, Row
+from demitasse.testing.tolerances import tolerance
+from demitasse.testing.training import TrainingStep
+
+__all__ = ["Agreement"]
+
+
+class Agreement:
+    """A comparison, judged.
+
+    Args:
+        net: What was compared: the file's name.
+        found: The comparison.
+        steps: What training has shown, if it was asked for.
+        dtype: What the net computes in.
+        rtol: Largest difference, over the largest value of an array; layers that lose digits may be
+            off by more.
+    """
+
+    def __init__(
+        self,
+        net: str,
+        found: Comparison,
+        steps: Sequence[TrainingStep],
+        dtype: str,
+        rtol: float | None,
+    ) -> None:
+        self.net, self.found, self.steps = net, found, steps
+        self._dtype, self._rtol = dtype, rtol
+        self.rtol = tolerance(dtype, rtol=rtol)
+        self.parted = [one for one in found.all if self._parts(one)]
+
+    @property
+    def agree(self) -> bool:
+        """Whether nothing is off by more than is allowed."""
+        return not self.parted
+
+    def _parts(self, one: Difference) -> bool:
+        return not one.relative <= tolerance(self._dtype, one.type, self._rtol)
+
+    # -- text ----------------------------------------------------------------------------------
+
+    def text(self, *, worst_first: bool = False, details: bool = False) -> str:
+        """Return a row for each layer and a column for each device, and what to make of them."""
+        parts = [self._details() if details else self._rows(worst_first)]
+        if self.steps:
+            parts.append(table(STEP_HEAD, [_step_cells(step) for step in self.steps]))
+        return "\n\n".join([*parts, self.verdict()])
+
+    def verdict(self) -> str:
+        """Return whether the devices agree; else the first difference, explained."""
+        worst = self.found.worst
+        if self.agree:
+            return f"They agree within {self.rtol:g}; the largest difference: {worst}."
+        first = self.parted[0]
+        explained = self.found.explain(first)
+        return f"First divergence (more than {self.rtol:g}): {explained}.\nLargest: {worst}."
+
+    def _rows(self, worst_first: bool) -> str:
+        rows = self.rows(worst_first=worst_first)
+        return table(self._head(), [self._cells(row) for row in rows])
+
+    def rows(self, *, worst_first: bool = False) -> list[Row]:
+        """Return the layers that were compared."""
+        rows = self.found.rows()
+        return sorted(rows, key=lambda row: -row.worst) if worst_first else rows
+
+    def _head(self) -> list[str]:
+        devices = self.found.devices
+        gradients = any(one for row in self.found.rows() for one in row.gradients.values())
+        columns = [name for device in devices for name in (device, "gradients")[: 1 + gradients]]
+        return [f"against {self.found.reference}:", "", *columns, ""]
+
+    def _cells(self, row: Row) -> list[str]:
+        width = len(self._head()) - 3
+        pairs = [(row.data[d], row.gradients[d]) for d in self.found.devices]
+        each = width // len(pairs)
+        found = [one for pair in pairs for one in pair[:each]]
+        bad = any(one is not None and self._parts(one) for one in found)
+        cells = ["-" if one is None else f"{one.relative:.1e}" for one in found]
+        return [_short(row.layer, 32), _short(row.type, 20), *cells, "parts" if bad else ""]
+
+    def _details(self) -> str:
+        rows = [
+            (d.layer, d.type, d.what, d.device, f"{d.relative:.2e}", f"{d.absolute:.2e}",
+             "parts" if self._parts(d) else "")
+            for d in self.found.all
+        ]  # fmt: skip
+        head = ("layer", "type", "what", f"{self.found.reference} against", "relative", "absolute")
+        return table((*head, ""), rows)
+
+    # -- files ---------------------------------------------------------------------------------
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it, for JSON."""
+        return {
+            "net": self.net,
+            "reference": self.found.reference,
+            "devices": self.found.devices,
+            "rtol": self.rtol,
+            "agree": self.agree,
+            "first_divergence": _plain(self.parted[0]) if self.parted else None,
+            "explained": self.found.explain(self.parted[0]) if self.parted else "",
+            "differences": [_plain(one) for one in self.found.differences],
+            "together": [_plain(one) for one in self.found.together],
+            "training": [
+                {"iteration": s.iteration, "device": s.device, "loss": s.loss,
+                 "expected_loss": s.expected, "worst": _plain(s.worst)}
+                for s in self.steps
+            ],
+        }  # fmt: skip
+
+    def write_junit(self, path: Path) -> None:
+        """Write a test case for each layer and device, in the XML that build servers read.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        suite = ElementTree.Element("testsuite", name=f"consistency of {_xml(self.net)}")
+        for device in self.found.devices:
+            for row in self.found.rows():
+                case = ElementTree.SubElement(
+                    suite, "testcase", classname=_xml(device), name=_xml(row.layer)
+                )
+                pair = (row.data[device], row.gradients[device])
+                for one in (d for d in pair if d is not None and self._parts(d)):
+                    failure = ElementTree.SubElement(case, "failure", message=_xml(str(one)))
+                    failure.text = _xml(self.found.explain(one))
+        suite.set("tests", str(len(suite)))
+        suite.set("failures", str(len(suite.findall("testcase/failure/.."))))
+        with atomic_write(path) as file:
+            ElementTree.ElementTree(suite).write(file, encoding="utf-8", xml_declaration=True)
+
+    def write_page(self, path: Path) -> None:
+        """Write a page: a picture of all layers on a log scale, the verdict, the table.
+
+        Raises:
+            DemitasseError: Matplotlib is not installed.
+            OSError: It cannot be written.
+        """
+        rows = self.found.rows()
+        names = [row.layer for row in rows]
+        lines = []
+        for device in self.found.devices:
+            lines.append(Line(device, [_value(row.data[device]) for row in rows]))
+            if any(row.gradients[device] for row in rows):
+                values = [_value(row.gradients[device]) for row in rows]
+                lines.append(Line(f"{device}, gradients", values))
+        page = Page(f"Consistency of {self.net}")
+        page.text(f"{', '.join(self.found.devices)} against {self.found.reference}.")
+        for line in self.verdict().splitlines():
+            page.text(line)
+        page.chart(
+            line_chart(lines, names, y_label="largest difference, relative", scale="log",
+                       limit=self.rtol),
+            "For each layer, in the order of the net, the largest difference on each device",
+        )  # fmt: skip
+        head = ["layer", "type", *self._head()[2:-1], ""]
+        cells = [self._cells(row) for row in rows]
+        bad = [i for i, row in enumerate(cells) if row[-1]]
+        page.heading("Layers")
+        page.table(head, cells, numbers=range(2, len(head) - 1), bad=bad)
+        if self.steps:
+            page.heading("Training")
+            page.table(STEP_HEAD, [_step_cells(step) for step in self.steps], numbers=(0, 2, 3, 4))
+        page.write(path)
+
+
+STEP_HEAD = ("step", "device", "loss", "loss on the first", "largest difference", "of parameter")
+
+
+def _step_cells(step: TrainingStep) -> tuple[str, ...]:
+    worst = step.worst
+    return (str(step.iteration), step.device, f"{step.loss:.6g}", f"{step.expected:.6g}",
+            f"{worst.relative:.1e}", f"{worst.layer}, {worst.what}")  # fmt: skip
+
+
+def _plain(one: Difference) -> dict[str, Any]:
+    return {
+        "layer": one.layer, "type": one.type, "what": one.what, "device": one.device,
+        "absolute": one.absolute, "relative": one.relative, "index": list(one.gap.index),
+        "got": one.gap.got, "expected": one.gap.expected, "ulps": one.gap.ulps,
+        "inputs": one.inputs,
+    }  # fmt: skip
+
+
+def _value(one: Difference | None) -> float | None:
+    return None if one is None else one.relative
+
+
+def _short(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def _xml(text: str) -> str:
+    """Return text without the control characters that XML cannot hold."""
+    return escaped(text, one_line=True)

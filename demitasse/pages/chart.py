@@ -1,0 +1,150 @@
+"""Charts of lines, drawn by Matplotlib, as SVG for pages or as files."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from demitasse.errors import DemitasseError
+from demitasse.escapes import escaped
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Line", "line_chart", "save_chart"]
+
+INK = "#010203"
+"""Drawn in it and then replaced: the page's own colour of text, be it light or dark."""
+
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d46")
+"""Told apart by colour-blind people, on light and on dark ground. Source: Okabe and Ito, 2008."""
+
+LONGEST = 18
+"""Letters of a place's name that are shown; the end tells more than the beginning."""
+
+STYLES: tuple[Any, ...] = ("-", "--", "-.", ":")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a chart.
+
+    Attributes:
+        name: What the legend says.
+        values: A value for each place; None where there is none.
+    """
+
+    name: str
+    values: Sequence[float | None]
+
+
+def line_chart(
+    lines: Sequence[Line],
+    places: Sequence[str],
+    *,
+    y_label: str,
+    scale: Literal["linear", "log"] = "linear",
+    limit: float | None = None,
+) -> str:
+    """Return a chart as SVG text for a page, whose colour of text it takes.
+
+    Args:
+        lines: What is drawn.
+        places: Names of the places along the x axis.
+        y_label: What the y axis shows.
+        scale: Of the y axis; on a log scale nothing is drawn for 0.
+        limit: Where a dotted line goes from left to right.
+
+    Raises:
+        DemitasseError: Matplotlib is not installed.
+    """
+    text = io.StringIO()
+    figure = _figure(lines, places, y_label, scale, limit)
+    figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
+    svg = text.getvalue()
+    return svg[svg.index("<svg") :].replace(INK, "currentColor")
+
+
+def save_chart(
+    path: Path,
+    lines: Sequence[Line],
+    places: Sequence[str],
+    *,
+    y_label: str,
+    scale: Literal["linear", "log"] = "linear",
+) -> None:
+    """Write a chart as a file; its ending says in which format (.svg, .png, .pdf).
+
+    Raises:
+        DemitasseError: Matplotlib is not installed, or has no such format.
+        OSError: The file cannot be written.
+    """
+    from demitasse.atomic import atomic_write
+
+    figure = _figure(lines, places, y_label, scale, None)
+    kind = path.suffix.removeprefix(".")
+    if kind not in figure.canvas.get_supported_filetypes():
+        message = f"charts cannot be written as {path.suffix!r}; .svg and .png are usual"
+        raise DemitasseError(message)
+    with atomic_write(path) as file:
+        figure.savefig(file, format=kind, facecolor="white")
+
+
+def _figure(
+    lines: Sequence[Line],
+    places: Sequence[str],
+    y_label: str,
+    scale: Literal["linear", "log"],
+    limit: float | None,
+) -> Figure:
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ImportError:
+        message = "drawing charts needs Matplotlib; run: pip install demitasse[plot]"
+        raise DemitasseError(message) from None
+    inks = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
+    # text stays text, so that a page can be searched; the same ids in every run
+    rules: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "demitasse", "font.size": 9}
+    rules |= dict.fromkeys(inks, INK)
+    with mpl.rc_context(rules):
+        figure = Figure(figsize=(9.5, 3.6), layout="constrained")
+        axes = figure.add_subplot()
+        for number, line in enumerate(lines):
+            values = [float("nan") if v is None or (scale == "log" and v <= 0) else v
+                      for v in line.values]  # fmt: skip
+            axes.plot(
+                range(len(places)),
+                values,
+                label=_name(line.name, len(line.name)),
+                color=COLORS[number % len(COLORS)],
+                linestyle=STYLES[number // len(COLORS) % len(STYLES)],
+                linewidth=1.2,
+                marker="o" if len(places) < 80 else None,
+                markersize=3.5,
+            )
+        if limit is not None:
+            axes.axhline(limit, color=INK, linewidth=0.8, linestyle=":")
+        axes.set_yscale(scale)
+        axes.set_ylabel(y_label)
+        step = max(1, -(-len(places) // 40))
+        named = [_name(place) for place in places[::step]]
+        axes.set_xticks(range(0, len(places), step), named, rotation=60, ha="right",
+                        fontsize=7)  # fmt: skip
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+        axes.grid(axis="y", linewidth=0.3, color=INK, alpha=0.4)
+        if len(lines) > 1:
+            figure.legend(loc="outside upper right", ncols=4, frameon=False)
+    return figure
+
+
+def _name(text: str, longest: int = LONGEST) -> str:
+    """Return a name as text to be drawn: without control characters, formulas and great length."""
+    shown = escaped(text, one_line=True)
+    if len(shown) > longest:
+        shown = f"…{shown[1 - longest :]}"
+    return shown.replace("$", r"\$")

@@ -1,0 +1,142 @@
+"""Writing a training run to files, and resuming it from them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from demitasse.errors import SnapshotError
+from demitasse.log import get_logger
+from demitasse.solvers.checkpoint import Checkpoint
+from demitasse.solvers.continuation import Continuation
+from demitasse.solvers.keeper import Keeper, warn_of_a_full_disk
+from demitasse.solvers.run import Run
+from demitasse.solvers.run_facts import run_facts
+from demitasse.solvers.same_run import check_same_run
+from demitasse.solvers.snapshot import read_checked, write_best
+from demitasse.solvers.state_file import State
+
+__all__ = ["Checkpointer"]
+
+log = get_logger(__name__)
+
+
+class Checkpointer:
+    """Writes the snapshots and the best weights of a run, and resumes it from a state.
+
+    Args:
+        run: The run.
+        keep_last: How many snapshots to keep; None keeps all.
+        seed: The seed that was asked for; below 0, any.
+
+    Attributes:
+        unwritten: Whether the last snapshot could not be written.
+    """
+
+    def __init__(self, run: Run, keep_last: int | None, seed: int) -> None:
+        self._run, self._seed = run, seed
+        self._keeper = Keeper(run.param, keep_last)
+        self._continuation = Continuation(run, self._keeper)
+        self.unwritten = False
+        if run.is_root:
+            warn_of_a_full_disk(run.param, run.net, run.updater.history)
+
+    def write(
+        self, iteration: int, step: int, prefix: str | os.PathLike[str] | None = None
+    ) -> tuple[Path, Path]:
+        """Write a snapshot.
+
+        Args:
+            iteration: Number of updates made so far.
+            step: The step of the learning-rate policy.
+            prefix: How the names of the files begin; None takes ``snapshot_prefix``.
+
+        Returns:
+            The weights file and the state file.
+
+        Raises:
+            SnapshotError: It cannot be written; or this is another rank than 0.
+            NetError: Weights are NaN or infinite, and this is to end the run.
+        """
+        run = self._run
+        if not run.is_root:
+            message = (
+                "this solver is not of rank 0, which alone writes snapshots; call snapshot there"
+            )
+            raise SnapshotError(message)
+        with run.net.turn:
+            run.nonfinite.check_weights(run.net, iteration)
+            resume = self._continuation.to_keep()
+            resume.run.CopyFrom(run_facts(run))
+            checkpoint = Checkpoint(
+                run.param, run.net, run.updater.history, iteration, step, resume
+            )
+            paths = self._keeper.write(checkpoint, prefix)
+        self.unwritten = False
+        return paths
+
+    def attempt(self, snapshot: Callable[[], object], iteration: int) -> None:
+        """Write a snapshot on the way: where it fails, the run goes on and tries the next one.
+
+        Args:
+            snapshot: Writes it.
+            iteration: Number of updates made so far.
+        """
+        try:
+            snapshot()
+        except SnapshotError as error:
+            self.unwritten = True
+            log.error(
+                "Iteration %d: %s. THE RUN GOES ON WITHOUT IT; the next snapshot is tried again.",
+                iteration, error,
+            )  # fmt: skip
+
+    def write_best(self, iteration: int) -> None:
+        """Write the weights that the last test has found to be the best so far.
+
+        Raises:
+            SnapshotError: They cannot be written.
+            NetError: Some are NaN or infinite, and this is to end the run.
+        """
+        run = self._run
+        run.nonfinite.check_weights(run.net, iteration)
+        write_best(run.param, run.net, iteration, run.watch.best)
+
+    def whole_test(self, interrupted: Callable[[], bool]) -> AbstractContextManager[None]:
+        """Surround a test that a resumed run is to repeat from its beginning.
+
+        Args:
+            interrupted: Asked at the end; if so, the test nets go back to where it began.
+        """
+        return self._continuation.whole_test(interrupted)
+
+    def restore(self, path: Path, *, force: bool = False, exact: bool = False) -> State:
+        """Bring the run to where a state was written; where that fails nothing has changed.
+
+        Args:
+            path: The state.
+            force: Whether to go on from a state of another run.
+            exact: Whether to refuse what gives other numbers than the run that never stopped.
+
+        Returns:
+            The state, of which iteration and step of the policy are still to be taken.
+
+        Raises:
+            ConfigError: Both ``force`` and ``exact`` are asked for.
+            SnapshotError: The state cannot be read or does not fit.
+            WeightsError: Its weights cannot be read.
+            ShapeError: Its weights do not fit.
+        """
+        run = self._run
+        history = run.updater.history
+        state = read_checked(path, run.net, len(history.memories), run.updater.rule.type)
+        check_same_run(state, run_facts(run), self._seed, path, force=force, exact=exact)
+        with run.net.turn:
+            if state.learned_net:
+                run.net.load(state.learned_net)
+            history.load(state.history)
+            self._continuation.restore(state, path)
+        run.nonfinite.forget()
+        return state

@@ -1,0 +1,42 @@
+"""The passes of one iteration: from batches to the gradients that an update is made from.
+
+Source: Caffe, ``Solver::Step`` in ``src/caffe/solver.cpp``.
+"""
+
+from __future__ import annotations
+
+import math
+
+from demitasse.solvers.due import display_is_due
+from demitasse.solvers.labels import check_labels
+from demitasse.solvers.run import Run
+
+__all__ = ["accumulate_gradients"]
+
+
+def accumulate_gradients(run: Run, iteration: int, rate: float) -> None:
+    """Run ``iter_size`` batches forward and backward, look at their loss, and show it when due.
+
+    Args:
+        run: The run; the gradients of its net's parameters grow, and its report has the loss.
+        iteration: Number of updates made so far.
+        rate: The learning rate of the last update, for messages.
+
+    Raises:
+        NetError: The loss is NaN or infinite, and this is to end the run.
+        DataError: It is, because of a label that is none of the classes.
+    """
+    display = display_is_due(run.param, iteration)
+    run.net.debug_info = display and run.param.debug_info
+    loss = sum(_loss_of_a_batch(run) for _ in range(run.param.iter_size)) / run.param.iter_size
+    run.report.losses.append(loss)
+    run.nonfinite.check(loss, run.net, iteration, rate)
+    if display:
+        run.report.display(run.net, iteration, run.param.display)
+
+
+def _loss_of_a_batch(run: Run) -> float:
+    loss = run.net.forward_backward()
+    if not math.isfinite(loss):
+        check_labels(run.net)
+    return loss

@@ -1,0 +1,47 @@
+"""The parts of a training run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from demitasse.net import Net
+from demitasse.proto import SolverParameter
+from demitasse.solvers.nonfinite import Nonfinite
+from demitasse.solvers.report import TrainReport
+from demitasse.solvers.updater import Updater
+from demitasse.solvers.watch import Watch
+
+__all__ = ["Run"]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What a solver is made of once, and what its helpers work on.
+
+    Attributes:
+        param: The solver's fields.
+        net: The net that is trained.
+        test_nets: The nets to test with; they hold the weights of ``net``.
+        updater: The update rule and the history.
+        report: The losses of the last iterations.
+        watch: The best results of tests.
+        nonfinite: What is done about losses and weights that are NaN or infinite.
+        rank: Which of ``ranks`` data-parallel workers this is.
+        ranks: How many of them there are.
+    """
+
+    param: SolverParameter
+    net: Net
+    test_nets: Sequence[Net]
+    updater: Updater
+    report: TrainReport
+    watch: Watch
+    nonfinite: Nonfinite
+    rank: int = 0
+    ranks: int = 1
+
+    @property
+    def is_root(self) -> bool:
+        """Whether this is the worker that tests and writes snapshots."""
+        return self.rank == 0
