@@ -126,7 +126,7 @@ def lowest(session: nox.Session) -> None:
     project = PROJECT["project"]
     extras = [
         line
-        for name in ("image", "hdf5", "examples")
+        for name in ("image", "hdf5", "examples", "plot")
         for line in project["optional-dependencies"][name]
     ]
     lines = [*project["dependencies"], *extras, *nox.project.dependency_groups(PROJECT, "test")]
