@@ -17,6 +17,7 @@ VERBS = (
     "train",
     "test",
     "time",
+    "bench",
     "device_query",
     "consistency",
     "classify",

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from time import perf_counter
 from typing import Any
 
-from demitasse.cli.peak import peak
+from demitasse.benchmark.peak import peak
 from demitasse.log import get_logger, number
 from demitasse.net import Net
 from demitasse.plan.report import LayerReport, report

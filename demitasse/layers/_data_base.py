@@ -122,6 +122,27 @@ class PrefetchingDataLayer(BaseDataLayer):
         if used is not None:
             prefetcher.recycle(used)
 
+    def record_of(self, place: int) -> tuple[str, str] | None:
+        """Return the source of a record of the batch in the tops and its key there, for messages.
+
+        None where that is not known; after broken records, others are in their places.
+
+        Args:
+            place: Which record of the batch.
+        """
+        if self._current is None or self.skipped:
+            return None
+        from_end = self._current.arrays[0].shape[0] - place
+        shard = self.reading(self._position).shard
+        return self.record(self._position - from_end * shard.ranks + shard.rank)
+
+    def record(self, number: int) -> tuple[str, str] | None:
+        """Return the source and the key of a record, counted through all rounds; None if unknown.
+
+        Raises:
+            DataError: The source cannot be read any more.
+        """
+
     @property
     def waited(self) -> float:
         """Time forward passes have spent waiting for batches, in seconds, since the last start."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 
 from demitasse.backends.random import bits, stream_of
 from demitasse.data.sources.database import DatabaseBatches, Maker
@@ -70,6 +71,10 @@ class DatabaseLayer(EpochDataLayer):
             self.batch_size,
             reading=self.reading(position, p.on_error),
         )
+
+    def record(self, number: int) -> tuple[str, str] | None:
+        with closing(self.open_source(0)) as source:
+            return str(self.source), source.key_of(number)
 
     def _skipped(self, most: int) -> int:
         """Return how many records ``rand_skip`` leaves out, fewer than ``most``."""

@@ -19,8 +19,8 @@ class Accuracy(Layer):
     """Count right predictions; a metric, without a gradient.
 
     Scores that equal the labelled one count as better, so ties count against the prediction. A
-    label that is not a class is wrong. A labelled score that is not a number counts as the best, as
-    in Caffe; ``believable`` tells.
+    label that is not a class is wrong here, and refused by nets. A labelled score that is not a
+    number counts as the best, as in Caffe; ``believable`` tells.
 
     Shapes: scores (*outer, C, *inner), labels outer x inner of any shape -> accuracy (), and, with
     a second top, the accuracy of each class (C,). C is at ``axis``. A class without labels has 0.

@@ -62,18 +62,25 @@ class ImageData(EpochDataLayer):
         return list_fingerprint(self.source, len(self.entries))
 
     def open_source(self, position: int) -> ImageListBatches:
-        p, context = self.param.image_data_param, self.context
+        p = self.param.image_data_param
         return ImageListBatches(
             self.source,
             self.entries,
             self.find,
             self.transformer,
             self.batch_size,
-            Order(len(self.entries), context.seed, self.name, shuffle=p.shuffle),
+            self._order(),
             color="color" if p.is_color else "gray",
             size=self.size,
             reading=self.reading(position, p.on_error),
         )
+
+    def record(self, number: int) -> tuple[str, str] | None:
+        return str(self.source), self.entries[self._order()[number]].name
+
+    def _order(self) -> Order:
+        shuffle = self.param.image_data_param.shuffle
+        return Order(len(self.entries), self.context.seed, self.name, shuffle=shuffle)
 
     def _skipped(self, most: int) -> int:
         """Return how many images ``rand_skip`` leaves out, fewer than ``most``."""

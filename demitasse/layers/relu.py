@@ -28,15 +28,12 @@ class ReLU(NeuronLayer):
         if self.slope < 0:  # otherwise the output has the sign of the input
             self.keep_input(bottom, top)
         xp, x = self.xp, bottom[0].read()
-        y = xp.maximum(x, 0.0)
-        if self.slope:
-            y = y + self.slope * xp.minimum(x, 0.0)
-        top[0].write(y)
+        top[0].write(xp.maximum(x, 0.0) + self.slope * xp.minimum(x, 0.0))
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
             x = self.kept_input(bottom, top) if self.slope < 0 else bottom[0].read()
             factor = self.cast(x > 0)  # a product is several times as fast as a choice
             if self.slope:
-                factor = factor + self.slope * (1 - factor)
+                factor = factor + self.slope * self.cast(x <= 0)
             bottom[0].write_diff(top[0].read_diff() * factor)

@@ -19,6 +19,7 @@ from demitasse.layers.context import Clock
 from demitasse.net.assembly import assemble, called
 from demitasse.net.described import Described
 from demitasse.net.given import choose_seed, folder, phase_number, read_source, several
+from demitasse.net.labels import LabelCheck
 from demitasse.net.passes import Callback, Passes, total
 from demitasse.net.predict import predict
 from demitasse.net.turn import Turn
@@ -123,6 +124,7 @@ class Net(Described):
         lowered = settings.get("plan") if lowered is None else lowered
         self._kept, self.turn = kept_names(keep, self.blob_names), Turn(self.name)
         self._passes = Passes(self.structure, self._kept, lowered=lowered)
+        self._labels = LabelCheck(self.structure)
         self._passes.debug_info = param.debug_info
         for one in several(weights):
             self.load(one)
@@ -187,6 +189,9 @@ class Net(Described):
 
         Returns:
             The sum over loss tops of their value times their weight.
+
+        Raises:
+            DataError: A label is none of the classes that the scores have, and not ignored.
         """
         first = 0 if start is None else self.layer_number(start)
         last = len(self.structure.layers) - 1 if end is None else self.layer_number(end)
@@ -195,6 +200,7 @@ class Net(Described):
             loss = total(terms, self.device)
         if self.structure.phase == "TRAIN":
             self._context.clock.passes += 1
+        self._labels.after_pass(first, last, loss)
         return loss
 
     def backward(self, start: Where = None, end: Where = None) -> None:

@@ -5,10 +5,7 @@ Source: Caffe, ``Solver::Step`` in ``src/caffe/solver.cpp``.
 
 from __future__ import annotations
 
-import math
-
 from demitasse.solvers.due import display_is_due
-from demitasse.solvers.labels import check_labels
 from demitasse.solvers.run import Run
 
 __all__ = ["accumulate_gradients"]
@@ -28,15 +25,8 @@ def accumulate_gradients(run: Run, iteration: int, rate: float) -> None:
     """
     display = display_is_due(run.param, iteration)
     run.net.debug_info = display and run.param.debug_info
-    loss = sum(_loss_of_a_batch(run) for _ in range(run.param.iter_size)) / run.param.iter_size
+    loss = sum(run.net.forward_backward() for _ in range(run.param.iter_size)) / run.param.iter_size
     run.report.losses.append(loss)
     run.nonfinite.check(loss, run.net, iteration, rate)
     if display:
         run.report.display(run.net, iteration, run.param.display)
-
-
-def _loss_of_a_batch(run: Run) -> float:
-    loss = run.net.forward_backward()
-    if not math.isfinite(loss):
-        check_labels(run.net)
-    return loss

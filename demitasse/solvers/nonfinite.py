@@ -62,7 +62,7 @@ class Nonfinite:
     def check_weights(self, net: Net, iteration: int) -> None:
         """Look at the weights before they are written: a loss may be finite without them.
 
-        A rectifier or MAX pooling may turn NaN into a number.
+        MAX pooling may turn NaN into a number.
 
         Args:
             net: The net that has them.

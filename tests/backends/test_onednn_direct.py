@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lowered import (
+    ENDS,
     LAYOUTS,
     LIBRARY,
     NEEDS_KERNELS,
@@ -16,6 +17,7 @@ from lowered import (
     layer,
     net,
     our_kernels,
+    outputs_with,
     run,
     tuned,
 )
@@ -238,3 +240,14 @@ def test_what_is_not_a_number_is_passed_over_by_pooling_as_in_caffe():
         each.forward()
 
     np.testing.assert_allclose(fast.blobs["p"].data, plain.blobs["p"].data, rtol=1e-5)
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+@pytest.mark.parametrize("place", ["x", 0, 1])
+@pytest.mark.parametrize("end", ENDS)
+def test_a_number_that_is_none_goes_where_it_does_in_portable_code(end, place, value):
+    text = net(conv(20, "kernel_size: 3"), *ENDS[end], shape=(2, 3, 12, 11))
+
+    got, want = outputs_with(value, place, text)
+
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)

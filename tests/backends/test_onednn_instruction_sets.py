@@ -19,6 +19,7 @@ TESTS = (
     "tests/backends/test_onednn_winograd.py::"
     "test_the_layouts_that_the_library_likes_suit_our_kernels",
     "tests/backends/test_onednn_direct.py::test_both_passes_are_the_portable_ones",
+    "tests/net/test_nonfinite_values.py",
     "tests/layers/test_recorded_cases.py",
     "tests/layers/test_reference.py::test_recorded_cases_run_as_the_reference_says",
 )

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lowered import (
+    ENDS,
     LAYOUTS,
     LIBRARY,
     NEEDS_KERNELS,
@@ -16,6 +17,7 @@ from lowered import (
     layer,
     net,
     our_kernels,
+    outputs_with,
     run,
     tuned,
 )
@@ -214,3 +216,14 @@ def test_any_number_of_threads_computes_the_same(images, threads):
 
     with settings.override(threads=threads):
         expect_same(text, ["c"], rtol=ROUNDING)
+
+
+# NaN in the input spreads over a tile, and infinity in the filters becomes NaN in the transform
+@pytest.mark.parametrize(("place", "value"), [(0, np.nan), (1, np.nan), (1, -np.inf)])
+@pytest.mark.parametrize("end", ENDS)
+def test_a_number_that_is_none_goes_where_it_does_in_portable_code(end, place, value):
+    text = net(conv(32, "kernel_size: 3"), *ENDS[end], shape=(2, 16, 12, 11))
+
+    got, want = outputs_with(value, place, text)
+
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)

@@ -166,3 +166,27 @@ def calls(planned, name="c"):
     entry = planned.plan.entries[planned.layer_names.index(name)]
     step = entry.group.step if entry.group else entry.step
     return [type(call) for call in (*step.forward_calls, *step.backward_calls)]
+
+
+RELU = layer("r", "ReLU", "c", "c")
+POOL = layer("p", "Pooling", "c", "p", "pooling_param { kernel_size: 2 stride: 2 }")
+ENDS = {"nothing": [], "ReLU": [RELU], "ReLU, MAX": [RELU, POOL], "MAX": [POOL]}
+"""What may follow the convolution 'c' and run as one with it."""
+
+
+def outputs_with(value, place, text):
+    """Return what a net and its portable code give where one number of it is ``value``.
+
+    Args:
+        value: The number.
+        place: "x" for one of the input, 0 or 1 for one of that parameter of the layer 'c'.
+        text: The net.
+    """
+    both = []
+    for options in ({"keep": "outputs"}, {"lowered": False}):
+        net = build(text, "TEST", **options)
+        blob = net.blobs["x"] if place == "x" else net.params["c"][place]
+        blob.data.reshape(-1)[blob.count // 2] = value
+        net.forward()
+        both.append(np.array(net.blobs[net.outputs[0]].data))
+    return both

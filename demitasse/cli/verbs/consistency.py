@@ -2,42 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from demitasse.cli.exits import FAILED
+from demitasse.cli.lists import ListVerb
 from demitasse.cli.options import FILE, json_option, phase_option, split_names, state_options
 from demitasse.cli.output import print_json
-from demitasse.cli.verb import Verb
 
 if TYPE_CHECKING:
     import numpy as np
 
-DEVICE = re.compile(r"\w+(:\w+)?(,\w+(:\w+)?)*")
 
-
-class Consistency(Verb):
-    """A verb whose ``--devices`` takes names up to the next flag or file."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Join the names that follow ``--devices``."""
-        joined: list[str] = []
-        rest = list(args)
-        while rest:
-            arg = rest.pop(0)
-            if arg == "--devices":
-                names = []
-                while rest and DEVICE.fullmatch(rest[0]):
-                    names.append(rest.pop(0))
-                arg = f"--devices={','.join(names)}"
-            joined.append(arg)
-        return super().parse_args(ctx, joined)
-
-
-@click.command(cls=Consistency)
+@click.command(cls=ListVerb)
 @click.argument("net", type=FILE)
 @click.option(
     "--devices",

@@ -118,6 +118,10 @@ class DatabaseBatches:
         batch.position, batch.last = self._position, self._whole_epochs and self._reader.at_start
         batch.skipped = self._broken.count
 
+    def key_of(self, number: int) -> str:
+        """Return the key of a record, counted through all rounds, for messages."""
+        return self._reader.key_of(number)
+
     def close(self) -> None:
         """Let go of the database and of threads."""
         self._maker.close()
@@ -188,4 +192,4 @@ class DatabaseBatches:
 
     def _placed(self, error: DemitasseError, number: int) -> DataError:
         """Return an error that names the database and the record."""
-        return DataError(error.message, self._source, self._reader.key_of(number))
+        return DataError(error.message, self._source, self.key_of(number))

@@ -12,7 +12,7 @@ SIZE = 6
 """Rows and columns of the memory that a tile's outputs go to."""
 
 
-def outputs(taps, width, rows, columns, floor, *, pool):
+def outputs(taps, width, rows, columns, slope, *, pool):
     """What the kernel writes of random sums and offsets, and what it should."""
     of = matrices(taps)
     name = f"back {'pooled ' if pool else ''}{taps}x{width}"
@@ -24,20 +24,20 @@ def outputs(taps, width, rows, columns, floor, *, pool):
     vector = width * FLOAT
     called(
         kernel, points, vector, target, SIZE * vector, vector, rows, columns, offsets,
-        np.array([floor], np.float32), scratch,
+        np.array([slope], np.float32), scratch,
     )  # fmt: skip
 
     tile = points.reshape(of.side, of.side, width).astype(float)
     want = np.einsum("ri,sj,ijv->rsv", of.output, of.output, tile)[:rows, :columns] + offsets
-    return target, np.maximum(want, floor)
+    return target, np.maximum(want, slope * want)
 
 
 @WIDTH
 @pytest.mark.parametrize("taps", [3, 5])
 @pytest.mark.parametrize(("rows", "columns"), [(4, 4), (1, 4), (4, 3), (2, 1)])
-@pytest.mark.parametrize("floor", [-np.inf, 0.0])
-def test_outputs_that_are_there_are_written(taps, width, rows, columns, floor):
-    got, want = outputs(taps, width, rows, columns, floor, pool=False)
+@pytest.mark.parametrize("slope", [0.0, 0.5, 1.0])
+def test_outputs_that_are_there_are_written(taps, width, rows, columns, slope):
+    got, want = outputs(taps, width, rows, columns, slope, pool=False)
 
     np.testing.assert_allclose(got[:rows, :columns], want, rtol=1e-4, atol=5e-4)
     assert np.isnan(got[rows:]).all()

@@ -3,13 +3,13 @@
 KERNEL relu(const Real* x, Real* y, Index count, Real slope) {
   EACH(i, count) {
     const Real value = x[i];
-    y[i] = value < 0 ? (slope == 0 ? (Real)0 : slope * value) : value;
+    y[i] = value < 0 ? 0 + slope * value : value;
   }
 }
 
 // x, or y where the layer ran in place: both are above 0 at the same places.
 KERNEL relu_gradient(const Real* x, const Real* dy, Real* dx, Index count, Real slope) {
-  EACH(i, count) dx[i] = x[i] > 0 ? dy[i] : (slope == 0 ? (Real)0 : slope * dy[i]);
+  EACH(i, count) dx[i] = dy[i] * ((x[i] > 0) + slope * (x[i] <= 0));
 }
 
 KERNEL sigmoid(const Real* x, Real* y, Index count) {

@@ -32,8 +32,8 @@ class DirectFields(Struct):
 
     bands: BandFields
     """The bands."""
-    floor: Word
-    """Address of the number that outputs are raised to."""
+    slope: Word
+    """Address of the slope for outputs below 0: 0 for a rectifier, 1 for none."""
     offsets: Word
     """Address of one offset for each element of all vectors of filters."""
 
@@ -105,7 +105,7 @@ def _multiply(
             panel.places,
             f.offsets + panel.first * k.vector_bytes,
             bands.y.columns,
-            f.floor,
+            f.slope,
         )
 
 
@@ -146,7 +146,7 @@ class DirectConvolution:
                 filter_chunk_stride=0,
                 chunk_scratch=banding.chunk_scratch,
             ),
-            "floor": np.array([0.0 if relu else -np.inf], np.float32),
+            "slope": np.array([0.0 if relu else 1.0], np.float32),
             "offsets": self._offsets,
         }
         self._arguments = Arguments(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.words import FLOAT, INT, Word, raised
+from demitasse.backends.kernels.language.words import FLOAT, INT, Word, rectified
 from demitasse.backends.kernels.products.registers import ROWS, a_few_at_a_time, by_panel, multiply
 
 __all__ = ["window_products", "window_sums"]
@@ -22,7 +22,7 @@ def window_products(width: int, row: int, step: int, stride: int) -> dict[int, i
     A row of pixels is the product of their windows and a panel's filters. Arguments: the first
     window; the table of the places of its rows, and bytes of the table; the filters, tap after tap;
     the first output, bytes to the next, the table of its vectors' places; the offsets, vector after
-    vector; how many pixels there are; what the output is raised to.
+    vector; how many pixels there are; the slope for results below 0.
 
     Args:
         width: Floats of a vector.
@@ -52,11 +52,11 @@ def window_sums(width: int) -> dict[int, int]:
 
 def _write_product(k: Kernel, vectors: int, taps: Sequence[int], stride_bytes: int) -> None:
     window, row_table, table_bytes, filters, output, output_bytes = k.arguments[:6]
-    place_table, offsets, pixels, floor = k.arguments[6:]
+    place_table, offsets, pixels, slope = k.arguments[6:]
     most, vector = ROWS[k.width][vectors], k.vector_bytes
     places = k.load_words(place_table, vectors)
     biases = [k.load(offsets + vector * j) for j in range(vectors)]
-    least = k.broadcast(floor)
+    below = k.broadcast(slope)
     end = row_table + table_bytes
 
     def sums(starts: Sequence[Word], count: int) -> None:
@@ -72,7 +72,7 @@ def _write_product(k: Kernel, vectors: int, taps: Sequence[int], stride_bytes: i
             loop.words = [row + vector * vectors * len(taps)]
         for pixel in range(count):
             for j, place in enumerate(places):
-                total = raised(loop.vectors[pixel * vectors + j], least)
+                total = rectified(loop.vectors[pixel * vectors + j], below)
                 k.store(total, output + output_bytes * pixel + place)
 
     a_few_at_a_time(k, pixels, most, (window, output), (stride_bytes, output_bytes), sums)

@@ -13,7 +13,7 @@ from llvmlite import ir
 
 __all__ = [
     "FLOAT", "INT", "NUMBER", "WORD", "Condition", "Float", "Value", "Vector", "Word", "choose",
-    "chunk", "declared", "fma", "maximum", "minimum", "raised",
+    "chunk", "declared", "fma", "maximum", "minimum", "raised", "rectified",
 ]  # fmt: skip
 
 FLOAT, INT = 4, 8
@@ -121,6 +121,10 @@ class Vector(Value):
     def __neg__(self) -> Vector:
         return self._new(self.builder.fneg(self.llvm))
 
+    def __gt__(self, other: Vector) -> Condition:
+        """Where it is larger, element by element; NaN is not."""
+        return Condition(self.builder, self.builder.fcmp_ordered(">", self.llvm, other.llvm))
+
     def _new(self, llvm: Any) -> Vector:
         return Vector(self.builder, llvm)
 
@@ -180,8 +184,13 @@ def fma(a: Vector, b: Vector, c: Vector) -> Vector:
 
 def raised(vector: Vector, floor: Vector) -> Vector:
     """Return the larger of the vector and ``floor``, element by element; NaN stays."""
-    b = vector.builder
-    return choose(Condition(b, b.fcmp_ordered(">", floor.llvm, vector.llvm)), floor, vector)
+    return choose(floor > vector, floor, vector)
+
+
+def rectified(vector: Vector, slope: Vector) -> Vector:
+    """Return max(x, 0) + slope * min(x, 0), as Caffe's ReLU: x for a slope of 1; NaN stays."""
+    zero = Vector(vector.builder, ir.Constant(vector.llvm.type, None))
+    return fma(slope, choose(vector > zero, zero, vector), raised(vector, zero))
 
 
 def declared(module: Any, name: str, kind: Any) -> Any:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import math
+
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.words import FLOAT, Word, choose, minimum, raised
+from demitasse.backends.kernels.language.words import (
+    FLOAT,
+    Word,
+    choose,
+    minimum,
+    raised,
+    rectified,
+)
 from demitasse.backends.kernels.winograd.cut import ImageFields, each_vector
 from demitasse.backends.kernels.winograd.matrices import Matrices
 from demitasse.backends.kernels.winograd.multiply import ProductFields
 from demitasse.backends.kernels.winograd.strips import Block, StripFields, each_strip
 from demitasse.backends.kernels.winograd.transforms import load_row, times_columns, times_vectors
+from demitasse.backends.ops import LOWEST
 
 __all__ = ["back", "join"]
 
@@ -21,35 +31,43 @@ def back(module: object, matrices: Matrices, width: int, *, pool: bool) -> Kerne
 
     Its arguments are the first point's address and the bytes to the next one, the address of the
     first that comes out, the bytes to the next row and column, how many rows and columns of outputs
-    there are, the addresses of the offsets and of the number that outputs are raised to, and
-    scratch.
+    there are, the addresses of the offsets and of the slope for outputs below 0, and scratch.
 
     Args:
         module: What it belongs to.
         matrices: Of the filter.
         width: Filters of a vector.
-        pool: Whether 2 x 2 MAX pooling follows, over those outputs that there are.
+        pool: Whether 2 x 2 MAX pooling follows, over those outputs that there are; of NaN alone it
+            gives the lowest float32.
     """
     k = Kernel(module, "back", 10, width)
     points, point_bytes, target, row_bytes, column_bytes, rows, columns = k.arguments[:7]
-    offsets, floor, scratch = k.arguments[7:]
+    offsets, slope, scratch = k.arguments[7:]
     side, step = matrices.side, POOLED if pool else 1
     times_columns(k, matrices.output, points, point_bytes * side, point_bytes, scratch)
-    offset, least = k.load(offsets), k.broadcast(floor)
+    offset, below = k.load(offsets), k.broadcast(slope)
+    none, lowest = k.constant(-math.inf), k.constant(LOWEST)
     with k.loop(rows, 0, step) as loop:
         values = times_vectors(k, matrices.output, load_row(k, scratch, loop.i, side))
         if pool:
             # a row or column that is not there is replaced by the one beside it
             following = minimum(loop.i + 1, rows - 1)
-            below = times_vectors(k, matrices.output, load_row(k, scratch, following, side))
-            values = [raised(value, other) for value, other in zip(values, below, strict=True)]
+            under = times_vectors(k, matrices.output, load_row(k, scratch, following, side))
+            # NaN is never the largest, as in Caffe, nor is what a rectifier makes NaN of
+            values = [
+                raised(raised(none, value), other)
+                for value, other in zip(values, under, strict=True)
+            ]
         first = target + loop.i // step * row_bytes
         for place in range(0, matrices.outputs, step):
             with k.when(columns > place):
                 value = values[place]
                 if pool:
                     value = raised(value, choose(columns > place + 1, values[place + 1], value))
-                result = raised(value + offset, least)
+                output = value + offset
+                result = rectified(output, below)
+                if pool:
+                    result = choose(output > none, result, lowest)
                 k.store(result, first + column_bytes * (place // step))
     k.done()
     return k
@@ -65,7 +83,7 @@ def join(
     steps: tuple[int, int],
     sums: Word,
     offsets: Word,
-    floor: Word,
+    slope: Word,
 ) -> None:
     """Write the output transform of all tiles of a block's strips.
 
@@ -79,7 +97,7 @@ def join(
         steps: Outputs of a tile in a row, before pooling and after it.
         sums: Address of the block's first tile at the first point.
         offsets: Address of one for each output channel.
-        floor: Address of what outputs are raised to.
+        slope: Address of the slope for outputs below 0.
     """
     step, out = steps
     with each_strip(k, f, block) as strip, each_vector(k, images) as (pixel_bytes, channel_bytes):
@@ -97,6 +115,6 @@ def join(
                 minimum(step, images.height - strip.row * step),
                 minimum(step, images.width - number.i * step),
                 offsets + channel_bytes,
-                floor,
+                slope,
                 block.scratch,
             )

@@ -41,8 +41,8 @@ class ConvolutionFields(Struct):
     """The input."""
     y: ImageFields
     """The output; height and width are those before pooling."""
-    floor: Word
-    """Address of the number that outputs are raised to."""
+    slope: Word
+    """Address of the slope for outputs below 0: 0 for a rectifier, 1 for none."""
     offsets: Word
     """Address of one offset for each output channel."""
 
@@ -78,7 +78,7 @@ def _write(module: Any, name: str, of: Matrices, width: int, *, pool: bool) -> N
             )  # fmt: skip
         block.wait()
         steps = step, step // 2 if pool else step
-        join(k, f.strips, p, f.y, block, way_back, steps, sums, f.offsets, f.floor)
+        join(k, f.strips, p, f.y, block, way_back, steps, sums, f.offsets, f.slope)
         block.wait()
     k.done()
 
@@ -115,7 +115,7 @@ class WinogradConvolution:
                 products=product_values(tiling, products, self._scratch.sums_bytes),
                 x=image_values(x, tiling.size, width, tiling.pad),
                 y=image_values(y, tiling.output, width),
-                floor=np.array([0.0 if relu else -np.inf], np.float32),
+                slope=np.array([0.0 if relu else 1.0], np.float32),
                 offsets=self._offsets,
             )
         )

@@ -18,7 +18,7 @@ PART = 16384
 
 
 class ReLUStep(HostStep[ops.Activation]):
-    """y = max(x, 0), in place or not."""
+    """y = max(x, 0), in place or not. Minus infinity gives NaN, as multiplied with a slope of 0."""
 
     def __init__(self, engine: Engine, op: ops.Activation, at: Operands) -> None:
         super().__init__(engine, op, at)
@@ -28,7 +28,11 @@ class ReLUStep(HostStep[ops.Activation]):
 
     def forward(self) -> None:
         x = self.at.bottom[0].read()
-        np.maximum(x, 0, out=self.at.top[0].buffer())
+        y = self.at.top[0].buffer()
+        if np.minimum.reduce(x, axis=None, initial=np.inf) > -np.inf:
+            np.maximum(x, 0, out=y)
+        else:
+            y[...] = np.maximum(x, 0) + 0 * np.minimum(x, 0)
 
     def backward(self) -> None:
         if self.at.propagate_down[0]:

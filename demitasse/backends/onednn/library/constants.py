@@ -31,6 +31,7 @@ class Algorithm(IntEnum):
     LINEAR = 0x26
     LOGISTIC = 0x29
     GELU = 0x31  # the exact one
+    HARDSWISH = 0x34
     TANH_FROM_DST = 0x101
     LOGISTIC_FROM_DST = 0x104
     POOL_MAX = 0x1FF

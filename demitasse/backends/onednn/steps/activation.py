@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,9 +15,10 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import OnednnStep, called
+from demitasse.backends.onednn.steps.rectifier import RECTIFIER, rectified
 from demitasse.backends.step import Declined, Operand, Operands
 
-__all__ = ["FUNCTIONS", "ActivationStep", "post_op"]
+__all__ = ["FUNCTIONS", "ActivationStep", "post_ops"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ FUNCTIONS = {
 }
 
 
-def post_op(then: ops.Activation) -> attributes.Function:
+def post_ops(then: ops.Activation) -> Sequence[attributes.Function]:
     """Return an activation as a primitive applies it to what it has computed.
 
     Only those are here with which a primitive gives exactly what two give one after the other.
@@ -57,7 +59,7 @@ def post_op(then: ops.Activation) -> attributes.Function:
     if then.function != "relu" or any(then.parameters):
         message = f"{called(then)} runs by itself; oneDNN appends ReLU without a slope"
         raise Declined(message)
-    return (Algorithm.RELU, 0.0, 0.0)
+    return RECTIFIER
 
 
 class Copy:
@@ -117,8 +119,11 @@ class ActivationStep(OnednnStep[ops.Activation]):
             0.0,
             self.engine.attributes,
         )
-        source = Reader(Arg.SRC, at.bottom[0], layout)
-        call = Call(self.engine, found, [source, Writer(Arg.DST, at.top[0], layout)])
+        source, target = Reader(Arg.SRC, at.bottom[0], layout), Writer(Arg.DST, at.top[0], layout)
+        if self.op.function == "relu" and not self.slope:
+            call = rectified(self.engine, source, target, layout)
+        else:
+            call = Call(self.engine, found, [source, target])
         keep = [Copy(self.engine, source, self.known)] if self.keeps_input else []
         self.forward_calls = [*keep, call]
         self.hint, self.layout = found, layout

@@ -18,7 +18,7 @@ from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description
 from demitasse.backends.onednn.ports import Call, Gradient, Port, Reader, Writer
 from demitasse.backends.onednn.step import Runnable
-from demitasse.backends.onednn.steps.activation import post_op
+from demitasse.backends.onednn.steps.activation import post_ops
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 from demitasse.backends.onednn.steps.own_kernels import conv_kernels
 from demitasse.backends.onednn.steps.pooling import PoolStep
@@ -155,7 +155,7 @@ class ConvStep(WindowStep[ops.Conv]):
         if self.kernels.tiling is not None and other is not None:
             message = "a sum after winograd, which gains more than fusing the sum would"
             raise Declined(message)
-        functions = [post_op(then)] if then else []
+        functions = post_ops(then) if then else ()
         ours = None if other is not None else self._ours(target, then, folded=folded, pool=pool)
         if ours is not None:
             return ours

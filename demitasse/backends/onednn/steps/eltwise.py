@@ -9,7 +9,7 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import OnednnStep
-from demitasse.backends.onednn.steps.activation import post_op
+from demitasse.backends.onednn.steps.activation import post_ops
 from demitasse.backends.onednn.steps.sums import ONES, added, summed
 from demitasse.backends.step import Declined, Operand, Operands
 
@@ -47,7 +47,7 @@ class SumStep(OnednnStep[ops.Eltwise]):
         if self.op.coefficients != ONES:
             message = f"coefficients {self.op.coefficients}; oneDNN appends to plain sums of two"
             raise Declined(message)
-        with lent_attributes(self.engine.library, functions=[post_op(then)]) as lent:
+        with lent_attributes(self.engine.library, functions=post_ops(then)) as lent:
             return added(self.engine, self.at.bottom, target, self.layout, lent)
 
     def prepare_backward(self) -> None:

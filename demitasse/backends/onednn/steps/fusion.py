@@ -11,7 +11,7 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.step import FusedStep, called
-from demitasse.backends.onednn.steps.activation import post_op
+from demitasse.backends.onednn.steps.activation import post_ops
 from demitasse.backends.onednn.steps.convolution import ConvStep, Folded
 from demitasse.backends.onednn.steps.eltwise import SumStep
 from demitasse.backends.onednn.steps.inner_product import InnerProductStep
@@ -90,7 +90,7 @@ def _norm(
             decline_other_scales(op, own, parts.shape)
             parts = replace(parts, scale=(op, own))
         elif isinstance(op, ops.Activation) and not parts.relu:
-            _check_relu(op)
+            _check_relu(op, parts)
             parts = replace(parts, relu=True)
         else:
             message = f"{called(op)} there; oneDNN takes BatchNorm, Scale, ReLU in this order"
@@ -102,15 +102,20 @@ def _norm(
     return step
 
 
-def _check_relu(then: ops.Activation) -> None:
+def _check_relu(then: ops.Activation, parts: NormParts) -> None:
     """Decline what the primitive of a normalisation does not do, which knows ReLU alone.
 
+    Its ReLU makes 0 of NaN. Where it measures the batch, the statistics tell of NaN.
+
     Raises:
-        Declined: It is another activation.
+        Declined: It is another activation, or NaN would be lost.
     """
-    post_op(then)
+    post_ops(then)
     if then.function != "relu":
         message = f"{then.function} after a norm; oneDNN appends ReLU to it"
+        raise Declined(message)
+    if not parts.measures:
+        message = "ReLU after fixed factors; oneDNN's would make 0 of NaN"
         raise Declined(message)
 
 

@@ -12,7 +12,7 @@ from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description
 from demitasse.backends.onednn.ports import Call, Gradient, Port, Reader, Writer
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
-from demitasse.backends.onednn.steps.activation import post_op
+from demitasse.backends.onednn.steps.activation import post_ops
 from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
 
 __all__ = ["InnerProductStep"]
@@ -60,7 +60,7 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
         Raises:
             Declined: The library does not do it.
         """
-        with lent_attributes(self.engine.library, functions=[post_op(then)]) as lent:
+        with lent_attributes(self.engine.library, functions=post_ops(then)) as lent:
             found = self._describe(self.hint.descriptor(Query.WEIGHTS), lent)
         return self._call(found, target)
 

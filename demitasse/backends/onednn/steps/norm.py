@@ -148,6 +148,8 @@ class NormStep(OnednnStep[O]):
             call()
         if self.parts.norm and self.parts.measures:
             self._add_to_averages(*self.parts.norm)
+        if self.parts.relu:
+            self._restore_lost()
 
     def _run_keeping_input(self, call: Call) -> None:
         """Run in place; what was there before stays in ``self.spare``."""
@@ -170,6 +172,24 @@ class NormStep(OnednnStep[O]):
             primitive.bind(self.source.place, self.spare)
             self.target.ready()
             primitive.run()
+
+    def _restore_lost(self) -> None:
+        """Write NaN where the primitive's ReLU made 0 of it.
+
+        NaN or infinity anywhere in a channel makes its statistics so, and then all of it.
+        """
+        params = self.parts.scale[1].params if self.parts.scale else ()
+        factors = [blob.data_memory.cpu_data()[: blob.count] for blob in params]
+        # a square that overflows is looked at, too
+        if all(math.isfinite(np.dot(row, row)) for row in (self.mean, self.variance, *factors)):
+            return
+        lost = np.isnan(self.variance)
+        for row in (self.mean, *factors):
+            lost |= ~np.isfinite(row)
+        if lost.any():
+            top = self.at.top[0]
+            y = top.data_memory.mutable_cpu_data()[: top.count].reshape(self.parts.shape)
+            y[:, lost] = np.where(y[:, lost] > 0, y[:, lost], np.float32(np.nan))
 
     def _use_stored(self, at: Operands) -> None:
         """Take the running averages, divided by their weight."""

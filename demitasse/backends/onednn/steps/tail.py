@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from demitasse.backends import ops
 from demitasse.backends.onednn.step import called
-from demitasse.backends.onednn.steps.activation import post_op
+from demitasse.backends.onednn.steps.activation import post_ops
 from demitasse.backends.onednn.steps.convolution import ConvStep
 from demitasse.backends.onednn.steps.norm_parts import decline_other_scales
 from demitasse.backends.onednn.steps.pooling import PoolStep
@@ -61,7 +61,7 @@ class Tail:
         pool: PoolStep | None = None
         for op, at, step in left:
             if isinstance(op, ops.Activation) and then is None:
-                post_op(op)
+                post_ops(op)
                 then = op
             elif isinstance(step, PoolStep) and step.largest and pool is None:
                 pool = step

@@ -1,0 +1,46 @@
+"""ReLU without a slope, as Caffe computes it: NaN stays NaN.
+
+The library's own ReLU takes the larger of 0 and x, by an instruction that returns 0 for NaN, which
+hides that a net has diverged. Its HardSwish, x * clip(alpha * x + beta, 0, 1), multiplies x with 1
+or 0 if alpha is infinite, and keeps NaN; minus infinity becomes NaN, as in Caffe, where it is
+multiplied with the slope of 0. Adding 0 then makes the negative zeros positive.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from demitasse.backends.arrays import aligned
+from demitasse.backends.onednn.library.attributes import Function, lent_attributes
+from demitasse.backends.onednn.library.constants import Algorithm, Arg
+from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.ports import Call, Reader, Writer
+
+__all__ = ["RECTIFIER", "rectified"]
+
+RECTIFIER: Sequence[Function] = ((Algorithm.HARDSWISH, math.inf, 0.0), (Algorithm.LINEAR, 1.0, 0.0))
+"""What a primitive does to its result."""
+
+
+def rectified(engine: Engine, source: Reader, target: Writer, layout: Layout) -> Call:
+    """Return ReLU by itself: the functions after a sum that changes nothing, with negative zero.
+
+    Args:
+        engine: The engine.
+        source: The blob that is read.
+        target: That which is written.
+        layout: Of both.
+
+    Raises:
+        Declined: The library has no primitive for it.
+    """
+    # one row, whatever the layout: the library has no fast sum with one number for most layouts
+    row, one = engine.plain((layout.size,)), engine.plain((1,))
+    source.descriptor = target.descriptor = row.handle
+    zero = aligned(1)
+    zero[0] = -0.0
+    with lent_attributes(engine.library, functions=RECTIFIER) as lent:
+        found = engine.describe("binary", Algorithm.ADD, row.handle, one.handle, row.handle, lent)
+    return Call(engine, found, [source, target], [(Arg.SECOND_SRC, one.handle, zero)])

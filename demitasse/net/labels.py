@@ -1,0 +1,129 @@
+"""Labels that are no classes: a loss is NaN for them, and an accuracy counts them as wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from demitasse.errors import DataError
+from demitasse.layers._data_base import PrefetchingDataLayer
+from demitasse.layers.accuracy import Accuracy
+from demitasse.layers.base import Layer
+from demitasse.layers.helpers.classes import ClassAxis
+from demitasse.layers.losses.base import LossLayer
+from demitasse.layers.losses.targets import Normalization
+from demitasse.log import number
+from demitasse.memory.synced import Head
+from demitasse.net.structure import Structure
+
+__all__ = ["LabelCheck"]
+
+LABELS = 1
+"""Which bottom of a loss or an accuracy is the labels."""
+
+AT_HOST = (Head.HEAD_AT_CPU, Head.SYNCED)
+
+
+class LabelCheck:
+    """Looks at the labels of a net after a forward pass.
+
+    Args:
+        structure: The net's parts.
+    """
+
+    def __init__(self, structure: Structure) -> None:
+        self._structure = structure
+        layers = list(enumerate(structure.layers))
+        self._losses = [index for index, layer in layers if isinstance(layer, LossLayer)]
+        self._metrics = [index for index, layer in layers if isinstance(layer, Accuracy)]
+
+    def after_pass(self, first: int, last: int, loss: float) -> None:
+        """Check what was computed: the labels of losses if one is NaN, and those of accuracies.
+
+        The latter are looked at where the host has them, as it has what data layers and users
+        bring in; so nothing waits for a device.
+
+        Args:
+            first: The first layer that ran.
+            last: The last one.
+            loss: The sum of the losses.
+
+        Raises:
+            DataError: A label is neither a class nor ignored; says which, and of which image or
+                record.
+        """
+        if not math.isfinite(loss):
+            for index in self._losses:
+                if first <= index <= last:
+                    self._check(index)
+        for index in self._metrics:
+            labels = self._structure.blob_list[self._structure.bottom_ids(index)[LABELS]]
+            if first <= index <= last and labels.data_memory.head in AT_HOST:
+                self._check(index)
+
+    def _check(self, index: int) -> None:
+        layer = self._structure.layers[index]
+        axis = getattr(layer, "axis", None)
+        if not isinstance(axis, ClassAxis):
+            return
+        blob = self._structure.bottom_ids(index)[LABELS]
+        labels = self._structure.blob_list[blob].cpu_data().reshape(-1)
+        if not labels.size or (labels.min() > -1 and labels.max() < axis.classes):
+            return
+        whole = np.trunc(labels)  # as the layers do
+        fine = (whole >= 0) & (whole < axis.classes)
+        ignored = _ignored(layer)
+        if ignored is not None:
+            fine |= whole == ignored
+        if not fine.all():
+            raise self._fault(index, blob, int(fine.argmin()), axis.classes)
+
+    def _fault(self, index: int, blob: int, first: int, classes: int) -> DataError:
+        """Return the error that names a label.
+
+        Args:
+            index: The layer.
+            blob: The blob of labels.
+            first: Which of its elements it is.
+            classes: How many classes there are.
+        """
+        structure = self._structure
+        layer, labels = structure.layers[index], structure.blob_list[blob]
+        image = first // (labels.count // labels.shape[0]) if labels.shape else 0
+        label = number(float(labels.cpu_data().reshape(-1)[first]))
+        field = "accuracy_param" if isinstance(layer, Accuracy) else "loss_param"
+        message = (
+            f"label {label} of image {image} of the batch (blob {list(structure.blobs)[blob]!r}) is "
+            f"none of the classes 0 to {classes - 1} that the scores have; mend the labels, give "
+            "the layer before as many outputs as there are classes, or name a label to pass over "
+            f"with {field}.ignore_label"
+        )
+        return DataError(message, *self._record(blob, image)).at(
+            f"layer {layer.name!r} ({layer.type})"
+        )
+
+    def _record(self, blob: int, image: int) -> Sequence[str]:
+        """Return the database or list that an image of a blob comes from, and its key there.
+
+        Nothing where the blob is not what a data layer gives, or that does not know.
+        """
+        structure = self._structure
+        for index in reversed(range(len(structure.layers))):
+            if blob in structure.top_ids(index):
+                layer = structure.layers[index]
+                if layer.type == "Split":
+                    [blob] = structure.bottom_ids(index)
+                    continue
+                known = isinstance(layer, PrefetchingDataLayer) and layer.record_of(image)
+                return known or ()
+        return ()
+
+
+def _ignored(layer: Layer) -> int | None:
+    """Return the label that a layer passes over."""
+    if isinstance(layer, Accuracy):
+        return layer.ignore_label
+    normalization = getattr(layer, "normalization", None)
+    return normalization.ignore_label if isinstance(normalization, Normalization) else None

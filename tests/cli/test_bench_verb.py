@@ -1,0 +1,95 @@
+"""``demitasse bench``: cases side by side, files of pytest-benchmark, regressions."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+QUICK = "--rounds 2 --seconds 0"
+
+
+def test_every_combination_has_a_row(project, run):
+    result = run(
+        f"bench net.prototxt --devices numpy readonly --batches 2 5 --phases train {QUICK}"
+    )
+
+    rows = [row.split()[:4] for row in result.stdout.splitlines()[1:]]
+    assert result.exit_code == 0, result.output
+    assert rows == [["net", "TRAIN", d, b] for b in ("2", "5") for d in ("numpy", "readonly")]
+
+
+def test_a_saved_run_is_one_of_pytest_benchmark(project, run):
+    run(f"bench deploy.prototxt --devices numpy --batches 3 {QUICK} --layers --save a.json")
+
+    [entry] = json.loads(Path("a.json").read_text())["benchmarks"]
+    compare = [sys.executable, "-m", "pytest_benchmark", "compare", "a.json"]
+    done = subprocess.run(compare, capture_output=True, text=True, check=False)
+
+    assert entry["name"] == "deploy[numpy-3-test]"
+    assert entry["stats"]["rounds"] == 2
+    assert entry["extra_info"]["images_per_second"] == pytest.approx(3 / entry["stats"]["median"])
+    assert set(entry["extra_info"]["layers_ms"]) >= {"ip", "prob"}
+    assert done.returncode == 0
+    assert "deploy[numpy-3-test]" in done.stdout
+
+
+@pytest.mark.parametrize(("times", "code"), [(1e6, 0), (1e-6, 1)])
+def test_what_is_slower_than_a_saved_run_ends_with_1(project, run, times, code):
+    command = f"bench deploy.prototxt --devices numpy --batches 3 {QUICK}"
+    run(f"{command} --save a.json")
+    found = json.loads(Path("a.json").read_text())
+    found["benchmarks"][0]["stats"]["median"] *= times
+    Path("a.json").write_text(json.dumps(found))
+
+    result = run(f"{command} --against a.json --html page.html")
+
+    assert result.exit_code == code
+    assert ("slower than in a.json: deploy[numpy-3-test]" in result.stdout) == bool(code)
+    said = "times as long" if code else "Nothing became slower"
+    assert said in Path("page.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[]", '{"benchmarks": [{"name": "a", "stats": {"median": 0}}]}', "[" * 100_000],
+)
+def test_what_is_no_saved_run_is_bad_data(project, run, text):
+    Path("a.json").write_text(text)
+
+    result = run(f"bench deploy.prototxt --devices numpy --batches 1 {QUICK} --against a.json")
+
+    assert result.exit_code == 3
+    assert "a.json" in result.stderr
+
+
+def test_a_case_that_cannot_run_does_not_end_the_others(project, run):
+    result = run(f"bench deploy.prototxt --devices numpy --batches 2 --phases test,train {QUICK}")
+
+    assert result.exit_code == 1
+    assert "deploy[numpy-2-train]: NetError: it has no loss" in result.stderr
+    assert re.search(r"^deploy +TEST +numpy +2 +\d", result.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("flags", "code"),
+    [("--batches 0", 2), ("--batches two", 2), ("--phases sleep", 2), ("--devices abacus", 4)],
+)
+def test_wrong_usage(project, run, flags, code):
+    assert run(f"bench deploy.prototxt {flags}").exit_code == code
+
+
+def test_a_chart_is_drawn(project, run):
+    pytest.importorskip("matplotlib")
+
+    result = run(
+        f"bench deploy.prototxt --devices numpy --batches 1,2 {QUICK} --chart a.svg --html a.html"
+    )
+
+    assert result.exit_code == 0, result.output
+    assert "<svg" in Path("a.svg").read_text()
+    page = Path("a.html").read_text(encoding="utf-8")
+    assert "images per second" in page
+    assert "<td>deploy</td><td>TEST</td><td>numpy</td>" in page
