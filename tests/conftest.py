@@ -46,7 +46,7 @@ def _keep_bytecode() -> None:
     if not sys.dont_write_bytecode:
         return
     base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    folder = base / "demitasse-tests" / "bytecode"
+    folder = base / "demitasse" / "bytecode"
     sys.dont_write_bytecode = False
     sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(folder)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

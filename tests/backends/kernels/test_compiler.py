@@ -56,43 +56,6 @@ def test_machine_code_is_kept_and_a_damaged_file_is_not_run(tmp_path, monkeypatc
 
 
 @needs_llvm
-@pytest.mark.parametrize(("package", "times"), [("demitasse.backends", 1), ("mine", 2)])
-def test_what_the_package_has_written_before_is_not_written_again(
-    package, times, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    written = []
-
-    def write(module):
-        written.append(module)
-        twice(module, "again")
-
-    write.__module__ = package  # other sources than ours may have changed
-
-    codes = [compiler._code("again", write) for _ in range(2)]
-
-    assert codes == [compiler._object(text_of("again"))] * 2
-    assert len(written) == times
-
-
-@needs_llvm
-def test_other_sources_are_other_modules(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    written = []
-
-    def write(module):
-        written.append(module)
-        twice(module, "changed")
-
-    write.__module__ = "demitasse.backends"
-    for sources in ("before", "after"):
-        monkeypatch.setattr(compiler, "_sources", lambda sources=sources: sources)
-        compiler._code("changed", write)
-
-    assert len(written) == 2
-
-
-@needs_llvm
 def test_where_nothing_can_be_kept_it_is_made_anew(tmp_path, monkeypatch):
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")

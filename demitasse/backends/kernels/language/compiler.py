@@ -3,9 +3,6 @@
 The file's name is a digest of the module's text, of LLVM's version and of the processor, so that a
 kept result is used where it would be made again, and nowhere else. Where the folder cannot be
 written to, nothing is kept.
-
-To write a module's text takes longer than to read its code. So another file, whose name is a digest
-of the package's sources and the module's name, says which code that text gave.
 """
 
 from __future__ import annotations
@@ -28,7 +25,6 @@ __all__ = ["Status", "compiled", "status"]
 _lock = threading.RLock()
 _known: dict[str, dict[str, int]] = {}
 
-PACKAGE = "demitasse"
 LEVEL = 2
 NEEDED = ("avx2", "fma")
 """Without these, a kernel's multiplications and additions would be calls of a function."""
@@ -94,42 +90,15 @@ def compiled(name: str, write: Callable[[Any], None], *exports: str) -> dict[str
         write: Writes its kernels.
         exports: Those whose addresses are wanted.
     """
-    with _lock:
-        if name not in _known:
-            _known[name] = _linked(_code(name, write), exports)
-        return _known[name]
-
-
-def _code(name: str, write: Callable[[Any], None]) -> bytes:
-    """Return a module's machine code, without writing its text where that was done before."""
-    if settings.get("kernel_dump") or not write.__module__.startswith(f"{PACKAGE}."):
-        text = _text(name, write)
-        _dump(name, text)
-        return _object(text)
-    entry = f"{_digest(name, _sources())}.made"
-    made = read_code(entry)
-    code = read_code(made.decode()) if made is not None else None
-    if code is None:
-        text = _text(name, write)
-        code = _object(text)
-        write_code(entry, _file_of(text).encode())
-    return code
-
-
-def _text(name: str, write: Callable[[Any], None]) -> str:
     from llvmlite import ir
 
-    module = ir.Module(name)
-    write(module)
-    return str(module)
-
-
-@cache
-def _sources() -> str:
-    """Return a digest of everything that the text of our modules depends on, but their names."""
-    folder = Path(__file__).parents[2]
-    files = sorted([*folder.glob("*.py"), *(folder / "kernels").rglob("*.py")])
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    with _lock:
+        if name not in _known:
+            module = ir.Module(name)
+            write(module)
+            _dump(name, str(module))
+            _known[name] = _linked(str(module), exports)
+        return _known[name]
 
 
 def _dump(name: str, text: str) -> None:
@@ -165,34 +134,25 @@ def _engine() -> Any:
     return binding.create_mcjit_compiler(binding.parse_assembly(""), _machine())
 
 
-def _linked(code: bytes, exports: tuple[str, ...]) -> dict[str, int]:
+def _linked(text: str, exports: tuple[str, ...]) -> dict[str, int]:
     engine = _engine()
-    engine.add_object_file(_llvm().ObjectFileRef.from_data(code))
+    engine.add_object_file(_llvm().ObjectFileRef.from_data(_object(text)))
     engine.finalize_object()
     return {name: engine.get_function_address(name) for name in exports}
 
 
 def _object(text: str) -> bytes:
     """Return a module's machine code, from the disk or made now."""
-    name = _file_of(text)
+    binding = _llvm()
+    processor = binding.get_host_cpu_name()
+    about = (text, binding.llvm_version_info, processor, _features(), LEVEL)
+    digest = hashlib.sha256(repr(about).encode()).hexdigest()
+    name = f"{digest}.o"
     code = read_code(name)
     if code is None:
         code = _made(text)
         write_code(name, code)
     return code
-
-
-def _file_of(text: str) -> str:
-    """Return the name of the file that holds a module's machine code."""
-    return f"{_digest(text)}.o"
-
-
-def _digest(*parts: str) -> str:
-    """Return a digest of some text, of LLVM and of the processor."""
-    binding = _llvm()
-    processor = binding.get_host_cpu_name()
-    about = (*parts, _probed().version, binding.llvm_version_info, processor, _features(), LEVEL)
-    return hashlib.sha256(repr(about).encode()).hexdigest()
 
 
 def _made(text: str) -> bytes:
