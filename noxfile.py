@@ -169,9 +169,13 @@ def tests_gpu(session: nox.Session) -> None:
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
-    """Run the property tests with thousands of new examples."""
+    """Run the property tests with thousands of new examples, and damage a million files."""
     install(session, "test")
     pytest(session, "-m", "hypothesis", "--hypothesis-profile=fuzz")
+    run = "tests/fuzz/run.py"
+    session.run("python", run, "--count=1000000")
+    for what in ("random nets", "random solvers"):
+        session.run("python", run, f"--only={what}", "--count=5000")
 
 
 @nox.session
@@ -207,6 +211,13 @@ def survive(session: nox.Session) -> None:
     """Kill training fifty times on each device, and see that it goes on exactly (minutes)."""
     install(session, "test")
     pytest(session, "tests/solvers/test_survive.py", "-m", "slow", "-s")
+
+
+@nox.session
+def faults(session: nox.Session) -> None:
+    """Make every system call of everything that writes fail, or be the last one (half an hour)."""
+    install(session, "test")
+    pytest(session, "tests/faults", "-n0", "-m", "slow", "-s", OMP_NUM_THREADS="1")
 
 
 @nox.session

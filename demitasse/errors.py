@@ -33,6 +33,9 @@ __all__ = [
     "WeightsError",
 ]
 
+LONGEST, LONGEST_PLACE = 8000, 2000
+"""Characters of a message, and of a place, that are shown."""
+
 
 class DemitasseError(RuntimeError):
     """Base of all exceptions raised by Demitasse; a RuntimeError, as those of Caffe's Python are.
@@ -59,9 +62,19 @@ class DemitasseError(RuntimeError):
         return self
 
     def __str__(self) -> str:
-        message = escaped(self.message)
-        text = f"{escaped(self.place, one_line=True)}: {message}" if self.place else message
-        return f"{text}  [{escaped(self.origin, one_line=True)}]" if self.origin else text
+        text = escaped(_bounded(self.message, LONGEST))
+        if self.place:
+            text = f"{escaped(_bounded(self.place, LONGEST_PLACE), one_line=True)}: {text}"
+        if self.origin:
+            text += f"  [{escaped(_bounded(self.origin, LONGEST_PLACE), one_line=True)}]"
+        return text
+
+
+def _bounded(text: str, most: int) -> str:
+    """Return text without its middle where it is longer than this, as names in files can be."""
+    if len(text) <= most:
+        return text
+    return f"{text[: most // 2]} ... {len(text) - most} characters ... {text[-(most // 2) :]}"
 
 
 class ConfigError(DemitasseError):

@@ -149,6 +149,11 @@ def stop_logging() -> None:
 class _Shown(logging.StreamHandler[Writer]):
     """The handler that ``start_logging`` adds, to be told from those of others."""
 
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        """Go on without a record that cannot be shown, as where its file has no room."""
+        if not isinstance(sys.exception(), OSError):
+            super().handleError(record)
+
 
 def _level(level: str | int | None) -> int:
     if level is None:

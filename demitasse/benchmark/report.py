@@ -45,7 +45,7 @@ def draw(results: Sequence[Result], path: Path) -> None:
         DemitasseError: Matplotlib is not installed, or has no such format.
         OSError: The file cannot be written.
     """
-    save_chart(path, _lines(results), _batches(results), y_label=RATE)
+    save_chart(path, _lines(results), _batches(results), y_label=RATE, scale="log")
 
 
 def write_page(results: Sequence[Result], path: Path, slower: Sequence[Regression] | None) -> None:
@@ -62,7 +62,7 @@ def write_page(results: Sequence[Result], path: Path, slower: Sequence[Regressio
     """
     page = Page("Throughput")
     page.chart(
-        line_chart(_lines(results), _batches(results), y_label=RATE),
+        line_chart(_lines(results), _batches(results), y_label=RATE, scale="log"),
         "Images per second over batch sizes, a line for each net, phase and device",
     )
     page.table(HEAD, [cells(result) for result in results], numbers=range(3, len(HEAD)))

@@ -12,7 +12,7 @@ from demitasse.axes import Axes, checked_shape, flat_list
 from demitasse.backends.arrays import Array
 from demitasse.blob.changes import Changes
 from demitasse.device import Device, current_device
-from demitasse.errors import ShapeError
+from demitasse.errors import DeviceError, ShapeError
 from demitasse.memory import Head, SyncedMemory
 from demitasse.proto import BlobShape
 
@@ -86,15 +86,22 @@ class Storage(Axes):
         return self._diff
 
     def share_data(self, other: Storage) -> None:
-        """Hold the same data memory as ``other``, which must have the same count."""
+        """Hold the same data memory as ``other``, which must have the same count.
+
+        Raises:
+            ShapeError: It has another count.
+            DeviceError: It is on a device that does not reach our memory.
+        """
         self._need_same_count(other)
+        self._need_reach(other)
         if self._data is not other._data:
             self._data = other._data
             self._note()
 
     def share_diff(self, other: Storage) -> None:
-        """Hold the same gradient memory as ``other``, which must have the same count."""
+        """Hold the same gradient memory as ``other``; raises what ``share_data`` does."""
         self._need_same_count(other)
+        self._need_reach(other)
         if self._diff is not other._diff:
             self._diff = other._diff
             self._note()
@@ -140,6 +147,18 @@ class Storage(Axes):
                 f"{other._called()} {other.shape_string}"
             )
             raise ShapeError(message)
+
+    def _need_reach(self, other: Storage) -> None:
+        """See that the other memory may be used where ours is: on one device, or the host."""
+        if other.device is not self.device and not (
+            other.device.shares_host and self.device.shares_host
+        ):
+            message = (
+                f"{self._called()} on {self.device} cannot share the memory of {other._called()} "
+                f"on {other.device}; bring both to one device with net.to(...), or copy with "
+                "copy_from"
+            )
+            raise DeviceError(message)
 
     def __copy__(self) -> NoReturn:
         message = "a blob is not copied by assignment; use copy_from or share_data"

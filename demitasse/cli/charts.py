@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from demitasse.atomic import atomic_write
 from demitasse.cli.training_log import Row, TrainingLog, read_log
 from demitasse.errors import DataError
 
@@ -79,4 +80,6 @@ def draw_chart(kind: int, logs: Sequence[Path], out: Path) -> None:
     axes.set(xlabel=AXES[chart.against], ylabel=chart.what)
     axes.set_title(f"{chart.what} vs. {AXES[chart.against]}")
     axes.legend(loc="lower right" if "accuracy" in chart.what else "upper right")
-    figure.savefig(out)
+    kind_of_image = out.suffix[1:] or None
+    with atomic_write(out) as file:
+        figure.savefig(file, format=kind_of_image)

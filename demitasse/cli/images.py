@@ -43,14 +43,13 @@ class ImageModel:
 
     def mean(self) -> np.ndarray | None:
         """Read the mean. Shape: (C, H, W) or (C,)."""
-        import numpy as np
-
         from demitasse.data.transform.mean import read_mean
+        from demitasse.weights.npy import read_npy
 
         if self.mean_file is None:
             return None
         if self.mean_file.suffix == ".npy":
-            return np.asarray(np.load(self.mean_file))
+            return read_npy(self.mean_file)
         return read_mean(self.mean_file)
 
 

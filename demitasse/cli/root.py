@@ -27,12 +27,14 @@ VERBS = (
     "weights",
     "convert",
     "convert_imageset",
+    "convert_annoset",
     "convert_mnist_data",
     "convert_mnist_siamese_data",
     "convert_cifar_data",
     "compute_image_mean",
     "extract_features",
     "resize_and_crop_images",
+    "get_image_size",
     "upgrade",
     "upgrade_net_proto_text",
     "upgrade_net_proto_binary",
@@ -57,7 +59,7 @@ class Root(click.Group):
         """Take flags with one dash, too."""
         try:
             args = two_dashes(args)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             message = f"a file of flags cannot be read: {error}"
             raise click.UsageError(message, ctx) from error
         return super().parse_args(ctx, args)

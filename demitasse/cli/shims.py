@@ -17,10 +17,12 @@ __all__ = ["EXAMPLES", "TOOLS", "write_shims"]
 TOOLS = (
     "caffe",
     "compute_image_mean",
+    "convert_annoset",
     "convert_imageset",
     "device_query",
     "extract_features",
     "finetune_net",
+    "get_image_size",
     "net_speed_benchmark",
     "test_net",
     "train_net",
@@ -28,7 +30,7 @@ TOOLS = (
     "upgrade_net_proto_text",
     "upgrade_solver_proto_text",
 )
-"""What Caffe builds in ``build/tools``."""
+"""What Caffe builds in ``build/tools``, and SSD's Caffe."""
 
 EXAMPLES = {
     "mnist": "convert_mnist_data",

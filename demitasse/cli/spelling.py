@@ -9,6 +9,8 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+from demitasse.paths import regular
+
 __all__ = ["plain_name", "plain_switches", "two_dashes"]
 
 ONE_DASH = re.compile(r"-[A-Za-z][\w-]+(=.*)?", re.DOTALL)
@@ -21,6 +23,8 @@ GLOG = re.compile(
 
 
 FLAG_FILE = re.compile(r"--?flagfile(?:=(.*))?")
+LARGEST_FILE = 1 << 20
+"""Bytes of a file of flags."""
 
 TRUE, FALSE = {"true", "t", "yes", "y", "1"}, {"false", "f", "no", "n", "0"}
 
@@ -33,23 +37,34 @@ def two_dashes(args: Sequence[str]) -> list[str]:
 
     Raises:
         OSError: Such a file cannot be read.
+        ValueError: It is named twice, is too large or is no text.
     """
     end = list(args).index("--") if "--" in args else len(args)
-    dashed = (f"-{arg}" if ONE_DASH.fullmatch(arg) else arg for arg in _from_files(args[:end]))
+    flags = _from_files(args[:end], set())
+    dashed = (f"-{arg}" if ONE_DASH.fullmatch(arg) else arg for arg in flags)
     return [arg for arg in dashed if not GLOG.fullmatch(arg)] + list(args[end:])
 
 
-def _from_files(args: Sequence[str]) -> Iterator[str]:
-    rest = list(args)
-    while rest:
-        arg = rest.pop(0)
+def _from_files(args: Sequence[str], met: set[Path]) -> Iterator[str]:
+    """Yield flags, those in files in place of the files' names; ``met`` are files read before."""
+    rest = iter(args)
+    for arg in rest:
         found = FLAG_FILE.fullmatch(arg)
-        if found is None or (found[1] is None and not rest):
+        name = None if found is None else found[1] or next(rest, None)
+        if name is None:
             yield arg
             continue
-        for line in Path(found[1] or rest.pop(0)).read_text(encoding="utf-8").splitlines():
+        path = regular(name).resolve()
+        if path in met:  # perhaps by itself, without an end
+            message = f"{name} is named twice; each such file may be named once"
+            raise ValueError(message)
+        met.add(path)
+        if path.stat().st_size > LARGEST_FILE:
+            message = f"{name} has more than {LARGEST_FILE} bytes"
+            raise ValueError(message)
+        for line in path.read_text(encoding="utf-8").splitlines():
             if line.strip().startswith("-"):  # others are comments, or for other programs
-                yield from _from_files([line.strip()])
+                yield from _from_files([line.strip()], met)
 
 
 def plain_switches(args: Sequence[str], switches: Collection[str]) -> list[str]:

@@ -12,20 +12,24 @@ from datetime import datetime
 from pathlib import Path
 
 from demitasse.errors import DataError
+from demitasse.paths import regular
 
 __all__ = ["Row", "TrainingLog", "read_log", "seconds_of_iterations"]
 
 Row = dict[str, float]
 """``NumIters``, ``Seconds``, ``LearningRate``, and outputs of the net by name."""
 
-HEAD = re.compile(r"[DIWEF](\d\d)(\d\d) (\d+):(\d+):(\d+)\.(\d+) ")
+HEAD = re.compile(r"[DIWEF](\d\d)(\d\d) (\d\d?):(\d\d?):(\d\d?)\.(\d{1,6}) ")
 START = "Solving"
 
-NUMBER = r"([-+]?(?:[\d.]+(?:[eE][-+]?\d+)?|nan|inf))"
+NUMBER = r"([-+]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|inf))"
 ITERATION = re.compile(r"Iteration (\d+)")
 OUTPUT = re.compile(rf"(Train|Test) net output #\d+: (\S+) = {NUMBER}")
 RATE = re.compile(rf"lr = {NUMBER}")
-LOSS = re.compile(rf"Iteration \d+.*, loss = {NUMBER}")
+LOSS = re.compile(rf", loss = {NUMBER}")
+
+MOST_OUTPUTS = 1000
+"""Different names of outputs: a table has a column for each in every row."""
 
 
 @dataclass
@@ -52,24 +56,30 @@ def read_log(path: Path) -> TrainingLog:
     first row that of the second.
 
     Raises:
-        DataError: It cannot be read, or no run begins in it.
+        DataError: It cannot be read, no run begins in it, or it tells of too many outputs.
     """
     found = TrainingLog()
+    names: set[str] = set()
     tables = {"Train": found.train, "Test": found.test}
     iteration: float | None = None
     rate = float("nan")
     for seconds, line in _timed(path):
-        if match := ITERATION.search(line):
-            iteration = float(match[1])
+        begin = ITERATION.search(line)
+        if begin:
+            iteration = float(begin[1])
         if iteration is None:
             continue
         place = {"NumIters": iteration, "Seconds": seconds}
-        if match := LOSS.search(line):
-            found.losses.append({**place, "loss": float(match[1])})
+        if begin and (losses := LOSS.findall(line, begin.end())):
+            found.losses.append({**place, "loss": float(losses[-1])})
         if match := RATE.search(line):
             rate = float(match[1])
             found.rates.append({**place, "LearningRate": rate})
         if match := OUTPUT.search(line):
+            names.add(match[2])
+            if len(names) > MOST_OUTPUTS:
+                message = f"it tells of more than {MOST_OUTPUTS} different outputs of nets"
+                raise DataError(message, str(path))
             table = tables[match[1]]
             if not table or table[-1]["NumIters"] != iteration or match[2] in table[-1]:
                 table.append({**place, "LearningRate": rate})
@@ -95,10 +105,10 @@ def _timed(path: Path, *, whole: bool = False) -> Iterator[tuple[float, str]]:
     Lines without a time are left out, and those before the run began unless the whole is wanted.
     """
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = regular(path).read_text(encoding="utf-8", errors="replace").splitlines()
         year = datetime.fromtimestamp(path.stat().st_mtime).year
     except OSError as error:
-        message = f"the log cannot be read: {error.strerror}"
+        message = f"the log cannot be read: {error.strerror or error}"
         raise DataError(message, str(path)) from error
     times = list(_times(lines, year))
     begun = next((n for n, (_, line) in enumerate(times) if START in line), None)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,34 @@ def _shared_options() -> list[click.Parameter]:
     ]
 
 
+class LogFile(logging.FileHandler):
+    """A log file; what it has no room for does not make a run that goes well a failure."""
+
+    _told = False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        """Say once that records are missing."""
+        error = sys.exception()
+        if isinstance(error, OSError):
+            self._tell(error)
+        else:
+            super().handleError(record)
+
+    def close(self) -> None:
+        """Close the file."""
+        try:
+            super().close()
+        except OSError as error:
+            self._tell(error)
+
+    def _tell(self, error: OSError) -> None:
+        if not self._told:
+            self._told = True
+            why = error.strerror or error
+            with suppress(OSError):
+                click.echo(f"warning: {self.baseFilename} lacks lines: {why}", err=True)
+
+
 def _extend(stack: ExitStack, modules: Sequence[str]) -> None:
     """Import what the flag and the settings name, so that every verb knows the layers there."""
     from demitasse.config import settings
@@ -83,14 +112,6 @@ def _extend(stack: ExitStack, modules: Sequence[str]) -> None:
     if modules:
         stack.enter_context(settings.override(**{"import": modules}))
         import_extensions()
-
-
-def _close(file: logging.FileHandler) -> None:
-    """Close a log file; what it has no room for does not make a run that went well a failure."""
-    try:
-        file.close()
-    except OSError as error:
-        click.echo(f"the log file is cut short: {error.strerror or error}", err=True)
 
 
 def _start(
@@ -119,11 +140,11 @@ def _start(
     shown = start_logging(log_level, log_format)
     if log_dir is not None:
         log_dir.mkdir(parents=True, exist_ok=True)
-        file = logging.FileHandler(
+        file = LogFile(
             log_dir / f"demitasse.{datetime.now():%Y%m%d-%H%M%S.%f}.log", encoding="utf-8"
         )
         file.setFormatter(shown.formatter)
         logger = logging.getLogger("demitasse")
         logger.addHandler(file)
-        stack.callback(_close, file)
+        stack.callback(file.close)
         stack.callback(logger.removeHandler, file)

@@ -102,14 +102,14 @@ def _read(path: Path, changed: int, reason: str) -> SettingsFile | None:
     try:
         content = regular(path).read_bytes()
         table = tomllib.loads(content.decode())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         if keys:  # somebody else's pyproject.toml is not ours to complain about
             return None
         if not reason:
             message = f"{path} cannot be read: {error}"
             raise ConfigError(message) from None
     for key in keys:
-        table = table.get(key, {})
+        table = table.get(key) if isinstance(table, dict) else None
     if not isinstance(table, dict) or (keys and not table):
         return None
     if reason:

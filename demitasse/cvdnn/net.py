@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from math import prod
-from pathlib import Path
 from typing import Self, overload
 
 import numpy as np
 
+from demitasse.atomic import atomic_write
 from demitasse.cvdnn.errors import error, failing_as
 from demitasse.cvdnn.flops import layer_flops
 from demitasse.cvdnn.imported import INPUTS, Imported, Shape, Weights, Which
@@ -311,7 +311,8 @@ class Net:
 
     def dumpToFile(self, path: str) -> None:
         """Write what ``dump`` returns to a file."""
-        Path(path).write_text(self.dump(), encoding="utf-8")
+        with atomic_write(path) as file:
+            file.write(self.dump().encode())
 
     def __repr__(self) -> str:
         return f"cvdnn.Net({len(self._imported.layers)} layers)"

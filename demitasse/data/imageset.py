@@ -1,21 +1,24 @@
-"""Databases of image files that a list names.
+"""Databases of image files that a list names, with labels or with the objects in them.
 
-Source: Caffe, ``tools/convert_imageset.cpp`` and ``src/caffe/util/io.cpp``.
+Source: Caffe, ``tools/convert_imageset.cpp`` and ``src/caffe/util/io.cpp``; SSD (weiliu89/caffe),
+``tools/convert_annoset.cpp``.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from demitasse.data.databases.annotated import add_object
+from demitasse.data.databases.annotation_files import read_objects
 from demitasse.data.databases.database import Database
 from demitasse.data.databases.writing import Records, resumable_database
 from demitasse.data.images.decode import decode_image
@@ -26,11 +29,25 @@ from demitasse.data.threads import THREADS, ahead
 from demitasse.errors import DataError
 from demitasse.log import get_logger
 from demitasse.paths import regular
-from demitasse.proto import Datum
+from demitasse.proto import AnnotatedDatum, Datum
 
-__all__ = ["Converted", "ImageSet", "convert_imageset"]
+__all__ = ["Annotations", "Converted", "ImageSet", "convert_imageset"]
 
 log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Annotations:
+    """What records of the type ``AnnotatedDatum`` hold.
+
+    Attributes:
+        label_type: Kind of the files that the list names beside images: xml, json or txt; None
+            where it has labels, as for classification.
+        labels: Numbers of the classes that those files name.
+    """
+
+    label_type: str | None = None
+    labels: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -41,33 +58,75 @@ class ImageSet:
         gray: Store one channel, in place of blue, green, red.
         resize_height: Height in pixels; 0, or a width of 0, leaves the size as it is.
         resize_width: Width in pixels.
+        min_dim: Images whose shorter side is shorter than this are enlarged to it, in pixels; they
+            keep their proportions, and ``resize_height`` does not count.
+        max_dim: Where the longer side would be longer than this, it is made as long; 0 for any.
         check_size: Refuse images whose number of values differs from the first one's.
         encoded: Store the bytes of image files, in the format of each file.
         encode_type: Store the bytes of files of this format: jpg, png, ...; empty for none.
         shuffle: Store them in another order.
         seed: What that order depends on.
+        annotations: What is known of the images beside one label; records are ``AnnotatedDatum``
+            then, and ``Datum`` with None.
     """
 
     gray: bool = False
     resize_height: int = 0
     resize_width: int = 0
+    min_dim: int = 0
+    max_dim: int = 0
     check_size: bool = False
     encoded: bool = False
     encode_type: str = ""
     shuffle: bool = False
     seed: int = 0
+    annotations: Annotations | None = None
 
     @property
-    def resized(self) -> bool:
-        """Whether images get another size."""
-        return self.resize_height > 0 and self.resize_width > 0
+    def keeps_size(self) -> bool:
+        """Whether images are stored in the size they have."""
+        return not (self.resize_height or self.resize_width or self.min_dim or self.max_dim)
+
+    @property
+    def has_objects(self) -> bool:
+        """Whether the list names a file of objects for each image."""
+        return self.annotations is not None and self.annotations.label_type is not None
+
+    def resize(self, pixels: np.ndarray) -> np.ndarray:
+        """Return an image in the size it is to have. Shapes: (C, H, W) -> (C, H', W'), uint8."""
+        sides = pixels.shape[1:]
+        if self.min_dim or self.max_dim:
+            scale = float(self._scale(min(sides), max(sides)))
+            if scale == 1:
+                return pixels
+            height, width = (round(side * scale) for side in sides)
+            return resize_image(pixels, height, width, 1 / scale)
+        if self.resize_height > 0 and self.resize_width > 0:
+            return resize_image(pixels, self.resize_height, self.resize_width)
+        return pixels
+
+    def _scale(self, shorter: int, longer: int) -> np.float32:
+        """Return what the sides are multiplied with, in the numbers that SSD computes with."""
+        scale = np.float32(1)
+        if self.min_dim and shorter < self.min_dim:
+            scale = np.float32(self.min_dim) / np.float32(shorter)
+        if self.max_dim and int(scale * np.float32(longer)) > self.max_dim:
+            scale = np.float32(self.max_dim) / np.float32(longer)
+        return scale
 
 
 class Line(NamedTuple):
-    """A line of the list: the name of an image and its label."""
+    """A line of the list.
+
+    Attributes:
+        name: Of an image.
+        label: Its label; -1 where there is a file of objects.
+        objects: The name of that file.
+    """
 
     name: str
     label: int
+    objects: str = ""
 
 
 class Converted(NamedTuple):
@@ -80,7 +139,7 @@ class Converted(NamedTuple):
 class _Record(NamedTuple):
     """A record, and how many values its image has."""
 
-    datum: Datum
+    message: Datum | AnnotatedDatum
     values: int
 
 
@@ -123,7 +182,7 @@ def convert_imageset(
     how = how or ImageSet()
     if how.encode_type:
         need_encoder(how.encode_type)
-    lines = read_lines(source)
+    lines = read_lines(source, objects=how.has_objects)
     if how.shuffle:
         log.info("Shuffling data")
         order = Order(len(lines), how.seed, "convert_imageset", shuffle=True).of_round(0)
@@ -149,8 +208,8 @@ def convert_imageset(
     return Converted(writer.written, writer.skipped)
 
 
-def read_lines(source: Path) -> list[Line]:
-    """Read a list: on each line a name, a space, and a label.
+def read_lines(source: Path, *, objects: bool = False) -> list[Line]:
+    """Read a list: on each line a name, a space, and a label, or a file of objects.
 
     As in Caffe, a label is the number that the text begins with, or 0.
 
@@ -169,11 +228,13 @@ def read_lines(source: Path) -> list[Line]:
         message = "the list of images is empty; it needs lines 'path label'"
         raise DataError(message, str(source))
     parts = (line.rpartition(" ") for line in lines)
+    if objects:
+        return [Line(name, -1, file.strip()) for name, _, file in parts]
     return [Line(name if space else label, _label(label)) for name, space, label in parts]
 
 
 def _label(text: str) -> int:
-    found = re.match(r"\s*([+-]?\d+)", text)
+    found = re.match(r"\s*([+-]?\d{1,18})", text, re.ASCII)
     return int(found[1]) if found else 0
 
 
@@ -183,7 +244,7 @@ class _Writer:
     def __init__(self, database: Database, how: ImageSet, *, skip: bool) -> None:
         self._records = Records(database)
         self._check, self._skip = how.check_size, skip
-        self._size = _first_size(database) if how.check_size else None
+        self._size = _first_size(database, how) if how.check_size else None
         self.skipped = 0
 
     @property
@@ -200,7 +261,7 @@ class _Writer:
                 message = f"has {result.values} values, the first image has {self._size}"
                 raise DataError(message, line.name)
         key = f"{number:08d}_{line.name}".encode("utf-8", "surrogateescape")
-        if self._records.add(key, result.datum):
+        if self._records.add(key, result.message):
             self._tell()
 
     def finish(self) -> None:
@@ -222,30 +283,48 @@ def _read_or_fault(root: str, how: ImageSet, line: Line) -> _Record | DataError:
     """Return the record of an image, or what is wrong with it."""
     path = f"{root}{line.name}"
     try:
-        return _read(path, line.label, how)
+        return _read(path, root, line, how)
     except (OSError, ValueError) as error:  # no such file, or no name that a file can have
         return DataError(getattr(error, "strerror", None) or str(error), path)
     except DataError as error:
         return DataError(error.message, path)
 
 
-def _read(path: str, label: int, how: ImageSet) -> _Record:
+def _read(path: str, root: str, line: Line, how: ImageSet) -> _Record:
     content = regular(path).read_bytes()
-    pixels = decode_image(content, "gray" if how.gray else "color")
-    if how.resized:
-        pixels = resize_image(pixels, how.resize_height, how.resize_width)
-    datum = Datum()
+    original = decode_image(content, "gray" if how.gray else "color")
+    pixels = how.resize(original)
+    datum = Datum(label=line.label)
     kind = how.encode_type or (_ending(path) if how.encoded else "")
     if not kind:
         datum.channels, datum.height, datum.width = pixels.shape
         datum.data = np.ascontiguousarray(pixels).tobytes()
-    elif not how.resize_height and not how.resize_width and _is_already(path, kind):
+    elif how.keeps_size and _is_already(path, kind):
         datum.data = content
     else:
         datum.data = encode_image(pixels, kind)
-    datum.label = label
     datum.encoded = bool(kind)
-    return _Record(datum, pixels.size)
+    if how.annotations is None:
+        return _Record(datum, pixels.size)
+    record = AnnotatedDatum(datum=datum)
+    if how.annotations.label_type is not None:
+        record.type = AnnotatedDatum.BBOX
+        file, size = Path(f"{root}{line.objects}"), original.shape[1:]
+        _add_objects(record, file, how.annotations.label_type, how.annotations.labels, size)
+    return _Record(record, pixels.size)
+
+
+def _add_objects(
+    record: AnnotatedDatum,
+    file: Path,
+    kind: str,
+    labels: Mapping[str, int],
+    size: tuple[int, ...],
+) -> None:
+    """Add the objects that a file names; where there is none, as in SSD, there are no objects."""
+    if file.exists():
+        for one in read_objects(file, kind, labels, (size[0], size[1])):
+            add_object(record, one.label, one.box, difficult=one.difficult)
 
 
 def _ending(path: str) -> str:
@@ -263,12 +342,14 @@ def _lines_done(database: Database) -> int:
     return 0 if last is None else int(last.partition(b"_")[0]) + 1
 
 
-def _first_size(database: Database) -> int | None:
+def _first_size(database: Database, how: ImageSet) -> int | None:
     """Return the number of values of the first image, if there is one already."""
     if database.last_key() is None:
         return None
     with closing(database.new_cursor()) as cursor:
-        datum = Datum.FromString(bytes(cursor.value()))
+        content = bytes(cursor.value())
+    annotated = how.annotations is not None
+    datum = AnnotatedDatum.FromString(content).datum if annotated else Datum.FromString(content)
     if datum.encoded:
         return decode_image(datum.data).size
     return datum.channels * datum.height * datum.width

@@ -72,6 +72,8 @@ class Layer(Arrays):
 
     differentiable: Sequence[int] | None = None
     """The bottoms that have a gradient, in order, where not all have: labels and indices do not."""
+    draws: bool = False
+    """Whether it takes random numbers in TEST, too, so that each pass there needs others."""
     op: Op | None = None
 
     def __init__(
@@ -146,7 +148,7 @@ class Layer(Arrays):
         self._check_in_place(bottom, top)
         self.setup(bottom, top)
         self.refuse_gradients(bottom, self.param.propagate_down)
-        self.reshape(bottom, top)
+        self.run_reshape(bottom, top)
         self._set_loss_weights(top)
 
     def check_counts(self, bottoms: int, tops: int) -> None:
@@ -201,6 +203,24 @@ class Layer(Arrays):
         if wanted and any(one is blob for one in top for blob in bottom):
             message = f"{self.type} cannot run in place when a gradient is wanted; rename the top"
             raise NetError(message)
+
+    @final
+    def run_reshape(self, bottom: Blobs, top: Blobs) -> None:
+        """Give the tops their shapes.
+
+        Raises:
+            NetError: A top is a bottom, and would get another shape than its writer gave it.
+            ShapeError: A bottom has a shape it cannot take.
+        """
+        before = [(blob, blob.shape) for blob in bottom if any(blob is one for one in top)]
+        self.reshape(bottom, top)
+        for blob, shape in before:
+            if blob.shape != shape:
+                message = (
+                    f"{self.type} cannot run in place here: it makes {blob.shape} "
+                    f"of {shape}; give its top another name than {blob.name!r}"
+                )
+                raise NetError(message)
 
     @final
     def run_forward(self, bottom: Blobs, top: Blobs) -> None:

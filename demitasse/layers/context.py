@@ -15,7 +15,7 @@ class Clock:
     """Counts of passes that random numbers are keyed by; kept in snapshots.
 
     Attributes:
-        passes: Forward passes of the net in phase TRAIN so far.
+        passes: Forward passes of the net so far, in phase TRAIN or where a layer draws in TEST.
     """
 
     passes: int = 0

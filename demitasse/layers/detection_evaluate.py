@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from demitasse.errors import ConfigError, DataError, ShapeError
+from demitasse.errors import ConfigError, DataError, NetError, ShapeError
 from demitasse.layers.base import Blobs, Exactly, Layer, positive
 from demitasse.layers.detection.judgement import Judge, in_pixels
 from demitasse.layers.detection.truth import COLUMNS, objects_of
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     import numpy as np
 
 __all__ = ["DetectionEvaluate"]
+
+MOST_IMAGES = 100_000
+"""In a batch; what is larger is no number of an image."""
 
 
 @register("DetectionEvaluate")
@@ -77,7 +80,7 @@ class DetectionEvaluate(Layer):
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         detections = bottom[0].cpu_data()[0, 0]
         rows = bottom[1].cpu_data()[0, 0]
-        images = 1 + int(max(detections[:, 0].max(initial=-1), rows[:, 0].max(initial=-1)))
+        images = 1 + _last_image(detections, rows)
         objects = objects_of(rows, images, self.judge.classes, self.judge.background)
         judged = self.judge(detections, objects, self._place)
         if self.sizes:
@@ -94,6 +97,15 @@ class DetectionEvaluate(Layer):
             message = f"image {self.seen + image} has no line; there are {len(self.sizes)}"
             raise DataError(message, source)
         return in_pixels(boxes, self.sizes[self.seen + image], self.resized)
+
+
+def _last_image(*tables: np.ndarray) -> int:
+    """Return the largest number of an image, the first value of a row; -1 where there are none."""
+    last = max(float(table[:, 0].max(initial=-1)) for table in tables)
+    if not last < MOST_IMAGES:
+        message = f"image {last:g} of a batch is named; at most {MOST_IMAGES} can be evaluated"
+        raise NetError(message)
+    return int(last)
 
 
 def _read_sizes(source: Path) -> list[tuple[int, int]]:

@@ -1,7 +1,8 @@
 """Dropout: zero a random share of the values in TRAIN, and scale the rest to keep the mean.
 
 Source: Caffe, ``src/caffe/layers/dropout_layer.cpp`` and ``.cu``; the same of Fast R-CNN
-(rbgirshick/caffe-fast-rcnn) for ``scale_train``.
+(rbgirshick/caffe-fast-rcnn) for ``scale_train``, of SegNet (alexgkendall/caffe-segnet) for
+``sample_weights_test``.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ LARGEST = 0xFFFFFFFF
 class Dropout(NeuronLayer):
     """y = x * mask / (1 - ratio) in TRAIN, y = x in TEST; may run in place.
 
-    With ``scale_train: false`` y = x * mask in TRAIN, and y = x * (1 - ratio) in TEST.
+    With ``scale_train: false`` y = x * mask in TRAIN, and y = x * (1 - ratio) in TEST. With
+    ``sample_weights_test`` TEST computes what TRAIN does, with another mask in each pass: the
+    spread of the results says how sure a net is.
 
     A value is kept where its random 32-bit word is above ``ratio`` of the largest word, so the
     mask is the same on every device, and a sample's the same with several data-parallel ranks.
@@ -34,13 +37,14 @@ class Dropout(NeuronLayer):
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         del bottom, top
-        p, train = self.param.dropout_param, self.phase == "TRAIN"
+        p = self.param.dropout_param
+        train = self.phase == "TRAIN" or p.sample_weights_test
         ratio = p.dropout_ratio
         if not 0 <= ratio < 1:
             message = f"dropout_param.dropout_ratio must be in [0, 1), it is {ratio}"
             raise ConfigError(message)
         self.threshold = int(LARGEST * ratio)
-        self.drops = train and ratio > 0
+        self.drops = self.draws = train and ratio > 0
         self.factor = 1.0
         if train == p.scale_train:
             self.factor = 1 / (1 - ratio) if train else 1 - ratio

@@ -6,9 +6,10 @@ Source: Caffe, ``src/caffe/layers/hdf5_data_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.data.databases.hdf5 import read_list
+from demitasse.data.quoting import quoted
 from demitasse.data.sources.fingerprint import Fingerprint, list_fingerprint
 from demitasse.data.sources.hdf5 import Hdf5Batches
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, DataError
 from demitasse.layers._data_base import EpochDataLayer
 from demitasse.layers.base import AtLeast, Blobs, positive
 from demitasse.layers.registry import register
@@ -49,7 +50,12 @@ class HDF5Data(EpochDataLayer):
         base_dir = self.context.base_dir
         self.names = [blob.name for blob in top]
         self.source = resolve(p.source, base_dir)
-        self.paths = [resolve(name, base_dir) for name in read_list(self.source)]
+        names = read_list(self.source)
+        self.paths = [resolve(name, base_dir) for name in names]
+        for number, (name, path) in enumerate(zip(names, self.paths, strict=True), 1):
+            if quoted(name, number, path) != name:
+                message = f"its name number {number} is of no file; it needs paths of HDF5 files"
+                raise DataError(message, str(self.source))
         self.shape_tops(top)
 
     def fingerprint(self) -> Fingerprint:

@@ -111,7 +111,7 @@ def new_size(param: ImageDataParameter) -> tuple[int, int] | None:
     """
     if bool(param.new_height) != bool(param.new_width):
         message = (
-            "image_data_param.new_height and new_width must be given together, they are "
+            "new_height and new_width must be given together, they are "
             f"{param.new_height} and {param.new_width}"
         )
         raise ConfigError(message)

@@ -43,9 +43,13 @@ class Softmax(Layer):
 def softmax(layer: Layer, x: Array, axis: int) -> Array:
     """Return the softmax of ``x`` along ``axis``; the largest value is subtracted first.
 
+    Of nothing it is nothing: an axis of length 0 has no largest value.
+
     Shapes: x any -> the same.
     """
     xp = layer.xp
+    if 0 in x.shape:
+        return x
     y = xp.exp(x - xp.max(x, axis=axis, keepdims=True))
     y /= xp.sum(y, axis=axis, keepdims=True)
     return y

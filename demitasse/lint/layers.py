@@ -183,7 +183,8 @@ def weighted_and_read(view: View) -> None:
 def dropout_only_in_test(view: View) -> None:
     """Dropout does nothing in TEST."""
     for index, layer in view.of_type("Dropout"):
-        if _phases(layer) == {"TEST"} and layer.dropout_param.scale_train:
+        p = layer.dropout_param
+        if _phases(layer) == {"TEST"} and p.scale_train and not p.sample_weights_test:
             message = "it is there in TEST only, where Dropout does nothing"
             view.say("warning", "dropout-in-test", index, message)
 

@@ -94,8 +94,9 @@ class LabelCheck:
         image = first // (labels.count // labels.shape[0]) if labels.shape else 0
         label = number(float(labels.cpu_data().reshape(-1)[first]))
         field = "accuracy_param" if isinstance(layer, Accuracy) else "loss_param"
+        name = list(structure.blobs)[blob]
         message = (
-            f"label {label} of image {image} of the batch (blob {list(structure.blobs)[blob]!r}) is "
+            f"label {label} of image {image} of the batch (blob {name!r}) is "
             f"none of the classes 0 to {classes - 1} that the scores have; mend the labels, give "
             "the layer before as many outputs as there are classes, or name a label to pass over "
             f"with {field}.ignore_label"

@@ -119,6 +119,8 @@ class Net(Described):
         origins = [read.origin(i) for i in range(len(param.layer))]
         with self.device.backend.enter():
             self.structure = assemble(param, self._context, origins)
+        phase, layers = self.structure.phase, self.structure.layers
+        self._draws = phase == "TRAIN" or any(layer.draws for layer in layers)
         self._source = param
         self._declared = {name: self.blobs[name].shape for name in self.inputs}
         lowered = settings.get("plan") if lowered is None else lowered
@@ -198,7 +200,7 @@ class Net(Described):
         with self.turn, self.device.backend.enter():
             terms = self._passes.forward(first, last)
             loss = total(terms, self.device)
-        if self.structure.phase == "TRAIN":
+        if self._draws:
             self._context.clock.passes += 1
         self._labels.after_pass(first, last, loss)
         return loss

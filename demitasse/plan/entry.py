@@ -112,7 +112,7 @@ class Entry:
 
     def reshape(self) -> None:
         """Let the layer give its tops their shapes."""
-        self.layer.reshape(self.place.bottom, self.place.top)
+        self.layer.run_reshape(self.place.bottom, self.place.top)
         shapes = [blob.shape for blob in self.place.top]
         if shapes != self._weighted:
             self.layer.fill_loss_weights(self.place.top)

@@ -1704,15 +1704,18 @@ class LossParameter(Message):
     VALID: Final = 1
     BATCH_SIZE: Final = 2
     NONE: Final = 3
+    PRE_FIXED: Final = 4
     IGNORE_LABEL_FIELD_NUMBER: Final = 1
     NORMALIZATION_FIELD_NUMBER: Final = 3
     NORMALIZE_FIELD_NUMBER: Final = 2
+    PRE_FIXED_NORMALIZER_FIELD_NUMBER: Final = 4
     LABEL_SMOOTHING_FIELD_NUMBER: Final = 5
     WEIGHT_BY_LABEL_FREQS_FIELD_NUMBER: Final = 5001
     CLASS_WEIGHTING_FIELD_NUMBER: Final = 5002
     ignore_label: int
     normalization: int
     normalize: bool
+    pre_fixed_normalizer: float
     label_smoothing: float
     weight_by_label_freqs: bool
     @property
@@ -1723,6 +1726,7 @@ class LossParameter(Message):
         ignore_label: int | None = ...,
         normalization: int | str | None = ...,
         normalize: bool | None = ...,
+        pre_fixed_normalizer: float | None = ...,
         label_smoothing: float | None = ...,
         weight_by_label_freqs: bool | None = ...,
         class_weighting: Iterable[float] | None = ...,
@@ -2147,13 +2151,16 @@ class ClipParameter(Message):
 class DropoutParameter(Message):
     DROPOUT_RATIO_FIELD_NUMBER: Final = 1
     SCALE_TRAIN_FIELD_NUMBER: Final = 5000
+    SAMPLE_WEIGHTS_TEST_FIELD_NUMBER: Final = 5001
     dropout_ratio: float
     scale_train: bool
+    sample_weights_test: bool
     def __init__(
         self,
         *,
         dropout_ratio: float | None = ...,
         scale_train: bool | None = ...,
+        sample_weights_test: bool | None = ...,
     ) -> None: ...
 
 class EltwiseParameter(Message):

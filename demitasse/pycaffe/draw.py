@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Protocol
 
+from demitasse.atomic import atomic_write
 from demitasse.proto import (
     ConvolutionParameter,
     LayerParameter,
@@ -269,4 +270,5 @@ def draw_net_to_file(
 ) -> None:
     """Draw a net into a file; the file's extension says how. See ``draw_net``."""
     content = draw_net(caffe_net, rankdir, Path(filename).suffix[1:], phase, display_lrm)
-    Path(filename).write_bytes(content)
+    with atomic_write(filename) as file:
+        file.write(content)

@@ -26,35 +26,68 @@ Shapes: (new, n), (new, n)."""
 MAX_ORDER = 5
 
 
-def resize_squares(image: np.ndarray, height: int, width: int, order: int) -> np.ndarray:
-    """Resize as scikit-image did: around the image all is 0, no result leaves its range.
+def resize_squares(
+    image: np.ndarray,
+    height: int,
+    width: int,
+    order: int,
+    *,
+    mode: str = "constant",
+    cval: float = 0.0,
+    clip: bool = True,
+) -> np.ndarray:
+    """Resize as scikit-image did.
 
     Args:
         image: Its pixels, float64. Shape: (H, W, C).
         height: Wanted height in pixels.
         width: Wanted width in pixels.
         order: 0 for the nearest pixel, 1 for linear, 2 to 5 for smoother curves.
+        mode: What lies around the image: ``"constant"``, one value; ``"edge"``, its outermost
+            pixels; ``"symmetric"`` and ``"reflect"``, its mirror image with and without those;
+            ``"wrap"``, its other side.
+        cval: That one value.
+        clip: Whether no result leaves the range of the image.
 
     Returns:
         The pixels, float64. Shape: (height, width, C).
 
     Raises:
-        ValueError: The order is none of these.
+        ValueError: The order or the mode is none of these.
     """
     _need_order(order)
-    result = image
+    if mode != "constant" and mode not in AROUND:
+        message = f"mode is {mode!r}, but must be one of constant, {', '.join(AROUND)}"
+        raise ValueError(message)
+    result = image - cval if cval else image
     for axis, wanted in enumerate((height, width)):
         size = image.shape[axis]
         place = (np.arange(wanted) + 0.5) * (size / wanted) - 0.5
-        if order not in LOCAL:
-            result = _sum(_coefficients(result, axis, order), axis, _inside(place, size, order))
-            continue
-        index, weight = LOCAL[order](place)
-        weight = np.where((index >= 0) & (index < size), weight, 0.0)
-        result = _sum(result, axis, (index.clip(0, size - 1), weight))
-    if order > 1:  # a smooth curve swings beyond the pixels that it goes through
+        result = _across(result, axis, place, order, mode)
+    result = result + cval if cval else result
+    if clip and order > 1:  # a smooth curve swings beyond the pixels that it goes through
         result = result.clip(image.min(), image.max())
     return result
+
+
+def _across(image: np.ndarray, axis: int, place: np.ndarray, order: int, mode: str) -> np.ndarray:
+    """Return an image's values at some places along an axis; around a constant one is 0."""
+    size = image.shape[axis]
+    if order in LOCAL:
+        index, weight = LOCAL[order](place)
+        if mode == "constant":
+            weight = np.where((index >= 0) & (index < size), weight, 0.0)
+        around = AROUND.get(mode, AROUND["edge"])
+        return _sum(image, axis, (around(index, size), weight))
+    if mode == "constant":
+        return _sum(_coefficients(image, axis, order), axis, _inside(place, size, order))
+    if mode == "edge":
+        pads = [(0, 0)] * image.ndim
+        pads[axis] = (FAR, FAR)
+        return _across(np.pad(image, pads, "edge"), axis, place + FAR, order, "reflect")
+    around = AROUND[mode]
+    taps = _spline(place, size, order, around)
+    return _sum(_coefficients(image, axis, order, around), axis, taps)
 
 
 def resize_points(image: np.ndarray, height: int, width: int, order: int) -> np.ndarray:
@@ -124,11 +157,36 @@ def _from(first: np.ndarray, before: int, count: int) -> np.ndarray:
 # -- splines, as SciPy has them -----------------------------------------------------------------
 
 
-def _spline(place: np.ndarray, size: int, order: int) -> Taps:
-    """Return the B-splines that are not 0 at each place; the image's ends are mirrors."""
+def _mirrored(index: np.ndarray, size: int) -> np.ndarray:
+    period = max(2 * size - 2, 1)
+    index = index % period
+    return np.minimum(index, period - index) if size > 1 else np.zeros_like(index)
+
+
+def _doubled(index: np.ndarray, size: int) -> np.ndarray:
+    index = index % (2 * size)
+    return np.asarray(np.minimum(index, 2 * size - 1 - index))
+
+
+Around = Callable[[np.ndarray, int], np.ndarray]
+"""Which pixels stand for those outside, given their indices and how many pixels there are."""
+
+AROUND: dict[str, Around] = {
+    "edge": lambda index, size: np.clip(index, 0, size - 1),
+    "symmetric": _doubled,
+    "reflect": _mirrored,
+    "wrap": lambda index, size: index % size,
+}
+
+FAR = 12
+"""Pixels at whose distance an edge has no more effect on a spline's factors."""
+
+
+def _spline(place: np.ndarray, size: int, order: int, around: Around = _mirrored) -> Taps:
+    """Return the B-splines that are not 0 at each place."""
     first = np.floor(place if order % 2 else place + 0.5)
     index = _from(first, order // 2, order + 1)
-    return _mirrored(index, size), _b_spline(place[:, None] - index, order)
+    return around(index, size), _b_spline(place[:, None] - index, order)
 
 
 def _inside(place: np.ndarray, size: int, order: int) -> Taps:
@@ -136,12 +194,6 @@ def _inside(place: np.ndarray, size: int, order: int) -> Taps:
     index, weight = _spline(place, size, order)
     inside = (place >= 0) & (place <= size - 1)
     return index, weight * inside[:, None]
-
-
-def _mirrored(index: np.ndarray, size: int) -> np.ndarray:
-    period = max(2 * size - 2, 1)
-    index = index % period
-    return np.minimum(index, period - index) if size > 1 else np.zeros_like(index)
 
 
 def _b_spline(x: np.ndarray, order: int) -> np.ndarray:
@@ -155,12 +207,14 @@ def _b_spline(x: np.ndarray, order: int) -> np.ndarray:
     return total / factorial(order)
 
 
-def _coefficients(image: np.ndarray, axis: int, order: int) -> np.ndarray:
+def _coefficients(
+    image: np.ndarray, axis: int, order: int, around: Around = _mirrored
+) -> np.ndarray:
     """Return factors for B-splines whose sum goes through all pixels along an axis."""
     size = image.shape[axis]
     if order < 2 or size < 2:
         return image
-    index, weight = _spline(np.arange(float(size)), size, order)
+    index, weight = _spline(np.arange(float(size)), size, order, around)
     through = np.zeros((size, size))
     np.add.at(through, (np.arange(size)[:, None], index), weight)
     lines = np.moveaxis(image, axis, 0)

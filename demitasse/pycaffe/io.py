@@ -391,30 +391,46 @@ def resize_image(im: np.ndarray, new_dims: Sizes, interp_order: int = 1) -> np.n
     return (resize_squares(values - low, height, width, interp_order) + low).astype(np.float32)
 
 
-def resize(image: np.ndarray, output_shape: Sequence[int], order: int = 1) -> np.ndarray:
+def resize(
+    image: np.ndarray,
+    output_shape: Sequence[int],
+    order: int = 1,
+    mode: str = "constant",
+    cval: float = 0.0,
+    clip: bool = True,
+    preserve_range: bool = False,
+) -> np.ndarray:
     """Return an image in another size, like scikit-image's ``transform.resize``.
 
-    Scripts find that function here under this name. Around the image is black, which its edges
-    take a little of when it grows.
+    Scripts find that function here under this name. By default black is around the image, which
+    its edges take a little of when it grows.
 
     Args:
-        image: Its pixels; whole numbers are brought to [0, 1]. Shape: (H, W) or (H, W, C).
+        image: Its pixels. Shape: (H, W) or (H, W, C).
         output_shape: Height and width wanted, in pixels, and maybe the channels.
-        order: See ``resize_image``.
+        order: 0 for the nearest pixel, 1 for linear, 2 to 5 for smoother curves.
+        mode: What is around the image: ``"constant"``, ``"edge"``, ``"symmetric"``, ``"reflect"``
+            or ``"wrap"``.
+        cval: What ``"constant"`` is.
+        clip: Whether smooth curves are cut off where they leave the image's range.
+        preserve_range: Whether whole numbers stay as they are, and are not brought to [0, 1].
 
     Returns:
         float64. Shape: (height, width) or (height, width, C).
 
     Raises:
-        ValueError: The image has another number of axes or channels, or the order cannot be.
+        ValueError: The image has another number of axes or channels, or the order or the mode
+            cannot be.
     """
     height, width, *channels = (int(size) for size in output_shape)
     if image.ndim not in {2, 3} or channels not in ([], [*image.shape[2:]]):
         message = f"an image of shape {image.shape} cannot be resized to {tuple(output_shape)}"
         raise ValueError(message)
-    scale = np.iinfo(image.dtype).max if image.dtype.kind in "iu" else 1
+    whole = image.dtype.kind in "iu" and not preserve_range
+    scale = np.iinfo(image.dtype).max if whole else 1
     planes = image.astype(np.float64).reshape(*image.shape[:2], -1) / scale
-    return resize_squares(planes, height, width, order).reshape(height, width, *image.shape[2:])
+    resized = resize_squares(planes, height, width, order, mode=mode, cval=cval, clip=clip)
+    return resized.reshape(height, width, *image.shape[2:])
 
 
 def oversample(images: Sequence[np.ndarray] | np.ndarray, crop_dims: Sizes) -> np.ndarray:

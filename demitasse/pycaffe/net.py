@@ -22,7 +22,7 @@ from demitasse.layers.user_layer import BlobVec, Phase
 from demitasse.pycaffe.files import Path, path_of
 from demitasse.pycaffe.glog import begin_log
 from demitasse.pycaffe.modes import default_phase
-from demitasse.pycaffe.vectors import BoolVec, DtypeVec, IntVec, LayerVec, StringVec
+from demitasse.pycaffe.vectors import BoolVec, DtypeVec, IntVec, LayerVec, ParamVec, StringVec
 
 __all__ = ["Net", "NetVec"]
 
@@ -63,7 +63,7 @@ class Net:
         )
         self.blobs: OrderedDict[str, Blob] = OrderedDict(net.blobs)
         self.params: OrderedDict[str, BlobVec] = OrderedDict(
-            (layer.name, layer.blobs if isinstance(layer.blobs, BlobVec) else BlobVec(layer.blobs))
+            (layer.name, layer.blobs if isinstance(layer.blobs, BlobVec) else ParamVec(layer.blobs))
             for layer in net.layers
             if layer.blobs
         )

@@ -40,6 +40,7 @@ class Checkpointer:
         self._keeper = Keeper(run.param, keep_last)
         self._continuation = Continuation(run, self._keeper)
         self.unwritten = False
+        self._lost_best: SnapshotError | None = None
         if run.is_root:
             warn_of_a_full_disk(run.param, run.net, run.updater.history)
 
@@ -96,13 +97,31 @@ class Checkpointer:
     def write_best(self, iteration: int) -> None:
         """Write the weights that the last test has found to be the best so far.
 
+        Where that fails the run goes on; the next test that beats what is on the disk is tried.
+
         Raises:
-            SnapshotError: They cannot be written.
             NetError: Some are NaN or infinite, and this is to end the run.
         """
         run = self._run
         run.nonfinite.check_weights(run.net, iteration)
-        write_best(run.param, run.net, iteration, run.watch.best)
+        try:
+            write_best(run.param, run.net, iteration, run.watch.best)
+        except SnapshotError as error:
+            self._lost_best = error.at(f"iteration {iteration}, {run.watch.best}")
+            run.watch.forget_best()
+            log.error("%s. THE RUN GOES ON WITHOUT IT; the next best is tried again.", error)
+        else:
+            self._lost_best = None
+
+    def check_best(self) -> None:
+        """Say at the end, once, that the best weights could not be written.
+
+        Raises:
+            SnapshotError: They could not, and no others were written since.
+        """
+        error, self._lost_best = self._lost_best, None
+        if error is not None:
+            raise error
 
     def whole_test(self, interrupted: Callable[[], bool]) -> AbstractContextManager[None]:
         """Surround a test that a resumed run is to repeat from its beginning.

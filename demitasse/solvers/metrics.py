@@ -114,14 +114,21 @@ class Best:
         self.role, self.name, self.larger, self.least = role, name, larger, least
         self.value: float | None = None
         self.iter = self.tests = 0
+        self._before: tuple[float | None, int, int] = None, 0, 0
 
     def observe(self, value: float, iteration: int) -> bool:
         """Take note of a value; return whether it is the best so far. NaN never is."""
+        self._before = self.value, self.iter, self.tests
         if self._better(value):
             self.value, self.iter, self.tests = value, iteration, 0
             return True
         self.tests += 1
         return False
+
+    def forget(self) -> None:
+        """Take the last value, the best so far, for one that was not better."""
+        self.value, self.iter, self.tests = self._before
+        self.tests += 1
 
     def _better(self, value: float) -> bool:
         if self.value is None:

@@ -8,16 +8,14 @@ Source: Caffe, ``Solver::Snapshot`` and ``Solver::Restore`` in ``src/caffe/solve
 
 from __future__ import annotations
 
-import glob
 import os
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
-from demitasse.atomic import atomic_write
+from demitasse.atomic import partial_name
 from demitasse.axes import shape_string
 from demitasse.errors import ConfigError, DemitasseError, SnapshotError
 from demitasse.log import get_logger
@@ -41,9 +39,6 @@ __all__ = [
 
 log = get_logger(__name__)
 
-ABANDONED = 600
-"""Seconds without a change after which a half-written file is taken for abandoned."""
-
 
 def check_prefix(param: SolverParameter, best: bool = False) -> None:
     """Check before training that snapshots can be written.
@@ -63,7 +58,6 @@ def check_prefix(param: SolverParameter, best: bool = False) -> None:
         message = f"{wish}, but snapshot_prefix is not; say where snapshots are to go"
         raise ConfigError(message)
     check_folder(param.snapshot_prefix)
-    _clear_leftovers(Path(param.snapshot_prefix))
 
 
 def check_folder(prefix: str) -> None:
@@ -72,25 +66,18 @@ def check_folder(prefix: str) -> None:
     Raises:
         SnapshotError: The folder is not there, or cannot be written to.
     """
-    probe = Path(f"{prefix}_iter_0.{os.urandom(4).hex()}.tempfile")  # nobody has such a file
+    probe = partial_name(Path(f"{prefix}_iter_0"))
     try:
-        with atomic_write(probe):
-            pass
-        probe.unlink()
+        try:
+            probe.open("xb").close()
+        finally:
+            probe.unlink(missing_ok=True)
     except OSError as error:
         message = (
             f"cannot write to snapshot_prefix {prefix!r} ({error.strerror}); make "
             f"sure that the folder {os.fspath(probe.parent)!r} exists and can be written to"
         )
         raise SnapshotError(message) from error
-
-
-def _clear_leftovers(prefix: Path) -> None:
-    """Delete half-written files of runs that were killed while they wrote a snapshot."""
-    for path in prefix.parent.glob(f".{glob.escape(prefix.name)}_*.part"):
-        with suppress(OSError):
-            if time.time() - path.stat().st_mtime > ABANDONED:
-                path.unlink()
 
 
 def write_snapshot(checkpoint: Checkpoint, prefix: str) -> tuple[Path, Path]:

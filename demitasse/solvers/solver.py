@@ -175,12 +175,14 @@ class Solver:
 
         Raises:
             NetError: Another thread is at work on the net.
-            SnapshotError: The last snapshot could not be written, and still cannot be.
+            SnapshotError: The last snapshot could not be written, and still cannot be; or the
+                best weights could not.
         """
         with self.net.turn:  # between passes, too: gradients and history are part of it
             self._advance(iterations)
             if self._checkpointer.unwritten:
                 self.snapshot()
+        self._checkpointer.check_best()
 
     def _advance(self, iterations: int) -> None:
         last = self.iter + iterations
@@ -212,8 +214,8 @@ class Solver:
 
         Raises:
             ConfigError: ``max_iter`` is missing.
-            SnapshotError: The last snapshot could not be written. Where that can be known, it is
-                said before training; a snapshot on the way that fails is only logged.
+            SnapshotError: The last snapshot, or the best weights, could not be written. Where that
+                can be known, it is said before training; what fails on the way is only logged.
         """
         if not self.param.HasField("max_iter"):
             message = "max_iter is missing; say how many iterations to train for, or call step"
@@ -236,6 +238,7 @@ class Solver:
         if not self.early_stopped:
             self._finish()
         log.info("Optimization Done.")
+        self._checkpointer.check_best()
 
     def _finish(self) -> None:
         """Show the loss after the last update, and test once more."""

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.atomic import atomic_write
 from demitasse.data.databases.hdf5 import array_of, damage, member
 from demitasse.errors import SnapshotError, WeightsError
 from demitasse.paths import is_file
@@ -29,7 +28,7 @@ from demitasse.proto import (
 )
 from demitasse.proto.zero_copy.read import Arrays, read_cut
 from demitasse.proto.zero_copy.write import blob_pieces, with_field, write_pieces
-from demitasse.weights.hdf5 import is_hdf5, open_hdf5
+from demitasse.weights.hdf5 import is_hdf5, new_hdf5, open_hdf5
 
 __all__ = ["State", "read_state", "write_state"]
 
@@ -145,7 +144,7 @@ def _mistaken(path: Path) -> SnapshotError:
 
 
 def _write_hdf5(path: Path, state: State) -> None:
-    with atomic_write(path) as temporary, open_hdf5(temporary, "w") as file:
+    with new_hdf5(path) as file:
         _write_string(file, "learned_net", state.learned_net)
         file.create_dataset("iter", data=np.array([state.iter], np.int32))
         file.create_dataset("current_step", data=np.array([state.current_step], np.int32))

@@ -111,6 +111,12 @@ class Watch:
         """What ``keep_best`` has found so far, for the log."""
         return "" if self._keep is None else f"{self._keep.name} = {_shown(self._keep)}"
 
+    def forget_best(self) -> None:
+        """Forget what the last test improved, so that weights less good are kept in its place."""
+        if self._keep is not None:
+            self._keep.forget()
+        self.improved = False
+
     def plateau_step(self, param: SolverParameter, iteration: int, loss: float, step: int) -> int:
         """Return the step of the plateau policy for an update.
 

@@ -97,10 +97,28 @@ WINDOWS = [
     f"num_output: 2 kernel_size: 2 dilation: 2 force_nd_im2col: true bias_term: false {WB}",
     f"num_output: 2 kernel_size: 3 pad: 1 axis: -2 {WB}",
 ]
-NORMALIZATIONS = [f"normalization: {mode}" for mode in ("FULL", "VALID", "BATCH_SIZE", "NONE")]
+NORMALIZATIONS = [
+    f"normalization: {mode}"
+    for mode in ("FULL", "VALID", "BATCH_SIZE", "NONE", "PRE_FIXED pre_fixed_normalizer: 5")
+]
 
 # type -> (fields and other text, bottoms); more may follow: the phase, passes before the shapes are
 # known, and options of check_gradients
+SOFTMAX_LOSSES = [
+    (f"softmax_param {{ axis: {axis} }} loss_param {{ {mode} {ignore} }}", [scores, labels])
+    for mode in (*NORMALIZATIONS, "normalize: true", "normalize: false", "")
+    for ignore in ("", "ignore_label: 0")
+    for axis, scores, labels in ((-2, SCORES, CLASSES), (-1, SCORES_2D, LABELS))
+] + [
+    ("loss_weight: 3", [SCORES, CLASSES]),
+    ("loss_param { label_smoothing: 0.1 }", [SCORES, CLASSES]),
+    (
+        "loss_param { weight_by_label_freqs: true class_weighting: 0.5 class_weighting: 2 "
+        "class_weighting: 1 class_weighting: 0.2 }",
+        [SCORES, CLASSES],
+    ),
+]
+
 GRADIENT_TABLE: Table = {
     "Convolution": [(f"convolution_param {{ {w} }}", [IMAGE]) for w in WINDOWS],
     "Deconvolution": [(f"convolution_param {{ {w} }}", [IMAGE]) for w in WINDOWS],
@@ -176,7 +194,7 @@ GRADIENT_TABLE: Table = {
         (f"{place} dropout_param {{ dropout_ratio: 0.3 {fields} }}", [ROWS], {"phase": phase})
         for place in ("", IN_PLACE)
         for phase in ("TRAIN", "TEST")
-        for fields in ("", "scale_train: false")
+        for fields in ("", "scale_train: false", "sample_weights_test: true")
     ],
     "ELU": [
         (f"{place} elu_param {{ alpha: {alpha} }}", [ROWS])
@@ -399,22 +417,14 @@ GRADIENT_TABLE: Table = {
         ("smooth_l1_loss_param { sigma: 1.5 }", [ROWS, apart(3, 4)]),
         ("", [ROWS, apart(3, 4), WHOLE_TARGETS > 0, apart(3, 4)]),
     ],
-    "SoftmaxWithLoss": [
-        (f"softmax_param {{ axis: {axis} }} loss_param {{ {mode} {ignore} }}", [scores, labels])
-        for mode in (*NORMALIZATIONS, "normalize: true", "normalize: false", "")
-        for ignore in ("", "ignore_label: 0")
-        for axis, scores, labels in ((-2, SCORES, CLASSES), (-1, SCORES_2D, LABELS))
+    "SoftmaxWithLoss": [*SOFTMAX_LOSSES, ("", [SCORES, CLASSES, abs(apart(3, 2))])],
+    "SmoothL1LossOHEM": [
+        (f"loss_param {{ {mode} }}", [ROWS, -0.4 * ROWS, *weights])
+        for mode in (*NORMALIZATIONS, "normalize: true", "normalize: false")
+        for weights in ([], [WHOLE_TARGETS])
     ]
-    + [
-        ("loss_weight: 3", [SCORES, CLASSES]),
-        ("loss_param { label_smoothing: 0.1 }", [SCORES, CLASSES]),
-        (
-            "loss_param { weight_by_label_freqs: true class_weighting: 0.5 class_weighting: 2 "
-            "class_weighting: 1 class_weighting: 0.2 }",
-            [SCORES, CLASSES],
-        ),
-        ("", [SCORES, CLASSES, abs(apart(3, 2))]),
-    ],
+    + [("smooth_l1_loss_param { sigma: 1.5 }", [ROWS, -0.4 * ROWS])],
+    "SoftmaxWithLossOHEM": SOFTMAX_LOSSES,
     "TripletLoss": [("triplet_loss_param { margin: 0.8 }", [ROWS, apart(3, 4), apart(3, 4)])],
     "PSROIPooling": [
         (
@@ -436,6 +446,7 @@ GRADIENT_TABLE: Table = {
             ("code_type: CORNER_SIZE loc_loss_type: L2 encode_variance_in_target: true", ""),
             ("conf_loss_type: LOGISTIC mining_type: NONE", "normalization: BATCH_SIZE"),
             ("mining_type: HARD_EXAMPLE sample_size: 4", "normalization: NONE"),
+            ("mining_type: NONE", "normalization: PRE_FIXED pre_fixed_normalizer: 5"),
             (
                 "overlap_threshold: 0.4 do_neg_mining: true neg_pos_ratio: 1 neg_overlap: 0.4",
                 "normalize: true",

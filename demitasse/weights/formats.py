@@ -9,7 +9,7 @@ import numpy as np
 
 from demitasse.errors import WeightsError
 from demitasse.proto import NetParameter, set_floats, write_binary
-from demitasse.weights.hdf5 import is_hdf5, read_hdf5_weights, write_hdf5_arrays
+from demitasse.weights.hdf5 import NUMBER, is_hdf5, read_hdf5_weights, write_hdf5_arrays
 from demitasse.weights.npz import read_npz, write_npz
 from demitasse.weights.safetensors import read_safetensors, write_safetensors
 
@@ -50,7 +50,7 @@ def _by_layer(path: Path, arrays: dict[str, np.ndarray]) -> Parameters:
     weights: Parameters = {}
     for name, array in arrays.items():
         layer, _, index = name.rpartition("/")
-        if not index.isdecimal():
+        if not NUMBER.fullmatch(index):
             message = f"{path} cannot be read as weights: {name!r} is not called LAYER/INDEX"
             raise WeightsError(message)
         weights.setdefault(layer, {})[int(index)] = array

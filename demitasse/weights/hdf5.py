@@ -11,21 +11,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from demitasse.atomic import atomic_write
-from demitasse.data.databases.hdf5 import array_of, damage, member
+from demitasse.data.databases.hdf5 import SteadyFile, array_of, damage, member
 from demitasse.errors import WeightsError
 from demitasse.paths import regular
 from demitasse.weights.store import ParameterStore
 
-__all__ = ["is_hdf5", "open_hdf5", "read_hdf5_weights", "write_hdf5_arrays", "write_hdf5_weights"]
+__all__ = [
+    "NUMBER",
+    "is_hdf5",
+    "new_hdf5",
+    "open_hdf5",
+    "read_hdf5_weights",
+    "write_hdf5_arrays",
+    "write_hdf5_weights",
+]
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 NUMBER = re.compile("0|[1-9][0-9]{0,8}")
+"""How a parameter's number is written."""
 DEEPEST = 128
 """In how many groups a parameter may lie: one more than the slashes in its layer's name."""
 
@@ -55,6 +65,23 @@ def open_hdf5(path: Path | Any, mode: str) -> Any:
     except OSError as error:
         message = f"{path} cannot be opened: {error}"
         raise WeightsError(message) from None
+
+
+@contextmanager
+def new_hdf5(path: Path) -> Iterator[Any]:
+    """Open an HDF5 file for writing that takes the place of ``path`` when the block ends well.
+
+    Raises:
+        OSError: It cannot be written; what was at ``path`` is whole.
+        WeightsError: h5py is not installed.
+    """
+    with atomic_write(path) as temporary:
+        steady = SteadyFile(temporary)
+        try:
+            with open_hdf5(steady, "w") as file:
+                yield file
+        finally:
+            steady.check()
 
 
 def read_hdf5_weights(path: Path) -> dict[str, dict[int, np.ndarray]]:
@@ -133,7 +160,7 @@ def _members(path: Path, data: Any) -> Iterator[tuple[str, Any]]:
 
 def write_hdf5_arrays(path: Path, weights: dict[str, dict[int, np.ndarray]]) -> None:
     """Write the parameters of some layers, atomically."""
-    with atomic_write(path) as temporary, open_hdf5(temporary, "w") as file:
+    with new_hdf5(path) as file:
         data = file.create_group("data")
         for layer, arrays in weights.items():
             group = data.require_group(layer)
@@ -143,7 +170,7 @@ def write_hdf5_arrays(path: Path, weights: dict[str, dict[int, np.ndarray]]) -> 
 
 def write_hdf5_weights(net: ParameterStore, path: Path, write_diff: bool) -> None:
     """Write the parameters a net owns, and the gradients of all, atomically."""
-    with atomic_write(path) as temporary, open_hdf5(temporary, "w") as file:
+    with new_hdf5(path) as file:
         for kind in ("data", "diff") if write_diff else ("data",):
             group = file.create_group(kind)
             for layer in net.layers:

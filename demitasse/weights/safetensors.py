@@ -14,6 +14,7 @@ import numpy as np
 
 from demitasse.atomic import atomic_write
 from demitasse.errors import WeightsError
+from demitasse.paths import regular
 
 __all__ = ["read_safetensors", "write_safetensors"]
 
@@ -28,8 +29,8 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
         WeightsError: The file is not there or cannot be read.
     """
     try:
-        return _arrays_of(np.fromfile(path, np.uint8))
-    except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
+        return _arrays_of(np.fromfile(regular(path), np.uint8))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, struct.error) as error:
         message = f"{path} cannot be read as weights: {error}"
         raise WeightsError(message) from error
 
@@ -73,7 +74,7 @@ def _arrays_of(content: np.ndarray) -> dict[str, np.ndarray]:
         message = "its header is no object"
         raise TypeError(message)
     types = {text: np.dtype(name).newbyteorder("<") for name, text in TYPES.items()}
-    data, arrays = content[8 + length :], {}
+    data, arrays, used = content[8 + length :], {}, 0
     for name, about in header.items():
         if name == "__metadata__":
             continue
@@ -81,6 +82,10 @@ def _arrays_of(content: np.ndarray) -> dict[str, np.ndarray]:
         kind, shape = types[about["dtype"]], tuple(about["shape"])
         if not 0 <= begin <= end <= data.size or end - begin != math.prod(shape) * kind.itemsize:
             message = f"tensor {name!r} does not lie where the header says"
+            raise ValueError(message)
+        used += end - begin
+        if used > data.size:
+            message = f"tensor {name!r} lies in bytes of other tensors"
             raise ValueError(message)
         arrays[name] = data[begin:end].copy().view(kind).reshape(shape)
     return arrays

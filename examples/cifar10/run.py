@@ -20,8 +20,8 @@ STAGES = {
     "quick": ("quick_solver", "quick_slow_solver"),
     "full": ("full_solver", "full_slow_solver", "full_slowest_solver"),
 }
-QUICK = 150
-"""Updates of each stage where images are drawn."""
+UPDATES = {"quick": (150, 150), "full": (450, 75, 75)}
+"""Updates of each stage where images are drawn; the full net begins with smaller weights."""
 
 
 def run(given: Arguments) -> Mapping[str, float]:
@@ -31,13 +31,12 @@ def run(given: Arguments) -> Mapping[str, float]:
     mean = given.out / "mean.binaryproto"
     if not mean.exists():
         write_binary(mean, compute_mean(given.out / DATABASES[0]))
-    if given.data is None:
-        given = given.with_iterations(QUICK)
     figures = {}
     for net, stages in STAGES.items():
         state = None
-        for stage in stages:
-            solver = train(given.out / f"{stage}.prototxt", given, resume=state)
+        for stage, updates in zip(stages, UPDATES[net], strict=True):
+            asked = given.with_iterations(updates) if given.data is None else given
+            solver = train(given.out / f"{stage}.prototxt", asked, resume=state)
             state = solver.snapshot()[1]
         figures[f"{net} accuracy"] = float(solver.test()["accuracy"])
     return figures

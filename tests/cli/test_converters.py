@@ -15,6 +15,7 @@ from demitasse.data.databases.database import open_db, records
 from demitasse.data.databases.datum import datum_to_array
 from demitasse.data.images.decode import read_image
 from demitasse.proto import Datum
+from demitasse.testing import make_layer
 
 
 @pytest.fixture(autouse=True)
@@ -72,6 +73,39 @@ def test_flags_in_every_spelling(photos, run, flags):
 
 def test_a_missing_file_of_flags_is_wrong_usage(run):
     assert run("convert_imageset -flagfile none a b c").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"-flagfile=flags.txt\n", "named twice"),
+        (b"-gray\n" * 200_000, "more than 1048576 bytes"),
+        (b"-\xff\n", "decode"),
+    ],
+    ids=["names itself", "is too large", "is no text"],
+)
+def test_a_file_of_flags_that_cannot_be_used_is_wrong_usage(
+    tmp_path, monkeypatch, run, content, told
+):
+    monkeypatch.chdir(tmp_path)
+    Path("flags.txt").write_bytes(content)
+
+    result = run("convert_imageset -flagfile flags.txt a b c")
+
+    assert result.exit_code == 2
+    assert told in " ".join(result.stderr.split())
+
+
+def test_files_of_flags_that_name_others_many_times_are_wrong_usage(tmp_path, monkeypatch, run):
+    monkeypatch.chdir(tmp_path)
+    for number in range(40):  # 2^40 flags, if all were read
+        Path(f"{number}").write_text(f"-flagfile={number + 1}\n" * 2)
+    Path("40").write_text("-gray\n")
+
+    result = run("convert_imageset -flagfile 0 a b c")
+
+    assert result.exit_code == 2
+    assert "named twice" in result.stderr
 
 
 def test_images_that_cannot_be_read_are_told(photos, run):
@@ -201,3 +235,75 @@ def test_squares_of_images(photos, run):
     assert result.exit_code == 0
     assert "none.png" in result.stderr
     assert [read_image(Path(f"out/{n}.png")).shape for n in (1, 2)] == [(3, 4, 4)] * 2
+
+
+def test_squares_as_pil_makes_them(photos, run):
+    image = pytest.importorskip("PIL.Image")
+    pixels = np.random.default_rng(0).integers(0, 256, (50, 90, 3), np.uint8)
+    image.fromarray(pixels).save("photos/large.png")
+    image.fromarray(pixels).convert("RGBA").save("photos/clear.png")
+    Path("names.txt").write_text("large.png\n1.png\nclear.png\nnone.png\n")
+
+    result = run(
+        "resize_and_crop_images --input=names.txt --input_folder=photos --output_folder=out/"
+        " --output_side_length=24 --image_lib=pil"
+    )
+
+    assert result.output.endswith("2 images written\n")
+    assert "clear.png" in result.stderr
+    assert "none.png" in result.stderr
+    # of 50 x 90 pixels half of the rows and columns, of those the middle, averaged
+    half = image.fromarray(pixels)
+    half.thumbnail((45, 25), image.Resampling.NEAREST)
+    middle = half.crop((9, 0, 34, 25))
+    middle.thumbnail((24, 24), image.Resampling.LANCZOS)
+    middle.save("want.jpg", quality=75)
+    assert Path("out/large.png").read_bytes() == Path("want.jpg").read_bytes()
+    with image.open("out/1.png") as square:
+        assert square.size == (6, 6)  # not enlarged
+
+
+@pytest.fixture
+def detection(photos):
+    """The photos, each with a file of one object, a list of both, and a map of labels."""
+    names = [line.rpartition(" ")[0] for line in Path("list.txt").read_text().splitlines()]
+    for name in names:
+        Path("photos", f"{name}.txt").write_text("1 0 0 2 2")
+    Path("pairs.txt").write_text("".join(f"{name} {name}.txt\n" for name in names))
+    Path("map.prototxt").write_text('item { name: "thing" label: 1 }')
+    return names
+
+
+def test_objects_become_a_database_that_a_layer_reads(detection, run):
+    flags = "--anno_type=detection --label_type=txt --label_map_file=map.prototxt --gray=False"
+
+    result = run(f"convert_annoset {flags} --check_label=True photos/ pairs.txt boxes")
+
+    assert f"{len(detection)} records" in result.output
+    one = make_layer(
+        'type: "AnnotatedData" top: "data" top: "label" '
+        'data_param { source: "boxes" batch_size: 1 backend: LMDB }',
+        phase="TEST",
+        base_dir=Path.cwd(),
+        dtype="float32",
+    )
+    _, label = one.forward()
+    assert label.shape == (1, 1, 1, 8)
+    one.layer.close()
+
+
+def test_files_that_name_classes_need_a_map(detection, run):
+    assert run("convert_annoset --anno_type detection photos/ pairs.txt db").exit_code == 2
+
+
+def test_sizes_of_images(detection, run):
+    Path("ids").write_text("".join(f"{Path(n).stem} {k}\n" for k, n in enumerate(detection)))
+
+    run("get_image_size photos/ pairs.txt sizes.txt")
+    run("get_image_size photos/ pairs.txt numbered.txt --name_id_file ids")
+
+    height, width = read_image(Path("photos", detection[0])).shape[1:]
+    assert Path("sizes.txt").read_text().splitlines()[0] == (
+        f"{Path(detection[0]).stem} {height} {width}"
+    )
+    assert Path("numbered.txt").read_text().splitlines()[0] == f"0 {height} {width}"

@@ -92,7 +92,6 @@ def test_windows_are_scored(run):
     )
 
     run(f"detect windows.csv found.csv {MODEL} --crop_mode list --context_pad 0")
-    run(f"detect windows.csv found.h5 {MODEL} --crop_mode list --context_pad 0")
 
     rows = list(csv.DictReader(Path("found.csv").read_text().splitlines()))
     assert [(row["filename"], row["ymin"], row["xmax"]) for row in rows] == [
@@ -102,11 +101,43 @@ def test_windows_are_scored(run):
     ]
     assert float(rows[0]["class2"]) == pytest.approx(255)
     assert float(rows[2]["class1"]) == pytest.approx(128)
+
+
+@pytest.mark.usefixtures("images")
+def test_scores_are_a_table_of_pandas(run):
     h5py = pytest.importorskip("h5py")
+    Path("photos/b.png").rename("photos/é.png")
+    Path("windows.csv").write_text(
+        "filename,xmin,ymin,xmax,ymax\nphotos/a.png,0,0,9,7\nphotos/é.png,1,2,5,6\n"
+    )
+
+    run(f"detect windows.csv found.h5 {MODEL} --crop_mode list --context_pad 0")
+
     with h5py.File("found.h5") as file:
-        assert file["window"][1].tolist() == [3, 3, 7, 8]
-        assert file["prediction"].shape == (3, 3)
-        assert file["filename"].asstr()[2] == "photos/b.png"
+        table = file["df"]
+        assert table.attrs["pandas_type"] == b"frame"
+        assert [name.decode() for name in table["axis1"]] == ["photos/a.png", "photos/é.png"]
+        assert [*table["block0_items"], *table["block1_items"]] == [*table["axis0"]]
+        assert table["block0_values"][()].tolist() == [[0, 0, 7, 9], [2, 1, 6, 5]]
+        assert table["block1_values"].shape == (2, 3)
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    pytest.importorskip("tables", reason="PyTables is not installed")
+    frame = pandas.read_hdf("found.h5", "df")
+    assert frame.index.name == "filename"
+    assert list(frame.columns) == ["ymin", "xmin", "ymax", "xmax", "class0", "class1", "class2"]
+    assert frame.loc["photos/é.png", "xmax"] == 5
+    assert frame.class2.iloc[0] == pytest.approx(255)
+
+
+@pytest.mark.usefixtures("images")
+def test_a_table_without_rows_is_refused(run):
+    pytest.importorskip("h5py")
+    Path("windows.csv").write_text("filename,xmin,ymin,xmax,ymax\n")
+
+    result = run(f"detect windows.csv found.h5 {MODEL} --crop_mode list")
+
+    assert result.exit_code == 3
+    assert "at least one row" in result.stderr
 
 
 @pytest.mark.usefixtures("images")

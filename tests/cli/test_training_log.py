@@ -1,6 +1,7 @@
 """``parse_log``, ``extract_seconds`` and ``plot_training_log``: logs of Caffe and of ours."""
 
 import csv
+import os
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,54 @@ def test_a_log_without_a_run_is_bad_data(run, verb):
 
     assert result.exit_code == 3
     assert "no run begins in this log" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "I1231 23:59:59.000000  1 a] Iteration 1, loss = 1.2.3",
+        f"I1231 23:59:59.000000  1 a] Iteration {'1' * 5000}, lr = 1",
+        f"I1231 {'9' * 5000}:59:59.000000  1 a] Iteration 1",
+        "I1231 99999999999999999999:59:59.000000  1 a] Iteration 1",
+        "I1331 23:59:59.000000  1 a] Iteration 1",
+    ],
+)
+def test_numbers_that_are_none_do_no_harm(run, line):
+    Path("run.log").write_text(f"{LOG}{line}\n")
+
+    assert run("parse_log run.log .").exit_code == 0
+    assert run("extract_seconds run.log out").exit_code == 0
+
+
+def test_a_long_line_is_gone_through_once(run):
+    long = "Iteration 1 " * 50_000  # every one of which a loss might follow
+    Path("run.log").write_text(f"{LOG}I0101 00:00:02.000000  1 a] {long}, loss = 7\n")
+
+    assert run("plot_training_log 6 out.svg run.log").exit_code == 0
+
+
+def test_a_log_of_very_many_outputs_is_bad_data(run):
+    lines = [
+        f"I0101 00:00:02.000000  1 a] Iteration {i}\n"
+        f"I0101 00:00:02.000000  1 a] Test net output #0: o{i} = 1\n"
+        for i in range(1001)
+    ]
+    Path("run.log").write_text(LOG + "".join(lines))
+
+    result = run("parse_log run.log .")
+
+    assert result.exit_code == 3
+    assert "more than 1000 different outputs" in result.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with names need a Unix")
+def test_a_pipe_is_no_log(run):
+    os.mkfifo("pipe")
+
+    result = run("parse_log pipe .")
+
+    assert result.exit_code == 3
+    assert "a regular file is needed" in result.stderr
 
 
 def test_a_log_of_ours_is_read(project, run):

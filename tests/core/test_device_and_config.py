@@ -111,6 +111,26 @@ def test_a_foreign_pyproject_is_none_of_our_business(tmp_path):
     assert settings.where("plan") == "default"
 
 
+DAMAGED = ["tool = 3", "[tool]\ndemitasse = 3", "x = " + "9" * 5000, "x = " + "[" * 50_000, "[["]
+
+
+@pytest.mark.parametrize(
+    "text", DAMAGED, ids=["no table", "no table of ours", "digits", "depth", "no TOML"]
+)
+def test_a_damaged_pyproject_is_none_of_our_business_either(tmp_path, text):
+    (tmp_path / "pyproject.toml").write_text(text)
+
+    assert settings.where("plan") == "default"
+
+
+@pytest.mark.parametrize("text", DAMAGED[2:], ids=["digits", "depth", "no TOML"])
+def test_a_damaged_settings_file_is_told(tmp_path, text):
+    (tmp_path / "demitasse.toml").write_text(text)
+
+    with pytest.raises(ConfigError, match=r"demitasse\.toml cannot be read"):
+        settings.get("plan")
+
+
 def test_values_that_cannot_be_read_name_their_source(tmp_path, monkeypatch):
     monkeypatch.setenv("DEMITASSE_PLAN", "perhaps")
     with pytest.raises(ConfigError, match="DEMITASSE_PLAN sets plan to 'perhaps'"):

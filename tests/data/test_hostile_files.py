@@ -42,6 +42,35 @@ def test_a_long_token_takes_little_more_memory_than_its_text(text):
     assert most < 16 * len(text) + (1 << 20)
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["x " * MANY, "}" * MANY, "zz: 1 " * MANY, ";" * MANY, "zz: [" * MANY, 'name: "" ' * MANY],
+    ids=["names", "brackets", "unknown fields", "semicolons", "lists", "repetitions"],
+)
+def test_many_short_tokens_take_little_more_memory_than_their_text(text):
+    tracemalloc.start()
+    with suppress(PrototxtError):
+        parse_text(text, NetParameter)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert most < 16 * len(text) + (12 << 20)  # so much for ten thousand faults
+
+
+def test_reading_ends_after_many_faults():
+    with pytest.raises(PrototxtError, match=r"and 9981 more$"):
+        parse_text("".join(f"x{i}: 1 " for i in range(20_000)), NetParameter)
+
+
+def test_a_message_about_a_long_name_is_cut():
+    text = f'layer {{ name: "{"n" * MANY}" type: "Nothing" }}'
+
+    with pytest.raises(NetError, match=r"n \.\.\. \d+ characters \.\.\. ") as caught:
+        Net(parse_text(text, NetParameter), device="numpy")
+
+    assert len(str(caught.value)) < 15_000
+
+
 READERS = {
     "prototxt": read_net_params,
     "weights": demitasse.load_weights,

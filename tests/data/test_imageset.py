@@ -172,7 +172,7 @@ def test_lines_are_read_as_caffe_reads_them(tmp_path):
     source = tmp_path / "list.txt"
     source.write_bytes(b"a.png 3\r\nb c.png -1\n\nd.png 12x\nalone\nn\xe9.png 1\n")
 
-    assert read_lines(source) == [
+    assert [line[:2] for line in read_lines(source)] == [
         ("a.png", 3),
         ("b c.png", -1),
         ("", 0),

@@ -256,6 +256,17 @@ def test_writing_replaces_a_database_when_told(database):
     assert [path.name for path in database.parent.iterdir()] == [database.name]
 
 
+def test_a_link_to_a_database_still_leads_to_it_when_that_is_replaced(tmp_path):
+    real, link = tmp_path / "real", tmp_path / "link"
+    write_database(real, images(1))
+    link.symlink_to(real)
+
+    write_database(link, images(2), overwrite=True)
+
+    assert len(LmdbDatabase(real)) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real"]
+
+
 def test_writing_never_replaces_a_folder_with_other_things_in_it(database):
     (database / "thesis.tex").write_text("years of work")
 

@@ -259,7 +259,7 @@ def test_a_mean_file_and_mean_values_exclude_each_other(tmp_path):
 
 
 def test_scaling_of_deeplab_is_refused():
-    with pytest.raises(ConfigError, match="scale_factors, of DeepLab, is not supported"):
+    with pytest.raises(ConfigError, match="scale_factors, of DeepLab, is for ImageSegData"):
         transformer(scale_factors=[0.5, 1])
 
 

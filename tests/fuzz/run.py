@@ -2,18 +2,23 @@
 
 Each reader runs in a process of its own, under limits. For each it is counted how many files were
 read, how many were refused with which of our exceptions, and how many did anything else: another
-exception, a hang, a crash, or something changed by a failure. Exits with 1 if there were any of
-those. ``--only NAME --first I --count 1`` repeats one file.
+exception, a hang, a crash, memory beyond what the file is worth, another file opened or written, a
+message too long or with control characters, or something changed by a failure. Exits with 1 if
+there were any of those.
+
+``--only NAME --first I --count 1`` repeats one file; ``--only "random nets"`` and ``--only "random
+solvers"`` run what is made at random instead. ``--part 0 2`` and ``--part 1 2`` share the readers
+out to two processes.
 """
 
 import argparse
 import json
 import logging
 import mmap
+import os
 import random
 import resource
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,18 +26,27 @@ import traceback
 import tracemalloc
 import warnings
 from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
-from mutations import damaged, random_changes
+from mutations import damaged_file
+from random_nets import nets_readers
+from reader import Reader
 from readers import readers
+from watch import Watch
 
 from demitasse.errors import DemitasseError
 
 SECONDS = 10  # that one file may take
 ROOM = 1 << 30  # bytes of address space beyond what the process begins with
 MEASURED = 100  # one file in so many has its memory traced
+MEMORY, GROWTH = 96 << 20, 1100  # bytes one file may take, and so many more for each of its bytes
+LONGEST = 16_000  # characters of a message
+NETS = ("random nets", "random solvers")
 
 
 class Hang(BaseException):
@@ -42,31 +56,58 @@ class Hang(BaseException):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=100_000, help="files in all")
-    parser.add_argument("--seconds", type=float, help="share out this time instead of files")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", help="one reader by its name")
+    parser.add_argument("--only", help=f"one reader by its name, or {' or '.join(NETS)}")
+    part = "a part of the readers, to run several beside one another"
+    parser.add_argument("--part", type=int, nargs=2, default=(0, 1), metavar=("I", "OF"), help=part)
     parser.add_argument("--first", type=int, default=0, help="number of the first file")
     parser.add_argument("--json", type=Path, help="write the counts here")
-    parser.add_argument("--work", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.work:
-        return work(options)
-    with tempfile.TemporaryDirectory() as folder:
-        known = {r.name: r.cost for r in readers(Path(folder))}
-    names = [options.only] if options.only else list(known)
+    warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)
     results = {}
-    for name in names:
-        count = options.count
-        if not options.only:  # the quicker a reader, the more files it gets
-            share = sum(known[name] ** 0.5 / known[other] ** 0.5 for other in names)
-            count = max(1, round(options.count / share))
-        results[name] = supervise(name, options.first, count, options.seed)
-        sys.stdout.write(line_of(name, results[name]) + "\n")
-        sys.stdout.flush()
+    with tempfile.TemporaryDirectory(dir=quick_folder()) as folder:
+        known = nets_readers() if options.only in NETS else readers(Path(folder))
+        others = [file for reader in known for file in reader.files]
+        share = options.count / sum(reader.cost**-0.5 for reader in known)
+        part, parts = options.part
+        mine = sorted(known, key=lambda reader: reader.cost)[part::parts]
+        for reader in [r for r in known if r.name == options.only] if options.only else mine:
+            # the quicker a reader, the more files it gets
+            count = options.count if options.only else max(1, round(share * reader.cost**-0.5))
+            batch = Batch(reader, options.seed, others, Path(folder))
+            results[reader.name] = supervise(batch, options.first, count)
+            sys.stdout.write(line_of(reader.name, results[reader.name]) + "\n")
+            sys.stdout.flush()
     sys.stdout.write(total_of(results) + "\n")
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
     return int(any(r["foreign"] for r in results.values()))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Damaged files of one reader.
+
+    Attributes:
+        reader: Who reads them.
+        seed: What they depend on, besides their numbers.
+        others: What parts may be taken from.
+        folder: Where the reader may read files.
+    """
+
+    reader: Reader
+    seed: int
+    others: list[bytes]
+    folder: Path
+
+    def file(self, number: int) -> bytes:
+        """The file of a number; the first are the sound ones."""
+        reader = self.reader
+        if number < len(reader.files):
+            return reader.files[number]
+        rng = random.Random(f"{self.seed}/{reader.name}/{number}")
+        return damaged_file(reader, rng, self.others)
 
 
 def line_of(name: str, result: dict) -> str:
@@ -90,33 +131,28 @@ def total_of(results: dict[str, dict]) -> str:
 # -- one process for each reader ---------------------------------------------------------------
 
 
-def supervise(name: str, first: int, count: int, seed: int) -> dict:
+def supervise(batch: Batch, first: int, count: int) -> dict:
     """Run a reader to the end, in a new process after each crash or hang."""
     result = {"files": 0, "counts": Counter(), "foreign": [], "peak": 0, "peak_size": 0, "rss": 0}
     began, last = time.monotonic(), first + count
-    with tempfile.TemporaryDirectory(dir=quick_folder()) as folder:
-        place = Path(folder) / "number"
+    with tempfile.TemporaryDirectory(dir=quick_folder()) as name, mmap.mmap(-1, 8) as place:
+        report, stderr = Path(name) / "report", Path(name) / "stderr"
         while first < last:
-            place.write_bytes(first.to_bytes(8, "little"))
-            report = Path(folder) / "report"
+            place[:8] = first.to_bytes(8, "little")
             report.unlink(missing_ok=True)
-            command = [
-                sys.executable, __file__, "--work", folder, "--only", name,
-                "--first", str(first), "--count", str(last - first), "--seed", str(seed),
-            ]  # fmt: skip
-            with (Path(folder) / "stderr").open("wb") as stderr:
-                process = subprocess.Popen(command, stderr=stderr)
-                reached = wait(process, place)
+            process = os.fork()
+            if not process:
+                run_and_exit(batch, first, last, place, report, stderr)
+            status, reached = wait(process, place)
             if report.exists():
-                part = json.loads(report.read_text())
-                merge(result, part)
-                first = part["next"]
+                merge(result, json.loads(report.read_text()))
+                first = last
             else:
-                how = "hangs" if process.returncode == -signal.SIGKILL else "crashes"
+                how = "hangs" if status == -signal.SIGKILL else "crashes"
                 result["counts"][f"!{how}"] += 1
                 result["files"] += reached - first + 1
-                told = (Path(folder) / "stderr").read_text(errors="replace")[-500:]
-                result["foreign"].append(f"file {reached} {how} ({process.returncode}): {told}")
+                told = stderr.read_text(errors="replace")[-500:]
+                result["foreign"].append(f"file {reached} {how} ({status}): {told}")
                 first = reached + 1
     result["seconds"] = time.monotonic() - began
     return result
@@ -126,19 +162,39 @@ def quick_folder() -> str | None:
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
-def wait(process: subprocess.Popen, place: Path) -> int:
-    """Wait until a process ends; end it when it makes no progress. Returns its last file."""
+def wait(process: int, place: mmap.mmap) -> tuple[int, int]:
+    """Wait until a process ends; end it when it makes no progress.
+
+    Returns:
+        How it ended, as an exit status or minus a signal, and its last file.
+    """
     reached, since = -1, time.monotonic()
     while True:
-        try:
-            process.wait(1)
-            return int.from_bytes(place.read_bytes(), "little")
-        except subprocess.TimeoutExpired:
-            now = int.from_bytes(place.read_bytes(), "little")
-            if now != reached:
-                reached, since = now, time.monotonic()
-            elif time.monotonic() - since > 6 * SECONDS:
-                process.kill()
+        ended, status = os.waitpid(process, os.WNOHANG)
+        now = int.from_bytes(place[:8], "little")
+        if ended:
+            return os.waitstatus_to_exitcode(status), now
+        if now != reached:
+            reached, since = now, time.monotonic()
+        elif time.monotonic() - since > 12 * SECONDS:
+            os.kill(process, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def run_and_exit(
+    batch: Batch, first: int, last: int, place: mmap.mmap, report: Path, stderr: Path
+) -> NoReturn:
+    """Be the process that reads the files."""
+    status = 1
+    try:
+        with stderr.open("wb") as file:
+            os.dup2(file.fileno(), 2)
+        report.write_text(json.dumps(work(batch, first, last, place)))
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
 
 
 def merge(result: dict, part: dict) -> None:
@@ -153,64 +209,61 @@ def merge(result: dict, part: dict) -> None:
 # -- in that process ---------------------------------------------------------------------------
 
 
-def work(options: argparse.Namespace) -> int:
-    folder = Path(options.work)
-    warnings.simplefilter("ignore")
-    logging.disable(logging.CRITICAL)
-    files = folder / f"files{options.first}"
-    files.mkdir()
-    all_readers = readers(files)
-    [reader] = [r for r in all_readers if r.name == options.only]
-    others = [file for r in all_readers for file in r.files]
+def work(batch: Batch, first: int, last: int, place: mmap.mmap) -> dict:
+    """Read files under limits; return what came of them."""
+    reader = batch.reader
+    watch = Watch(batch.folder)
+    for file in reader.files:  # what is imported and compiled once
+        for content in (file, file[:-1]):
+            with suppress(Exception):
+                reader.call(content)
     signal.signal(signal.SIGALRM, on_alarm)
     limit = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE + ROOM
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     counts: Counter[str] = Counter()
     foreign: dict[str, str] = {}
-    peak, peak_size, done = 0, 0, options.first
-    with (folder / "number").open("r+b") as handle, mmap.mmap(handle.fileno(), 8) as shared:
-        while done < options.first + options.count:
-            shared[:8] = done.to_bytes(8, "little")
-            content = file_of(reader, options.seed, done, others)
-            traced = done % MEASURED == 0
-            if traced:
-                tracemalloc.start()
-            counts[outcome(reader, content, done, foreign)] += 1
-            if traced:
-                used = tracemalloc.get_traced_memory()[1]
-                tracemalloc.stop()
-                if used > peak:
-                    peak, peak_size = used, len(content)
-            done += 1
-    report = {
-        "files": done - options.first,
-        "next": done,
+    peak, peak_size = 0, 0
+    for number in range(first, last):
+        place[:8] = number.to_bytes(8, "little")
+        content = batch.file(number)
+        traced = number % MEASURED == 0
+        if traced:
+            tracemalloc.start()
+        counts[outcome(reader, content, number, foreign, watch)] += 1
+        if traced:
+            used = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            if used > MEMORY + GROWTH * len(content):
+                counts["!memory"] += 1
+                what = f"file {number}: {used} bytes for a file of {len(content)}"
+                foreign.setdefault("memory", what)
+            if used > peak:
+                peak, peak_size = used, len(content)
+    return {
+        "files": last - first,
         "counts": counts,
         "foreign": list(foreign.values()),
         "peak": peak,
         "peak_size": peak_size,
         "rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
-    (folder / "report").write_text(json.dumps(report))
-    return 0
 
 
-def file_of(reader, seed: int, number: int, others: list[bytes]) -> bytes:
-    """The file of a number; the first are the sound ones."""
-    if number < len(reader.files):
-        return reader.files[number]
-    rng = random.Random(f"{seed}/{reader.name}/{number}")
-    return damaged(rng.choice(reader.files), random_changes(rng), others, reader.form)
-
-
-def outcome(reader, content: bytes, number: int, foreign: dict[str, str]) -> str:
+def outcome(reader, content: bytes, number: int, foreign: dict[str, str], watch: Watch) -> str:
     """Read a file; return what came of it. ``foreign`` gets one example of each fault."""
     signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    result = "read"
     try:
-        reader.call(content)
+        with watch.watching(opens=reader.opens):
+            reader.call(content)
     except DemitasseError as error:
-        str(error).encode("utf-8", "surrogateescape")
-        return type(error).__name__
+        result = type(error).__name__
+        fault = fault_of_message(str(error))
+        if fault:
+            foreign.setdefault(fault, f"file {number}: {fault}: {str(error)[:200]!r}")
+            return "!message"
+    except reader.allowed as error:
+        result = type(error).__name__
     except Hang:
         where = traceback.format_exc(limit=-6)
         foreign.setdefault("hangs", f"file {number} hangs\n{where}")
@@ -224,7 +277,19 @@ def outcome(reader, content: bytes, number: int, foreign: dict[str, str]) -> str
         return f"!{type(error).__name__}"
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-    return "read"
+    if watch.seen:
+        foreign.setdefault(watch.seen[0], f"file {number}: {watch.seen[0]}")
+        return "!seen"
+    return result
+
+
+def fault_of_message(text: str) -> str:
+    """Say what is wrong with the text of an error."""
+    text.encode("utf-8", "surrogateescape")
+    if len(text) > LONGEST:
+        return f"a message of {len(text)} characters"
+    wrong = {c for c in text if c not in "\n\t" and (c < " " or "\x7f" <= c < "\xa0")}
+    return f"control characters in a message: {wrong}" if wrong else ""
 
 
 def on_alarm(*_unused: object) -> None:

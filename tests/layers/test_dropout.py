@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from gradients import expect_gradients
 
+from demitasse import Net
 from demitasse.errors import ConfigError
+from demitasse.proto import NetParameter, parse_text
 from demitasse.testing import make_layer
 
 X = np.random.default_rng(0).normal(0, 1, (20, 500)) + 10
@@ -79,6 +81,37 @@ def test_and_all_is_scaled_in_test(names, backend):
 
     np.testing.assert_allclose(one.forward()[0], X * 0.75, rtol=1e-6)
     np.testing.assert_allclose(one.backward(X + 1)[0], (X + 1) * 0.75, rtol=1e-6)
+
+
+SAMPLED = "sample_weights_test: true"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("fields", [SAMPLED, f"{SAMPLED} {UNSCALED}"])
+def test_test_may_drop_values_as_train_does(fields, dtype, backend):
+    test, train = (
+        make_layer(text(0.3, "", fields), [X], phase=phase, dtype=dtype, device=backend)
+        for phase in ("TEST", "TRAIN")
+    )
+
+    np.testing.assert_array_equal(test.forward()[0], train.forward()[0])
+    assert (test.forward()[0] == 0).mean() == pytest.approx(0.3, abs=0.02)
+    np.testing.assert_array_equal(test.backward(np.ones_like(X))[0] == 0, test.forward()[0] == 0)
+
+
+def test_each_pass_in_test_then_drops_others(backend):
+    layers = (
+        'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 20 dim: 50 } } } '
+        f'layer {{ name: "drop" bottom: "x" top: "y" {text(0.5, "", SAMPLED)} }}'
+    )
+    net = Net(parse_text(layers, NetParameter), "TEST", device=backend)
+    net.blobs["x"].data[...] = 1
+
+    net.forward()
+    first = net.blobs["y"].data.copy()
+    net.forward()
+
+    assert (net.blobs["y"].data != first).mean() == pytest.approx(0.5, abs=0.1)
 
 
 def test_in_place_gives_the_same(backend):

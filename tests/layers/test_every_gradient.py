@@ -36,13 +36,20 @@ NO_GRADIENT_IN = {
     "MVN.eps": "not in the derivative, as in Caffe",
     "BatchNorm.use_global_stats=True": "test_batch_norm.py, with averages that are not 0",
     "MultiBoxLoss.ignore_label": "of no meaning here",
+    "SmoothL1LossOHEM.ignore_label": "of no meaning here",
     "InfogainLoss.source": "test_losses.py, from a file",
     "InfogainLoss.normalize": "refused",
 }
 """Fields, values and types' fields that have no case here, and why."""
 NO_GRADIENT_IN |= {
     f"{name}.{field}": "refused, but in SoftmaxWithLoss"
-    for name in ("FocalLoss", "InfogainLoss", "MultiBoxLoss", "SigmoidCrossEntropyLoss")
+    for name in (
+        "FocalLoss",
+        "InfogainLoss",
+        "MultiBoxLoss",
+        "SigmoidCrossEntropyLoss",
+        "SmoothL1LossOHEM",
+    )
     for field in ("label_smoothing", "weight_by_label_freqs", "class_weighting")
 }
 

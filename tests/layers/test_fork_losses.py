@@ -240,6 +240,124 @@ class TestCenter:
             make_layer(self.text(""), [X, self.LABELS])
 
 
+class TestHardExamples:
+    """SmoothL1LossOHEM and SoftmaxWithLossOHEM: losses that also say what each region loses."""
+
+    BOXES, WANTED = RNG.normal(0, 1.5, (2, N, C, 2, 3))
+    WEIGHTS = RNG.integers(0, 2, (N, C, 2, 3)).astype(float)
+    SCORES, LABELS = RNG.normal(0, 2, (N, C, 2, 3)), RNG.integers(0, C, (N, 1, 2, 3))
+
+    @staticmethod
+    def text(kind, tops=1, fields=""):
+        names = " ".join(f'top: "{name}"' for name in ("loss", "prob", "each")[:tops])
+        return f'type: "{kind}" {names} loss_param {{ {fields} }}'
+
+    @pytest.fixture(params=["float32", "float64"])
+    def dtype(self, request):
+        return request.param
+
+    @pytest.mark.parametrize(
+        ("fields", "divisor"),
+        [
+            ("", N * 6),
+            ("normalization: FULL", N * 6),
+            ("normalization: BATCH_SIZE", N),
+            ("normalize: false", N),
+            ("normalization: NONE", 1),
+            ("normalization: PRE_FIXED pre_fixed_normalizer: 128", 128),
+            ("normalization: PRE_FIXED pre_fixed_normalizer: 0.5", 1),
+        ],
+    )
+    def test_boxes_lose_what_a_loop_says(self, fields, divisor, dtype, backend):
+        bottoms = [self.BOXES, self.WANTED, self.WEIGHTS]
+        text = self.text("SmoothL1LossOHEM", 2, fields)
+        one = make_layer(text, bottoms, dtype=dtype, device=backend)
+        each = np.zeros((N, 1, 2, 3))
+        for place in np.ndindex(self.BOXES.shape):
+            d = abs(self.WEIGHTS[place] * (self.BOXES[place] - self.WANTED[place]))
+            each[place[0], 0, place[2], place[3]] += d * d / 2 if d < 1 else d - 0.5
+
+        loss, found = one.forward()
+
+        assert loss == pytest.approx(each.sum() / divisor, rel=1e-5)
+        np.testing.assert_allclose(found, each, rtol=1e-5, atol=1e-6)
+
+    @pytest.mark.parametrize(
+        ("fields", "divisor"),
+        [
+            ("", N * 6),
+            ("ignore_label: 1", (LABELS != 1).sum()),
+            ("ignore_label: 1 normalization: PRE_FIXED pre_fixed_normalizer: 128", 128),
+        ],
+    )
+    def test_labels_lose_what_a_loop_says(self, fields, divisor, dtype, backend):
+        text = self.text("SoftmaxWithLossOHEM", 3, fields)
+        one = make_layer(text, [self.SCORES, self.LABELS], dtype=dtype, device=backend)
+        probabilities = np.exp(self.SCORES) / np.exp(self.SCORES).sum(axis=1, keepdims=True)
+        each = -np.log(np.take_along_axis(probabilities, self.LABELS, axis=1))
+        if fields:
+            each[self.LABELS == 1] = 0
+
+        loss, prob, found = one.forward()
+
+        assert loss == pytest.approx(each.sum() / divisor, rel=1e-5)
+        np.testing.assert_allclose(prob, probabilities, rtol=1e-4)
+        np.testing.assert_allclose(found, each, rtol=1e-4, atol=1e-6)
+
+    @pytest.mark.parametrize("kind", ["SmoothL1LossOHEM", "SoftmaxWithLossOHEM"])
+    def test_further_tops_change_no_gradient(self, kind, dtype, backend):
+        boxes = kind == "SmoothL1LossOHEM"
+        bottoms = [self.BOXES, self.WANTED] if boxes else [self.SCORES, self.LABELS]
+        fewest, most = (
+            make_layer(self.text(kind, tops), bottoms, dtype=dtype, device=backend)
+            for tops in (1, 2 if boxes else 3)
+        )
+        fewest.forward()
+        most.forward()
+
+        [expected, *_] = fewest.backward(2.0)
+        [found, *_] = most.backward(2.0, *[0.5] * (1 if boxes else 2))
+
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
+
+    def test_two_tops_are_caffes_loss(self, dtype, backend):
+        bottoms = [self.SCORES, self.LABELS]
+        mined, plain = (
+            make_layer(self.text(kind, 2), bottoms, dtype=dtype, device=backend)
+            for kind in ("SoftmaxWithLossOHEM", "SoftmaxWithLoss")
+        )
+
+        for found, expected in zip(mined.forward(), plain.forward(), strict=True):
+            np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(mined.backward()[0], plain.backward()[0])
+
+    @pytest.mark.parametrize(
+        ("kind", "fields", "bottoms", "error", "message"),
+        [
+            ("SmoothL1LossOHEM", "} smooth_l1_loss_param { sigma: 0", (X, Y), ConfigError, "sigma"),
+            ("SmoothL1LossOHEM", "", (X, Y[:, :2]), ShapeError, "differ in count"),
+            ("SmoothL1LossOHEM", "", (X[:, 0], Y[:, 0]), ShapeError, "needs boxes"),
+            ("SoftmaxWithLossOHEM", "", (X, Y), ShapeError, "one for each position"),
+        ],
+    )
+    def test_refused(self, kind, fields, bottoms, error, message):
+        with pytest.raises(error, match=message):
+            make_layer(self.text(kind, 1, fields), list(bottoms))
+
+
+@pytest.mark.parametrize("kind", ["SoftmaxWithLoss", "FocalLoss", "InfogainLoss"])
+def test_losses_may_be_divided_by_a_given_number(kind, backend):
+    bottoms = [X, np.arange(N) % C, *([np.eye(C)] if kind == "InfogainLoss" else [])]
+    text = 'type: "{}" loss_param {{ normalization: {} pre_fixed_normalizer: 8 }}'
+    fixed, undivided = (
+        make_layer(text.format(kind, mode), bottoms, device=backend)
+        for mode in ("PRE_FIXED", "NONE")
+    )
+
+    np.testing.assert_allclose(fixed.forward()[0], undivided.forward()[0] / 8)
+    np.testing.assert_allclose(fixed.backward()[0], undivided.backward()[0] / 8)
+
+
 class TestTriplet:
     Z = RNG.normal(0, 1.5, (N, C))
 

@@ -219,6 +219,15 @@ def test_refuses_a_file_whose_rows_have_another_shape(open_layer, folder):
         one.forward()
 
 
+def test_does_not_quote_a_file_that_is_no_list(open_layer, folder):
+    (folder / "list.txt").write_text("root:secret\n")
+
+    with pytest.raises(DataError, match=r"list.txt: its name number 1 is of no file") as caught:
+        open_layer()
+
+    assert "secret" not in str(caught.value)
+
+
 # -- HDF5Output ------------------------------------------------------------------------------------
 
 

@@ -214,6 +214,16 @@ def test_names_an_image_that_is_not_there(open_layer, folder):
         one.forward()
 
 
+@pytest.mark.parametrize("line", ["root:$6$secret:1:0:99:7:::", "password = secret", "secret 5"])
+def test_does_not_quote_a_file_that_is_no_list_of_images(open_layer, folder, line):
+    (folder / "list.txt").write_text(f"{line}\np0.png 0\n")
+
+    with pytest.raises(DataError, match=r"list.txt, record 'number 1': No such file") as caught:
+        open_layer()
+
+    assert "secret" not in str(caught.value)
+
+
 def test_names_a_first_image_that_is_not_one(open_layer, folder):
     (folder / "list.txt").write_text("list.txt 0\n")
 

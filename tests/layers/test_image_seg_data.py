@@ -109,6 +109,26 @@ def test_classes_are_not_mixed_by_resizing(open_layer):
     assert set(np.unique(labels)) <= set(range(CLASSES))
 
 
+def test_both_are_resized_by_a_factor_drawn_at_random(open_layer):
+    one = open_layer(transform="crop_size: 24 scale_factors: 0.5 scale_factors: 1 scale_factors: 2")
+    factors = []
+
+    for turn in range(40):
+        k = turn % COUNT
+        data, labels, sizes = one.forward()
+        height, width = sizes[0, 0, 0].astype(int)
+        factors.append(next(f for f in (0.5, 1, 2) if height == int((6 + k) * f)))
+
+        assert width == int((9 - k) * factors[-1])
+        classes = np.random.default_rng(k).integers(0, CLASSES, (6 + k, 9 - k))
+        rows, columns = (np.arange(size) // factors[-1] for size in (height, width))
+        shown = classes[rows.astype(int)][:, columns.astype(int)]
+        np.testing.assert_array_equal(labels[0, 0, :height, :width], shown)
+        assert (data[0, 2, :height, :width] == k).all()
+
+    assert set(factors) == {0.5, 1, 2}
+
+
 def test_an_image_may_have_one_class_or_none(open_layer, folder):
     (folder / "list.txt").write_text("p0.png 7\np1.png 8\n")
 
@@ -143,6 +163,8 @@ def test_a_resumed_run_continues(open_layer):
     ("fields", "transform", "message"),
     [
         ("batch_size: 0", "", "batch_size must be above 0"),
+        ("", "scale_factors: 0.5", "need a crop"),
+        ("", "crop_size: 4 scale_factors: 0", "must be above 0"),
         ("new_height: 4", "", "must be given together"),
         ("rand_skip: 2", "", "cannot use rand_skip"),
         ("", "mean_file: 'm'", "cannot use mean_file"),
@@ -174,3 +196,64 @@ def test_lines_that_cannot_be_used_are_named(open_layer, folder, line, message):
 def test_labels_are_no_images_by_default(open_layer):
     with pytest.raises(DataError, match="for an image, set label_type: PIXEL"):
         open_layer("")
+
+
+class TestDenseImageData:
+    """SegNet's layer of the same task, whose message has other fields."""
+
+    LISTED = 'source: "list.txt" batch_size: 1'
+
+    @pytest.fixture
+    def open_layer(self, folder, backend):
+        opened = []
+
+        def open_layer(fields=self.LISTED, transform="", phase="TEST"):
+            text = (
+                'type: "DenseImageData" top: "data" top: "label" '
+                f"transform_param {{ {transform} }} "
+                f'dense_image_data_param {{ {fields} root_folder: "{folder}/" }}'
+            )
+            opened.append(
+                make_layer(text, base_dir=folder, dtype="float32", phase=phase, device=backend)
+            )
+            return opened[-1]
+
+        yield open_layer
+        for one in opened:
+            one.layer.close()
+
+    def test_images_come_with_the_classes_of_their_pixels(self, open_layer):
+        one = open_layer()
+
+        for k in (0, 1, 2, 3, 0):
+            data, labels = one.forward()
+
+            assert data.shape == (1, 3, 6 + k, 9 - k)
+            np.testing.assert_array_equal(data[:, 1:2], labels)
+
+    @pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
+    def test_both_are_cropped_and_mirrored_alike(self, open_layer, phase):
+        one = open_layer(
+            f"{self.LISTED} mirror: true crop_width: 4 crop_height: 3", "mean_value: 2", phase
+        )
+
+        for _ in range(8):
+            data, labels = one.forward()
+
+            assert labels.shape == (1, 1, 3, 4)
+            np.testing.assert_array_equal(data[:, 1:2] + 2, labels)
+
+    @pytest.mark.parametrize(
+        ("fields", "message"),
+        [
+            ('source: "list.txt"', r"dense_image_data_param\.batch_size must be above 0"),
+            ("batch_size: 1", "dense_image_data_param has no source"),
+            (LISTED + " new_width: 3", "new_height and new_width must be given together"),
+            (LISTED + " crop_width: 3", "give crop_size, or both"),
+            (LISTED + " rand_skip: 1", "DenseImageData cannot use rand_skip"),
+            (LISTED + ' mean_file: "mean"', "mean_file is not used"),
+        ],
+    )
+    def test_what_cannot_be_done_is_refused(self, open_layer, fields, message):
+        with pytest.raises(ConfigError, match=message):
+            open_layer(fields)

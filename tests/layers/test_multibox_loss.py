@@ -335,6 +335,9 @@ def test_whoever_asks_for_gradients_of_labels_and_priors_gets_none():
         ("do_neg_mining: false", "contradict each other; leave do_neg_mining out"),
         ("mining_type: HARD_EXAMPLE sample_size: 0", "sample_size must be above 0"),
         ("map_object_to_agnostic: true background_label_id: 2", "num_classes 4, it is 3"),
+        ("neg_pos_ratio: -1", "neg_pos_ratio must be 0 or more, it is -1"),
+        ("neg_pos_ratio: inf", "neg_pos_ratio must be 0 or more, it is inf"),
+        ("neg_pos_ratio: nan", "neg_pos_ratio must be 0 or more, it is nan"),
     ],
 )
 def test_fields_that_cannot_be_are_refused(fields, message):

@@ -93,6 +93,16 @@ def test_refuses_files_of_another_form(text, message, tmp_path):
         read_window_file(tmp_path / "w.txt", 0.5, 0.5)
 
 
+@pytest.mark.parametrize("text", ["secret", "# secret", "# 1 a.png 3 2 2 0 secret"])
+def test_does_not_quote_a_file_of_another_form(text, tmp_path):
+    (tmp_path / "w.txt").write_text(text)
+
+    with pytest.raises(DataError) as caught:
+        read_window_file(tmp_path / "w.txt", 0.5, 0.5)
+
+    assert "secret" not in str(caught.value)
+
+
 def test_refuses_a_file_that_is_not_there(tmp_path):
     with pytest.raises(DataError, match=r"w.txt: the window file cannot be read"):
         read_window_file(tmp_path / "w.txt", 0.5, 0.5)

@@ -322,6 +322,15 @@ def test_lists_of_labelled_images_are_looked_for(found):
     assert ("warning", "missing-file") in codes(found(data + IP + LOSS))
 
 
+def test_dropout_that_samples_in_test_has_an_effect_there(found):
+    drop = """layer { name: "d" type: "Dropout" bottom: "ip" top: "ip" include { phase: TEST }
+      dropout_param { sample_weights_test: true } }"""
+
+    findings = found(DATA.replace("TRANSFORM", "") + IP + drop + LOSS)
+
+    assert ("warning", "dropout-in-test") not in codes(findings)
+
+
 @pytest.fixture
 def scaled_by_user():
     """A type of a user, who says what its parameters are."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from demitasse import Blob, Net, Solver
-from demitasse.errors import NetError
+from demitasse.errors import DeviceError, NetError
 from demitasse.proto import NetParameter, SolverParameter, parse_text
 
 TEXT = """
@@ -41,6 +41,20 @@ def weight(backend, value):
 def output(net):
     net.forward()
     return net.blobs["y"].data.copy()
+
+
+def test_nets_on_devices_that_do_not_reach_each_other_cannot_share():
+    net, other = made("numpy", seed=1), made("strict:device1", seed=2)
+    expected = output(net)
+
+    with pytest.raises(DeviceError, match=r"on strict:device1 cannot share .* on numpy; bring"):
+        other.share_trained_layers_with(net)
+    assert not np.array_equal(output(other), expected)
+
+    net.to("strict:device1")
+    other.share_trained_layers_with(net)
+
+    np.testing.assert_allclose(output(other), expected, rtol=1e-6)
 
 
 def test_a_net_that_shares_follows_when_it_shares_again(backend):

@@ -45,7 +45,7 @@ def check_surgery(found):
 
 CHECKS = {
     "mnist": check_mnist,
-    "cifar10": least(**{"quick accuracy": 0.8, "full accuracy": 0.5}),
+    "cifar10": least(**{"quick accuracy": 0.8, "full accuracy": 0.85}),
     "siamese": least(**{"nearest is the same": 0.75}),
     "hdf5_classification": least(**{"logistic accuracy": 0.7, "nonlinear accuracy": 0.8}),
     "finetune": check_finetune,

@@ -2,10 +2,12 @@
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
-from demitasse.atomic import atomic_write
+from demitasse import atomic
+from demitasse.atomic import atomic_write, put_in_place
 
 
 def names(folder):
@@ -112,3 +114,55 @@ def test_a_long_name_has_room_for_the_temporary_one(tmp_path):
         file.write(b"x")
 
     assert names(tmp_path) == [path.name]
+
+
+def test_what_killed_processes_left_is_deleted_and_nothing_else(tmp_path):
+    left, left_folder = tmp_path / ".net.0123abcd.part", tmp_path / ".db.89abcdef.part"
+    at_work, users = tmp_path / ".net.11111111.part", tmp_path / ".net.part"
+    left_folder.mkdir()
+    for path in (left, at_work, users, left_folder / "data.mdb"):
+        path.write_bytes(b"half")
+    for path in (left, users, left_folder / "data.mdb", left_folder):
+        os.utime(path, (1e9, 1e9))
+
+    with atomic_write(tmp_path / "other"):
+        pass
+
+    assert names(tmp_path) == [at_work.name, users.name, "other"]
+
+
+def folders(tmp_path):
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    return tmp_path / "new", tmp_path / "old"
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_a_folder_takes_the_place_of_another(tmp_path, monkeypatch, exchanges):
+    if not exchanges:
+        monkeypatch.setattr(atomic, "_exchange", lambda one, other: False)
+    new, old = folders(tmp_path)
+
+    put_in_place(new, old)
+
+    assert names(tmp_path) == ["old"]
+    assert names(old) == ["new"]
+
+
+def test_a_folder_that_cannot_take_the_place_leaves_the_old_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(atomic, "_exchange", lambda one, other: False)
+    new, old = folders(tmp_path)
+    rename = Path.rename
+
+    def broken(path, target):
+        if path == new:
+            raise OSError(5, "Input/output error")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", broken)
+    with pytest.raises(OSError, match="Input/output"):
+        put_in_place(new, old)
+
+    assert names(old) == ["old"]
+    assert names(tmp_path) == ["new", "old"]

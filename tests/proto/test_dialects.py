@@ -38,7 +38,6 @@ def test_a_field_of_a_fork_that_is_implemented_is_read():
     [
         "video_data_param { video_type: VIDEO video_file: 'a.mp4' }",
         "video_data_param { source: 'list' batch_size: 8 new_length: 10 modality: RGB }",
-        "dense_image_data_param { source: 'list' batch_size: 4 shuffle: true }",
         "multi_stage_meanfield_param { num_iterations: 5 compatibility_mode: POTTS theta_beta: 3 }",
         "roi_warping_param { pooled_h: 7 pooled_w: 7 spatial_scale: 0.0625 }",
         "transpose_param { dim: 2 dim: 0 dim: 1 }",

@@ -148,6 +148,48 @@ def test_palettes_are_looked_up(saved):
     np.testing.assert_allclose(image, np.asarray(indexed.convert("RGB")) / 255)
 
 
+def test_inks_become_light(saved):
+    inks = Image.new("CMYK", (2, 1), (0, 255, 255, 0))
+
+    image = io.load_image(saved(inks, "image.tif"))
+
+    np.testing.assert_allclose(image, [[[1, 0, 0]] * 2], atol=0.01)
+
+
+def test_black_and_white_are_0_and_1(saved):
+    bits = Image.fromarray(np.array([[0, 255, 0]], np.uint8)).convert("1")
+
+    np.testing.assert_array_equal(io.load_image(saved(bits), color=False)[0, :, 0], [0, 1, 0])
+
+
+@pytest.mark.parametrize("color", [True, False])
+def test_grey_images_may_be_transparent(saved, color):
+    grey, alpha = (Image.fromarray(np.ascontiguousarray(RGB[..., n])) for n in range(2))
+    path = saved(Image.merge("LA", (grey, alpha)))
+
+    image = io.load_image(path, color)
+
+    want = np.repeat(RGB[..., :1], 3 if color else 1, 2) / 255
+    np.testing.assert_allclose(image, want, rtol=1e-6)
+
+
+def test_colours_of_a_palette_may_be_transparent(saved):
+    indexed = Image.fromarray(RGB[..., :3]).quantize(8)
+
+    image = io.load_image(saved(indexed, transparency=3))
+
+    np.testing.assert_allclose(image, np.asarray(indexed.convert("RGB")) / 255)
+
+
+@pytest.mark.parametrize(("kind", "scale"), [(np.int32, 2**31 - 1), (np.float32, 1)])
+def test_wide_numbers_of_tiffs_keep_their_depth(saved, kind, scale):
+    values = np.array([[0, 1, 70_000]], kind)
+
+    image = io.load_image(saved(Image.fromarray(values), "image.tif"), color=False)
+
+    np.testing.assert_allclose(image[0, :, 0], values[0] / scale, rtol=1e-6)
+
+
 def test_images_are_not_turned_upright(saved):
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned by a quarter
@@ -281,6 +323,59 @@ def test_scripts_find_the_function_of_scikit_image():
     np.testing.assert_allclose(io.resize(np.ones((2, 2)), (4, 4))[0, :2], [0.5625, 0.75])
     with pytest.raises(ValueError, match=r"\(6, 9, 3\) cannot be resized to \(3, 4, 1\)"):
         io.resize(image, (3, 4, 1))
+
+
+IN_SCIPY = {
+    "edge": "nearest",
+    "symmetric": "reflect",
+    "reflect": "mirror",
+    "wrap": "grid-wrap",
+    "constant": "grid-constant",
+}
+
+
+# beyond the outermost pixels scikit-image cut smooth curves off, which SciPy's do not
+AROUND = [(m, order) for m in IN_SCIPY for order in (1, 2, 4, 5) if m != "constant" or order == 1]
+
+
+@pytest.mark.parametrize(("mode", "order"), AROUND)
+@pytest.mark.parametrize("size", [(13, 7), (4, 20)])
+def test_what_is_around_an_image_may_be_chosen(mode, order, size):
+    ndimage = pytest.importorskip("scipy.ndimage")
+    image = rng.random((8, 9))
+
+    resized = io.resize(image, size, order=order, mode=mode, cval=0.3, clip=False)
+
+    zoom = np.array(size) / image.shape
+    want = ndimage.zoom(image, zoom, order=order, mode=IN_SCIPY[mode], cval=0.3, grid_mode=True)
+    np.testing.assert_allclose(resized, want, atol=1e-6)
+
+
+@pytest.mark.parametrize("order", [0, 3])
+def test_edges_go_on_around_an_image(order):
+    flat = np.full((3, 4), 0.7)
+
+    np.testing.assert_allclose(io.resize(flat, (9, 9), order, mode="edge"), 0.7)
+
+
+def test_a_mode_that_is_none_is_refused():
+    with pytest.raises(ValueError, match="mode is 'nearest', but must be one of constant, edge"):
+        io.resize(np.ones((2, 2)), (4, 4), mode="nearest")
+
+
+def test_whole_numbers_may_keep_their_range():
+    image = rng.integers(0, 256, (6, 9, 3), np.uint8)
+
+    kept = io.resize(image, (3, 4), preserve_range=True)
+
+    np.testing.assert_allclose(kept, 255 * io.resize(image, (3, 4)), atol=1e-10)
+
+
+def test_smooth_curves_leave_the_range_where_told():
+    steps = np.tile([0.0, 0.0, 1.0, 1.0], (4, 1))
+
+    assert io.resize(steps, (4, 16), 3, mode="edge").max() == 1
+    assert io.resize(steps, (4, 16), 3, mode="edge", clip=False).max() > 1
 
 
 def test_scripts_find_scikit_image_where_it_is_installed(monkeypatch):

@@ -221,6 +221,25 @@ def test_parameters_are_a_vector_of_blobs():
     assert params[0].reshape(3, 6) is None
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda params: params.append(params[0]),
+        lambda params: params.add_blob(3),
+        lambda params: params.__setitem__(0, np.zeros((3, 6))),
+        lambda params: params.__delitem__(0),
+    ],
+)
+def test_a_layer_keeps_the_parameters_that_it_was_made_with(change):
+    net = caffe.Net("net.prototxt", caffe.TEST)
+    before = list(net.params["ip"])
+
+    with pytest.raises(NetError, match="cannot be changed; to change values, write into a blob"):
+        change(net.params["ip"])
+
+    assert net.params["ip"] == before
+
+
 def test_vectors_have_the_names_of_the_compiled_module():
     net = caffe.Net("net.prototxt", caffe.TEST)
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from demitasse import EarlyStopping, Solver
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, SnapshotError
 from demitasse.proto import SolverParameter
+from demitasse.solvers import snapshot
 from demitasse.solvers.metrics import Best, Metric, find_metric
 from demitasse.solvers.watch import Watch
 
@@ -241,6 +242,47 @@ def test_the_best_weights_are_written(fields, tmp_path, lines, backend):
     np.testing.assert_array_equal(best.params["ip2"][0].cpu_data(), kept[4])
     path = f"{prefix}_best.caffemodel"
     assert f"Iteration 4, best so far: accuracy = 0.6; snapshotting to {path}" in lines()
+
+
+def test_a_run_goes_on_without_best_weights_that_cannot_be_written(
+    fields, tmp_path, monkeypatch, lines
+):
+    prefix = str(tmp_path / "s")
+    solver = Solver(fields(TESTED, snapshot_prefix=prefix), keep_best="accuracy")
+    values, tried = iter([0.1, 0.6, 0.3, 0.2]), []
+    solver.test_all = lambda: results(next(values))
+    write = snapshot._save
+
+    def full_once(param, net, path):
+        tried.append(solver.iter)
+        if len(tried) == 2:
+            raise SnapshotError("No space left on device")
+        write(param, net, path)
+
+    monkeypatch.setattr(snapshot, "_save", full_once)
+
+    solver.step(4)
+
+    assert tried == [0, 1, 2]  # the third value beats what is on the disk
+    assert any("0.6: No space left on device. THE RUN GOES ON" in line for line in lines())
+
+
+def test_a_run_that_lacks_its_best_weights_fails_at_its_end(fields, tmp_path, monkeypatch):
+    param = fields(TESTED, snapshot_prefix=str(tmp_path / "s"), max_iter=3)
+    solver = Solver(param, keep_best="accuracy")
+    values = iter([0.1, 0.5, 0.3, 0.2])
+    solver.test_all = lambda: results(next(values, 0.0))
+
+    def full(param, net, path):
+        if "best" in path.name:
+            raise SnapshotError("No space left on device")
+
+    monkeypatch.setattr(snapshot, "_save", full)
+    monkeypatch.setattr(solver, "snapshot", lambda: None)
+
+    with pytest.raises(SnapshotError, match="No space left"):
+        solver.solve()
+    assert solver.iter == 3
 
 
 def test_scores_that_are_not_numbers_are_never_the_best(fields, tmp_path, backend):

@@ -1,16 +1,18 @@
 """Ways to damage a file, for fuzzing: each is a small tuple, so that it can be found and shrunk."""
 
 import random
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from google.protobuf import text_format
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Error, Message
-from hypothesis import strategies as st
+from reader import Reader
 
 BYTES = ("cut", "flip", "byte", "bomb", "copy", "drop", "repeat", "splice", "word", "insert")
-KINDS = (*BYTES, "field", "field", "field", "field")
+FORMS = ("token", "digits", "wire", "place")
+KINDS = (*BYTES, *FORMS, *FORMS, "field", "field", "field", "field")
 BIG = 2**32
 
 Change = tuple[str, int, int, int]
@@ -32,12 +34,6 @@ LENGTHS = [
 """Lengths and counts that no small file has room for, as varints and in both byte orders."""
 
 
-def changes() -> st.SearchStrategy[list[Change]]:
-    """Some changes, for hypothesis."""
-    number = st.integers(0, BIG - 1)
-    return st.lists(st.tuples(st.sampled_from(KINDS), number, number, number), max_size=4)
-
-
 def random_changes(rng: random.Random) -> list[Change]:
     """Some changes, drawn; mostly one or two."""
     count = rng.choice((1, 1, 1, 2, 2, 3, 6))
@@ -45,6 +41,14 @@ def random_changes(rng: random.Random) -> list[Change]:
         (rng.choice(KINDS), rng.randrange(BIG), rng.randrange(BIG), rng.randrange(BIG))
         for _ in range(count)
     ]
+
+
+def damaged_file(reader: Reader, rng: random.Random, others: Sequence[bytes]) -> bytes:
+    """Return one of a reader's files after some changes, or a file that is drawn for it."""
+    if reader.draw:
+        return reader.draw(rng)
+    content = damaged(rng.choice(reader.files), random_changes(rng), others, reader.form)
+    return reader.repair(content) if reader.repair and rng.random() < 0.5 else content
 
 
 def damaged(
@@ -64,6 +68,8 @@ def damaged(
     for kind, a, b, c in all_changes:
         if kind == "field" and form:
             content = _with_another_field(content, form, random.Random(a ^ b << 8 ^ c << 16))
+        elif kind in FORMS:
+            content = FORM_CHANGES[kind](content, random.Random(a ^ b << 8 ^ c << 16))
         else:
             way = BYTES[(a + b) % len(BYTES)] if kind == "field" else kind
             content = _changed(content, way, a, b, c, others)
@@ -101,6 +107,154 @@ def _changed(content: bytes, kind: str, a: int, b: int, c: int, others: Sequence
         case "insert":
             return content[:at] + bytes([b >> shift & 255 for shift in (0, 8, 16)]) + content[at:]
     return content
+
+
+# -- parts that the format gives a meaning -----------------------------------------------------
+
+TOKEN = re.compile(rb"[A-Za-z_]\w*|\d[\w.+-]*|\"[^\"\n]*\"|\s+|.", re.DOTALL)
+DIGITS = re.compile(rb"\d+")
+NUMBERS = [
+    b"0", b"-1", b"1", b"255", b"256", b"65536", b"2147483647", b"2147483648", b"4294967295",
+    b"4294967296", b"9223372036854775807", b"9223372036854775808", b"18446744073709551616",
+    b"1e999", b"-1e999", b"nan", b"1e-400", b"0.5", b"9" * 60, b"9" * 5000, b"00", b"1.2.3",
+    b"0x10",
+]  # fmt: skip
+PLACES = re.compile(
+    rb"OHDR|OCHK|TREE|HEAP|SNOD|GCOL|FRHP|BTHD|BTLF|FADB|\x89HDF|PK\x01\x02|PK\x03\x04|PK\x05\x06|"
+    rb"IHDR|PLTE|IDAT|tRNS|\xff[\xc0-\xdf]|II\*\x00|MM\x00\*|RIFF|VP8|\xde\xc0\xef\xbe|\x93NUMPY"
+)
+PAGE = 4096  # bytes of a page of an LMDB
+
+
+def _with_another_token(content: bytes, rng: random.Random) -> bytes:
+    """Leave out, repeat, exchange or replace words of a text."""
+    words = TOKEN.findall(content[:20_000])
+    if not words:
+        return content
+    at, other = rng.randrange(len(words)), rng.randrange(len(words))
+    match rng.randrange(5):
+        case 0:
+            del words[at]
+        case 1:
+            words.insert(at, words[other])
+        case 2:
+            words[at], words[other] = words[other], words[at]
+        case 3:
+            words[at] = rng.choice(NUMBERS + WORDS)
+        case 4:
+            words[at] *= rng.choice((2, 3, 50, 700))
+    return b"".join(words) + content[20_000:]
+
+
+def _with_another_number(content: bytes, rng: random.Random) -> bytes:
+    """Replace a number that is written with digits."""
+    found = list(DIGITS.finditer(content))
+    if not found:
+        return content
+    one = rng.choice(found)
+    return content[: one.start()] + rng.choice(NUMBERS) + content[one.end() :]
+
+
+def _with_another_place(content: bytes, rng: random.Random) -> bytes:
+    """Change bytes near the beginning of a part: a header, a page, a chunk, a footer."""
+    starts = [0, max(0, len(content) - 48), *(one.start() for one in PLACES.finditer(content))]
+    starts += range(PAGE, len(content), PAGE)
+    at = rng.choice(starts) + rng.randrange(rng.choice((8, 24, 64)))
+    width = rng.choice((1, 2, 4, 8))
+    value = rng.choice(
+        (0, 1, (1 << 8 * width) - 1, 1 << 8 * width - 1, rng.randrange(len(content) + 1),
+         rng.choice(starts), rng.randrange(256), rng.randrange(16) * PAGE)
+    )  # fmt: skip
+    encoded = (value % (1 << 8 * width)).to_bytes(width, rng.choice(("little", "little", "big")))
+    return content[:at] + encoded + content[at + width :]
+
+
+def _with_another_wire(content: bytes, rng: random.Random) -> bytes:
+    """Change a tag, a length or a payload somewhere in a binary message."""
+    fields = _wire(content, 0, len(content), 0)
+    if not fields:
+        return content
+    start, body, end = rng.choice(fields)
+    match rng.randrange(6):
+        case 0:  # another tag
+            return (
+                content[:start]
+                + _varint(rng.randrange(1 << rng.choice((7, 14, 35))))
+                + content[body:end]
+                + content[end:]
+            )
+        case 1:  # another length
+            return (
+                content[: start + 1]
+                + _varint(rng.choice((0, end - body + 1, 1 << 31, 1 << 63, rng.randrange(300))))
+                + content[body:]
+            )
+        case 2:  # the field again
+            return content[:end] + content[start:end] * rng.choice((1, 2, 60)) + content[end:]
+        case 3:  # without it
+            return content[:start] + content[end:]
+        case 4:  # in another one's place
+            to = rng.choice(fields)[0]
+            return content[:to] + content[start:end] + content[to:]
+        case _:  # in itself, deeper and deeper
+            inner = content[start:end]
+            tag = content[start : start + 1]
+            for _ in range(rng.choice((1, 5, 120))):
+                inner = tag + _varint(len(inner)) + inner
+            return content[:start] + inner + content[end:]
+
+
+def _wire(content: bytes, at: int, end: int, depth: int) -> list[tuple[int, int, int]]:
+    """Return the fields of a message: where each begins, its payload begins, and it ends."""
+    found: list[tuple[int, int, int]] = []
+    while at < end and len(found) < 400:
+        start = at
+        tag, at = _read_varint(content, at)
+        match tag & 7:
+            case 0:
+                _, stop = _read_varint(content, at)
+            case 1:
+                stop = at + 8
+            case 2:
+                length, at = _read_varint(content, at)
+                stop = at + length
+            case 5:
+                stop = at + 4
+            case _:
+                return found
+        if stop > end or tag < 8:
+            return found
+        found.append((start, at, stop))
+        if tag & 7 == 2 and depth < 6:
+            found += _wire(content, at, stop, depth + 1)
+        at = stop
+    return found
+
+
+def _read_varint(content: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < len(content) and shift < 70:
+        value |= (content[at] & 127) << shift
+        at, shift = at + 1, shift + 7
+        if content[at - 1] < 128:
+            break
+    return value, at
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 127:
+        encoded.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*encoded, value])
+
+
+FORM_CHANGES = {
+    "token": _with_another_token,
+    "digits": _with_another_number,
+    "wire": _with_another_wire,
+    "place": _with_another_place,
+}
 
 
 # -- whole messages with impossible fields -----------------------------------------------------

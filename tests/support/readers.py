@@ -7,13 +7,13 @@ import gzip
 import io
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import PIL.Image
-from google.protobuf.message import Message
+from file_readers import file_readers
+from reader import Call, Reader, nothing_changes, put
 
 from demitasse import Net, Solver, load_weights
 from demitasse.data.databases._leveldb_files import unsnap
@@ -78,27 +78,6 @@ lr_policy: "multistep" stepvalue: [100, 200] snapshot_prefix: "s" solver_mode: C
 solver_type: ADAM net_param { name: "n" } test_state { stage: "x" level: -1 }
 """
 
-Call = Callable[[bytes], None]
-
-
-@dataclass(frozen=True)
-class Reader:
-    """What is fuzzed.
-
-    Attributes:
-        name: What it reads.
-        files: Sound files.
-        call: Reads one; raises AssertionError where a failure has changed something.
-        cost: Rough time of one call, in microseconds.
-        form: What the files are messages of, as text or not; their fields are changed, too.
-    """
-
-    name: str
-    files: list[bytes] = field(repr=False)
-    call: Call = field(repr=False)
-    cost: int
-    form: tuple[type[Message], bool] | None = None
-
 
 def readers(folder: Path, *, hdf5: bool = True) -> list[Reader]:
     """Return all readers; they keep their files in ``folder``, best one in memory."""
@@ -112,6 +91,7 @@ def readers(folder: Path, *, hdf5: bool = True) -> list[Reader]:
         *_array_readers(folder),
         *_list_readers(folder),
         *_leveldb_readers(folder),
+        *file_readers(folder),
     ]
     if hdf5:
         found += _hdf5_readers(folder, solver)
@@ -136,24 +116,26 @@ def _text_readers(folder: Path) -> Iterator[Reader]:
     file = folder / "text"
 
     def net(content: bytes) -> None:
-        file.write_bytes(content)
+        put(file, content)
         read_net_params(file)
 
     def solver(content: bytes) -> None:
-        file.write_bytes(content)
+        put(file, content)
         read_solver_params(file, lenient=True)
 
     nets = [NET.encode(), OLD.encode(), V1.encode()]
     yield Reader("net prototxt", nets, net, 1000, (NetParameter, True))
-    yield Reader("solver prototxt", [SOLVER.encode()], solver, 400, (SolverParameter, True))
+    yield Reader("solver prototxt", [SOLVER.encode()], solver, 470, (SolverParameter, True))
 
     def look(content: bytes) -> None:
-        file.write_bytes(content)
+        put(file, content)
         for finding in lint(file):
             str(finding)
 
-    yield Reader("lint of a net", nets, look, 3000, (NetParameter, True))
-    yield Reader("lint of a solver", [SOLVER.encode()], look, 2000, (SolverParameter, True))
+    yield Reader("lint of a net", nets, look, 40000, (NetParameter, True), opens=True)
+    yield Reader(
+        "lint of a solver", [SOLVER.encode()], look, 10000, (SolverParameter, True), opens=True
+    )
 
 
 # -- weights -----------------------------------------------------------------------------------
@@ -189,17 +171,17 @@ def _weights_readers(folder: Path, solver: Solver) -> Iterator[Reader]:
     net = solver.net
 
     def load(content: bytes) -> None:
-        file.write_bytes(content)
-        with _nothing_changes(lambda: _values(net)):
+        put(file, content)
+        with nothing_changes(lambda: _values(net)):
             net.load(file)
 
     def skip(content: bytes) -> None:
-        file.write_bytes(content)
-        with _nothing_changes(lambda: _values(net)):
+        put(file, content)
+        with nothing_changes(lambda: _values(net)):
             net.load(file, on_mismatch="skip")
 
     def alone(content: bytes) -> None:
-        file.write_bytes(content)
+        put(file, content)
         load_weights(file)
 
     def cut(call: Call) -> Call:
@@ -214,10 +196,10 @@ def _weights_readers(folder: Path, solver: Solver) -> Iterator[Reader]:
 
     models = _caffemodels(net)
     form = (NetParameter, False)
-    yield Reader("caffemodel into a net", models, load, 150, form)
-    yield Reader("caffemodel, skipping", models, skip, 150, form)
-    yield Reader("caffemodel alone", models, alone, 60, form)
-    yield Reader("caffemodel, arrays cut out", models, cut(load), 150, form)
+    yield Reader("caffemodel into a net", models, load, 580, form)
+    yield Reader("caffemodel, skipping", models, skip, 570, form)
+    yield Reader("caffemodel alone", models, alone, 400, form)
+    yield Reader("caffemodel, arrays cut out", models, cut(load), 880, form)
 
 
 def _values(net: Net) -> list[bytes]:
@@ -226,16 +208,6 @@ def _values(net: Net) -> list[bytes]:
         for blob in net.learnable_params
         for side in (blob.cpu_data(), blob.cpu_diff())
     ]
-
-
-@contextmanager
-def _nothing_changes(look: Callable[[], object]) -> Iterator[None]:
-    before = look()
-    try:
-        yield
-    except DemitasseError:
-        assert look() == before, "a failure has changed something"
-        raise
 
 
 # -- solver states -----------------------------------------------------------------------------
@@ -259,8 +231,8 @@ def _state_readers(folder: Path, solver: Solver) -> Iterator[Reader]:
     bare.ClearField("resume")
 
     def restore(content: bytes) -> None:
-        state.write_bytes(content)
-        with _nothing_changes(lambda: _all_of(solver)):
+        put(state, content)
+        with nothing_changes(lambda: _all_of(solver)):
             solver.restore(state)
         try:  # what was accepted must be possible to go on from
             solver.step(1)
@@ -269,7 +241,7 @@ def _state_readers(folder: Path, solver: Solver) -> Iterator[Reader]:
             raise AssertionError(text) from error
 
     files = [state.read_bytes(), bare.SerializeToString(), weights.read_bytes()]
-    yield Reader("solver state", files, restore, 700, (SolverState, False))
+    yield Reader("solver state", files, restore, 8000, (SolverState, False))
 
 
 # -- records -----------------------------------------------------------------------------------
@@ -298,9 +270,9 @@ def _record_readers() -> Iterator[Reader]:
         PIL.Image.fromarray(image).save(file, kind)
         encoded.append(Datum(data=file.getvalue(), encoded=True, label=1).SerializeToString())
     plain_files, form = [sound, real.SerializeToString()], (Datum, False)
-    yield Reader("record", plain_files, parse, 30, form)
+    yield Reader("record", plain_files, parse, 60, form)
     yield Reader("records of a batch", plain_files, batch, 60, form)
-    yield Reader("encoded record", encoded, parse, 150)
+    yield Reader("encoded record", encoded, parse, 290)
 
 
 # -- means, idx files, lists, LevelDB ----------------------------------------------------------
@@ -318,15 +290,15 @@ def _array_readers(folder: Path) -> Iterator[Reader]:
 
     def read(reader: Callable[[Path], object]) -> Call:
         def call(content: bytes) -> None:
-            file.write_bytes(content)
+            put(file, content)
             reader(file)
 
         return call
 
     means = [mean.SerializeToString(), new.SerializeToString()]
-    yield Reader("mean file", means, read(read_mean), 40, (BlobProto, False))
-    yield Reader("idx file", [images, labels], read(read_idx), 40)
-    yield Reader("gzipped idx file", [gzip.compress(images, mtime=0)], read(read_idx), 80)
+    yield Reader("mean file", means, read(read_mean), 190, (BlobProto, False))
+    yield Reader("idx file", [images, labels], read(read_idx), 110)
+    yield Reader("gzipped idx file", [gzip.compress(images, mtime=0)], read(read_idx), 180)
 
 
 def _list_readers(folder: Path) -> Iterator[Reader]:
@@ -335,15 +307,15 @@ def _list_readers(folder: Path) -> Iterator[Reader]:
     windows = b"# 0\na.png\n3\n10\n20\n2\n1 0.9 0 0 5 5\n0 0.1 1 1 3 3\n# 1\nb.png\n3\n5\n5\n0\n"
 
     def images(content: bytes) -> None:
-        file.write_bytes(content)
+        put(file, content)
         read_image_list(file, lambda name: folder / name)
 
     def boxes(content: bytes) -> None:
-        file.write_bytes(content)
+        put(file, content)
         read_window_file(file, 0.5, 0.5)
 
-    yield Reader("list of images", [listed], images, 60)
-    yield Reader("window file", [windows], boxes, 50)
+    yield Reader("list of images", [listed], images, 140)
+    yield Reader("window file", [windows], boxes, 120)
 
 
 def _leveldb_readers(folder: Path) -> Iterator[Reader]:
@@ -357,7 +329,7 @@ def _leveldb_readers(folder: Path) -> Iterator[Reader]:
     (place / "MANIFEST-000002").write_bytes(struct.pack("<IHB", 0, len(edit), 1) + edit)
 
     def read(content: bytes) -> None:
-        (place / "000003.log").write_bytes(content)
+        put(place / "000003.log", content)
         with closing(open_db(place, "LEVELDB")) as database:
             for _ in records(database.new_cursor()):
                 pass
@@ -368,8 +340,8 @@ def _leveldb_readers(folder: Path) -> Iterator[Reader]:
         except ValueError as error:
             raise DataError(str(error)) from error
 
-    yield Reader("LevelDB log", [log, log * 3], read, 200)
-    yield Reader("snappy block", [b"\x0a\x08abc\x09\x03\x00X"], snappy, 20)
+    yield Reader("LevelDB log", [log, log * 3], read, 430)
+    yield Reader("snappy block", [b"\x0a\x08abc\x09\x03\x00X"], snappy, 60)
 
 
 # -- HDF5 --------------------------------------------------------------------------------------
@@ -390,30 +362,30 @@ def _hdf5_readers(folder: Path, solver: Solver) -> Iterator[Reader]:
     alone = folder / "alone.h5"
 
     def load(content: bytes) -> None:
-        loaded.write_bytes(content)
-        with _nothing_changes(lambda: _values(net)):
+        put(loaded, content)
+        with nothing_changes(lambda: _values(net)):
             net.load(loaded)
 
     def names(content: bytes) -> None:
-        alone.write_bytes(content)
+        put(alone, content)
         load_weights(alone)
 
     def restore(content: bytes) -> None:
-        state.write_bytes(content)
-        with _nothing_changes(lambda: _all_of(solver)):
+        put(state, content)
+        with nothing_changes(lambda: _all_of(solver)):
             solver.restore(state)
         solver.step(1)
 
     def data(content: bytes) -> None:
-        rows.write_bytes(content)
+        put(rows, content)
         with closing(Hdf5File(rows, ["x", "z"])) as file:
             file.row(file.rows - 1)
 
     files = weights.read_bytes()
-    yield Reader("HDF5 weights into a net", [files], load, 2000)
-    yield Reader("HDF5 weights alone", [files], names, 2000)
-    yield Reader("HDF5 solver state", [state.read_bytes()], restore, 4000)
-    yield Reader("HDF5 rows", [rows.read_bytes()], data, 1000)
+    yield Reader("HDF5 weights into a net", [files], load, 5000)
+    yield Reader("HDF5 weights alone", [files], names, 4000)
+    yield Reader("HDF5 solver state", [state.read_bytes()], restore, 20000)
+    yield Reader("HDF5 rows", [rows.read_bytes()], data, 2000)
 
 
 __all__ = ["NET", "OLD", "SOLVER", "V1", "Reader", "readers", "small_solver"]

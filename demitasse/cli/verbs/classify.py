@@ -76,13 +76,12 @@ def command(
 
 
 def _images(source: Path, ext: str) -> list[np.ndarray]:
-    import numpy as np
-
     from demitasse.errors import DataError
     from demitasse.pycaffe.io import load_image
+    from demitasse.weights.npy import read_npy
 
     if source.suffix == ".npy":
-        return list(np.load(source))
+        return list(read_npy(source))
     files = sorted(source.glob(f"*.{ext}")) if source.is_dir() else [source]
     if not files:
         message = f"no image in this folder ends in .{ext}; --ext names another extension"

@@ -117,15 +117,11 @@ def command(
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
-    import zipfile
-
-    import numpy as np
-
     from demitasse.errors import DataError
+    from demitasse.weights.npz import arrays_in
 
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        return arrays_in(path)
+    except (OSError, ValueError) as error:
         message = f"this is no .npz file of arrays: {error}"
         raise DataError(message, str(path)) from error

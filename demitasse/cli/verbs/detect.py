@@ -52,8 +52,8 @@ def command(
     """Write a trained net's scores of windows to a file.
 
     INPUT is a .txt file of image files, one in a line, or for --crop_mode list a .csv file with
-    the columns filename, xmin, ymin, xmax, ymax. OUTPUT is a .csv file, or an HDF5 file (.h5) of
-    the data sets filename, window and prediction.
+    the columns filename, xmin, ymin, xmax, ymax. OUTPUT is a .csv file, or an HDF5 file (.h5) with
+    the same table, which pandas.read_hdf reads.
     """
     from demitasse.device import choose_device, use_device
     from demitasse.pycaffe.detector import Detector
@@ -91,20 +91,24 @@ def command(
 def _windows(source: Path) -> list[tuple[str, list[list[int]]]]:
     """Read images and their windows: ymin, xmin, ymax, xmax."""
     from demitasse.errors import DataError
+    from demitasse.paths import regular
 
     windows: dict[str, list[list[int]]] = {}
-    with source.open(newline="") as file:
+    with regular(source).open(newline="") as file:
         rows = csv.DictReader(file, skipinitialspace=True)
-        for row in rows:
-            try:
+        try:
+            for row in rows:
                 edges = [int(float(row[edge])) for edge in EDGES]
                 windows.setdefault(row["filename"], []).append(edges)
-            except (KeyError, TypeError, ValueError):
-                message = (
-                    "each row needs filename, xmin, ymin, xmax, ymax; the first row names them"
-                )
-                raise DataError(message, f"{source}:{rows.line_num}") from None
+        except (KeyError, OverflowError, TypeError, ValueError, csv.Error):
+            message = "each row needs filename, xmin, ymin, xmax, ymax; the first row names them"
+            raise DataError(message, f"{source}:{rows.line_num}") from None
     return list(windows.items())
+
+
+def _class_names(found: Sequence[Detection]) -> list[str]:
+    classes = found[0]["prediction"].size if found else 0
+    return [f"class{number}" for number in range(classes)]
 
 
 def _write_csv(out: Path, found: Sequence[Detection]) -> None:
@@ -112,8 +116,7 @@ def _write_csv(out: Path, found: Sequence[Detection]) -> None:
 
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    classes = found[0]["prediction"].size if found else 0
-    writer.writerow(["filename", *EDGES, *(f"class{i}" for i in range(classes))])
+    writer.writerow(["filename", *EDGES, *_class_names(found)])
     for one in found:
         scores = one["prediction"].ravel().tolist()
         writer.writerow([one["filename"], *one["window"], *scores])
@@ -124,14 +127,14 @@ def _write_csv(out: Path, found: Sequence[Detection]) -> None:
 def _write_hdf5(out: Path, found: Sequence[Detection]) -> None:
     import numpy as np
 
-    from demitasse.errors import ConfigError
+    from demitasse.cli.frames import Block, write_frame
+    from demitasse.errors import DataError
 
-    try:
-        import h5py
-    except ImportError:
-        message = "HDF5 files need h5py; run: pip install demitasse[hdf5], or name a .csv file"
-        raise ConfigError(message) from None
-    with h5py.File(out, "w") as file:
-        file["filename"] = [one["filename"] for one in found]
-        file["window"] = np.array([one["window"] for one in found])
-        file["prediction"] = np.array([one["prediction"].ravel() for one in found])
+    if not found:
+        message = "there are no windows, and such a table has at least one row; name a .csv file"
+        raise DataError(message, str(out))
+    names = np.array([[one["filename"]] for one in found])
+    windows = np.array([one["window"] for one in found])
+    scores = np.array([one["prediction"].ravel() for one in found])
+    blocks = [Block(EDGES, windows), Block(_class_names(found), scores)]
+    write_frame(out, "df", Block(["filename"], names), blocks)

@@ -5,6 +5,7 @@ Source: Caffe, ``tools/extra/resize_and_crop_images.py``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -34,9 +35,10 @@ from demitasse.errors import DataError
 )
 @click.option(
     "--image_lib",
-    type=click.Choice(["opencv"], case_sensitive=False),
+    type=click.Choice(["opencv", "PIL"], case_sensitive=False),
     default="opencv",
-    hidden=True,
+    show_default=True,
+    help="Whose way of resizing; PIL's averages pixels, writes JPEGs, and some of them smaller.",
 )
 def command(
     source: Path,
@@ -48,15 +50,15 @@ def command(
 ) -> None:
     """Resize images and cut squares out of them.
 
-    The shorter side is resized to --output_side_length as OpenCV does it, and the middle of the
-    longer one is kept. Images that cannot be read are left out, with a warning.
+    The shorter side is resized to --output_side_length, and the middle of the longer one is kept.
+    Images that cannot be read are left out, with a warning.
     """
-    del image_lib
     from demitasse.data.threads import THREADS, ahead
     from demitasse.log import get_logger
+    from demitasse.paths import regular
 
     try:
-        lines = source.read_text(encoding="utf-8", errors="surrogateescape").split("\n")
+        lines = regular(source).read_text(encoding="utf-8", errors="surrogateescape").split("\n")
     except OSError as error:
         message = f"the list of images cannot be read: {error.strerror}"
         raise DataError(message, str(source)) from error
@@ -64,23 +66,20 @@ def command(
     names = [
         line.strip().removeprefix(prefix).split()[0].lstrip("/") for line in lines if line.strip()
     ]
-    work = partial(_square, input_folder, output_folder, side)
+    make = _as_pil if image_lib == "PIL" else _as_opencv
+    work = partial(_square, input_folder, output_folder, partial(make, side))
     faults = [fault for fault in ahead(work, names, num_clients or THREADS) if fault]
     for fault in faults:
         get_logger(__name__).warning("Left out: %s", fault)
     click.echo(f"{output_folder}: {len(names) - len(faults)} images written")
 
 
-def _square(source: Path, out: Path, side: int, name: str) -> DataError | None:
+def _square(source: Path, out: Path, make: Callable[[Path], bytes], name: str) -> DataError | None:
     """Write the square of an image; return what is wrong with it if that cannot be done."""
     from demitasse.atomic import atomic_write
-    from demitasse.data.images.decode import read_image
-    from demitasse.data.images.encode import encode_image
-    from demitasse.data.images.square import middle_square
 
     try:
-        image = read_image(source / name, "color")
-        content = encode_image(middle_square(image, side), name.rpartition(".")[2])
+        content = make(source / name)
     except DataError as error:
         return error
     target = out / name
@@ -88,3 +87,26 @@ def _square(source: Path, out: Path, side: int, name: str) -> DataError | None:
     with atomic_write(target) as file:
         file.write(content)
     return None
+
+
+def _as_opencv(side: int, path: Path) -> bytes:
+    """Return the bytes of the square of an image, in the format that its name says."""
+    from demitasse.data.images.decode import read_image
+    from demitasse.data.images.encode import encode_image
+    from demitasse.data.images.square import middle_square
+
+    square = middle_square(read_image(path, "color"), side)
+    return encode_image(square, path.name.rpartition(".")[2])
+
+
+def _as_pil(side: int, path: Path) -> bytes:
+    """Return the bytes of the square of an image, a JPEG."""
+    from demitasse.data.images.square import smooth_square
+    from demitasse.paths import regular
+
+    try:
+        return smooth_square(regular(path).read_bytes(), side)
+    except OSError as error:
+        raise DataError(error.strerror or str(error), str(path)) from error
+    except DataError as error:
+        raise DataError(error.message, str(path)) from error

@@ -14,7 +14,7 @@ from demitasse.errors import DataError
 if TYPE_CHECKING:
     import lmdb
 
-__all__ = ["open_for_writing"]
+__all__ = ["open_for_writing", "write_error"]
 
 
 def open_for_writing(path: Path, mode: Literal["write", "new"], map_size: int) -> lmdb.Environment:
@@ -22,6 +22,7 @@ def open_for_writing(path: Path, mode: Literal["write", "new"], map_size: int) -
 
     Raises:
         DataError: It cannot be opened; says what was found there.
+        OSError: The system refuses to write, e.g. because the disk is full.
     """
     import lmdb
 
@@ -32,14 +33,24 @@ def open_for_writing(path: Path, mode: Literal["write", "new"], map_size: int) -
         raise DataError(what_is_there(path, "LMDB"), str(path))
     if (path / "data.mdb").exists():
         LmdbFile(path).close()  # the library would map a damaged file to memory, and die
+    path.mkdir(parents=True, exist_ok=True)
     try:
-        path.mkdir(parents=True, exist_ok=True)
         return lmdb.open(str(path), map_size=max(map_size, _size_of(path)))
-    except (lmdb.Error, OSError) as error:
-        if os.strerror(errno.ENOSPC) in str(error):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
-        message = f"cannot be opened for writing: {error}"
-        raise DataError(message, str(path)) from error
+    except lmdb.Error as error:
+        raise write_error(error, path) from error
+
+
+def write_error(error: Exception, path: Path) -> OSError | DataError:
+    """Return what the LMDB library means: the system refused something, or it is the database.
+
+    Args:
+        error: The library's error, which ends with the system's words for its own.
+        path: The database.
+    """
+    for number in errno.errorcode:
+        if str(error).endswith(os.strerror(number)):
+            return OSError(number, os.strerror(number), str(path))
+    return DataError(f"cannot be written: {error}", str(path))
 
 
 def _size_of(folder: Path) -> int:

@@ -15,7 +15,7 @@ from demitasse.data.databases.writing import write_records
 from demitasse.errors import DataError, ShapeError
 from demitasse.proto import AnnotatedDatum, Datum
 
-__all__ = ["COLUMNS", "annotated_datum", "objects_in", "write_annotations"]
+__all__ = ["COLUMNS", "add_object", "annotated_datum", "objects_in", "write_annotations"]
 
 COLUMNS = ("label", "instance", "xmin", "ymin", "xmax", "ymax", "difficult")
 """What a row says about an object: its class, its number, its box in units of the image."""
@@ -52,6 +52,24 @@ def annotated_datum(
             box.xmin, box.ymin, box.xmax, box.ymax = xmin, ymin, xmax, ymax
             box.difficult = bool(row[5]) if len(row) > 5 else False
     return record
+
+
+def add_object(
+    record: AnnotatedDatum, label: int, box: tuple[float, float, float, float], *, difficult: bool
+) -> None:
+    """Add an object to those of its class; classes stand in the order in which they come.
+
+    Args:
+        record: What to add it to.
+        label: Its class.
+        box: xmin, ymin, xmax, ymax, in units of the image.
+        difficult: Whether it is hard to find, or a crowd.
+    """
+    groups = (group for group in record.annotation_group if group.group_label == label)
+    group = next(groups, None) or record.annotation_group.add(group_label=label)
+    added = group.annotation.add(instance_id=len(group.annotation))
+    added.bbox.xmin, added.bbox.ymin, added.bbox.xmax, added.bbox.ymax = box
+    added.bbox.difficult = difficult
 
 
 def objects_in(record: AnnotatedDatum) -> np.ndarray:

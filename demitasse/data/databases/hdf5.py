@@ -7,10 +7,13 @@ Source: Caffe, ``src/caffe/util/hdf5.cpp``.
 
 from __future__ import annotations
 
+import io
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -18,9 +21,13 @@ from google.protobuf.message import DecodeError
 from demitasse.errors import DataError, DemitasseError
 from demitasse.paths import regular
 
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, WriteableBuffer
+
 __all__ = [
     "Hdf5File",
     "Hdf5Writer",
+    "SteadyFile",
     "array_of",
     "damage",
     "member",
@@ -58,22 +65,99 @@ def read_list(source: Path) -> list[str]:
     return names
 
 
-def open_file(path: Path, mode: str = "r") -> Any:
-    """Open an HDF5 file.
+def open_file(path: Path) -> Any:
+    """Open an HDF5 file for reading.
 
     Raises:
         DataError: h5py is not installed, or this is no HDF5 file.
     """
+    h5py = _h5py(path)
+    try:
+        return h5py.File(regular(path), "r")
+    except OSError as error:
+        message = f"cannot be opened as an HDF5 file: {error}"
+        raise DataError(message, str(path)) from error
+
+
+def _h5py(path: Path) -> ModuleType:
     try:
         import h5py
     except ImportError:
         message = "HDF5 files need h5py; run: pip install demitasse[hdf5]"
         raise DataError(message, str(path)) from None
-    try:
-        return h5py.File(path if mode == "w" else regular(path), mode)
-    except OSError as error:
-        message = f"cannot be opened as an HDF5 file: {error}"
-        raise DataError(message, str(path)) from error
+    return h5py  # type: ignore[no-any-return]
+
+
+class SteadyFile(io.RawIOBase):
+    """An open file for the HDF5 library, which may end the process where a write fails.
+
+    The library is told that all went well; ``check`` tells what did not.
+
+    Args:
+        file: Open for writing and reading; it is closed with this one.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._error: OSError | None = None
+
+    def check(self) -> None:
+        """Raise the first error of a write; what is in the file then is of no use.
+
+        Raises:
+            OSError: As the system said it.
+        """
+        if self._error is not None:
+            raise self._error
+
+    def write(self, content: ReadableBuffer) -> int:
+        """Write bytes where the file stands."""
+        with self._going_on():
+            self._file.write(content)
+        return memoryview(content).nbytes
+
+    def truncate(self, size: int | None = None) -> int:
+        """Cut the file off, or fill it up with zeros."""
+        with self._going_on():
+            self._file.truncate(size)
+        return self.tell() if size is None else size
+
+    def flush(self) -> None:
+        """Hand everything to the system."""
+        with self._going_on():
+            self._file.flush()
+
+    def seek(self, place: int, whence: int = os.SEEK_SET) -> int:
+        """Go to another place; what was written before may come to be written now."""
+        with self._going_on():
+            return self._file.seek(place, whence)
+        return place
+
+    def tell(self) -> int:
+        """Return where the file stands, in bytes."""
+        return self._file.tell()
+
+    def readinto(self, into: WriteableBuffer) -> int:
+        """Read bytes from where the file stands."""
+        content = self._file.read(memoryview(into).nbytes)
+        memoryview(into).cast("B")[: len(content)] = content
+        return len(content)
+
+    def close(self) -> None:
+        """Close the file.
+
+        Raises:
+            OSError: What was left cannot be written.
+        """
+        super().close()
+        self._file.close()
+
+    @contextmanager
+    def _going_on(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._error = self._error or error
 
 
 @contextmanager
@@ -238,25 +322,34 @@ class Hdf5Writer:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self._file = path, open_file(path, "w")
+        self.path = path
+        try:
+            self._open("w")
+        except OSError as error:
+            message = f"cannot be opened as an HDF5 file: {error.strerror or error}"
+            raise DataError(message, str(path)) from error
+
+    def _open(self, mode: Literal["w", "r+"]) -> None:
+        h5py = _h5py(self.path)
+        self._steady = SteadyFile(self.path.open("w+b" if mode == "w" else "r+b"))
+        self._file = h5py.File(self._steady, mode)
 
     def append(self, **batches: np.ndarray) -> None:
         """Append rows to data sets, and make sure that they are in the file.
 
         Raises:
-            DataError: Rows have another shape than those before, or the disk is full.
+            DataError: Rows have another shape than those before.
+            OSError: They cannot be written, e.g. because the disk is full.
         """
         if not self._file:  # closed
-            self._file = open_file(self.path, "a")
+            self._open("r+")
         try:
             for name, batch in batches.items():
                 self._append(name, batch)
             self._file.flush()
-        except DataError:
-            raise
-        except (OSError, RuntimeError) as error:
-            message = f"cannot be written: {error}"
-            raise DataError(message, str(self.path)) from error
+            self._steady.check()
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
 
     def _append(self, name: str, batch: np.ndarray) -> None:
         if name not in self._file:
@@ -272,5 +365,10 @@ class Hdf5Writer:
         stored[begin:] = batch
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file.
+
+        Raises:
+            OSError: The last rows cannot be written.
+        """
         self._file.close()
+        self._steady.close()

@@ -16,7 +16,7 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from demitasse.data.databases._lmdb_environment import open_for_writing
+from demitasse.data.databases._lmdb_environment import open_for_writing, write_error
 from demitasse.data.databases._lmdb_file import LmdbFile
 from demitasse.data.databases._lmdb_tree import Leaf, LmdbTree
 from demitasse.data.databases.database import DamagedError, Mode, Raw, printable
@@ -186,8 +186,8 @@ class LmdbTransaction:
         """Write what was put since the last commit.
 
         Raises:
-            DataError: It cannot be written.
-            OSError: The disk is full.
+            DataError: The database is damaged.
+            OSError: The system refuses to write, e.g. because the disk is full.
         """
         import lmdb
 
@@ -204,7 +204,7 @@ class LmdbTransaction:
                 if self._disk_is_full():  # LMDB may call that an input/output error
                     number = errno.ENOSPC
                     raise OSError(number, os.strerror(number), str(self._path)) from error
-                raise DataError(str(error), str(self._path)) from error
+                raise write_error(error, self._path) from error
 
     def _disk_is_full(self) -> bool:
         size = sum(len(key) + len(value) for key, value in self._pending)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -12,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from google.protobuf.message import Message
 
-from demitasse.atomic import atomic_write
+from demitasse.atomic import atomic_write, partial_name, put_in_place
 from demitasse.data.databases.database import Database, Mode, open_db
 from demitasse.data.databases.datum import array_to_datum
 from demitasse.errors import DataError
@@ -132,12 +131,12 @@ def new_database(path: Path, backend: str, *, overwrite: bool = False) -> Iterat
         OSError: It cannot be written, e.g. because the disk is full.
     """
     _need_room(path, overwrite=overwrite)
-    partial = _beside(path, f"{os.getpid()}.new")
-    shutil.rmtree(partial, ignore_errors=True)
+    path = _followed(path)
+    partial = partial_name(path)
     try:
         with closing(open_db(partial, backend, "new")) as database:
             yield database
-        _put_in_place(partial, path)
+        put_in_place(partial, path)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -172,28 +171,30 @@ def resumable_database(
         OSError: It cannot be written, e.g. because the disk is full.
     """
     _need_room(path, overwrite=overwrite)
-    folder = _beside(path, "partial")
+    path = _followed(path)
+    folder = path.with_name(f".{path.name}.partial")
     settings = json.loads(json.dumps({**settings, "backend": backend}))
-    if resume and (folder / "database").exists():
+    begun = resume and (folder / SETTINGS).exists()
+    if begun:
         _need_same(settings, folder)
-        mode: Mode = "write"
     else:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        with atomic_write(folder / SETTINGS) as file:
-            file.write(json.dumps(settings).encode())
-        mode = "new"
+    mode: Mode = "write" if begun else "new"
     with closing(open_db(folder / "database", backend, mode)) as database:
+        if not begun:  # from here on there is something to go on with
+            with atomic_write(folder / SETTINGS) as file:
+                file.write(json.dumps(settings).encode())
         yield database
-    _put_in_place(folder / "database", path)
+    put_in_place(folder / "database", path)
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def _need_same(settings: Mapping[str, object], folder: Path) -> None:
     """Refuse to go on with a database that was begun with other settings."""
     try:
-        before = json.loads((folder / SETTINGS).read_bytes())
-    except (OSError, ValueError) as error:
+        before = dict(json.loads((folder / SETTINGS).read_bytes()))
+    except (OSError, RecursionError, TypeError, ValueError) as error:
         message = f"what is here cannot be gone on with: {error}; begin anew, without resume"
         raise DataError(message, str(folder)) from error
     others = [name for name, value in settings.items() if before.get(name) != value]
@@ -205,17 +206,9 @@ def _need_same(settings: Mapping[str, object], folder: Path) -> None:
         raise DataError(message, str(folder))
 
 
-def _beside(path: Path, end: str) -> Path:
-    return path.with_name(f".{path.name}.{end}")
-
-
-def _put_in_place(partial: Path, path: Path) -> None:
-    """Give a complete database its name; what had it before is gone then."""
-    old = _beside(path, f"{os.getpid()}.old")
-    if path.exists():
-        path.rename(old)
-    partial.rename(path)
-    shutil.rmtree(old, ignore_errors=True)
+def _followed(path: Path) -> Path:
+    """Return what a link leads to, so that it keeps leading there."""
+    return path.resolve() if path.is_symlink() else path
 
 
 def _need_room(path: Path, *, overwrite: bool) -> None:

@@ -9,6 +9,7 @@ Source: Caffe, ``src/caffe/util/io.cpp`` (``DecodeDatumToCVMat``) and OpenCV's `
 from __future__ import annotations
 
 import io
+import math
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -63,7 +64,8 @@ def decode_image(content: bytes | memoryview, color: Color = "native") -> np.nda
             import PIL.ImageOps
 
             upright = PIL.ImageOps.exif_transpose(image)
-        return _planes(upright.convert(_mode(upright, color)))
+        mode = _mode(upright, color)
+        return _planes(upright if upright.mode == mode else upright.convert(mode))
 
 
 @contextmanager
@@ -136,8 +138,27 @@ def _mode(image: Image, color: Color) -> str:
 
 
 def _planes(image: Image) -> np.ndarray:
-    pixels = np.asarray(image)  # (H, W) or (H, W, C)
+    pixels = _pixels(image)
     if pixels.ndim == 2:
         return pixels[None]
     pixels = pixels[:, :, [2, 1, 0, 3]] if pixels.shape[2] == 4 else pixels[:, :, ::-1]
     return pixels.transpose(2, 0, 1)  # (C, H, W)
+
+
+def _pixels(image: Image) -> np.ndarray:
+    """Return the pixels of an image. Shape: (H, W) or (H, W, C), uint8.
+
+    They are packed in one piece. ``np.asarray`` lets Pillow pack 64 KB at a time and join them,
+    which takes as long as decoding does.
+    """
+    from PIL.Image import _getencoder
+
+    image.load()
+    width, height = image.size
+    shape = (height, width, len(image.mode)) if len(image.mode) > 1 else (height, width)
+    packer = _getencoder(image.mode, "raw", (image.mode,))
+    packer.setimage(image.im, (0, 0, width, height))
+    packed = packer.encode(math.prod(shape))[2]
+    if len(packed) != math.prod(shape):
+        return np.asarray(image)
+    return np.frombuffer(packed, np.uint8).reshape(shape)

@@ -17,6 +17,7 @@ import numpy as np
 
 from demitasse.data.images.decode import Color, read_image
 from demitasse.data.images.resize import resize_image
+from demitasse.data.quoting import quoted
 from demitasse.data.sources.list_walk import ListWalk
 from demitasse.data.sources.order import Order
 from demitasse.data.sources.source import Batch, Reading, Shape
@@ -39,10 +40,10 @@ class Entry:
 
 
 class Image(NamedTuple):
-    """An image of a batch: its number, its line, and its pixels (C, H, W) before cropping."""
+    """An image of a batch: its number, its entry's, and its pixels (C, H, W) before cropping."""
 
     number: int
-    entry: Entry
+    entry: int
     pixels: np.ndarray
 
 
@@ -171,7 +172,9 @@ class ImageListBatches:
         shape = self._transformer.infer_shape(images[0].pixels.shape)
         data = batch.array(0, (len(images), *shape))
         for index, (number, entry, pixels) in enumerate(images):
-            labels[index] = entry.labels if labels.ndim > 1 else entry.labels[0]
+            labels[index] = (
+                self._entries[entry].labels if labels.ndim > 1 else self._entries[entry].labels[0]
+            )
             try:
                 self._transformer.finish([pixels], data[index : index + 1], first=number)
             except DemitasseError as error:
@@ -183,7 +186,8 @@ class ImageListBatches:
 
     def _read(self, at: int, number: int) -> Image:
         """Return image ``at`` of the order, with the random changes of record ``number``."""
-        entry = self._entries[self._order[at]]
+        index = self._order[at]
+        entry = self._entries[index]
         try:
             pixels = read_image(self._find(entry.name), self._color)
             if self._size is not None:
@@ -191,8 +195,12 @@ class ImageListBatches:
             pixels = self._transformer.augment([pixels], first=number)[0]
             self._transformer.infer_shape(pixels.shape)
         except DemitasseError as error:
-            raise self._placed(error, entry) from error
-        return Image(number, entry, pixels)
+            raise self._placed(error, index) from error
+        return Image(number, index, pixels)
 
-    def _placed(self, error: DemitasseError, entry: Entry) -> DataError:
-        return DataError(error.message, str(self._source), entry.name)
+    def _placed(self, error: DemitasseError, index: int) -> DataError:
+        name = self._entries[index].name
+        path: Path | None = None
+        with suppress(DemitasseError):  # a name that no file can have
+            path = self._find(name)
+        return DataError(error.message, str(self._source), quoted(name, index + 1, path))

@@ -17,6 +17,7 @@ import numpy as np
 from demitasse.data.images.decode import Color, read_image
 from demitasse.data.images.interpolate import interpolate
 from demitasse.data.images.resize import resize_image
+from demitasse.data.quoting import quoted
 from demitasse.data.sources.image_list import Find
 from demitasse.data.sources.list_walk import ListWalk
 from demitasse.data.sources.order import Order
@@ -43,6 +44,7 @@ class Look:
     Attributes:
         color: Channels to decode to.
         size: (height, width) that both are resized to, or None.
+        factors: Both are then resized by one of these, drawn at random; by none if there are none.
         crop: (height, width) of what is cut out, or None.
         anywhere: Whether the crop is at a random position, or else in the middle.
         mirror: Whether half of them, drawn at random, are mirrored left to right.
@@ -54,6 +56,7 @@ class Look:
 
     color: Color
     size: tuple[int, int] | None
+    factors: tuple[float, ...]
     crop: tuple[int, int] | None
     anywhere: bool
     mirror: bool
@@ -88,12 +91,12 @@ def read_pairs(source: Path, label_type: str) -> list[Pair]:
         message = f"the list of images cannot be read: {error.strerror}"
         raise DataError(message, str(source)) from error
     wanted = 1 if label_type == "NONE" else 2
-    pairs = []
+    pairs: list[Pair] = []
     for line in text.split("\n"):
         words = line.split()
         if words and len(words) < wanted:
             message = f"this line names no label, which label_type {label_type} needs"
-            raise DataError(message, str(source), line.strip())
+            raise DataError(message, str(source), quoted(words[0], len(pairs) + 1))
         if words:
             pairs.append(Pair(words[0], words[1] if wanted == 2 else ""))
     if not pairs:
@@ -202,21 +205,32 @@ class LabelImageBatches:
 
     def _read(self, at: int, number: int) -> Found:
         """Return image ``at`` of the order, with the random changes of record ``number``."""
-        pair, look = self._pairs[self._order[at]], self._look
+        index = self._order[at]
+        pair, look = self._pairs[index], self._look
         try:
             pixels = read_image(self._find(pair.image), look.color)
             labels = self._labels(pair, pixels.shape[1:])
-            if look.size is not None:
-                pixels = resize_image(pixels, *look.size)
-                labels = interpolate(labels[None], *look.size, "NEAREST")[0]
+            H, W = self._size(number, *labels.shape)
+            pixels = resize_image(pixels, H, W)
+            labels = interpolate(labels[None], H, W, "NEAREST")[0]
             if self._augmenter:
                 pixels = self._augmenter(pixels, self._augment_random(number, 1)[0])
             if len(look.mean) not in {1, len(pixels)}:
                 message = f"mean_value is given {len(look.mean)} times for {len(pixels)} channels"
                 raise ShapeError(message)
         except DemitasseError as error:
-            raise DataError(error.message, str(self._source), pair.image) from error
+            shown = quoted(pair.image, index + 1)
+            raise DataError(error.message, str(self._source), shown) from error
         return Found(number, pair, pixels, labels)
+
+    def _size(self, number: int, H: int, W: int) -> tuple[int, int]:
+        """Return what an image of H x W pixels is resized to: (height, width), in pixels."""
+        look = self._look
+        height, width = look.size or (H, W)
+        if not look.factors:
+            return height, width
+        factor = look.factors[int(self._random(number, 1)[0][3]) % len(look.factors)]
+        return max(1, int(height * factor)), max(1, int(width * factor))
 
     def _labels(self, pair: Pair, size: tuple[int, ...]) -> np.ndarray:
         """Return the labels of an image of some size. Shape: (H, W)."""

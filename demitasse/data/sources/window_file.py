@@ -77,9 +77,10 @@ def read_window_file(source: Path, fg_threshold: float, bg_threshold: float) -> 
     try:
         for mark in words:
             if mark != "#":
-                message = f"an image begins with '# index', this one after {index!r} with {mark!r}"
+                after = f"the one after number {index} does not" if index else "the first does not"
+                message = f"an image begins with '# index', {after}; is this a window file?"
                 raise DataError(message, str(source))
-            index = next(words)
+            index = str(int(next(words)))
             image = next(words)
             channels = int(next(words))
             for _ in range(2):  # height and width: the image itself says them

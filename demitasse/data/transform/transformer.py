@@ -69,6 +69,9 @@ class DataTransformer:
         self._augmenter = Augmenter(param)
         self._threads = Threads("augment")
         self._seen = 0
+        if param.scale_factors:
+            message = "scale_factors, of DeepLab, is for ImageSegData; leave it out"
+            raise ConfigError(message)
         self._crop, self._mirror = crop_of(param), param.mirror
         self._crops_anywhere = self._crop is not None and phase == "TRAIN"
         self._scale = self.dtype.type(param.scale)
@@ -278,12 +281,8 @@ def crop_of(param: TransformationParameter) -> tuple[int, int] | None:
     """Return height and width of what is cut out, or None.
 
     Raises:
-        ConfigError: ``crop_size``, ``crop_h`` and ``crop_w`` do not go together, or images were to
-            be scaled before, as DeepLab does.
+        ConfigError: ``crop_size``, ``crop_h`` and ``crop_w`` do not go together.
     """
-    if param.scale_factors:
-        message = "scale_factors, of DeepLab, is not supported; leave it out"
-        raise ConfigError(message)
     square, sides = param.crop_size, (param.crop_h, param.crop_w)
     if bool(sides[0]) != bool(sides[1]) or (square and max(sides)):
         message = (

@@ -7,6 +7,7 @@ The digits are the test set of the UCI collection "Optical Recognition of Handwr
 from dataclasses import dataclass
 from pathlib import Path
 
+from demitasse.atomic import atomic_write
 from demitasse.config import settings
 from demitasse.examples.data import digits as read_digits
 from demitasse.examples.data import write_databases
@@ -47,7 +48,8 @@ def prepare(folder: Path) -> None:
         if not (folder / name).exists():
             text = (HERE / name).read_text(encoding="utf-8")
             text = text.replace(PREFIX, (folder / "digits").as_posix())
-            (folder / name).write_text(text, encoding="utf-8")
+            with atomic_write(folder / name) as file:
+                file.write(text.encode())
     write_databases(folder, read_digits(size=16, test=TEST_SIZE), ("train_lmdb", "test_lmdb"))
 
 

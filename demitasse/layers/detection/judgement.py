@@ -58,16 +58,20 @@ class Judge:
             Shape: (classes + detections, 5).
 
         Raises:
-            NetError: A detection is of no class there is.
+            NetError: A detection is of no class or in no image there is.
         """
         detections = detections[detections[:, 1] != -1]
-        labels = detections[:, 1]
+        labels, images = detections[:, 1], detections[:, 0]
         good = (labels >= 0) & (labels < self.classes) & (labels != self.background)
         if not good.all():
             message = (
                 f"a detection is of class {labels[~good][0]:g}; it must be one of the "
                 f"{self.classes} classes besides the background, {self.background}"
             )
+            raise NetError(message)
+        good = images > -1
+        if not good.all():
+            message = f"a detection is in image {images[~good][0]:g}; they are counted from 0"
             raise NetError(message)
         kinds = [kind for kind in range(self.classes) if kind != self.background]
         rows = [np.array([[-1, kind, self._count(objects, kind), -1, -1]]) for kind in kinds]

@@ -5,6 +5,8 @@ Source: SSD (weiliu89/caffe), ``src/caffe/proto/caffe.proto``.
 
 from __future__ import annotations
 
+import math
+
 from demitasse.errors import ConfigError
 from demitasse.layers.base import positive
 from demitasse.layers.detection.assignment import Assigner
@@ -71,6 +73,9 @@ def mining_of(p: MultiBoxLossParameter) -> Mining | None:
             "multibox_loss_param.mining_type needs share_location; set mining_type: NONE, or leave "
             "share_location out"
         )
+        raise ConfigError(message)
+    if not 0 <= p.neg_pos_ratio < math.inf:
+        message = f"multibox_loss_param.neg_pos_ratio must be 0 or more, it is {p.neg_pos_ratio:g}"
         raise ConfigError(message)
     hard = p.mining_type == MultiBoxLossParameter.HARD_EXAMPLE
     nms = None

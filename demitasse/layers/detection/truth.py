@@ -55,7 +55,8 @@ def objects_of(rows: np.ndarray, images: int, classes: int, background: int) -> 
         NetError: A row belongs to no image of the batch, or its class is none of an object's.
     """
     rows = rows[rows[:, 0] != -1]
-    image, label = rows[:, 0].astype(int), rows[:, 1].astype(int)
+    with np.errstate(invalid="ignore"):  # what is no number becomes one that is refused
+        image, label = rows[:, 0].astype(int), rows[:, 1].astype(int)
     good = (image >= 0) & (image < images)
     good &= (label >= 0) & (label < classes) & (label != background)
     if not good.all():

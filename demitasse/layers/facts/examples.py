@@ -270,6 +270,24 @@ EXAMPLES: Mapping[str, Example] = {
     ),
     "SmoothL1Loss": _loss("SmoothL1Loss", "smooth_l1_loss_param { sigma: 3 }", labels=ROWS),
     "SoftmaxWithLoss": _loss("SoftmaxWithLoss", "loss_param { ignore_label: 255 }"),
+    "SmoothL1LossOHEM": Example(
+        _layer(
+            "loss_bbox",
+            "SmoothL1LossOHEM",
+            "boxes wanted weights -> loss_bbox losses_bbox",
+            "loss_param { normalization: PRE_FIXED pre_fixed_normalizer: 128 }",
+        ),
+        {"boxes": ROWS, "wanted": ROWS, "weights": ROWS},
+    ),
+    "SoftmaxWithLossOHEM": Example(
+        _layer(
+            "loss_cls",
+            "SoftmaxWithLossOHEM",
+            "scores label -> loss_cls prob losses_cls",
+            "loss_weight: 0 loss_weight: 0 loss_weight: 0",
+        ),
+        {"scores": ROWS, "label": LABELS},
+    ),
     "TripletLoss": Example(
         _layer(
             "loss",
@@ -361,6 +379,14 @@ EXAMPLES: Mapping[str, Example] = {
             'image_data_param { source: "list.txt" batch_size: 2 shuffle: true\n'
             "  new_height: 8 new_width: 8 }",
             "include { phase: TRAIN }",
+        )
+    ),
+    "DenseImageData": Example(
+        _layer(
+            "data",
+            "DenseImageData",
+            "-> data label",
+            'dense_image_data_param { source: "pairs.txt" batch_size: 2 shuffle: true }',
         )
     ),
     "ImageSegData": Example(

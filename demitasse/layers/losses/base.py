@@ -51,7 +51,9 @@ class LossLayer(Layer):
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         losses, targets = self.losses(bottom), self.targets(bottom)
-        top[0].write(self.xp.sum(targets.counted(self.xp, losses)) / targets.divisor)
+        counted = targets.counted(self.xp, losses)
+        top[0].write(self.xp.sum(counted) / targets.divisor)
+        self.write_each(counted, top)
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if not any(propagate_down):
@@ -80,6 +82,12 @@ class LossLayer(Layer):
         Shapes: those of the bottoms, or others of as many values.
         """
         raise NotImplementedError(type(self).__name__)
+
+    def write_each(self, losses: Array, top: Blobs) -> None:
+        """Write what was lost where, undivided, for losses that have a top for it.
+
+        Shapes: losses as ``losses`` returned them, 0 where a target does not count.
+        """
 
     def targets(self, bottom: Blobs) -> Targets:
         """Return which targets count and what the losses are divided by: all, and the batch."""

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from demitasse.backends.arrays import Array
-from demitasse.backends.losses import loss_divisor
 from demitasse.errors import ShapeError
 from demitasse.layers.base import Blobs, Exactly
 from demitasse.layers.detection.assignment import Assignment
@@ -71,7 +70,7 @@ class MultiBoxLoss(LossLayer):
         self.assign = assigner_of(p)
         self.boxes = 1 if p.share_location else self.assign.classes
         self.squared = p.loc_loss_type == MultiBoxLossParameter.L2
-        self.normalization = Normalization.of(self.param.loss_param, "VALID").mode
+        self.normalization = Normalization.of(self.param.loss_param, "VALID")
         counts = list(self.param.propagate_down) or [True, True]
         self.weights = (p.loc_weight if counts[0] else 0.0, 1.0 if counts[1] else 0.0)
 
@@ -129,8 +128,8 @@ class MultiBoxLoss(LossLayer):
 
     def targets(self, bottom: Blobs) -> Targets:
         n, priors = self.sizes
-        labels = self.matches if self.normalization == "VALID" else n * priors
-        return Targets(None, loss_divisor(self.normalization, n, labels, some_ignored=False) or 1.0)
+        labels = self.matches if self.normalization.mode == "VALID" else n * priors
+        return Targets(None, self.normalization.divisor(n, labels))
 
     def _difference(self, bottom: Blobs) -> Array:
         """Return predicted boxes less those that are wanted, in the code. Shape: (N, P, L, 4)."""

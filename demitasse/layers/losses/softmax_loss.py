@@ -76,7 +76,8 @@ class SoftmaxWithLoss(LossLayer):
             normalization=self.normalization.mode,
             tops=len(top),
         )
-        if len(bottom) > 2 or self.class_weights or self.smoothing:
+        forks = len(bottom) > 2 or self.class_weights or self.smoothing
+        if forks or self.normalization.mode == "PRE_FIXED":
             self.op = None  # backends know Caffe's loss only
 
     def losses(self, bottom: Blobs) -> Array:

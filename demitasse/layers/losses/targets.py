@@ -1,11 +1,12 @@
 """Which targets of a batch count, and what the sum of their losses is divided by.
 
 Source: Caffe, ``SoftmaxWithLossLayer::get_normalizer`` in
-``src/caffe/layers/softmax_loss_layer.cpp``.
+``src/caffe/layers/softmax_loss_layer.cpp``; PRE_FIXED: R-FCN (daijifeng001/caffe-rfcn), the same.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,12 +63,14 @@ class Normalization:
     """What ``loss_param`` says of targets.
 
     Attributes:
-        mode: "FULL", "VALID", "BATCH_SIZE" or "NONE".
+        mode: "FULL", "VALID", "BATCH_SIZE", "NONE" or "PRE_FIXED".
         ignore_label: The target that does not count, or None.
+        fixed: What PRE_FIXED divides by.
     """
 
     mode: str
     ignore_label: int | None
+    fixed: float = 1.0
 
     @classmethod
     def of(cls, param: LossParameter, default: str) -> Normalization:
@@ -83,7 +86,8 @@ class Normalization:
             mode = MODES[param.normalization]
         elif param.HasField("normalize"):
             mode = "VALID" if param.normalize else "BATCH_SIZE"
-        return cls(mode, param.ignore_label if param.HasField("ignore_label") else None)
+        ignored = param.ignore_label if param.HasField("ignore_label") else None
+        return cls(mode, ignored, param.pre_fixed_normalizer)
 
     def valid(self, layer: Layer, blob: Blob, shape: tuple[int, ...]) -> Array | None:
         """Return which targets count, by their whole parts; None for all.
@@ -104,10 +108,20 @@ class Normalization:
                 class axis.
         """
         valid = self.valid(layer, blob, shape)
-        divisor = loss_divisor(self.mode, shape[0], blob.count, some_ignored=valid is not None)
-        if divisor is None:
+        if valid is not None and self.mode == "VALID":
             return Targets(valid, at_least_one(layer, layer.xp.sum(layer.cast(valid))))
-        return Targets(valid, divisor)
+        return Targets(valid, self.divisor(shape[0], math.prod(shape)))
+
+    def divisor(self, batch: int, labels: int) -> float:
+        """Return what the sum of a loss is divided by where all labels count, at least 1.
+
+        Args:
+            batch: Size of the batch: product of the axes before the class axis.
+            labels: Number of labels.
+        """
+        if self.mode == "PRE_FIXED":
+            return max(1.0, self.fixed)
+        return loss_divisor(self.mode, batch, labels, some_ignored=False) or 1.0
 
 
 def refuse_weights(param: LossParameter, layer_type: str) -> None:

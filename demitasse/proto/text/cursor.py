@@ -30,17 +30,17 @@ class Cursor:
     """
 
     def __init__(self, text: str) -> None:
-        self._tokens = list(tokens(text))
+        self._rest = tokens(text)  # one at a time: a list would take a hundred bytes for each
         self._places = Places(text)
-        self._at = 0
-        self.next = self._tokens[0]
+        self.next = next(self._rest)
+        self._after = next(self._rest, self.next)
 
     def advance(self) -> Token:
         """Step over the next token and return it; the end is never passed."""
         token = self.next
         if token.kind != END:
-            self._at += 1
-            self.next = self._tokens[self._at]
+            self.next = self._after
+            self._after = next(self._rest, self._after)
         return token
 
     def take(self, symbol: str) -> Token | None:
@@ -53,7 +53,7 @@ class Cursor:
         """Whether the next token looks like the name of a field rather than a value."""
         if self.next.kind != NAME:
             return False
-        return self._tokens[self._at + 1].text in {":", "{", "<"}
+        return self._after.text in {":", "{", "<"}
 
     def line(self, token: Token) -> int:
         """The line of a token, from 1."""
@@ -69,23 +69,24 @@ class Cursor:
 
     # -- getting over what cannot be read ------------------------------------------------------
 
-    def skip_value(self, name: Token) -> list[Token]:
-        """Step over the value of an unknown field, and return its tokens."""
-        start = self._at
+    def skip_value(self, name: Token) -> Token | None:
+        """Step over the value of an unknown field; return it if it is a single token."""
         if not self.take(":") and self.next.text not in {"{", "<"}:
             raise Skip(
                 name, f"expected ':' or '{{' after {short(name.text)!r}, found {self.shown()}"
             )
         if self.next.text in OPENERS:
             self.skip_rest_of(self.advance())
-        else:
-            self.take("-")
-            if self.begins_field() or self.next.kind not in {NAME, NUMBER, STRING}:
-                raise Skip(self.next, f"{name.text} has no value")
-            if self.advance().kind == STRING:
-                while self.next.kind == STRING:
-                    self.advance()
-        return [token for token in self._tokens[start : self._at] if token.text != ":"]
+            return None
+        minus = self.take("-")
+        if self.begins_field() or self.next.kind not in {NAME, NUMBER, STRING}:
+            raise Skip(self.next, f"{short(name.text)} has no value")
+        value = self.advance()
+        several = minus is not None
+        while value.kind == STRING == self.next.kind:  # parts of one string
+            self.advance()
+            several = True
+        return None if several else value
 
     def skip_rest_of(self, opener: Token) -> None:
         """Step over what an opening bracket, just read, encloses, and its closing bracket."""

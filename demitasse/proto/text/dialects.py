@@ -3,7 +3,7 @@
 Source: the ``caffe.proto`` files of those Caffes, and files written for them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,18 +33,22 @@ class Entry(NamedTuple):
     target: str = ""
     values: Mapping[str, str] = {}
 
-    def apply(self, message: Message, value: Sequence[Token]) -> str:
+    def apply(self, message: Message, value: Token | None) -> str:
         """Do what can be done about the field.
+
+        Args:
+            message: The message it stands in.
+            value: Its value if that is a single token.
 
         Returns:
             What was done, or an empty string where nothing could be.
         """
         if self.harmless:
             return "left out, it does not change what is computed"
-        if not self.target or len(value) != 1:
+        if not self.target or value is None:
             return ""
         field = schema(message.DESCRIPTOR).fields[self.target]
-        text = self.values.get(value[0].text, "") if self.values else value[0].text
+        text = self.values.get(value.text, "") if self.values else value.text
         try:
             number = field.values[text] if field.values else int(text)
             if field.repeated:

@@ -4,6 +4,7 @@ What protobuf's own parser accepts, this one reads as the same message; what it 
 refuses too, unless the dialect table knows what another Caffe means by it.
 """
 
+from contextlib import suppress
 from typing import Any
 
 from google.protobuf.message import Message
@@ -21,6 +22,13 @@ from demitasse.suggest import suggestion
 __all__ = ["Parser"]
 
 CLOSERS = {"{": "}", "<": ">"}
+
+MOST_FAULTS = 10_000
+"""After so many the rest of a text is not read, and no more warnings are kept."""
+
+
+class _Enough(Exception):  # noqa: N818 - it never leaves the parser
+    """There are so many faults that reading ends."""
 
 
 class Parser:
@@ -44,7 +52,8 @@ class Parser:
 
     def parse(self, message: Message) -> None:
         """Read the whole text into a message; see ``faults`` for how it went."""
-        self._fields(message, None)
+        with suppress(_Enough):
+            self._fields(message, None)
 
     # -- messages ------------------------------------------------------------------------------
 
@@ -212,9 +221,14 @@ class Parser:
 
     def _fault(self, token: Token, message: str, kind: FaultKind = "syntax") -> None:
         self.faults.append(self.cursor.fault(token, message, kind))
+        if len(self.faults) == MOST_FAULTS:
+            enough = f"there are {MOST_FAULTS} faults before here; what follows was not read"
+            self.faults.append(self.cursor.fault(self.cursor.next, enough, kind))
+            raise _Enough
 
     def _warn(self, token: Token, message: str, kind: FaultKind) -> None:
-        self.warnings.append(self.cursor.fault(token, message, kind))
+        if len(self.warnings) < MOST_FAULTS:
+            self.warnings.append(self.cursor.fault(token, message, kind))
 
 
 def _twice(name: str, line: int) -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
+from demitasse.atomic import atomic_write
 from demitasse.errors import ConfigError
 from demitasse.pycaffe.graphs.picture import Picture, picture
 from demitasse.pycaffe.graphs.pixels import FORMATS, pixels
@@ -176,7 +176,9 @@ class Dot(_Element):
         self, path: str, prog: object = None, format: str = "raw", encoding: str | None = None
     ) -> bool:
         """Draw the graph into a file; see ``create``."""
-        Path(path).write_bytes(self.create(prog, format, encoding))
+        content = self.create(prog, format, encoding)
+        with atomic_write(path) as file:
+            file.write(content)
         return True
 
     def __getattr__(self, name: str) -> Callable[..., bytes | bool]:

@@ -115,6 +115,11 @@ FILES = {
         _images,
         ("PIL",),
     ),
+    "DenseImageData": Tried(
+        _layer("DenseImageData", 'dense_image_data_param { source: "pairs.txt" batch_size: 2 }'),
+        _images,
+        ("PIL",),
+    ),
     "ImageSegData": Tried(
         _layer(
             "ImageSegData",

@@ -1,5 +1,6 @@
 """Machine code on the disk: what is run of it, and what is not."""
 
+import errno
 import os
 import stat
 
@@ -108,3 +109,19 @@ def test_a_relative_cache_folder_is_ignored(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "cache")
 
     assert kept.folder() == tmp_path / ".cache" / "demitasse" / "kernels"
+
+
+def test_a_full_disk_is_told_once_and_harms_nothing(place, monkeypatch, caplog):
+    def full(handle):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+
+    kept.write_code("b.o", CODE)
+    kept.write_code("c.o", CODE)
+
+    assert kept.read_code("b.o") is None
+    assert kept.read_code("a.o") == CODE
+    [line] = caplog.messages
+    assert "are not kept" in line
+    assert "No space left" in line

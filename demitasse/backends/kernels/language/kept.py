@@ -58,12 +58,17 @@ def read_code(name: str) -> bytes | None:
 
 
 def write_code(name: str, code: bytes) -> None:
-    """Keep machine code under a name, where there is a folder for it."""
-    with suppress(OSError):
+    """Keep machine code under a name, where there is a folder for it and room in it."""
+    try:
         place = _own_folder()
         key = _key(place) if place is not None else None
         if place is not None and key is not None:
             _write(place / name, _seal(key, name, code) + code)
+    except OSError as error:
+        _warn(
+            f"compiled kernels are not kept in {folder()} ({error.strerror or error}), so that "
+            "every process compiles them again; XDG_CACHE_HOME can name another folder"
+        )
 
 
 def _seal(key: bytes, name: str, code: bytes) -> bytes:

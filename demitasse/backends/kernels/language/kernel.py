@@ -10,11 +10,13 @@ from llvmlite import ir
 
 from demitasse.backends.kernels.language.words import (
     FLOAT,
+    HALF,
     INT,
     NUMBER,
     WORD,
     Condition,
     Float,
+    Lanes,
     Vector,
     Word,
     declared,
@@ -22,7 +24,7 @@ from demitasse.backends.kernels.language.words import (
 
 __all__ = ["Kernel", "Loop"]
 
-INDEX = ir.IntType(32)
+BYTE, SHORT, INDEX = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 
 
 class Loop:
@@ -102,6 +104,19 @@ class Kernel:
         """Return ``count`` integers of 64 bits that lie one behind the other."""
         return [self.load_word(address + INT * place) for place in range(count)]
 
+    def load_byte(self, address: Word) -> Word:
+        """Return the integer of 8 bits, from 0 to 255, at an address."""
+        return Word(self._b, self._b.zext(self._load(address, BYTE, 1), WORD))
+
+    def load_half(self, address: Word) -> Word:
+        """Return the integer of 16 bits, from 0 to 65535, at an address."""
+        return Word(self._b, self._b.zext(self._load(address, SHORT, HALF), WORD))
+
+    def load_lanes(self, address: Word, count: int, bits: int) -> Lanes:
+        """Return so many integers of so many bits that lie at an address."""
+        kind = ir.VectorType(ir.IntType(bits), count)
+        return Lanes(self._b, self._load(address, kind, bits // 8))
+
     def _load(self, address: Word, kind: Any, align: int) -> Any:
         value = self._b.load(self._b.inttoptr(address.llvm, ir.PointerType(kind)))
         value.align = align
@@ -109,8 +124,19 @@ class Kernel:
 
     def store(self, value: Vector | Float, address: Word) -> None:
         """Write a vector or a float to an address."""
-        place = self._b.inttoptr(address.llvm, ir.PointerType(value.llvm.type))
-        self._b.store(value.llvm, place).align = FLOAT
+        self._store(value.llvm, address, FLOAT)
+
+    def store_half(self, value: Word, address: Word) -> None:
+        """Write the lower 16 bits of an integer to an address."""
+        self._store(self._b.trunc(value.llvm, SHORT), address, HALF)
+
+    def store_lanes(self, value: Lanes, address: Word) -> None:
+        """Write integers to an address."""
+        self._store(value.llvm, address, value.llvm.type.element.width // 8)
+
+    def _store(self, value: Any, address: Word, align: int) -> None:
+        place = self._b.inttoptr(address.llvm, ir.PointerType(value.type))
+        self._b.store(value, place).align = align
 
     def accumulate(self, pairs: Sequence[tuple[Vector, Word]], adds: Word | int) -> None:
         """Write vectors to their addresses, or add them to what is there if ``adds`` is not 0."""
@@ -140,11 +166,21 @@ class Kernel:
 
     def broadcast(self, address: Word) -> Vector:
         """Return a vector of the one float at an address."""
-        none = ir.Constant(self._vector, ir.Undefined)
-        number = self.load_float(address).llvm
+        return Vector(self._b, self._spread(self.load_float(address).llvm, self._vector))
+
+    def lanes(self, value: Word | int, count: int, bits: int) -> Lanes:
+        """Return a vector of the lower bits of one integer."""
+        kind = ir.VectorType(ir.IntType(bits), count)
+        return Lanes(
+            self._b, self._spread(self._b.trunc(self.word(value).llvm, kind.element), kind)
+        )
+
+    def _spread(self, number: Any, kind: Any) -> Any:
+        """Return a vector of one number."""
+        none = ir.Constant(kind, ir.Undefined)
         first = self._b.insert_element(none, number, ir.Constant(INDEX, 0))
-        lanes = ir.Constant(ir.VectorType(INDEX, self.width), [0] * self.width)
-        return Vector(self._b, self._b.shuffle_vector(first, none, lanes))
+        lanes = ir.Constant(ir.VectorType(INDEX, kind.count), [0] * kind.count)
+        return self._b.shuffle_vector(first, none, lanes)
 
     def gather(self, addresses: Sequence[Word]) -> Vector:
         """Return a vector of floats from anywhere."""

@@ -148,9 +148,14 @@ class Arguments:
         team.run(kernel, self._at, threads)
 
 
+_known: dict[type, dict[str, type]] = {}
+
+
 def _kinds(struct: type[Struct]) -> dict[str, type]:
     """Return what each field is, by name; those of the class it is derived from come first."""
-    return get_type_hints(struct)
+    if struct not in _known:
+        _known[struct] = get_type_hints(struct)
+    return _known[struct]
 
 
 def _count(struct: type[Struct]) -> int:
@@ -161,7 +166,8 @@ def _count(struct: type[Struct]) -> int:
 def _fault(name: str, kind: type, value: object) -> str | None:
     """Return what is wrong with a field's value."""
     if not issubclass(kind, Struct):
-        fits = isinstance(value, SupportsIndex | np.ndarray | _When)
+        # the protocol is last: asking for it takes long
+        fits = isinstance(value, int | np.ndarray | _When | SupportsIndex)
         return None if fits else f"{value!r} for {name}, which is an integer"
     fits = isinstance(value, Values) and value.struct is kind
     return None if fits else f"{value!r} for {name}, which is {kind.__name__}.values(...)"

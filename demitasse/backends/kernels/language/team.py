@@ -122,14 +122,16 @@ def functions() -> dict[str, int]:
 
 
 def run(kernel: int, argument: int, threads: int) -> None:
-    """Run a kernel on a team of at most so many threads; on this one where there is no OpenMP.
+    """Run a kernel on a team of at most so many threads.
+
+    One thread is this one, which needs no OpenMP; without it there are no others.
 
     Args:
         kernel: Its address. It learns from the runtime which thread it is, and of how many.
         argument: What each thread calls it with.
         threads: How many are asked for.
     """
-    runtime = openmp()
+    runtime = openmp() if threads > 1 else None
     if runtime is None:
         _ALONE(kernel)(argument)
     else:

@@ -7,17 +7,19 @@ counts: one that ends in ``_stride`` elements, in ``_bytes`` bytes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, overload
 
 from llvmlite import ir
 
 __all__ = [
-    "FLOAT", "INT", "NUMBER", "WORD", "Condition", "Float", "Value", "Vector", "Word", "choose",
-    "chunk", "declared", "fma", "maximum", "minimum", "raised", "rectified",
+    "FLOAT", "HALF", "INT", "NUMBER", "WORD", "Condition", "Float", "Lanes", "Value", "Vector",
+    "Word", "choose", "chunk", "declared", "fma", "high_product", "maximum", "minimum",
+    "pair_sums", "raised", "rectified",
 ]  # fmt: skip
 
-FLOAT, INT = 4, 8
-"""Bytes of a float, and of an integer."""
+FLOAT, INT, HALF = 4, 8, 2
+"""Bytes of a float, of an integer, and of one of half a float's size."""
 
 WORD, NUMBER = ir.IntType(64), ir.FloatType()
 
@@ -79,6 +81,9 @@ class Word(Value):
     def __mod__(self, other: Word | int) -> Word:
         return self._new(self.builder.urem(self.llvm, _llvm(other)))
 
+    def __rshift__(self, bits: int) -> Word:
+        return self._new(self.builder.ashr(self.llvm, _llvm(bits)))
+
     def __lt__(self, other: Word | int) -> Condition:
         return self._ordered("<", self, other)
 
@@ -127,6 +132,73 @@ class Vector(Value):
 
     def _new(self, llvm: Any) -> Vector:
         return Vector(self.builder, llvm)
+
+
+class Lanes(Value):
+    """Some integers of one size, from 8 bits to 64; none of them is negative."""
+
+    __slots__ = ()
+
+    def __add__(self, other: Lanes) -> Lanes:
+        return self._new(self.builder.add(self.llvm, other.llvm))
+
+    def __rshift__(self, bits: int) -> Lanes:
+        by = ir.Constant(self.llvm.type, [bits] * self.llvm.type.count)
+        return self._new(self.builder.lshr(self.llvm, by))
+
+    def chosen(self, order: Sequence[int | None]) -> Lanes:
+        """Return a vector of some of the integers, by their place here; None is a 0."""
+        count = self.llvm.type.count
+        places = [count if place is None else place for place in order]
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), len(places)), places)
+        zeros = ir.Constant(self.llvm.type, [0] * count)
+        return self._new(self.builder.shuffle_vector(self.llvm, zeros, mask))
+
+    def joined(self, other: Lanes) -> Lanes:
+        """Return these integers and those behind them, as many of the same size."""
+        both = ir.VectorType(ir.IntType(32), 2 * self.llvm.type.count)
+        order = ir.Constant(both, list(range(both.count)))
+        return self._new(self.builder.shuffle_vector(self.llvm, other.llvm, order))
+
+    def of_bits(self, bits: int) -> Lanes:
+        """Return the same memory as integers of another size."""
+        count = self.llvm.type.count * self.llvm.type.element.width // bits
+        kind = ir.VectorType(ir.IntType(bits), count)
+        return self._new(self.builder.bitcast(self.llvm, kind))
+
+    def cut(self, bits: int) -> Lanes:
+        """Return the lower bits of each."""
+        kind = ir.VectorType(ir.IntType(bits), self.llvm.type.count)
+        return self._new(self.builder.trunc(self.llvm, kind))
+
+    def _new(self, llvm: Any) -> Lanes:
+        return Lanes(self.builder, llvm)
+
+
+def high_product(a: Lanes, b: Lanes) -> Lanes:
+    """Return the upper 16 of the 32 bits of each product of integers of 16 bits."""
+    builder, kind = a.builder, a.llvm.type
+    wide = ir.VectorType(ir.IntType(32), kind.count)
+    product = builder.mul(builder.zext(a.llvm, wide), builder.zext(b.llvm, wide))
+    return (Lanes(builder, product) >> 16).cut(16)
+
+
+def pair_sums(a: Lanes, b: Lanes) -> Lanes:
+    """Return a0 * b0 + a1 * b1 for each two neighbours.
+
+    Args:
+        a: Sixteen integers of 16 bits, below 1 << 15.
+        b: As many.
+
+    Returns:
+        Eight of 32 bits.
+    """
+    builder, kind = a.builder, a.llvm.type
+    wide = ir.VectorType(ir.IntType(32), kind.count // 2)
+    function = declared(
+        builder.module, "llvm.x86.avx2.pmadd.wd", ir.FunctionType(wide, [kind, kind])
+    )
+    return Lanes(builder, builder.call(function, [a.llvm, b.llvm]))
 
 
 def _llvm(value: Word | int) -> Any:

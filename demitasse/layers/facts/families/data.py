@@ -44,6 +44,13 @@ FACTS: Mapping[str, LayerFacts] = {
         source="image_data_param.source",
         records=True,
     ),
+    "DenseImageData": LayerFacts(
+        fields=("dense_image_data_param", "transform_param", "data_param.prefetch"),
+        gradient="source",
+        host=True,
+        source="dense_image_data_param.source",
+        records=True,
+    ),
     "ImageSegData": LayerFacts(
         fields=("image_data_param", "transform_param", "data_param.prefetch"),
         gradient="source",

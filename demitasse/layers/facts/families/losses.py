@@ -67,10 +67,20 @@ FACTS: Mapping[str, LayerFacts] = {
         holds={2: "priors", 3: "objects"},
     ),
     "SmoothL1Loss": LayerFacts(fields=("smooth_l1_loss_param",), reads=BOTTOMS, better="smaller"),
+    "SmoothL1LossOHEM": LayerFacts(
+        fields=("smooth_l1_loss_param", "loss_param"), reads=BOTTOMS, better="smaller"
+    ),
     "SoftmaxWithLoss": LayerFacts(
         fields=("loss_param", "softmax_param"),
         op="SoftmaxLoss",
         judge="Caffe",
+        reads={"bottoms": ALWAYS, "second top": SECOND_TOP},
+        better="smaller",
+        contains=("Softmax",),
+        holds={1: "classes"},
+    ),
+    "SoftmaxWithLossOHEM": LayerFacts(
+        fields=("loss_param", "softmax_param"),
         reads={"bottoms": ALWAYS, "second top": SECOND_TOP},
         better="smaller",
         contains=("Softmax",),

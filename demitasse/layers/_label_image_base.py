@@ -1,0 +1,94 @@
+"""What layers of images with a class for every pixel share.
+
+Source: DeepLab, ``src/caffe/layers/image_seg_data_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar
+
+from demitasse.data.sources.fingerprint import Fingerprint, list_fingerprint
+from demitasse.data.sources.label_images import LabelImageBatches, Look, read_pairs
+from demitasse.data.sources.order import Order
+from demitasse.data.transform.augment.augmenter import Augmenter
+from demitasse.data.transform.augment.draws import WORDS
+from demitasse.data.transform.random import RecordRandom
+from demitasse.data.transform.transformer import crop_of
+from demitasse.errors import ConfigError
+from demitasse.layers._data_base import EpochDataLayer
+from demitasse.layers.base import Blobs, positive
+from demitasse.layers.image_data import find_image, new_size
+from demitasse.paths import resolve
+from demitasse.proto import ImageDataParameter, TransformationParameter
+
+__all__ = ["LabelImageLayer"]
+
+UNUSED = ("mean_file", "expand_param", "resize_param")
+"""Fields of ``transform_param`` that would have to change labels as well, or have no size."""
+
+
+class LabelImageLayer(EpochDataLayer):
+    """Reads images and their labels, in the order of a list or shuffled anew in every round."""
+
+    message: ClassVar[str]
+    """The field that says what is read."""
+
+    def settings(self) -> tuple[ImageDataParameter, TransformationParameter]:
+        """Return what is read, and what is done to it."""
+        raise NotImplementedError(type(self).__name__)
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del bottom
+        p, transform = self.settings()
+        self.listed = p
+        self.batch_size = positive(p.batch_size, f"{self.message}.batch_size")
+        if not p.source:
+            message = f"{self.message} has no source; name a list of images and labels"
+            raise ConfigError(message)
+        size = new_size(p)
+        unused = [name for name in UNUSED if transform.HasField(name)]
+        if unused or p.rand_skip:
+            message = f"{self.type} cannot use {', '.join(unused or ['rand_skip'])}"
+            raise ConfigError(message)
+        crop = crop_of(transform)
+        if transform.scale_factors and (crop is None or min(transform.scale_factors) <= 0):
+            message = (
+                f"scale_factors {list(transform.scale_factors)} must be above 0, and need a crop "
+                "so that the images of a batch get one size"
+            )
+            raise ConfigError(message)
+        self.look = Look(
+            color="color" if p.is_color else "gray",
+            size=size,
+            factors=tuple(transform.scale_factors),
+            crop=crop,
+            anywhere=crop is not None and self.phase == "TRAIN",
+            mirror=transform.mirror,
+            mean=tuple(transform.mean_value) or (0.0,),
+            scale=transform.scale,
+            label_type=ImageDataParameter.LabelType.Name(p.label_type),
+            ignore_label=p.ignore_label,
+        )
+        self.augmenter = Augmenter(transform)
+        self.source = resolve(p.source, self.context.base_dir)
+        self.pairs = read_pairs(self.source, self.look.label_type)
+        self.shape_tops(top)
+
+    def fingerprint(self) -> Fingerprint:
+        return list_fingerprint(self.source, len(self.pairs))
+
+    def open_source(self, position: int) -> LabelImageBatches:
+        p, context = self.listed, self.context
+        return LabelImageBatches(
+            self.source,
+            self.pairs,
+            partial(find_image, p.root_folder, context.base_dir),
+            self.look,
+            self.augmenter,
+            self.batch_size,
+            Order(len(self.pairs), context.seed, self.name, shuffle=p.shuffle),
+            random=RecordRandom(context.seed, self.name),
+            augment_random=RecordRandom(context.seed, self.name, "augment", WORDS),
+            reading=self.reading(position, p.on_error),
+        )
