@@ -30,6 +30,8 @@ TESTS = "tests/backends/test_steps_equal_portable.py"
 PLACES = {"numpy": NUMPY, "cpu": ONEDNN, "host": CUPY}
 """Where the rows run, and what is broken there."""
 
+OPTIONS = ("-q", "-n0", "-p", "no:cacheprovider")
+
 KINDS = ("declines", "forward", "backward")
 
 
@@ -118,7 +120,7 @@ def outcome(mutant: Mutant) -> tuple[int, int]:
     if not child:
         mutant.apply()
         with contextlib.redirect_stdout(io.StringIO()):
-            pytest.main(["-q", "-n0", "-p", "no:cacheprovider", TESTS], plugins=[mutant])
+            pytest.main([*OPTIONS, "--hypothesis-profile=mutants", TESTS], plugins=[mutant])
         os.write(write, f"{mutant.ran} {mutant.noticed}".encode())
         os._exit(0)
     os.close(write)
@@ -144,7 +146,12 @@ def main() -> int:
     chosen = list(enumerate(mutants(given.places or list(PLACES)), 1))[given.first - 1 :]
     os.chdir(ROOT)
     with contextlib.redirect_stdout(io.StringIO()):  # what tests import is imported once, here
-        pytest.main(["-q", "-n0", "-p", "no:cacheprovider", "--collect-only", TESTS])
+        pytest.main([*OPTIONS, "--collect-only", TESTS])
+    from hypothesis import Phase, settings  # pytest wants to be the first to import it
+
+    # the first example that fails is enough: nobody reads the smallest
+    first = [Phase.explicit, Phase.generate]
+    settings.register_profile("mutants", settings.get_profile("default"), phases=first)
     unnoticed = 0
     for number, mutant in chosen[: given.count]:
         ran, noticed = outcome(mutant)
