@@ -114,9 +114,10 @@ def coverage(session: nox.Session) -> None:
 
 @nox.session
 def mutants(session: nox.Session) -> None:
-    """Break every lowering of every backend, and see that the tests notice (minutes)."""
+    """Break every lowering of every backend, and see that the tests notice (`-- --from N`)."""
     install(session, "test")
-    session.run("python", "tests/support/mutants.py", env={**PLAIN_BLAS, "OMP_NUM_THREADS": "1"})
+    environment = {**PLAIN_BLAS, "OMP_NUM_THREADS": "1"}
+    session.run("python", "tests/support/mutants.py", *session.posargs, env=environment)
 
 
 @nox.session
@@ -125,7 +126,7 @@ def lowest(session: nox.Session) -> None:
     project = PROJECT["project"]
     extras = [
         line
-        for name in ("image", "hdf5", "examples")
+        for name in ("image", "hdf5", "examples", "plot")
         for line in project["optional-dependencies"][name]
     ]
     lines = [*project["dependencies"], *extras, *nox.project.dependency_groups(PROJECT, "test")]
