@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from demitasse.interrupts import Uninterrupted
 from demitasse.proto import ResumeState
 from demitasse.solvers.keeper import Keeper
 from demitasse.solvers.progress import progress_of, set_progress
