@@ -114,9 +114,10 @@ def coverage(session: nox.Session) -> None:
 
 @nox.session
 def mutants(session: nox.Session) -> None:
-    """Break every lowering of every backend, and see that the tests notice (minutes)."""
+    """Break every lowering of every backend, and see that the tests notice (`-- --from N`)."""
     install(session, "test")
-    session.run("python", "tests/support/mutants.py", env={**PLAIN_BLAS, "OMP_NUM_THREADS": "1"})
+    environment = {**PLAIN_BLAS, "OMP_NUM_THREADS": "1"}
+    session.run("python", "tests/support/mutants.py", *session.posargs, env=environment)
 
 
 @nox.session
@@ -125,7 +126,7 @@ def lowest(session: nox.Session) -> None:
     project = PROJECT["project"]
     extras = [
         line
-        for name in ("image", "hdf5", "examples")
+        for name in ("image", "hdf5", "examples", "plot")
         for line in project["optional-dependencies"][name]
     ]
     lines = [*project["dependencies"], *extras, *nox.project.dependency_groups(PROJECT, "test")]
@@ -217,6 +218,21 @@ def faults(session: nox.Session) -> None:
     """Make every system call of everything that writes fail, or be the last one (half an hour)."""
     install(session, "test")
     pytest(session, "tests/faults", "-n0", "-m", "slow", "-s", OMP_NUM_THREADS="1")
+
+
+@nox.session
+def interrupts(session: nox.Session) -> None:
+    """Raise exceptions at many lines of passes and updates, and say how often (half an hour)."""
+    install(session, "test")
+    files = ("tests/net/test_interrupted_pass.py", "tests/solvers/test_interrupted_solver.py")
+    pytest(session, *files, "-s", DEMITASSE_INTERRUPTIONS="100")
+
+
+@nox.session
+def soak(session: nox.Session) -> None:
+    """Train for long from every source of data and see that nothing grows (`-- --minutes N`)."""
+    install(session, "test")
+    session.run("python", "tests/soak/run.py", *session.posargs, env=PLAIN_BLAS)
 
 
 @nox.session

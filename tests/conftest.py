@@ -5,7 +5,11 @@ pytest-xdist; ``-n`` says another number, ``-n 0`` none. What is picked by file 
 in this process, where it starts sooner and a debugger works.
 """
 
+import gc
 import os
+import sys
+from collections.abc import Generator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +36,23 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"
 
 os.umask(0o022)  # settings files that a group can write are ignored
+
+
+def _keep_bytecode() -> None:
+    """Where Python was told to write no bytecode beside the sources, keep it in the user's cache.
+
+    Otherwise each run compiles all tests again, and each process that a test starts the package.
+    """
+    if not sys.dont_write_bytecode:
+        return
+    base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    folder = base / "demitasse" / "bytecode"
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(folder)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+_keep_bytecode()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -69,6 +90,16 @@ def _cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage while thousands of tests are collected, which all stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -113,15 +144,25 @@ def backend_with_steps(request: pytest.FixtureRequest) -> str:
 
 
 def _need_gpu(device: str) -> None:
+    lack = _lack_of(device)
+    if not lack:
+        return
+    if os.environ.get("DEMITASSE_REQUIRE_GPU") == "1":
+        pytest.fail(f"DEMITASSE_REQUIRE_GPU=1, but: {lack}")
+    pytest.skip(f"no GPU: {lack}")
+
+
+@cache
+def _lack_of(device: str) -> str:
+    """Say why a device cannot be used, or nothing; thousands of tests ask."""
     from demitasse.device import Device
     from demitasse.errors import DeviceError
 
     try:
         Device(device).backend.synchronize()
     except DeviceError as error:
-        if os.environ.get("DEMITASSE_REQUIRE_GPU") == "1":
-            pytest.fail(f"DEMITASSE_REQUIRE_GPU=1, but: {error}")
-        pytest.skip(f"no GPU: {error}")
+        return str(error)
+    return ""
 
 
 @pytest.fixture(scope="session")

@@ -33,12 +33,12 @@ class Storage(Axes):
         self.device = current_device() if device is None else Device(device)
         super().__init__(shape, name)
         self._told: tuple[Changes, ...] = ()
-        self._renew()
+        self._data, self._diff = self._new_memories(self._count)
 
-    def _renew(self) -> None:
-        """Begin with new memories, which no other blob shares."""
-        self._data = SyncedMemory(self._count, self.dtype, self.device)
-        self._diff = SyncedMemory(self._count, self.dtype, self.device)
+    def _new_memories(self, count: int) -> tuple[SyncedMemory, SyncedMemory]:
+        """Return memories for data and gradient which no other blob shares."""
+        data, diff = (SyncedMemory(count, self.dtype, self.device) for _ in range(2))
+        return data, diff
 
     def tell(self, changes: Changes) -> None:
         """Note changes of shape and memory there from now on; a blob may be of several nets."""
@@ -46,6 +46,7 @@ class Storage(Axes):
             self._told = (*self._told, changes)
 
     def _note(self) -> None:
+        """Note a change, before it is made: one that is interrupted must not stay unknown."""
         for changes in self._told:
             changes.note()
 
@@ -63,11 +64,13 @@ class Storage(Axes):
         new = checked_shape(_dims(shape))
         if new == self._shape:
             return
-        self._shape, self._count = new, math.prod(new)
-        if self._count > min(self._data.size, self._diff.size):
+        count, data, diff = math.prod(new), self._data, self._diff
+        if count > min(data.size, diff.size):
             # both are renewed, as in Caffe, so whatever was shared no longer is
-            self._renew()
+            data, diff = self._new_memories(count)
         self._note()
+        # in one statement, so that no interrupt leaves a shape without the memory for it
+        self._shape, self._count, self._data, self._diff = new, count, data, diff
 
     def reshape_like(self, other: Axes) -> None:
         """Take the shape of another blob."""
@@ -95,16 +98,16 @@ class Storage(Axes):
         self._need_same_count(other)
         self._need_reach(other)
         if self._data is not other._data:
-            self._data = other._data
             self._note()
+            self._data = other._data
 
     def share_diff(self, other: Storage) -> None:
         """Hold the same gradient memory as ``other``; raises what ``share_data`` does."""
         self._need_same_count(other)
         self._need_reach(other)
         if self._diff is not other._diff:
-            self._diff = other._diff
             self._note()
+            self._diff = other._diff
 
     def to(self, device: Device) -> None:
         """Move to another device; the contents are copied when they are next used."""
@@ -128,8 +131,9 @@ class Storage(Axes):
             )
             raise ShapeError(message)
         if self._data.size != self._count:  # both sides of both memories are renewed, as in Caffe
-            self._renew()
+            data, diff = self._new_memories(self._count)
             self._note()
+            self._data, self._diff = data, diff
         if side is Head.HEAD_AT_CPU:
             self._data.set_cpu_data(array.reshape(-1))
         else:

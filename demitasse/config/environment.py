@@ -17,6 +17,7 @@ OTHERS = {
     "DEMITASSE_CUDA_EXTRA": "nox: which of the extras cuda12 and cuda13 to install",
     "DEMITASSE_TEST_BACKENDS": "conformance tests: the devices",
     "DEMITASSE_KILLS": "tests: how often a training run is killed",
+    "DEMITASSE_INTERRUPTIONS": "tests: at how many places in each piece of work errors are raised",
     "DEMITASSE_KERNEL_FLAGS": "tests: flags for compiling CUDA kernels for the host",
 }
 """Variables that are no settings, and what for."""

@@ -11,7 +11,7 @@ import logging
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +64,20 @@ def nearest_files(folder: Path) -> Iterator[SettingsFile]:
     Raises:
         ConfigError: One cannot be read, or sets what is no setting.
     """
-    for place in (folder, *folder.parents):
-        found = [file for name in NAMES if (file := settings_file(place / name)) is not None]
+    for paths in _places(folder):
+        found = [file for path in paths if (file := settings_file(path)) is not None]
         if found:
             yield from found
             return
+
+
+@lru_cache(maxsize=64)
+def _places(folder: Path) -> list[list[Path]]:
+    """Return where a folder and each one above it may have settings files.
+
+    Every net asks, and making the paths takes longer than looking there.
+    """
+    return [[place / name for name in NAMES] for place in (folder, *folder.parents)]
 
 
 def settings_file(path: Path) -> SettingsFile | None:

@@ -114,7 +114,7 @@ class Prefetcher:
     def close(self) -> None:
         """Stop the thread, wait for its end and close the source; may be called twice."""
         self.abandon()
-        if self._thread is None:
+        if self._thread is None or self._thread.ident is None:  # it was never started
             self._source.close()
             self._full.put(None)
         else:

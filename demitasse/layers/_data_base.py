@@ -6,6 +6,7 @@ Source: Caffe, ``src/caffe/layers/base_data_layer.cpp``.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from contextlib import closing
 
 from demitasse.data.broken import Broken, skips
@@ -15,6 +16,7 @@ from demitasse.data.transform.augment.draws import WORDS
 from demitasse.data.transform.random import RecordRandom
 from demitasse.data.transform.transformer import DataTransformer
 from demitasse.errors import ConfigError
+from demitasse.interrupts import Uninterrupted
 from demitasse.layers.base import Between, Blobs, Exactly, Layer, positive
 from demitasse.proto import TransformationParameter
 
@@ -68,6 +70,7 @@ class PrefetchingDataLayer(BaseDataLayer):
     _abandon: weakref.finalize[..., PrefetchingDataLayer] | None = None
     _current: Batch | None = None
     _position = 0
+    _taking = False  # a batch, which is lost when that is cut short
     skipped = 0
     whole_epochs = False
 
@@ -108,6 +111,7 @@ class PrefetchingDataLayer(BaseDataLayer):
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         if self._prefetcher is not None and self._prefetcher.was_left_behind:
             self.close()
+        self._taking = True
         prefetcher = self._prefetcher or self._start()
         batch, used = prefetcher.next(), self._current
         self._current, self._position, self.skipped = batch, batch.position, batch.skipped
@@ -121,6 +125,7 @@ class PrefetchingDataLayer(BaseDataLayer):
             self.device.backend.synchronize()
         if used is not None:
             prefetcher.recycle(used)
+        self._taking = False
 
     def record_of(self, place: int) -> tuple[str, str] | None:
         """Return the source of a record of the batch in the tops and its key there, for messages.
@@ -155,31 +160,50 @@ class PrefetchingDataLayer(BaseDataLayer):
 
     def set_state(self, state: dict[str, int]) -> None:
         """Go on after so many records; at the first one where the state does not say."""
-        self.close()
         self._position, self.skipped = state.get(POSITION, 0), state.get(SKIPPED, 0)
+        self.close()
+
+    def remember(self) -> Callable[[], None]:
+        """Return what opens the source again where it is now, if the position is another then."""
+        state, batch = self.state(), self._current
+
+        def take_back() -> None:
+            if self._taking or self._current is not batch or self.state() != state:
+                self.set_state(state)
+
+        return take_back
 
     def close(self) -> None:
         """Stop the thread and close files; a later forward pass opens them again."""
-        if self._abandon is not None:
-            self._abandon.detach()
-        if self._prefetcher is not None:
-            self._prefetcher.close()
+        prefetcher, abandon = self._prefetcher, self._abandon
         self._prefetcher = self._abandon = self._current = None
+        self._taking = False
+        if abandon is not None:
+            abandon.detach()
+        if prefetcher is not None:
+            prefetcher.close()
 
     def _start(self) -> Prefetcher:
         memory = self.device.backend.empty_host
         # At least two: one is in use while the next is made.
         batches = max(2, prefetched(self.param.data_param.prefetch))
-        self._prefetcher = Prefetcher(
-            self.open_source(self._position),
-            [Batch(memory, self.dtype) for _ in range(batches)],
-            name=f"prefetch of {self.name}",
-            log_on_wait=f"layer {self.name!r} waits for data",
-        )
-        self._abandon = weakref.finalize(self, self._prefetcher.abandon)
-        self._abandon.atexit = False  # running threads are stopped at exit anyway
-        self._prefetcher.start()
-        return self._prefetcher
+        source, prefetcher = self.open_source(self._position), None
+        try:
+            prefetcher = Prefetcher(
+                source,
+                [Batch(memory, self.dtype) for _ in range(batches)],
+                name=f"prefetch of {self.name}",
+                log_on_wait=f"layer {self.name!r} waits for data",
+            )
+            with Uninterrupted():
+                self._abandon = weakref.finalize(self, prefetcher.abandon)
+                self._abandon.atexit = False  # running threads are stopped at exit anyway
+                prefetcher.start()
+                self._prefetcher = prefetcher  # only now: nobody waits for one not started
+        except BaseException:
+            (prefetcher or source).close()
+            raise
+        return prefetcher
 
 
 def prefetched(batches: int) -> int:

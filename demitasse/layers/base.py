@@ -9,7 +9,8 @@ Source: Caffe, ``include/caffe/layer.hpp``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar, final
 
 from demitasse.backends.arrays import Array
@@ -119,6 +120,20 @@ class Layer(Arrays):
 
     def set_state(self, state: dict[str, int]) -> None:
         """Continue from what ``state`` returned."""
+
+    def remember(self) -> Callable[[], None]:
+        """Return a function that takes back the forward passes made from now on.
+
+        A pass that is cut short is taken back. By default that is the counters of ``state``; who
+        keeps more from one pass to the next, as running averages, says so here.
+        """
+        return partial(self.set_state, self.state())
+
+    @property
+    def remembers(self) -> bool:
+        """Whether forward passes leave something for the next ones."""
+        kind = type(self)
+        return kind.state is not Layer.state or kind.remember is not Layer.remember
 
     def fingerprint(self) -> Fingerprint | None:
         """Return what tells the records that it reads from others; None where it reads none.

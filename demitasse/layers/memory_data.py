@@ -6,7 +6,7 @@ Source: Caffe, ``src/caffe/layers/memory_data_layer.cpp``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from demitasse.data.databases.datum import label_of
@@ -120,6 +120,17 @@ class MemoryData(BaseDataLayer):
             blob.data_memory.async_push()
         if not self.rows.at:
             self.has_new_data = False
+
+    def remember(self) -> Callable[[], None]:
+        """Return what goes back to the row that comes next now."""
+        rows, new = self.rows, self.has_new_data
+        at = 0 if rows is None else rows.at
+
+        def take_back() -> None:
+            if rows is not None and rows is self.rows:
+                rows.at, self.has_new_data = at, new
+
+        return take_back
 
     def _use(self, data: Any, labels: Any) -> None:
         rows = MemoryRows(data, labels, self.row_shape, self.dtype)

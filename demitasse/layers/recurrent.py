@@ -5,6 +5,7 @@ Source: Caffe, ``src/caffe/layers/recurrent_layer.cpp``, which builds a net of s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar, Literal
 
 from demitasse.backends import ops
@@ -21,6 +22,7 @@ from demitasse.layers.base import (
     need_count,
     positive,
 )
+from demitasse.layers.helpers.remembered import remembered
 from demitasse.layers.saved import Saved
 
 __all__ = ["RecurrentLayer"]
@@ -198,6 +200,20 @@ class RecurrentLayer(Layer):
         ``before`` is each step's hidden state before it, times cont; ``unroll`` writes it.
         """
         return self.saved(name, (self.t, self.n, parts * self.h))
+
+    def remember(self) -> Callable[[], None]:
+        """Return what brings the states back that the next pass begins with."""
+        names = [] if self.exposed else [f"state {i}" for i in range(self.states)]
+        there = {name: self._saved[name].blob for name in names if name in self._saved}
+        put_back = remembered(there.values())
+
+        def take_back() -> None:
+            for name in names:
+                if name in self._saved and name not in there:  # there was none: it began with 0
+                    self._saved[name].blob.data_memory.clear()
+            put_back()
+
+        return take_back
 
     def _inputs(self, bottom: Blobs) -> Array:
         """Return what x, bias and static give to the gates. Shape: (T, N, G * H)."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import TypeVar
@@ -91,6 +93,13 @@ def create_layer(param: LayerParameter, phase: str, context: LayerContext) -> La
 
 
 def _points() -> list[EntryPoint]:
+    return _points_on(tuple(sys.path))
+
+
+@cache
+def _points_on(path: tuple[str, ...]) -> list[EntryPoint]:
+    """Return the entry points of the packages on ``sys.path``, whose files are read once."""
+    del path
     return list(entry_points(group=GROUP))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -128,7 +129,7 @@ class View:
         del self.told[before:]
         return found
 
-    @property
+    @cached_property
     def losses(self) -> list[int]:
         """Layers that have a loss."""
         return [

@@ -128,9 +128,10 @@ class SyncedMemory:
             discard: Everything will be overwritten, so the old contents need not be copied.
         """
         self._check_open()
+        elsewhere = self._head is not Head.HEAD_AT_CPU
         host = self._to_cpu(discard=discard)
         self._host_side.wait()
-        if self._head is not Head.HEAD_AT_CPU:
+        if elsewhere:
             self._newest_at_host()
         self.version += 1
         return host
@@ -151,8 +152,9 @@ class SyncedMemory:
         if self.device.shares_host:
             return self.mutable_cpu_data(discard=discard)
         self._check_open()
+        elsewhere = self._head is not Head.HEAD_AT_GPU
         side = self._to_gpu(discard=discard)
-        if self._head is not Head.HEAD_AT_GPU:
+        if elsewhere:
             self._newest_at_device()
         self.version += 1
         return side
@@ -215,6 +217,7 @@ class SyncedMemory:
         if self._device_side.device is not self.device:
             self._leave_old_device(discard=True)
         before = self._device_side.array
+        self._distrust_device_side()
         self._device_side.replace(side, self.device, layout)
         self._newest_at_device()
         self.version += 1
@@ -224,7 +227,9 @@ class SyncedMemory:
         side = self._device_side
         if side.layout is not layout:
             make = self.device.backend.empty_private
-            side.replace(self._allocate("private", layout.size, make), self.device, layout)
+            array = self._allocate("private", layout.size, make)
+            self._distrust_device_side()
+            side.replace(array, self.device, layout)
         return side.array
 
     # -- forgetting ----------------------------------------------------------------------------
@@ -252,6 +257,8 @@ class SyncedMemory:
                 f"contiguous {self.dtype} elements"
             )
             raise ShapeError(message)
+        if self._head is Head.SYNCED:  # until the host side is the new one
+            self._head = Head.HEAD_AT_GPU
         self._host_side.replace(array)
         self._newest_at_host()
         self.version += 1
@@ -268,6 +275,7 @@ class SyncedMemory:
         if self.device.shares_host:
             self.set_cpu_data(array)
             return
+        self._distrust_device_side()
         self._device_side.replace(array, self.device)
         self._newest_at_device()
         self.version += 1
@@ -350,7 +358,7 @@ class SyncedMemory:
                 if not discard:
                     self._host_side.wait()
                     self._device_side.copy_to(host)
-                self._head = Head.SYNCED
+                self._head = Head.HEAD_AT_CPU if discard else Head.SYNCED
                 if self._device_side.device is not self.device:
                     self._drop_device_side()
             case _:
@@ -372,7 +380,7 @@ class SyncedMemory:
                 if not discard:
                     self._host_side.wait()
                     self._host_side.pend(self._device_side.copy_from(self._host_array()))
-                self._head = Head.SYNCED
+                self._head = Head.HEAD_AT_GPU if discard else Head.SYNCED
             case _:
                 side = self._device_side.array
         return side
@@ -392,6 +400,14 @@ class SyncedMemory:
         if stale is not None:
             self._host_side.wait()
             stale[...] = float("nan")
+
+    def _distrust_device_side(self) -> None:
+        """Take the host side for newest while the device side is replaced: that may be cut short.
+
+        What is on the device alone is about to be overwritten.
+        """
+        if self._head is Head.SYNCED:
+            self._head = Head.HEAD_AT_CPU
 
     # -- arrays --------------------------------------------------------------------------------
 

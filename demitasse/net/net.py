@@ -6,7 +6,7 @@ Source: Caffe, ``src/caffe/net.cpp``.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,6 +14,7 @@ from demitasse.blob import Blob
 from demitasse.config import settings
 from demitasse.device import Device, choose_device
 from demitasse.errors import ConfigError, NetError, ShapeError
+from demitasse.interrupts import Uninterrupted
 from demitasse.layers import LayerContext
 from demitasse.layers.context import Clock
 from demitasse.net.assembly import assemble, called
@@ -128,6 +129,7 @@ class Net(Described):
         self._passes = Passes(self.structure, self._kept, lowered=lowered)
         self._labels = LabelCheck(self.structure)
         self._passes.debug_info = param.debug_info
+        self._remembering = [layer for layer in self.layers if layer.remembers]
         for one in several(weights):
             self.load(one)
 
@@ -198,10 +200,14 @@ class Net(Described):
         first = 0 if start is None else self.layer_number(start)
         last = len(self.structure.layers) - 1 if end is None else self.layer_number(end)
         with self.turn, self.device.backend.enter():
-            terms = self._passes.forward(first, last)
-            loss = total(terms, self.device)
-        if self._draws:
-            self._context.clock.passes += 1
+            take_back = self.remember()
+            try:
+                loss = total(self._passes.forward(first, last), self.device)
+                if self._draws:
+                    self._context.clock.passes += 1
+            except BaseException:
+                take_back()
+                raise
         self._labels.after_pass(first, last, loss)
         return loss
 
@@ -209,7 +215,8 @@ class Net(Described):
         """Run layers from ``start`` down to ``end``, both included; by default all.
 
         Raises:
-            NetError: The net is one of phase TEST that was made with ``keep``.
+            NetError: The net is one of phase TEST that was made with ``keep``; or the last forward
+                pass was not done to its end.
         """
         first = len(self.structure.layers) - 1 if start is None else self.layer_number(start)
         last = 0 if end is None else self.layer_number(end)
@@ -222,6 +229,22 @@ class Net(Described):
             loss = self.forward()
             self.backward()
         return loss
+
+    def remember(self) -> Callable[[], None]:
+        """Return a function that takes back the forward passes made from now on.
+
+        It brings back what they leave for later passes: positions in the data, counts that random
+        numbers are keyed by, running averages, hidden states. Other blobs stay as they are.
+        """
+        passes, layers = self.passes, [layer.remember() for layer in self._remembering]
+
+        def take_back() -> None:
+            with Uninterrupted(), self.device.backend.enter():
+                for one in layers:
+                    one()
+                self.passes = passes
+
+        return take_back
 
     def reshape(self) -> None:
         """Let every layer give its tops their shapes, without computing anything."""
@@ -237,14 +260,35 @@ class Net(Described):
     def clear_param_diffs(self) -> None:
         """Set the gradients of all learnable parameters to zero."""
         with self.turn:
+            self._passes.gradients_whole = False
             for blob in self.learnable_params:
                 blob.diff_memory.clear()
+            self._passes.gradients_whole = True
+
+    def need_whole_gradients(self) -> None:
+        """Refuse gradients of a backward pass that was not done to its end.
+
+        Raises:
+            NetError: They were not cleared since.
+        """
+        if not self._passes.gradients_whole:
+            message = (
+                "the last backward pass was not done to its end, so the gradients of the "
+                "parameters are not whole; call clear_param_diffs(), forward() and backward()"
+            )
+            raise NetError(message)
 
     def update(self) -> None:
-        """Subtract its gradient from every learnable parameter."""
+        """Subtract its gradient from every learnable parameter.
+
+        Raises:
+            NetError: The last backward pass was not done to its end.
+        """
         with self.turn, self.device.backend.enter():
-            for blob in self.learnable_params:
-                blob.update()
+            self.need_whole_gradients()
+            with Uninterrupted():
+                for blob in self.learnable_params:
+                    blob.update()
 
     def share_weights(self) -> None:
         """Let parameters of one name hold one memory again."""
@@ -262,7 +306,7 @@ class Net(Described):
             if layer.blobs and self.has_layer(layer.name):
                 mine = self.layer_by_name(layer.name)
                 pairs += matched(called(mine), mine.blobs, layer.blobs)
-        with self.turn:
+        with self.turn, Uninterrupted():
             for blob, source in pairs:
                 blob.share_data(source)
 
@@ -300,13 +344,21 @@ class Net(Described):
     def to(self, device: str | Device) -> Self:
         """Move to another device; blobs follow when they are used."""
         with self.turn:
-            self.device = self._context.device = Device(device)
-            for blob in (*self.structure.blob_list, *self.structure.params_list):
-                blob.to(self.device)
-            for layer in self.layers:
-                layer.to(self.device)
-            self._passes.plan_anew()
+            before = self.device
+            try:
+                self._move(Device(device))
+            except BaseException:
+                self._move(before)
+                raise
         return self
+
+    def _move(self, device: Device) -> None:
+        self.device = self._context.device = device
+        for blob in (*self.structure.blob_list, *self.structure.params_list):
+            blob.to(device)
+        for layer in self.layers:
+            layer.to(device)
+        self._passes.plan_anew()
 
     def clone(self, device: str | Device | None = None) -> Net:
         """Return another net of the same message, parameters and seed, here or elsewhere."""

@@ -37,6 +37,8 @@ class Passes:
     Attributes:
         plan: How the layers run.
         debug_info: Whether mean absolute values of everything are written to the log.
+        gradients_whole: Whether no backward pass was cut short since the parameters' gradients
+            were cleared.
         before_forward, after_forward: Called with a layer's index around its forward.
         before_backward, after_backward: The same around its backward.
     """
@@ -47,7 +49,8 @@ class Passes:
         self._changes = Changes()
         self._memories: tuple[int, list[SyncedMemory]] = (-1, [])
         self.plan = self._planned(lowered=lowered)
-        self.debug_info = False
+        self.debug_info, self.gradients_whole = False, True
+        self._cut: tuple[int, int] | None = None  # the layers of a forward pass that was cut short
         self.before_forward: list[Callback] = []
         self.after_forward: list[Callback] = []
         self.before_backward: list[Callback] = []
@@ -63,14 +66,22 @@ class Passes:
         Returns:
             Weighted sums of the loss tops on the way, each a 0-d device array.
         """
-        with self._pass(first, last, backward=False):
-            return self._forward(first, last)
+        try:
+            with self._pass(first, last, backward=False):
+                terms = self._forward(first, last)
+        except BaseException:
+            self._cut = (first, last)
+            raise
+        if self._cut is not None and first <= self._cut[0] and self._cut[1] <= last:
+            self._cut = None
+        return terms
 
     def backward(self, first: int, last: int) -> None:
         """Run layers ``first`` down to ``last``, both included.
 
         Raises:
-            NetError: The blobs of a net that only runs forward share buffers.
+            NetError: The blobs of a net that only runs forward share buffers; or they are not all
+                of one forward pass.
         """
         if self._allocator is not None and not self._allocator.backward:
             message = (
@@ -78,8 +89,18 @@ class Passes:
                 "backward"
             )
             raise NetError(message)
-        with self._pass(first, last, backward=True):
-            self._backward(first, last)
+        if self._cut is not None:
+            message = (
+                "the last forward pass was not done to its end, so there is nothing that backward "
+                "could begin with; run forward again"
+            )
+            raise NetError(message)
+        try:
+            with self._pass(first, last, backward=True):
+                self._backward(first, last)
+        except BaseException:
+            self.gradients_whole = False
+            raise
         if self.debug_info:
             NetDebug(self._structure).totals()
 
@@ -120,8 +141,9 @@ class Passes:
                 self.plan.reshape()
             allocator.update(self.plan.runs)
             allocator.check_reads(first, last)
-            allocator.arena.open = True
         try:
+            if allocator is not None:
+                allocator.arena.open = True
             if leases_alive():
                 for memory in self._all_memories():
                     memory.before_pass()

@@ -187,15 +187,16 @@ class Allocator:
             runs: Returns, for each layer, the last of those that may be computed as one with it.
         """
         if self._seen != self._changes.number:
-            self._seen = self._changes.number
-            before = self._memories()
+            number, before = self._changes.number, self._memories()
             self._accesses = accesses(self._places, backward=self.backward)
             ranges = self._live_ranges(runs())
             assigned = {live.memory.serial: live.memory.size for live in ranges}
             if assigned != self._assigned:
+                self._assigned = {}
                 _release(before)
                 self._assign(ranges)
                 self._assigned = assigned
+            self._seen = number  # when all is done: what is interrupted is done again
         for slot in self.arena.slots:
             if slot.outgrown:
                 for memory in self._memories():

@@ -149,8 +149,9 @@ class Net:
             NetError: The inputs given are not the net's.
             ShapeError: An input does not fit its blob.
         """
-        self._set(kwargs, self.inputs, "inputs", diff=False)
-        self._net.forward(start, end)
+        with self._net.turn:  # so that no other thread's inputs come in between
+            self._set(kwargs, self.inputs, "inputs", diff=False)
+            self._net.forward(start, end)
         tops = self.outputs if end is None else self.top_names[end]
         return {name: self.blobs[name].data for name in dict.fromkeys([*tops, *(blobs or ())])}
 
@@ -176,8 +177,9 @@ class Net:
             NetError: The outputs given are not the net's.
             ShapeError: A gradient does not fit its blob.
         """
-        self._set(kwargs, self.outputs, "outputs", diff=True)
-        self._net.backward(start, end)
+        with self._net.turn:
+            self._set(kwargs, self.outputs, "outputs", diff=True)
+            self._net.backward(start, end)
         bottoms = self.inputs if end is None else self.bottom_names[end]
         return {name: self.blobs[name].diff for name in dict.fromkeys([*bottoms, *(diffs or ())])}
 
@@ -216,8 +218,9 @@ class Net:
         """Run any number of items through the net, in batches of its size; return copies."""
         wanted = list(blobs or ())
         found = _Found([*self.outputs, *wanted])
-        for batch in self._batch(kwargs):
-            found.add(self.forward(wanted, None, None, **batch))
+        with self._net.turn:
+            for batch in self._batch(kwargs):
+                found.add(self.forward(wanted, None, None, **batch))
         return found.arrays(_count(kwargs))
 
     def forward_backward_all(
@@ -241,9 +244,10 @@ class Net:
             for names in (self.inputs, self.outputs)
         )
         none: Arrays = {}
-        for up, down in zip_longest(forward, backward, fillvalue=none):
-            outs.add(self.forward(data, None, None, **up))
-            backs.add(self.backward(gradients, None, None, **down))
+        with self._net.turn:
+            for up, down in zip_longest(forward, backward, fillvalue=none):
+                outs.add(self.forward(data, None, None, **up))
+                backs.add(self.backward(gradients, None, None, **down))
         return outs.arrays(_count(kwargs)), backs.arrays(_count(kwargs))
 
     def _batch(self, blobs: Mapping[str, Any]) -> Iterator[Arrays]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from demitasse.errors import SnapshotError
+from demitasse.errors import DemitasseError, SnapshotError
 from demitasse.log import get_logger
 from demitasse.solvers.checkpoint import Checkpoint
 from demitasse.solvers.continuation import Continuation
@@ -33,13 +33,14 @@ class Checkpointer:
 
     Attributes:
         unwritten: Whether the last snapshot could not be written.
+        torn: Whether an update or a restore was begun and not done to its end.
     """
 
     def __init__(self, run: Run, keep_last: int | None, seed: int) -> None:
         self._run, self._seed = run, seed
         self._keeper = Keeper(run.param, keep_last)
         self._continuation = Continuation(run, self._keeper)
-        self.unwritten = False
+        self.unwritten = self.torn = False
         self._lost_best: SnapshotError | None = None
         if run.is_root:
             warn_of_a_full_disk(run.param, run.net, run.updater.history)
@@ -68,6 +69,7 @@ class Checkpointer:
             )
             raise SnapshotError(message)
         with run.net.turn:
+            self.need_whole(iteration)
             run.nonfinite.check_weights(run.net, iteration)
             resume = self._continuation.to_keep()
             resume.run.CopyFrom(run_facts(run))
@@ -77,6 +79,27 @@ class Checkpointer:
             paths = self._keeper.write(checkpoint, prefix)
         self.unwritten = False
         return paths
+
+    def need_whole(self, iteration: int) -> None:
+        """Refuse weights that are neither of one iteration nor of the next.
+
+        Raises:
+            SnapshotError: They are; says what to do.
+        """
+        if self.torn:
+            message = (
+                f"an update or a restore was cut short near iteration {iteration}: some weights "
+                "have changed and others have not; restore a snapshot, or make another solver"
+            )
+            raise SnapshotError(message)
+
+    def remember(self, *, test: bool) -> Callable[[], None]:
+        """Return a function that takes back what an iteration does before its update.
+
+        Args:
+            test: Whether it may test first.
+        """
+        return self._continuation.remember(test=test)
 
     def attempt(self, snapshot: Callable[[], object], iteration: int) -> None:
         """Write a snapshot on the way: where it fails, the run goes on and tries the next one.
@@ -140,7 +163,8 @@ class Checkpointer:
             exact: Whether to refuse what gives other numbers than the run that never stopped.
 
         Returns:
-            The state, of which iteration and step of the policy are still to be taken.
+            The state, of which iteration and step of the policy are still to be taken; until they
+            are, the run counts as ``torn``.
 
         Raises:
             ConfigError: Both ``force`` and ``exact`` are asked for.
@@ -153,8 +177,13 @@ class Checkpointer:
         state = read_checked(path, run.net, len(history.memories), run.updater.rule.type)
         check_same_run(state, run_facts(run), self._seed, path, force=force, exact=exact)
         with run.net.turn:
+            torn, self.torn = self.torn, True
             if state.learned_net:
-                run.net.load(state.learned_net)
+                try:
+                    run.net.load(state.learned_net)
+                except DemitasseError:  # nothing has changed
+                    self.torn = torn
+                    raise
             history.load(state.history)
             self._continuation.restore(state, path)
         run.nonfinite.forget()

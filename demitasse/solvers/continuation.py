@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from demitasse.interrupts import Uninterrupted
 from demitasse.proto import ResumeState
 from demitasse.solvers.keeper import Keeper
 from demitasse.solvers.progress import progress_of, set_progress
@@ -48,15 +49,37 @@ class Continuation:
         """Surround a test: a snapshot on the way is to repeat the whole of it.
 
         Args:
-            interrupted: Asked at the end; if so, the test nets go back to where it began.
+            interrupted: Asked at the end; if so, or if it is cut short by an error, the test nets
+                go back to where it began.
         """
-        before = self._before_test = self.now()
+        nets, done = [net.remember() for net in self._run.test_nets], False
+        self._before_test = self.now()
         try:
             yield
+            done = not interrupted()
         finally:
-            if interrupted():
-                set_progress(before, None, self._run.test_nets)
+            for take_back in nets if not done else ():
+                take_back()
             self._before_test = None
+
+    def remember(self, *, test: bool) -> Callable[[], None]:
+        """Return a function that takes back what an iteration does before its update.
+
+        Args:
+            test: Whether it may test first.
+        """
+        run = self._run
+        nets = [net.remember() for net in (run.net, *(run.test_nets if test else ()))]
+        losses, watched = list(run.report.losses), run.watch.to_proto()
+
+        def take_back() -> None:
+            with Uninterrupted():
+                for one in nets:
+                    one()
+                run.report.set_losses(losses)
+                run.watch.load(watched)
+
+        return take_back
 
     def restore(self, state: State, path: Path) -> None:
         """Bring the parts to where a state was written, or to the first record if it tells none.

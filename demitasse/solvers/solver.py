@@ -16,6 +16,7 @@ import numpy as np
 from demitasse.config import settings
 from demitasse.device import Device
 from demitasse.errors import ConfigError
+from demitasse.interrupts import Uninterrupted
 from demitasse.log import get_logger
 from demitasse.plan.liveness import Keep
 from demitasse.proto import SolverParameter
@@ -185,19 +186,13 @@ class Solver:
         self._checkpointer.check_best()
 
     def _advance(self, iterations: int) -> None:
+        self._checkpointer.need_whole(self.iter)
         last = self.iter + iterations
         self.stopped = self.early_stopped = False
         self._run.report.start(self.iter)
         while self.iter < last:
-            self.net.clear_param_diffs()
-            if test_is_due(self.param, self.iter):
-                self._test_and_heed()
-                if self.stopped or self.early_stopped:
-                    break
-            _call(self.on_start)
-            accumulate_gradients(self._run, self.iter, self.lr)
-            _call(self.on_gradients_ready)
-            self.apply_update()
+            if not self._whole_iteration():
+                break
             request = self._requests.next()
             due = request == "snapshot" or snapshot_is_due(self.param, self.iter)
             if due and self._run.is_root:
@@ -205,6 +200,30 @@ class Solver:
             if request == "stop":
                 self.stopped = True
                 break
+
+    def _whole_iteration(self) -> bool:
+        """Test if that is due, and make one update; all of it or, if it is cut short, nothing.
+
+        Returns:
+            Whether the update was made: a test may have said that it is time to stop.
+        """
+        now, due = self.iter, test_is_due(self.param, self.iter)
+        take_back = self._checkpointer.remember(test=due)
+        try:
+            self.net.clear_param_diffs()
+            if due:
+                self._test_and_heed()
+                if self.stopped or self.early_stopped:
+                    return False
+            _call(self.on_start)
+            accumulate_gradients(self._run, self.iter, self.lr)
+            _call(self.on_gradients_ready)
+            self.apply_update()
+        except BaseException:
+            if self.iter == now:
+                take_back()
+            raise
+        return True
 
     def solve(self, resume: str | os.PathLike[str] | None = None) -> None:
         """Train to ``max_iter``, write a last snapshot, show the last loss and test once more.
@@ -249,11 +268,20 @@ class Solver:
             self._test_and_heed()
 
     def apply_update(self) -> None:
-        """Change the weights by the gradients that the net holds; one more iteration is done."""
-        with self.net.turn:
+        """Change the weights by the gradients that the net holds; one more iteration is done.
+
+        Raises:
+            NetError: The net's last backward pass was not done to its end.
+            SnapshotError: An earlier update was not.
+        """
+        with self.net.turn, Uninterrupted():
+            self._checkpointer.need_whole(self.iter)
+            self.net.need_whole_gradients()
             self.lr, self.current_step = scheduled_rate(self._run, self.iter, self.current_step)
+            self._checkpointer.torn = True
             self._run.updater.apply(self.param, self.lr, self.iter)
             self.iter += 1
+            self._checkpointer.torn = False
 
     @property
     def next_lr(self) -> float:
@@ -312,8 +340,11 @@ class Solver:
             The mean of every output over the batches, or with ``eval_type: "detection"`` the mean
             average precision of it; empty when the test was interrupted.
         """
+        self._checkpointer.need_whole(self.iter)
         log.info("Iteration %d, Testing net (#%d)", self.iter, index)
         net = self.test_nets[index]
+        if net.device is not self.net.device:  # which may have moved
+            net.to(self.net.device)
         net.share_trained_layers_with(self.net)
         means, loss = evaluate(self.param, index, net, self._may_go_on)
         if self.stopped:
@@ -390,6 +421,7 @@ class Solver:
         with self.net.turn:
             state = self._checkpointer.restore(Path(path), force=force, exact=exact)
             self.iter, self.current_step = state.iter, state.current_step
+            self._checkpointer.torn = False
         self.lr = math.nan
 
     # -- the end -------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import numpy as np
 
 from demitasse.blob import Blob
 from demitasse.errors import ConfigError, NetError, ShapeError, WeightsError
+from demitasse.interrupts import Uninterrupted
 from demitasse.proto import BlobProto, NetParameter, read_net_arrays, upgrade_net
 from demitasse.proto.zero_copy.read import Arrays
 from demitasse.weights.formats import Parameters, read_arrays
@@ -90,7 +91,8 @@ def _load_message(
         with fits(layer.name, report, skip):
             stored_blobs = adopted(layer, len(mine))
             pairs[layer.name] = message_pairs(layer.name, mine, stored_blobs, arrays)
-    with np.errstate(over="ignore", invalid="ignore"):  # doubles may become infinite, as in C
+    # doubles may become infinite, as in C
+    with np.errstate(over="ignore", invalid="ignore"), Uninterrupted():
         for blob, proto in chain.from_iterable(pairs.values()):
             blob.set_floats(arrays.floats(proto), arrays.floats(proto, diff=True))
     return finished(net, report)
@@ -104,7 +106,7 @@ def _load_arrays(net: ParameterStore, weights: Parameters, skip: bool) -> LoadRe
             continue
         with fits(name, report, skip):
             pairs += array_pairs(net, name, mine, arrays)
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"), Uninterrupted():
         for blob, array in pairs:
             blob.mutable_cpu_data()[...] = array
     return finished(net, report)

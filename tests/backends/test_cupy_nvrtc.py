@@ -1,13 +1,16 @@
 """The kernels compile for a GPU: NVIDIA's run-time compiler needs neither a driver nor a GPU."""
 
 import ctypes
+import hashlib
 import re
 import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
+from cuda_host import kept
 
+from demitasse.atomic import atomic_write
 from demitasse.backends.cupy.library.sources import FAMILIES, MOST_THREADS, options, source
 
 ARCHITECTURE = "sm_90"
@@ -22,10 +25,26 @@ def nvrtc() -> ctypes.CDLL | None:
 
 
 def compiled(text: str, flags: tuple[str, ...]) -> bytes:
-    """Compile to machine code; fails with the compiler's own words."""
+    """Compile to machine code, unless that was done before.
+
+    It takes a third of a second for each; what fails is compiled every time.
+    """
     library = nvrtc()
     if library is None:
         pytest.skip("no NVRTC: pip install --group kernels")
+    version = (ctypes.c_int(), ctypes.c_int())
+    assert not library.nvrtcVersion(*map(ctypes.byref, version))
+    about = (text, flags, ARCHITECTURE, [number.value for number in version])
+    file = kept() / f"{hashlib.sha256(repr(about).encode()).hexdigest()}.cubin"
+    if not file.exists():
+        code = compiled_now(library, text, flags)
+        with atomic_write(file) as target:
+            target.write(code)
+    return file.read_bytes()
+
+
+def compiled_now(library: ctypes.CDLL, text: str, flags: tuple[str, ...]) -> bytes:
+    """Compile to machine code; fails with the compiler's own words."""
     program = ctypes.c_void_p()
     assert not library.nvrtcCreateProgram(
         ctypes.byref(program), text.encode(), b"kernels.cu", 0, None, None

@@ -357,8 +357,9 @@ def test_constants_that_cannot_be_are_refused(text, why):
         make_layer(text, [POSITIVE])
 
 
-def test_elu_of_small_inputs_is_not_rounded_to_steps(backend):
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_elu_of_small_inputs_is_not_rounded_to_steps(dtype, backend):
     x = -np.array([1e-3, 1e-5, 3e-8])
-    one = make_layer('type: "ELU"', [x], dtype="float32", device=backend)
+    one = make_layer('type: "ELU"', [x], dtype=dtype, device=backend)
 
     np.testing.assert_allclose(one.forward()[0], np.expm1(x), rtol=1e-5)

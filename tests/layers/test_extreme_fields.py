@@ -5,6 +5,7 @@ takes no more than a little memory.
 """
 
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,7 @@ def put(message, path, value):
         getattr(message, name).append(value)
 
 
+@cache
 def net_of(name):
     """Return the message of the net in which a layer type's example stands."""
     example = EXAMPLES[name]
@@ -120,7 +122,8 @@ def test_a_value_nobody_means_ends_well_or_in_an_error_of_ours(
 
 
 def run(name, path, value, device):
-    param = net_of(name)
+    param = NetParameter()
+    param.CopyFrom(net_of(name))
     layer = next(one for one in param.layer if one.type in {name, *FACTS[name].aliases})
     put(layer, path, value)
     where = ".".join(field.name for field in path)
@@ -136,7 +139,8 @@ def run(name, path, value, device):
 
 
 def test_a_lack_of_memory_names_the_layer_and_the_parameter():
-    param = net_of("InnerProduct")
+    param = NetParameter()
+    param.CopyFrom(net_of("InnerProduct"))
     param.layer[-1].inner_product_param.num_output = 2**31
 
     with pytest.raises(DeviceError, match=r"layer 'fc1' .*: parameter 0 of shape .* no memory"):

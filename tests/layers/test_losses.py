@@ -232,8 +232,9 @@ class TestMultinomialLogistic:
             self.TEXT, PROBABILITIES + 0.2, LABELS, step=1e-5, threshold=1e-6, device=backend
         )
 
-    def test_a_probability_of_0_has_a_finite_loss(self, backend):
-        one = make_layer(self.TEXT, [[[0.0, 1.0]], [0]], dtype="float32", device=backend)
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    def test_a_probability_of_0_has_a_finite_loss(self, dtype, backend):
+        one = make_layer(self.TEXT, [[[0.0, 1.0]], [0]], dtype=dtype, device=backend)
 
         assert one.forward()[0] == pytest.approx(-np.log(1e-20))
         assert one.backward()[0] == pytest.approx(np.array([[-1e20, 0]]))

@@ -279,9 +279,10 @@ def test_a_unit_computes_one_step(backend):
     np.testing.assert_allclose(h, (sigmoid(o) * np.tanh(want))[None])
 
 
-def test_large_gate_inputs_do_not_overflow(backend):
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_large_gate_inputs_do_not_overflow(dtype, backend):
     c, h = make_layer(
-        'type: "LSTMUnit"', [CELL, 1e4 * GATES, CONT], dtype="float32", device=backend
+        'type: "LSTMUnit"', [CELL, 1e4 * GATES, CONT], dtype=dtype, device=backend
     ).forward()
 
     assert np.isfinite(c).all()

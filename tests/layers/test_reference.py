@@ -1,5 +1,6 @@
 """What the reference says of every layer type is what the code does, and every type has a page."""
 
+import ast
 import inspect
 import re
 import sys
@@ -57,6 +58,27 @@ def key_of(op: object) -> str:
     return name if any(name in lowered_by(backend) for backend in BACKENDS) else ""
 
 
+def parts_of(module, classes):
+    """The syntax of a module and of what it has of some classes, or of these alone."""
+    tree = ast.parse(inspect.getsource(module))
+    if module is inspect.getmodule(classes[0]):
+        return [tree]
+    names = {each.__name__ for each in classes if inspect.getmodule(each) is module}
+    return [node for node in tree.body if getattr(node, "name", "") in names]
+
+
+def params_read(tree):
+    """Yield the fields of messages that code takes from ``self.param``, by their names."""
+    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    inner = {node.value for node in attributes}
+    for node in attributes:
+        if node in inner:  # a part of a longer name
+            continue
+        start, *path = ast.unparse(node).split(".")
+        if start == "self" and len(path) > 1 and path[0] == "param" and path[1].endswith("_param"):
+            yield tuple(path[1:])
+
+
 def need_library(backend: str) -> None:
     if backend == "cpu" and not status().version:
         pytest.skip("oneDNN is not installed")
@@ -105,11 +127,12 @@ def test_every_message_that_is_linked_to_is_described(pages, written):
 def test_fields_are_those_that_the_code_reads(name):
     classes = layer_of(name).__mro__
     own = [c for c in classes if c.__module__.startswith("demitasse.") and c is not Layer]
-    sources = [inspect.getsource(part) for part in (inspect.getmodule(own[0]), *own)]
+    modules = {inspect.getmodule(part) for part in own}
+    trees = [part for module in modules for part in parts_of(module, own)]
     read = {
-        f"{message}.prefetch" if (message, field) == ("data_param", "prefetch") else message
-        for source in sources
-        for message, field in re.findall(r"self\.param\.(\w+_param)\b(?:\.(\w+))?", source)
+        "data_param.prefetch" if path[:2] == ("data_param", "prefetch") else path[0]
+        for tree in trees
+        for path in params_read(tree)
     }
     declared = set(FACTS[name].fields)
     if "data_param" in declared:

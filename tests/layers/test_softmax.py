@@ -34,9 +34,10 @@ class TestSoftmax:
 
         expect_gradients(text, X[:, :, 0], exhaustive=True, threshold=1e-5, device=backend)
 
-    def test_huge_scores_do_not_overflow(self, backend):
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    def test_huge_scores_do_not_overflow(self, dtype, backend):
         one = make_layer(
-            'type: "Softmax"', [[[1e30, 0, -1e30], [-3e38, 3e38, 0]]], dtype="float32",
+            'type: "Softmax"', [[[1e30, 0, -1e30], [-3e38, 3e38, 0]]], dtype=dtype,
             device=backend,
         )  # fmt: skip
 
@@ -163,9 +164,10 @@ class TestLoss:
 
         np.testing.assert_allclose(thrice.backward()[0], 3 * once.backward()[0])
 
-    def test_a_second_top_holds_the_probabilities(self, backend):
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    def test_a_second_top_holds_the_probabilities(self, dtype, backend):
         one = make_layer(
-            loss_text(more='top: "loss" top: "prob"'), [X, LABELS], dtype="float32", device=backend
+            loss_text(more='top: "loss" top: "prob"'), [X, LABELS], dtype=dtype, device=backend
         )
 
         prob = one.forward()[1]

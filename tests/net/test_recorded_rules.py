@@ -3,14 +3,12 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 from goldens import describe, golden_rules
+from zeros import fill_with_zeros
 
 from demitasse import Net
 from demitasse.errors import DemitasseError
-from demitasse.layers import base
-from demitasse.layers.fillers import FILLERS
 
 # Caffe's own nets whose recording holds a refusal, and why ours may differ.
 RECORDED_REFUSALS = {
@@ -36,8 +34,7 @@ def test_rules_of_construction(case, backend):
 
 
 def test_caffes_own_nets(reference_data, backend, monkeypatch):
-    # their shapes are recorded, not their values, and to draw a billion of them takes minutes
-    monkeypatch.setattr(base, "fill", zeros)
+    fill_with_zeros(monkeypatch)  # their shapes are recorded, not their values
     faults, seen = [], 0
     for recording in sorted((reference_data / "goldens_nets").glob("*.json")):
         if recording.name.startswith(("examples__", "models__")):
@@ -48,11 +45,6 @@ def test_caffes_own_nets(reference_data, backend, monkeypatch):
 
     assert seen == 58
     assert not faults, "\n".join(faults)
-
-
-def zeros(shape, filler, seed, stream):
-    assert filler.type in FILLERS
-    return np.zeros(shape)
 
 
 def compare(recording: Path, phase: str, want: dict, backend: str) -> list[str]:

@@ -87,6 +87,21 @@ def test_test_nets_follow_a_weight_whose_memory_is_another(backend):
     np.testing.assert_allclose(means["y"], 3 * X.sum(axis=1, keepdims=True).repeat(3, 1), rtol=1e-5)
 
 
+def test_test_nets_follow_to_another_device(backend):
+    fields = 'base_lr: 0 lr_policy: "fixed" test_iter: 1 test_interval: 9 snapshot_after_train: 0'
+    param = parse_text(fields, SolverParameter)
+    param.net_param.CopyFrom(parse_text(TEXT, NetParameter))
+    solver = Solver(param, device="numpy", seed=1)
+    solver.test_nets[0].blobs["x"].data = X
+    before = solver.test()
+
+    solver.net.to(backend)
+    solver.net.forward()
+
+    np.testing.assert_allclose(solver.test()["y"], before["y"], rtol=1e-5)
+    assert str(solver.test_nets[0].device) == backend
+
+
 def test_a_blob_that_is_in_two_nets_is_noticed_by_both(backend):
     one, other = made(backend, 1), made(backend, 2)
     other.layer_by_name("ip").blobs[0] = one.params["ip"][0]

@@ -1,5 +1,7 @@
 """``caffe.Net`` over the engine, as scripts written for Caffe use it."""
 
+import contextlib
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -304,3 +306,26 @@ def test_on_a_cpu_there_are_none():
     blob = caffe.Net("net.prototxt", caffe.TEST).blobs["data"]
 
     assert not hasattr(blob, "_gpu_data_ptr")
+
+
+def test_threads_that_share_a_net_get_their_own_results_or_an_error(folder):
+    net, found = caffe.Net("net.prototxt", caffe.TEST), {}
+    inputs = [np.full((8, 6), number, np.float32) for number in range(1, 5)]
+    alone = [net.forward_all(data=data)["prob"] for data in inputs]
+
+    def often(number):
+        results = found[number] = []
+        for _ in range(20):
+            with contextlib.suppress(NetError):
+                results.append(net.forward_all(data=inputs[number])["prob"])
+
+    threads = [threading.Thread(target=often, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sum(map(len, found.values())) > 0
+    for number, results in found.items():
+        for result in results:
+            np.testing.assert_array_equal(result, alone[number])

@@ -57,7 +57,7 @@ def need_compiler() -> None:
 
 
 @cache
-def _folder() -> Path:
+def kept() -> Path:
     """A folder for what is compiled, kept between runs, told apart by its sources."""
     folder = Path(tempfile.gettempdir()) / "demitasse-host-kernels"
     folder.mkdir(exist_ok=True)
@@ -71,9 +71,9 @@ def _extra() -> list[str]:
 def compiled(text: str, *flags: str) -> ctypes.CDLL:
     """Compile C++ to a shared library, unless that was done before, and load it."""
     name = hashlib.sha256("\0".join((text, *flags, *_extra())).encode()).hexdigest()[:24]
-    library = _folder() / f"{name}.so"
+    library = kept() / f"{name}.so"
     if not library.exists():
-        with tempfile.TemporaryDirectory(dir=_folder()) as folder:
+        with tempfile.TemporaryDirectory(dir=kept()) as folder:
             code, made = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
             code.write_text(text)
             warnings = ["-Wall", "-Wextra", "-Wno-unused-function", "-Werror"]

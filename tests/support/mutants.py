@@ -1,12 +1,15 @@
 """Break every lowering of every backend, one after the other, and count the tests that notice.
 
-    python tests/support/mutants.py [numpy] [cpu] [host]
+    python tests/support/mutants.py [--from N] [--count N] [numpy] [cpu] [host]
+
+All take many minutes: the number before each line is what ``--from`` takes to go on there.
 
 Each mutant is a process that pytest runs in: the lowering declines, its Step computes one wrong
 number forward, or one wrong number backward. The tests are the rows of
 ``test_steps_equal_portable.py`` of that operation. Ends non-zero where a mutant goes unnoticed.
 """
 
+import argparse
 import contextlib
 import io
 import os
@@ -26,6 +29,8 @@ ROOT = Path(__file__).resolve().parents[2]
 TESTS = "tests/backends/test_steps_equal_portable.py"
 PLACES = {"numpy": NUMPY, "cpu": ONEDNN, "host": CUPY}
 """Where the rows run, and what is broken there."""
+
+OPTIONS = ("-q", "-n0", "-p", "no:cacheprovider")
 
 KINDS = ("declines", "forward", "backward")
 
@@ -115,7 +120,7 @@ def outcome(mutant: Mutant) -> tuple[int, int]:
     if not child:
         mutant.apply()
         with contextlib.redirect_stdout(io.StringIO()):
-            pytest.main(["-q", "-n0", "-p", "no:cacheprovider", TESTS], plugins=[mutant])
+            pytest.main([*OPTIONS, "--hypothesis-profile=mutants", TESTS], plugins=[mutant])
         os.write(write, f"{mutant.ran} {mutant.noticed}".encode())
         os._exit(0)
     os.close(write)
@@ -125,15 +130,34 @@ def outcome(mutant: Mutant) -> tuple[int, int]:
     return ran, noticed
 
 
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Break every lowering; count tests that notice.")
+    parser.add_argument("places", nargs="*", metavar="{numpy,cpu,host}", help="default: all")
+    parser.add_argument("--from", dest="first", type=int, default=1, help="number of the first")
+    parser.add_argument("--count", type=int, help="how many; default: all that follow")
+    given = parser.parse_args()
+    if unknown := set(given.places) - set(PLACES):
+        parser.error(f"there is no {', '.join(sorted(unknown))}; known are {', '.join(PLACES)}")
+    return given
+
+
 def main() -> int:
+    given = arguments()
+    chosen = list(enumerate(mutants(given.places or list(PLACES)), 1))[given.first - 1 :]
     os.chdir(ROOT)
     with contextlib.redirect_stdout(io.StringIO()):  # what tests import is imported once, here
-        pytest.main(["-q", "-n0", "-p", "no:cacheprovider", "--collect-only", TESTS])
+        pytest.main([*OPTIONS, "--collect-only", TESTS])
+    from hypothesis import Phase, settings  # pytest wants to be the first to import it
+
+    # the first example that fails is enough: nobody reads the smallest
+    first = [Phase.explicit, Phase.generate]
+    settings.register_profile("mutants", settings.get_profile("default"), phases=first)
     unnoticed = 0
-    for mutant in mutants(sys.argv[1:] or list(PLACES)):
+    for number, mutant in chosen[: given.count]:
         ran, noticed = outcome(mutant)
         unnoticed += not noticed
-        print(f"{mutant}: {noticed} of {ran} tests", "" if noticed else "UNNOTICED", flush=True)
+        end = "" if noticed else "UNNOTICED"
+        print(f"{number:3} {mutant}: {noticed} of {ran} tests", end, flush=True)
     print(f"{unnoticed} went unnoticed")
     return min(unnoticed, 1)
 

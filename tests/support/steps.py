@@ -94,6 +94,7 @@ def made(case: Case, way: Way, device: str | Device, *, lowered: bool = True) ->
     return one
 
 
+@lru_cache(maxsize=64)
 def bottoms(case: Case) -> list[np.ndarray]:
     """Return the values of the bottoms."""
     rng = np.random.default_rng(SEED + 1)

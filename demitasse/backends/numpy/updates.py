@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 
 import numpy as np
@@ -38,7 +38,11 @@ def apply(pieces: Sequence[Piece]) -> None:
         return
     # whole blocks for every worker, so that the split changes no result
     share = -(-total // workers // BLOCK) * BLOCK
-    list(_pool(workers).map(_run, _shares(pieces, share)))
+    pool = _pool(workers)
+    runs = [pool.submit(_run, work) for work in _shares(pieces, share)]
+    wait(runs)  # for all of them, also where one fails
+    for run in runs:
+        run.result()
 
 
 def sumsq(diffs: Sequence[np.ndarray]) -> float:

@@ -114,6 +114,7 @@ class Primitive:
         """Let an argument be what is at this address, which the caller keeps alive for the run."""
         self._bound[place] = None
         if self._addresses[place] != where:
+            self._addresses[place] = 0  # unknown, should this be cut short in between
             check(self._set(self._memories[place], where))
             self._addresses[place] = where
 

@@ -121,6 +121,8 @@ class NormStep(OnednnStep[O]):
         self.call = Call(self.engine, found, ports, self.state)
         self.forward_calls = [self.call]
         self.swaps = self.in_place and self.wants_gradient and not layout.plain
+        if self.in_place and self.wants_gradient:
+            self.kept += aligned(1).itemsize * layout.size  # of ``spare``
 
     def _statistics(self) -> list[tuple[int, int, np.ndarray]]:
         handle = self.channels.handle
@@ -157,19 +159,19 @@ class NormStep(OnednnStep[O]):
             port.ready()
         memory, primitive = self.target.memory, call.primitive
         source = primitive.bound(self.source.place)
-        if self.spare is None:
-            self.spare = aligned(self.layout.size)
-            self.kept += self.spare.nbytes
+        spare = aligned(self.layout.size) if self.spare is None else self.spare
         if self.swaps:
-            before = memory.exchange_private(self.layout, self.spare)
-            primitive.bind(self.target.place, self.spare)
+            # who is cut short here has given the blob what was spare, and has nothing left
+            self.spare = None
+            before = memory.exchange_private(self.layout, spare)
+            primitive.bind(self.target.place, spare)
             primitive.run()
             # otherwise it was converted for us, into memory that is used again
             self.spare = source if before is source else source.copy()
         else:
-            count = self.layout.size
-            self.spare[...] = source[:count]
-            primitive.bind(self.source.place, self.spare)
+            self.spare = spare
+            spare[...] = source[: self.layout.size]
+            primitive.bind(self.source.place, spare)
             self.target.ready()
             primitive.run()
 
