@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from demitasse.device import Device
 from demitasse.errors import DemitasseError, NetError
 from demitasse.net import Net
 from demitasse.plan.report import report
@@ -145,7 +146,7 @@ class Comparison:
 
 def compare(
     net: Net,
-    devices: Sequence[str],
+    devices: Sequence[str | Device],
     inputs: dict[str, Any] | None = None,
     *,
     backward: bool | None = None,
@@ -175,15 +176,17 @@ def compare(
         raise NetError(message)
     given = {name: net.blobs[name].cpu_data() for name in net.inputs} | dict(inputs or {})
     wanted = any(net.structure.blob_loss_weights) if backward is None else backward
-    names = [str(device) for device in devices]
-    result = Comparison(names[0], names[1:])
+    first, *others = devices
+    result = Comparison(str(first), [str(device) for device in others])
     for look, differences in ((True, result.differences), (False, result.together)):
-        expected = _run(net, names[0], given, backward=wanted, look=look, code=result.code)
+        expected = _run(net, first, given, backward=wanted, look=look, code=result.code)
         columns = [
             _differences(
-                _run(net, name, given, backward=wanted, look=look, code=result.code), expected, name
+                _run(net, device, given, backward=wanted, look=look, code=result.code),
+                expected,
+                str(device),
             )
-            for name in names[1:]
+            for device in others
         ]
         differences += [one for same in zip(*columns, strict=True) for one in same]
     return result
@@ -208,7 +211,7 @@ def _differences(
 
 def _run(
     net: Net,
-    device: str,
+    device: str | Device,
     inputs: Mapping[str, Any],
     *,
     backward: bool,
@@ -236,7 +239,9 @@ def _run(
             copy.forward()
             if not look:
                 found += _outputs(copy)
-                code[device] = {layer.name: layer.code for layer in report(copy.plan) if layer.code}
+                code[str(device)] = {
+                    layer.name: layer.code for layer in report(copy.plan) if layer.code
+                }
             if backward:
                 _give_gradients(net, copy)
                 copy.clear_param_diffs()

@@ -18,7 +18,7 @@ from demitasse import Net
 from demitasse.backends import ops
 from demitasse.backends.step import Declined, Operands
 from demitasse.device import Device
-from demitasse.errors import DemitasseError
+from demitasse.errors import DataError, DemitasseError
 from demitasse.memory import transfers
 from demitasse.proto import NetParameter, parse_text
 from demitasse.testing import compare
@@ -226,8 +226,17 @@ class TestSoftmaxLoss:
     def test_a_label_that_is_no_class(self, place):
         net = self.net((3, 4), 1, "")
         net.blobs["x1"].data[...] = [0, 4, -1]
+        copies = [net.clone("readonly"), net.clone(cuda_at(place))]
 
-        self.check(net, place)
+        for copy in copies:
+            for name in net.inputs:
+                copy.set_input(name, net.blobs[name].data)
+            with pytest.raises(DataError, match="label 4 of image 1"):
+                copy.forward()
+
+        assert all(np.isnan(copy.blobs["loss"].data) for copy in copies)
+        portable, kernels = (copy.blobs["prob"].data for copy in copies)
+        np.testing.assert_allclose(kernels, portable, rtol=1e-10)
 
     @staticmethod
     def net(shape, axis, fields):

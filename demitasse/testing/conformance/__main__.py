@@ -9,4 +9,7 @@ PLUGIN = "demitasse.testing.conformance.plugin"
 
 if __name__ == "__main__":
     # named before pytest reads the command line, so that it knows the options
-    sys.exit(pytest.main(["-p", PLUGIN, str(Path(__file__).parent), *sys.argv[1:]]))
+    # that Demitasse is imported already, and has a plugin of pytest's, is worth no warning
+    quiet = ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]
+    own = ["-p", "no:demitasse", "-p", PLUGIN]
+    sys.exit(pytest.main([*quiet, *own, str(Path(__file__).parent), *sys.argv[1:]]))
