@@ -13,6 +13,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder
@@ -74,6 +75,10 @@ class _Finder(MetaPathFinder, Loader):
     def exec_module(self, module: ModuleType) -> None:
         # The import system takes what stands here afterwards.
         sys.modules[module.__name__] = import_module(_real_name(module.__name__))
+        if module.__name__ == CAFFE:
+            # Caffe's own loads it by way of scikit-image, and scripts say `import PIL` alone
+            with suppress(ImportError):
+                import_module("PIL.Image")
 
 
 _finder = _Finder()

@@ -226,3 +226,12 @@ def test_the_package_wins_over_folders_that_come_first_later(write_caffe):
     )
 
     assert python(code).split() == ["False", "demitasse.pycaffe"]
+
+
+def test_a_script_that_says_import_pil_alone_finds_its_images():
+    code = (
+        "import demitasse.pycaffe; demitasse.pycaffe.install()\n"
+        "import caffe, PIL\nprint(PIL.Image.__name__)"
+    )
+
+    assert "PIL.Image" in python(code)
