@@ -2,6 +2,8 @@
 
 Public names are loaded when first used (PEP 562), so importing the package costs little and loads
 neither a CUDA driver nor a database nor an image library.
+
+PYTEST_DONT_REWRITE: programs that run pytest have loaded this file, which it would warn of.
 """
 
 import logging
