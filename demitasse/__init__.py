@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from demitasse.backends import register as register_backend
     from demitasse.blob import Blob
     from demitasse.config import settings
-    from demitasse.device import Device, current_device, set_device, use_device
+    from demitasse.device import Device, current_device, memory_info, set_device, use_device
     from demitasse.errors import (
         ConfigError,
         DataError,
         DemitasseError,
         DeviceError,
         NetError,
+        OutOfMemoryError,
         PrototxtError,
         ShapeError,
         SnapshotError,
@@ -46,6 +47,7 @@ __all__ = [
     "Layer",
     "Net",
     "NetError",
+    "OutOfMemoryError",
     "PrototxtError",
     "ShapeError",
     "SnapshotError",
@@ -54,6 +56,7 @@ __all__ = [
     "__version__",
     "current_device",
     "load_weights",
+    "memory_info",
     "register",
     "register_backend",
     "set_device",
@@ -65,7 +68,7 @@ __all__ = [
 _PACKAGES = {
     "demitasse.blob": ["Blob"],
     "demitasse.config": ["settings"],
-    "demitasse.device": ["Device", "current_device", "set_device", "use_device"],
+    "demitasse.device": ["Device", "current_device", "memory_info", "set_device", "use_device"],
     "demitasse.errors": [name for name in __all__ if name.endswith("Error")],
     "demitasse.weights.read": ["load_weights"],
     "demitasse.layers.base": ["Layer"],

@@ -18,10 +18,12 @@ import numpy as np
 from demitasse.backends.arrays import Array, PrivateLayout
 from demitasse.config import settings
 from demitasse.device import Device
-from demitasse.errors import DeviceError, ShapeError
+from demitasse.errors import DeviceError, OutOfMemoryError, ShapeError
 from demitasse.memory.arena import Assignment
 from demitasse.memory.sides import DeviceSide, HostSide
 from demitasse.memory.transfers import transfers
+from demitasse.room import Share, bytes_text, ledger
+from demitasse.room.ledger import HOST
 
 __all__ = ["Head", "SyncedMemory"]
 
@@ -53,6 +55,7 @@ class SyncedMemory:
         size: How many elements.
         dtype: "float32", "float64", "int32", ...
         device: Where the device side lives.
+        called: What it is called in messages.
 
     Attributes:
         version: Grows with every write; what is derived from the contents is keyed by it.
@@ -66,6 +69,7 @@ class SyncedMemory:
         "_head",
         "_host_side",
         "_poison",
+        "called",
         "device",
         "dtype",
         "serial",
@@ -73,8 +77,8 @@ class SyncedMemory:
         "version",
     )
 
-    def __init__(self, size: int, dtype: str, device: Device) -> None:
-        self.size, self.dtype, self.device = size, dtype, device
+    def __init__(self, size: int, dtype: str, device: Device, called: str = "an array") -> None:
+        self.size, self.dtype, self.device, self.called = size, dtype, device, called
         self.version = 0
         self.serial = next(_serials)
         self._head = Head.UNINITIALIZED
@@ -108,6 +112,19 @@ class SyncedMemory:
         if there.array is None:
             return host
         return host + (self.nbytes if there.layout is None else int(there.array.nbytes))
+
+    def shares(self) -> list[Share]:
+        """Return the arrays that it holds now."""
+        if self._assignment is not None:
+            return self._assignment.slot.shares()
+        found, host, there = [], self._host_side.array, self._device_side
+        if host is not None:
+            found.append(Share(HOST, id(host), self.nbytes))
+        if there.array is not None and there.layout is not None:
+            found.append(Share(HOST, id(there.array), int(there.array.nbytes)))
+        elif there.array is not None:
+            found.append(Share(str(there.device), id(there.array), self.nbytes))
+        return found
 
     @property
     def leased(self) -> bool:
@@ -262,6 +279,7 @@ class SyncedMemory:
         self._host_side.replace(array)
         self._newest_at_host()
         self.version += 1
+        ledger.adopted(self)
 
     def set_gpu_data(self, array: Array) -> None:
         """Make a one-dimensional device ``array`` the device side; the head moves there.
@@ -279,6 +297,7 @@ class SyncedMemory:
         self._device_side.replace(array, self.device)
         self._newest_at_device()
         self.version += 1
+        ledger.adopted(self)
 
     def async_push(self) -> None:
         """Start copying the host side to the device, so that it is there when it is needed.
@@ -429,7 +448,7 @@ class SyncedMemory:
         side = self._host_side
         if side.array is None:
             make = partial(self.device.backend.empty_host, dtype=self.dtype)
-            side.array = self._allocate("host", self.size, make)
+            side.array = self._allocate(HOST, self.size, make)
         return side.array
 
     def _device_array(self) -> Array:
@@ -440,10 +459,39 @@ class SyncedMemory:
         return side.array
 
     def _allocate(self, where: str, size: int, make: Callable[[int], Array]) -> Array:
-        """Return a new array, or the part of the slot's that is ours for now."""
-        if self._assignment is None:
+        """Return a new array, or the part of the slot's that is ours for now.
+
+        Raises:
+            OutOfMemoryError: It would be more than the setting ``memory_limit`` allows.
+        """
+
+        def within_limit(size: int) -> Array:
+            self._ask_for_room(where, size)
             return make(size)
-        return self._assignment.slot.lend((where, self.dtype), size, make)
+
+        ledger.note(self)
+        if self._assignment is None:
+            return within_limit(size)
+        return self._assignment.slot.lend((where, self.dtype), size, within_limit)
+
+    def _ask_for_room(self, where: str, size: int) -> None:
+        """See that so many elements more are within the limit of our device.
+
+        Host sides of a device with memory of its own are not: its limit is not the host's.
+        """
+        limit = settings.get_often("memory_limit")
+        if not limit or (where == HOST and not self.device.shares_host):
+            return
+        place = HOST if self.device.shares_host else str(self.device)
+        nbytes = size * np.dtype(self.dtype).itemsize
+        if not ledger.has_room(place, nbytes, limit):
+            message = (
+                f"{self.called} needs {bytes_text(nbytes)} on {self.device}, where nets hold "
+                f"{bytes_text(ledger.used(place))} and may hold {bytes_text(limit)} (memory_limit, "
+                f"{settings.where('memory_limit')}); make the batch smaller, let go of other nets, "
+                "or raise the limit"
+            )
+            raise OutOfMemoryError(message)
 
     def __repr__(self) -> str:
         return f"SyncedMemory({self.size} {self.dtype} on {self.device}, {self._head.name})"

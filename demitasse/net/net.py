@@ -6,14 +6,15 @@ Source: Caffe, ``src/caffe/net.cpp``.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
 from demitasse.blob import Blob
 from demitasse.config import settings
 from demitasse.device import Device, choose_device
-from demitasse.errors import ConfigError, NetError, ShapeError
+from demitasse.errors import ConfigError, NetError, OutOfMemoryError, ShapeError
 from demitasse.interrupts import Uninterrupted
 from demitasse.layers import LayerContext
 from demitasse.layers.context import Clock
@@ -21,12 +22,14 @@ from demitasse.net.assembly import assemble, called
 from demitasse.net.described import Described
 from demitasse.net.given import choose_seed, folder, phase_number, read_source, several
 from demitasse.net.labels import LabelCheck
+from demitasse.net.memory_use import MemoryUse, memory_held, say_what_fits
 from demitasse.net.passes import Callback, Passes, total
 from demitasse.net.predict import predict
 from demitasse.net.turn import Turn
 from demitasse.plan import Plan
 from demitasse.plan.liveness import Keep, kept_names
 from demitasse.proto import NetParameter
+from demitasse.shortage import shortages_at
 from demitasse.weights.hdf5 import write_hdf5_weights
 from demitasse.weights.load import load_into
 from demitasse.weights.pairing import LoadReport, OnMismatch, matched
@@ -199,7 +202,7 @@ class Net(Described):
         """
         first = 0 if start is None else self.layer_number(start)
         last = len(self.structure.layers) - 1 if end is None else self.layer_number(end)
-        with self.turn, self.device.backend.enter():
+        with self.at_work("forward"):
             take_back = self.remember()
             try:
                 loss = total(self._passes.forward(first, last), self.device)
@@ -220,7 +223,7 @@ class Net(Described):
         """
         first = len(self.structure.layers) - 1 if start is None else self.layer_number(start)
         last = 0 if end is None else self.layer_number(end)
-        with self.turn, self.device.backend.enter():
+        with self.at_work("backward"):
             self._passes.backward(first, last)
 
     def forward_backward(self) -> float:
@@ -248,8 +251,32 @@ class Net(Described):
 
     def reshape(self) -> None:
         """Let every layer give its tops their shapes, without computing anything."""
-        with self.turn, self.device.backend.enter():
+        with self.at_work("reshape"):
             self.plan.reshape()
+
+    @contextmanager
+    def at_work(self, doing: str) -> Iterator[None]:
+        """Surround work on the net's blobs: no other thread works on them, its device is current.
+
+        Args:
+            doing: What is done, for a lack of memory that no layer is named for.
+
+        Raises:
+            NetError: Another thread works on the net.
+            OutOfMemoryError: The memory does not suffice; says which batch would fit.
+        """
+        backend = self.device.backend
+        try:
+            with self.turn, shortages_at(doing, backend.explained), backend.enter():
+                yield
+        except OutOfMemoryError as error:
+            say_what_fits(error, self)
+            raise
+
+    @property
+    def memory_use(self) -> MemoryUse:
+        """What it holds at present of its device's memory, by part."""
+        return memory_held(self)
 
     def synchronize(self) -> None:
         """Wait until the device has done everything it was given."""
@@ -284,11 +311,13 @@ class Net(Described):
         Raises:
             NetError: The last backward pass was not done to its end.
         """
-        with self.turn, self.device.backend.enter():
+        with self.at_work("update"):
             self.need_whole_gradients()
             with Uninterrupted():
                 for blob in self.learnable_params:
-                    blob.update()
+                    place = f"update of parameter {blob.name!r}"
+                    with shortages_at(place, self.device.backend.explained):
+                        blob.update()
 
     def share_weights(self) -> None:
         """Let parameters of one name hold one memory again."""

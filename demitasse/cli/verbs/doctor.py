@@ -35,6 +35,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
 def _text(found: dict[str, Any]) -> str:
     from demitasse.cli.diagnosis import EXTRAS
     from demitasse.config import TABLE
+    from demitasse.room import MemoryInfo
 
     general = [
         ("demitasse", f"{found['demitasse']} ({found['installed_at']})"),
@@ -71,6 +72,7 @@ def _text(found: dict[str, Any]) -> str:
         (name, ", ".join(there) if isinstance(there, list) else f"none: {there}")
         for name, there in found["devices"].items()
     ]
+    memory = [(name, str(MemoryInfo(**about))) for name, about in found["memory"].items()]
     settings = [
         (name, str(entry["value"]), entry["where"], TABLE[name].variable)
         for name, entry in found["settings"].items()
@@ -79,6 +81,7 @@ def _text(found: dict[str, Any]) -> str:
         table(("", ""), general).lstrip("\n"),
         table(("library", "version"), libraries),
         table(("backend", "devices"), devices),
+        table(("device", "memory"), memory),
         table(("setting", "value", "from", "environment"), settings),
     ]
     parts += [f"problem: {problem}" for problem in found["problems"]] or ["no problems found"]

@@ -48,6 +48,11 @@ class Engine(ABC):
     column_budget: int = 1 << 29
     """Bytes that one convolution may use for columns, unless a single sample needs more."""
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of working memory that this thread's Steps take turns with."""
+        return 0
+
     # -- kernels -------------------------------------------------------------------------------
 
     def each(
