@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from demitasse.layers.base import Layer
     from demitasse.layers.registry import register
+    from demitasse.memory import transfer_guard
     from demitasse.net import Net
     from demitasse.solvers import EarlyStopping, Solver
     from demitasse.weights.read import load_weights
@@ -62,6 +63,7 @@ __all__ = [
     "set_device",
     "settings",
     "testing",
+    "transfer_guard",
     "use_device",
 ]
 
@@ -73,6 +75,7 @@ _PACKAGES = {
     "demitasse.weights.read": ["load_weights"],
     "demitasse.layers.base": ["Layer"],
     "demitasse.layers.registry": ["register"],
+    "demitasse.memory": ["transfer_guard"],
     "demitasse.net": ["Net"],
     "demitasse.solvers": ["EarlyStopping", "Solver"],
 }

@@ -138,6 +138,13 @@ class Backend(ABC):
         part = flat if flat.shape[0] == count else flat[:count]
         return self.xp.reshape(part, shape)
 
+    def holds(self, array: Any) -> bool:
+        """Whether an array is one of this device's own."""
+        if self.shares_host:
+            return isinstance(array, np.ndarray)
+        mine = isinstance(array, type(self.zeros(0, "float32")))
+        return mine and bool(array.device == self.array_device)
+
     def guard(self, array: Array) -> Array:
         """Return ``array`` as ``Blob.read`` hands it out."""
         return array

@@ -123,6 +123,13 @@ TABLE = {
             0,
             "what blobs may take on each device, e.g. 8GiB; 0: as much as there is",
         ),
+        Setting(
+            "transfers",
+            _word,
+            "allow",
+            "copies of blobs between host and device in the middle of a pass",
+            choices=("allow", "log", "error"),
+        ),
         Setting("poison", _flag, False, "fill the stale side of every memory with NaN (debugging)"),
         Setting(
             "python_layers",

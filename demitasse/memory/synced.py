@@ -20,6 +20,7 @@ from demitasse.config import settings
 from demitasse.device import Device
 from demitasse.errors import DeviceError, OutOfMemoryError, ShapeError
 from demitasse.memory.arena import Assignment
+from demitasse.memory.guard import watching
 from demitasse.memory.sides import DeviceSide, HostSide
 from demitasse.memory.transfers import transfers
 from demitasse.room import Share, bytes_text, ledger
@@ -375,6 +376,8 @@ class SyncedMemory:
             case Head.HEAD_AT_GPU:
                 host = self._host_array()
                 if not discard:
+                    if self._device_side.layout is None and (guard := watching()) is not None:
+                        guard.downloads(self)
                     self._host_side.wait()
                     self._device_side.copy_to(host)
                 self._head = Head.HEAD_AT_CPU if discard else Head.SYNCED
@@ -397,6 +400,8 @@ class SyncedMemory:
             case Head.HEAD_AT_CPU:
                 side = self._device_array()
                 if not discard:
+                    if (guard := watching()) is not None:
+                        guard.uploads(self)
                     self._host_side.wait()
                     self._host_side.pend(self._device_side.copy_from(self._host_array()))
                 self._head = Head.HEAD_AT_GPU if discard else Head.SYNCED
@@ -406,6 +411,8 @@ class SyncedMemory:
 
     def _newest_at_host(self) -> None:
         self._head = Head.HEAD_AT_CPU
+        if not self.device.shares_host and (guard := watching()) is not None:
+            guard.wrote(self)
         if self._poison:
             self._spoil(self._device_side.array)
 

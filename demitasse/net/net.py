@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from demitasse.blob import Blob
+from demitasse.blob.given import host_array, is_on
 from demitasse.config import settings
 from demitasse.device import Device, choose_device
 from demitasse.errors import ConfigError, NetError, OutOfMemoryError, ShapeError
@@ -416,7 +417,8 @@ class Net(Described):
         """Run the net on arrays; any batch size.
 
         Args:
-            inputs: An array for each net input, or one array where there is one input.
+            inputs: An array for each net input, or one array where there is one input; on the host,
+                or on the net's device, which they do not leave then.
             batch: Run at most this many items at a time; None runs all at once. The items are on
                 the first axis and do not depend on each other.
             whole: Names of the inputs that go into every batch as they are. None: those that have
@@ -429,6 +431,7 @@ class Net(Described):
         Raises:
             NetError: Inputs are missing or unknown; it cannot be told which inputs or outputs
                 have a batch axis, or an output that has none changes from batch to batch.
+            DeviceError: An array is on another device.
         """
         with self.turn:
             return predict(self, inputs, batch, whole, self._declared)
@@ -453,17 +456,20 @@ class Net(Described):
         return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
     def set_input(self, name: str, array: Any) -> None:
-        """Reshape an input blob to an array and fill it.
+        """Reshape an input blob to an array, on the host or the net's device, and fill it.
 
         Raises:
             ShapeError: The array has an axis of a size that cannot be.
+            DeviceError: It is on another device.
         """
         blob = self.blob_by_name(name)
         if not hasattr(array, "shape"):
             message = f"input {name!r} must be an array, it is {type(array).__name__}"
             raise ShapeError(message)
+        if not is_on(array, self.device):
+            array = host_array(array, f"input {name!r}", self.device)
         blob.reshape(array.shape)
-        blob.mutable_cpu_data()[...] = array
+        blob.data = array
 
     def close(self) -> None:
         """Stop the threads and close the files of its layers."""

@@ -15,6 +15,7 @@ from demitasse.blob import Changes
 from demitasse.device import Device
 from demitasse.errors import NetError
 from demitasse.memory import SyncedMemory, transfers
+from demitasse.memory.guard import Guard, transfer_mode, watching
 from demitasse.memory.leases import leases_alive
 from demitasse.net.debug import NetDebug
 from demitasse.net.structure import Structure
@@ -50,6 +51,7 @@ class Passes:
         self._memories: tuple[int, list[SyncedMemory]] = (-1, [])
         self.plan = self._planned(lowered=lowered)
         self.debug_info, self.gradients_whole = False, True
+        self._guard = Guard()
         self._cut: tuple[int, int] | None = None  # the layers of a forward pass that was cut short
         self.before_forward: list[Callback] = []
         self.after_forward: list[Callback] = []
@@ -112,11 +114,11 @@ class Passes:
         # layer by layer, so that no layers run as one and each has its own gradient
         terms: list[Array] = []
         for index in range(first, last + 1):
-            _call(self.before_forward, index)
+            self._call(self.before_forward, index)
             terms += self.plan.forward(index, index)
             if self.debug_info:
                 NetDebug(self._structure).forward(index)
-            _call(self.after_forward, index)
+            self._call(self.after_forward, index)
         return terms
 
     def _backward(self, first: int, last: int) -> None:
@@ -124,11 +126,17 @@ class Passes:
             self.plan.backward(first, last)
             return
         for index in range(first, last - 1, -1):
-            _call(self.before_backward, index)
+            self._call(self.before_backward, index)
             self.plan.backward(index, index)
             if self.debug_info and self._structure.needs.layers[index]:
                 NetDebug(self._structure).backward(index)
-            _call(self.after_backward, index)
+            self._call(self.after_backward, index)
+
+    def _call(self, callbacks: Sequence[Callback], index: int) -> None:
+        if callbacks and (guard := watching()) is not None:
+            guard.at(f"a callback at layer {self._structure.layers[index].name!r}")
+        for callback in callbacks:
+            callback(index)
 
     @contextmanager
     def _pass(self, first: int, last: int, *, backward: bool) -> Iterator[None]:
@@ -147,13 +155,24 @@ class Passes:
             if leases_alive():
                 for memory in self._all_memories():
                     memory.before_pass()
-            yield
-            if leases_alive():
-                for memory in self._all_memories():
-                    memory.after_pass()
+            mode = transfer_mode()
+            if mode == "allow":
+                yield
+                self._show_views()
+            else:
+                with self._guard.watch(mode):
+                    yield
+                    self._guard.after_pass()
+                    self._show_views()
         finally:
             if allocator is not None:
                 allocator.arena.open = False
+
+    def _show_views(self) -> None:
+        """Bring live views of blobs up to date."""
+        if leases_alive():
+            for memory in self._all_memories():
+                memory.after_pass()
 
     def _planned(self, *, lowered: bool) -> Plan:
         """Return a plan of the layers, and let the blobs that are not kept share buffers."""
@@ -190,8 +209,3 @@ def total(terms: Sequence[Array], device: Device) -> float:
     if not device.shares_host:
         transfers.note(down=loss.dtype.itemsize if hasattr(loss.dtype, "itemsize") else 4)
     return float(device.backend.to_host(loss))
-
-
-def _call(callbacks: Sequence[Callback], index: int) -> None:
-    for callback in callbacks:
-        callback(index)

@@ -14,6 +14,7 @@ from demitasse.backends.arrays import Array
 from demitasse.backends.step import AnyStep
 from demitasse.blob import Changes
 from demitasse.errors import DemitasseError, NetError
+from demitasse.memory.guard import watching
 from demitasse.plan.entry import Entry, Group, Place
 from demitasse.shortage import placed
 
@@ -71,6 +72,7 @@ class Plan:
         terms: list[Array] = []
         if self.watch is not None:
             self.watch.begin()
+        guard = watching()
         for first, last in self._segments(start, end):
             if self._seen != self._changes.number:
                 self._prepare(first, last)
@@ -78,6 +80,8 @@ class Plan:
             while index <= last:
                 entry, number = self.entries[index], index
                 group = entry.group
+                if guard is not None:
+                    guard.at(entry.place.called, "forward", feeds=not entry.place.bottom)
                 try:
                     if group is None or index + group.count - 1 > last:
                         entry.forward()
@@ -102,9 +106,12 @@ class Plan:
         index = start
         if self.watch is not None:
             self.watch.begin()
+        guard = watching()
         while index >= end:
             entry = self.entries[index]
             group, count = entry.ran_in, 1
+            if guard is not None:
+                guard.at(entry.place.called, "backward")
             try:
                 if group is not None:
                     count = self._backward_group(index, end, group)
