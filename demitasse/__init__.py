@@ -15,6 +15,7 @@ from demitasse.version import __version__
 if TYPE_CHECKING:
     from demitasse import testing
     from demitasse.backends import register as register_backend
+    from demitasse.benchmark import largest_batch
     from demitasse.blob import Blob
     from demitasse.config import settings
     from demitasse.device import Device, current_device, memory_info, set_device, use_device
@@ -56,6 +57,7 @@ __all__ = [
     "WeightsError",
     "__version__",
     "current_device",
+    "largest_batch",
     "load_weights",
     "memory_info",
     "register",
@@ -68,6 +70,7 @@ __all__ = [
 ]
 
 _PACKAGES = {
+    "demitasse.benchmark": ["largest_batch"],
     "demitasse.blob": ["Blob"],
     "demitasse.config": ["settings"],
     "demitasse.device": ["Device", "current_device", "memory_info", "set_device", "use_device"],

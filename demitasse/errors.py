@@ -146,7 +146,18 @@ class DeviceError(DemitasseError):
 
 
 class OutOfMemoryError(DeviceError):
-    """A device has no memory left, or no more than a limit lets it have."""
+    """A device has no memory left, or no more than a limit lets it have.
+
+    Attributes:
+        advice: Which batch would fit, by computation; empty where that is not known.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.advice = ""
+
+    def __str__(self) -> str:
+        return super().__str__() + self.advice
 
 
 class SnapshotError(DemitasseError):

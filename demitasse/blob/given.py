@@ -16,8 +16,10 @@ HOST_KINDS = {1, 3}
 
 
 def is_on(array: Any, device: Device) -> bool:
-    """Whether an array is one that a device with memory of its own works on."""
-    return not device.shares_host and device.backend.holds(array)
+    """Whether an array is one that a device with memory of its own works on; numpy's never are."""
+    if device.shares_host or isinstance(array, np.ndarray):
+        return False
+    return device.backend.holds(array)
 
 
 def host_array(given: Any, what: str, device: Device) -> np.ndarray:

@@ -150,7 +150,7 @@ def _by_part(
 def say_what_fits(error: OutOfMemoryError, net: Working) -> None:
     """Add to an error which batch would fit, by computation."""
     with suppress(DemitasseError, MemoryError, OSError):
-        error.message += _what_fits(net)
+        error.advice = _what_fits(net)
 
 
 def _what_fits(net: Working) -> str:

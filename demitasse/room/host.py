@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["HostMemory", "host_memory", "limited_to"]
+__all__ = ["HostMemory", "host_memory", "limited_to", "process_peak"]
 
 UNLIMITED = 1 << 60
 """A control group without a limit says a number of this size, or ``max``."""
@@ -52,6 +52,11 @@ def host_memory(root: Path = Path("/")) -> HostMemory:
         total, free = min(total, limit), min(free, limit - used)
     process = _table(root / "proc/self/status").get("VmRSS")
     return HostMemory(total, max(0, free), process)
+
+
+def process_peak(root: Path = Path("/")) -> int | None:
+    """Return the most that this process ever had in memory, in bytes; None where nobody knows."""
+    return _table(root / "proc/self/status").get("VmHWM")
 
 
 @contextmanager
