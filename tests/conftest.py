@@ -14,19 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
 
 BACKENDS = ("numpy", "readonly", "strict:device1", "cpu", "cuda:0")
 PORTABLE = ("readonly", "strict:device1")
 """Devices without Steps: what layers run together, or by other code, does not concern them."""
-
-# Every run of the suite tries the same examples, so a failure means that the code changed;
-# `nox -s fuzz` looks for new ones.
-settings.register_profile(
-    "default", max_examples=25, deadline=None, derandomize=True, database=None
-)
-settings.register_profile("fuzz", max_examples=2000, deadline=None, print_blob=True)
-settings.load_profile("default")
 
 MOST_PROCESSES = 8
 
@@ -52,7 +43,20 @@ def _keep_bytecode() -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
-_keep_bytecode()
+_keep_bytecode()  # before anything else is imported
+
+
+def pytest_configure() -> None:
+    """Choose what hypothesis tries."""
+    from hypothesis import settings  # its hundred modules are compiled, and that is kept now
+
+    # Every run of the suite tries the same examples, so a failure means that the code changed;
+    # `nox -s fuzz` looks for new ones.
+    settings.register_profile(
+        "default", max_examples=25, deadline=None, derandomize=True, database=None
+    )
+    settings.register_profile("fuzz", max_examples=2000, deadline=None, print_blob=True)
+    settings.load_profile("default")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
