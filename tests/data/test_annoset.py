@@ -168,6 +168,32 @@ def test_damaged_files_are_told(tmp_path, kind, content):
         read_objects(file, kind, LABELS, (20, 40))
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_xml_that_would_grow_is_refused_in_every_encoding(tmp_path, encoding):
+    file = tmp_path / "growing.xml"
+    entities = "".join(f'<!ENTITY e{i + 1} "{f"&e{i};" * 10}">' for i in range(8))
+    text = f'<!DOCTYPE a [<!ENTITY e0 "0123456789">{entities}]><annotation>&e8;</annotation>'
+    file.write_text(text, encoding=encoding)
+
+    with pytest.raises(DataError, match="declares a type of document"):
+        read_objects(file, "xml", LABELS, (20, 40))
+
+
+@pytest.mark.parametrize("side", ["-1", "0", str(1 << 32), "9" * 400])
+@pytest.mark.parametrize("kind", ["xml", "json"])
+def test_an_image_that_no_memory_could_hold_is_refused(tmp_path, kind, side):
+    file = tmp_path / "large"
+    box = "<object><name>cat</name><bndbox/></object>"
+    file.write_text(
+        f"<a><size><height>{side}</height><width>5</width></size>{box}</a>"
+        if kind == "xml"
+        else f'{{"image": {{"height": {side}, "width": 5}}, "annotation": []}}'
+    )
+
+    with pytest.raises(DataError, match="says that the image has"):
+        read_objects(file, kind, LABELS, (20, 40))
+
+
 def test_a_class_that_the_map_does_not_have_ends_the_conversion(photos):
     (photos / "a.xml").write_text(XML.replace("cat", "cow"))
 
