@@ -301,9 +301,7 @@ def _texts(folder: Path) -> Iterator[Reader]:
         88,
     )
     table = [b"filename,xmin,ymin,xmax,ymax\na.png,0,1.5,20,30\nb.png,1,2,3,4\n"]
-    yield Reader(
-        "table of windows", table, _reading(file, _windows), 140, allowed=(UnicodeDecodeError,)
-    )
+    yield Reader("table of windows", table, _reading(file, _windows), 140)
     cifar = bytes(range(256)) * 25
     yield Reader("CIFAR-10 file", [cifar[: 2 * 3073]], _reading(file, read_cifar), 83)
 
