@@ -98,7 +98,7 @@ def read_results(path: Path) -> dict[str, float]:
     try:
         found = json.loads(bytes_in(path))
         medians = {str(one["name"]): float(one["stats"]["median"]) for one in found["benchmarks"]}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ArithmeticError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
         message = f"this is no file of results as pytest-benchmark writes them: {error!r}"
         raise DataError(message, str(path)) from None
     if not all(0 < median < float("inf") for median in medians.values()):

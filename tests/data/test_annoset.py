@@ -157,6 +157,12 @@ def test_sizes_are_opencvs(photos, fields, size):
         ("json", "[1]"),
         ("json", "[" * 100_000),
         ("json", '{"annotation": [{"bbox": [1, 2, 3], "category_id": "cat"}]}'),
+        (
+            "json",
+            '{"annotation": [{"bbox": [1, 2, 3, Infinity], "category_id": 1, "iscrowd": NaN}]}',
+        ),
+        ("json", f'{{"annotation": [{{"bbox": [1, 2, 3, {"9" * 400}], "category_id": 1}}]}}'),
+        ("json", '{"annotation": [], "image": {"height": Infinity, "width": 1}}'),
         ("txt", "cat 1 2 3 4"),
     ],
 )

@@ -24,7 +24,8 @@ log = get_logger(__name__)
 
 
 DAMAGE = (
-    ElementTree.ParseError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
+    ElementTree.ParseError, ArithmeticError, AttributeError, LookupError, RecursionError,
+    TypeError, ValueError,
 )  # fmt: skip
 """What damaged files, and those of another kind, raise."""
 
