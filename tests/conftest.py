@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gpu import plugin as stand_in
 from hypothesis import settings
 
 BACKENDS = ("numpy", "readonly", "strict:device1", "cpu", "cuda:0")
@@ -56,6 +57,7 @@ _keep_bytecode()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    stand_in.add_options(parser)
     parser.addoption(
         "--backends",
         metavar="DEVICE[,DEVICE]",
@@ -63,6 +65,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="devices for tests that ask for `backend`; default: DEMITASSE_TEST_BACKENDS if set, "
         f"else {','.join(BACKENDS)}",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    stand_in.configure(config)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return stand_in.header(config)
 
 
 @pytest.hookimpl(tryfirst=True)
