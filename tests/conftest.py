@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gpu import plugin as stand_in
 
 BACKENDS = ("numpy", "readonly", "strict:device1", "cpu", "cuda:0")
 PORTABLE = ("readonly", "strict:device1")
@@ -60,6 +61,7 @@ def pytest_configure() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    stand_in.add_options(parser)
     parser.addoption(
         "--backends",
         metavar="DEVICE[,DEVICE]",
@@ -67,6 +69,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="devices for tests that ask for `backend`; default: DEMITASSE_TEST_BACKENDS if set, "
         f"else {','.join(BACKENDS)}",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    stand_in.configure(config)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return stand_in.header(config)
 
 
 @pytest.hookimpl(tryfirst=True)
