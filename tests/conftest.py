@@ -47,8 +47,9 @@ def _keep_bytecode() -> None:
 _keep_bytecode()  # before anything else is imported
 
 
-def pytest_configure() -> None:
-    """Choose what hypothesis tries."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Put the stand-in for cupy in place where it is asked for; choose what hypothesis tries."""
+    stand_in.configure(config)
     from hypothesis import settings  # its hundred modules are compiled, and that is kept now
 
     # Every run of the suite tries the same examples, so a failure means that the code changed;
@@ -69,10 +70,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="devices for tests that ask for `backend`; default: DEMITASSE_TEST_BACKENDS if set, "
         f"else {','.join(BACKENDS)}",
     )
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    stand_in.configure(config)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
