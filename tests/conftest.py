@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpu import plugin as stand_in
+from gpu import plugin as gpu_plugin
+from gpu.plugin import stand_in
 from hypothesis import settings
+
+__all__ = ["stand_in"]
 
 BACKENDS = ("numpy", "readonly", "strict:device1", "cpu", "cuda:0")
 PORTABLE = ("readonly", "strict:device1")
@@ -57,7 +60,7 @@ _keep_bytecode()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    stand_in.add_options(parser)
+    gpu_plugin.add_options(parser)
     parser.addoption(
         "--backends",
         metavar="DEVICE[,DEVICE]",
@@ -68,11 +71,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    stand_in.configure(config)
+    gpu_plugin.configure(config)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    return stand_in.header(config)
+    return gpu_plugin.header(config)
 
 
 @pytest.hookimpl(tryfirst=True)
