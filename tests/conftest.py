@@ -116,6 +116,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             metafunc.parametrize(name, cases, indirect=True)
 
 
+@cache
 def _devices(config: pytest.Config) -> list[str]:
     """Return the devices to test on: all that were asked for and are there.
 
