@@ -18,7 +18,7 @@ from demitasse import Net
 from demitasse.backends import ops
 from demitasse.backends.step import Declined, Operands
 from demitasse.device import Device
-from demitasse.errors import DataError, DemitasseError
+from demitasse.errors import DataError, DemitasseError, DeviceError
 from demitasse.memory import transfers
 from demitasse.proto import NetParameter, parse_text
 from demitasse.testing import compare
@@ -64,6 +64,25 @@ def check(net: Net, *expected: str, on: str | Device, rtol: float = 1e-10) -> No
     compare(net, ["readonly", device], backward=True).raise_if(rtol)
 
     assert steps(clone) == list(expected)
+
+
+WINDOW = "num_output: 3 kernel_size: 3 pad: 1"
+
+
+def crowded(most: int) -> Device:
+    """Return a device without room for more scratch than so many elements."""
+    device = host_cuda()
+    engine = device.backend.engine
+    scratch, engine.given = engine.scratch, []
+
+    def limited(dtype: str, *counts: int) -> list[np.ndarray]:
+        if sum(counts) > most:
+            raise MemoryError("no room")
+        engine.given.append(sum(counts))
+        return scratch(dtype, *counts)
+
+    engine.scratch = limited
+    return device
 
 
 @pytest.mark.parametrize("case", golden_layers(), ids=str)
@@ -174,6 +193,23 @@ class TestConvolution:
         net.forward()
 
         assert net.device.backend.engine.launched == ["add_bias"]
+
+    @pytest.mark.parametrize("kind", ["Convolution", "Deconvolution"])
+    def test_without_room_for_all_samples_it_takes_fewer_at_once(self, kind):
+        net = net_of(f'type: "{kind}" convolution_param {{ {WINDOW} }}', (5, 2, 4, 4))
+        sample = {"Convolution": (2 * 9 + 3) * 16, "Deconvolution": (3 * 9 + 2) * 16}[kind]
+        device = crowded(most=2 * sample)
+
+        check(net, STEPS[kind], on=device)
+
+        assert set(device.backend.engine.given) == {2 * sample, sample}
+
+    def test_without_room_for_one_sample_it_fails(self):
+        net = net_of(f'type: "Convolution" convolution_param {{ {WINDOW} }}', (5, 2, 4, 4))
+        net = net.clone(crowded(most=0))
+
+        with pytest.raises(DeviceError, match="no room"):
+            net.forward()
 
     @on_each
     def test_more_elements_than_32_bits_count(self, place, monkeypatch):

@@ -32,6 +32,10 @@ from demitasse.errors import DeviceError
 
 __all__ = ["CupyBackend"]
 
+POOLED = 1 << 20
+"""Up to so many bytes pinned memory comes from cupy's pool, which rounds sizes up to a power of
+two; larger blocks, of which a net has few, come from the driver in the size they have."""
+
 
 class CupyBackend(Backend):
     """One NVIDIA GPU through cupy.
@@ -84,12 +88,19 @@ class CupyBackend(Backend):
         nbytes = size * np.dtype(dtype).itemsize
         try:
             with self.array_device:
-                pinned = self._cupy.cuda.alloc_pinned_memory(nbytes)
+                pinned = self._pinned(nbytes)
         except (self._cupy.cuda.runtime.CUDARuntimeError, MemoryError):
             return np.zeros(size, dtype)
         host = np.frombuffer(pinned, dtype, size)
         host[...] = 0
         return host
+
+    def _pinned(self, nbytes: int) -> Any:
+        """Return a buffer of at least ``nbytes`` bytes of pinned memory."""
+        cuda = self._cupy.cuda
+        if nbytes <= POOLED:
+            return cuda.alloc_pinned_memory(nbytes)
+        return cuda.PinnedMemoryPointer(cuda.PinnedMemory(nbytes), 0)
 
     def zeros(self, size: int, dtype: str) -> Array:
         with self.array_device, self._failures(size * np.dtype(dtype).itemsize):

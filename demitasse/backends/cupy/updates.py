@@ -11,6 +11,7 @@ import numpy as np
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.library.engine import Engine
+from demitasse.backends.recent import Recent
 from demitasse.backends.updates import Piece, Update
 
 __all__ = ["UNIT", "Updates"]
@@ -24,8 +25,9 @@ FIXED = 8
 FIELDS = 6
 """Columns of the table of units."""
 
-KEPT = 4
-"""How many tables are kept: a net has one for its updates and one for its norm."""
+KEPT = 32
+"""How many tables are kept. A solver that clips has two, one for its updates and one for its norm;
+a table takes 48 bytes for every 4096 parameters."""
 
 
 class Updates:
@@ -37,7 +39,7 @@ class Updates:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._known: dict[tuple[tuple[int, ...], ...], Array] = {}
+        self._known: Recent[Array] = Recent(KEPT)
 
     def apply(self, pieces: Sequence[Piece]) -> None:
         """Make all updates of one iteration."""
@@ -83,12 +85,11 @@ class Updates:
             (*(0 if array is None else address(array) for array in part), _size(part))
             for part in parts
         )
-        if key not in self._known:
-            if len(self._known) >= KEPT:
-                self._known.pop(next(iter(self._known)))
+        found = self._known.find(key)
+        if found is None:
             table = _table(key, np.dtype(dtype).itemsize)
-            self._known[key] = self._engine.asarray(table)
-        return self._known[key]
+            found = self._known.keep(key, self._engine.asarray(table))
+        return found
 
 
 def _size(part: Sequence[Array | None]) -> int:
