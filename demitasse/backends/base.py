@@ -32,6 +32,9 @@ class Backend(ABC):
     shares_host: ClassVar[bool] = False
     """Whether device arrays are host arrays, so that nothing needs to be moved."""
 
+    queues: bool = False
+    """Whether work is queued, so that to read a result is to wait for all that came before it."""
+
     default_index: ClassVar[str] = ""
     """The index of a device that is named without one."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,7 +22,8 @@ from demitasse.net.assembly import assemble, called
 from demitasse.net.described import Described
 from demitasse.net.given import choose_seed, folder, phase_number, read_source, several
 from demitasse.net.labels import LabelCheck
-from demitasse.net.passes import Callback, Passes, total
+from demitasse.net.loss import Loss
+from demitasse.net.passes import Callback, Passes
 from demitasse.net.predict import predict
 from demitasse.net.turn import Turn
 from demitasse.plan import Plan
@@ -199,16 +201,22 @@ class Net(Described):
         """
         first = 0 if start is None else self.layer_number(start)
         last = len(self.structure.layers) - 1 if end is None else self.layer_number(end)
+        return self._queue_forward(first, last, wait=True).read()
+
+    def _queue_forward(self, first: int, last: int, *, wait: bool) -> Loss:
+        """Run layers ``first`` to ``last``; done whole or taken back, as far as is waited for."""
         with self.turn, self.device.backend.enter():
             take_back = self.remember()
             try:
-                loss = total(self._passes.forward(first, last), self.device)
+                terms = self._passes.forward(first, last)
+                loss = Loss(terms, self.device, partial(self._labels.after_pass, first, last))
+                if wait:
+                    loss.wait()
                 if self._draws:
                     self._context.clock.passes += 1
             except BaseException:
                 take_back()
                 raise
-        self._labels.after_pass(first, last, loss)
         return loss
 
     def backward(self, start: Where = None, end: Where = None) -> None:
@@ -224,9 +232,30 @@ class Net(Described):
             self._passes.backward(first, last)
 
     def forward_backward(self) -> float:
-        """Run forward and backward; return the loss."""
+        """Run forward and backward; return the loss.
+
+        A device that queues its work has all of it queued before anybody waits for the loss.
+
+        Raises:
+            DataError: A label is none of the classes that the scores have, and not ignored.
+        """
         with self.turn:
-            loss = self.forward()
+            loss = self.queue_passes()
+            try:
+                return loss.read()
+            except BaseException:
+                self._passes.gradients_whole = False  # they may be of a batch that was refused
+                raise
+
+    def queue_passes(self) -> Loss:
+        """Run forward and backward, and return the loss for whoever wants to wait for it.
+
+        Until it is read nobody has looked at the labels; read it before the next pass.
+        """
+        with self.turn:
+            loss = self._queue_forward(0, len(self.structure.layers) - 1, wait=False)
+            if not self.device.backend.queues:
+                loss.read()
             self.backward()
         return loss
 

@@ -12,16 +12,15 @@ from dataclasses import replace
 
 from demitasse.backends.arrays import Array
 from demitasse.blob import Changes
-from demitasse.device import Device
 from demitasse.errors import NetError
-from demitasse.memory import SyncedMemory, transfers
+from demitasse.memory import SyncedMemory
 from demitasse.memory.leases import leases_alive
 from demitasse.net.debug import NetDebug
 from demitasse.net.structure import Structure
 from demitasse.plan import Plan
 from demitasse.plan.liveness import Allocator, hidden_blobs
 
-__all__ = ["Callback", "Passes", "total"]
+__all__ = ["Callback", "Passes"]
 
 Callback = Callable[[int], None]
 
@@ -178,18 +177,6 @@ class Passes:
             found = {m.serial: m for b in blobs for m in (b.data_memory, b.diff_memory)}
             self._memories = (self._changes.number, list(found.values()))
         return self._memories[1]
-
-
-def total(terms: Sequence[Array], device: Device) -> float:
-    """Add up the loss and bring it to the host: the one number a pass waits for."""
-    if not terms:
-        return 0.0
-    loss = terms[0]
-    for term in terms[1:]:
-        loss = loss + term
-    if not device.shares_host:
-        transfers.note(down=loss.dtype.itemsize if hasattr(loss.dtype, "itemsize") else 4)
-    return float(device.backend.to_host(loss))
 
 
 def _call(callbacks: Sequence[Callback], index: int) -> None:

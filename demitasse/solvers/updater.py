@@ -6,6 +6,7 @@ Source: Caffe, ``src/caffe/solvers/sgd_solver.cpp`` (``ApplyUpdate``).
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from demitasse.backends.arrays import Array, PrivateLayout
 from demitasse.backends.updates import Piece, Update
@@ -39,7 +40,9 @@ class Updater:
         self._factors = [(r.lr_mult, r.decay_mult) for r in net.structure.learnable_records]
         self.history = History(net.learnable_params, rule.histories, net.dtype, net.device)
 
-    def apply(self, param: SolverParameter, rate: float, iteration: int) -> None:
+    def apply(
+        self, param: SolverParameter, rate: float, iteration: int, guard: Array | None = None
+    ) -> None:
         """Make one update from the gradients that the net holds.
 
         Clipping looks at the raw gradients, before they are divided by ``iter_size``. Afterwards
@@ -49,6 +52,8 @@ class Updater:
             param: The solver's fields.
             rate: The learning rate.
             iteration: Number of updates made so far.
+            guard: A 0-d array on a device that queues its work: where it is NaN or infinite
+                nothing is changed. None changes all.
         """
         net = self.net
         self.history.to(net.device)
@@ -57,7 +62,7 @@ class Updater:
             watched = leases_alive()
             for memory in memories if watched else ():
                 memory.before_pass()
-            pieces = self._pieces(param, rate, iteration)
+            pieces = self._pieces(param, rate, iteration, guard)
             kernels = net.device.backend.updates
             if kernels is not None:
                 kernels.apply(pieces)
@@ -67,9 +72,11 @@ class Updater:
             for memory in memories if watched else ():
                 memory.after_pass()
 
-    def _pieces(self, param: SolverParameter, rate: float, iteration: int) -> list[Piece]:
+    def _pieces(
+        self, param: SolverParameter, rate: float, iteration: int, guard: Array | None
+    ) -> list[Piece]:
         net = self.net
-        common = updates.numbers(param, self.rule, rate, iteration)
+        common = replace(updates.numbers(param, self.rule, rate, iteration), guard=guard)
         scale = self._clip_scale(param) / param.iter_size
         known: dict[tuple[float, float], Update] = {}
         pieces = []

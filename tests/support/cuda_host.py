@@ -175,6 +175,7 @@ class HostCudaBackend(Backend):
     """The cupy backend's Steps over numpy arrays that are not the host side's."""
 
     name = "host-cuda"
+    queues = True
     lowerings: ClassVar[Lowerings] = CupyBackend.lowerings
     xp = np
     array_device = "cpu"

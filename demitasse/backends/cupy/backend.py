@@ -48,6 +48,7 @@ class CupyBackend(Backend):
     """
 
     name = "cupy"
+    queues = True
     default_index = "0"
     lowerings: ClassVar[Lowerings] = LOWERINGS
 

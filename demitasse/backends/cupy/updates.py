@@ -19,8 +19,9 @@ __all__ = ["UNIT", "Updates"]
 UNIT = 4096
 """Elements that a block works on at a time."""
 
-FIXED = 8
-"""How many numbers all parameters have in common; the scale is the last of them."""
+FIXED = 9
+"""How many numbers all parameters have in common. The last two are the scale, and what stands for
+a guard where there is none."""
 
 FIELDS = 6
 """Columns of the table of units."""
@@ -50,12 +51,14 @@ class Updates:
         parts = [(p.data, p.diff, *p.history, *(None,) * (2 - len(p.history))) for p in pieces]
         units = self._units(parts, dtype)
         numbers = self._engine.asarray(np.array(_numbers([p.update for p in pieces]), dtype))
-        scale = common.scale
+        scale, guard = common.scale, common.guard
         if isinstance(scale, (int, float)):  # it is among the numbers
-            scale = numbers[FIXED - 1 : FIXED]
+            scale = numbers[FIXED - 2 : FIXED - 1]
+        if guard is None:
+            guard = numbers[FIXED - 1 : FIXED]
         count = units.shape[0]
         kernel = self._engine.rows("update", common.kind.lower(), dtype, count, UNIT, count)
-        kernel(units, numbers, scale)
+        kernel(units, numbers, scale, guard)
 
     def sumsq(self, diffs: Sequence[Array]) -> Array:
         """Return the sum of the squares of all elements.
@@ -122,7 +125,7 @@ def _numbers(updates: Sequence[Update]) -> list[float]:
     u = updates[0]
     scale = float(u.scale) if isinstance(u.scale, (int, float)) else 1.0
     numbers = [u.momentum, 1 - u.momentum, 1 + u.momentum, u.decay2, 1 - u.decay2, u.delta]
-    numbers += [float(u.l1), scale]
+    numbers += [float(u.l1), scale, 1.0]
     for one in updates:
         rate = one.rate * one.correction if one.kind in {"Adam", "AdamW"} else one.rate
         decay = one.rate * one.decay if one.kind == "AdamW" else one.decay
