@@ -184,6 +184,14 @@ class Backend(ABC):
         some = xp.expand_dims(xp.take(indices, last, axis=0) == numbers, axis=1)
         return xp.where(some, xp.take(total, last, axis=0), nothing)
 
+    def dot(self, a: Array, b: Array) -> Array:
+        """Return the sum of the products of two arrays' elements. Shapes: any, the same -> ()."""
+        return self.xp.sum(a * b)
+
+    def add(self, a: Array, b: Array) -> Array:
+        """Return the sum of two losses. Shapes: () -> ()."""
+        return a + b
+
     # -- work ----------------------------------------------------------------------------------
 
     def synchronize(self) -> None:  # noqa: B027 - the host has nothing to wait for

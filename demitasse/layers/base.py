@@ -247,7 +247,7 @@ class Layer(Arrays):
     def loss_terms(self, top: Blobs) -> list[Array]:
         """Return, for each top with a loss weight, the dot product of data and weight (0-d)."""
         return [
-            self.xp.sum(blob.read() * blob.read_diff())
+            self.device.backend.dot(blob.read(), blob.read_diff())
             for blob, weight in zip(top, self.loss_weights, strict=False)
             if weight
         ]

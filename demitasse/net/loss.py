@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 
 from demitasse.backends.arrays import Array
 from demitasse.device import Device
@@ -29,7 +30,7 @@ class Loss:
     def __init__(
         self, terms: Sequence[Array], device: Device, check: Callable[[float], None]
     ) -> None:
-        self.array = _sum(terms)
+        self.array: Array | None = reduce(device.backend.add, terms) if terms else None
         self._device, self._check = device, check
         self._number = None if device.backend.queues else self._brought()
 
@@ -56,12 +57,3 @@ class Loss:
             dtype = self.array.dtype
             transfers.note(down=dtype.itemsize if hasattr(dtype, "itemsize") else 4)
         return float(self._device.backend.to_host(self.array))
-
-
-def _sum(terms: Sequence[Array]) -> Array | None:
-    if not terms:
-        return None
-    loss = terms[0]
-    for term in terms[1:]:
-        loss = loss + term
-    return loss

@@ -217,4 +217,5 @@ class Entry:
             phase=layer.phase,
             backward=place.backward,
             words=layer.random_words,
+            draw=layer.draw,
         )

@@ -157,6 +157,10 @@ class HostEngine(Engine):
     def asarray(self, host: np.ndarray) -> np.ndarray:
         return np.array(host)
 
+    def put(self, host: np.ndarray, array: np.ndarray) -> None:
+        assert self.recorded is None  # CUDA refuses copies from the host while it records
+        array[...] = host
+
     def address(self, array: np.ndarray) -> int:
         return int(array.ctypes.data)
 
@@ -208,9 +212,15 @@ class HostCudaBackend(Backend):
     def engine(self) -> HostEngine:
         return HostEngine()
 
-    @property
+    @cached_property
     def updates(self) -> Updates:
         return Updates(self.engine)
+
+    def dot(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return self.engine.dot(a, b)
+
+    def add(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return self.engine.add(a, b)
 
     def random_bits(self, *args: int) -> np.ndarray:
         return self.engine.random_bits(*args)

@@ -155,6 +155,12 @@ class CupyBackend(Backend):
         with self.array_device, self._failures(4 * count):
             return self.engine.random_bits(seed, stream, passes, count, first)
 
+    def dot(self, a: Array, b: Array) -> Array:
+        return self.engine.dot(a, b)
+
+    def add(self, a: Array, b: Array) -> Array:
+        return self.engine.add(a, b)
+
     def lower(self, op: Op, at: Operands) -> AnyStep:
         with self.array_device, self._failures():
             return super().lower(op, at)

@@ -5,16 +5,20 @@ The formulas are those of ``demitasse.solvers.updates``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import compress
 
 import numpy as np
 
 from demitasse.backends.arrays import Array
+from demitasse.backends.cupy.library.cells import Cell
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.recent import Recent
 from demitasse.backends.updates import Piece, Update
 
-__all__ = ["UNIT", "Updates"]
+__all__ = ["UNIT", "PreparedUpdate", "Updates"]
 
 UNIT = 4096
 """Elements that a block works on at a time."""
@@ -31,6 +35,19 @@ KEPT = 32
 a table takes 48 bytes for every 4096 parameters."""
 
 
+@dataclass(frozen=True)
+class Table:
+    """A net's parameters as kernels read them.
+
+    Attributes:
+        units: What each block works on, (units, 6), int64.
+        numbers: An iteration's numbers.
+    """
+
+    units: Array
+    numbers: Cell
+
+
 class Updates:
     """Updates and norms of all parameters.
 
@@ -40,25 +57,33 @@ class Updates:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._known: Recent[Array] = Recent(KEPT)
+        self._known: Recent[Table] = Recent(KEPT)
 
     def apply(self, pieces: Sequence[Piece]) -> None:
         """Make all updates of one iteration."""
-        pieces = [piece for piece in pieces if piece.data.size]
+        prepared = self.prepare(pieces)
+        prepared.write([piece.update for piece in pieces])
+        prepared.queue()
+
+    def prepare(self, pieces: Sequence[Piece]) -> PreparedUpdate:
+        """Return the update of these arrays, for numbers that are given later."""
+        wanted = [bool(piece.data.size) for piece in pieces]
+        pieces = list(compress(pieces, wanted))
         if not pieces:
-            return
+            return PreparedUpdate(wanted, None, None)
         common, dtype = pieces[0].update, str(pieces[0].data.dtype)
         parts = [(p.data, p.diff, *p.history, *(None,) * (2 - len(p.history))) for p in pieces]
-        units = self._units(parts, dtype)
-        numbers = self._engine.asarray(np.array(_numbers([p.update for p in pieces]), dtype))
+        table = self._table(parts, dtype)
+        numbers = table.numbers.array
         scale, guard = common.scale, common.guard
         if isinstance(scale, (int, float)):  # it is among the numbers
             scale = numbers[FIXED - 2 : FIXED - 1]
         if guard is None:
             guard = numbers[FIXED - 1 : FIXED]
-        count = units.shape[0]
+        count = table.units.shape[0]
         kernel = self._engine.rows("update", common.kind.lower(), dtype, count, UNIT, count)
-        kernel(units, numbers, scale, guard)
+        launch = partial(kernel, table.units, numbers, scale, guard)
+        return PreparedUpdate(wanted, table.numbers, launch)
 
     def sumsq(self, diffs: Sequence[Array]) -> Array:
         """Return the sum of the squares of all elements.
@@ -67,21 +92,20 @@ class Updates:
         """
         dtype, engine = str(diffs[0].dtype), self._engine
         total = engine.empty(1, dtype)
-        units = self._units([(None, diff, None, None) for diff in diffs if diff.size], dtype)
+        parts = [(None, diff, None, None) for diff in diffs if diff.size]
+        units = self._table(parts, dtype).units
         count = units.shape[0]
-        partial = engine.empty(count, dtype)
-        engine.rows("update", "sums_of_squares", dtype, count, UNIT, count)(units, partial)
-        engine.rows("update", "sum_of", dtype, 1, count, count)(partial, total)
+        sums = engine.empty(count, dtype)
+        engine.rows("update", "sums_of_squares", dtype, count, UNIT, count)(units, sums)
+        engine.rows("update", "sum_of", dtype, 1, count, count)(sums, total)
         return total.reshape(())
 
-    def _units(self, parts: Sequence[Sequence[Array | None]], dtype: str) -> Array:
-        """Return the table of units on the device; kept, since addresses seldom change.
+    def _table(self, parts: Sequence[Sequence[Array | None]], dtype: str) -> Table:
+        """Return the parameters as a table; kept, since addresses seldom change.
 
         Args:
             parts: For each parameter its weights, gradient and two histories, or None.
             dtype: Of all of them.
-
-        Shapes: (units, 6), int64.
         """
         address = self._engine.address
         key = tuple(
@@ -90,16 +114,43 @@ class Updates:
         )
         found = self._known.find(key)
         if found is None:
-            table = _table(key, np.dtype(dtype).itemsize)
-            found = self._known.keep(key, self._engine.asarray(table))
+            units = self._engine.asarray(_units(key, np.dtype(dtype).itemsize))
+            numbers = Cell(self._engine, FIXED + 2 * len(parts), dtype)
+            found = self._known.keep(key, Table(units, numbers))
         return found
+
+
+class PreparedUpdate:
+    """One launch that updates all parameters.
+
+    Args:
+        wanted: Which of the parameters have elements.
+        numbers: Where the launch reads its numbers; None where there is nothing to update.
+        launch: The launch, or None.
+    """
+
+    def __init__(
+        self, wanted: Sequence[bool], numbers: Cell | None, launch: Callable[[], None] | None
+    ) -> None:
+        self._wanted, self._numbers, self._launch = wanted, numbers, launch
+
+    def write(self, updates: Sequence[Update]) -> None:
+        """Bring an iteration's numbers to the device: those of every parameter, in order."""
+        if self._numbers is not None:
+            values = _numbers(list(compress(updates, self._wanted)))
+            self._numbers.write(np.array(values, self._numbers.array.dtype.name))
+
+    def queue(self) -> None:
+        """Queue the update, by the numbers that are on the device then."""
+        if self._launch is not None:
+            self._launch()
 
 
 def _size(part: Sequence[Array | None]) -> int:
     return next(int(array.size) for array in part if array is not None)
 
 
-def _table(parts: Sequence[tuple[int, ...]], width: int) -> np.ndarray:
+def _units(parts: Sequence[tuple[int, ...]], width: int) -> np.ndarray:
     """Cut parameters into units.
 
     Args:

@@ -100,6 +100,9 @@ class GpuEngine(Engine):
     def asarray(self, host: np.ndarray) -> Array:
         return self._cupy.array(host, order="C")
 
+    def put(self, host: np.ndarray, array: Array) -> None:
+        array.set(host, stream=self._cupy.cuda.get_current_stream())
+
     def address(self, array: Array) -> int:
         return int(array.data.ptr)
 
