@@ -16,6 +16,7 @@ import numpy as np
 from demitasse.backends import random
 from demitasse.backends.arrays import Array, Event, PrivateLayout
 from demitasse.backends.ops import Op
+from demitasse.backends.recording import Recorder
 from demitasse.backends.step import AnyStep, Declined, Lowerings, Operands
 from demitasse.backends.updates import UpdateKernels
 
@@ -192,6 +193,10 @@ class Backend(ABC):
         """Return the sum of two losses. Shapes: () -> ()."""
         return a + b
 
+    def clear(self, array: Array) -> None:
+        """Set all elements to 0."""
+        array[...] = 0
+
     # -- work ----------------------------------------------------------------------------------
 
     def synchronize(self) -> None:  # noqa: B027 - the host has nothing to wait for
@@ -228,6 +233,11 @@ class Backend(ABC):
     @property
     def updates(self) -> UpdateKernels | None:
         """Fast parameter updates, or None where the solvers' portable ones are to run."""
+        return None
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """What records work to be launched as a whole, or None where work is done as it comes."""
         return None
 
     def lower(self, op: Op, at: Operands) -> AnyStep:

@@ -67,6 +67,9 @@ class Layer(Arrays):
     dynamic_shapes: ClassVar[bool] = False
     """Whether top shapes depend on values, so that ``reshape`` is not enough to know them."""
 
+    only_shares: ClassVar[bool] = False
+    """Whether its passes compute nothing: tops share what bottoms hold, or there are none."""
+
     refuses_gradients: ClassVar[bool] = True
     """Whether ``propagate_down: true`` is an error for a bottom that has no gradient, and not
     without effect."""

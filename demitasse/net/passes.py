@@ -12,10 +12,12 @@ from dataclasses import replace
 
 from demitasse.backends.arrays import Array
 from demitasse.blob import Changes
+from demitasse.config import settings
 from demitasse.errors import NetError
 from demitasse.memory import SyncedMemory
 from demitasse.memory.leases import leases_alive
 from demitasse.net.debug import NetDebug
+from demitasse.net.recordable import obstacle, sources
 from demitasse.net.structure import Structure
 from demitasse.plan import Plan
 from demitasse.plan.liveness import Allocator, hidden_blobs
@@ -49,11 +51,39 @@ class Passes:
         self._memories: tuple[int, list[SyncedMemory]] = (-1, [])
         self.plan = self._planned(lowered=lowered)
         self.debug_info, self.gradients_whole = False, True
+        self._obstacle: tuple[tuple[int, Plan], str] | None = None
         self._cut: tuple[int, int] | None = None  # the layers of a forward pass that was cut short
         self.before_forward: list[Callback] = []
         self.after_forward: list[Callback] = []
         self.before_backward: list[Callback] = []
         self.after_backward: list[Callback] = []
+
+    @property
+    def changes(self) -> int:
+        """The number of the last change of a blob's shape or memory."""
+        return self._changes.number
+
+    @property
+    def sources(self) -> int:
+        """How many layers at the beginning only bring data in."""
+        return sources(self.plan.entries)
+
+    def obstacle(self) -> str:
+        """Say why the passes cannot be recorded; "" where they can."""
+        if self.before_forward or self.after_forward or self.before_backward or self.after_backward:
+            return "callbacks stand between layers"
+        if self.debug_info or self.plan.watch is not None:
+            return "layers are looked at one by one"
+        if leases_alive():
+            return "somebody holds a live view of a blob (blob.data)"
+        if self._allocator is not None:
+            return "blobs share buffers (keep)"
+        if settings.get_often("poison"):
+            return "stale memory is poisoned"
+        key = (self._changes.number, self.plan)
+        if self._obstacle is None or self._obstacle[0] != key:
+            self._obstacle = (key, obstacle(self.plan.entries))
+        return self._obstacle[1]
 
     def plan_anew(self) -> None:
         """Forget what was prepared, as when the net has moved to another device."""

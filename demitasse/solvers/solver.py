@@ -31,6 +31,7 @@ from demitasse.solvers.evaluate import evaluate
 from demitasse.solvers.fields import check_fields, check_options, read_fields
 from demitasse.solvers.history import History
 from demitasse.solvers.iteration import accumulate_gradients, loss_waits, take_loss
+from demitasse.solvers.launcher import Launcher
 from demitasse.solvers.nets import make_nets
 from demitasse.solvers.nonfinite import Nonfinite, OnNonfinite
 from demitasse.solvers.policies import learning_rate
@@ -160,6 +161,7 @@ class Solver:
             rank,
             ranks,
         )
+        self._launcher = Launcher(self._run)
         self._requests = Requests()
         self._checkpointer = Checkpointer(self._run, keep_last, asked_seed)
         log.info("Solver scaffolding done.")
@@ -241,12 +243,12 @@ class Solver:
         """
         run, now = self._run, self.iter
         self.net.debug_info = False
-        loss = self.net.queue_passes()
+        launch = self._launcher.begin()
         with self.net.turn, Uninterrupted():
             self._checkpointer.need_whole(now)
             rate, step = scheduled_rate(run, now, self.current_step)
             self._checkpointer.torn = True
-            run.updater.apply(self.param, rate, now, guard=loss.array)
+            loss = launch(rate, now)
             try:
                 value = loss.read()
                 take_loss(run, value, now, self.lr)

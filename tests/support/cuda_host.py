@@ -21,6 +21,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
+from collections.abc import Callable
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -35,6 +36,7 @@ from demitasse.backends.cupy.library.engine import Engine, Grid, Launch
 from demitasse.backends.cupy.library.gemm import Product
 from demitasse.backends.cupy.library.sources import source
 from demitasse.backends.cupy.updates import Updates
+from demitasse.backends.recording import NotRecorded
 from demitasse.backends.step import Lowerings
 from demitasse.device import Device
 from demitasse.errors import DeviceError
@@ -103,6 +105,7 @@ class HostEngine(Engine):
     def __init__(self, grid: Grid | None = None) -> None:
         self.grid = Grid(1, 1) if grid is None else grid
         self.launched: list[str] = []
+        self.tape: list[Callable[[], None]] = []
         self._scratch = np.empty(0, np.uint8)
 
     def function(
@@ -119,9 +122,16 @@ class HostEngine(Engine):
             assert all(a.flags.c_contiguous for a in arrays)
             self.launched.append(name)
             arguments = [*map(pointer, arrays), *fixed]
-            self._run(library, function, arguments)
+            self.do(lambda _=arrays: self._run(library, function, arguments))
 
         return launch
+
+    def do(self, work: Callable[[], None]) -> None:
+        """Do what the device would, or keep it while it is recorded."""
+        if self.recorded is None:
+            work()
+        else:
+            self.tape.append(work)
 
     def _run(self, library: ctypes.CDLL, function: Any, arguments: list[Any]) -> None:
         blocks, threads = self.grid.blocks, self.grid.threads
@@ -166,13 +176,55 @@ class HostEngine(Engine):
 
     def multiply(self, product: Product, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
         assert all(x.flags.c_contiguous and x.dtype == product.dtype for x in (a, b, out))
-        self._handle.multiply(product, a.ctypes.data, b.ctypes.data, out.ctypes.data)
+        self.do(lambda: self._handle.multiply(product, *(x.ctypes.data for x in (a, b, out))))
 
     @cached_property
     def _handle(self) -> Handle:
         need_compiler()
         library = compiled((SUPPORT / "cuda_blas.cpp").read_text())
         return Handle(Cublas(library), 0, (1, 1), tf32=False)
+
+
+class HostRecorder:
+    """Keeps what kernels, products and clears are asked for.
+
+    Attributes:
+        played: How often recordings were played.
+    """
+
+    def __init__(self, engine: HostEngine, updates: Updates) -> None:
+        self.engine, self.updates, self.played = engine, updates, 0
+
+    def rehearse(self, work: Callable[[], None]) -> None:
+        work()
+
+    def record(self, work: Callable[[], None]) -> "HostRecording":
+        engine, renewals = self.engine, []
+        engine.recorded, engine.tape = renewals, []
+        try:
+            work()
+        except RuntimeError as error:
+            raise NotRecorded(str(error)) from error
+        finally:
+            engine.recorded = None
+        return HostRecording(self, renewals, engine.tape)
+
+
+class HostRecording:
+    """What was kept."""
+
+    def __init__(
+        self,
+        recorder: HostRecorder,
+        renewals: list[Callable[[], None]],
+        tape: list[Callable[[], None]],
+    ) -> None:
+        self.recorder, self.renewals, self.tape = recorder, renewals, tape
+
+    def play(self) -> None:
+        self.recorder.played += 1
+        for one in (*self.renewals, *self.tape):
+            one()
 
 
 class HostCudaBackend(Backend):
@@ -192,10 +244,20 @@ class HostCudaBackend(Backend):
         return np.zeros(size, dtype)
 
     def upload(self, host: np.ndarray, device: np.ndarray) -> None:
+        self.refuse_while_recording()
         device[...] = host
 
     def download(self, device: np.ndarray, host: np.ndarray) -> None:
+        self.refuse_while_recording()
         host[...] = device
+
+    def refuse_while_recording(self) -> None:
+        """Refuse copies, as cupy does."""
+        if self.engine.recorded is not None:
+            raise RuntimeError("copies between host and device cannot be captured")
+
+    def clear(self, array: np.ndarray) -> None:
+        self.engine.do(lambda: array.fill(0))
 
     def asarray(self, host: np.ndarray) -> np.ndarray:
         return np.array(host)
@@ -211,6 +273,10 @@ class HostCudaBackend(Backend):
     @cached_property
     def engine(self) -> HostEngine:
         return HostEngine()
+
+    @cached_property
+    def recorder(self) -> HostRecorder:
+        return HostRecorder(self.engine, self.updates)
 
     @cached_property
     def updates(self) -> Updates:

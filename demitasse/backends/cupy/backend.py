@@ -17,12 +17,12 @@ import numpy as np
 from demitasse.backends.arrays import Array, Event
 from demitasse.backends.base import Backend
 from demitasse.backends.cupy.library.detect import advice, look
-from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.library.failures import failures
 from demitasse.backends.cupy.library.flight import Flights
 from demitasse.backends.cupy.library.gpu import GpuEngine
 from demitasse.backends.cupy.library.pools import Pools
 from demitasse.backends.cupy.library.properties import properties
+from demitasse.backends.cupy.library.recorder import GraphRecorder
 from demitasse.backends.cupy.lowerings import LOWERINGS
 from demitasse.backends.cupy.updates import Updates
 from demitasse.backends.ops import Op
@@ -166,7 +166,7 @@ class CupyBackend(Backend):
             return super().lower(op, at)
 
     @cached_property
-    def engine(self) -> Engine:
+    def engine(self) -> GpuEngine:
         """Kernels, matrix products and scratch memory of this GPU."""
         return GpuEngine(self._cupy, self.array_device)
 
@@ -174,6 +174,11 @@ class CupyBackend(Backend):
     def updates(self) -> Updates:
         """Updates of a net's parameters, for solvers."""
         return Updates(self.engine)
+
+    @cached_property
+    def recorder(self) -> GraphRecorder:
+        """Records work as CUDA graphs."""
+        return GraphRecorder(self._cupy, self.engine, self.updates)
 
     @cached_property
     def pools(self) -> Pools:

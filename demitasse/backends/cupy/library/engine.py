@@ -6,10 +6,11 @@ runs the same kernel sources and Steps on the host.
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -39,6 +40,10 @@ class Grid:
     threads: int
 
 
+class _OfThread(threading.local):
+    recorded: list[Callable[[], None]] | None = None
+
+
 class Engine(ABC):
     """Kernels, matrix products and memory of one device."""
 
@@ -48,8 +53,16 @@ class Engine(ABC):
     column_budget: int = 1 << 29
     """Bytes that one convolution may use for columns, unless a single sample needs more."""
 
-    recorded: list[Callable[[], None]] | None = None
-    """While work is recorded: what is to be called before it is played. Otherwise None."""
+    _thread: ClassVar = _OfThread()
+
+    @property
+    def recorded(self) -> list[Callable[[], None]] | None:
+        """While this thread records work: what is to be called before it is played. Else None."""
+        return self._thread.recorded
+
+    @recorded.setter
+    def recorded(self, renewals: list[Callable[[], None]] | None) -> None:
+        self._thread.recorded = renewals
 
     # -- kernels -------------------------------------------------------------------------------
 

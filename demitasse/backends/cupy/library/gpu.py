@@ -94,6 +94,10 @@ class GpuEngine(Engine):
             found = mine.keep(stream, self._cupy.empty(max(nbytes, ALIGNMENT), "uint8"))
         return found
 
+    def held(self) -> tuple[object, ...]:
+        """Return scratch memory and handles of this thread, to be kept while a graph uses them."""
+        return (*self._local.scratch.values(), *self._local.handles.values())
+
     def empty(self, count: int, dtype: str) -> Array:
         return self._cupy.empty(count, dtype)
 
