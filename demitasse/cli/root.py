@@ -21,6 +21,7 @@ VERBS = (
     "largest_batch",
     "device_query",
     "consistency",
+    "diff",
     "classify",
     "detect",
     "summary",

@@ -13,10 +13,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["HostMemory", "host_memory", "limited_to", "process_peak"]
+from demitasse.room.sizes import bytes_text
+
+__all__ = ["HostMemory", "check_size", "host_memory", "limited_to", "process_peak"]
 
 UNLIMITED = 1 << 60
 """A control group without a limit says a number of this size, or ``max``."""
+
+LARGE = 1 << 30
+"""Up to so many bytes nobody asks whether there is memory for it."""
 
 Bounds = tuple[int, int]
 """The limit of something, and how much of it is used, in bytes."""
@@ -52,6 +57,17 @@ def host_memory(root: Path = Path("/")) -> HostMemory:
         total, free = min(total, limit), min(free, limit - used)
     process = _table(root / "proc/self/status").get("VmRSS")
     return HostMemory(total, max(0, free), process)
+
+
+def check_size(nbytes: int) -> None:
+    """See that something which is made later can be in memory at all.
+
+    Raises:
+        MemoryError: It is larger than what there is in all.
+    """
+    if nbytes > LARGE and 0 < (total := host_memory().total) < nbytes:
+        message = f"it takes {bytes_text(nbytes)}, and there are {bytes_text(total)} in all"
+        raise MemoryError(message)
 
 
 def process_peak(root: Path = Path("/")) -> int | None:

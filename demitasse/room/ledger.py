@@ -54,6 +54,10 @@ class Ledger:
     def adopted(self, holder: Holder) -> None:
         """Know a holder that holds an array which nobody has asked room for."""
         self.note(holder)
+        self.unasked()
+
+    def unasked(self) -> None:
+        """Note that arrays come which nobody asks room for."""
         self._at_most.clear()
 
     def used(self, place: str) -> int:

@@ -42,7 +42,7 @@ def room_for(device, nbytes) -> Iterator[None]:
         yield
 
 
-def fail(*args):
+def fail(*args, **more):
     raise MemoryError("Unable to allocate 3 GiB")
 
 
@@ -168,6 +168,7 @@ def test_a_system_that_refuses_memory_is_a_lack_of_memory(device):
 
 def test_a_memory_says_what_it_is_called():
     memory = SyncedMemory(4, "float32", dm.Device("numpy"), "the gradient of blob 'x'")
+    gc.collect()
     used = dm.memory_info("numpy").used
 
     with (
@@ -175,3 +176,19 @@ def test_a_memory_says_what_it_is_called():
         pytest.raises(dm.OutOfMemoryError, match=r"^the gradient of blob 'x' needs 16 bytes on"),
     ):
         memory.mutable_cpu_data()[...] = np.float32(1)
+
+
+def test_a_buffer_that_cannot_be_made_names_its_blob(backend, monkeypatch):
+    net = trained(backend, lowered=False)
+    name = "empty_host" if net.device.shares_host else "zeros"
+    net.forward()
+    net.blobs["x"].reshape(16, 1024)
+    net.blobs["label"].reshape(16)
+    net.blobs["x"].buffer()
+    monkeypatch.setattr(type(net.device.backend), name, fail)
+
+    with pytest.raises(
+        dm.OutOfMemoryError,
+        match=r"^layer '\w+' \(\w+\), forward: blob '\w+': the host has no memo",
+    ):
+        net.forward()

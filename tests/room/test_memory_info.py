@@ -157,3 +157,16 @@ class TestLimit:
             dm.ConfigError, match=r"MEMORY_LIMIT sets memory_limit to 'much': .* no"
         ):
             settings.get("memory_limit")
+
+    def test_what_came_while_there_was_none_counts(self):
+        used = dm.memory_info("numpy").used
+        one, other, third = (dm.Blob((MIB // 4,), device="numpy") for _ in range(3))
+        with settings.override(memory_limit=used + MIB):
+            one.buffer()[...] = 1
+        other.buffer()[...] = 1
+
+        with (
+            settings.override(memory_limit=used + 2 * MIB),
+            pytest.raises(dm.OutOfMemoryError, match="memory_limit"),
+        ):
+            third.buffer()
