@@ -14,7 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpu import plugin as stand_in
+from gpu import plugin as gpu_plugin
+from gpu.plugin import stand_in
+
+__all__ = ["stand_in"]
 
 BACKENDS = ("numpy", "readonly", "strict:device1", "cpu", "cuda:0")
 PORTABLE = ("readonly", "strict:device1")
@@ -47,8 +50,9 @@ def _keep_bytecode() -> None:
 _keep_bytecode()  # before anything else is imported
 
 
-def pytest_configure() -> None:
-    """Choose what hypothesis tries."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Put the stand-in for cupy in place where it is asked for; choose what hypothesis tries."""
+    gpu_plugin.configure(config)
     from hypothesis import settings  # its hundred modules are compiled, and that is kept now
 
     # Every run of the suite tries the same examples, so a failure means that the code changed;
@@ -61,7 +65,7 @@ def pytest_configure() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    stand_in.add_options(parser)
+    gpu_plugin.add_options(parser)
     parser.addoption(
         "--backends",
         metavar="DEVICE[,DEVICE]",
@@ -71,12 +75,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    stand_in.configure(config)
-
-
 def pytest_report_header(config: pytest.Config) -> str:
-    return stand_in.header(config)
+    return gpu_plugin.header(config)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,6 +21,8 @@ from demitasse.backends.step import AnyStep, Declined, Lowerings, Operands
 from demitasse.backends.updates import UpdateKernels
 
 __all__ = ["Backend"]
+
+_NOTHING = nullcontext()
 
 
 class Backend(ABC):
@@ -74,6 +76,21 @@ class Backend(ABC):
     def enter(self) -> Iterator[None]:
         """Make this the current device of its library for the duration of a pass."""
         yield
+
+    def here(self) -> AbstractContextManager[None]:
+        """Make this the current device of its library for work on single arrays, in a pass or not.
+
+        Only of libraries that have a current device it asks for more than nothing.
+        """
+        return _NOTHING
+
+    def follow(self, before: object) -> object:
+        """Let work that is queued from now on begin after what was queued before.
+
+        Args:
+            before: What this returned when the arrays in question were last used; None at first.
+        """
+        return before
 
     def conditions(self) -> dict[str, str]:
         """Return what the last digits of results depend on here: versions, threads, ..."""
@@ -193,9 +210,9 @@ class Backend(ABC):
         """Return the sum of two losses. Shapes: () -> ()."""
         return a + b
 
-    def clear(self, array: Array) -> None:
-        """Set all elements to 0."""
-        array[...] = 0
+    def fill(self, array: Array, value: float) -> None:
+        """Set all elements to one number."""
+        array[...] = value
 
     # -- work ----------------------------------------------------------------------------------
 

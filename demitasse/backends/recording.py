@@ -8,6 +8,7 @@ record what an iteration queues, and queue all of it again at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from demitasse.backends.updates import Piece, Update, UpdateKernels
@@ -55,8 +56,11 @@ class Recorder(Protocol):
     def updates(self) -> RecordedUpdates:
         """The backend's updates."""
 
-    def rehearse(self, work: Callable[[], None], /) -> None:
-        """Do the work where it will be recorded, so that all it needs is there."""
+    def aside(self) -> AbstractContextManager[None]:
+        """Let work inside the block be done where it is recorded; it is rehearsed there.
+
+        It begins after what was queued before, and what is queued later begins after it.
+        """
 
     def record(self, work: Callable[[], None], /) -> Recording:
         """Run ``work`` and keep what it queues; the device does none of it yet.

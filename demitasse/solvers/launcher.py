@@ -88,7 +88,8 @@ class Launcher:
     def _rehearse(self, recorder: Recorder, rate: float, iteration: int) -> Loss:
         take_back = self._run.net.remember()
         try:
-            recorder.rehearse(lambda: self._rest(rate, iteration))
+            with recorder.aside():
+                self._rest(rate, iteration)
         except DeviceError as why:  # memory for another stream is perhaps not to be had
             take_back()
             return self._give_up(str(why), rate, iteration)
@@ -110,7 +111,7 @@ class Launcher:
 
         memories = [*run.net.memories(), *run.updater.history.memories]
         try:
-            self._replay = Replay(memories, recorder, work)
+            self._replay = Replay(memories, run.net.device.backend, work)
         except NotRecorded as why:
             return self._give_up(str(why), rate, iteration)
         log.debug("From iteration %d on passes and update are launched as one.", iteration)

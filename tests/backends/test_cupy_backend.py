@@ -104,7 +104,8 @@ class FakeCupy(ModuleType):
             PinnedMemoryPointer=lambda memory, offset: memoryview(memory)[offset:],
             compiler=SimpleNamespace(CompileException=CompileException),
             driver=SimpleNamespace(CUDADriverError=CUDADriverError),
-            get_current_stream=lambda: self.stream,
+            get_current_stream=lambda device_id=-1: self.stream,
+            pinned_memory=SimpleNamespace(is_memory_pinned=lambda ptr: False),
             memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
             runtime=SimpleNamespace(
                 CUDARuntimeError=CUDARuntimeError,
@@ -135,7 +136,7 @@ class FakeCupy(ModuleType):
         self.broken()
         return np.zeros(size, dtype).view(Array)
 
-    def array(self, host, order):
+    def array(self, host, order, blocking):
         self.broken()
         return np.array(host, order=order).view(Array)
 

@@ -1,6 +1,7 @@
 """Iterations that are recorded once and then launched as one, against those queued one by one."""
 
 import logging
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -173,7 +174,7 @@ def test_a_moved_memory_is_recorded_anew(make):
     def run(solver):
         solver.step(4)
         blob = solver.net.params["ip"][0]
-        blob.set_gpu_data(np.array(blob.gpu_data()))
+        blob.set_gpu_data(blob.gpu_data().copy())
         solver.step(4)
 
     check(make, run, times=4)
@@ -261,17 +262,23 @@ class TestObstacles:
     def test_a_device_that_cannot_goes_on_without(self, make, caplog, monkeypatch, error):
         def run(solver):
             recorder = solver.net.device.backend.recorder
-            name = "record" if isinstance(error, NotRecorded) else "rehearse"
-            record = recorder.record
+            record, aside = recorder.record, recorder.aside
 
             def refuse(work):
-                if name == "record":
-                    record(work)
-                else:
-                    solver.net.queue_rest()
+                record(work)
                 raise error
 
-            monkeypatch.setattr(recorder, name, refuse)
+            @contextmanager
+            def cut_short():
+                with aside():
+                    solver.net.queue_rest()
+                    raise error
+                yield
+
+            if isinstance(error, NotRecorded):
+                monkeypatch.setattr(recorder, "record", refuse)
+            else:
+                monkeypatch.setattr(recorder, "aside", cut_short)
             solver.step(6)
 
         with caplog.at_level(logging.INFO):

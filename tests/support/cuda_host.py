@@ -22,6 +22,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -188,17 +189,13 @@ class HostEngine(Engine):
 
 
 class HostRecorder:
-    """Keeps what kernels, products and clears are asked for.
-
-    Attributes:
-        played: How often recordings were played.
-    """
+    """Keeps what kernels, products and fills are asked for."""
 
     def __init__(self, engine: HostEngine, updates: Updates) -> None:
-        self.engine, self.updates, self.played = engine, updates, 0
+        self.engine, self.updates = engine, updates
 
-    def rehearse(self, work: Callable[[], None]) -> None:
-        work()
+    def aside(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def record(self, work: Callable[[], None]) -> "HostRecording":
         engine, renewals = self.engine, []
@@ -209,22 +206,16 @@ class HostRecorder:
             raise NotRecorded(str(error)) from error
         finally:
             engine.recorded = None
-        return HostRecording(self, renewals, engine.tape)
+        return HostRecording(renewals, engine.tape)
 
 
 class HostRecording:
     """What was kept."""
 
-    def __init__(
-        self,
-        recorder: HostRecorder,
-        renewals: list[Callable[[], None]],
-        tape: list[Callable[[], None]],
-    ) -> None:
-        self.recorder, self.renewals, self.tape = recorder, renewals, tape
+    def __init__(self, renewals: list[Callable[[], None]], tape: list[Callable[[], None]]) -> None:
+        self.renewals, self.tape = renewals, tape
 
     def play(self) -> None:
-        self.recorder.played += 1
         for one in (*self.renewals, *self.tape):
             one()
 
@@ -258,8 +249,8 @@ class HostCudaBackend(Backend):
         if self.engine.recorded is not None:
             raise RuntimeError("copies between host and device cannot be captured")
 
-    def clear(self, array: np.ndarray) -> None:
-        self.engine.do(lambda: array.fill(0))
+    def fill(self, array: np.ndarray, value: float) -> None:
+        self.engine.do(lambda: array.fill(value))
 
     def asarray(self, host: np.ndarray) -> np.ndarray:
         return np.array(host)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from typing import Any, ClassVar
 
 import numpy as np
 
-from demitasse.backends.arrays import Array, Event
+from demitasse.backends.arrays import Array, Event, address
 from demitasse.backends.base import Backend
 from demitasse.backends.cupy.library.detect import advice, look
 from demitasse.backends.cupy.library.failures import failures
@@ -36,6 +37,14 @@ __all__ = ["CupyBackend"]
 POOLED = 1 << 20
 """Up to so many bytes pinned memory comes from cupy's pool, which rounds sizes up to a power of
 two; larger blocks, of which a net has few, come from the driver in the size they have."""
+
+
+@dataclass(frozen=True)
+class _Use:
+    """Where an array was last used: on which GPU, and on which of its streams."""
+
+    gpu: CupyBackend
+    stream: Any
 
 
 class CupyBackend(Backend):
@@ -76,6 +85,20 @@ class CupyBackend(Backend):
         """Make the GPU current; its failures leave the block as DeviceError."""
         with self.array_device, self._failures():
             yield
+
+    def here(self) -> AbstractContextManager[None]:
+        return self.enter()
+
+    def follow(self, before: object) -> object:
+        """Let the current stream wait for the one that was current before, where it is another."""
+        stream = self._cupy.cuda.get_current_stream(self.array_device.id)
+        if isinstance(before, _Use) and before.gpu is self:
+            if before.stream == stream:
+                return before
+            with self.array_device, self._failures():
+                event = self._cupy.cuda.Event(disable_timing=True)
+                stream.wait_event(before.stream.record(event))
+        return _Use(self, stream)
 
     # -- arrays --------------------------------------------------------------------------------
 
@@ -128,7 +151,9 @@ class CupyBackend(Backend):
 
     def asarray(self, host: np.ndarray) -> Array:
         with self.array_device, self._failures(host.nbytes):
-            return self._cupy.array(host, order="C")
+            # cupy copies other memory before it returns, but reads pinned memory when the copy runs
+            pinned = self._cupy.cuda.pinned_memory.is_memory_pinned(address(host))
+            return self._cupy.array(host, order="C", blocking=pinned)
 
     def to_host(self, array: Array) -> np.ndarray:
         with self.array_device, self._failures():
