@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from demitasse.backends.arrays import Array
 from demitasse.backends.updates import Piece, Update, UpdateKernels
 
 __all__ = ["NotRecorded", "PreparedUpdate", "RecordedUpdates", "Recorder", "Recording"]
@@ -42,6 +43,12 @@ class RecordedUpdates(UpdateKernels, Protocol):
 
     def prepare(self, pieces: Sequence[Piece], /) -> PreparedUpdate:
         """Return the update of these arrays, for numbers that are given later."""
+
+    def clip_scale(self, total: Array, limit: float, /) -> Array:
+        """Return what gradients are multiplied with so that their norm is at most ``limit``.
+
+        Shapes: ``total``, the sum of their squares, () -> ().
+        """
 
 
 class Recorder(Protocol):
