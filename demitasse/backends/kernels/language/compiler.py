@@ -16,8 +16,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from demitasse.backends.kept import read_code, write_code
 from demitasse.backends.kernels.language import team
-from demitasse.backends.kernels.language.kept import read_code, write_code
 from demitasse.config import settings
 
 __all__ = ["Status", "compiled", "status"]
