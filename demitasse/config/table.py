@@ -171,6 +171,36 @@ TABLE = {
             "folder that the text and assembly of kernels made at run time are written to",
             from_files=(),
         ),
-        Setting("tf32", _flag, False, "let float32 products on a GPU round their inputs to TF32"),
+        Setting(
+            "tf32",
+            _flag,
+            False,
+            "let float32 products and convolutions on a GPU round their inputs to TF32",
+        ),
+        Setting(
+            "deterministic",
+            _flag,
+            True,
+            "on a GPU, convolve the same way to the bit in every run",
+        ),
+        Setting(
+            "cudnn",
+            _flag,
+            True,
+            "convolve by cuDNN on a GPU where it is installed",
+            from_files=(False,),
+        ),
+        Setting(
+            "cudnn_autotune",
+            _flag,
+            False,
+            "time cuDNN's plans for each convolution and take the fastest",
+        ),
+        Setting(
+            "cudnn_relu",
+            _flag,
+            False,
+            "let cuDNN compute the ReLU after a convolution; it may lose NaN",
+        ),
     )
 }

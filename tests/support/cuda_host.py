@@ -30,12 +30,15 @@ import pytest
 
 from demitasse.backends.base import Backend
 from demitasse.backends.cupy import CupyBackend
+from demitasse.backends.cupy.library.convolutions import Convolution, Prepared
 from demitasse.backends.cupy.library.cublas import Cublas, Handle
+from demitasse.backends.cupy.library.cudnn import Cudnn
 from demitasse.backends.cupy.library.engine import Engine, Grid, Launch
 from demitasse.backends.cupy.library.gemm import Product
 from demitasse.backends.cupy.library.sources import source
+from demitasse.backends.cupy.steps.fusion import fuse
 from demitasse.backends.cupy.updates import Updates
-from demitasse.backends.step import Lowerings
+from demitasse.backends.step import AnyStep, Declined, Lowerings
 from demitasse.device import Device
 from demitasse.errors import DeviceError
 
@@ -98,7 +101,10 @@ class HostEngine(Engine):
 
     Attributes:
         launched: Names of the kernels that ran.
+        cudnn: What computes convolutions, or None for our own kernels.
     """
+
+    cudnn: Cudnn | None = None
 
     def __init__(self, grid: Grid | None = None) -> None:
         self.grid = Grid(1, 1) if grid is None else grid
@@ -164,6 +170,11 @@ class HostEngine(Engine):
         assert all(x.flags.c_contiguous and x.dtype == product.dtype for x in (a, b, out))
         self._handle.multiply(product, a.ctypes.data, b.ctypes.data, out.ctypes.data)
 
+    def prepare_convolution(self, convolution: Convolution) -> Prepared:
+        if self.cudnn is None:
+            raise Declined("no cuDNN on the host")
+        return self.cudnn.prepare(convolution)
+
     @cached_property
     def _handle(self) -> Handle:
         need_compiler()
@@ -213,6 +224,9 @@ class HostCudaBackend(Backend):
 
     def random_bits(self, *args: int) -> np.ndarray:
         return self.engine.random_bits(*args)
+
+    def fuse(self, *args: Any) -> AnyStep:
+        return fuse(self.engine, *args)
 
 
 def cuda_at(place: str | tuple[int, int]) -> Device:

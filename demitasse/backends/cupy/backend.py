@@ -6,7 +6,7 @@ unless another was made current. All work on one net must use one stream.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from importlib import import_module
@@ -16,6 +16,7 @@ import numpy as np
 
 from demitasse.backends.arrays import Array, Event
 from demitasse.backends.base import Backend
+from demitasse.backends.cupy.library.cudnn_library import status
 from demitasse.backends.cupy.library.detect import advice, look
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.library.failures import failures
@@ -24,6 +25,7 @@ from demitasse.backends.cupy.library.gpu import GpuEngine
 from demitasse.backends.cupy.library.pools import Pools
 from demitasse.backends.cupy.library.properties import properties
 from demitasse.backends.cupy.lowerings import LOWERINGS
+from demitasse.backends.cupy.steps.fusion import fuse
 from demitasse.backends.cupy.updates import Updates
 from demitasse.backends.ops import Op
 from demitasse.backends.step import AnyStep, Lowerings, Operands
@@ -75,7 +77,12 @@ class CupyBackend(Backend):
 
     def conditions(self) -> dict[str, str]:
         gpu = properties(int(self.index)).get("name", "")
-        return {"GPU": str(gpu), "cupy": self._cupy.__version__, "tf32": str(settings.get("tf32"))}
+        return {
+            "GPU": str(gpu),
+            "cupy": self._cupy.__version__,
+            "cuDNN": (status().version if settings.get("cudnn") else "") or "none",
+            "tf32": str(settings.get("tf32")),
+        }
 
     def empty_host(self, size: int, dtype: str) -> np.ndarray:
         """Return zeros in pinned memory, or in ordinary memory where none can be had."""
@@ -146,6 +153,12 @@ class CupyBackend(Backend):
     def lower(self, op: Op, at: Operands) -> AnyStep:
         with self.array_device, self._failures():
             return super().lower(op, at)
+
+    def fuse(
+        self, chain: Sequence[Op], at: Sequence[Operands], steps: Sequence[AnyStep | None]
+    ) -> AnyStep:
+        with self.array_device, self._failures():
+            return fuse(self.engine, chain, at, steps)
 
     @cached_property
     def engine(self) -> Engine:

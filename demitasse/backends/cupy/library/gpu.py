@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import threading
-from functools import cache
+from collections.abc import Callable
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 
 from demitasse.backends.arrays import Array
+from demitasse.backends.cupy.library.convolutions import Convolution, Prepared
 from demitasse.backends.cupy.library.cublas import Cublas, Handle, load
+from demitasse.backends.cupy.library.cudnn import Cudnn
 from demitasse.backends.cupy.library.engine import Engine, Grid, Launch
 from demitasse.backends.cupy.library.gemm import Product
 from demitasse.backends.cupy.library.sources import source
+from demitasse.backends.step import Declined
 from demitasse.config import settings
 
 __all__ = ["GpuEngine"]
@@ -22,6 +26,9 @@ CUBLAS_WORKSPACE = 32 << 20
 
 ALIGNMENT = 256
 """Bytes that the beginning of every scratch array is a multiple of."""
+
+TIMED = 5
+"""How often work is run to take its time."""
 
 
 class _Local(threading.local):
@@ -33,7 +40,9 @@ class _Local(threading.local):
 
 
 class GpuEngine(Engine):
-    """Kernels compiled by NVRTC, products by cuBLAS, on the stream that is current.
+    """Kernels compiled by NVRTC, products by cuBLAS, convolutions by cuDNN where there is one.
+
+    All of them work on the stream that is current.
 
     Every thread has scratch memory and cuBLAS handles of its own for each stream, so that work
     queued at the same time never overwrites another's. Scratch memory grows to what the largest
@@ -78,7 +87,7 @@ class GpuEngine(Engine):
 
     def scratch_memory(self, nbytes: int = 0) -> Array:
         """Return the scratch memory of this thread and stream, of at least ``nbytes`` bytes."""
-        mine, stream = self._local.scratch, self._stream()
+        mine, stream = self._local.scratch, self.stream()
         if stream not in mine or mine[stream].size < nbytes:
             mine.pop(stream, None)  # first, so that its memory can be used again
             mine[stream] = self._cupy.empty(max(nbytes, ALIGNMENT), "uint8")
@@ -96,8 +105,29 @@ class GpuEngine(Engine):
     def multiply(self, product: Product, a: Array, b: Array, out: Array) -> None:
         self._handle().multiply(product, *map(self.address, (a, b, out)))
 
+    def prepare_convolution(self, convolution: Convolution) -> Prepared:
+        if not settings.get("cudnn"):
+            message = "the setting cudnn is off"
+            raise Declined(message)
+        return self._cudnn.prepare(convolution)
+
+    def elapsed(self, work: Callable[[], None]) -> float:
+        """Return the milliseconds that the GPU takes for what ``work`` queues, once it is warm."""
+        work()
+        begin, end = (self._cupy.cuda.Event() for _ in range(2))
+        begin.record()
+        for _ in range(TIMED):
+            work()
+        end.record()
+        end.synchronize()
+        return float(self._cupy.cuda.get_elapsed_time(begin, end)) / TIMED
+
+    @cached_property
+    def _cudnn(self) -> Cudnn:
+        return Cudnn(self, self._device.id)
+
     def _handle(self) -> Handle:
-        mine, stream = self._local.handles, self._stream()
+        mine, stream = self._local.handles, self.stream()
         if stream not in mine:
             if self._cublas is None:
                 self._cublas = Cublas(load())
@@ -107,6 +137,7 @@ class GpuEngine(Engine):
             mine[stream] = (handle, workspace)
         return mine[stream][0]
 
-    def _stream(self) -> int:
+    def stream(self) -> int:
+        """Return the address of the stream that is current."""
         stream: int = self._cupy.cuda.get_current_stream().ptr
         return stream
