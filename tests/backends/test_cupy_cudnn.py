@@ -3,7 +3,6 @@
 What the real one is asked is held against it in test_cudnn_wheel.py.
 """
 
-import json
 import sys
 import threading
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from cuda_host import HostEngine, host_cuda
-from cudnn_standin import FAST, FUSED, STEADY, UNSTEADY, Frontend
+from cudnn_standin import FAST, FUSED, LARGE, STEADY, UNSTEADY, Frontend
 from hypothesis import given
 from hypothesis import strategies as st
 from step_cases import convolutions
@@ -411,6 +410,13 @@ class TestKeptPlans:
         assert self.prepared() == ("cuDNN:1", ["maps"])
         assert self.prepared() == ("cuDNN:1", [])
 
+    def test_a_plan_with_a_knob_that_has_no_name_is_found_by_its_own(self):
+        convolution = replace(CONVOLUTION, result="weight")
+
+        with settings.override(deterministic=False):
+            assert self.prepared(convolution) == ("cuDNN:7", ["weight"])
+            assert self.prepared(convolution) == ("cuDNN:7", ["weight"])
+
     def test_a_process_asks_once(self, frontend, device):
         for _ in range(2):
             device.backend.engine.cudnn.prepare(CONVOLUTION)
@@ -462,11 +468,12 @@ class TestKeptPlans:
             b"[]",
             b"{",
             b"[" * 100_000,
-            b'{"engine": 1}',
-            b'{"engine": true, "knobs": {}}',
-            b'{"engine": 1, "knobs": {"SPLIT_K": "2"}}',
-            b'{"engine": 1, "knobs": [2]}',
-            b'{"engine": 1e400, "knobs": {}}',
+            b'{"engine": 1, "knobs": {}}',
+            b'{"name": 7, "engine": 1, "knobs": {}}',
+            b'{"name": "a", "engine": true, "knobs": {}}',
+            b'{"name": "a", "engine": 1e400, "knobs": {}}',
+            b'{"name": "a", "engine": 1, "knobs": {"SPLIT_K": "2"}}',
+            b'{"name": "a", "engine": 1, "knobs": [2]}',
         ],
         ids=lambda text: text[:40].decode(),
     )
@@ -476,17 +483,28 @@ class TestKeptPlans:
     @pytest.mark.parametrize(
         "choice",
         [
-            Choice(999), Choice(1, {"SPLIT_K": 3}), Choice(1, {"NO_KNOB": 2}),
-            Choice(FAST.engine, {"TILE_SIZE": 5}), Choice(38),
+            Choice("eng999", 999, {}),
+            Choice("eng1_k3=4", 1, {"SPLIT_K": 4}),
+            Choice("eng1_k3=2", 1, {"NO_KNOB": 2}),
+            Choice("eng1", 1, {"SPLIT_K": 2}),
+            Choice("eng5", 5, None),
+            Choice(FAST.name, FAST.engine, {"TILE_SIZE": 5}),
+            Choice(LARGE.name, LARGE.engine, {}),
         ],
-        ids=["no engine", "no value", "no knob", "rounds to TF32", "too much workspace"],
+        ids=[
+            "no engine", "no value", "no knob", "another name", "no plan of that name",
+            "rounds to TF32", "too much workspace",
+        ],
     )  # fmt: skip
     def test_a_choice_that_breaks_the_rules_is_made_anew(self, choice, monkeypatch):
         with monkeypatch.context() as patch:
-            patch.setattr(Choice, "text", lambda self: write(choice))
+            text = Choice.text(choice)
+            patch.setattr(Choice, "text", lambda self: text)
             self.prepared()
 
-        assert self.prepared() == ("cuDNN:1", ["maps"])
+        code, asked = self.prepared()
+        assert code == "cuDNN:1"
+        assert asked
         assert self.prepared() == ("cuDNN:1", [])
 
     def test_nothing_is_kept_where_others_could_write(self):
@@ -494,10 +512,6 @@ class TestKeptPlans:
         folder().chmod(0o777)
 
         assert self.prepared() == ("cuDNN:1", ["maps"])
-
-
-def write(choice):
-    return json.dumps({"engine": choice.engine, "knobs": choice.knobs}).encode()
 
 
 class TestAutotune:

@@ -18,7 +18,7 @@ import numpy as np
 
 DataType = Enum("data_type", ["FLOAT", "DOUBLE", "NOT_SET"])
 HeurMode = Enum("heur_mode", ["A", "B", "FALLBACK"])
-KnobType = Enum("knob_type", ["TILE_SIZE", "SPLIT_K", "WORKSPACE"])
+KnobType = Enum("knob_type", ["NOT_SET", "TILE_SIZE", "SPLIT_K", "WORKSPACE"])
 Note = Enum(
     "numerical_note",
     ["TENSOR_CORE", "DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION", "NONDETERMINISTIC"],
@@ -48,10 +48,16 @@ class Plan:
     workspace: int = 0
     mode: HeurMode = HeurMode.A
 
+    @property
+    def name(self):
+        return "_".join([f"eng{self.engine}", *(f"k{k.value}={n}" for k, n in self.knobs.items())])
+
 
 FAST = Plan(67, frozenset({Note.TENSOR_CORE}), {KnobType.TILE_SIZE: 5}, 1000)
 LARGE = Plan(38, workspace=1 << 40)
-UNSTEADY = Plan(7, frozenset({Note.NONDETERMINISTIC}), workspace=77)
+UNSTEADY = Plan(7, frozenset({Note.NONDETERMINISTIC}), {KnobType.NOT_SET: 3}, workspace=77)
+"""A plan with a knob that the frontend has no name for."""
+
 STEADY = Plan(1, knobs={KnobType.SPLIT_K: 2}, workspace=288, mode=HeurMode.FALLBACK)
 SLOW = Plan(0, mode=HeurMode.FALLBACK)
 FUSED = Plan(51, frozenset({Note.TENSOR_CORE}), workspace=400)
@@ -155,7 +161,7 @@ class Graph:
         return result
 
     @property
-    def kind(self):
+    def _kind(self):
         """Which of ``PLANS`` it has."""
         return "fused" if len(self.operations) > 1 else self.operations[0][0]
 
@@ -180,19 +186,21 @@ class Graph:
             raise RuntimeError("no engine takes a ReLU without a bias")
         self.state = "described"
 
-    def create_execution_plans(self, modes):
+    def create_execution_plans(self, heuristics):
         assert self.state == "described"
-        self.frontend.asked.append(self.kind)
-        found = [plan for plan in self.frontend.plans[self.kind] if plan.mode in modes]
+        self.frontend.asked.append(self._kind)
+        found = [plan for plan in self.frontend.plans[self._kind] if plan.mode in heuristics]
         if not found:
             raise cudnnGraphNotSupportedError("no engine proposed a plan for this graph\nbecause")
         self.plans = found
 
-    def create_execution_plan(self, engine, knobs):
+    def create_execution_plan(self, engine_id, knobs):
         assert self.state == "described"
         assert all(isinstance(knob, KnobType) for knob in knobs)
-        for plan in self.frontend.plans[self.kind]:
-            if (plan.engine, plan.knobs) == (engine, knobs):
+        if KnobType.NOT_SET in knobs:
+            raise RuntimeError("convert_to_backend_knob_type(type, backend_type) failed")
+        for plan in self.frontend.plans[self._kind]:
+            if (plan.engine, plan.knobs) == (engine_id, knobs):
                 self.plans = [plan]
                 return
         raise RuntimeError("Invalid engine id.")
@@ -211,6 +219,9 @@ class Graph:
             raise cudnnGraphNotSupportedError("cudnnFinalize Descriptor Failed")
         self.built = self.plans[index]
 
+    def get_plan_name_at_index(self, index):
+        return self.plans[index].name
+
     def get_engine_and_knobs_at_index(self, index):
         return self.plans[index].engine, dict(self.plans[index].knobs)
 
@@ -220,16 +231,16 @@ class Graph:
     def get_workspace_size_plan_at_index(self, index):
         return self.plans[index].workspace
 
-    def execute(self, tensors, workspace, handle):
+    def execute(self, tensor_dict, workspace, handle):
         assert handle.alive
         if self.frontend.failing:
             raise RuntimeError("CUDNN_STATUS_EXECUTION_FAILED")
-        self.frontend.executed.append((self.kind, self.built.engine, handle))
+        self.frontend.executed.append((self._kind, self.built.engine, handle))
         ctypes.memset(workspace, 255, self.built.workspace)
         known = {one.uid: one for one in self.inputs}
         known |= {result.uid: result for *_, result, _ in self.operations if result.output}
-        assert set(tensors) >= set(known)
-        arrays = {one: one.at(tensors[uid]) for uid, one in known.items()}
+        assert set(tensor_dict) >= set(known)
+        arrays = {one: one.at(tensor_dict[uid]) for uid, one in known.items()}
         rough = Note.TENSOR_CORE in self.built.notes and self.dtype is DataType.FLOAT
         for name, inputs, result, window in self.operations:
             given = [arrays[one] for one in inputs]

@@ -1,7 +1,7 @@
 """Which of cuDNN's engines computes a convolution: chosen once, and kept on the disk.
 
-What is kept is the number of an engine and the values of its knobs, as text. cuDNN builds a plan of
-them anew and checks it in doing so: no machine code of a file is ever run.
+What is kept is a plan's name, its engine and the values of its knobs, as text. cuDNN builds the
+plan anew and checks them in doing so: no machine code of a file is ever run.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from types import ModuleType
 from typing import Any
 
@@ -52,25 +52,41 @@ class Rules:
 
 @dataclass(frozen=True)
 class Choice:
-    """An engine and its knobs, by name."""
+    """A plan.
 
+    Attributes:
+        name: What cuDNN calls it: ``"eng28_k2=4_k3=0"``.
+        engine: The number of its engine.
+        knobs: The engine's knobs, by name; None where the frontend has no name for one of them.
+    """
+
+    name: str
     engine: int
-    knobs: Mapping[str, int] = field(default_factory=dict)
+    knobs: Mapping[str, int] | None
+
+    @classmethod
+    def of(cls, cudnn: ModuleType, graph: Any, index: int) -> Choice:
+        """Return one of a graph's plans."""
+        engine, found = graph.get_engine_and_knobs_at_index(index)
+        knobs = {knob.name: int(value) for knob, value in found.items()}
+        unnamed = cudnn.knob_type.NOT_SET in found
+        return cls(graph.get_plan_name_at_index(index), engine, None if unnamed else knobs)
 
     def text(self) -> bytes:
         """Return it as JSON."""
-        return json.dumps({"engine": self.engine, "knobs": dict(self.knobs)}).encode()
+        return json.dumps(asdict(self)).encode()
 
     @classmethod
     def read(cls, text: bytes) -> Choice | None:
         """Return what a text says, or None where it says something else."""
         try:
             found = json.loads(text)
-            engine, knobs = found["engine"], found["knobs"]
-            numbers = [engine, *knobs.values()]
+            name, engine, knobs = (found[key] for key in ("name", "engine", "knobs"))
+            numbers = [engine, *(() if knobs is None else knobs.values())]
         except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
             return None
-        return cls(engine, knobs) if all(type(n) is int for n in numbers) else None
+        right = isinstance(name, str) and all(type(n) is int for n in numbers)
+        return cls(name, engine, knobs) if right else None
 
 
 class Plans:
@@ -117,10 +133,15 @@ class Plans:
         cudnn = self._cudnn
         try:
             graph = graph_of(cudnn, convolution, self._properties)
-            knobs = {getattr(cudnn.knob_type, knob): n for knob, n in choice.knobs.items()}
-            graph.create_execution_plan(choice.engine, knobs)
+            if choice.knobs is None:
+                graph.create_execution_plans(self._modes(convolution))
+            else:
+                knobs = {getattr(cudnn.knob_type, knob): n for knob, n in choice.knobs.items()}
+                graph.create_execution_plan(choice.engine, knobs)
             self._restrict(graph, rules)
-            graph.build_plan_at_index(0)
+            count = graph.get_execution_plan_count()
+            names = [graph.get_plan_name_at_index(index) for index in range(count)]
+            graph.build_plan_at_index(names.index(choice.name))
         except (*self._refusals, AttributeError, OverflowError):
             return None
         return graph if graph.get_workspace_size() <= rules.most_workspace else None
@@ -144,8 +165,7 @@ class Plans:
             )
             raise Declined(message)
         graph.build_plan_at_index(best)
-        engine, knobs = graph.get_engine_and_knobs_at_index(best)
-        return graph, Choice(engine, {knob.name: int(value) for knob, value in knobs.items()})
+        return graph, Choice.of(self._cudnn, graph, best)
 
     def _modes(self, convolution: Convolution) -> list[Any]:
         """Return which of its heuristics cuDNN is asked.
