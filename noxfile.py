@@ -15,7 +15,7 @@ PROJECT = nox.project.load_toml("pyproject.toml")
 REFERENCE_DATA = ROOT.parent / "shared" / "data"
 # Left in the environment, these choose a slower BLAS kernel than the processor has.
 PLAIN_BLAS: dict[str, str | None] = {"OPENBLAS_CORETYPE": None, "OPENBLAS_L2_SIZE": None}
-# Its dependencies write kernels for newer GPUs and are as large again; convolutions need none of them.
+# The frontend's dependencies are compilers for newer GPUs, of which convolutions need none.
 CUDNN = ["nvidia-cudnn-frontend>=1.32,<2", "nvidia-cudnn-cu13>=9.28,<10", "nvidia-cublas>=13,<14"]
 BACKENDS = ["numpy", "readonly", "strict:device1", "cpu"]
 

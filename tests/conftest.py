@@ -14,19 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from gpu import plugin as stand_in
 
 BACKENDS = ("numpy", "readonly", "strict:device1", "cpu", "cuda:0")
 PORTABLE = ("readonly", "strict:device1")
 """Devices without Steps: what layers run together, or by other code, does not concern them."""
-
-# Every run of the suite tries the same examples, so a failure means that the code changed;
-# `nox -s fuzz` looks for new ones.
-settings.register_profile(
-    "default", max_examples=25, deadline=None, derandomize=True, database=None
-)
-settings.register_profile("fuzz", max_examples=2000, deadline=None, print_blob=True)
-settings.load_profile("default")
 
 MOST_PROCESSES = 8
 
@@ -52,10 +44,25 @@ def _keep_bytecode() -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
-_keep_bytecode()
+_keep_bytecode()  # before anything else is imported
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Put the stand-in for cupy in place where it is asked for; choose what hypothesis tries."""
+    stand_in.configure(config)
+    from hypothesis import settings  # its hundred modules are compiled, and that is kept now
+
+    # Every run of the suite tries the same examples, so a failure means that the code changed;
+    # `nox -s fuzz` looks for new ones.
+    settings.register_profile(
+        "default", max_examples=25, deadline=None, derandomize=True, database=None
+    )
+    settings.register_profile("fuzz", max_examples=2000, deadline=None, print_blob=True)
+    settings.load_profile("default")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    stand_in.add_options(parser)
     parser.addoption(
         "--backends",
         metavar="DEVICE[,DEVICE]",
@@ -63,6 +70,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="devices for tests that ask for `backend`; default: DEMITASSE_TEST_BACKENDS if set, "
         f"else {','.join(BACKENDS)}",
     )
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return stand_in.header(config)
 
 
 @pytest.hookimpl(tryfirst=True)

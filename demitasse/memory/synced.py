@@ -45,9 +45,10 @@ _serials = itertools.count()
 class SyncedMemory:
     """``size`` elements that exist on the host, on a device, or on both.
 
-    Allocated when first touched, and zero then. Where the device works on the host's arrays, a Step
-    may still keep the elements in a layout of its own. This *private* side is then the device side;
-    all other code reads the host side, which is brought up to date by a reorder.
+    Allocated when first touched, and zero then, or what ``begin_with`` says. Where the device works
+    on the host's arrays, a Step may still keep the elements in a layout of its own. This *private*
+    side is then the device side; all other code reads the host side, which is brought up to date by
+    a reorder.
 
     Args:
         size: How many elements.
@@ -65,6 +66,7 @@ class SyncedMemory:
         "_device_side",
         "_head",
         "_host_side",
+        "_initial",
         "_poison",
         "device",
         "dtype",
@@ -81,19 +83,25 @@ class SyncedMemory:
         self._host_side = HostSide()
         self._device_side = DeviceSide(device)
         self._assignment: Assignment | None = None
+        self._initial: Callable[[np.ndarray], None] | None = None
         self._poison = bool(settings.get_often("poison")) and dtype.startswith("float")
 
     # -- what it is ----------------------------------------------------------------------------
 
     @property
     def head(self) -> Head:
-        """Which side is newest."""
-        return self._head
+        """Which side is newest; the host's before ``begin_with`` has done its work."""
+        return Head.HEAD_AT_CPU if self.deferred else self._head
 
     @property
     def cleared(self) -> bool:
         """Whether it holds nothing: it reads as zeros, and may be overwritten without reading."""
-        return self._head is Head.UNINITIALIZED
+        return self.head is Head.UNINITIALIZED
+
+    @property
+    def deferred(self) -> bool:
+        """Whether its first contents are still to be made."""
+        return self._initial is not None
 
     @property
     def nbytes(self) -> int:
@@ -232,11 +240,20 @@ class SyncedMemory:
             side.replace(array, self.device, layout)
         return side.array
 
-    # -- forgetting ----------------------------------------------------------------------------
+    # -- beginning and forgetting --------------------------------------------------------------
+
+    def begin_with(self, write: Callable[[np.ndarray], None]) -> None:
+        """Let a function write the contents when they are first read, unless others come before.
+
+        Args:
+            write: Gets the host side, shape (size,), and overwrites all of it.
+        """
+        self.clear()
+        self._initial = write
 
     def clear(self) -> None:
         """Forget the contents: reads as zeros again, without writing them now."""
-        self._head = Head.UNINITIALIZED
+        self._head, self._initial = Head.UNINITIALIZED, None
         self.version += 1
         if self.leased:  # somebody is looking at the host side
             self._host_side.wait()
@@ -288,7 +305,7 @@ class SyncedMemory:
         """
         if self.device.shares_host:
             return
-        if self._head is not Head.HEAD_AT_CPU:
+        if self.head is not Head.HEAD_AT_CPU:
             message = f"only data whose head is at the host can be pushed; it is {self._head.name}"
             raise DeviceError(message)
         self._to_gpu()
@@ -323,7 +340,7 @@ class SyncedMemory:
         self._assignment = assignment
         self._host_side.replace(None)
         self._device_side.replace(None, self.device)
-        self._head = Head.UNINITIALIZED
+        self._head, self._initial = Head.UNINITIALIZED, None
         self.version += 1
 
     def _check_open(self) -> None:
@@ -349,10 +366,12 @@ class SyncedMemory:
             case Head.UNINITIALIZED:
                 fresh = self._host_side.array is None and self._assignment is None  # so it is zero
                 host = self._host_array()
-                if not (discard or fresh):
+                if self._initial is not None and not discard:
+                    self._initial(host)
+                elif not (discard or fresh):
                     self._host_side.wait()
                     host[...] = 0
-                self._head = Head.HEAD_AT_CPU
+                self._head, self._initial = Head.HEAD_AT_CPU, None
             case Head.HEAD_AT_GPU:
                 host = self._host_array()
                 if not discard:
@@ -368,13 +387,15 @@ class SyncedMemory:
     def _to_gpu(self, *, discard: bool = False) -> Array:
         if self._device_side.device is not self.device:
             self._leave_old_device(discard=discard)
+        if self._initial is not None and not discard:
+            self._to_cpu()
         match self._head:
             case Head.UNINITIALIZED:
                 fresh = self._device_side.array is None and self._assignment is None
                 side = self._device_array()
                 if not (discard or fresh):
                     side[...] = 0
-                self._head = Head.HEAD_AT_GPU
+                self._head, self._initial = Head.HEAD_AT_GPU, None
             case Head.HEAD_AT_CPU:
                 side = self._device_array()
                 if not discard:
@@ -386,12 +407,12 @@ class SyncedMemory:
         return side
 
     def _newest_at_host(self) -> None:
-        self._head = Head.HEAD_AT_CPU
+        self._head, self._initial = Head.HEAD_AT_CPU, None
         if self._poison:
             self._spoil(self._device_side.array)
 
     def _newest_at_device(self) -> None:
-        self._head = Head.HEAD_AT_GPU
+        self._head, self._initial = Head.HEAD_AT_GPU, None
         if self._poison and not self.leased:
             self._spoil(self._host_side.array)
 

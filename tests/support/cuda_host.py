@@ -21,6 +21,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
+from collections.abc import Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -38,7 +39,8 @@ from demitasse.backends.cupy.library.gemm import Product
 from demitasse.backends.cupy.library.sources import source
 from demitasse.backends.cupy.steps.fusion import fuse
 from demitasse.backends.cupy.updates import Updates
-from demitasse.backends.step import AnyStep, Declined, Lowerings
+from demitasse.backends.ops import Op
+from demitasse.backends.step import AnyStep, Declined, Lowerings, Operands
 from demitasse.device import Device
 from demitasse.errors import DeviceError
 
@@ -214,6 +216,11 @@ class HostCudaBackend(Backend):
         view.flags.writeable = False
         return view
 
+    def fuse(
+        self, chain: Sequence[Op], at: Sequence[Operands], steps: Sequence[AnyStep | None]
+    ) -> AnyStep:
+        return fuse(self.engine, chain, at, steps)
+
     @cached_property
     def engine(self) -> HostEngine:
         return HostEngine()
@@ -224,9 +231,6 @@ class HostCudaBackend(Backend):
 
     def random_bits(self, *args: int) -> np.ndarray:
         return self.engine.random_bits(*args)
-
-    def fuse(self, *args: Any) -> AnyStep:
-        return fuse(self.engine, *args)
 
 
 def cuda_at(place: str | tuple[int, int]) -> Device:

@@ -51,9 +51,9 @@ class LibraryCorrelation:
             self._append_bias(Convolution("maps", geometry, dtype, bias=True))
         maps, plane = geometry.maps, geometry.map_plane
         count = geometry.n * maps * plane
-        self._add_bias = engine.each("conv", "add_bias", dtype, count, maps, plane)
+        self._add_bias = engine.packs("conv", "add_bias", dtype, count, maps, plane)
         self._weights = maps * geometry.height
-        self._sum = engine.each("elementwise", "weighted_sum", dtype, self._weights, 1.0, 1.0)
+        self._sum = engine.packs("elementwise", "weighted_sum", dtype, self._weights, 1.0, 1.0)
         for result in wanted:
             self._scratch(result)  # so that a pass allocates nothing
 

@@ -124,7 +124,7 @@ class GpuEngine(Engine):
 
     @cached_property
     def _cudnn(self) -> Cudnn:
-        load()  # first: cuDNN takes the cuBLAS that is loaded, and ends the process if it finds none
+        load()  # cuDNN takes the cuBLAS that is loaded, and ends the process where it finds none
         return Cudnn(self, self._device.id)
 
     def _handle(self) -> Handle:

@@ -1,18 +1,20 @@
-"""Fusion: a convolution and the ReLU after it as one, where the library does that."""
+"""Fusion: BatchNorm, Scale and ReLU after each other as one Step, and ReLU after a convolution."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from demitasse.backends import ops
-from demitasse.backends.cupy.library.convolutions import Convolution
 from demitasse.backends.cupy.library.engine import Engine
-from demitasse.backends.cupy.step import GpuStep
-from demitasse.backends.cupy.steps.convolution import ConvStep
-from demitasse.backends.step import AnyStep, Declined, Operand, Operands
-from demitasse.config import settings
+from demitasse.backends.cupy.steps.norm import NormParts, NormStep
+from demitasse.backends.cupy.steps.rectified import rectified
+from demitasse.backends.step import AnyStep, Declined, Operands
 
 __all__ = ["fuse"]
+
+ORDER = "kernels fuse BatchNorm, Scale, ReLU in this order"
 
 
 def fuse(
@@ -21,10 +23,10 @@ def fuse(
     at: Sequence[Operands],
     steps: Sequence[AnyStep | None],
 ) -> AnyStep:
-    """Return one Step for a chain of operations, ready to run forward.
+    """Return one Step for a chain of operations, ready to run.
 
     Args:
-        engine: The engine.
+        engine: Runs it.
         chain: The operations.
         at: Their blobs.
         steps: What each would run by itself; None for portable code.
@@ -32,49 +34,46 @@ def fuse(
     Raises:
         Declined: There is none.
     """
-    first, then = steps[0], chain[1]
-    if not isinstance(first, ConvStep) or len(chain) > 2 or not _is_relu(then):
-        raise Declined
-    if not settings.get("cudnn_relu"):
-        message = "cuDNN's ReLU may lose NaN; the setting cudnn_relu allows it"
+    first = chain[0]
+    if isinstance(first, ops.Conv):
+        return rectified(engine, chain, at, steps[0])
+    if not isinstance(first, ops.BatchNorm):
+        message = f"{_called(first)} first; {ORDER}"
         raise Declined(message)
-    if at[1].backward and not at[1].in_place:
-        message = "not in place; the ReLU's gradient needs what the convolution computes"
+    if None in steps:
+        message = f"{_called(chain[steps.index(None)])} runs portable code"
         raise Declined(message)
-    return RectifiedConvStep(engine, first, at[1].top[0])
+    # what the last one writes is what all of them write
+    whole = replace(at[0], top=at[-1].top)
+    if any(one.backward for one in at) and not whole.in_place:
+        message = "not in place; the gradient of the last top is not that of the first"
+        raise Declined(message)
+    parts = NormParts(whole, followers=[_called(op) for op in chain[1:]])
+    for op, own in zip(chain[1:], at[1:], strict=True):
+        parts = _with(parts, op, own, first.bottom)
+    return NormStep(engine, first, parts)
 
 
-def _is_relu(op: ops.Op) -> bool:
-    return isinstance(op, ops.Activation) and op.function == "relu" and op.parameters[0] == 0
-
-
-class RectifiedConvStep(GpuStep[ops.Conv]):
-    """A convolution and a ReLU, forward; each computes its own gradient.
-
-    Args:
-        engine: The engine.
-        conv: The convolution's own Step.
-        target: The ReLU's top.
+def _with(parts: NormParts, op: ops.Op, at: Operands, shape: ops.Shape) -> NormParts:
+    """Return ``parts`` and one more operation.
 
     Raises:
-        Declined: The library does not do both at once.
+        Declined: It cannot be one of them.
     """
+    if isinstance(op, ops.Scale) and parts.scale is None and parts.slope is None:
+        channels = (*shape[:2], math.prod(shape[2:]))
+        if len(at.bottom) > 1 or (op.outer, op.dim, op.inner) != channels:
+            message = "a Scale of other axes; kernels fuse one that has a factor for each channel"
+            raise Declined(message)
+        return replace(parts, scale=(op, at))
+    if isinstance(op, ops.Activation) and op.function == "relu" and parts.slope is None:
+        return replace(parts, slope=op.parameters[0])
+    message = f"{_called(op)} there; {ORDER}"
+    raise Declined(message)
 
-    def __init__(self, engine: Engine, conv: ConvStep, target: Operand) -> None:
-        super().__init__(engine, conv.op, conv.at)
-        op, self._target = conv.op, target
-        convolution = Convolution("maps", conv.geometry(), op.dtype, bias=op.bias, relu=True)
-        self._prepared = engine.prepare_convolution(convolution)
-        engine.scratch("uint8", self._prepared.workspace)  # so that a pass allocates nothing
 
-    @property
-    def code(self) -> str:
-        return f"{self._prepared.code} + ReLU"
-
-    def forward(self) -> None:
-        at = self.at
-        weight = at.params[0].read()
-        bias = at.params[1].read() if self.op.bias else None
-        x = at.bottom[0].read()
-        [workspace] = self.engine.scratch("uint8", self._prepared.workspace)
-        self._prepared.run(x, weight, self._target.buffer(), bias, workspace)
+def _called(op: ops.Op) -> str:
+    """Return the name of an operation, as messages say it."""
+    if isinstance(op, ops.Activation):
+        return "ReLU" if op.function == "relu" else op.function
+    return type(op).__name__

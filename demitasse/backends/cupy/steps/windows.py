@@ -14,6 +14,7 @@ from demitasse.backends.cupy.library.convolutions import Result
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.library_correlation import LibraryCorrelation
 from demitasse.backends.cupy.step import NEEDS_BOTTOM, GpuStep
+from demitasse.backends.cupy.sums import ChannelSums
 from demitasse.backends.step import Declined, Operands, decline_in_place
 from demitasse.backends.windows import ConvGeometry
 
@@ -62,12 +63,8 @@ class WindowStep(GpuStep[O]):
         self.products = self._products()
         channels, plane = op.top[axis], math.prod(op.top[axis + 1 :])
         reach = samples * channels * plane
-        self.add_channel_sums = engine.rows(
-            *("conv", "add_channel_sums", op.dtype, channels, samples * plane),
-            *(channels, samples, plane),
-            reach=reach,
-        )
-        self.add_bias = engine.each("conv", "add_bias", op.dtype, reach, channels, plane)
+        self.add_channel_sums = ChannelSums(engine, op.dtype, (samples, channels, plane))
+        self.add_bias = engine.packs("conv", "add_bias", op.dtype, reach, channels, plane)
 
     @property
     def backward_code(self) -> str:
