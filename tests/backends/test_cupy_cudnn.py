@@ -11,8 +11,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from cuda_host import HostEngine, host_cuda
+from cuda_host import HostEngine, host_cuda, need_compiler
 from cudnn_standin import FAST, FUSED, LARGE, STEADY, UNSTEADY, Frontend
+from gpu import in_place, machine
 from hypothesis import given
 from hypothesis import strategies as st
 from step_cases import convolutions
@@ -29,6 +30,7 @@ from demitasse.backends.kept import folder
 from demitasse.backends.step import Declined
 from demitasse.backends.windows import ConvGeometry, Window
 from demitasse.config import settings
+from demitasse.device import Device
 from demitasse.errors import DeviceError
 from demitasse.proto import NetParameter, parse_text
 
@@ -526,6 +528,57 @@ class TestAutotune:
 
         assert first.code == second.code == f"cuDNN:{FAST.engine}"
         assert engines(frontend) == [("maps", STEADY.engine), ("maps", FAST.engine)]
+
+
+class TestOnAGpu:
+    """The engine of GPUs, over the stand-in for cupy: lazy queues, streams, capture."""
+
+    @pytest.fixture
+    def gpu(self, frontend):
+        need_compiler()
+        with in_place():
+            device = Device("cuda:0")
+            engine = device.backend.engine
+            engine.__dict__.pop("_cudnn", None)
+            frontend.submit = lambda stream, work: machine.queue_at(stream).add(work)
+            yield device
+            engine.__dict__.pop("_cudnn", None)
+
+    def test_results_are_those_of_our_own_kernels(self, frontend, gpu):
+        net = net_of(conv("y"), conv("z", "y", "kernel_size: 2"), device=gpu)
+        other = net_of(conv("y"), conv("z", "y", "kernel_size: 2"), device=host_cuda())
+
+        expect_equal(net, other)
+        assert net.plan.entries[1].step.code == "cuDNN:1"
+
+    def test_plans_are_timed(self, gpu):
+        with settings.override(cudnn_autotune=True):
+            net = net_of(conv(), device=gpu)
+            expect_equal(net, net_of(conv(), device=host_cuda()))
+
+    def test_a_recorded_step_computes_on_what_is_there_when_it_is_launched(self, frontend, gpu):
+        import cupy
+
+        net = net_of(conv(), device=gpu)
+        with gpu.backend.enter(), cupy.cuda.Stream(non_blocking=True) as stream:
+            first = results(net)
+            net.blobs["x"].gpu_data(), net.blobs["y"].gpu_diff()  # uploads are not recorded
+
+            stream.begin_capture()
+            net.plan.forward(1, 1)
+            net.plan.backward(1, 1)
+            graph = stream.end_capture()
+            ran = len(frontend.executed)
+            net.blobs["x"].mutable_gpu_data()[...] *= 2
+            graph.launch(stream)
+            stream.synchronize()
+
+        assert len(frontend.executed) == ran
+        assert {handle.stream for *_, handle in frontend.executed} == {stream.ptr}
+        y, weight = net.blobs["y"], net.learnable_params[0]
+        bias = net.learnable_params[1].cpu_data()[:, None, None]
+        np.testing.assert_allclose(y.cpu_data() - bias, 2 * (first[0] - bias), rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(weight.cpu_diff(), 3 * first[2], rtol=1e-5)
 
 
 RELU = 'type: "ReLU" bottom: "y" top: "y"'
