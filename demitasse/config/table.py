@@ -172,6 +172,13 @@ TABLE = {
             from_files=(),
         ),
         Setting(
+            "graph",
+            _word,
+            "auto",
+            "on a GPU, launch iterations as one where that is possible: auto; or never: off",
+            choices=("auto", "off"),
+        ),
+        Setting(
             "tf32",
             _flag,
             False,
