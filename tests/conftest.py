@@ -15,6 +15,10 @@ from typing import Any
 
 import pytest
 from _pytest.runner import runtestprotocol
+from gpu import plugin as gpu_plugin
+from gpu.plugin import stand_in
+
+__all__ = ["stand_in"]
 
 BACKENDS = ("numpy", "readonly", "strict:device1", "cpu", "cuda:0")
 PORTABLE = ("readonly", "strict:device1")
@@ -47,8 +51,9 @@ def _keep_bytecode() -> None:
 _keep_bytecode()  # before anything else is imported
 
 
-def pytest_configure() -> None:
-    """Choose what hypothesis tries."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Put the stand-in for cupy in place where it is asked for; choose what hypothesis tries."""
+    gpu_plugin.configure(config)
     from hypothesis import settings  # its hundred modules are compiled, and that is kept now
 
     # Every run of the suite tries the same examples, so a failure means that the code changed;
@@ -61,6 +66,7 @@ def pytest_configure() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    gpu_plugin.add_options(parser)
     parser.addoption(
         "--backends",
         metavar="DEVICE[,DEVICE]",
@@ -68,6 +74,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="devices for tests that ask for `backend`; default: DEMITASSE_TEST_BACKENDS if set, "
         f"else {','.join(BACKENDS)}",
     )
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return gpu_plugin.header(config)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -6,7 +6,7 @@ unless another was made current. All work on one net must use one stream.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,13 +18,14 @@ import numpy as np
 from demitasse.backends.arrays import Array, Event, address
 from demitasse.backends.base import Backend
 from demitasse.backends.cupy.library.detect import advice, look
-from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.library.failures import failures
 from demitasse.backends.cupy.library.flight import Flights
 from demitasse.backends.cupy.library.gpu import GpuEngine
 from demitasse.backends.cupy.library.pools import Pools
 from demitasse.backends.cupy.library.properties import properties
+from demitasse.backends.cupy.library.recorder import GraphRecorder
 from demitasse.backends.cupy.lowerings import LOWERINGS
+from demitasse.backends.cupy.steps.fusion import fuse
 from demitasse.backends.cupy.updates import Updates
 from demitasse.backends.ops import Op
 from demitasse.backends.step import AnyStep, Lowerings, Operands
@@ -32,6 +33,10 @@ from demitasse.config import settings
 from demitasse.errors import DeviceError
 
 __all__ = ["CupyBackend"]
+
+POOLED = 1 << 20
+"""Up to so many bytes pinned memory comes from cupy's pool, which rounds sizes up to a power of
+two; larger blocks, of which a net has few, come from the driver in the size they have."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,7 @@ class CupyBackend(Backend):
     """
 
     name = "cupy"
+    queues = True
     default_index = "0"
     lowerings: ClassVar[Lowerings] = LOWERINGS
 
@@ -107,12 +113,19 @@ class CupyBackend(Backend):
         nbytes = size * np.dtype(dtype).itemsize
         try:
             with self.array_device:
-                pinned = self._cupy.cuda.alloc_pinned_memory(nbytes)
+                pinned = self._pinned(nbytes)
         except (self._cupy.cuda.runtime.CUDARuntimeError, MemoryError):
             return np.zeros(size, dtype)
         host = np.frombuffer(pinned, dtype, size)
         host[...] = 0
         return host
+
+    def _pinned(self, nbytes: int) -> Any:
+        """Return a buffer of at least ``nbytes`` bytes of pinned memory."""
+        cuda = self._cupy.cuda
+        if nbytes <= POOLED:
+            return cuda.alloc_pinned_memory(nbytes)
+        return cuda.PinnedMemoryPointer(cuda.PinnedMemory(nbytes), 0)
 
     def zeros(self, size: int, dtype: str) -> Array:
         with self.array_device, self._failures(size * np.dtype(dtype).itemsize):
@@ -168,12 +181,24 @@ class CupyBackend(Backend):
         with self.array_device, self._failures(4 * count):
             return self.engine.random_bits(seed, stream, passes, count, first)
 
+    def dot(self, a: Array, b: Array) -> Array:
+        return self.engine.dot(a, b)
+
+    def add(self, a: Array, b: Array) -> Array:
+        return self.engine.add(a, b)
+
     def lower(self, op: Op, at: Operands) -> AnyStep:
         with self.array_device, self._failures():
             return super().lower(op, at)
 
+    def fuse(
+        self, chain: Sequence[Op], at: Sequence[Operands], steps: Sequence[AnyStep | None]
+    ) -> AnyStep:
+        with self.array_device, self._failures():
+            return fuse(self.engine, chain, at, steps)
+
     @cached_property
-    def engine(self) -> Engine:
+    def engine(self) -> GpuEngine:
         """Kernels, matrix products and scratch memory of this GPU."""
         return GpuEngine(self._cupy, self.array_device)
 
@@ -181,6 +206,11 @@ class CupyBackend(Backend):
     def updates(self) -> Updates:
         """Updates of a net's parameters, for solvers."""
         return Updates(self.engine)
+
+    @cached_property
+    def recorder(self) -> GraphRecorder:
+        """Records work as CUDA graphs."""
+        return GraphRecorder(self._cupy, self.engine, self.updates)
 
     @cached_property
     def pools(self) -> Pools:
