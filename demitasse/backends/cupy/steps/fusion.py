@@ -1,4 +1,4 @@
-"""Fusion: BatchNorm, Scale and ReLU after each other as one Step, in both directions."""
+"""Fusion: BatchNorm, Scale and ReLU after each other as one Step, and ReLU after a convolution."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import replace
 from demitasse.backends import ops
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.steps.norm import NormParts, NormStep
+from demitasse.backends.cupy.steps.rectified import rectified
 from demitasse.backends.step import AnyStep, Declined, Operands
 
 __all__ = ["fuse"]
@@ -34,6 +35,8 @@ def fuse(
         Declined: There is none.
     """
     first = chain[0]
+    if isinstance(first, ops.Conv):
+        return rectified(engine, chain, at, steps[0])
     if not isinstance(first, ops.BatchNorm):
         message = f"{_called(first)} first; {ORDER}"
         raise Declined(message)
