@@ -9,6 +9,7 @@ Source: Caffe, ``src/caffe/syncedmem.cpp``; live views and versions are ours.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
@@ -20,7 +21,7 @@ from demitasse.config import settings
 from demitasse.device import Device
 from demitasse.errors import DeviceError, ShapeError
 from demitasse.memory.arena import Assignment
-from demitasse.memory.sides import DeviceSide, HostSide
+from demitasse.memory.sides import DeviceSide, HostSide, Traffic
 from demitasse.memory.transfers import transfers
 
 __all__ = ["Head", "SyncedMemory"]
@@ -80,8 +81,9 @@ class SyncedMemory:
         self.version = 0
         self.serial = next(_serials)
         self._head = Head.UNINITIALIZED
-        self._host_side = HostSide()
-        self._device_side = DeviceSide(device)
+        traffic = Traffic()
+        self._host_side = HostSide(traffic)
+        self._device_side = DeviceSide(device, traffic)
         self._assignment: Assignment | None = None
         self._initial: Callable[[np.ndarray], None] | None = None
         self._poison = bool(settings.get_often("poison")) and dtype.startswith("float")
@@ -260,6 +262,19 @@ class SyncedMemory:
             self._host_array()[...] = 0
             self._head = Head.HEAD_AT_CPU
 
+    # -- recorded work -------------------------------------------------------------------------
+
+    @property
+    def device_array(self) -> Array | None:
+        """The array on the device as it is, or None where there is none. Shape: (size,)."""
+        side = self._device_side
+        return side.array if side.device is self.device else None
+
+    def written(self, head: Head) -> None:
+        """Take note that recorded work has written the device side; ``head`` is newest then."""
+        self._head, self._initial = head, None
+        self.version += 1
+
     # -- adopting ------------------------------------------------------------------------------
 
     def set_cpu_data(self, array: np.ndarray) -> None:
@@ -340,6 +355,8 @@ class SyncedMemory:
         self._assignment = assignment
         self._host_side.replace(None)
         self._device_side.replace(None, self.device)
+        traffic = Traffic() if assignment is None else assignment.slot.traffic
+        self._host_side.traffic = self._device_side.traffic = traffic
         self._head, self._initial = Head.UNINITIALIZED, None
         self.version += 1
 
@@ -389,12 +406,13 @@ class SyncedMemory:
             self._leave_old_device(discard=discard)
         if self._initial is not None and not discard:
             self._to_cpu()
+        self._device_side.follow()
         match self._head:
             case Head.UNINITIALIZED:
                 fresh = self._device_side.array is None and self._assignment is None
                 side = self._device_array()
                 if not (discard or fresh):
-                    side[...] = 0
+                    self._device_side.clear()
                 self._head, self._initial = Head.HEAD_AT_GPU, None
             case Head.HEAD_AT_CPU:
                 side = self._device_array()
@@ -406,21 +424,20 @@ class SyncedMemory:
                 side = self._device_side.array
         return side
 
+    # While debugging, the side that becomes stale is filled with NaN, so that reading it shows.
+
     def _newest_at_host(self) -> None:
         self._head, self._initial = Head.HEAD_AT_CPU, None
-        if self._poison:
-            self._spoil(self._device_side.array)
+        if self._poison and self._device_side.array is not None:
+            self._host_side.wait()
+            self._device_side.fill(math.nan)
 
     def _newest_at_device(self) -> None:
         self._head, self._initial = Head.HEAD_AT_GPU, None
-        if self._poison and not self.leased:
-            self._spoil(self._host_side.array)
-
-    def _spoil(self, stale: Array | None) -> None:
-        """Debugging: fill the stale side with NaN, so that reading it shows."""
-        if stale is not None:
+        host = self._host_side.array
+        if self._poison and not self.leased and host is not None:
             self._host_side.wait()
-            stale[...] = float("nan")
+            host[...] = math.nan
 
     def _distrust_device_side(self) -> None:
         """Take the host side for newest while the device side is replaced: that may be cut short.

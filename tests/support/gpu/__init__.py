@@ -13,6 +13,6 @@ only NVIDIA's driver, compiler and libraries know: nothing here has run on a GPU
 - ``package``: all that as modules called ``cupy``.
 """
 
-from gpu.package import in_place, is_in, put_in, take_out
+from gpu.package import in_place, is_in, put_in, settle, take_out
 
-__all__ = ["in_place", "is_in", "put_in", "take_out"]
+__all__ = ["in_place", "is_in", "put_in", "settle", "take_out"]

@@ -177,7 +177,7 @@ static bool run_block() {
     else parked.push_back(fibre);
   }
   while (!parked.empty()) {
-    if (block.done || !release(parked)) {
+    if (!release(parked)) {
       snprintf(block.trouble, sizeof block.trouble,
                "block %u: %u threads wait at a barrier (line %d), %u are through, the others wait "
                "elsewhere", blockIdx.x, (unsigned)parked.size(), parked[0]->site, block.done);

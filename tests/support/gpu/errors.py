@@ -49,7 +49,7 @@ class CompileException(Exception):  # noqa: N818 - cupy's name
 
 INVALID_VALUE = 1
 INVALID_DEVICE = 101
-NOT_READY = 600
+INVALID_HANDLE = 400
 CAPTURE_UNSUPPORTED = 900
 CAPTURE_INVALIDATED = 901
 CAPTURE_UNMATCHED = 903
@@ -60,6 +60,7 @@ CAPTURED_EVENT = 907
 NAMES = {
     INVALID_VALUE: "cudaErrorInvalidValue: invalid argument",
     INVALID_DEVICE: "cudaErrorInvalidDevice: invalid device ordinal",
+    INVALID_HANDLE: "cudaErrorInvalidResourceHandle: invalid resource handle",
     CAPTURE_UNSUPPORTED: "cudaErrorStreamCaptureUnsupported: operation not permitted when stream "
     "is capturing",
     CAPTURE_INVALIDATED: "cudaErrorStreamCaptureInvalidated: operation failed due to a previous "

@@ -138,9 +138,10 @@ class MemoryPool:
 
     def _memory(self, size: int) -> PooledMemory:
         gpu, stream = machine.current(), get_current_stream()
-        if gpu.capturing and not allowed_in_capture:
+        if gpu.capturing and self is default_pool and not allowed_in_capture:
             raise Misuse(
-                "memory is allocated while a stream is captured, and a graph does not keep it"
+                "memory is allocated while a stream is captured, and a graph does not keep it: "
+                "take it from a pool that lives as long as the graph"
             )
         size = -(-max(size, 1) // UNIT) * UNIT
         for hook in hooks.values():

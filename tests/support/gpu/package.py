@@ -187,6 +187,12 @@ def is_in() -> bool:
     return bool(_made) and sys.modules.get("cupy") is _made["cupy"]
 
 
+def settle() -> None:
+    """Do all that waits; raises what is wrong with it."""
+    for number in range(len(machine.gpus)):
+        streams.Device(number).synchronize()
+
+
 _devices: dict[bool, dict[str, Any]] = {}
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from gpu import machine
+
 POISON = 0xFF
 
 
@@ -40,6 +42,14 @@ class PinnedMemory:
         self._block = _Block(size)
         self._block.array.fill(POISON)
         self.ptr, self.size = self._block.ptr, size
+
+    def __del__(self) -> None:
+        """Give it back to the system, which waits for the GPUs."""
+        for gpu in machine.gpus:
+            for queue in list(gpu.queues.values()):
+                queue.run()
+        _starts.remove(self.ptr)
+        del _known[self.ptr]
 
 
 class PinnedMemoryPointer:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 
 import gpu
+from gpu.host import has_compiler
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -31,3 +33,13 @@ def header(config: pytest.Config) -> str:
     if gpu.is_in():
         return "GPU: NONE. cuda:0 and cuda:1 are the stand-in's (tests/support/gpu)"
     return ""
+
+
+@pytest.fixture
+def stand_in() -> Iterator[None]:
+    """The stand-in in the place of cupy, for one test, on machines with a GPU too."""
+    if not has_compiler():
+        pytest.skip("no g++ to compile the kernels for the host")
+    with gpu.in_place():
+        yield
+        gpu.settle()

@@ -11,6 +11,7 @@ from gpu.errors import (
     CAPTURE_UNMATCHED,
     CAPTURE_UNSUPPORTED,
     CAPTURED_EVENT,
+    INVALID_HANDLE,
     CUDARuntimeError,
 )
 from gpu.graphs import Capture, Graph
@@ -74,7 +75,7 @@ class Event:
         if interprocess and not disable_timing:
             raise ValueError("Timing must be disabled for interprocess events")
         self.ptr = id(self)
-        self.timed = not disable_timing
+        self._gpu = machine.current()
         self._queue: machine.Queue | None = None
         self._number = self._asked = 0
         self.capture: Capture | None = None
@@ -92,6 +93,8 @@ class Event:
 
     def record(self, stream: _BaseStream | None = None) -> None:
         queue = (get_current_stream() if stream is None else stream).queue
+        if queue.gpu is not self._gpu:
+            raise CUDARuntimeError(INVALID_HANDLE)
         self._queue, self._asked = queue, 0
         self.capture = queue.capture
         # of the legacy stream, an event comes after what the stream itself waits for

@@ -23,16 +23,18 @@ class LRNStep(GpuStep[ops.LRN]):
     def __init__(self, engine: Engine, op: ops.LRN, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_in_place(self.at, NEEDS_BOTTOM)
-        across, count = op.region == "ACROSS_CHANNELS", math.prod(op.bottom)
-        channels, height, width = op.bottom[1:]
-        size = (channels, height * width, op.size) if across else (height, width, op.size)
+        across = op.region == "ACROSS_CHANNELS"
+        channels, *plane = op.bottom[1:]
+        sizes = (channels, math.prod(plane)) if across else tuple(plane)
+        counts = (math.prod(op.bottom), *sizes, op.size)
         rate, beta = op.alpha / op.size ** (1 if across else 2), float(op.beta)
-        k, name = (float(op.k),) if across else (), "lrn_across" if across else "lrn_within"
+        k = (float(op.k),) if across else ()
+        name = "lrn_across" if across else "lrn_within"
         self._forward = engine.each(
-            "lrn", name, op.dtype, count, *size, rate, beta, *k, int(at.backward)
+            "lrn", name, op.dtype, *counts, rate, beta, *k, int(at.backward)
         )
         self._backward = engine.each(
-            "lrn", f"{name}_gradient", op.dtype, count, *size, beta, 2 * rate * beta
+            "lrn", f"{name}_gradient", op.dtype, *counts, beta, 2 * rate * beta
         )
 
     def forward(self) -> None:
