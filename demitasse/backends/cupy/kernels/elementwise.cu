@@ -20,7 +20,7 @@ KERNEL scaled(const Real* x, Real* y, Index count, Real factor) {
 
 // y = a * b; y may be either of them.
 KERNEL product(const Real* a, const Real* b, Real* y, Index count) {
-  EACH(i, count) y[i] = a[i] * b[i];
+  map(a, b, y, count, [](Real one, Real other) { return one * other; });
 }
 
 // total (): the sum of a * b. One block.
