@@ -85,6 +85,7 @@ NAMES = {
     ),
     "loss": ("euclidean_loss_gradient", "cross_entropy_loss_gradient"),
     "random": ("dropout",),
+    "softmax": ("softmax_loss_gradient",),
     "sums": ("channel_sums",),
     "update": ("sgd", "adam", "sums_of_squares"),
 }
