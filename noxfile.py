@@ -15,6 +15,9 @@ PROJECT = nox.project.load_toml("pyproject.toml")
 REFERENCE_DATA = ROOT.parent / "shared" / "data"
 # Left in the environment, these choose a slower BLAS kernel than the processor has.
 PLAIN_BLAS: dict[str, str | None] = {"OPENBLAS_CORETYPE": None, "OPENBLAS_L2_SIZE": None}
+TORCH_FOR_CPU = (
+    "torch==2.13.0+cpu", "--extra-index-url", "https://download.pytorch.org/whl/cpu",
+)  # fmt: skip
 BACKENDS = ["numpy", "readonly", "strict:device1", "cpu"]
 
 
@@ -99,6 +102,7 @@ def tests_torch(session: nox.Session) -> None:
 @nox.session
 def frameworks(session: nox.Session) -> None:
     """Run the tests that hold nets against ONNX Runtime and PyTorch."""
+    session.install(*TORCH_FOR_CPU)  # PyPI's own brings gigabytes of CUDA
     install(session, "test", extras="all,torch,onnx")
     pytest(session, "tests/testing/frameworks", "-n0", "-rs")
 
