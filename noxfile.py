@@ -17,6 +17,9 @@ REFERENCE_DATA = ROOT.parent / "shared" / "data"
 PLAIN_BLAS: dict[str, str | None] = {"OPENBLAS_CORETYPE": None, "OPENBLAS_L2_SIZE": None}
 # The frontend's dependencies are compilers for newer GPUs, of which convolutions need none.
 CUDNN = ["nvidia-cudnn-frontend>=1.32,<2", "nvidia-cudnn-cu13>=9.28,<10", "nvidia-cublas>=13,<14"]
+TORCH_FOR_CPU = (
+    "torch==2.13.0+cpu", "--extra-index-url", "https://download.pytorch.org/whl/cpu",
+)  # fmt: skip
 BACKENDS = ["numpy", "readonly", "strict:device1", "cpu"]
 
 
@@ -101,6 +104,7 @@ def tests_torch(session: nox.Session) -> None:
 @nox.session
 def frameworks(session: nox.Session) -> None:
     """Run the tests that hold nets against ONNX Runtime and PyTorch."""
+    session.install(*TORCH_FOR_CPU)  # PyPI's own brings gigabytes of CUDA
     install(session, "test", extras="all,torch,onnx")
     pytest(session, "tests/testing/frameworks", "-n0", "-rs")
 
