@@ -1,7 +1,8 @@
 """NaN and infinity in the input of published nets: every device's outputs have them alike.
 
-LeNet is not among them: MAX pooling makes the lowest float of a window that is all NaN, as in Caffe,
-and in the convolution after it that overflows sooner in Winograd's algorithm than in a plain sum.
+LeNet is not among them: MAX pooling makes the lowest float of a window that is all NaN, as in
+Caffe, and the convolution after it overflows with that, by Winograd's algorithm sooner than in a
+plain sum.
 """
 
 import json
