@@ -14,19 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from _pytest.runner import runtestprotocol
+from gpu import plugin as gpu_plugin
+from gpu.plugin import stand_in
+
+__all__ = ["stand_in"]
 
 BACKENDS = ("numpy", "readonly", "strict:device1", "cpu", "cuda:0")
 PORTABLE = ("readonly", "strict:device1")
 """Devices without Steps: what layers run together, or by other code, does not concern them."""
-
-# Every run of the suite tries the same examples, so a failure means that the code changed;
-# `nox -s fuzz` looks for new ones.
-settings.register_profile(
-    "default", max_examples=25, deadline=None, derandomize=True, database=None
-)
-settings.register_profile("fuzz", max_examples=2000, deadline=None, print_blob=True)
-settings.load_profile("default")
 
 MOST_PROCESSES = 8
 
@@ -52,10 +48,25 @@ def _keep_bytecode() -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
-_keep_bytecode()
+_keep_bytecode()  # before anything else is imported
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Put the stand-in for cupy in place where it is asked for; choose what hypothesis tries."""
+    gpu_plugin.configure(config)
+    from hypothesis import settings  # its hundred modules are compiled, and that is kept now
+
+    # Every run of the suite tries the same examples, so a failure means that the code changed;
+    # `nox -s fuzz` looks for new ones.
+    settings.register_profile(
+        "default", max_examples=25, deadline=None, derandomize=True, database=None
+    )
+    settings.register_profile("fuzz", max_examples=2000, deadline=None, print_blob=True)
+    settings.load_profile("default")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    gpu_plugin.add_options(parser)
     parser.addoption(
         "--backends",
         metavar="DEVICE[,DEVICE]",
@@ -63,6 +74,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="devices for tests that ask for `backend`; default: DEMITASSE_TEST_BACKENDS if set, "
         f"else {','.join(BACKENDS)}",
     )
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return gpu_plugin.header(config)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -94,20 +109,60 @@ def _cores() -> int:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Look for no garbage while thousands of tests are collected, which all stay."""
+    """Look for no garbage while thousands of tests are collected, nor among them: they all stay."""
     gc.disable()
     try:
         return (yield)
     finally:
+        gc.freeze()
         gc.enable()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    devices = metafunc.config.getoption("--backends").split(",")
+    devices = _devices(metafunc.config)
     for name, out in (("backend", ()), ("backend_with_steps", PORTABLE)):
         if name in metafunc.fixturenames:
             cases = [pytest.param(d, marks=pytest.mark.backend) for d in devices if d not in out]
             metafunc.parametrize(name, cases, indirect=True)
+
+
+@cache
+def _devices(config: pytest.Config) -> list[str]:
+    """Return the devices to test on: all that were asked for and are there.
+
+    One that is not there has its cases too where it is the only one, which then skip, or where
+    DEMITASSE_REQUIRE_GPU=1 makes them fail.
+    """
+    asked = config.getoption("--backends").split(",")
+    return asked if len(asked) == 1 or _gpu_required() else [d for d in asked if not _lack_of(d)]
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say which devices nothing was tested on."""
+    for device in config.getoption("--backends").split(","):
+        if device not in _devices(config):
+            terminalreporter.write_line(f"nothing was tested on {device}: {_lack_of(device)}")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Report of a test that passed its call alone, where another process has to be told.
+
+    That process spends more time on reports than on anything else. Set-up and tear-down are still
+    reported where they fail, and where somebody asked how long they take.
+    """
+    option = item.config.option
+    if "PYTEST_XDIST_WORKER" not in os.environ or option.durations or option.xmlpath:
+        return None
+    hook = item.ihook
+    hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed:
+            hook.pytest_runtest_logreport(report=report)
+    hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
 
 
 _states: dict[str, Any] = {}
@@ -126,11 +181,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def backend(request: pytest.FixtureRequest) -> str:
     """A device, as a string; the test runs once on each.
 
-    Without a GPU the ``cuda:0`` case skips, or fails under DEMITASSE_REQUIRE_GPU=1.
+    Without a GPU there is no ``cuda:0`` case; under DEMITASSE_REQUIRE_GPU=1 there is, and it fails.
     """
     device: str = request.param
-    if device.startswith(("cuda", "gpu")):
-        _need_gpu(device)
+    _need(device)
     return device
 
 
@@ -138,23 +192,28 @@ def backend(request: pytest.FixtureRequest) -> str:
 def backend_with_steps(request: pytest.FixtureRequest) -> str:
     """As ``backend``, without the devices that run every layer's portable code."""
     device: str = request.param
-    if device.startswith(("cuda", "gpu")):
-        _need_gpu(device)
+    _need(device)
     return device
 
 
-def _need_gpu(device: str) -> None:
+def _gpu_required() -> bool:
+    return os.environ.get("DEMITASSE_REQUIRE_GPU") == "1"
+
+
+def _need(device: str) -> None:
     lack = _lack_of(device)
     if not lack:
         return
-    if os.environ.get("DEMITASSE_REQUIRE_GPU") == "1":
+    if _gpu_required():
         pytest.fail(f"DEMITASSE_REQUIRE_GPU=1, but: {lack}")
     pytest.skip(f"no GPU: {lack}")
 
 
 @cache
 def _lack_of(device: str) -> str:
-    """Say why a device cannot be used, or nothing; thousands of tests ask."""
+    """Say why a GPU cannot be used, or nothing; thousands of tests ask."""
+    if not device.startswith(("cuda", "gpu")):
+        return ""
     from demitasse.device import Device
     from demitasse.errors import DeviceError
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,10 +16,13 @@ import numpy as np
 from demitasse.backends import random
 from demitasse.backends.arrays import Array, Event, PrivateLayout
 from demitasse.backends.ops import Op
+from demitasse.backends.recording import Recorder
 from demitasse.backends.step import AnyStep, Declined, Lowerings, Operands
 from demitasse.backends.updates import UpdateKernels
 
 __all__ = ["Backend"]
+
+_NOTHING = nullcontext()
 
 
 class Backend(ABC):
@@ -31,6 +34,9 @@ class Backend(ABC):
     name: ClassVar[str]
     shares_host: ClassVar[bool] = False
     """Whether device arrays are host arrays, so that nothing needs to be moved."""
+
+    queues: bool = False
+    """Whether work is queued, so that to read a result is to wait for all that came before it."""
 
     default_index: ClassVar[str] = ""
     """The index of a device that is named without one."""
@@ -70,6 +76,21 @@ class Backend(ABC):
     def enter(self) -> Iterator[None]:
         """Make this the current device of its library for the duration of a pass."""
         yield
+
+    def here(self) -> AbstractContextManager[None]:
+        """Make this the current device of its library for work on single arrays, in a pass or not.
+
+        Only of libraries that have a current device it asks for more than nothing.
+        """
+        return _NOTHING
+
+    def follow(self, before: object) -> object:
+        """Let work that is queued from now on begin after what was queued before.
+
+        Args:
+            before: What this returned when the arrays in question were last used; None at first.
+        """
+        return before
 
     def conditions(self) -> dict[str, str]:
         """Return what the last digits of results depend on here: versions, threads, ..."""
@@ -181,6 +202,18 @@ class Backend(ABC):
         some = xp.expand_dims(xp.take(indices, last, axis=0) == numbers, axis=1)
         return xp.where(some, xp.take(total, last, axis=0), nothing)
 
+    def dot(self, a: Array, b: Array) -> Array:
+        """Return the sum of the products of two arrays' elements. Shapes: any, the same -> ()."""
+        return self.xp.sum(a * b)
+
+    def add(self, a: Array, b: Array) -> Array:
+        """Return the sum of two losses. Shapes: () -> ()."""
+        return a + b
+
+    def clear(self, array: Array) -> None:
+        """Set all elements to 0."""
+        array[...] = 0
+
     # -- work ----------------------------------------------------------------------------------
 
     def synchronize(self) -> None:  # noqa: B027 - the host has nothing to wait for
@@ -217,6 +250,11 @@ class Backend(ABC):
     @property
     def updates(self) -> UpdateKernels | None:
         """Fast parameter updates, or None where the solvers' portable ones are to run."""
+        return None
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """What records work to be launched as a whole, or None where work is done as it comes."""
         return None
 
     def lower(self, op: Op, at: Operands) -> AnyStep:

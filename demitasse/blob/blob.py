@@ -46,9 +46,10 @@ class Blob(Views):
                 host = self.mutable_cpu_data()
                 host -= self.cpu_diff()
             case _:
-                diff = self.gpu_diff()
-                view = self.mutable_gpu_data()
-                view -= diff
+                with self.device.backend.here():
+                    diff = self.gpu_diff()
+                    view = self.mutable_gpu_data()
+                    view -= diff
 
     def asum_data(self) -> float:
         """Return the sum of absolute values of the data."""
@@ -82,8 +83,9 @@ class Blob(Views):
             host = memory.cpu_data()[: self._count]
             return float(np.sum(np.abs(host)) if power == 1 else np.dot(host, host))
         xp = self.device.backend.xp
-        flat = self._view(memory.gpu_data())
-        return float(xp.sum(xp.abs(flat)) if power == 1 else xp.sum(flat * flat))
+        with self.device.backend.here():
+            flat = self._view(memory.gpu_data())
+            return float(xp.sum(xp.abs(flat)) if power == 1 else xp.sum(flat * flat))
 
     def _scale(self, memory: SyncedMemory, factor: float) -> None:
         self._need_float("scale")
@@ -93,8 +95,9 @@ class Blob(Views):
             host = memory.mutable_cpu_data()[: self._count]
             host *= host.dtype.type(factor)
             return
-        view = self._view(memory.mutable_gpu_data())
-        view *= factor
+        with self.device.backend.here():
+            view = self._view(memory.mutable_gpu_data())
+            view *= factor
 
     def copy_from(self, source: Blob, copy_diff: bool = False, reshape: bool = False) -> None:
         """Copy the data, or else the gradient, of another blob on the current device's side.
@@ -114,8 +117,9 @@ class Blob(Views):
         if mine is theirs:
             return
         if source.device is self.device and not self.device.shares_host:
-            value = source._view(theirs.gpu_data())
-            self._view(mine.mutable_gpu_data(discard=True))[...] = value
+            with self.device.backend.here():
+                value = source._view(theirs.gpu_data())
+                self._view(mine.mutable_gpu_data(discard=True))[...] = value
         else:
             value = theirs.cpu_data()[: self._count]
             mine.mutable_cpu_data(discard=True)[: self._count] = value

@@ -129,12 +129,14 @@ class Views(Storage):
             ShapeError: It has another shape.
         """
         self._need_shape(array)
-        self.buffer()[...] = array
+        with self.device.backend.here():
+            self.buffer()[...] = array
 
     def write_diff(self, array: Array) -> None:
         """Copy ``array``, which must have exactly our shape, into the gradient."""
         self._need_shape(array)
-        self.diff_buffer()[...] = array
+        with self.device.backend.here():
+            self.diff_buffer()[...] = array
 
     def add_diff(self, array: Array) -> None:
         """Add ``array``, which must have exactly our shape, to the gradient."""
@@ -142,12 +144,14 @@ class Views(Storage):
             self.write_diff(array)
             return
         self._need_shape(array)
-        view = self._view(self._diff.mutable_gpu_data())
-        view += array
+        with self.device.backend.here():
+            view = self._view(self._diff.mutable_gpu_data())
+            view += array
 
     def set_diff(self, value: float) -> None:
         """Fill the gradient with one number."""
-        self.diff_buffer()[...] = value
+        with self.device.backend.here():
+            self.diff_buffer()[...] = value
 
     def _need_shape(self, array: Array) -> None:
         if tuple(array.shape) != self._shape:

@@ -23,7 +23,7 @@ from demitasse.errors import ConfigError, NetError, ShapeError
 from demitasse.layers.arity import Arity, AtLeast, Between, Exactly
 from demitasse.layers.arrays import Arrays
 from demitasse.layers.context import LayerContext
-from demitasse.layers.fillers import fill
+from demitasse.layers.fillers import filling
 from demitasse.layers.saved import Saved
 from demitasse.proto import FillerParameter, LayerParameter
 from demitasse.shortage import placed
@@ -66,6 +66,9 @@ class Layer(Arrays):
     """Whether a top may be a bottom; a layer may still say which."""
     dynamic_shapes: ClassVar[bool] = False
     """Whether top shapes depend on values, so that ``reshape`` is not enough to know them."""
+
+    only_shares: ClassVar[bool] = False
+    """Whether its passes compute nothing: tops share what bottoms hold, or there are none."""
 
     refuses_gradients: ClassVar[bool] = True
     """Whether ``propagate_down: true`` is an error for a bottom that has no gradient, and not
@@ -247,7 +250,7 @@ class Layer(Arrays):
     def loss_terms(self, top: Blobs) -> list[Array]:
         """Return, for each top with a loss weight, the dot product of data and weight (0-d)."""
         return [
-            self.xp.sum(blob.read() * blob.read_diff())
+            self.device.backend.dot(blob.read(), blob.read_diff())
             for blob, weight in zip(top, self.loss_weights, strict=False)
             if weight
         ]
@@ -304,16 +307,20 @@ class Layer(Arrays):
                 raise ShapeError(message)
         else:
             blob = self._blob(shape, f"{self.name}[{index}]")
-            try:
-                values = fill(
-                    shape,
-                    filler if filler is not None else FillerParameter(),
-                    self.context.seed,
-                    stream_of(f"{self.name}/{index}"),
-                )
-                blob.data_memory.mutable_cpu_data(discard=True)[...] = values.reshape(-1)
-            except MemoryError as error:
-                raise placed(error, f"parameter {index} of shape {shape}") from error
+            filled = filling(
+                shape,
+                filler if filler is not None else FillerParameter(),
+                self.context.seed,
+                stream_of(f"{self.name}/{index}"),
+            )
+
+            def write(host: Array) -> None:
+                try:
+                    host[...] = filled().reshape(-1)
+                except MemoryError as error:
+                    raise placed(error, f"parameter {index} of shape {shape}") from error
+
+            blob.data_memory.begin_with(write)
             self.blobs.append(blob)
         self._propagate += [True] * (len(self.blobs) - len(self._propagate))
         return blob

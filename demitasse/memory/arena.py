@@ -13,6 +13,7 @@ import numpy as np
 
 from demitasse.backends.arrays import Array
 from demitasse.errors import NetError
+from demitasse.memory.sides import Traffic
 
 __all__ = ["Arena", "Assignment", "Slot"]
 
@@ -49,11 +50,13 @@ class Slot:
     Attributes:
         arrays: One-dimensional arrays by kind.
         sizes: The most elements of each kind that were asked for.
+        traffic: What may still be under way in the arrays.
         outgrown: Whether a larger array has replaced one that some memory still uses.
     """
 
     arrays: dict[Kind, Array] = field(default_factory=dict)
     sizes: dict[Kind, int] = field(default_factory=dict)
+    traffic: Traffic = field(default_factory=Traffic)
     outgrown: bool = False
 
     def lend(self, kind: Kind, size: int, make: Callable[[int], Array]) -> Array:

@@ -15,7 +15,24 @@ from demitasse.device import Device
 from demitasse.memory.leases import Lease
 from demitasse.memory.transfers import transfers
 
-__all__ = ["DeviceSide", "HostSide"]
+__all__ = ["DeviceSide", "HostSide", "Traffic"]
+
+
+class Traffic:
+    """What may still be under way in a buffer, for whoever uses it next.
+
+    Memories that share a slot's buffers share its traffic.
+
+    Attributes:
+        copy: A copy to a device that may still read from the array on the host.
+        last: Where the array on a device was last used, as the backend's ``follow`` returned it.
+    """
+
+    __slots__ = ("copy", "last")
+
+    def __init__(self) -> None:
+        self.copy: Event | None = None
+        self.last: object = None
 
 
 class HostSide:
@@ -23,14 +40,15 @@ class HostSide:
 
     Attributes:
         array: One-dimensional; None until the host side is first used.
+        traffic: What may still be under way in it.
     """
 
-    __slots__ = ("_lease", "_pending", "array")
+    __slots__ = ("_lease", "array", "traffic")
 
-    def __init__(self) -> None:
+    def __init__(self, traffic: Traffic) -> None:
         self.array: np.ndarray | None = None
+        self.traffic = traffic
         self._lease: weakref.ref[Lease] | None = None
-        self._pending: Event | None = None
 
     def replace(self, array: np.ndarray | None) -> None:
         """Use another array from now on, which no live view shows; None for one made later."""
@@ -52,13 +70,13 @@ class HostSide:
 
     def pend(self, copy: Event | None) -> None:
         """Note a copy to a device that may still read from the array."""
-        self._pending = copy
+        self.traffic.copy = copy
 
     def wait(self) -> None:
         """Wait until no copy reads from the array any more, so that it may be written."""
-        if self._pending is not None:
-            self._pending.synchronize()
-            self._pending = None
+        if self.traffic.copy is not None:
+            self.traffic.copy.synchronize()
+            self.traffic.copy = None
 
 
 class DeviceSide:
@@ -68,13 +86,15 @@ class DeviceSide:
         array: One-dimensional; None until the device side is first used.
         device: The device that the array is on.
         layout: The private layout that the array is in; None for C order.
+        traffic: What may still be under way in it.
     """
 
-    __slots__ = ("array", "device", "layout")
+    __slots__ = ("array", "device", "layout", "traffic")
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, traffic: Traffic) -> None:
         self.array: Array | None = None
         self.device = device
+        self.traffic = traffic
         self.layout: PrivateLayout | None = None
 
     def replace(
@@ -83,8 +103,26 @@ class DeviceSide:
         """Use another array from now on; None for one made later."""
         self.array, self.device, self.layout = array, device, layout
 
+    def follow(self) -> None:
+        """Let what is done with the array now begin after what was done with it before."""
+        self.traffic.last = self.device.backend.follow(self.traffic.last)
+
+    def fill(self, value: float) -> None:
+        """Set all elements to one number."""
+        self.follow()
+        with self.device.backend.here():
+            array: Array = self.array
+            array[...] = value
+
+    def clear(self) -> None:
+        """Set all elements to zero."""
+        self.follow()
+        with self.device.backend.here():
+            self.device.backend.clear(self.array)
+
     def copy_to(self, host: np.ndarray) -> None:
         """Write the elements in C order to the beginning of ``host``, and wait for it."""
+        self.follow()
         backend = self.device.backend
         if self.layout is not None:
             backend.unpack(self.array, self.layout, host)

@@ -9,6 +9,7 @@ Source: Caffe, ``src/caffe/syncedmem.cpp``; live views and versions are ours.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
@@ -20,7 +21,7 @@ from demitasse.config import settings
 from demitasse.device import Device
 from demitasse.errors import DeviceError, ShapeError
 from demitasse.memory.arena import Assignment
-from demitasse.memory.sides import DeviceSide, HostSide
+from demitasse.memory.sides import DeviceSide, HostSide, Traffic
 from demitasse.memory.transfers import transfers
 
 __all__ = ["Head", "SyncedMemory"]
@@ -45,9 +46,10 @@ _serials = itertools.count()
 class SyncedMemory:
     """``size`` elements that exist on the host, on a device, or on both.
 
-    Allocated when first touched, and zero then. Where the device works on the host's arrays, a Step
-    may still keep the elements in a layout of its own. This *private* side is then the device side;
-    all other code reads the host side, which is brought up to date by a reorder.
+    Allocated when first touched, and zero then, or what ``begin_with`` says. Where the device works
+    on the host's arrays, a Step may still keep the elements in a layout of its own. This *private*
+    side is then the device side; all other code reads the host side, which is brought up to date by
+    a reorder.
 
     Args:
         size: How many elements.
@@ -65,6 +67,7 @@ class SyncedMemory:
         "_device_side",
         "_head",
         "_host_side",
+        "_initial",
         "_poison",
         "device",
         "dtype",
@@ -78,22 +81,29 @@ class SyncedMemory:
         self.version = 0
         self.serial = next(_serials)
         self._head = Head.UNINITIALIZED
-        self._host_side = HostSide()
-        self._device_side = DeviceSide(device)
+        traffic = Traffic()
+        self._host_side = HostSide(traffic)
+        self._device_side = DeviceSide(device, traffic)
         self._assignment: Assignment | None = None
+        self._initial: Callable[[np.ndarray], None] | None = None
         self._poison = bool(settings.get_often("poison")) and dtype.startswith("float")
 
     # -- what it is ----------------------------------------------------------------------------
 
     @property
     def head(self) -> Head:
-        """Which side is newest."""
-        return self._head
+        """Which side is newest; the host's before ``begin_with`` has done its work."""
+        return Head.HEAD_AT_CPU if self.deferred else self._head
 
     @property
     def cleared(self) -> bool:
         """Whether it holds nothing: it reads as zeros, and may be overwritten without reading."""
-        return self._head is Head.UNINITIALIZED
+        return self.head is Head.UNINITIALIZED
+
+    @property
+    def deferred(self) -> bool:
+        """Whether its first contents are still to be made."""
+        return self._initial is not None
 
     @property
     def nbytes(self) -> int:
@@ -232,16 +242,38 @@ class SyncedMemory:
             side.replace(array, self.device, layout)
         return side.array
 
-    # -- forgetting ----------------------------------------------------------------------------
+    # -- beginning and forgetting --------------------------------------------------------------
+
+    def begin_with(self, write: Callable[[np.ndarray], None]) -> None:
+        """Let a function write the contents when they are first read, unless others come before.
+
+        Args:
+            write: Gets the host side, shape (size,), and overwrites all of it.
+        """
+        self.clear()
+        self._initial = write
 
     def clear(self) -> None:
         """Forget the contents: reads as zeros again, without writing them now."""
-        self._head = Head.UNINITIALIZED
+        self._head, self._initial = Head.UNINITIALIZED, None
         self.version += 1
         if self.leased:  # somebody is looking at the host side
             self._host_side.wait()
             self._host_array()[...] = 0
             self._head = Head.HEAD_AT_CPU
+
+    # -- recorded work -------------------------------------------------------------------------
+
+    @property
+    def device_array(self) -> Array | None:
+        """The array on the device as it is, or None where there is none. Shape: (size,)."""
+        side = self._device_side
+        return side.array if side.device is self.device else None
+
+    def written(self, head: Head) -> None:
+        """Take note that recorded work has written the device side; ``head`` is newest then."""
+        self._head, self._initial = head, None
+        self.version += 1
 
     # -- adopting ------------------------------------------------------------------------------
 
@@ -288,7 +320,7 @@ class SyncedMemory:
         """
         if self.device.shares_host:
             return
-        if self._head is not Head.HEAD_AT_CPU:
+        if self.head is not Head.HEAD_AT_CPU:
             message = f"only data whose head is at the host can be pushed; it is {self._head.name}"
             raise DeviceError(message)
         self._to_gpu()
@@ -323,7 +355,9 @@ class SyncedMemory:
         self._assignment = assignment
         self._host_side.replace(None)
         self._device_side.replace(None, self.device)
-        self._head = Head.UNINITIALIZED
+        traffic = Traffic() if assignment is None else assignment.slot.traffic
+        self._host_side.traffic = self._device_side.traffic = traffic
+        self._head, self._initial = Head.UNINITIALIZED, None
         self.version += 1
 
     def _check_open(self) -> None:
@@ -349,10 +383,12 @@ class SyncedMemory:
             case Head.UNINITIALIZED:
                 fresh = self._host_side.array is None and self._assignment is None  # so it is zero
                 host = self._host_array()
-                if not (discard or fresh):
+                if self._initial is not None and not discard:
+                    self._initial(host)
+                elif not (discard or fresh):
                     self._host_side.wait()
                     host[...] = 0
-                self._head = Head.HEAD_AT_CPU
+                self._head, self._initial = Head.HEAD_AT_CPU, None
             case Head.HEAD_AT_GPU:
                 host = self._host_array()
                 if not discard:
@@ -368,13 +404,16 @@ class SyncedMemory:
     def _to_gpu(self, *, discard: bool = False) -> Array:
         if self._device_side.device is not self.device:
             self._leave_old_device(discard=discard)
+        if self._initial is not None and not discard:
+            self._to_cpu()
+        self._device_side.follow()
         match self._head:
             case Head.UNINITIALIZED:
                 fresh = self._device_side.array is None and self._assignment is None
                 side = self._device_array()
                 if not (discard or fresh):
-                    side[...] = 0
-                self._head = Head.HEAD_AT_GPU
+                    self._device_side.clear()
+                self._head, self._initial = Head.HEAD_AT_GPU, None
             case Head.HEAD_AT_CPU:
                 side = self._device_array()
                 if not discard:
@@ -385,21 +424,20 @@ class SyncedMemory:
                 side = self._device_side.array
         return side
 
+    # While debugging, the side that becomes stale is filled with NaN, so that reading it shows.
+
     def _newest_at_host(self) -> None:
-        self._head = Head.HEAD_AT_CPU
-        if self._poison:
-            self._spoil(self._device_side.array)
+        self._head, self._initial = Head.HEAD_AT_CPU, None
+        if self._poison and self._device_side.array is not None:
+            self._host_side.wait()
+            self._device_side.fill(math.nan)
 
     def _newest_at_device(self) -> None:
-        self._head = Head.HEAD_AT_GPU
-        if self._poison and not self.leased:
-            self._spoil(self._host_side.array)
-
-    def _spoil(self, stale: Array | None) -> None:
-        """Debugging: fill the stale side with NaN, so that reading it shows."""
-        if stale is not None:
+        self._head, self._initial = Head.HEAD_AT_GPU, None
+        host = self._host_side.array
+        if self._poison and not self.leased and host is not None:
             self._host_side.wait()
-            stale[...] = float("nan")
+            host[...] = math.nan
 
     def _distrust_device_side(self) -> None:
         """Take the host side for newest while the device side is replaced: that may be cut short.

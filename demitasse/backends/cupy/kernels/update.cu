@@ -3,8 +3,9 @@
 //
 // units (count, 6), for each: addresses of its first weight, gradient and two histories (the second
 // is 0 where there is one), number of elements, index of its parameter.
-// numbers: momentum, 1 - momentum, 1 + momentum, decay2, 1 - decay2, delta, l1, scale, and then rate
-// and decay of each parameter. scale: what gradients are multiplied with first.
+// numbers: momentum, 1 - momentum, 1 + momentum, decay2, 1 - decay2, delta, l1, scale, 1, and then
+// rate and decay of each parameter. scale: what gradients are multiplied with first. guard: where it
+// is NaN or infinite, nothing is changed.
 //
 // Source: demitasse/solvers/updates.py, whose formulas these are.
 
@@ -16,7 +17,8 @@ struct Element {
 // value that is taken from the weight in e.g.
 #define UPDATE(name, ...)                                                                          \
   KERNEL name(const long long* __restrict__ units, const Real* __restrict__ numbers,               \
-              const Real* __restrict__ scale, Index count) {                                       \
+              const Real* __restrict__ scale, const Real* __restrict__ guard, Index count) {       \
+    if (guard[0] - guard[0] != 0) return;                                                          \
     const Real momentum = numbers[0], momentum_rest = numbers[1], momentum_more = numbers[2];      \
     const Real decay2 = numbers[3], decay2_rest = numbers[4], delta = numbers[5];                  \
     const bool l1 = numbers[6] != 0;                                                               \
@@ -26,15 +28,24 @@ struct Element {
       const long long* unit = units + 6 * row;                                                     \
       Real *data = (Real*)unit[0], *diff = (Real*)unit[1];                                         \
       Real *one = (Real*)unit[2], *two = (Real*)unit[3];                                           \
-      const Real rate = numbers[8 + 2 * unit[5]], decay = numbers[9 + 2 * unit[5]];                \
-      EACH_IN_ROW(i, (Index)unit[4]) {                                                             \
-        Element e = {data[i], diff[i] * scale[0], one[i], two ? two[i] : (Real)0};                 \
-        __VA_ARGS__                                                                                \
-        one[i] = e.h;                                                                              \
-        if (two) two[i] = e.k;                                                                     \
-        diff[i] = e.g;                                                                             \
-        data[i] = e.w - e.g;                                                                       \
-      }                                                                                            \
+      const Real rate = numbers[9 + 2 * unit[5]], decay = numbers[10 + 2 * unit[5]];               \
+      const bool whole = aligned(data, diff, one, two);                                            \
+      each_pack_in_row((Index)unit[4], [&](Index i, auto lanes) {                                  \
+        Pack w = load(data, i, whole, lanes), g = load(diff, i, whole, lanes);                     \
+        Pack h = load(one, i, whole, lanes), k = two ? load(two, i, whole, lanes) : Pack();        \
+        for (int lane = 0; lane < lanes.number; ++lane) {                                          \
+          Element e = {w.lane[lane], g.lane[lane] * scale[0], h.lane[lane], k.lane[lane]};         \
+          __VA_ARGS__                                                                              \
+          h.lane[lane] = e.h;                                                                      \
+          k.lane[lane] = e.k;                                                                      \
+          g.lane[lane] = e.g;                                                                      \
+          w.lane[lane] = e.w - e.g;                                                                \
+        }                                                                                          \
+        store(one, i, whole, lanes, h);                                                            \
+        if (two) store(two, i, whole, lanes, k);                                                   \
+        store(diff, i, whole, lanes, g);                                                           \
+        store(data, i, whole, lanes, w);                                                           \
+      });                                                                                          \
     }                                                                                              \
   }
 
@@ -74,8 +85,12 @@ KERNEL sums_of_squares(const long long* __restrict__ units, Real* __restrict__ p
   EACH_ROW(row, count) {
     const long long* unit = units + 6 * row;
     const Real* diff = (const Real*)unit[1];
+    const bool whole = aligned(diff);
     Real total = 0;
-    EACH_IN_ROW(i, (Index)unit[4]) total += diff[i] * diff[i];
+    each_pack_in_row((Index)unit[4], [&](Index i, auto lanes) {
+      const Pack pack = load(diff, i, whole, lanes);
+      for (int k = 0; k < lanes.number; ++k) total += pack.lane[k] * pack.lane[k];
+    });
     total = block_sum(total, shared);
     if (threadIdx.x == 0) partial[row] = total;
   }

@@ -1,0 +1,91 @@
+"""CUDA graphs: what a stream is given is kept, and launched as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from demitasse.backends.cupy.library.gpu import GpuEngine
+from demitasse.backends.cupy.updates import Updates
+from demitasse.backends.recording import NotRecorded
+from demitasse.errors import DeviceError
+
+__all__ = ["GraphRecorder"]
+
+
+@dataclass(frozen=True)
+class GraphRecording:
+    """A graph, launched on whatever stream is current.
+
+    Attributes:
+        graph: ``cupy.cuda.Graph``.
+        renewals: What brings numbers of the host to the device.
+        held: Memory and handles that the graph works with.
+    """
+
+    graph: Any
+    renewals: list[Callable[[], None]]
+    held: tuple[object, ...]
+
+    def play(self) -> None:
+        for renew in self.renewals:
+            renew()
+        self.graph.launch()
+
+
+class GraphRecorder:
+    """Records on a stream of its own, since CUDA does not record its default stream.
+
+    Arrays that are made while work is recorded come from a pool of the recording's own: what is
+    freed on the way is never given to others, and the graph may write to it for as long as it
+    lives.
+
+    Args:
+        cupy: The library.
+        engine: Whose work is recorded.
+        updates: The updates of the same GPU.
+    """
+
+    def __init__(self, cupy: Any, engine: GpuEngine, updates: Updates) -> None:
+        self._cupy, self._engine, self.updates = cupy, engine, updates
+
+    @cached_property
+    def _stream(self) -> Any:
+        return self._cupy.cuda.Stream(non_blocking=True)
+
+    def rehearse(self, work: Callable[[], None]) -> None:
+        with self._aside():
+            work()
+
+    def record(self, work: Callable[[], None]) -> GraphRecording:
+        cuda, engine, stream = self._cupy.cuda, self._engine, self._stream
+        pool, renewals = cuda.MemoryPool(), list[Callable[[], None]]()
+        try:
+            with self._aside(), cuda.using_allocator(pool.malloc):
+                stream.begin_capture()
+                engine.recorded = renewals
+                try:
+                    work()
+                except BaseException:
+                    with suppress(Exception):  # it says again that the capture has failed
+                        stream.end_capture()
+                    raise
+                finally:
+                    engine.recorded = None
+                graph, held = stream.end_capture(), (pool, *engine.held())
+        except (RuntimeError, NotImplementedError, DeviceError) as error:
+            message = f"CUDA does not record it ({type(error).__name__}: {error})"
+            raise NotRecorded(message) from error
+        return GraphRecording(graph, renewals, held)
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """Make our stream current: after what is queued, and before what will be."""
+        outer = self._cupy.cuda.get_current_stream()
+        self._stream.wait_event(outer.record())
+        with self._stream:
+            yield
+        outer.wait_event(self._stream.record())
