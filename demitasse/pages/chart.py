@@ -93,7 +93,7 @@ def save_chart(
         _save(figure, file, kind, facecolor="white")
 
 
-def _save(figure: Figure, file: IO[Any], kind: str, **options: object) -> None:
+def _save(figure: Figure, file: IO[Any], kind: str, **options: Any) -> None:
     """Write a figure; the same one is the same bytes in every run."""
     import matplotlib as mpl
 
