@@ -535,12 +535,15 @@ class Net(Described):
         """Reshape an input blob to an array, on the host or the net's device, and fill it.
 
         Raises:
-            ShapeError: The array has an axis of a size that cannot be.
+            ShapeError: The array has an axis of a size that cannot be, or holds no numbers.
             DeviceError: It is on another device.
         """
         blob = self.blob_by_name(name)
         if not hasattr(array, "shape"):
             message = f"input {name!r} must be an array, it is {type(array).__name__}"
+            raise ShapeError(message)
+        if getattr(array.dtype, "kind", "f") in "SUmM":
+            message = f"input {name!r} must be an array of numbers, it holds {array.dtype}"
             raise ShapeError(message)
         if not is_on(array, self.device):
             array = host_array(array, f"input {name!r}", self.device)

@@ -14,7 +14,7 @@ import numpy as np
 from demitasse.blob import Blob
 from demitasse.blob.given import host_array, is_on
 from demitasse.device import Device
-from demitasse.errors import ConfigError, DemitasseError, NetError
+from demitasse.errors import ConfigError, DemitasseError, NetError, ShapeError
 from demitasse.plan import Plan
 
 __all__ = ["Shapes", "predict"]
@@ -116,12 +116,16 @@ def _as_arrays(given: dict[str, Any] | Any, net: Runnable) -> Arrays:
     if set(given) != set(inputs):
         message = f"the inputs of net {net.name!r} are {inputs}, given are {list(given)}"
         raise NetError(message)
-    return {
-        name: value
-        if is_on(value, net.device)
-        else host_array(value, f"input {name!r}", net.device)
-        for name, value in given.items()
-    }
+    try:
+        return {
+            name: value
+            if is_on(value, net.device)
+            else host_array(value, f"input {name!r}", net.device)
+            for name, value in given.items()
+        }
+    except ValueError as error:  # rows of different lengths
+        message = f"an input of net {net.name!r} is no array: {error}"
+        raise ShapeError(message) from None
 
 
 def _run(net: Runnable, inputs: Arrays) -> Arrays:

@@ -440,7 +440,17 @@ def last(net: Net):
 @pytest.mark.parametrize(
     ("layer", "shapes", "why"),
     [
-        ('"ELU"', [(2, 3)], "elu; there are kernels for gelu, relu, sigmoid, tanh"),
+        (
+            '"Threshold"',
+            [(2, 3)],
+            "threshold; there are kernels for abs, bnll, clip, elu, exp, gelu, log, power, relu, "
+            "sigmoid, swish, tanh",
+        ),
+        (
+            '"ELU" elu_param { alpha: -1 }',
+            [(2, 3)],
+            "alpha -1; the gradient is known from the result for 0 and more",
+        ),
         ('"Concat"', [(2, 3)], "one bottom, which the layer shares"),
         (
             '"Accuracy" top: "all" top: "each"',

@@ -230,7 +230,8 @@ class Engine(ABC):
             np.dtype(dtype).type(factor),
         )
         grid = Grid(min(-(-blocks // THREADS), self.most_blocks), THREADS)
-        return self.function("random", "dropout", options(dtype, wide=False), grid, numbers)
+        flags = options(dtype, wide=count > WIDE)
+        return self.function("random", "dropout", flags, grid, numbers)
 
     def random_bits(self, seed: int, stream: int, passes: int, count: int, first: int = 0) -> Array:
         """Return random words, as ``demitasse.backends.random.bits`` does.
