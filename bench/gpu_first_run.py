@@ -61,6 +61,7 @@ PEERS: dict[str, Callable[[Device, bool], Any]] = {
     "torch milliseconds": gpu_peers.torch_steps,
     "cudnn": gpu_cudnn.facts,
     "convolutions by cudnn": gpu_cudnn.convolutions,
+    "cudnn and what is not finite": gpu_cudnn.not_finite,
 }
 
 

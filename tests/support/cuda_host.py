@@ -32,7 +32,9 @@ import pytest
 
 from demitasse.backends.base import Backend
 from demitasse.backends.cupy import CupyBackend
+from demitasse.backends.cupy.library.convolutions import Convolution, Prepared
 from demitasse.backends.cupy.library.cublas import Cublas, Handle
+from demitasse.backends.cupy.library.cudnn import Cudnn
 from demitasse.backends.cupy.library.engine import Engine, Grid, Launch
 from demitasse.backends.cupy.library.gemm import Product
 from demitasse.backends.cupy.library.sources import source
@@ -40,7 +42,7 @@ from demitasse.backends.cupy.steps.fusion import fuse
 from demitasse.backends.cupy.updates import Updates
 from demitasse.backends.ops import Op
 from demitasse.backends.recording import NotRecorded
-from demitasse.backends.step import AnyStep, Lowerings, Operands
+from demitasse.backends.step import AnyStep, Declined, Lowerings, Operands
 from demitasse.device import Device
 from demitasse.errors import DeviceError
 
@@ -103,7 +105,10 @@ class HostEngine(Engine):
 
     Attributes:
         launched: Names of the kernels that ran.
+        cudnn: What computes convolutions, or None for our own kernels.
     """
+
+    cudnn: Cudnn | None = None
 
     def __init__(self, grid: Grid | None = None) -> None:
         self.grid = Grid(1, 1) if grid is None else grid
@@ -180,6 +185,11 @@ class HostEngine(Engine):
     def multiply(self, product: Product, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
         assert all(x.flags.c_contiguous and x.dtype == product.dtype for x in (a, b, out))
         self.do(lambda: self._handle.multiply(product, *(x.ctypes.data for x in (a, b, out))))
+
+    def prepare_convolution(self, convolution: Convolution) -> Prepared:
+        if self.cudnn is None:
+            raise Declined("no cuDNN on the host")
+        return self.cudnn.prepare(convolution)
 
     @cached_property
     def _handle(self) -> Handle:
