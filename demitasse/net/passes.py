@@ -78,7 +78,7 @@ class Passes:
             return "callbacks stand between layers"
         if self.debug_info or self.plan.watch is not None:
             return "layers are looked at one by one"
-        if leases_alive():
+        if leases_alive() and any(memory.leased for memory in self._all_memories()):
             return "somebody holds a live view of a blob (blob.data)"
         if self._allocator is not None:
             return "blobs share buffers (keep)"
