@@ -191,8 +191,24 @@ class TestConvolution:
         ).clone(host_cuda())
 
         net.forward()
+        net.backward()
 
-        assert net.device.backend.engine.launched == ["add_bias"]
+        assert net.device.backend.engine.launched == ["add_bias", "channel_sums"]
+
+    @pytest.mark.parametrize(
+        ("samples", "channels", "side", "unfolds"),
+        [(1, 9, 1, False), (2, 9, 2, False), (2, 99, 1, True)],
+    )
+    def test_a_weight_for_each_sample_is_summed_where_that_is_less_than_to_unfold(
+        self, samples, channels, side, unfolds
+    ):
+        layer = 'type: "Convolution" convolution_param { num_output: 3 kernel_size: 1 }'
+        net = net_of(layer, (samples, channels, side, side)).clone(host_cuda())
+
+        net.forward()
+        net.backward()
+
+        assert ("im2col" in net.device.backend.engine.launched) is unfolds
 
     @pytest.mark.parametrize("kind", ["Convolution", "Deconvolution"])
     def test_without_room_for_all_samples_it_takes_fewer_at_once(self, kind):
@@ -509,7 +525,7 @@ def test_the_dtypes_of_the_kernels_are_named():
         (
             '"Convolution" convolution_param { num_output: 2 kernel_size: 1 }',
             "cuBLAS",
-            "im2col + cuBLAS",
+            "cuBLAS",
         ),
         (
             '"Convolution" convolution_param { num_output: 2 kernel_size: 1 } '

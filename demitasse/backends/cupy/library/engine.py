@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from demitasse.backends.arrays import Array
+from demitasse.backends.cupy.library.convolutions import Convolution, Prepared
 from demitasse.backends.cupy.library.gemm import Product
 from demitasse.backends.cupy.library.sources import MOST_THREADS, options
 from demitasse.backends.random import MASK, WORDS_PER_BLOCK, Draw
@@ -54,7 +55,8 @@ class Engine(ABC):
     """Most blocks of a launch; where elements remain, each block goes on with more of them."""
 
     column_budget: int = 1 << 29
-    """Bytes that one convolution may use for columns, unless a single sample needs more."""
+    """Bytes that one convolution may use for columns, unless a single sample needs more, or as the
+    workspace of a library."""
 
     _thread: ClassVar = _OfThread()
 
@@ -191,6 +193,16 @@ class Engine(ABC):
     @abstractmethod
     def multiply(self, product: Product, a: Array, b: Array, out: Array) -> None:
         """Compute a matrix product of contiguous arrays into ``out``."""
+
+    # -- convolutions --------------------------------------------------------------------------
+
+    @abstractmethod
+    def prepare_convolution(self, convolution: Convolution) -> Prepared:
+        """Return a convolution that a library is ready to run.
+
+        Raises:
+            Declined: There is no library, or it does not compute that one.
+        """
 
     # -- random numbers ------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Fusion: BatchNorm, Scale and ReLU as one Step in both directions, a sum and ReLU forward."""
+"""Fusion: BatchNorm, Scale and ReLU both ways; a sum, or a convolution, and ReLU forward."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from demitasse.backends import ops
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.steps.eltwise import SumStep
 from demitasse.backends.cupy.steps.norm import NormParts, NormStep
+from demitasse.backends.cupy.steps.rectified import rectified
 from demitasse.backends.step import AnyStep, Declined, Operands
 
 __all__ = ["fuse"]
@@ -36,6 +37,8 @@ def fuse(
         Declined: There is none.
     """
     first, second = chain[0], chain[1]
+    if isinstance(first, ops.Conv):
+        return rectified(engine, chain, at, steps[0])
     if not isinstance(first, (ops.BatchNorm, ops.Eltwise)):
         message = f"{_called(first)} first; {ORDER}"
         raise Declined(message)
