@@ -17,6 +17,7 @@ MODULES = {
     "cupy-cuda12x": "cupy",
     "cupy-cuda13x": "cupy",
     "grpcio-tools": "grpc_tools",
+    "nvidia-cudnn-frontend": "cudnn",
     "pillow": "PIL",
     "protobuf": "google",
     "scikit-learn": "sklearn",
