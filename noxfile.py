@@ -15,6 +15,11 @@ PROJECT = nox.project.load_toml("pyproject.toml")
 REFERENCE_DATA = ROOT.parent / "shared" / "data"
 # Left in the environment, these choose a slower BLAS kernel than the processor has.
 PLAIN_BLAS: dict[str, str | None] = {"OPENBLAS_CORETYPE": None, "OPENBLAS_L2_SIZE": None}
+# The frontend's dependencies are compilers for newer GPUs, of which convolutions need none.
+CUDNN = ["nvidia-cudnn-frontend>=1.32,<2", "nvidia-cudnn-cu13>=9.28,<10", "nvidia-cublas>=13,<14"]
+TORCH_FOR_CPU = (
+    "torch==2.13.0+cpu", "--extra-index-url", "https://download.pytorch.org/whl/cpu",
+)  # fmt: skip
 BACKENDS = ["numpy", "readonly", "strict:device1", "cpu"]
 
 
@@ -99,6 +104,7 @@ def tests_torch(session: nox.Session) -> None:
 @nox.session
 def frameworks(session: nox.Session) -> None:
     """Run the tests that hold nets against ONNX Runtime and PyTorch."""
+    session.install(*TORCH_FOR_CPU)  # PyPI's own brings gigabytes of CUDA
     install(session, "test", extras="all,torch,onnx")
     pytest(session, "tests/testing/frameworks", "-n0", "-rs")
 
@@ -172,6 +178,14 @@ def tests_gpu(session: nox.Session) -> None:
     """Run the tests on a GPU, which must be there (DEMITASSE_CUDA_EXTRA=cuda12 for CUDA 12)."""
     install(session, "test", extras=f"all,{os.environ.get('DEMITASSE_CUDA_EXTRA', 'cuda13')}")
     pytest(session, "-n0", "--backends=cpu,cuda:0", DEMITASSE_REQUIRE_GPU="1")
+
+
+@nox.session
+def cudnn(session: nox.Session) -> None:
+    """Have cuDNN itself plan convolutions, for a GPU that need not be there (1 GB to install)."""
+    install(session, "test")
+    session.install("--no-deps", *CUDNN)
+    pytest(session, "tests/backends/test_cudnn_wheel.py", "-n0")
 
 
 @nox.session

@@ -287,7 +287,7 @@ def _trust() -> None:
 
 def _kernels() -> None:
     """Keep code, as nets do that compile kernels, and read it again."""
-    from demitasse.backends.kernels.language.kept import read_code, write_code
+    from demitasse.backends.kept import read_code, write_code
     from demitasse.log import start_logging
 
     start_logging("warning")
