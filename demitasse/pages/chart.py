@@ -35,10 +35,14 @@ class Line:
     Attributes:
         name: What the legend says.
         values: A value for each place; None where there is none.
+        color: Number of its colour; lines that belong together share one. None: its own.
+        style: Number of its style, solid being 0. None: solid while there are colours.
     """
 
     name: str
     values: Sequence[float | None]
+    color: int | None = None
+    style: int | None = None
 
 
 def line_chart(
@@ -116,12 +120,14 @@ def _figure(
         for number, line in enumerate(lines):
             values = [float("nan") if v is None or (scale == "log" and v <= 0) else v
                       for v in line.values]  # fmt: skip
+            color = number if line.color is None else line.color
+            style = color // len(COLORS) if line.style is None else line.style
             axes.plot(
                 range(len(places)),
                 values,
                 label=_name(line.name, len(line.name)),
-                color=COLORS[number % len(COLORS)],
-                linestyle=STYLES[number // len(COLORS) % len(STYLES)],
+                color=COLORS[color % len(COLORS)],
+                linestyle=STYLES[style % len(STYLES)],
                 linewidth=1.2,
                 marker="o" if len(places) < 80 else None,
                 markersize=3.5,
