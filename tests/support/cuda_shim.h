@@ -49,8 +49,11 @@ extern "C" void shim_stand(unsigned int thread, unsigned int threads, unsigned i
 
 using std::erfc;
 using std::exp;
+using std::expm1;
+using std::fabs;
 using std::fma;
 using std::log;
+using std::log1p;
 using std::pow;
 using std::sqrt;
 using std::tanh;
