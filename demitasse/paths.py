@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from demitasse.errors import ConfigError
 
-__all__ = ["is_file", "is_folder", "regular", "resolve"]
+__all__ = ["bytes_in", "is_file", "is_folder", "regular", "resolve", "text_in"]
 
 ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 """What is said of a file that is not there."""
@@ -41,8 +43,8 @@ def resolve(name: str, base: Path | None = None) -> Path:
         if not _there(path) and not path.is_absolute() and base is not None:
             beside = base / path
             return beside if _there(beside) else path
-    except OSError as error:
-        raise ConfigError(error.strerror or str(error)).at(place) from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(getattr(error, "strerror", None) or str(error)).at(place) from None
     return path
 
 
@@ -65,13 +67,51 @@ def regular(path: str | os.PathLike[str]) -> Path:
     """Return a path if it is not that of a pipe, a device or a socket, which may never end.
 
     Raises:
-        OSError: It is, or there is nothing of that name.
+        OSError: It is, or there is nothing of that name, or nothing can have it.
     """
-    mode = Path(path).stat().st_mode
+    try:
+        mode = Path(path).stat().st_mode
+    except ValueError as error:  # of a zero byte, or of what the file system has no bytes for
+        message = f"no file can be called so: {error}"
+        raise OSError(errno.EINVAL, message, os.fspath(path)) from None
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # opening a folder says that it is one
         message = "this is a pipe, a device or a socket; a regular file is needed"
         raise OSError(errno.EINVAL, message, os.fspath(path))
     return Path(path)
+
+
+def bytes_in(path: str | os.PathLike[str]) -> bytes:
+    """Return all bytes of a regular file.
+
+    Raises:
+        OSError: It is none (see ``regular``), cannot be read, or has no room in memory.
+    """
+    with _room_for(path):
+        return regular(path).read_bytes()
+
+
+def text_in(path: str | os.PathLike[str], errors: str = "surrogateescape") -> str:
+    """Return a text file, its lines ended by newlines.
+
+    Args:
+        path: The file.
+        errors: What is done with bytes that are no UTF-8, as for ``bytes.decode``.
+
+    Raises:
+        OSError: It is no regular file (see ``regular``), cannot be read, or has no room in memory.
+    """
+    with _room_for(path):
+        return regular(path).read_text(encoding="utf-8", errors=errors)
+
+
+@contextmanager
+def _room_for(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Say which file has no room in memory: a small one can claim to be of any size."""
+    try:
+        yield
+    except MemoryError:
+        message = "the file is too large for the memory there is"
+        raise OSError(errno.ENOMEM, message, os.fspath(path)) from None
 
 
 def is_file(name: str | Path) -> bool:

@@ -16,21 +16,12 @@ from typing import Any
 import pytest
 from gpu import plugin as gpu_plugin
 from gpu.plugin import stand_in
-from hypothesis import settings
 
 __all__ = ["stand_in"]
 
 BACKENDS = ("numpy", "readonly", "strict:device1", "cpu", "cuda:0")
 PORTABLE = ("readonly", "strict:device1")
 """Devices without Steps: what layers run together, or by other code, does not concern them."""
-
-# Every run of the suite tries the same examples, so a failure means that the code changed;
-# `nox -s fuzz` looks for new ones.
-settings.register_profile(
-    "default", max_examples=25, deadline=None, derandomize=True, database=None
-)
-settings.register_profile("fuzz", max_examples=2000, deadline=None, print_blob=True)
-settings.load_profile("default")
 
 MOST_PROCESSES = 8
 
@@ -56,7 +47,21 @@ def _keep_bytecode() -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
-_keep_bytecode()
+_keep_bytecode()  # before anything else is imported
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Put the stand-in for cupy in place where it is asked for; choose what hypothesis tries."""
+    gpu_plugin.configure(config)
+    from hypothesis import settings  # its hundred modules are compiled, and that is kept now
+
+    # Every run of the suite tries the same examples, so a failure means that the code changed;
+    # `nox -s fuzz` looks for new ones.
+    settings.register_profile(
+        "default", max_examples=25, deadline=None, derandomize=True, database=None
+    )
+    settings.register_profile("fuzz", max_examples=2000, deadline=None, print_blob=True)
+    settings.load_profile("default")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -68,10 +73,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="devices for tests that ask for `backend`; default: DEMITASSE_TEST_BACKENDS if set, "
         f"else {','.join(BACKENDS)}",
     )
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    gpu_plugin.configure(config)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

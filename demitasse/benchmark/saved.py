@@ -13,7 +13,7 @@ from typing import Any
 from demitasse.atomic import atomic_write
 from demitasse.benchmark.measure import Result
 from demitasse.errors import DataError, DemitasseError
-from demitasse.paths import regular
+from demitasse.paths import bytes_in
 
 __all__ = ["Regression", "read_results", "regressions", "write_results"]
 
@@ -96,9 +96,9 @@ def read_results(path: Path) -> dict[str, float]:
         DataError: It cannot be read, or is none.
     """
     try:
-        found = json.loads(regular(path).read_bytes())
+        found = json.loads(bytes_in(path))
         medians = {str(one["name"]): float(one["stats"]["median"]) for one in found["benchmarks"]}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ArithmeticError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
         message = f"this is no file of results as pytest-benchmark writes them: {error!r}"
         raise DataError(message, str(path)) from None
     if not all(0 < median < float("inf") for median in medians.values()):

@@ -13,6 +13,7 @@ from typing import Any
 
 from demitasse import __version__
 from demitasse.config import settings
+from demitasse.cores import cores, quota
 
 __all__ = [
     "blas",
@@ -64,6 +65,8 @@ def examine() -> dict[str, Any]:
         "python": f"{platform.python_version()} ({sys.executable})",
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
+        "cores": cores(),
+        "quota": quota(),
         "libraries": libraries(),
         "blas": blas(),
         "onednn": onednn(),
@@ -112,7 +115,8 @@ def kernels() -> dict[str, Any]:
     """Return whether kernels are made at run time, for which processor, or why not."""
     from demitasse.backends.kernels.language import folder, status
 
-    return {**asdict(status()), "folder": str(folder() or "")}
+    found = status()
+    return {**asdict(found), "processor": found.processor, "folder": str(folder() or "")}
 
 
 def _openblas(numpy: Path) -> str | None:

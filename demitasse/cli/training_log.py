@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from demitasse.errors import DataError
-from demitasse.paths import regular
+from demitasse.paths import text_in
 
 __all__ = ["Row", "TrainingLog", "read_log", "seconds_of_iterations"]
 
@@ -105,7 +105,7 @@ def _timed(path: Path, *, whole: bool = False) -> Iterator[tuple[float, str]]:
     Lines without a time are left out, and those before the run began unless the whole is wanted.
     """
     try:
-        lines = regular(path).read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = text_in(path, errors="replace").splitlines()
         year = datetime.fromtimestamp(path.stat().st_mtime).year
     except OSError as error:
         message = f"the log cannot be read: {error.strerror or error}"

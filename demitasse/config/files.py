@@ -19,7 +19,7 @@ from demitasse.config import trust
 from demitasse.config.owners import doubt
 from demitasse.config.table import TABLE, Setting
 from demitasse.errors import ConfigError
-from demitasse.paths import regular
+from demitasse.paths import bytes_in
 from demitasse.suggest import suggestion
 
 __all__ = ["SettingsFile", "nearest_files", "settings_file"]
@@ -100,7 +100,7 @@ def _read(path: Path, changed: int, reason: str) -> SettingsFile | None:
     table: Any = {}
     content = b""
     try:
-        content = regular(path).read_bytes()
+        content = bytes_in(path)
         table = tomllib.loads(content.decode())
     except (OSError, ValueError, RecursionError) as error:
         if keys:  # somebody else's pyproject.toml is not ours to complain about

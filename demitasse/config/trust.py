@@ -17,7 +17,7 @@ from pathlib import Path
 from demitasse.atomic import atomic_write
 from demitasse.config.owners import doubt
 from demitasse.errors import ConfigError
-from demitasse.paths import regular
+from demitasse.paths import bytes_in, regular
 
 __all__ = ["digest", "distrust", "list_path", "trust", "trusted", "trusted_files"]
 
@@ -94,7 +94,7 @@ def _read(path: Path, changed: int, reason: str) -> dict[str, str]:
         log.warning("the list of trusted files %s is ignored: %s", path, reason)
         return {}
     try:
-        files = json.loads(regular(path).read_bytes())
+        files = json.loads(bytes_in(path))
         return {str(name): str(value) for name, value in files.items()}
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         log.warning("the list of trusted files %s cannot be read: %s", path, error)

@@ -13,6 +13,7 @@ import numpy as np
 from demitasse.cvdnn.errors import error, failing_as
 from demitasse.cvdnn.net import Net, Weights
 from demitasse.errors import WeightsError
+from demitasse.paths import is_file
 from demitasse.proto import NetParameter, parse_text
 from demitasse.proto.read import text_of_file
 from demitasse.proto.read_binary import parsed
@@ -46,7 +47,7 @@ def readNetFromCaffe(prototxt: Source, caffeModel: Source = "") -> Net:
     weights: Weights | None = None
     if isinstance(caffeModel, (str, os.PathLike)):
         weights = Path(caffeModel) if os.fspath(caffeModel) else None
-        if weights is not None and not weights.is_file():
+        if weights is not None and not is_file(weights):
             missing = f"{weights}: No such file or directory"
             raise error(missing)
     else:

@@ -28,7 +28,7 @@ from demitasse.data.sources.order import Order
 from demitasse.data.threads import THREADS, ahead
 from demitasse.errors import DataError
 from demitasse.log import get_logger
-from demitasse.paths import regular
+from demitasse.paths import bytes_in, text_in
 from demitasse.proto import AnnotatedDatum, Datum
 
 __all__ = ["Annotations", "Converted", "ImageSet", "convert_imageset"]
@@ -217,7 +217,7 @@ def read_lines(source: Path, *, objects: bool = False) -> list[Line]:
         DataError: It cannot be read, or holds no lines.
     """
     try:
-        text = regular(source).read_text(encoding="utf-8", errors="surrogateescape")
+        text = text_in(source)
     except OSError as error:
         message = f"the list of images cannot be read: {error.strerror}"
         raise DataError(message, str(source)) from error
@@ -291,7 +291,7 @@ def _read_or_fault(root: str, how: ImageSet, line: Line) -> _Record | DataError:
 
 
 def _read(path: str, root: str, line: Line, how: ImageSet) -> _Record:
-    content = regular(path).read_bytes()
+    content = bytes_in(path)
     original = decode_image(content, "gray" if how.gray else "color")
     pixels = how.resize(original)
     datum = Datum(label=line.label)

@@ -8,9 +8,11 @@ from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+from demitasse.cores import cores
+
 __all__ = ["THREADS", "Threads", "ahead"]
 
-THREADS = min(8, os.cpu_count() or 1)
+THREADS = min(8, cores())
 """How many there are at most."""
 
 AHEAD = 8

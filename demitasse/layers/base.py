@@ -23,7 +23,7 @@ from demitasse.errors import ConfigError, NetError, ShapeError
 from demitasse.layers.arity import Arity, AtLeast, Between, Exactly
 from demitasse.layers.arrays import Arrays
 from demitasse.layers.context import LayerContext
-from demitasse.layers.fillers import fill
+from demitasse.layers.fillers import filling
 from demitasse.layers.saved import Saved
 from demitasse.proto import FillerParameter, LayerParameter
 from demitasse.shortage import placed
@@ -304,16 +304,20 @@ class Layer(Arrays):
                 raise ShapeError(message)
         else:
             blob = self._blob(shape, f"{self.name}[{index}]")
-            try:
-                values = fill(
-                    shape,
-                    filler if filler is not None else FillerParameter(),
-                    self.context.seed,
-                    stream_of(f"{self.name}/{index}"),
-                )
-                blob.data_memory.mutable_cpu_data(discard=True)[...] = values.reshape(-1)
-            except MemoryError as error:
-                raise placed(error, f"parameter {index} of shape {shape}") from error
+            filled = filling(
+                shape,
+                filler if filler is not None else FillerParameter(),
+                self.context.seed,
+                stream_of(f"{self.name}/{index}"),
+            )
+
+            def write(host: Array) -> None:
+                try:
+                    host[...] = filled().reshape(-1)
+                except MemoryError as error:
+                    raise placed(error, f"parameter {index} of shape {shape}") from error
+
+            blob.data_memory.begin_with(write)
             self.blobs.append(blob)
         self._propagate += [True] * (len(self.blobs) - len(self._propagate))
         return blob

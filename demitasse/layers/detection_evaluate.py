@@ -13,7 +13,7 @@ from demitasse.layers.base import Blobs, Exactly, Layer, positive
 from demitasse.layers.detection.judgement import Judge, in_pixels
 from demitasse.layers.detection.truth import COLUMNS, objects_of
 from demitasse.layers.registry import register
-from demitasse.paths import regular, resolve
+from demitasse.paths import resolve, text_in
 
 if TYPE_CHECKING:
     import numpy as np
@@ -111,7 +111,7 @@ def _last_image(*tables: np.ndarray) -> int:
 def _read_sizes(source: Path) -> list[tuple[int, int]]:
     """Read lines ``name height width``."""
     try:
-        words = regular(source).read_text(encoding="utf-8", errors="surrogateescape").split()
+        words = text_in(source).split()
     except OSError as error:
         message = f"the file of sizes cannot be read: {error.strerror}"
         raise DataError(message, str(source)) from error

@@ -8,8 +8,10 @@ Source: Caffe, ``include/caffe/filler.hpp``.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -17,14 +19,26 @@ from demitasse.backends import random
 from demitasse.errors import ConfigError
 from demitasse.proto import FillerParameter
 
-__all__ = ["FILLERS", "fill"]
+__all__ = ["FILLERS", "fill", "filling"]
 
 Draw = Callable[[int], np.ndarray]  # n -> n doubles in [0, 1)
 Shape = tuple[int, ...]
+Make = Callable[[Draw], np.ndarray]
 
 
 def fill(shape: Shape, filler: FillerParameter, seed: int, stream: int) -> np.ndarray:
-    """Return an array filled as a message says.
+    """Return an array filled as a message says; ``filling`` says how, and what it raises.
+
+    Returns:
+        Shape ``shape``, float64.
+    """
+    return filling(shape, filler, seed, stream)()
+
+
+def filling(
+    shape: Shape, filler: FillerParameter, seed: int, stream: int
+) -> Callable[[], np.ndarray]:
+    """Return what fills an array as a message says, whenever it is called; all is checked now.
 
     Args:
         shape: Shape of the parameter; its first axis is the fan-out side, as in Caffe.
@@ -33,77 +47,91 @@ def fill(shape: Shape, filler: FillerParameter, seed: int, stream: int) -> np.nd
         stream: Which sequence of that key: one for each parameter.
 
     Returns:
-        Shape ``shape``, float64.
+        A function that returns an array of shape ``shape``, float64, the same at each call.
 
     Raises:
         ConfigError: The type is unknown, or its constants are not allowed.
     """
-    make = FILLERS.get(filler.type)
-    if make is None:
+    prepare = FILLERS.get(filler.type)
+    if prepare is None:
         message = f"unknown filler type {filler.type!r}; known are {', '.join(FILLERS)}"
         raise ConfigError(message)
     if filler.sparse != -1 and filler.type != "gaussian":
         message = f"filler type {filler.type!r} has no 'sparse'; only gaussian does"
         raise ConfigError(message)
-    drawn = 0
+    make = prepare(shape, filler)
 
-    def draw(n: int) -> np.ndarray:
-        nonlocal drawn
-        drawn += 1
-        return random.uniform(seed, stream, drawn, n)
+    def filled() -> np.ndarray:
+        turns = itertools.count(1)
+        return make(lambda n: random.uniform(seed, stream, next(turns), n))
 
-    return make(shape, filler, draw)
-
-
-def _constant(shape: Shape, filler: FillerParameter, draw: Draw) -> np.ndarray:
-    del draw
-    return np.full(shape, filler.value, np.float64)
+    return filled
 
 
-def _uniform(shape: Shape, filler: FillerParameter, draw: Draw) -> np.ndarray:
+def _constant(shape: Shape, filler: FillerParameter) -> Make:
+    value = filler.value
+    return lambda draw: np.full(shape, value, np.float64)
+
+
+def _uniform(shape: Shape, filler: FillerParameter) -> Make:
     if filler.min > filler.max:
         message = f"uniform filler: min {filler.min} is above max {filler.max}"
         raise ConfigError(message)
-    return _between(shape, filler.min, filler.max, draw)
+    return partial(_between, shape, filler.min, filler.max)
 
 
-def _gaussian(shape: Shape, filler: FillerParameter, draw: Draw) -> np.ndarray:
-    values = filler.mean + filler.std * _normal(shape, draw)
-    if filler.sparse >= 0:
-        # as in Caffe, a weight is kept with probability sparse / size of the first axis
-        if not shape:
-            message = "a sparse gaussian filler needs at least one axis"
-            raise ConfigError(message)
-        keep = filler.sparse / shape[0]
-        values = values * (draw(math.prod(shape)).reshape(shape) < keep)
-    return values
+def _gaussian(shape: Shape, filler: FillerParameter) -> Make:
+    mean, std, sparse = filler.mean, filler.std, filler.sparse
+    if sparse >= 0 and not shape:
+        message = "a sparse gaussian filler needs at least one axis"
+        raise ConfigError(message)
+
+    def make(draw: Draw) -> np.ndarray:
+        values = mean + std * _normal(shape, draw)
+        if sparse >= 0:
+            # as in Caffe, a weight is kept with probability sparse / size of the first axis
+            values = values * (draw(math.prod(shape)).reshape(shape) < sparse / shape[0])
+        return values
+
+    return make
 
 
-def _positive_unitball(shape: Shape, filler: FillerParameter, draw: Draw) -> np.ndarray:
+def _positive_unitball(shape: Shape, filler: FillerParameter) -> Make:
     del filler
-    values = _between(shape, 0.0, 1.0, draw)
-    rows = values.reshape(shape[0], -1) if shape else values.reshape(1, -1)
-    return np.asarray((rows / rows.sum(axis=1, keepdims=True)).reshape(shape))
+
+    def make(draw: Draw) -> np.ndarray:
+        values = _between(shape, 0.0, 1.0, draw)
+        rows = values.reshape(shape[0], -1) if shape else values.reshape(1, -1)
+        return np.asarray((rows / rows.sum(axis=1, keepdims=True)).reshape(shape))
+
+    return make
 
 
-def _xavier(shape: Shape, filler: FillerParameter, draw: Draw) -> np.ndarray:
+def _xavier(shape: Shape, filler: FillerParameter) -> Make:
     limit = math.sqrt(3.0 / _fan(shape, filler))
-    return _between(shape, -limit, limit, draw)
+    return partial(_between, shape, -limit, limit)
 
 
-def _msra(shape: Shape, filler: FillerParameter, draw: Draw) -> np.ndarray:
-    return np.asarray(math.sqrt(2.0 / _fan(shape, filler)) * _normal(shape, draw))
+def _msra(shape: Shape, filler: FillerParameter) -> Make:
+    deviation = math.sqrt(2.0 / _fan(shape, filler))
+    return lambda draw: np.asarray(deviation * _normal(shape, draw))
 
 
-def _bilinear(shape: Shape, filler: FillerParameter, draw: Draw) -> np.ndarray:
-    del filler, draw
+def _bilinear(shape: Shape, filler: FillerParameter) -> Make:
+    del filler
     if len(shape) != 4 or shape[2] != shape[3]:
         message = f"a bilinear filler needs a 4-axis shape with a square kernel, not {shape}"
         raise ConfigError(message)
-    f = math.ceil(shape[3] / 2.0)
-    c = (shape[3] - 1) / (2.0 * f)
-    line = 1 - np.abs(np.arange(shape[3]) / f - c)
-    return np.broadcast_to(np.outer(line, line), shape).copy()
+    side = shape[3]
+
+    def make(draw: Draw) -> np.ndarray:
+        del draw
+        f = math.ceil(side / 2.0)
+        c = (side - 1) / (2.0 * f)
+        line = 1 - np.abs(np.arange(side) / f - c)
+        return np.broadcast_to(np.outer(line, line), shape).copy()
+
+    return make
 
 
 def _fan(shape: Shape, filler: FillerParameter) -> float:
@@ -136,7 +164,7 @@ def _normal(shape: Shape, draw: Draw) -> np.ndarray:
     return both[:count].reshape(shape)
 
 
-FILLERS: dict[str, Callable[[Shape, FillerParameter, Draw], np.ndarray]] = {
+FILLERS: dict[str, Callable[[Shape, FillerParameter], Make]] = {
     "constant": _constant,
     "uniform": _uniform,
     "gaussian": _gaussian,

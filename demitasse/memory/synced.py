@@ -46,9 +46,10 @@ _serials = itertools.count()
 class SyncedMemory:
     """``size`` elements that exist on the host, on a device, or on both.
 
-    Allocated when first touched, and zero then. Where the device works on the host's arrays, a Step
-    may still keep the elements in a layout of its own. This *private* side is then the device side;
-    all other code reads the host side, which is brought up to date by a reorder.
+    Allocated when first touched, and zero then, or what ``begin_with`` says. Where the device works
+    on the host's arrays, a Step may still keep the elements in a layout of its own. This *private*
+    side is then the device side; all other code reads the host side, which is brought up to date by
+    a reorder.
 
     Args:
         size: How many elements.
@@ -66,6 +67,7 @@ class SyncedMemory:
         "_device_side",
         "_head",
         "_host_side",
+        "_initial",
         "_poison",
         "device",
         "dtype",
@@ -83,19 +85,25 @@ class SyncedMemory:
         self._host_side = HostSide(traffic)
         self._device_side = DeviceSide(device, traffic)
         self._assignment: Assignment | None = None
+        self._initial: Callable[[np.ndarray], None] | None = None
         self._poison = bool(settings.get_often("poison")) and dtype.startswith("float")
 
     # -- what it is ----------------------------------------------------------------------------
 
     @property
     def head(self) -> Head:
-        """Which side is newest."""
-        return self._head
+        """Which side is newest; the host's before ``begin_with`` has done its work."""
+        return Head.HEAD_AT_CPU if self.deferred else self._head
 
     @property
     def cleared(self) -> bool:
         """Whether it holds nothing: it reads as zeros, and may be overwritten without reading."""
-        return self._head is Head.UNINITIALIZED
+        return self.head is Head.UNINITIALIZED
+
+    @property
+    def deferred(self) -> bool:
+        """Whether its first contents are still to be made."""
+        return self._initial is not None
 
     @property
     def nbytes(self) -> int:
@@ -234,11 +242,20 @@ class SyncedMemory:
             side.replace(array, self.device, layout)
         return side.array
 
-    # -- forgetting ----------------------------------------------------------------------------
+    # -- beginning and forgetting --------------------------------------------------------------
+
+    def begin_with(self, write: Callable[[np.ndarray], None]) -> None:
+        """Let a function write the contents when they are first read, unless others come before.
+
+        Args:
+            write: Gets the host side, shape (size,), and overwrites all of it.
+        """
+        self.clear()
+        self._initial = write
 
     def clear(self) -> None:
         """Forget the contents: reads as zeros again, without writing them now."""
-        self._head = Head.UNINITIALIZED
+        self._head, self._initial = Head.UNINITIALIZED, None
         self.version += 1
         if self.leased:  # somebody is looking at the host side
             self._host_side.wait()
@@ -290,7 +307,7 @@ class SyncedMemory:
         """
         if self.device.shares_host:
             return
-        if self._head is not Head.HEAD_AT_CPU:
+        if self.head is not Head.HEAD_AT_CPU:
             message = f"only data whose head is at the host can be pushed; it is {self._head.name}"
             raise DeviceError(message)
         self._to_gpu()
@@ -327,7 +344,7 @@ class SyncedMemory:
         self._device_side.replace(None, self.device)
         traffic = Traffic() if assignment is None else assignment.slot.traffic
         self._host_side.traffic = self._device_side.traffic = traffic
-        self._head = Head.UNINITIALIZED
+        self._head, self._initial = Head.UNINITIALIZED, None
         self.version += 1
 
     def _check_open(self) -> None:
@@ -353,10 +370,12 @@ class SyncedMemory:
             case Head.UNINITIALIZED:
                 fresh = self._host_side.array is None and self._assignment is None  # so it is zero
                 host = self._host_array()
-                if not (discard or fresh):
+                if self._initial is not None and not discard:
+                    self._initial(host)
+                elif not (discard or fresh):
                     self._host_side.wait()
                     host[...] = 0
-                self._head = Head.HEAD_AT_CPU
+                self._head, self._initial = Head.HEAD_AT_CPU, None
             case Head.HEAD_AT_GPU:
                 host = self._host_array()
                 if not discard:
@@ -373,13 +392,15 @@ class SyncedMemory:
         if self._device_side.device is not self.device:
             self._leave_old_device(discard=discard)
         self._device_side.follow()
+        if self._initial is not None and not discard:
+            self._to_cpu()
         match self._head:
             case Head.UNINITIALIZED:
                 fresh = self._device_side.array is None and self._assignment is None
                 side = self._device_array()
                 if not (discard or fresh):
                     self._device_side.fill(0)
-                self._head = Head.HEAD_AT_GPU
+                self._head, self._initial = Head.HEAD_AT_GPU, None
             case Head.HEAD_AT_CPU:
                 side = self._device_array()
                 if not discard:
@@ -393,13 +414,13 @@ class SyncedMemory:
     # While debugging, the side that becomes stale is filled with NaN, so that reading it shows.
 
     def _newest_at_host(self) -> None:
-        self._head = Head.HEAD_AT_CPU
+        self._head, self._initial = Head.HEAD_AT_CPU, None
         if self._poison and self._device_side.array is not None:
             self._host_side.wait()
             self._device_side.fill(math.nan)
 
     def _newest_at_device(self) -> None:
-        self._head = Head.HEAD_AT_GPU
+        self._head, self._initial = Head.HEAD_AT_GPU, None
         host = self._host_side.array
         if self._poison and not self.leased and host is not None:
             self._host_side.wait()

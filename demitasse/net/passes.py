@@ -16,6 +16,7 @@ from demitasse.device import Device
 from demitasse.errors import NetError
 from demitasse.memory import SyncedMemory, transfers
 from demitasse.memory.leases import leases_alive
+from demitasse.net.beginning import begin
 from demitasse.net.debug import NetDebug
 from demitasse.net.structure import Structure
 from demitasse.plan import Plan
@@ -50,6 +51,7 @@ class Passes:
         self._memories: tuple[int, list[SyncedMemory]] = (-1, [])
         self.plan = self._planned(lowered=lowered)
         self.debug_info, self.gradients_whole = False, True
+        self._begun = False
         self._cut: tuple[int, int] | None = None  # the layers of a forward pass that was cut short
         self.before_forward: list[Callback] = []
         self.after_forward: list[Callback] = []
@@ -66,6 +68,9 @@ class Passes:
         Returns:
             Weighted sums of the loss tops on the way, each a 0-d device array.
         """
+        if not self._begun:
+            begin(self._structure.params_list)
+            self._begun = True
         try:
             with self._pass(first, last, backward=False):
                 terms = self._forward(first, last)

@@ -19,7 +19,7 @@ import numpy as np
 from demitasse.data.databases import datum as records
 from demitasse.data.images.decode import opened
 from demitasse.errors import ConfigError, DataError
-from demitasse.paths import regular
+from demitasse.paths import bytes_in
 from demitasse.proto import (
     BlobProto,
     BlobProtoVector,
@@ -328,7 +328,7 @@ def load_image(filename: str | os.PathLike[str] | BinaryIO, color: bool = True) 
         if "://" in os.fspath(filename):
             message = f"load_image reads files, no addresses: download {filename} first"
             raise ValueError(message)
-        content = regular(filename).read_bytes()
+        content = bytes_in(filename)
     else:
         content = filename.read()
     try:

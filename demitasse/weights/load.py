@@ -32,6 +32,8 @@ from demitasse.weights.store import ParameterStore
 
 __all__ = ["load_into"]
 
+NO_GRADIENT = np.empty(0, np.float32)
+
 
 def load_into(
     net: ParameterStore,
@@ -108,5 +110,5 @@ def _load_arrays(net: ParameterStore, weights: Parameters, skip: bool) -> LoadRe
             pairs += array_pairs(net, name, mine, arrays)
     with np.errstate(over="ignore", invalid="ignore"), Uninterrupted():
         for blob, array in pairs:
-            blob.mutable_cpu_data()[...] = array
+            blob.set_floats(array.reshape(-1), NO_GRADIENT)
     return finished(net, report)

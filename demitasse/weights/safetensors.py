@@ -19,6 +19,9 @@ from demitasse.paths import regular
 __all__ = ["read_safetensors", "write_safetensors"]
 
 TYPES = {"float16": "F16", "float32": "F32", "float64": "F64"}
+UNREADABLE = (
+    OSError, ValueError, KeyError, TypeError, RecursionError, MemoryError, struct.error
+)  # fmt: skip
 LONGEST_HEADER = 100 << 20  # bytes, as safetensors itself has it
 
 
@@ -30,7 +33,7 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
     """
     try:
         return _arrays_of(np.fromfile(regular(path), np.uint8))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, struct.error) as error:
+    except UNREADABLE as error:
         message = f"{path} cannot be read as weights: {error}"
         raise WeightsError(message) from error
 

@@ -279,7 +279,7 @@ class TestBatchNorm:
     def test_stored_statistics(self, place, top, shape):
         net = self.net(top, shape, "use_global_stats: true")
 
-        check(net, "StoredBatchNormStep", on=cuda_at(place))
+        check(net, "BatchNormStep", on=cuda_at(place))
 
     def test_running_sums(self, place, top, shape):
         net = self.net(top, shape, "")

@@ -157,6 +157,12 @@ def test_sizes_are_opencvs(photos, fields, size):
         ("json", "[1]"),
         ("json", "[" * 100_000),
         ("json", '{"annotation": [{"bbox": [1, 2, 3], "category_id": "cat"}]}'),
+        (
+            "json",
+            '{"annotation": [{"bbox": [1, 2, 3, Infinity], "category_id": 1, "iscrowd": NaN}]}',
+        ),
+        ("json", f'{{"annotation": [{{"bbox": [1, 2, 3, {"9" * 400}], "category_id": 1}}]}}'),
+        ("json", '{"annotation": [], "image": {"height": Infinity, "width": 1}}'),
         ("txt", "cat 1 2 3 4"),
     ],
 )
@@ -165,6 +171,32 @@ def test_damaged_files_are_told(tmp_path, kind, content):
     file.write_text(content)
 
     with pytest.raises(DataError, match="damaged"):
+        read_objects(file, kind, LABELS, (20, 40))
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_xml_that_would_grow_is_refused_in_every_encoding(tmp_path, encoding):
+    file = tmp_path / "growing.xml"
+    entities = "".join(f'<!ENTITY e{i + 1} "{f"&e{i};" * 10}">' for i in range(8))
+    text = f'<!DOCTYPE a [<!ENTITY e0 "0123456789">{entities}]><annotation>&e8;</annotation>'
+    file.write_text(text, encoding=encoding)
+
+    with pytest.raises(DataError, match="declares a type of document"):
+        read_objects(file, "xml", LABELS, (20, 40))
+
+
+@pytest.mark.parametrize("side", ["-1", "0", str(1 << 32), "9" * 400])
+@pytest.mark.parametrize("kind", ["xml", "json"])
+def test_an_image_that_no_memory_could_hold_is_refused(tmp_path, kind, side):
+    file = tmp_path / "large"
+    box = "<object><name>cat</name><bndbox/></object>"
+    file.write_text(
+        f"<a><size><height>{side}</height><width>5</width></size>{box}</a>"
+        if kind == "xml"
+        else f'{{"image": {{"height": {side}, "width": 5}}, "annotation": []}}'
+    )
+
+    with pytest.raises(DataError, match="says that the image has"):
         read_objects(file, kind, LABELS, (20, 40))
 
 

@@ -1,23 +1,17 @@
 """Small files that would cost much, and files that never end."""
 
 import io
-import os
 import tracemalloc
 from contextlib import suppress
 
 import numpy as np
 import pytest
 
-import demitasse
 from demitasse import Net
-from demitasse.data.databases.hdf5 import read_list
 from demitasse.data.images.decode import read_image
-from demitasse.data.sources.image_list import read_image_list
-from demitasse.data.sources.window_file import read_window_file
-from demitasse.data.transform.mean import read_mean
-from demitasse.errors import ConfigError, DataError, DemitasseError, NetError, PrototxtError
+from demitasse.errors import ConfigError, DataError, NetError, PrototxtError
 from demitasse.plan.plan import LONGEST
-from demitasse.proto import NetParameter, parse_text, read_net_params
+from demitasse.proto import NetParameter, parse_text
 
 MANY = 200_000
 
@@ -69,27 +63,6 @@ def test_a_message_about_a_long_name_is_cut():
         Net(parse_text(text, NetParameter), device="numpy")
 
     assert len(str(caught.value)) < 15_000
-
-
-READERS = {
-    "prototxt": read_net_params,
-    "weights": demitasse.load_weights,
-    "image": read_image,
-    "mean": read_mean,
-    "HDF5 list": read_list,
-    "image list": lambda path: read_image_list(path, lambda name: path / name),
-    "window file": lambda path: read_window_file(path, 0.5, 0.5),
-}
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with names need a Unix")
-@pytest.mark.parametrize("kind", READERS)
-def test_a_pipe_is_not_opened(kind, tmp_path):
-    path = tmp_path / "pipe"
-    os.mkfifo(path)
-
-    with pytest.raises(DemitasseError, match="a pipe, a device or a socket; a regular file"):
-        READERS[kind](path)
 
 
 def test_an_image_has_only_so_many_pixels_for_its_file(tmp_path):

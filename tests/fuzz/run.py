@@ -33,7 +33,7 @@ from typing import NoReturn
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
-from mutations import damaged_file
+from mutations import damaged_file, damaged_in_order
 from random_nets import nets_readers
 from reader import Reader
 from readers import readers
@@ -56,6 +56,7 @@ class Hang(BaseException):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=100_000, help="files in all")
+    parser.add_argument("--least", type=int, default=1, help="files for each reader at least")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help=f"one reader by its name, or {' or '.join(NETS)}")
     part = "a part of the readers, to run several beside one another"
@@ -74,7 +75,8 @@ def main() -> int:
         mine = sorted(known, key=lambda reader: reader.cost)[part::parts]
         for reader in [r for r in known if r.name == options.only] if options.only else mine:
             # the quicker a reader, the more files it gets
-            count = options.count if options.only else max(1, round(share * reader.cost**-0.5))
+            count = max(options.least, round(share * reader.cost**-0.5))
+            count = options.count if options.only else count
             batch = Batch(reader, options.seed, others, Path(folder))
             results[reader.name] = supervise(batch, options.first, count)
             sys.stdout.write(line_of(reader.name, results[reader.name]) + "\n")
@@ -102,10 +104,12 @@ class Batch:
     folder: Path
 
     def file(self, number: int) -> bytes:
-        """The file of a number; the first are the sound ones."""
-        reader = self.reader
-        if number < len(reader.files):
+        """The file of a number: the first are the sound ones, of the others a half is drawn."""
+        reader, sound = self.reader, len(self.reader.files)
+        if number < sound:
             return reader.files[number]
+        if number % 2 and not reader.draw:  # another seed begins elsewhere
+            return damaged_in_order(reader.files, number // 2 + 1_000_003 * self.seed)
         rng = random.Random(f"{self.seed}/{reader.name}/{number}")
         return damaged_file(reader, rng, self.others)
 

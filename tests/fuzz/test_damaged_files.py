@@ -8,7 +8,7 @@ from contextlib import suppress
 from random import Random
 
 import pytest
-from mutations import damaged_file
+from mutations import damaged_file, damaged_in_order
 from random_nets import nets_readers
 from readers import readers
 
@@ -61,6 +61,11 @@ NAMES = [
     "list to be converted",
     "list of label images",
     "table of windows",
+    "objects as xml",
+    "objects as json",
+    "objects as txt",
+    "saved results",
+    "list gone on with",
     "CIFAR-10 file",
     "demitasse.toml",
     "pyproject.toml",
@@ -121,6 +126,14 @@ def test_files_cut_short_anywhere_are_read_or_refused(all_readers, name):
     for length in range(0, len(file), max(1, len(file) // pieces)):
         with suppress(DemitasseError, *reader.allowed):
             reader.call(file[:length])
+
+
+def test_every_byte_is_cut_at_and_changed_in_its_turn():
+    ways = [damaged_in_order([b"ab", b"c"], number) for number in range(21)]
+
+    assert len(set(ways)) == 20  # nothing is left of either file that is cut at its first byte
+    assert {b"", b"a", b"\0b", b"a\xff", b"\xe3"} < set(ways)
+    assert [damaged_in_order([b"ab", b"c"], number + 21) for number in range(21)] == ways
 
 
 @pytest.mark.parametrize("reader", nets_readers(), ids=lambda reader: reader.name)

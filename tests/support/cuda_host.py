@@ -21,6 +21,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
+from collections.abc import Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -34,8 +35,10 @@ from demitasse.backends.cupy.library.cublas import Cublas, Handle
 from demitasse.backends.cupy.library.engine import Engine, Grid, Launch
 from demitasse.backends.cupy.library.gemm import Product
 from demitasse.backends.cupy.library.sources import source
+from demitasse.backends.cupy.steps.fusion import fuse
 from demitasse.backends.cupy.updates import Updates
-from demitasse.backends.step import Lowerings
+from demitasse.backends.ops import Op
+from demitasse.backends.step import AnyStep, Lowerings, Operands
 from demitasse.device import Device
 from demitasse.errors import DeviceError
 
@@ -202,6 +205,11 @@ class HostCudaBackend(Backend):
         view = array.view()
         view.flags.writeable = False
         return view
+
+    def fuse(
+        self, chain: Sequence[Op], at: Sequence[Operands], steps: Sequence[AnyStep | None]
+    ) -> AnyStep:
+        return fuse(self.engine, chain, at, steps)
 
     @cached_property
     def engine(self) -> HostEngine:

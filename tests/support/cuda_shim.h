@@ -49,6 +49,7 @@ extern "C" void shim_stand(unsigned int thread, unsigned int threads, unsigned i
 
 using std::erfc;
 using std::exp;
+using std::fma;
 using std::log;
 using std::pow;
 using std::sqrt;

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import json
 import os
 import struct
 import zipfile
@@ -18,6 +19,7 @@ from reader import Call, Reader, put
 
 from demitasse import cvdnn, load_weights
 from demitasse.backends.kernels.language import kept
+from demitasse.benchmark.saved import read_results
 from demitasse.cli.spelling import two_dashes
 from demitasse.cli.training_log import read_log, seconds_of_iterations
 from demitasse.cli.verbs.detect import _windows
@@ -25,11 +27,12 @@ from demitasse.config import trust
 from demitasse.config.files import _read as read_settings
 from demitasse.config.store import Settings
 from demitasse.data.databases.annotated import annotated_datum
+from demitasse.data.databases.annotation_files import read_objects
 from demitasse.data.databases.cifar import read_cifar
 from demitasse.data.databases.database import open_db, records
 from demitasse.data.databases.datum import array_to_datum
 from demitasse.data.databases.hdf5 import read_list
-from demitasse.data.databases.writing import write_database
+from demitasse.data.databases.writing import SETTINGS, _need_same, write_database
 from demitasse.data.images.decode import decode_image
 from demitasse.data.imageset import read_lines
 from demitasse.data.sources.annotated_batch import AnnotatedMaker
@@ -268,6 +271,17 @@ I0101 00:00:00.500000  1 solver.cpp:6]     Train net output #0: loss = nan (* 1 
 LABELS = b"""item { name: "none" label: 0 display_name: "background" }
 item { name: "n01" label: 1 display_name: "dog" }
 """
+OBJECTS = {
+    "xml": b"""<annotation><size><height>20</height><width>40</width></size><object>
+<name>dog</name><difficult>1</difficult>
+<bndbox><xmin>1</xmin><ymin>2</ymin><xmax>30.5</xmax><ymax>4</ymax></bndbox></object></annotation>
+""",
+    "json": b"""{"image": {"height": 20, "width": 40}, "annotation": [
+{"bbox": [1, 2.5, 3, 4], "category_id": "dog", "iscrowd": 1}]}""",
+    "txt": b"1 2 3 4 5\n2 0.5 1 9 9\n",
+}
+RESULTS = b"""{"benchmarks": [{"name": "a", "stats": {"median": 0.5}},
+{"name": "b", "stats": {"median": 2}}]}"""
 SIZES = b"a 10 20\nb 30 40\n"
 
 
@@ -301,9 +315,25 @@ def _texts(folder: Path) -> Iterator[Reader]:
         88,
     )
     table = [b"filename,xmin,ymin,xmax,ymax\na.png,0,1.5,20,30\nb.png,1,2,3,4\n"]
-    yield Reader(
-        "table of windows", table, _reading(file, _windows), 140, allowed=(UnicodeDecodeError,)
-    )
+    yield Reader("table of windows", table, _reading(file, _windows), 140)
+    labels = {"dog": 1, "cat": 2}
+    for kind, content in OBJECTS.items():
+        yield Reader(
+            f"objects as {kind}",
+            [content],
+            _reading(file, lambda p, kind=kind: read_objects(p, kind, labels, (20, 40))),
+            100,
+        )
+    yield Reader("saved results", [RESULTS], _reading(file, read_results), 80)
+    begun = folder / "begun"
+    begun.mkdir()
+    settings = {"gray": False, "size": [3, 4]}
+
+    def go_on(content: bytes) -> None:
+        put(begun / SETTINGS, content)
+        _need_same(settings, begun)
+
+    yield Reader("list gone on with", [json.dumps(settings).encode()], go_on, 60)
     cifar = bytes(range(256)) * 25
     yield Reader("CIFAR-10 file", [cifar[: 2 * 3073]], _reading(file, read_cifar), 83)
 

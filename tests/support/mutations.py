@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from google.protobuf import text_format
@@ -10,7 +10,10 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Error, Message
 from reader import Reader
 
-BYTES = ("cut", "flip", "byte", "bomb", "copy", "drop", "repeat", "splice", "word", "insert")
+BYTES = (
+    "cut", "flip", "byte", "bomb", "copy", "drop", "repeat", "splice", "word", "insert", "nest",
+    "twice", "zeros",
+)  # fmt: skip
 FORMS = ("token", "digits", "wire", "place")
 KINDS = (*BYTES, *FORMS, *FORMS, "field", "field", "field", "field")
 BIG = 2**32
@@ -22,9 +25,16 @@ WORDS = [
     b"-", b"nan", b"inf", b"1e999", b"-1", b"0", b"0x", b"99999999999999999999", b"true",
     b"layer {", b"layers {", b"blobs {", b"type: ", b"input: ", b"input_dim: ", b"data: ",
     b"\xff", b"\xc3\x28", b"\xed\xa0\x80", b"[type.googleapis.com/x] {", b"\\U0010ffff",
+    b"/../../", b"\xe2\x80\xae", b"\\ud800", b"\xff\xfe<\0", b"<!DOCTYPE a [", b"&a;", b"Infinity",
     b"# 1", b"\x1f\x8b", b"\x89HDF\r\n\x1a\n", b"\xff\xd8\xff", b"\x89PNG", b"%!PS",
 ]  # fmt: skip
 """What a file may suddenly say."""
+
+OPENING = [
+    b"{", b"[", b"<", b"(", b'{"a":', b"[[", b"layer {", b"a {", b"<a>", b"<a b='", b"[a.",
+    b"a = [", b"\x0a\x80\x80\x01", b"\xa2\x06\xff\x7f", b"\x0b",
+]  # fmt: skip
+"""What begins a part within a part."""
 
 LENGTHS = [
     b"\xff\xff\xff\xff\x07", b"\xff\xff\xff\xff\xff\xff\xff\xff\x7f", b"\xff" * 9 + b"\x01",
@@ -49,6 +59,36 @@ def damaged_file(reader: Reader, rng: random.Random, others: Sequence[bytes]) ->
         return reader.draw(rng)
     content = damaged(rng.choice(reader.files), random_changes(rng), others, reader.form)
     return reader.repair(content) if reader.repair and rng.random() < 0.5 else content
+
+
+def damaged_in_order(files: Sequence[bytes], number: int) -> bytes:
+    """Return a file cut at some byte, or with one byte changed: numbers from 0 on are all of them.
+
+    The order is a scattered one, so that a few numbers are from everywhere; after all are done it
+    begins anew.
+    """
+    ways = len(WAYS)
+    number = number * 2_654_435_761 % (ways * sum(len(file) for file in files) or 1)
+    for file in files:
+        if number < ways * len(file):
+            at, way = divmod(number, ways)
+            return WAYS[way](file, at)
+        number -= ways * len(file)
+    return b""
+
+
+def _with_byte(change: Callable[[int], int]) -> Callable[[bytes, int], bytes]:
+    return lambda file, at: file[:at] + bytes([change(file[at]) & 255]) + file[at + 1 :]
+
+
+WAYS: list[Callable[[bytes, int], bytes]] = [
+    lambda file, at: file[:at],
+    *(_with_byte(change) for change in (
+        lambda byte: 0, lambda byte: 255, lambda byte: byte ^ 128, lambda byte: byte ^ 16,
+        lambda byte: byte + 1, lambda byte: byte - 1,
+    )),
+]  # fmt: skip
+"""What is done at every byte of a file."""
 
 
 def damaged(
@@ -104,6 +144,13 @@ def _changed(content: bytes, kind: str, a: int, b: int, c: int, others: Sequence
             return content[:at] + other[c % (len(other) + 1) :]
         case "word":
             return content[:at] + WORDS[b % len(WORDS)] + content[at + c % 4 :]
+        case "nest":
+            depth = (30, 300, 3000, 30_000)[c % 4]
+            return content[:at] + OPENING[b % len(OPENING)] * depth + content[at:]
+        case "twice":
+            return content + content[c % 2 * at :]
+        case "zeros":
+            return content[:at] + bytes(1 << b % 17) + content[at + (c % 2 << b % 17) :]
         case "insert":
             return content[:at] + bytes([b >> shift & 255 for shift in (0, 8, 16)]) + content[at:]
     return content

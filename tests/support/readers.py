@@ -132,9 +132,9 @@ def _text_readers(folder: Path) -> Iterator[Reader]:
         for finding in lint(file):
             str(finding)
 
-    yield Reader("lint of a net", nets, look, 40000, (NetParameter, True), opens=True)
+    yield Reader("lint of a net", nets, look, 10000, (NetParameter, True), opens=True)
     yield Reader(
-        "lint of a solver", [SOLVER.encode()], look, 10000, (SolverParameter, True), opens=True
+        "lint of a solver", [SOLVER.encode()], look, 6000, (SolverParameter, True), opens=True
     )
 
 

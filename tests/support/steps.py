@@ -12,6 +12,7 @@ from demitasse.blob import Blob
 from demitasse.config import settings
 from demitasse.device import Device
 from demitasse.plan import Entry
+from demitasse.proto import LayerParameter, parse_text
 from demitasse.testing import SingleLayer, make_layer
 
 NO_GRADIENT = {"labels", "marks", "state"}
@@ -74,7 +75,7 @@ def made(case: Case, way: Way, device: str | Device, *, lowered: bool = True) ->
     tops = ["x0" if way.in_place and i == 0 else f"y{i}" for i in range(case.tops)]
     names = [f'bottom: "x{i}"' for i in range(len(case.shapes))] + [f'top: "{t}"' for t in tops]
     one = make_layer(
-        f"{case.layer} {' '.join(names)}",
+        _message(f"{case.layer} {' '.join(names)}"),
         bottoms(case),
         phase=case.phase,
         device=device,
@@ -92,6 +93,11 @@ def made(case: Case, way: Way, device: str | Device, *, lowered: bool = True) ->
         if one.layer.param_propagate_down(index):
             one.layer.set_param_propagate_down(index, _as_many(way.params, index + 1)[index])
     return one
+
+
+@lru_cache(maxsize=256)
+def _message(text: str) -> LayerParameter:
+    return parse_text(text, LayerParameter)
 
 
 @lru_cache(maxsize=64)

@@ -6,7 +6,7 @@ unless another was made current. All work on one net must use one stream.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +25,7 @@ from demitasse.backends.cupy.library.gpu import GpuEngine
 from demitasse.backends.cupy.library.pools import Pools
 from demitasse.backends.cupy.library.properties import properties
 from demitasse.backends.cupy.lowerings import LOWERINGS
+from demitasse.backends.cupy.steps.fusion import fuse
 from demitasse.backends.cupy.updates import Updates
 from demitasse.backends.ops import Op
 from demitasse.backends.step import AnyStep, Lowerings, Operands
@@ -171,6 +172,12 @@ class CupyBackend(Backend):
     def lower(self, op: Op, at: Operands) -> AnyStep:
         with self.array_device, self._failures():
             return super().lower(op, at)
+
+    def fuse(
+        self, chain: Sequence[Op], at: Sequence[Operands], steps: Sequence[AnyStep | None]
+    ) -> AnyStep:
+        with self.array_device, self._failures():
+            return fuse(self.engine, chain, at, steps)
 
     @cached_property
     def engine(self) -> Engine:

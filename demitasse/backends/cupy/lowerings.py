@@ -2,7 +2,7 @@
 
 from demitasse.backends import ops
 from demitasse.backends.cupy.steps.activation import ActivationStep
-from demitasse.backends.cupy.steps.batch_norm import batch_norm
+from demitasse.backends.cupy.steps.batch_norm import BatchNormStep
 from demitasse.backends.cupy.steps.concat import ConcatStep
 from demitasse.backends.cupy.steps.convolution import ConvStep
 from demitasse.backends.cupy.steps.deconvolution import DeconvStep
@@ -20,7 +20,7 @@ __all__ = ["LOWERINGS"]
 
 LOWERINGS: Lowerings = {
     ops.Activation: (ActivationStep,),
-    ops.BatchNorm: (batch_norm,),
+    ops.BatchNorm: (BatchNormStep,),
     ops.Concat: (ConcatStep,),
     ops.Conv: (ConvStep,),
     ops.Deconv: (DeconvStep,),

@@ -12,7 +12,7 @@ import numpy as np
 from demitasse.backends import random
 from demitasse.backends.base import Backend
 from demitasse.backends.numpy import updates
-from demitasse.backends.numpy.blas import blas
+from demitasse.backends.numpy.blas import blas, held_to, wanted_threads
 from demitasse.backends.numpy.engine import Engine
 from demitasse.backends.numpy.lowerings import LOWERINGS
 from demitasse.backends.step import Lowerings
@@ -30,6 +30,8 @@ class NumpyBackend(Backend):
     name = "numpy"
     shares_host = True
     lowerings: ClassVar[Lowerings] = LOWERINGS
+    blas_threads: ClassVar[int | None] = None
+    """How many threads numpy's BLAS has in a pass; None for as many as are wanted."""
     xp = np
     array_device = "cpu"
 
@@ -40,14 +42,15 @@ class NumpyBackend(Backend):
     @contextmanager
     def enter(self) -> Iterator[None]:
         # overflow and NaN are values, as on every other device; debug_info finds them
-        with np.errstate(all="ignore"):
+        with held_to(self.blas_threads), np.errstate(all="ignore"):
             yield
 
     def conditions(self) -> dict[str, str]:
         found = {"numpy": np.__version__}
         for library in blas():
             found["BLAS"] = f"OpenBLAS {library.version} {library.architecture}"
-            found["BLAS threads"] = str(library.num_threads)
+            threads = self.blas_threads or wanted_threads(library.get_num_threads())
+            found["BLAS threads"] = str(threads)  # during a pass
         return found
 
     def zeros(self, size: int, dtype: str) -> np.ndarray:

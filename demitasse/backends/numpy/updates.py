@@ -16,6 +16,7 @@ import numpy as np
 
 from demitasse.backends.updates import Piece, Update
 from demitasse.config import settings
+from demitasse.cores import cores
 
 __all__ = ["BLOCK", "apply", "sumsq"]
 
@@ -56,7 +57,7 @@ def sumsq(diffs: Sequence[np.ndarray]) -> float:
 
 
 def _workers() -> int:
-    return int(settings.get("threads")) or os.cpu_count() or 1
+    return int(settings.get("threads")) or cores()
 
 
 @cache

@@ -17,7 +17,7 @@ from demitasse.backends.onednn.library import library
 from demitasse.backends.onednn.library.engine import Engine, engine
 from demitasse.backends.onednn.lowerings import LOWERINGS
 from demitasse.backends.onednn.steps.fusion import fuse
-from demitasse.backends.onednn.threads import only_ours, wanted
+from demitasse.backends.onednn.threads import ready_threads, wanted
 from demitasse.backends.ops import Op
 from demitasse.backends.step import AnyStep, Lowerings, Operands
 from demitasse.backends.updates import UpdateKernels
@@ -31,6 +31,9 @@ class OnednnBackend(NumpyBackend):
 
     name = "onednn"
     lowerings: ClassVar[Lowerings] = LOWERINGS
+    # after a product OpenBLAS's workers keep spinning for a while: beside OpenMP's threads they
+    # cost a factor of 2 for large operations and of 100 for small ones
+    blas_threads = 1
 
     @classmethod
     def devices(cls) -> list[str]:
@@ -38,14 +41,14 @@ class OnednnBackend(NumpyBackend):
 
     @contextmanager
     def enter(self) -> Iterator[None]:
-        with only_ours(), super().enter():
+        ready_threads()
+        with super().enter():
             yield
 
     def conditions(self) -> dict[str, str]:
         found, made = library.status(), kernels.status()
         return {
             **super().conditions(),
-            "BLAS threads": "1",  # during a pass
             "threads": str(wanted()),
             "oneDNN": found.version if found.loaded else "not used",
             "instruction set": found.instruction_set or "none",

@@ -56,6 +56,7 @@ def command(
     the same table, which pandas.read_hdf reads.
     """
     from demitasse.device import choose_device, use_device
+    from demitasse.paths import text_in
     from demitasse.pycaffe.detector import Detector
 
     if out.suffix not in {".csv", ".h5"}:
@@ -79,7 +80,7 @@ def command(
         found = (
             detector.detect_windows(_windows(source))
             if crop_mode == "list"
-            else detector.detect_selective_search(source.read_text().splitlines())
+            else detector.detect_selective_search(text_in(source).splitlines())
         )
     if out.suffix == ".csv":
         _write_csv(out, found)
@@ -94,7 +95,7 @@ def _windows(source: Path) -> list[tuple[str, list[list[int]]]]:
     from demitasse.paths import regular
 
     windows: dict[str, list[list[int]]] = {}
-    with regular(source).open(newline="") as file:
+    with regular(source).open(encoding="utf-8", errors="surrogateescape", newline="") as file:
         rows = csv.DictReader(file, skipinitialspace=True)
         try:
             for row in rows:
@@ -121,7 +122,7 @@ def _write_csv(out: Path, found: Sequence[Detection]) -> None:
         scores = one["prediction"].ravel().tolist()
         writer.writerow([one["filename"], *one["window"], *scores])
     with atomic_write(out) as file:
-        file.write(text.getvalue().encode())
+        file.write(text.getvalue().encode("utf-8", "surrogateescape"))
 
 
 def _write_hdf5(out: Path, found: Sequence[Detection]) -> None:

@@ -32,6 +32,12 @@ def command(ctx: click.Context, as_json: bool) -> None:
         ctx.exit(FAILED)
 
 
+def _cores(found: dict[str, Any]) -> str:
+    """Say how many cores are used, and why not all."""
+    text = f"{found['cores']} of {found['cpus']}"
+    return text if found["quota"] is None else f"{text} (a quota of {found['quota']:g})"
+
+
 def _text(found: dict[str, Any]) -> str:
     from demitasse.cli.diagnosis import EXTRAS
     from demitasse.config import TABLE
@@ -39,7 +45,8 @@ def _text(found: dict[str, Any]) -> str:
     general = [
         ("demitasse", f"{found['demitasse']} ({found['installed_at']})"),
         ("Python", found["python"]),
-        ("platform", f"{found['platform']}, {found['cpus']} CPUs"),
+        ("platform", found["platform"]),
+        ("cores", _cores(found)),
     ]
     libraries = []
     for name, version in found["libraries"].items():

@@ -32,11 +32,12 @@ def command(root: Path, source: Path, out: Path, name_id_file: Path | None) -> N
     from demitasse.data.imageset import read_lines
     from demitasse.data.threads import THREADS, ahead
     from demitasse.errors import DataError
+    from demitasse.paths import text_in
 
     names = [line.name for line in read_lines(source, objects=True)]
     stems = [Path(name).stem for name in names]
     if name_id_file is not None:
-        pairs = (line.rpartition(" ") for line in name_id_file.read_text().splitlines())
+        pairs = (line.rpartition(" ") for line in text_in(name_id_file).splitlines())
         ids = {stem.strip(): number for stem, _, number in pairs}
         missing = [stem for stem in stems if stem not in ids]
         if missing:

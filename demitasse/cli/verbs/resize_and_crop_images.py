@@ -55,10 +55,10 @@ def command(
     """
     from demitasse.data.threads import THREADS, ahead
     from demitasse.log import get_logger
-    from demitasse.paths import regular
+    from demitasse.paths import text_in
 
     try:
-        lines = regular(source).read_text(encoding="utf-8", errors="surrogateescape").split("\n")
+        lines = text_in(source).split("\n")
     except OSError as error:
         message = f"the list of images cannot be read: {error.strerror}"
         raise DataError(message, str(source)) from error
@@ -102,10 +102,10 @@ def _as_opencv(side: int, path: Path) -> bytes:
 def _as_pil(side: int, path: Path) -> bytes:
     """Return the bytes of the square of an image, a JPEG."""
     from demitasse.data.images.square import smooth_square
-    from demitasse.paths import regular
+    from demitasse.paths import bytes_in
 
     try:
-        return smooth_square(regular(path).read_bytes(), side)
+        return smooth_square(bytes_in(path), side)
     except OSError as error:
         raise DataError(error.strerror or str(error), str(path)) from error
     except DataError as error:

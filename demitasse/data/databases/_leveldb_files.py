@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from demitasse.data.databases.database import DamagedError
-from demitasse.paths import regular
+from demitasse.paths import bytes_in, regular
 
 __all__ = ["Entry", "Manifest", "Table", "log_entries", "read_manifest", "table_entries"]
 
@@ -99,7 +99,7 @@ class _Bytes:
 
 def _log_records(path: Path) -> Iterator[bytes]:
     """Yield the records of a log; one that was being written when the writer died is left out."""
-    content = regular(path).read_bytes()
+    content = bytes_in(path)
     at = 0
     parts: list[bytes] = []
     while at + 7 <= len(content):

@@ -6,6 +6,7 @@ Source: SSD (weiliu89/caffe), ``src/caffe/util/io.cpp`` (``ReadXMLToAnnotatedDat
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from xml.etree import ElementTree
 
 from demitasse.errors import ConfigError, DataError
 from demitasse.log import get_logger
-from demitasse.paths import regular
+from demitasse.paths import bytes_in
 from demitasse.proto import LabelMap
 from demitasse.proto.read import read_text
 
@@ -23,9 +24,14 @@ log = get_logger(__name__)
 
 
 DAMAGE = (
-    ElementTree.ParseError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
+    ElementTree.ParseError, ArithmeticError, AttributeError, LookupError, RecursionError,
+    TypeError, ValueError,
 )  # fmt: skip
 """What damaged files, and those of another kind, raise."""
+
+
+LONGEST_SIDE = 1 << 31
+"""Pixels that an image has at most on a side."""
 
 
 class Object(NamedTuple):
@@ -63,8 +69,8 @@ def read_labels(path: Path, *, check: bool = False) -> dict[str, int]:
     items = read_text(path, LabelMap).item
     labels = {item.name: item.label for item in items}
     if check and len(labels) < len(items):
-        names = [item.name for item in items]
-        twice = sorted({name for name in names if names.count(name) > 1})
+        counts = Counter(item.name for item in items)
+        twice = sorted(name for name, count in counts.items() if count > 1)
         message = f"{path} has more than one class called {', '.join(twice)}; rename all but one"
         raise ConfigError(message)
     return labels
@@ -88,7 +94,7 @@ def read_objects(
         DataError: The file cannot be read.
     """
     try:
-        content = regular(path).read_bytes()
+        content = bytes_in(path)
         found = LABEL_TYPES[kind](content)
     except OSError as error:
         raise DataError(error.strerror or str(error), str(path)) from error
@@ -98,7 +104,7 @@ def read_objects(
     height, width = found.size or size
     if found.size not in {None, size}:
         log.warning("%s: the image is %d x %d pixels, not %d x %d", path, *size, height, width)
-    if min(height, width) < 1:
+    if min(height, width) < 1 or max(height, width) > LONGEST_SIDE:
         message = f"says that the image has {height} x {width} pixels"
         raise DataError(message, str(path))
     objects = []
@@ -120,12 +126,20 @@ def _label(name: str, labels: Mapping[str, int], path: Path) -> int:
     return labels[name]
 
 
+class _Elements(ElementTree.TreeBuilder):
+    """Elements of a document without a type: what that declares may be of any size, and anywhere.
+
+    The parser knows one in every encoding, and says so before it reads what it declares.
+    """
+
+    def doctype(self, name: str, pubid: str | None, system: str | None) -> None:
+        message = f"it declares a type of document, {name!r}, which such files do not"
+        raise ValueError(message)
+
+
 def _xml(content: bytes) -> _Found:
     """Read a file of VOC or ILSVRC."""
-    if b"<!DOCTYPE" in content:
-        message = "it declares a type of document, which such files do not"
-        raise ValueError(message)
-    root = ElementTree.fromstring(content)
+    root = ElementTree.fromstring(content, ElementTree.XMLParser(target=_Elements()))
     sides = [root.findtext(f"size/{side}") for side in ("height", "width")]
     size = None if None in sides else (int(sides[0] or 0), int(sides[1] or 0))
     return _Found(size, list(map(_voc_object, root.findall("object"))))

@@ -16,7 +16,7 @@ import numpy as np
 from demitasse.data.databases.datum import array_to_datum
 from demitasse.data.databases.writing import write_records
 from demitasse.errors import DataError
-from demitasse.paths import regular
+from demitasse.paths import bytes_in
 from demitasse.proto import Datum
 
 __all__ = ["FILES", "convert", "read_cifar"]
@@ -41,7 +41,7 @@ def read_cifar(path: Path) -> tuple[np.ndarray, np.ndarray]:
         DataError: It cannot be read, or does not hold whole records.
     """
     try:
-        content = regular(path).read_bytes()
+        content = bytes_in(path)
     except OSError as error:
         message = f"cannot be read: {error.strerror}"
         raise DataError(message, str(path)) from error

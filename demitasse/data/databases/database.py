@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Literal, Protocol
 
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, DataError
 
 __all__ = [
     "BACKENDS",
@@ -105,7 +105,15 @@ def open_db(source: str | Path, backend: str = "LMDB", mode: Mode = "read") -> D
     if backend not in BACKENDS:
         message = f"unknown database backend {backend!r}; known are {', '.join(BACKENDS)}"
         raise ConfigError(message)
-    database: Database = import_module(BACKENDS[backend]).open_database(Path(source), mode)
+    path = Path(source)
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # the backend says what there is instead
+    except (OSError, ValueError) as error:  # no folder can be called so
+        message = f"there can be no database of this name: {error}"
+        raise DataError(message, str(path)) from error
+    database: Database = import_module(BACKENDS[backend]).open_database(path, mode)
     return database
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from demitasse.errors import DataError, DemitasseError
-from demitasse.paths import regular
+from demitasse.paths import regular, text_in
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -53,7 +53,7 @@ def read_list(source: Path) -> list[str]:
         DataError: It cannot be read, or names no file.
     """
     try:
-        names = regular(source).read_text(encoding="utf-8", errors="surrogateescape").split()
+        names = text_in(source).split()
     except OSError as error:
         message = f"the list of HDF5 files cannot be read: {error.strerror}"
         raise DataError(message, str(source)) from error

@@ -23,7 +23,7 @@ from demitasse.data.databases._leveldb_files import (
 from demitasse.data.databases._leveldb_writer import LevelDbFiles
 from demitasse.data.databases.database import DamagedError, Mode, what_is_there
 from demitasse.errors import ConfigError, DataError
-from demitasse.paths import regular
+from demitasse.paths import text_in
 
 __all__ = ["LevelDbCursor", "LevelDbDatabase", "LevelDbTransaction", "open_database"]
 
@@ -106,7 +106,7 @@ class LevelDbDatabase:
         if not (path / "CURRENT").is_file():
             raise DataError(what_is_there(path, "LEVELDB"), str(path))
         try:
-            name = regular(path / "CURRENT").read_text(encoding="ascii").strip()
+            name = text_in(path / "CURRENT").strip()
             self._manifest = read_manifest(path / Path(name).name)
             self._files = {file.name: file for file in path.iterdir()}
             self._logged = self._read_logs()

@@ -15,6 +15,7 @@ from demitasse.atomic import atomic_write, partial_name, put_in_place
 from demitasse.data.databases.database import Database, Mode, open_db
 from demitasse.data.databases.datum import array_to_datum
 from demitasse.errors import DataError
+from demitasse.paths import bytes_in
 
 __all__ = ["Records", "new_database", "resumable_database", "write_database", "write_records"]
 
@@ -193,7 +194,7 @@ def resumable_database(
 def _need_same(settings: Mapping[str, object], folder: Path) -> None:
     """Refuse to go on with a database that was begun with other settings."""
     try:
-        before = dict(json.loads((folder / SETTINGS).read_bytes()))
+        before = dict(json.loads(bytes_in(folder / SETTINGS)))
     except (OSError, RecursionError, TypeError, ValueError) as error:
         message = f"what is here cannot be gone on with: {error}; begin anew, without resume"
         raise DataError(message, str(folder)) from error

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from demitasse.errors import DataError
-from demitasse.paths import regular
+from demitasse.paths import bytes_in
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -98,7 +98,7 @@ def read_image(path: Path, color: Color = "native") -> np.ndarray:
         DataError: It cannot be read or decoded.
     """
     try:
-        return decode_image(regular(path).read_bytes(), color)
+        return decode_image(bytes_in(path), color)
     except OSError as error:
         raise DataError(error.strerror or str(error), str(path)) from error
     except DataError as error:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from demitasse.data.databases.database import open_db
+from demitasse.paths import bytes_in
 
 __all__ = ["Fingerprint", "database_fingerprint", "list_fingerprint"]
 
@@ -59,7 +60,7 @@ def list_fingerprint(path: Path, records: int = 0, files: Sequence[Path] = ()) -
     Raises:
         OSError: The list or a file is not there.
     """
-    digest = hashlib.sha256(path.read_bytes())
+    digest = hashlib.sha256(bytes_in(path))
     for file in files:
         digest.update(str(file.stat().st_size).encode() + b" ")
     return Fingerprint(path.resolve(), records, digest.digest())

@@ -23,7 +23,7 @@ from demitasse.data.sources.order import Order
 from demitasse.data.sources.source import Batch, Reading, Shape
 from demitasse.data.transform.transformer import DataTransformer
 from demitasse.errors import ConfigError, DataError, DemitasseError
-from demitasse.paths import regular
+from demitasse.paths import text_in
 
 __all__ = ["Entry", "ImageListBatches", "read_image_list"]
 
@@ -61,7 +61,7 @@ def read_image_list(source: Path, find: Find) -> list[Entry]:
         DataError: The list cannot be read or is empty, or a line has too few labels.
     """
     try:
-        text = regular(source).read_text(encoding="utf-8", errors="surrogateescape")
+        text = text_in(source)
     except OSError as error:
         message = f"the list of images cannot be read: {error.strerror}"
         raise DataError(message, str(source)) from error

@@ -25,7 +25,7 @@ from demitasse.data.sources.source import Batch, Reading, Shape
 from demitasse.data.transform.augment.augmenter import Augmenter
 from demitasse.data.transform.random import RandomWords
 from demitasse.errors import DataError, DemitasseError, ShapeError
-from demitasse.paths import regular
+from demitasse.paths import text_in
 
 __all__ = ["LabelImageBatches", "Look", "Pair", "read_pairs"]
 
@@ -86,7 +86,7 @@ def read_pairs(source: Path, label_type: str) -> list[Pair]:
         DataError: The list cannot be read or is empty, or a line lacks its label.
     """
     try:
-        text = regular(source).read_text(encoding="utf-8", errors="surrogateescape")
+        text = text_in(source)
     except OSError as error:
         message = f"the list of images cannot be read: {error.strerror}"
         raise DataError(message, str(source)) from error

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from demitasse.errors import DataError
-from demitasse.paths import regular
+from demitasse.paths import text_in
 
 __all__ = ["Window", "WindowFile", "read_window_file"]
 
@@ -67,7 +67,7 @@ def read_window_file(source: Path, fg_threshold: float, bg_threshold: float) -> 
         DataError: It cannot be read, is not of this form, or a foreground window has no class.
     """
     try:
-        words = iter(regular(source).read_text(encoding="utf-8", errors="surrogateescape").split())
+        words = iter(text_in(source).split())
     except OSError as error:
         message = f"the window file cannot be read: {error.strerror}"
         raise DataError(message, str(source)) from error

@@ -17,7 +17,7 @@ from demitasse.data.sources.window_file import Window, WindowFile
 from demitasse.data.transform.mean import read_mean
 from demitasse.data.transform.random import RecordRandom
 from demitasse.errors import ConfigError, DataError, DemitasseError, ShapeError
-from demitasse.paths import regular
+from demitasse.paths import bytes_in
 
 __all__ = ["WindowBatches", "window_mean"]
 
@@ -170,7 +170,7 @@ class WindowBatches:
         if content is None:
             path = self._find(name)
             try:
-                content = regular(path).read_bytes()
+                content = bytes_in(path)
             except OSError as error:
                 raise DataError(error.strerror or str(error), str(path)) from error
             if self._cache:

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from demitasse.data.databases.database import open_db, printable, records
 from demitasse.data.databases.datum import datum_to_array
 from demitasse.errors import DataError, DemitasseError, WeightsError
-from demitasse.paths import regular
+from demitasse.paths import bytes_in
 from demitasse.proto import BlobProto, Datum, floats, set_floats, stored_shape
 
 __all__ = ["compute_mean", "read_mean"]
@@ -30,7 +30,7 @@ def read_mean(path: Path) -> np.ndarray:
         DataError: There is no such file, or it does not hold one array (C, H, W).
     """
     try:
-        proto = BlobProto.FromString(regular(path).read_bytes())
+        proto = BlobProto.FromString(bytes_in(path))
     except OSError as error:
         message = f"the mean file cannot be read: {error.strerror}"
         raise DataError(message, str(path)) from error

@@ -28,6 +28,11 @@ def text_of(name):
     return str(module)
 
 
+def kept_or_made(name):
+    text = text_of(name)
+    return compiler._object(compiler._digest(text), lambda: text)
+
+
 @needs_llvm
 def test_machine_code_is_kept_and_a_damaged_file_is_not_run(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -45,12 +50,12 @@ def test_machine_code_is_kept_and_a_damaged_file_is_not_run(tmp_path, monkeypatc
 
     assert doubled(make("kept")) == 2
     [file] = (tmp_path / "demitasse" / "kernels").iterdir()
-    code = compiler._object(text_of("kept"))
+    code = kept_or_made("kept")
     assert len(made) == 1
 
     file.write_bytes(file.read_bytes()[:-1])
 
-    assert compiler._object(text_of("kept")) == code
+    assert kept_or_made("kept") == code
     assert len(made) == 2
     assert file.read_bytes().endswith(code)
 
@@ -61,7 +66,7 @@ def test_where_nothing_can_be_kept_it_is_made_anew(tmp_path, monkeypatch):
     blocked.write_text("not a folder")
     monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
 
-    assert compiler._object(text_of("nowhere"))
+    assert kept_or_made("nowhere")
 
 
 @needs_llvm
@@ -74,7 +79,7 @@ def test_without_a_home_it_is_made_anew(monkeypatch):
     monkeypatch.setattr(kept.Path, "home", homeless)
 
     assert jit.folder() is None
-    assert compiler._object(text_of("homeless"))
+    assert kept_or_made("homeless")
 
 
 def test_a_setting_does_without():
@@ -83,25 +88,35 @@ def test_a_setting_does_without():
         assert "switched off" in str(jit.status())
 
 
-def test_what_lacks_is_named(monkeypatch):
+@pytest.mark.parametrize("known", ["by Linux", "by LLVM alone"])
+def test_what_lacks_is_named(monkeypatch, known):
     class Old:
         @staticmethod
         def get_host_cpu_features():
             return {"avx2": True, "fma": False}
 
+    there = frozenset({"avx2", "sse2"}) if known == "by Linux" else None
+    monkeypatch.setattr(compiler.processor, "features", lambda: there)
     monkeypatch.setattr(compiler, "_llvm", lambda: Old)
 
     assert "no fma" in str(compiler._probed.__wrapped__())
 
 
-def test_a_missing_library_is_named(monkeypatch):
-    def missing():
-        message = "No module named 'llvmlite'"
-        raise ImportError(message)
-
-    monkeypatch.setattr(compiler, "_llvm", missing)
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setattr(compiler, "find_spec", lambda name: None)
 
     assert "llvmlite is not here" in str(compiler._probed.__wrapped__())
+
+
+def test_a_missing_library_is_named(monkeypatch):
+    def missing():
+        message = "libllvmlite.so: cannot open shared object file"
+        raise OSError(message)
+
+    monkeypatch.setattr(compiler.processor, "features", lambda: None)
+    monkeypatch.setattr(compiler, "_llvm", missing)
+
+    assert "cannot open shared object file" in str(compiler._probed.__wrapped__())
 
 
 @needs_llvm

@@ -1,14 +1,15 @@
-"""What pytest is told of the stand-in: ``--stand-in``, and the line in the header of a run."""
+"""What pytest is told of the stand-in: ``--stand-in``, a fixture, and the header of a run.
+
+It is imported when a test needs it: what it imports takes time, and some is compiled.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 
 import pytest
-
-import gpu
-from gpu.host import has_compiler
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -26,11 +27,13 @@ def configure(config: pytest.Config) -> None:
         return
     if os.environ.get("DEMITASSE_REQUIRE_GPU") == "1":
         raise pytest.UsageError("DEMITASSE_REQUIRE_GPU=1 asks for a real GPU: not --stand-in")
-    gpu.put_in()
+    from gpu.package import put_in
+
+    put_in()
 
 
 def header(config: pytest.Config) -> str:
-    if gpu.is_in():
+    if config.getoption("--stand-in"):
         return "GPU: NONE. cuda:0 and cuda:1 are the stand-in's (tests/support/gpu)"
     return ""
 
@@ -38,8 +41,10 @@ def header(config: pytest.Config) -> str:
 @pytest.fixture
 def stand_in() -> Iterator[None]:
     """The stand-in in the place of cupy, for one test, on machines with a GPU too."""
-    if not has_compiler():
+    if shutil.which("g++") is None:
         pytest.skip("no g++ to compile the kernels for the host")
-    with gpu.in_place():
+    from gpu.package import in_place, settle
+
+    with in_place():
         yield
-        gpu.settle()
+        settle()

@@ -1,33 +1,117 @@
-// Normalisation of channels. Arrays are (samples, channels, plane); statistics are (channels,).
+// Normalisation of channels, with the factors and the rectifier that may follow it.
+// Arrays are (samples, channels, plane); statistics and factors are (channels,).
 //
-// Source: Caffe, src/caffe/layers/batch_norm_layer.cpp.
+// Source: Caffe, src/caffe/layers/batch_norm_layer.cpp, scale_layer.cpp and relu_layer.cpp.
 
-// Mean and deviation of each channel, which also go into the running sums. One block for a channel.
-// correction: makes the variance unbiased.
-KERNEL batch_statistics(const Real* __restrict__ x, Real* __restrict__ mean,
-                        Real* __restrict__ deviation, Real* __restrict__ sum_of_means,
-                        Real* __restrict__ sum_of_variances, Real* __restrict__ factor,
-                        Index channels, Index samples, Index plane, Real eps, Real fraction,
-                        Real correction) {
+// What follows a normalisation; slope: of the rectifier below 0.
+struct After {
+  const Real *s, *b;
+  bool scales, shifts, rectifies;
+  Real slope;
+
+  // The normalised value after scale and shift.
+  __device__ Real affine(Index c, Real value) const {
+    if (!scales) return value;
+    return shifts ? fma(value, s[c], b[c]) : value * s[c];
+  }
+
+  __device__ Real value(Index c, Real normalised) const {
+    const Real y = affine(c, normalised);
+    return rectifies ? rectified(y, slope) : y;
+  }
+
+  // The gradient of what goes into the rectifier. Its sign is computed as in the forward pass, to
+  // the bit.
+  __device__ Real gradient(Index c, Real normalised, Real d) const {
+    return rectifies ? d * rectifier_slope(affine(c, normalised), slope) : d;
+  }
+};
+
+// The arguments that make one.
+#define AFTER_ARRAYS const Real *__restrict__ s, const Real *__restrict__ b
+#define AFTER_NUMBERS Index scales, Index shifts, Index rectifies, Real slope
+#define AFTER \
+  const After after = {s, b, scales != 0, shifts != 0, rectifies != 0, slope};
+
+// Where the statistics of a batch go, and what they are added up with.
+struct Statistics {
+  Real *mean, *deviation, *sum_of_means, *sum_of_variances, *factor;
+  Real eps, fraction, correction;
+
+  // Write those of a channel. correction: makes the variance unbiased.
+  __device__ void write(Index c, Real average, Real variance) const {
+    mean[c] = average;
+    deviation[c] = sqrt(variance + eps);
+    sum_of_means[c] = sum_of_means[c] * fraction + average;
+    sum_of_variances[c] = sum_of_variances[c] * fraction + variance * correction;
+    if (c == 0) factor[0] = factor[0] * fraction + 1;
+  }
+};
+
+#define STATISTICS_ARRAYS                                                                         \
+  Real *__restrict__ mean, Real *__restrict__ deviation, Real *__restrict__ sum_of_means,         \
+      Real *__restrict__ sum_of_variances, Real *__restrict__ factor
+#define STATISTICS_NUMBERS Real eps, Real fraction, Real correction
+#define STATISTICS                                                                            \
+  const Statistics statistics = {mean,   deviation, sum_of_means, sum_of_variances,           \
+                                 factor, eps,       fraction,     correction};
+
+// The first pass of the statistics: the mean of each part of a channel, and the sum of squares of
+// what is centred by it, one block for a part. means, squares (channels, parts). A channel of one
+// part is done with that.
+KERNEL part_statistics(const Real* __restrict__ x, Real* __restrict__ means,
+                       Real* __restrict__ squares, STATISTICS_ARRAYS, Index channels,
+                       Index samples, Index plane, Index parts, Index length, STATISTICS_NUMBERS) {
   __shared__ Real shared[MOST_THREADS];
-  const Index many = samples * plane;
+  const bool whole = aligned(x);
+  STATISTICS
+  EACH_ROW(row, channels * parts) {
+    const Part part(row, parts, length, samples * plane);
+    Real total = 0;
+    part.each(channels, plane, [&](Index at, auto lanes) {
+      const Pack pack = load(x, at, whole, lanes);
+      for (int k = 0; k < lanes.number; ++k) total += pack.lane[k];
+    });
+    const Real average = block_sum(total, shared) / (Real)part.count();
+    total = 0;
+    part.each(channels, plane, [&](Index at, auto lanes) {
+      const Pack pack = load(x, at, whole, lanes);
+      for (int k = 0; k < lanes.number; ++k) {
+        const Real centred = pack.lane[k] - average;
+        total += centred * centred;
+      }
+    });
+    total = block_sum(total, shared);
+    if (threadIdx.x == 0) {
+      means[row] = average;
+      squares[row] = total;
+      if (parts == 1) statistics.write(part.c, average, total / (Real)part.count());
+    }
+  }
+}
+
+// The second pass: the mean of the means, and the sum of squares around it, which is that around
+// each part's own mean and what the part is off. One block for a channel.
+KERNEL batch_statistics(const Real* __restrict__ means, const Real* __restrict__ squares,
+                        STATISTICS_ARRAYS, Index channels, Index many, Index parts, Index length,
+                        STATISTICS_NUMBERS) {
+  __shared__ Real shared[MOST_THREADS];
+  STATISTICS
   EACH_ROW(c, channels) {
     Real total = 0;
-    EACH_IN_ROW(k, many) total += x[(k / plane * channels + c) * plane + k % plane];
+    EACH_IN_ROW(k, parts) {
+      const Part part(c * parts + k, parts, length, many);
+      total += means[c * parts + k] * (Real)part.count();
+    }
     const Real average = block_sum(total, shared) / (Real)many;
     total = 0;
-    EACH_IN_ROW(k, many) {
-      const Real centred = x[(k / plane * channels + c) * plane + k % plane] - average;
-      total += centred * centred;
+    EACH_IN_ROW(k, parts) {
+      const Part part(c * parts + k, parts, length, many);
+      const Real off = means[c * parts + k] - average;
+      total += squares[c * parts + k] + off * off * (Real)part.count();
     }
-    const Real variance = block_sum(total, shared) / (Real)many;
-    if (threadIdx.x == 0) {
-      mean[c] = average;
-      deviation[c] = sqrt(variance + eps);
-      sum_of_means[c] = sum_of_means[c] * fraction + average;
-      sum_of_variances[c] = sum_of_variances[c] * fraction + variance * correction;
-      if (c == 0) factor[0] = factor[0] * fraction + 1;
-    }
+    total = block_sum(total, shared);
+    if (threadIdx.x == 0) statistics.write(c, average, total / (Real)many);
   }
 }
 
@@ -43,52 +127,80 @@ KERNEL stored_statistics(const Real* __restrict__ sum_of_means,
   }
 }
 
-// y = (x - mean) / deviation; y may be x. The same goes to `normalised` where it is to be kept.
+// normalised = (x - mean) / deviation, where it is to be kept, and y is what follows makes of it;
+// y may be x.
 KERNEL normalise(const Real* x, const Real* __restrict__ mean, const Real* __restrict__ deviation,
-                 Real* y, Real* normalised, Index count, Index channels, Index plane, Index keep) {
-  EACH(i, count) {
-    const Index c = i / plane % channels;
-    const Real value = (x[i] - mean[c]) / deviation[c];
-    y[i] = value;
-    if (keep) normalised[i] = value;
-  }
+                 AFTER_ARRAYS, Real* y, Real* normalised, Index count, Index channels, Index plane,
+                 Index keep, AFTER_NUMBERS) {
+  const bool whole = aligned(x, y, normalised);
+  AFTER
+  each_in_channels(count, channels, plane, [&](Index i, Index c, auto lanes) {
+    Pack pack = load(x, i, whole, lanes);
+    const Real centre = mean[c], width = deviation[c];
+    for (int k = 0; k < lanes.number; ++k) pack.lane[k] = (pack.lane[k] - centre) / width;
+    if (keep) store(normalised, i, whole, lanes, pack);
+    for (int k = 0; k < lanes.number; ++k) pack.lane[k] = after.value(c, pack.lane[k]);
+    store(y, i, whole, lanes, pack);
+  });
 }
 
-// flat = mean of dy, along = mean of dy * y, for each channel. One block for a channel.
-KERNEL gradient_means(const Real* __restrict__ y, const Real* __restrict__ dy,
-                      Real* __restrict__ flat, Real* __restrict__ along, Index channels,
-                      Index samples, Index plane) {
+// For each part of a channel, with g the gradient of what goes into the rectifier: flat = sum of g,
+// along = sum of g * normalised; (channels, parts). One block for a part.
+KERNEL gradient_sums(const Real* __restrict__ normalised, const Real* __restrict__ dy,
+                     AFTER_ARRAYS, Real* __restrict__ flat, Real* __restrict__ along,
+                     Index channels, Index samples, Index plane, Index parts, Index length,
+                     AFTER_NUMBERS) {
   __shared__ Real shared[MOST_THREADS];
-  const Index many = samples * plane;
-  EACH_ROW(c, channels) {
+  const bool whole = aligned(normalised, dy);
+  AFTER
+  EACH_ROW(row, channels * parts) {
+    const Part part(row, parts, length, samples * plane);
     Real first = 0, second = 0;
-    EACH_IN_ROW(k, many) {
-      const Index at = (k / plane * channels + c) * plane + k % plane;
-      first += dy[at];
-      second += dy[at] * y[at];
-    }
+    part.each(channels, plane, [&](Index at, auto lanes) {
+      const Pack value = load(normalised, at, whole, lanes), d = load(dy, at, whole, lanes);
+      for (int k = 0; k < lanes.number; ++k) {
+        const Real g = after.gradient(part.c, value.lane[k], d.lane[k]);
+        first += g;
+        second += g * value.lane[k];
+      }
+    });
     first = block_sum(first, shared);
     second = block_sum(second, shared);
     if (threadIdx.x == 0) {
-      flat[c] = first / (Real)many;
-      along[c] = second / (Real)many;
+      flat[row] = first;
+      along[row] = second;
     }
   }
 }
 
-// dx = (dy - flat - along * y) / deviation; dx may be dy.
-KERNEL normalise_gradient(const Real* __restrict__ y, const Real* dy,
+// ds += along and db += flat, the sums of gradient_sums, where they are wanted. Then, where dx is
+// wanted, which may be dy: g, times the scale, over the deviation; for the batch's own statistics
+// without what g has in common with 1 and with the normalised values. many: samples * plane.
+KERNEL normalise_gradient(const Real* normalised, const Real* dy,
                           const Real* __restrict__ deviation, const Real* __restrict__ flat,
-                          const Real* __restrict__ along, Real* dx, Index count, Index channels,
-                          Index plane) {
-  EACH(i, count) {
-    const Index c = i / plane % channels;
-    dx[i] = (dy[i] - flat[c] - along[c] * y[i]) / deviation[c];
+                          const Real* __restrict__ along, AFTER_ARRAYS, Real* dx, Real* ds,
+                          Real* db, Index count, Index channels, Index plane, Index many,
+                          Index measured, Index want_x, Index want_s, Index want_b,
+                          AFTER_NUMBERS) {
+  EACH(c, channels) {
+    if (want_s) ds[c] += along[c];
+    if (want_b) db[c] += flat[c];
   }
-}
-
-// dx = dy / deviation; dx may be dy.
-KERNEL stored_gradient(const Real* dy, const Real* __restrict__ deviation, Real* dx, Index count,
-                       Index channels, Index plane) {
-  EACH(i, count) dx[i] = dy[i] / deviation[i / plane % channels];
+  if (!want_x) return;
+  const bool whole = aligned(normalised, dy, dx);
+  AFTER
+  each_in_channels(count, channels, plane, [&](Index i, Index c, auto lanes) {
+    Pack d = load(dy, i, whole, lanes);
+    Pack value = {};
+    if (measured || rectifies) value = load(normalised, i, whole, lanes);
+    const Real scale = scales ? s[c] : (Real)1, width = deviation[c];
+    const Real level = measured ? flat[c] / (Real)many : (Real)0;
+    const Real slant = measured ? along[c] / (Real)many : (Real)0;
+    for (int k = 0; k < lanes.number; ++k) {
+      Real g = after.gradient(c, value.lane[k], d.lane[k]);
+      if (measured) g = g - level - slant * value.lane[k];
+      d.lane[k] = g * scale / width;
+    }
+    store(dx, i, whole, lanes, d);
+  });
 }

@@ -25,6 +25,9 @@ typedef int Index;
 #define EACH_IN_ROW(k, count) \
   for (Index k = (Index)threadIdx.x; k < (count); k += (Index)blockDim.x)
 
+// As many elements as one load of 16 bytes brings.
+#define LANES ((int)(16 / sizeof(Real)))
+
 // Most threads in a block; their number is a power of two.
 #define MOST_THREADS 512
 
@@ -55,4 +58,170 @@ __device__ inline Real block_max(Real value, Real* shared) {
   const Real largest = shared[0];
   __syncthreads();
   return largest;
+}
+
+// -- sixteen bytes at a time -----------------------------------------------------------------------
+
+struct alignas(16) Pack {
+  Real lane[LANES];
+};
+
+// A number of elements that the compiler knows: LANES, or 1 where they do not come in packs.
+template <int N>
+struct Lanes {
+  static constexpr int number = N;
+};
+
+// Whether all these arrays begin where a Pack may.
+template <class... T>
+__device__ inline bool aligned(const T*... arrays) {
+  return (((unsigned long long)arrays | ...) % sizeof(Pack)) == 0;
+}
+
+// Return the N elements from `at` on; in one load where they are a pack of an aligned array.
+template <int N>
+__device__ inline Pack load(const Real* x, Index at, bool whole, Lanes<N>) {
+  if (N == LANES && whole) return *(const Pack*)(x + at);
+  Pack pack = {};
+  for (int k = 0; k < N; ++k) pack.lane[k] = x[at + k];
+  return pack;
+}
+
+// Write N elements from `at` on.
+template <int N>
+__device__ inline void store(Real* y, Index at, bool whole, Lanes<N>, const Pack& pack) {
+  if (N == LANES && whole) {
+    *(Pack*)(y + at) = pack;
+    return;
+  }
+  for (int k = 0; k < N; ++k) y[at + k] = pack.lane[k];
+}
+
+// Call body(i, lanes) for the first of every LANES elements below count, and for each that is left
+// over, spread over all threads.
+template <class Body>
+__device__ inline void each_pack(Index count, Body body) {
+  const Index packs = count / LANES, done = packs * LANES;
+  EACH(p, packs) body(p * LANES, Lanes<LANES>());
+  EACH(i, count - done) body(done + i, Lanes<1>());
+}
+
+// The same, spread over the threads of the block.
+template <class Body>
+__device__ inline void each_pack_in_row(Index count, Body body) {
+  const Index packs = count / LANES, done = packs * LANES;
+  EACH_IN_ROW(p, packs) body(p * LANES, Lanes<LANES>());
+  EACH_IN_ROW(i, count - done) body(done + i, Lanes<1>());
+}
+
+// y = f(x) of every element.
+template <class F>
+__device__ inline void map(const Real* x, Real* y, Index count, F f) {
+  const bool whole = aligned(x, y);
+  each_pack(count, [&](Index i, auto lanes) {
+    Pack pack = load(x, i, whole, lanes);
+    for (int k = 0; k < lanes.number; ++k) pack.lane[k] = f(pack.lane[k]);
+    store(y, i, whole, lanes, pack);
+  });
+}
+
+// y = f(a, b) of every element.
+template <class F>
+__device__ inline void map(const Real* a, const Real* b, Real* y, Index count, F f) {
+  const bool whole = aligned(a, b, y);
+  each_pack(count, [&](Index i, auto lanes) {
+    Pack pack = load(a, i, whole, lanes);
+    const Pack other = load(b, i, whole, lanes);
+    for (int k = 0; k < lanes.number; ++k) pack.lane[k] = f(pack.lane[k], other.lane[k]);
+    store(y, i, whole, lanes, pack);
+  });
+}
+
+// -- arrays of (samples, channels, plane) ----------------------------------------------------------
+
+// Call body(i, c, lanes) for the first of every N elements, where c is its channel, spread over all
+// threads. N divides the plane. A thread divides before its first element, and then only adds.
+template <int N, class Body>
+__device__ inline void walk_channels(Index count, Index channels, Index plane, Body body) {
+  const Index width = plane / N, step = (Index)gridDim.x * (Index)blockDim.x;
+  Index i = (Index)blockIdx.x * (Index)blockDim.x + (Index)threadIdx.x;
+  if (i >= count / N) return;
+  Index c = i / width % channels, place = i % width;
+  const Index step_c = step / width % channels, step_place = step % width;
+  for (; i < count / N; i += step) {
+    body(i * N, c, Lanes<N>());
+    c += step_c;
+    place += step_place;
+    if (place >= width) {
+      place -= width;
+      ++c;
+    }
+    if (c >= channels) c -= channels;
+  }
+}
+
+// The same, with as many elements at a time as belong to one channel.
+template <class Body>
+__device__ inline void each_in_channels(Index count, Index channels, Index plane, Body body) {
+  if (plane % LANES == 0) {
+    walk_channels<LANES>(count, channels, plane, body);
+  } else {
+    walk_channels<1>(count, channels, plane, body);
+  }
+}
+
+// Call body(at, lanes) for the first of every N elements of channel c, beginning with its `first`
+// and before its `last`, spread over the threads of the block. N divides the plane and `first`.
+template <int N, class Body>
+__device__ inline void walk_channel(Index c, Index channels, Index plane, Index first, Index last,
+                                    Body body) {
+  const Index width = plane / N, end = last / N, step = (Index)blockDim.x;
+  Index k = first / N + (Index)threadIdx.x;
+  if (k >= end) return;
+  Index n = k / width, place = k % width;
+  const Index step_n = step / width, step_place = step % width;
+  for (; k < end; k += step) {
+    body((n * channels + c) * plane + place * N, Lanes<N>());
+    n += step_n;
+    place += step_place;
+    if (place >= width) {
+      place -= width;
+      ++n;
+    }
+  }
+}
+
+// A share of the elements of one channel, which one block adds up. A channel has `samples * plane`
+// elements and is cut into `parts` of `length`, a multiple of LANES, the last of which is shorter.
+struct Part {
+  Index c, first, last;
+
+  __device__ Part(Index row, Index parts, Index length, Index many)
+      : c(row / parts), first(row % parts * length), last(many) {
+    if (last - first > length) last = first + length;
+    if (last < first) last = first;
+  }
+
+  __device__ Index count() const { return last - first; }
+
+  // Call body(at, lanes) for all elements, in an order that depends on the sizes alone.
+  template <class Body>
+  __device__ void each(Index channels, Index plane, Body body) const {
+    if (plane % LANES == 0) {
+      walk_channel<LANES>(c, channels, plane, first, last, body);
+    } else {
+      walk_channel<1>(c, channels, plane, first, last, body);
+    }
+  }
+};
+
+// -- formulas that several kernels must agree on to the bit ----------------------------------------
+
+// The rectifier, and its slope at a value.
+__device__ inline Real rectified(Real value, Real slope) {
+  return value < 0 ? 0 + slope * value : value;
+}
+
+__device__ inline Real rectifier_slope(Real value, Real slope) {
+  return (value > 0) + slope * (value <= 0);
 }

@@ -141,20 +141,10 @@ KERNEL rows_to_samples_with_bias(const Real* __restrict__ rows, const Real* __re
 // maps (N, M, places) += bias (M,).
 KERNEL add_bias(Real* __restrict__ maps, const Real* __restrict__ bias, Index count, Index channels,
                 Index places) {
-  EACH(i, count) maps[i] += bias[i / places % channels];
-}
-
-// totals (M,) += the sums of maps (N, M, places) over samples and places. One block for a channel.
-KERNEL add_channel_sums(const Real* __restrict__ maps, Real* __restrict__ totals, Index channels,
-                        Index samples, Index places) {
-  __shared__ Real shared[MOST_THREADS];
-  EACH_ROW(m, channels) {
-    Real total = 0;
-    EACH_IN_ROW(k, samples * places) {
-      const Index n = k / places, place = k % places;
-      total += maps[(n * channels + m) * places + place];
-    }
-    total = block_sum(total, shared);
-    if (threadIdx.x == 0) totals[m] += total;
-  }
+  const bool whole = aligned(maps);
+  each_in_channels(count, channels, places, [&](Index i, Index m, auto lanes) {
+    Pack pack = load(maps, i, whole, lanes);
+    for (int k = 0; k < lanes.number; ++k) pack.lane[k] += bias[m];
+    store(maps, i, whole, lanes, pack);
+  });
 }

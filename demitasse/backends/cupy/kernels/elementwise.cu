@@ -2,53 +2,66 @@
 
 // y = a * first + b * second; y may be either of them.
 KERNEL weighted_sum(const Real* a, const Real* b, Real* y, Index count, Real first, Real second) {
-  EACH(i, count) y[i] = first * a[i] + second * b[i];
+  map(a, b, y, count, [=](Real one, Real other) { return first * one + second * other; });
 }
 
 // y = factor * x; y may be x.
 KERNEL scaled(const Real* x, Real* y, Index count, Real factor) {
-  EACH(i, count) y[i] = factor * x[i];
+  map(x, y, count, [=](Real value) { return factor * value; });
 }
 
 // Copy rows of `width` elements to or from the columns of a matrix whose rows are `full` wide,
-// `first` columns in. count: elements copied.
+// `first` columns in, N at a time. count: elements copied.
+template <int N, class Copy>
+__device__ inline void each_in_columns(Index count, Index width, Index full, Index first,
+                                       Copy copy) {
+  EACH(i, count / N) {
+    const Index row = i / (width / N), at = i * N;
+    copy(at, row * full + first + (at - row * width), Lanes<N>());
+  }
+}
+
+// Whether rows and columns come in packs.
+__device__ inline bool packed(Index width, Index full, Index first) {
+  return width % LANES == 0 && full % LANES == 0 && first % LANES == 0;
+}
+
 KERNEL into_columns(const Real* __restrict__ x, Real* __restrict__ y, Index count, Index width,
                     Index full, Index first) {
-  EACH(i, count) y[i / width * full + first + i % width] = x[i];
+  const bool whole = aligned(x, y);
+  const auto copy = [&](Index apart, Index among, auto lanes) {
+    store(y, among, whole, lanes, load(x, apart, whole, lanes));
+  };
+  if (packed(width, full, first)) {
+    each_in_columns<LANES>(count, width, full, first, copy);
+  } else {
+    each_in_columns<1>(count, width, full, first, copy);
+  }
 }
 
 KERNEL from_columns(const Real* __restrict__ x, Real* __restrict__ y, Index count, Index width,
                     Index full, Index first) {
-  EACH(i, count) y[i] = x[i / width * full + first + i % width];
+  const bool whole = aligned(x, y);
+  const auto copy = [&](Index apart, Index among, auto lanes) {
+    store(y, apart, whole, lanes, load(x, among, whole, lanes));
+  };
+  if (packed(width, full, first)) {
+    each_in_columns<LANES>(count, width, full, first, copy);
+  } else {
+    each_in_columns<1>(count, width, full, first, copy);
+  }
 }
 
 // x and y (outer, dim, inner), s and b (dim,): y = x * s + b; y may be x.
 KERNEL scale(const Real* x, const Real* __restrict__ s, const Real* __restrict__ b, Real* y,
              Index count, Index dim, Index inner, Index has_bias) {
-  EACH(i, count) {
-    const Index d = i / inner % dim;
-    const Real value = x[i] * s[d];
-    y[i] = has_bias ? value + b[d] : value;
-  }
-}
-
-// ds += sums of dy * x where wanted, db += sums of dy where wanted. One block for an element of s.
-KERNEL add_scale_gradients(const Real* __restrict__ x, const Real* __restrict__ dy, Real* ds,
-                           Real* db, Index dim, Index outer, Index inner, Index want_s,
-                           Index want_b) {
-  __shared__ Real shared[MOST_THREADS];
-  EACH_ROW(d, dim) {
-    Real first = 0, second = 0;
-    EACH_IN_ROW(k, outer * inner) {
-      const Index at = (k / inner * dim + d) * inner + k % inner;
-      first += dy[at] * x[at];
-      second += dy[at];
+  const bool whole = aligned(x, y);
+  each_in_channels(count, dim, inner, [&](Index i, Index d, auto lanes) {
+    Pack pack = load(x, i, whole, lanes);
+    const Real factor = s[d], bias = has_bias ? b[d] : (Real)0;
+    for (int k = 0; k < lanes.number; ++k) {
+      pack.lane[k] = has_bias ? fma(pack.lane[k], factor, bias) : pack.lane[k] * factor;
     }
-    first = block_sum(first, shared);
-    second = block_sum(second, shared);
-    if (threadIdx.x == 0) {
-      if (want_s) ds[d] += first;
-      if (want_b) db[d] += second;
-    }
-  }
+    store(y, i, whole, lanes, pack);
+  });
 }

@@ -67,30 +67,35 @@ KERNEL softmax_places_gradient(const Real* y, const Real* dy, Real* dx, Index co
   }
 }
 
-// loss = sum of -log(probability of the label) / divisor, over positions whose label is not ignored.
-// divisor: `fixed`, or where that is 0 the number of such positions, at least 1. NaN for a label
-// that is no class. One block. Shapes: probabilities (outer, classes, inner), labels (places,).
+// The first pass of the loss: totals = sums of -log(probability of the label), counts = number of
+// positions whose label is not ignored, for each part of the positions, one block's work. NaN for a
+// label that is no class. Shapes: probabilities (outer, classes, inner), labels (places,), totals
+// and counts (parts,).
 KERNEL softmax_loss(const Real* __restrict__ probabilities, const Real* __restrict__ labels,
-                    Real* __restrict__ loss, Real* __restrict__ divisor, Index places,
-                    Index classes, Index inner, Index has_ignored, Index ignored, Real fixed) {
+                    Real* __restrict__ totals, Real* __restrict__ counts, Index places,
+                    Index classes, Index inner, Index has_ignored, Index ignored, Index parts,
+                    Index length) {
   __shared__ Real shared[MOST_THREADS];
-  Real total = 0, counted = 0;
-  EACH_IN_ROW(i, places) {
-    const long long label = (long long)labels[i];
-    if (has_ignored && label == (long long)ignored) continue;
-    const bool known = label >= 0 && label < (long long)classes;
-    const Index at = (i / inner * classes + (known ? (Index)label : 0)) * inner + i % inner;
-    const Real smallest = (Real)1.1754943508222875e-38;
-    const Real p = probabilities[at];
-    total -= known ? log(p < smallest ? smallest : p) : log((Real)-1);
-    counted += 1;
-  }
-  total = block_sum(total, shared);
-  counted = block_sum(counted, shared);
-  if (threadIdx.x == 0) {
-    const Real by = fixed > 0 ? fixed : (counted > 1 ? counted : (Real)1);
-    divisor[0] = by;
-    loss[0] = total / by;
+  EACH_ROW(row, parts) {
+    const Part part(row, parts, length, places);
+    Real total = 0, counted = 0;
+    EACH_IN_ROW(k, part.count()) {
+      const Index i = part.first + k;
+      const long long label = (long long)labels[i];
+      if (has_ignored && label == (long long)ignored) continue;
+      const bool known = label >= 0 && label < (long long)classes;
+      const Index at = (i / inner * classes + (known ? (Index)label : 0)) * inner + i % inner;
+      const Real smallest = (Real)1.1754943508222875e-38;
+      const Real p = probabilities[at];
+      total -= known ? log(p < smallest ? smallest : p) : log((Real)-1);
+      counted += 1;
+    }
+    total = block_sum(total, shared);
+    counted = block_sum(counted, shared);
+    if (threadIdx.x == 0) {
+      totals[row] = total;
+      counts[row] = counted;
+    }
   }
 }
 

@@ -27,14 +27,23 @@ struct Element {
       Real *data = (Real*)unit[0], *diff = (Real*)unit[1];                                         \
       Real *one = (Real*)unit[2], *two = (Real*)unit[3];                                           \
       const Real rate = numbers[8 + 2 * unit[5]], decay = numbers[9 + 2 * unit[5]];                \
-      EACH_IN_ROW(i, (Index)unit[4]) {                                                             \
-        Element e = {data[i], diff[i] * scale[0], one[i], two ? two[i] : (Real)0};                 \
-        __VA_ARGS__                                                                                \
-        one[i] = e.h;                                                                              \
-        if (two) two[i] = e.k;                                                                     \
-        diff[i] = e.g;                                                                             \
-        data[i] = e.w - e.g;                                                                       \
-      }                                                                                            \
+      const bool whole = aligned(data, diff, one, two);                                            \
+      each_pack_in_row((Index)unit[4], [&](Index i, auto lanes) {                                  \
+        Pack w = load(data, i, whole, lanes), g = load(diff, i, whole, lanes);                     \
+        Pack h = load(one, i, whole, lanes), k = two ? load(two, i, whole, lanes) : Pack();        \
+        for (int lane = 0; lane < lanes.number; ++lane) {                                          \
+          Element e = {w.lane[lane], g.lane[lane] * scale[0], h.lane[lane], k.lane[lane]};         \
+          __VA_ARGS__                                                                              \
+          h.lane[lane] = e.h;                                                                      \
+          k.lane[lane] = e.k;                                                                      \
+          g.lane[lane] = e.g;                                                                      \
+          w.lane[lane] = e.w - e.g;                                                                \
+        }                                                                                          \
+        store(one, i, whole, lanes, h);                                                            \
+        if (two) store(two, i, whole, lanes, k);                                                   \
+        store(diff, i, whole, lanes, g);                                                           \
+        store(data, i, whole, lanes, w);                                                           \
+      });                                                                                          \
     }                                                                                              \
   }
 
@@ -74,8 +83,12 @@ KERNEL sums_of_squares(const long long* __restrict__ units, Real* __restrict__ p
   EACH_ROW(row, count) {
     const long long* unit = units + 6 * row;
     const Real* diff = (const Real*)unit[1];
+    const bool whole = aligned(diff);
     Real total = 0;
-    EACH_IN_ROW(i, (Index)unit[4]) total += diff[i] * diff[i];
+    each_pack_in_row((Index)unit[4], [&](Index i, auto lanes) {
+      const Pack pack = load(diff, i, whole, lanes);
+      for (int k = 0; k < lanes.number; ++k) total += pack.lane[k] * pack.lane[k];
+    });
     total = block_sum(total, shared);
     if (threadIdx.x == 0) partial[row] = total;
   }

@@ -23,6 +23,9 @@ __all__ = ["Engine", "Grid", "Launch"]
 THREADS = 256
 """Threads in a block of a kernel that has no rows."""
 
+PACK = 16
+"""Bytes that a thread reads and writes at a time where arrays are aligned."""
+
 WIDE = 1 << 30
 """Arrays of more elements than this are counted with 64 bits; far enough below 2^31 that adding
 the size of a grid does not overflow."""
@@ -64,6 +67,23 @@ class Engine(ABC):
             reach: Size of the largest array, where that is more than ``count``.
         """
         grid = Grid(min(-(-count // THREADS), self.most_blocks), THREADS)
+        return self._launch(family, name, dtype, grid, max(count, reach), (count, *numbers))
+
+    def packs(
+        self, family: str, name: str, dtype: str, count: int, *numbers: float, reach: int = 0
+    ) -> Launch:
+        """Return a kernel that has one thread for 16 bytes of ``count`` elements.
+
+        Args:
+            family: The source file, without its ending.
+            name: The kernel in it.
+            dtype: What it computes in, "float32" or "float64".
+            count: Number of elements, its first argument after the arrays.
+            numbers: Its other arguments: int becomes an index, float a value of ``dtype``.
+            reach: Size of the largest array, where that is more than ``count``.
+        """
+        blocks = -(-count * np.dtype(dtype).itemsize // (PACK * THREADS))
+        grid = Grid(min(blocks, self.most_blocks), THREADS)
         return self._launch(family, name, dtype, grid, max(count, reach), (count, *numbers))
 
     def rows(

@@ -39,10 +39,10 @@ class ActivationStep(GpuStep[ops.Activation]):
         name, self.gradient_from = FUNCTIONS[op.function]
         self.keeps_input = self.gradient_from == "input" and at.loses_input
         numbers = tuple(float(p) for p in op.parameters)
-        each, gradient = engine.each, f"{name}_gradient"
-        self._forward = each("activation", name, op.dtype, op.count, *numbers)
-        self._backward = each("activation", gradient, op.dtype, op.count, *numbers)
-        self._keep = each("elementwise", "scaled", op.dtype, op.count, 1.0)
+        packs, gradient = engine.packs, f"{name}_gradient"
+        self._forward = packs("activation", name, op.dtype, op.count, *numbers)
+        self._backward = packs("activation", gradient, op.dtype, op.count, *numbers)
+        self._keep = packs("elementwise", "scaled", op.dtype, op.count, 1.0)
 
     def forward(self) -> None:
         x = self.at.bottom[0].read()

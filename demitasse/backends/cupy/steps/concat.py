@@ -30,7 +30,7 @@ class ConcatStep(GpuStep[ops.Concat]):
         columns = list(zip(widths, accumulate(widths, initial=0), strict=False))
         self._copies, self._gradients = (
             [
-                engine.each(
+                engine.packs(
                     *("elementwise", name, op.dtype, outer * width, width, full, first),
                     reach=outer * full,
                 )

@@ -28,12 +28,12 @@ class SumStep(GpuStep[ops.Eltwise]):
             raise Declined(message)
         count, factors = math.prod(op.shape), [float(c) for c in op.coefficients]
 
-        def each(name: str, *numbers: float) -> Launch:
-            return engine.each("elementwise", name, op.dtype, count, *numbers)
+        def packs(name: str, *numbers: float) -> Launch:
+            return engine.packs("elementwise", name, op.dtype, count, *numbers)
 
-        self._first = each("weighted_sum", *factors[:2])
-        self._more = [each("weighted_sum", 1.0, factor) for factor in factors[2:]]
-        self._gradients = [each("scaled", factor) for factor in factors]
+        self._first = packs("weighted_sum", *factors[:2])
+        self._more = [packs("weighted_sum", 1.0, factor) for factor in factors[2:]]
+        self._gradients = [packs("scaled", factor) for factor in factors]
 
     def forward(self) -> None:
         a, b, *more = [blob.read() for blob in self.at.bottom]

@@ -6,6 +6,7 @@ from demitasse.backends import ops
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.library.gemm import Product
 from demitasse.backends.cupy.step import NEEDS_BOTTOM, GpuStep
+from demitasse.backends.cupy.sums import ChannelSums
 from demitasse.backends.step import Operands, decline_in_place
 
 __all__ = ["InnerProductStep"]
@@ -25,8 +26,8 @@ class InnerProductStep(GpuStep[ops.InnerProduct]):
         self._dx = Product(dtype, rows, k, m, transpose_b=op.transpose)
         sizes = (k, m) if op.transpose else (m, k)
         self._dw = Product(dtype, *sizes, rows, transpose_a=True, accumulate=True)
-        self._add_bias = engine.each("conv", "add_bias", dtype, rows * m, m, 1)
-        self._db = engine.rows("conv", "add_channel_sums", dtype, m, rows, m, rows, 1)
+        self._add_bias = engine.packs("conv", "add_bias", dtype, rows * m, m, 1)
+        self._db = ChannelSums(engine, dtype, (rows, m, 1))
 
     @property
     def code(self) -> str:

@@ -1,10 +1,11 @@
-"""Scale and its bias in one kernel; both parameters' gradients in another."""
+"""Scale and its bias in one kernel; both parameters' gradients in one or two others."""
 
 from __future__ import annotations
 
 from demitasse.backends import ops
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.step import GpuStep
+from demitasse.backends.cupy.sums import ChannelSums
 from demitasse.backends.step import Declined, Operands
 
 __all__ = ["ScaleStep"]
@@ -21,16 +22,14 @@ class ScaleStep(GpuStep[ops.Scale]):
         if len(at.bottom) > 1:
             message = "a scale from a second bottom; the kernel takes a learned one"
             raise Declined(message)
-        count, each = op.outer * op.dim * op.inner, engine.each
+        count, packs = op.outer * op.dim * op.inner, engine.packs
         size = ("elementwise", "scale", op.dtype, count, op.dim, op.inner)
-        self._forward, self._spread = each(*size, int(op.bias)), each(*size, 0)
-        self._keep = each("elementwise", "scaled", op.dtype, count, 1.0)
+        self._forward, self._spread = packs(*size, int(op.bias)), packs(*size, 0)
+        self._keep = packs("elementwise", "scaled", op.dtype, count, 1.0)
         wanted = at.param_propagate_down
         self.want_s, self.want_b = wanted[0], op.bias and wanted[1]
-        self._gradients = engine.rows(
-            *("elementwise", "add_scale_gradients", op.dtype, op.dim, op.outer * op.inner),
-            *(op.dim, op.outer, op.inner, int(self.want_s), int(self.want_b)),
-        )
+        sizes = (op.outer, op.dim, op.inner)
+        self._gradients = ChannelSums(engine, op.dtype, sizes, flat=self.want_b, along=self.want_s)
 
     def forward(self) -> None:
         at = self.at
@@ -46,10 +45,9 @@ class ScaleStep(GpuStep[ops.Scale]):
         if self.want_s or self.want_b:
             kept = at.in_place and self.want_s
             x = (at.saved("x", at.bottom[0].shape) if kept else at.bottom[0]).read()
-            # the kernel does not write to what stands for a gradient that is not wanted
-            ds = at.params[0].mutable_gpu_diff() if self.want_s else dy
-            db = at.params[1].mutable_gpu_diff() if self.want_b else dy
-            self._gradients(x, dy, ds, db)
+            ds = at.params[0].mutable_gpu_diff() if self.want_s else None
+            db = at.params[1].mutable_gpu_diff() if self.want_b else None
+            self._gradients(dy, db, x, ds)
         if at.propagate_down[0]:
             scale = at.params[0].read()
             self._spread(dy, scale, scale, at.bottom[0].diff_buffer())

@@ -1,9 +1,10 @@
-"""SoftmaxWithLoss: a kernel for the softmax, and one that sums the loss on the GPU."""
+"""SoftmaxWithLoss: a kernel for the softmax, and two that sum the loss on the GPU."""
 
 from __future__ import annotations
 
 from demitasse.backends import ops
 from demitasse.backends.cupy.library.engine import Engine
+from demitasse.backends.cupy.parts import Parts
 from demitasse.backends.cupy.step import GpuStep
 from demitasse.backends.cupy.steps.softmax import sizes, softmax_kernel
 from demitasse.backends.losses import loss_divisor
@@ -27,9 +28,14 @@ class SoftmaxLossStep(GpuStep[ops.SoftmaxLoss]):
         divisor = loss_divisor(op.normalization, outer, labels, some_ignored=some_ignored)
         fixed = divisor or 0.0  # the kernel counts the labels that are not ignored
         self._softmax = softmax_kernel(engine, op)
-        numbers = (labels, classes, inner, *ignored, fixed)
+        self.parts = parts = Parts.of(1, labels)
+        numbers = (labels, classes, inner, *ignored, parts.count, parts.length)
+        self._losses = engine.rows(
+            *("softmax", "softmax_loss", op.dtype, parts.count, parts.length, *numbers),
+            reach=count,
+        )
         self._loss = engine.rows(
-            "softmax", "softmax_loss", op.dtype, 1, labels, *numbers, reach=count
+            "sums", "loss_of_parts", op.dtype, 1, parts.count, parts.count, fixed
         )
         self._backward = engine.each(
             "softmax", "softmax_loss_gradient", op.dtype, count, classes, inner, *ignored
@@ -42,7 +48,9 @@ class SoftmaxLossStep(GpuStep[ops.SoftmaxLoss]):
         probabilities = at.saved("prob", self.op.bottom).buffer()
         self._softmax(x, probabilities)
         divisor = at.saved("divisor", (1,)).buffer()
-        self._loss(probabilities, labels, at.top[0].buffer(), divisor)
+        totals, counts = self.engine.scratch(self.op.dtype, self.parts.count, self.parts.count)
+        self._losses(probabilities, labels, totals, counts)
+        self._loss(totals, counts, at.top[0].buffer(), divisor)
 
     def backward(self) -> None:
         at = self.at

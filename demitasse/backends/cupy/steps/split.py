@@ -24,7 +24,7 @@ class SplitStep(GpuStep[ops.Split]):
             message = "one reader, for which nothing is summed"
             raise Declined(message)
         one = ("elementwise", "weighted_sum", op.dtype, math.prod(op.shape), 1.0, 1.0)
-        self._add = engine.each(*one)
+        self._add = engine.packs(*one)
 
     @property
     def code(self) -> str:

@@ -11,6 +11,7 @@ from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.correlation import Correlation
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.step import NEEDS_BOTTOM, GpuStep
+from demitasse.backends.cupy.sums import ChannelSums
 from demitasse.backends.step import Operands, decline_in_place
 from demitasse.backends.windows import ConvGeometry
 
@@ -29,12 +30,8 @@ class WindowStep(GpuStep[O]):
         self.correlation = Correlation(engine, self.geometry(), op.dtype)
         channels, plane = op.top[axis], math.prod(op.top[axis + 1 :])
         reach = samples * channels * plane
-        self.add_channel_sums = engine.rows(
-            *("conv", "add_channel_sums", op.dtype, channels, samples * plane),
-            *(channels, samples, plane),
-            reach=reach,
-        )
-        self.add_bias = engine.each("conv", "add_bias", op.dtype, reach, channels, plane)
+        self.add_channel_sums = ChannelSums(engine, op.dtype, (samples, channels, plane))
+        self.add_bias = engine.packs("conv", "add_bias", op.dtype, reach, channels, plane)
 
     @property
     def backward_code(self) -> str:

@@ -1,8 +1,9 @@
 """Compile modules for this machine's processor, and keep the result on the disk.
 
-The file's name is a digest of the module's text, of LLVM's version and of the processor, so that a
-kept result is used where it would be made again, and nowhere else. Where the folder cannot be
-written to, nothing is kept.
+The file's name is a digest of what the module is made from, of LLVM's version and of the processor,
+so that a kept result is used where it would be made again, and nowhere else. Where the folder
+cannot be written to, nothing is kept. What is kept is linked without LLVM where that can be done:
+a process that compiles nothing does not load its library, nor write the module's text.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from demitasse.backends.kernels.language import team
+from demitasse.backends.kernels.language import processor, team
 from demitasse.backends.kernels.language.kept import read_code, write_code
+from demitasse.backends.kernels.language.linker import NotLinkableError, link
+from demitasse.backends.kernels.language.recipe import recipe
 from demitasse.config import settings
 
 __all__ = ["Status", "compiled", "status"]
@@ -37,14 +40,19 @@ class Status:
     Attributes:
         ready: Whether they can.
         version: Of LLVM's Python package.
-        processor: As LLVM calls it.
         reason: Why they cannot.
     """
 
     ready: bool
     version: str = ""
-    processor: str = ""
     reason: str = ""
+
+    @property
+    def processor(self) -> str:
+        """What the processor is called: by Linux, elsewhere by LLVM."""
+        if not self.ready:
+            return ""
+        return processor.name() or str(_llvm().get_host_cpu_name())
 
     def __str__(self) -> str:
         if not self.ready:
@@ -64,15 +72,21 @@ def _llvm() -> Any:
 
 @cache
 def _probed() -> Status:
+    has = processor.features()
     try:
-        binding = _llvm()
+        if find_spec("llvmlite") is None:
+            return Status(False, reason="llvmlite is not here")
+        if has is None:
+            has = frozenset(
+                name for name, there in _llvm().get_host_cpu_features().items() if there
+            )
+        import llvmlite
     except (ImportError, OSError) as error:  # the package, or the library in it
         return Status(False, reason=f"llvmlite is not here ({error})")
-    has = binding.get_host_cpu_features()
-    lacking = [name for name in NEEDED if not has.get(name)]
+    lacking = [name for name in NEEDED if name not in has]
     if lacking:
         return Status(False, reason=f"the processor has no {', '.join(lacking)}")
-    return Status(True, version("llvmlite"), binding.get_host_cpu_name())
+    return Status(True, llvmlite.__version__)
 
 
 def status() -> Status:
@@ -90,15 +104,31 @@ def compiled(name: str, write: Callable[[Any], None], *exports: str) -> dict[str
         write: Writes its kernels.
         exports: Those whose addresses are wanted.
     """
-    from llvmlite import ir
-
     with _lock:
         if name not in _known:
-            module = ir.Module(name)
-            write(module)
-            _dump(name, str(module))
-            _known[name] = _linked(str(module), exports)
+            _known[name] = _made_or_kept(name, write, exports)
         return _known[name]
+
+
+def _made_or_kept(
+    name: str, write: Callable[[Any], None], exports: tuple[str, ...]
+) -> dict[str, int]:
+    """Return the addresses of a module's kernels, from the disk where it is there."""
+    about = recipe(name, write)
+    if about is None or settings.get("kernel_dump"):
+        text = _text(name, write)
+        _dump(name, text)
+        return _linked(_object(_digest(text), lambda: text), exports)
+    return _linked(_object(_digest(about), lambda: _text(name, write)), exports)
+
+
+def _text(name: str, write: Callable[[Any], None]) -> str:
+    """Return a module in LLVM's language."""
+    from llvmlite import ir
+
+    module = ir.Module(name)
+    write(module)
+    return str(module)
 
 
 def _dump(name: str, text: str) -> None:
@@ -134,23 +164,29 @@ def _engine() -> Any:
     return binding.create_mcjit_compiler(binding.parse_assembly(""), _machine())
 
 
-def _linked(text: str, exports: tuple[str, ...]) -> dict[str, int]:
-    engine = _engine()
-    engine.add_object_file(_llvm().ObjectFileRef.from_data(_object(text)))
-    engine.finalize_object()
-    return {name: engine.get_function_address(name) for name in exports}
+def _linked(code: bytes, exports: tuple[str, ...]) -> dict[str, int]:
+    try:
+        return link(code, exports, team.functions())
+    except NotLinkableError:
+        engine = _engine()
+        engine.add_object_file(_llvm().ObjectFileRef.from_data(code))
+        engine.finalize_object()
+        return {name: engine.get_function_address(name) for name in exports}
 
 
-def _object(text: str) -> bytes:
+def _digest(about: str) -> str:
+    """Return under what name code is kept that is made from something, here, by this LLVM."""
+    machine = processor.signature() or (_llvm().get_host_cpu_name(), _features())
+    made = (about, status().version, machine, LEVEL)
+    return hashlib.sha256(repr(made).encode()).hexdigest()
+
+
+def _object(digest: str, text: Callable[[], str]) -> bytes:
     """Return a module's machine code, from the disk or made now."""
-    binding = _llvm()
-    processor = binding.get_host_cpu_name()
-    about = (text, binding.llvm_version_info, processor, _features(), LEVEL)
-    digest = hashlib.sha256(repr(about).encode()).hexdigest()
     name = f"{digest}.o"
     code = read_code(name)
     if code is None:
-        code = _made(text)
+        code = _made(text())
         write_code(name, code)
     return code
 

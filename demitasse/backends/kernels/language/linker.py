@@ -1,0 +1,164 @@
+"""Link compiled modules into this process without LLVM, whose library takes 80 MiB to load.
+
+LLVM's machine for code made at run time writes every address as 64 bits, so that a module needs no
+more than its sections in memory and those addresses filled in. What is not that simple, and what
+is no ELF file for x86-64, is left to LLVM.
+
+Source: System V Application Binary Interface, AMD64 Architecture Processor Supplement.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import struct
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+__all__ = ["NotLinkableError", "link"]
+
+ELF64_LITTLE = b"\x7fELF\x02\x01\x01"
+RELOCATABLE, X86_64 = 1, 62
+PROGBITS, SYMTAB, RELA, NOBITS = 1, 2, 4, 8
+ALLOCATED = 2
+EH_FRAME = b".eh_frame"  # for exceptions, which kernels do not throw
+ADDRESS64 = 1  # R_X86_64_64: the address of a symbol, plus a number
+UNDEFINED, HIGHEST_SECTION = 0, 0xFF00
+READ, EXECUTE = 1, 4
+
+_linked: list[mmap.mmap] = []
+"""Memory of the kernels, which live as long as the process."""
+
+
+class NotLinkableError(Exception):
+    """A module, or this system, has something that only LLVM's linker knows."""
+
+
+class _Section(NamedTuple):
+    name: int
+    type: int
+    flags: int
+    address: int
+    offset: int
+    size: int
+    link: int
+    info: int
+    align: int
+    entry: int
+
+
+class _Symbol(NamedTuple):
+    name: int
+    info: int
+    other: int
+    section: int
+    value: int
+    size: int
+
+
+SECTION, SYMBOL, RELOCATION = (struct.Struct(f) for f in ("<IIQQQQIIQQ", "<IBBHQQ", "<QQq"))
+
+
+def link(code: bytes, exports: Sequence[str], outside: Mapping[str, int]) -> dict[str, int]:
+    """Put a module's code into memory that can be run; return the addresses of its kernels.
+
+    Args:
+        code: A relocatable file, as LLVM writes it. It is trusted.
+        exports: Kernels whose addresses are wanted.
+        outside: Addresses of the functions that it may call.
+
+    Raises:
+        NotLinkableError: Only LLVM can do that.
+    """
+    try:
+        return _Module(code).link(exports, outside)
+    except (struct.error, IndexError, KeyError, OSError, AttributeError) as error:
+        raise NotLinkableError(repr(error)) from error
+
+
+class _Module:
+    def __init__(self, code: bytes) -> None:
+        if code[: len(ELF64_LITTLE)] != ELF64_LITTLE:
+            message = "no ELF file"
+            raise NotLinkableError(message)
+        if struct.unpack_from("<HH", code, 16) != (RELOCATABLE, X86_64):
+            message = "not for x86-64"
+            raise NotLinkableError(message)
+        [table] = struct.unpack_from("<Q", code, 40)
+        size, count, names = struct.unpack_from("<HHH", code, 58)
+        self.code = code
+        self.sections = [
+            _Section(*SECTION.unpack_from(code, table + size * i)) for i in range(count)
+        ]
+        self.section_names = self.sections[names]
+        [symbols] = (s for s in self.sections if s.type == SYMTAB)
+        self.symbol_names = self.sections[symbols.link]
+        self.symbols = [
+            _Symbol(*SYMBOL.unpack_from(code, symbols.offset + SYMBOL.size * i))
+            for i in range(symbols.size // SYMBOL.size)
+        ]
+
+    def link(self, exports: Sequence[str], outside: Mapping[str, int]) -> dict[str, int]:
+        places, size = self._places()
+        memory = mmap.mmap(-1, size)
+        base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        for number, place in places.items():
+            section = self.sections[number]
+            if section.type != NOBITS:
+                content = self.code[section.offset : section.offset + section.size]
+                memory[place : place + section.size] = content
+        addresses = [self._address(s, base, places, outside) for s in self.symbols]
+        for section in self.sections:
+            if section.type == RELA and section.info in places:
+                self._fill(memory, section, places[section.info], addresses)
+        # no page is ever writable and executable
+        if ctypes.CDLL(None, use_errno=True).mprotect(
+            ctypes.c_void_p(base), ctypes.c_size_t(size), READ | EXECUTE
+        ):
+            raise OSError(ctypes.get_errno(), "mprotect")
+        _linked.append(memory)
+        named = {self._text(self.symbol_names, s.name): a
+                 for s, a in zip(self.symbols, addresses, strict=True)}  # fmt: skip
+        return {name: named[name.encode()] for name in exports}
+
+    def _places(self) -> tuple[dict[int, int], int]:
+        """Return where in memory each section goes that is needed there, and the size of all."""
+        places, end = {}, 0
+        for number, section in enumerate(self.sections):
+            if not section.flags & ALLOCATED or not section.size:
+                continue
+            if self._text(self.section_names, section.name) == EH_FRAME:
+                continue
+            if section.type not in (PROGBITS, NOBITS):
+                message = f"a section of type {section.type}"
+                raise NotLinkableError(message)
+            align = max(section.align, 1)
+            places[number] = end = -(-end // align) * align
+            end += section.size
+        return places, max(end, 1)
+
+    def _address(
+        self, symbol: _Symbol, base: int, places: Mapping[int, int], outside: Mapping[str, int]
+    ) -> int:
+        """Return the address of a symbol, 0 for one that nothing in memory can mean."""
+        if symbol.section == UNDEFINED:
+            name = self._text(self.symbol_names, symbol.name).decode()
+            return outside[name] if name else 0
+        if symbol.section >= HIGHEST_SECTION or symbol.section not in places:
+            return 0
+        return base + places[symbol.section] + symbol.value
+
+    def _fill(
+        self, memory: mmap.mmap, table: _Section, place: int, addresses: Sequence[int]
+    ) -> None:
+        for start in range(table.offset, table.offset + table.size, RELOCATION.size):
+            offset, info, more = RELOCATION.unpack_from(self.code, start)
+            kind, address = info & 0xFFFFFFFF, addresses[info >> 32]
+            if kind != ADDRESS64 or not address:
+                message = f"a relocation of type {kind}"
+                raise NotLinkableError(message)
+            struct.pack_into("<Q", memory, place + offset, (address + more) & 0xFFFFFFFFFFFFFFFF)
+
+    def _text(self, table: _Section, start: int) -> bytes:
+        first = table.offset + start
+        return self.code[first : self.code.index(b"\0", first)]

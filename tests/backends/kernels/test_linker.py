@@ -1,0 +1,135 @@
+"""Kernels linked without LLVM: the same results, and nothing of LLVM in the process."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from demitasse.backends.kernels import language as jit
+from demitasse.backends.kernels.language import compiler, recipe, team
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.linker import NotLinkableError, link
+
+pytestmark = [
+    pytest.mark.skipif(not jit.status().ready, reason=str(jit.status())),
+    pytest.mark.skipif(
+        compiler.processor.features() is None, reason="modules are linked here on Linux alone"
+    ),
+]
+
+NAME = "linked"
+
+
+def write(module):
+    """Write a kernel that adds 0.5, a constant in memory."""
+    k = Kernel(module, NAME, 1, 8, exported=True)
+    [at] = k.arguments
+    k.store(k.load(at) + k.constant(0.5), at)
+    k.done()
+
+
+@pytest.fixture
+def code():
+    return compiler._made(compiler._text(NAME, write))
+
+
+def result_of(address):
+    array = np.ones(8, np.float32)
+    team.run(address, array.ctypes.data, 1)
+    return array
+
+
+def test_a_linked_kernel_does_what_llvm_s_does(code):
+    found = link(code, [NAME], team.functions())
+
+    np.testing.assert_array_equal(result_of(found[NAME]), np.full(8, 1.5, np.float32))
+
+
+def test_what_cannot_be_linked_is_left_to_llvm(code, monkeypatch):
+    def never(*args):
+        raise NotLinkableError
+
+    monkeypatch.setattr(compiler, "link", never)
+
+    found = compiler._linked(code, (NAME,))
+
+    np.testing.assert_array_equal(result_of(found[NAME]), np.full(8, 1.5, np.float32))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda code: b"", id="empty"),
+        pytest.param(lambda code: b"MZ" + code[2:], id="another system's"),
+        pytest.param(lambda code: code[:18] + b"\xb7" + code[19:], id="another processor's"),
+        pytest.param(lambda code: code[: len(code) // 2], id="cut short"),
+    ],
+)
+def test_what_is_no_such_file_is_not_linked(code, change):
+    with pytest.raises(NotLinkableError):
+        link(change(code), [NAME], team.functions())
+
+
+def test_a_kernel_that_is_not_in_the_module_is_not_found(code):
+    with pytest.raises(NotLinkableError):
+        link(code, ["another"], team.functions())
+
+
+def test_no_memory_of_kernels_can_be_written_and_run(code):
+    [address] = link(code, [NAME], team.functions()).values()
+
+    with Path("/proc/self/maps").open(encoding="ascii") as maps:
+        for line in maps:
+            bounds, mode = line.split()[:2]
+            first, last = (int(text, 16) for text in bounds.split("-"))
+            if first <= address < last:
+                assert mode.startswith("r-x")
+                return
+    pytest.fail("the kernel is nowhere")
+
+
+def test_a_recipe_names_what_our_own_sources_write():
+    def ours(name):
+        from demitasse.backends.kernels.products import registers
+
+        return recipe.recipe(name, registers.by_panel)
+
+    assert ours("one") == ours("one")
+    assert ours("one") != ours("another")
+
+
+def test_what_other_sources_write_has_no_recipe():
+    from functools import partial
+
+    from demitasse.backends.kernels.products import registers
+
+    def with_closure(module):
+        write(module)
+
+    assert recipe.recipe(NAME, write) is None
+    assert recipe.recipe(NAME, partial(registers.by_panel, write)) is None
+    assert recipe.recipe(NAME, with_closure) is None
+
+
+PROGRAM = """
+import sys
+import numpy as np
+from demitasse.backends.kernels.products.matrix import matrix_products
+assert matrix_products(8)
+print("llvmlite.binding" in sys.modules)
+"""
+
+
+def test_a_process_whose_kernels_are_kept_loads_no_llvm(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    loaded = [
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for _ in range(2)
+    ]
+
+    assert loaded == ["True", "False"]

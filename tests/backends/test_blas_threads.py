@@ -1,0 +1,59 @@
+"""How many threads numpy's BLAS has in a pass, and that it has its own again afterwards."""
+
+import numpy as np
+import pytest
+
+from demitasse.backends.numpy import blas as module
+from demitasse.backends.numpy.blas import blas, held_to, wanted_threads
+from demitasse.config import settings
+from demitasse.device import Device
+
+pytestmark = pytest.mark.skipif(not blas(), reason="numpy's BLAS cannot be asked for its threads")
+
+
+@pytest.fixture
+def library():
+    """numpy's BLAS with three threads."""
+    [library] = blas()
+    before = library.get_num_threads()
+    library.set_num_threads(3)
+    yield library
+    library.set_num_threads(before)
+
+
+@pytest.mark.parametrize("device", ["numpy", "readonly"])
+def test_a_setting_bounds_it_on_the_host_s_devices(library, device):
+    with settings.override(threads=2), Device(device).backend.enter():
+        assert library.get_num_threads() == 2
+
+    assert library.get_num_threads() == 3
+
+
+def test_beside_openmp_it_has_one_thread(library):
+    with settings.override(threads=2), Device("cpu").backend.enter():
+        assert library.get_num_threads() == 1
+
+    assert library.get_num_threads() == 3
+
+
+def test_without_a_setting_it_has_no_more_than_cores(library, monkeypatch):
+    monkeypatch.setattr(module, "cores", lambda: 2)
+
+    with settings.override(threads=0), held_to():
+        assert library.get_num_threads() == 2
+
+    assert library.get_num_threads() == 3
+
+
+def test_what_a_program_has_lowered_stays_low(monkeypatch):
+    monkeypatch.setattr(module, "cores", lambda: 8)
+
+    with settings.override(threads=0):
+        assert wanted_threads(1) == 1
+
+
+def test_passes_that_overlap_leave_it_as_it_was(library):
+    with settings.override(threads=2), held_to(), held_to(1):
+        np.dot(np.ones((2, 2)), np.ones((2, 2)))
+
+    assert library.get_num_threads() == 3
