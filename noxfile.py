@@ -96,6 +96,13 @@ def tests_torch(session: nox.Session) -> None:
     pytest(session, "tests/backends/test_torch.py")
 
 
+@nox.session
+def frameworks(session: nox.Session) -> None:
+    """Run the tests that hold nets against ONNX Runtime and PyTorch."""
+    install(session, "test", extras="all,torch,onnx")
+    pytest(session, "tests/testing/frameworks", "-n0", "-rs")
+
+
 @nox.session(python=["3.11", "3.12", "3.13", "3.14"])
 def pythons(session: nox.Session) -> None:
     """Run the tests of one device and of none on every supported Python; each must be there."""

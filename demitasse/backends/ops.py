@@ -14,6 +14,7 @@ from typing import ClassVar, Literal
 __all__ = [
     "LOWEST",
     "LRN",
+    "Accuracy",
     "Activation",
     "BatchNorm",
     "Concat",
@@ -23,6 +24,7 @@ __all__ = [
     "Eltwise",
     "InnerProduct",
     "Op",
+    "PairLoss",
     "Pool",
     "Recurrent",
     "Scale",
@@ -179,6 +181,35 @@ class SoftmaxLoss(Op):
     axis: int
     ignore_label: int | None
     normalization: str
+    tops: int
+
+
+@dataclass(frozen=True)
+class PairLoss(Op):
+    """A loss of two blobs element by element, a sum that is divided by ``divisor``.
+
+    "euclidean" is (a - b)^2 / 2, "sigmoid" the cross entropy of the sigmoid of a and of b. Elements
+    whose b, cut to an integer, is ``ignore_label`` do not count. A ``divisor`` of None is how many
+    do, at least 1.
+    """
+
+    loss: Literal["euclidean", "sigmoid"]
+    count: int
+    divisor: float | None
+    ignore_label: int | None
+
+
+@dataclass(frozen=True)
+class Accuracy(Op):
+    """The share of labels whose score along ``axis`` is among the ``top_k`` highest.
+
+    The saved blob "not numbers" gets how many labelled scores are none. Shape: ().
+    """
+
+    bottom: Shape
+    axis: int
+    top_k: int
+    ignore_label: int | None
     tops: int
 
 

@@ -1,4 +1,4 @@
-"""What ``consistency`` found, as text, JSON, JUnit's XML and a page."""
+"""What ``consistency`` or ``diff`` found, as text, JSON, JUnit's XML and a page."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from demitasse.cli.output import table
 from demitasse.escapes import escaped
 from demitasse.pages import Line, Page, line_chart
 from demitasse.testing import Comparison, Difference, Row
+from demitasse.testing.differences import KINDS
 from demitasse.testing.tolerances import tolerance
 from demitasse.testing.training import TrainingStep
 
@@ -28,6 +29,9 @@ class Agreement:
         dtype: What the net computes in.
         rtol: Largest difference, over the largest value of an array; layers that lose digits may be
             off by more.
+        title: What the page and the report are called.
+        missing: What one side lacks, which is a difference, too.
+        notes: What else is to be said, such as what was not compared.
     """
 
     def __init__(
@@ -37,8 +41,13 @@ class Agreement:
         steps: Sequence[TrainingStep],
         dtype: str,
         rtol: float | None,
+        *,
+        title: str = "Consistency",
+        missing: Sequence[str] = (),
+        notes: Sequence[str] = (),
     ) -> None:
         self.net, self.found, self.steps = net, found, steps
+        self.title, self.missing, self.notes = f"{title} of {net}", missing, notes
         self._dtype, self._rtol = dtype, rtol
         self.rtol = tolerance(dtype, rtol=rtol)
         self.parted = [one for one in found.all if self._parts(one)]
@@ -46,7 +55,7 @@ class Agreement:
     @property
     def agree(self) -> bool:
         """Whether nothing is off by more than is allowed."""
-        return not self.parted
+        return not self.parted and not self.missing
 
     def _parts(self, one: Difference) -> bool:
         return not one.relative <= tolerance(self._dtype, one.type, self._rtol)
@@ -55,19 +64,25 @@ class Agreement:
 
     def text(self, *, worst_first: bool = False, details: bool = False) -> str:
         """Return a row for each layer and a column for each device, and what to make of them."""
-        parts = [self._details() if details else self._rows(worst_first)]
+        parts = [self._details() if details else self._rows(worst_first)] if self.found.all else []
         if self.steps:
             parts.append(table(STEP_HEAD, [_step_cells(step) for step in self.steps]))
+        if self.notes:
+            parts.append("\n".join(escaped(note, one_line=True) for note in self.notes))
         return "\n\n".join([*parts, self.verdict()])
 
     def verdict(self) -> str:
         """Return whether the devices agree; else the first difference, explained."""
         worst = self.found.worst
         if self.agree:
-            return f"They agree within {self.rtol:g}; the largest difference: {worst}."
-        first = self.parted[0]
-        explained = self.found.explain(first)
-        return f"First divergence (more than {self.rtol:g}): {explained}.\nLargest: {worst}."
+            largest = f"; the largest difference: {worst}" if worst else ""
+            return f"They agree within {self.rtol:g}{largest}."
+        lines = [escaped(line, one_line=True) for line in self.missing]
+        if self.parted:
+            explained = self.found.explain(self.parted[0])
+            lines.append(f"First divergence (more than {self.rtol:g}): {explained}.")
+            lines.append(f"Largest: {worst}.")
+        return "\n".join(lines)
 
     def _rows(self, worst_first: bool) -> str:
         rows = self.rows(worst_first=worst_first)
@@ -79,16 +94,19 @@ class Agreement:
         return sorted(rows, key=lambda row: -row.worst) if worst_first else rows
 
     def _head(self) -> list[str]:
-        devices = self.found.devices
-        gradients = any(one for row in self.found.rows() for one in row.gradients.values())
-        columns = [name for device in devices for name in (device, "gradients")[: 1 + gradients]]
-        return [f"against {self.found.reference}:", "", *columns, ""]
+        names = [
+            device if kind == "data" else f"{kind}s"
+            for device in self.found.devices
+            for kind in self._kinds()
+        ]
+        return [f"against {self.found.reference}:", "", *names, ""]
+
+    def _kinds(self) -> list[str]:
+        """Return the kinds of arrays that were compared: each has a column for each device."""
+        return [kind for kind in KINDS if any(d.kind == kind for d in self.found.differences)]
 
     def _cells(self, row: Row) -> list[str]:
-        width = len(self._head()) - 3
-        pairs = [(row.data[d], row.gradients[d]) for d in self.found.devices]
-        each = width // len(pairs)
-        found = [one for pair in pairs for one in pair[:each]]
+        found = [row.of(kind)[d] for d in self.found.devices for kind in self._kinds()]
         bad = any(one is not None and self._parts(one) for one in found)
         cells = ["-" if one is None else f"{one.relative:.1e}" for one in found]
         return [_short(row.layer, 32), _short(row.type, 20), *cells, "parts" if bad else ""]
@@ -116,6 +134,8 @@ class Agreement:
             "explained": self.found.explain(self.parted[0]) if self.parted else "",
             "differences": [_plain(one) for one in self.found.differences],
             "together": [_plain(one) for one in self.found.together],
+            "missing": list(self.missing),
+            "notes": list(self.notes),
             "training": [
                 {"iteration": s.iteration, "device": s.device, "loss": s.loss,
                  "expected_loss": s.expected, "worst": _plain(s.worst)}
@@ -129,16 +149,19 @@ class Agreement:
         Raises:
             OSError: It cannot be written.
         """
-        suite = ElementTree.Element("testsuite", name=f"consistency of {_xml(self.net)}")
+        suite = ElementTree.Element("testsuite", name=_xml(self.title))
         for device in self.found.devices:
             for row in self.found.rows():
                 case = ElementTree.SubElement(
                     suite, "testcase", classname=_xml(device), name=_xml(row.layer)
                 )
-                pair = (row.data[device], row.gradients[device])
-                for one in (d for d in pair if d is not None and self._parts(d)):
+                found = (row.of(kind)[device] for kind in KINDS)
+                for one in (d for d in found if d is not None and self._parts(d)):
                     failure = ElementTree.SubElement(case, "failure", message=_xml(str(one)))
                     failure.text = _xml(self.found.explain(one))
+        for line in self.missing:
+            case = ElementTree.SubElement(suite, "testcase", classname="missing", name=_xml(line))
+            ElementTree.SubElement(case, "failure", message=_xml(line))
         suite.set("tests", str(len(suite)))
         suite.set("failures", str(len(suite.findall("testcase/failure/.."))))
         with atomic_write(path) as file:
@@ -155,24 +178,26 @@ class Agreement:
         names = [row.layer for row in rows]
         lines = []
         for device in self.found.devices:
-            lines.append(Line(device, [_value(row.data[device]) for row in rows]))
-            if any(row.gradients[device] for row in rows):
-                values = [_value(row.gradients[device]) for row in rows]
-                lines.append(Line(f"{device}, gradients", values))
-        page = Page(f"Consistency of {self.net}")
+            for kind in self._kinds():
+                values = [_value(row.of(kind)[device]) for row in rows]
+                lines.append(Line(device if kind == "data" else f"{device}, {kind}s", values))
+        page = Page(self.title)
         page.text(f"{', '.join(self.found.devices)} against {self.found.reference}.")
         for line in self.verdict().splitlines():
             page.text(line)
-        page.chart(
-            line_chart(lines, names, y_label="largest difference, relative", scale="log",
-                       limit=self.rtol),
-            "For each layer, in the order of the net, the largest difference on each device",
-        )  # fmt: skip
-        head = ["layer", "type", *self._head()[2:-1], ""]
-        cells = [self._cells(row) for row in rows]
-        bad = [i for i, row in enumerate(cells) if row[-1]]
-        page.heading("Layers")
-        page.table(head, cells, numbers=range(2, len(head) - 1), bad=bad)
+        for line in self.notes:
+            page.text(line)
+        if rows:
+            page.chart(
+                line_chart(lines, names, y_label="largest difference, relative", scale="log",
+                           limit=self.rtol),
+                "For each layer, in the order of the net, the largest difference on each device",
+            )  # fmt: skip
+            head = ["layer", "type", *self._head()[2:-1], ""]
+            cells = [self._cells(row) for row in rows]
+            bad = [i for i, row in enumerate(cells) if row[-1]]
+            page.heading("Layers")
+            page.table(head, cells, numbers=range(2, len(head) - 1), bad=bad)
         if self.steps:
             page.heading("Training")
             page.table(STEP_HEAD, [_step_cells(step) for step in self.steps], numbers=(0, 2, 3, 4))

@@ -165,10 +165,14 @@ def settings_table() -> dict[str, dict[str, Any]]:
 def problems(found: dict[str, Any]) -> list[str]:
     """Return what is amiss and what to do about it."""
     from demitasse.backends import clashes
+    from demitasse.backends.onednn import status as onednn_status
     from demitasse.device import Device
     from demitasse.errors import DeviceError
 
     notes = clashes()
+    missed = onednn_status()
+    if missed.slow and missed.advice:
+        notes.append(missed.slow)
     for name in BLAS_VARIABLES:
         if name in os.environ:
             kernel = found["blas"]["kernel"]

@@ -20,6 +20,7 @@ VERBS = (
     "bench",
     "device_query",
     "consistency",
+    "diff",
     "classify",
     "detect",
     "summary",

@@ -5,6 +5,7 @@ Source: Caffe, ``src/caffe/layers/accuracy_layer.cpp``.
 
 from __future__ import annotations
 
+from demitasse.backends import ops
 from demitasse.errors import ConfigError
 from demitasse.layers.base import Between, Blobs, Exactly, Layer
 from demitasse.layers.helpers.classes import ClassAxis
@@ -48,6 +49,14 @@ class Accuracy(Layer):
         if len(top) > 1:
             top[1].reshape((self.axis.classes,))
         self.saved("not numbers", ())
+        self.op = ops.Accuracy(
+            dtype=self.dtype,
+            bottom=bottom[0].shape,
+            axis=self.axis.axis,
+            top_k=self.top_k,
+            ignore_label=self.ignore_label,
+            tops=len(top),
+        )
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp, axis = self.xp, self.axis

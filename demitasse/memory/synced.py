@@ -391,9 +391,9 @@ class SyncedMemory:
     def _to_gpu(self, *, discard: bool = False) -> Array:
         if self._device_side.device is not self.device:
             self._leave_old_device(discard=discard)
-        self._device_side.follow()
         if self._initial is not None and not discard:
             self._to_cpu()
+        self._device_side.follow()
         match self._head:
             case Head.UNINITIALIZED:
                 fresh = self._device_side.array is None and self._assignment is None

@@ -11,10 +11,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from demitasse.testing.against import ModelComparison, compare_model, compare_weights
     from demitasse.testing.comparison import Comparison, Row, compare
     from demitasse.testing.differences import Difference, Gap
     from demitasse.testing.gradients import GradientError, check_gradients
     from demitasse.testing.inputs import random_inputs
+    from demitasse.testing.others import open_other
     from demitasse.testing.single_layer import SingleLayer, make_layer
     from demitasse.testing.training import TrainingStep, compare_training
 
@@ -23,21 +25,27 @@ __all__ = [
     "Difference",
     "Gap",
     "GradientError",
+    "ModelComparison",
     "Row",
     "SingleLayer",
     "TrainingStep",
     "check_gradients",
     "compare",
+    "compare_model",
     "compare_training",
+    "compare_weights",
     "make_layer",
+    "open_other",
     "random_inputs",
 ]
 
 _PACKAGES = {
+    "demitasse.testing.against": ["ModelComparison", "compare_model", "compare_weights"],
     "demitasse.testing.comparison": ["Comparison", "Row", "compare"],
     "demitasse.testing.differences": ["Difference", "Gap"],
     "demitasse.testing.gradients": ["GradientError", "check_gradients"],
     "demitasse.testing.inputs": ["random_inputs"],
+    "demitasse.testing.others": ["open_other"],
     "demitasse.testing.single_layer": ["SingleLayer", "make_layer"],
     "demitasse.testing.training": ["TrainingStep", "compare_training"],
 }

@@ -12,12 +12,12 @@ from demitasse.device import Device
 from demitasse.errors import DemitasseError, NetError
 from demitasse.net import Net
 from demitasse.plan.report import report
-from demitasse.testing.differences import Difference, gap
+from demitasse.testing.differences import KINDS, Difference, gap
 
-__all__ = ["Comparison", "Row", "compare"]
+__all__ = ["Comparison", "Found", "Row", "compare", "run_net"]
 
 
-class _Found(NamedTuple):
+class Found(NamedTuple):
     """An array that a layer has computed."""
 
     layer: str
@@ -30,24 +30,30 @@ class _Found(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """One layer on all devices: for each the worst of its data, and of its gradients.
+    """One layer on all devices: for each the worst of its data, gradients and parameters.
 
     Attributes:
         layer: Name of the layer.
         type: Its type.
         data: For each device the largest difference of the layer's tops, or None.
         gradients: The same of what its backward has computed.
+        parameters: The same of its parameters.
     """
 
     layer: str
     type: str
     data: Mapping[str, Difference | None]
     gradients: Mapping[str, Difference | None]
+    parameters: Mapping[str, Difference | None]
+
+    def of(self, kind: str) -> Mapping[str, Difference | None]:
+        """Return what is known of one of ``differences.KINDS``."""
+        return dict(zip(KINDS, (self.data, self.gradients, self.parameters), strict=True))[kind]
 
     @property
     def worst(self) -> float:
         """The largest relative difference of the layer."""
-        found = [*self.data.values(), *self.gradients.values()]
+        found = [one for kind in KINDS for one in self.of(kind).values()]
         return max((one.relative for one in found if one is not None), default=0.0)
 
 
@@ -90,16 +96,16 @@ class Comparison:
         for one in self.differences:
             found.setdefault((one.layer, one.type), []).append(one)
         return [
-            Row(name, kind, self._worst_of(some, forward=True), self._worst_of(some, forward=False))
+            Row(name, kind, *(self._worst_of(some, what) for what in KINDS))
             for (name, kind), some in found.items()
         ]
 
     def _worst_of(
-        self, differences: Sequence[Difference], *, forward: bool
+        self, differences: Sequence[Difference], kind: str
     ) -> dict[str, Difference | None]:
         return {
             device: max(
-                (d for d in differences if d.device == device and d.forward is forward),
+                (d for d in differences if d.device == device and d.kind == kind),
                 key=lambda d: d.relative,
                 default=None,
             )
@@ -123,6 +129,8 @@ class Comparison:
             lines.append(f"the layer ran as {', as '.join(ran)}")
         if difference.inputs is not None:
             lines.append(f"what it read was off by {difference.inputs:.2e} at most")
+        if found.first and found.first != found.index:
+            lines.append(f"the first value that differs is at {list(found.first)}")
         return "; ".join(lines)
 
     def raise_if(self, rtol: float = 1e-4) -> None:
@@ -179,10 +187,10 @@ def compare(
     first, *others = devices
     result = Comparison(str(first), [str(device) for device in others])
     for look, differences in ((True, result.differences), (False, result.together)):
-        expected = _run(net, first, given, backward=wanted, look=look, code=result.code)
+        expected = run_net(net, first, given, backward=wanted, look=look, code=result.code)
         columns = [
             _differences(
-                _run(net, device, given, backward=wanted, look=look, code=result.code),
+                run_net(net, device, given, backward=wanted, look=look, code=result.code),
                 expected,
                 str(device),
             )
@@ -193,7 +201,7 @@ def compare(
 
 
 def _differences(
-    found: Sequence[_Found], expected: Sequence[_Found], device: str
+    found: Sequence[Found], expected: Sequence[Found], device: str
 ) -> list[Difference]:
     """Hold what one device has computed against what the reference has."""
     last: dict[str, float] = {}  # blob -> how far its newest value is off
@@ -209,7 +217,7 @@ def _differences(
     return result
 
 
-def _run(
+def run_net(
     net: Net,
     device: str | Device,
     inputs: Mapping[str, Any],
@@ -217,7 +225,7 @@ def _run(
     backward: bool,
     look: bool,
     code: dict[str, dict[str, str]],
-) -> list[_Found]:
+) -> list[Found]:
     """Run a copy of a net on a device; return what it has computed.
 
     Args:
@@ -228,7 +236,7 @@ def _run(
         look: Whether to look at every layer, one after the other, and not at the outputs alone.
         code: Gets, for the device, what ran each layer.
     """
-    found: list[_Found] = []
+    found: list[Found] = []
     with net.clone(device) as copy:
         if look:
             copy.after_forward.append(lambda index: found.extend(_tops(copy, index)))
@@ -239,9 +247,9 @@ def _run(
             copy.forward()
             if not look:
                 found += _outputs(copy)
-                code[str(device)] = {
-                    layer.name: layer.code for layer in report(copy.plan) if layer.code
-                }
+            code[str(device)] = {
+                layer.name: layer.code for layer in report(copy.plan) if layer.code
+            }
             if backward:
                 _give_gradients(net, copy)
                 copy.clear_param_diffs()
@@ -254,17 +262,17 @@ def _run(
     return found
 
 
-def _tops(net: Net, index: int) -> Iterator[_Found]:
+def _tops(net: Net, index: int) -> Iterator[Found]:
     """Yield the tops of a layer that has run."""
     layer, names = net.layers[index], net.blob_names
     read = tuple(names[i] for i in net.structure.bottom_ids(index))
     for top in net.structure.top_ids(index):
         data = net.structure.blob_list[top].cpu_data().copy()
         what = f"top {names[top]!r}"
-        yield _Found(layer.name, layer.type, what, data, read, (names[top],))
+        yield Found(layer.name, layer.type, what, data, read, (names[top],))
 
 
-def _gradients(net: Net, index: int) -> Iterator[_Found]:
+def _gradients(net: Net, index: int) -> Iterator[Found]:
     """Yield the gradients of a layer's bottoms, where it has computed any."""
     layer, structure, names = net.layers[index], net.structure, net.blob_names
     if not structure.layer_need_backward[index]:
@@ -276,10 +284,10 @@ def _gradients(net: Net, index: int) -> Iterator[_Found]:
             diff = structure.blob_list[bottom].cpu_diff().copy()
             what = f"gradient of bottom {names[bottom]!r}"
             wrote = (f"gradient of {names[bottom]}",)
-            yield _Found(layer.name, layer.type, what, diff, read, wrote)
+            yield Found(layer.name, layer.type, what, diff, read, wrote)
 
 
-def _outputs(net: Net) -> Iterator[_Found]:
+def _outputs(net: Net) -> Iterator[Found]:
     """Yield the outputs of a net, by the layers that write them."""
     makers = {
         net.blob_names[top]: layer
@@ -289,16 +297,16 @@ def _outputs(net: Net) -> Iterator[_Found]:
     for name in net.outputs:
         layer = makers[name]
         what = f"output {name!r}, layers run as one"
-        yield _Found(layer.name, layer.type, what, net.blobs[name].cpu_data().copy())
+        yield Found(layer.name, layer.type, what, net.blobs[name].cpu_data().copy())
 
 
-def _parameter_gradients(net: Net, how: str) -> Iterator[_Found]:
+def _parameter_gradients(net: Net, how: str) -> Iterator[Found]:
     """Yield the gradients of all parameters that learn."""
     for layer in net.layers:
         for index, blob in enumerate(layer.blobs):
             if layer.param_propagate_down(index):
                 what = f"gradient of parameter {index}{how}"
-                yield _Found(layer.name, layer.type, what, blob.cpu_diff().copy())
+                yield Found(layer.name, layer.type, what, blob.cpu_diff().copy())
 
 
 def _give_gradients(net: Net, copy: Net) -> None:

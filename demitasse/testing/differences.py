@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Difference", "Gap", "distance", "gap"]
+__all__ = ["KINDS", "Difference", "Gap", "distance", "gap"]
+
+KINDS = ("data", "gradient", "parameter")
 
 FLOOR = 1e-6  # arrays of smaller values are rounding errors
 
@@ -23,6 +25,7 @@ class Gap:
         got: The value there.
         expected: The value there that was expected.
         ulps: How many numbers of the arrays' type lie between the two, NaN where one is not finite.
+        first: Where the first value is that differs; empty where none does.
     """
 
     absolute: float
@@ -31,6 +34,7 @@ class Gap:
     got: float = float("nan")
     expected: float = float("nan")
     ulps: float = float("nan")
+    first: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -64,9 +68,9 @@ class Difference:
         return self.gap.relative
 
     @property
-    def forward(self) -> bool:
-        """Whether it is about data and not about gradients."""
-        return not self.what.startswith("gradient")
+    def kind(self) -> str:
+        """One of ``KINDS``: what it is about."""
+        return next((kind for kind in KINDS[1:] if self.what.startswith(kind)), KINDS[0])
 
     def __str__(self) -> str:
         return (
@@ -88,17 +92,22 @@ def gap(actual: np.ndarray, expected: np.ndarray) -> Gap:
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     apart = np.subtract(a, b, where=~same, out=np.zeros_like(a))
     apart = np.where(np.isfinite(apart), np.abs(apart), np.inf)
-    index = np.unravel_index(int(np.argmax(apart)), apart.shape)
+    index = _place(int(np.argmax(apart)), apart.shape)
     absolute = float(apart[index])
     scale = float(np.max(np.abs(b[np.isfinite(b)]), initial=0.0))
     return Gap(
         absolute,
         absolute / max(scale, FLOOR),
-        tuple(int(i) for i in index),
+        index,
         float(a[index]),
         float(b[index]),
         _ulps(actual[index], expected[index]),
+        _place(int(np.argmax(apart > 0)), apart.shape) if absolute else (),
     )
+
+
+def _place(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.unravel_index(flat, shape))
 
 
 def distance(actual: np.ndarray, expected: np.ndarray) -> tuple[float, float]:

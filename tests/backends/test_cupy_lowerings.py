@@ -267,6 +267,37 @@ class TestSoftmaxLoss:
             np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-15)
 
 
+class TestAccuracy:
+    @pytest.mark.parametrize("fields", ["", "top_k: 2", "ignore_label: 1"])
+    @pytest.mark.parametrize("most", [1024, 3])
+    @pytest.mark.parametrize("place", ["host", (2, 4), "cuda:0"], ids=str)
+    def test_scores_that_are_no_numbers_are_told(self, place, fields, most, monkeypatch):
+        monkeypatch.setattr("demitasse.backends.cupy.steps.accuracy.MOST_PARTS", most)
+        net = self.net(fields)
+        net.blobs["x0"].data[1, 2, 0] = math.nan
+        net.blobs["x1"].data[1, 0] = 2
+
+        found = []
+        for device in ("readonly", cuda_at(place)):
+            clone = net.clone(device)
+            for name in net.inputs:
+                clone.set_input(name, net.blobs[name].data)
+            clone.forward()
+            found.append((float(clone.blobs["y"].data), clone.layers[-1].believable()))
+
+        assert steps(clone) == ["AccuracyStep"]
+        assert found[0] == found[1]
+        assert not found[1][1]
+
+    @staticmethod
+    def net(fields):
+        net = net_of(
+            f'type: "Accuracy" accuracy_param {{ {fields} }}', (4, 5, 3), (4, 3), force=False
+        )
+        net.blobs["x1"].data[...] = RNG.integers(0, 5, (4, 3))
+        return net
+
+
 @with_many_threads
 @pytest.mark.parametrize("top", ["y", "x0"])
 @pytest.mark.parametrize("shape", [(4, 3, 2, 5), (5, 4), (1, 2)])
@@ -325,14 +356,14 @@ def last(net: Net):
         ('"ELU"', [(2, 3)], "elu; there are kernels for gelu, relu, sigmoid, tanh"),
         ('"Concat"', [(2, 3)], "one bottom, which the layer shares"),
         (
+            '"Accuracy" top: "all" top: "each"',
+            [(2, 3), (2,)],
+            "a second top, the accuracy of each class; the kernel computes that of all",
+        ),
+        (
             '"Eltwise" eltwise_param { operation: MAX }',
             [(2, 3), (2, 3)],
             "MAX; there are kernels for SUM",
-        ),
-        (
-            '"LRN" lrn_param { norm_region: WITHIN_CHANNEL }',
-            [(2, 3, 4, 4)],
-            "WITHIN_CHANNEL; there are kernels for ACROSS_CHANNELS",
         ),
         (
             '"Pooling" pooling_param { pool: STOCHASTIC kernel_size: 2 }',

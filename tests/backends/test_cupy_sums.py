@@ -143,3 +143,27 @@ def test_a_loss_of_many_labels(place, fields):
     net.blobs["t"].data[...] = RNG.integers(0, 4, (3, 5))
 
     compare(net, ["readonly", cuda_at(place)], backward=True).raise_if(1e-10)
+
+
+@pytest.mark.parametrize("place", ["host", (2, 4), "cuda:0"], ids=str)
+@pytest.mark.parametrize(
+    "layer",
+    [
+        '"EuclideanLoss"',
+        '"SigmoidCrossEntropyLoss"',
+        '"SigmoidCrossEntropyLoss" loss_param { normalization: VALID ignore_label: 1 }',
+    ],
+)
+@pytest.mark.usefixtures("short")
+def test_a_loss_of_many_elements(place, layer):
+    text = f"""
+    force_backward: true
+    layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ dim: 3 dim: 7 }} }} }}
+    layer {{ name: "t" type: "Input" top: "t" input_param {{ shape {{ dim: 3 dim: 7 }} }} }}
+    layer {{ name: "l" type: {layer} bottom: "x" bottom: "t" top: "loss" }}
+    """
+    net = Net(parse_text(text, NetParameter), "TRAIN", dtype="float64", device="readonly")
+    net.blobs["x"].data[...] = 30 * RNG.normal(size=(3, 7))
+    net.blobs["t"].data[...] = RNG.integers(0, 2, (3, 7))
+
+    compare(net, ["readonly", cuda_at(place)], backward=True).raise_if(1e-10)

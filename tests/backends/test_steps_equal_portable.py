@@ -228,7 +228,7 @@ ROWS = [
         "local_size: 5 alpha: 0.7 beta: 0.75", shapes=[((2, 16, 5, 4),)]), rtol=5e-5),
     Row("LRN", ops.LRN, lrns("ACROSS_CHANNELS", [1, 2, 3, 6]), HOST, may=("onednn",),
         rtol=5e-5),
-    Row("LRN within channels", ops.LRN, lrns("WITHIN_CHANNEL", [1, 3]), ("numpy",), rtol=5e-5),
+    Row("LRN within channels", ops.LRN, lrns("WITHIN_CHANNEL", [1, 3]), HOST, rtol=5e-5),
 
     *apart_and_in_place("softmax", ops.Softmax, layers("Softmax",
         "axis: 0", "axis: 1", "axis: -1",
@@ -236,6 +236,24 @@ ROWS = [
         LIBRARIES, CUDA),
     Row("softmax loss", ops.SoftmaxLoss, losses(), LIBRARIES),
     Row("softmax loss and probabilities", ops.SoftmaxLoss, losses(tops=2), LIBRARIES),
+
+    Row("Euclidean loss", ops.PairLoss, layers("EuclideanLoss",
+        shapes=[((3, 4), (3, 4)), ((2, 3, 2), (2, 6)), ((5,), (5,))]), CUDA),
+    Row("Euclidean loss of nothing", ops.PairLoss, layers("EuclideanLoss",
+        shapes=[((2, 0), (2, 0))]), ()),
+    Row("sigmoid cross entropy", ops.PairLoss, layers("SigmoidCrossEntropyLoss",
+        *(f"{ignore} normalization: {mode}"
+          for mode in ("FULL", "VALID", "BATCH_SIZE", "NONE")
+          for ignore in ("", "ignore_label: 1")),
+        shapes=[((3, 4), (3, 4)), ((2, 3, 2), (2, 6))], values=("normal", "marks")), CUDA),
+    Row("accuracy", ops.Accuracy, layers("Accuracy",
+        "", "top_k: 3", "ignore_label: 1", "ignore_label: 1 top_k: 2", "axis: -1",
+        shapes=[((6, 4), (6,))], values=("ties", "labels")), CUDA, gradient=False),
+    Row("accuracy of pixels", ops.Accuracy, layers("Accuracy",
+        "axis: 1", "ignore_label: 0 top_k: 2",
+        shapes=[((2, 4, 3, 2), (2, 3, 2))], values=("ties", "labels")), CUDA, gradient=False),
+    Row("accuracy of each class", ops.Accuracy, layers("Accuracy",
+        shapes=[((6, 4), (6,))], values=("ties", "labels"), tops=2), (), gradient=False),
 
     *apart_and_in_place("batch norm", ops.BatchNorm, layers("BatchNorm",
         "moving_average_fraction: 0.7 eps: 0.01", "", shapes=IMAGES, **NORM),

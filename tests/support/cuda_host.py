@@ -8,26 +8,21 @@ products are others. ``host_cuda()`` is a device like any other, so nets can be 
 
 Tests that ask for a ``place`` run there and, on a machine that has one, on a GPU.
 
-DEMITASSE_KERNEL_FLAGS goes to g++ as well. With ``-fsanitize=thread`` in it (and libtsan in
-LD_PRELOAD) a barrier that a kernel lacks is a data race; ``-fsanitize=address,undefined`` (and
-libasan, and PYTHONMALLOC=malloc) sees what is read or written beside an array.
+DEMITASSE_KERNEL_FLAGS goes to g++ as well. With ``-fsanitize=address,undefined`` in it (and libasan
+in LD_PRELOAD, and PYTHONMALLOC=malloc) what is read or written beside an array is seen.
 """
 
 import ctypes
-import hashlib
 import os
-import shlex
 import shutil
-import subprocess
-import tempfile
-import threading
 from collections.abc import Sequence
-from functools import cache, cached_property
-from pathlib import Path
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from gpu import blas
+from gpu.host import Kernels, kernels
 
 from demitasse.backends.base import Backend
 from demitasse.backends.cupy import CupyBackend
@@ -42,16 +37,6 @@ from demitasse.backends.step import AnyStep, Lowerings, Operands
 from demitasse.device import Device
 from demitasse.errors import DeviceError
 
-SUPPORT = Path(__file__).resolve().parent
-C_TYPES = {
-    np.dtype("int32"): ctypes.c_int32,
-    np.dtype("int64"): ctypes.c_int64,
-    np.dtype("uint32"): ctypes.c_uint32,
-    np.dtype("uint64"): ctypes.c_uint64,
-    np.dtype("float32"): ctypes.c_float,
-    np.dtype("float64"): ctypes.c_double,
-}
-
 
 def need_compiler() -> None:
     """Skip where there is no g++."""
@@ -59,41 +44,8 @@ def need_compiler() -> None:
         pytest.skip("no g++ to compile the kernels for the host")
 
 
-@cache
-def kept() -> Path:
-    """A folder for what is compiled, kept between runs, told apart by its sources."""
-    folder = Path(tempfile.gettempdir()) / "demitasse-host-kernels"
-    folder.mkdir(exist_ok=True)
-    return folder
-
-
-def _extra() -> list[str]:
-    return shlex.split(os.environ.get("DEMITASSE_KERNEL_FLAGS", ""))
-
-
-def compiled(text: str, *flags: str) -> ctypes.CDLL:
-    """Compile C++ to a shared library, unless that was done before, and load it."""
-    name = hashlib.sha256("\0".join((text, *flags, *_extra())).encode()).hexdigest()[:24]
-    library = kept() / f"{name}.so"
-    if not library.exists():
-        with tempfile.TemporaryDirectory(dir=kept()) as folder:
-            code, made = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
-            code.write_text(text)
-            warnings = ["-Wall", "-Wextra", "-Wno-unused-function", "-Werror"]
-            command = ["g++", "-O2", "-shared", "-fPIC", "-pthread", *warnings, *flags, *_extra()]
-            subprocess.run([*command, "-o", made, code], check=True)
-            made.replace(library)  # at once: other processes never load a part of it
-    return ctypes.CDLL(str(library))
-
-
-def kernels(family: str, flags: tuple[str, ...]) -> ctypes.CDLL:
-    """One family of kernels as host functions."""
-    need_compiler()
-    return compiled((SUPPORT / "cuda_shim.h").read_text() + source(family), *flags)
-
-
-def pointer(array: np.ndarray) -> ctypes.c_void_p:
-    return ctypes.c_void_p(array.ctypes.data)
+def pointer(array: np.ndarray) -> np.ndarray:
+    return np.array([array.ctypes.data], np.uint64)
 
 
 class HostEngine(Engine):
@@ -113,9 +65,9 @@ class HostEngine(Engine):
     ) -> Launch:
         assert 1 <= grid.blocks < 2**31
         assert grid.threads in {32, 64, 128, 256, 512}
-        library = kernels(family, flags)
-        function = getattr(library, name)
-        fixed = [C_TYPES[np.asarray(n).dtype](n.item()) for n in numbers]
+        need_compiler()
+        library, function = kernels(source(family), flags), name
+        fixed = [np.array([n]) for n in numbers]
 
         def launch(*arrays: np.ndarray) -> None:
             arrays = tuple(map(np.asarray, arrays))  # numpy's sums are scalars, cupy's are arrays
@@ -126,22 +78,9 @@ class HostEngine(Engine):
 
         return launch
 
-    def _run(self, library: ctypes.CDLL, function: Any, arguments: list[Any]) -> None:
-        blocks, threads = self.grid.blocks, self.grid.threads
-
-        def thread(index: int, block: int) -> None:
-            library.shim_stand(index, threads, block, blocks)
-            function(*arguments)
-
-        for block in range(blocks):
-            if threads == 1:
-                thread(0, block)
-                continue
-            crew = [threading.Thread(target=thread, args=(i, block)) for i in range(threads)]
-            for one in crew:
-                one.start()
-            for one in crew:
-                one.join()
+    def _run(self, library: Kernels, name: str, arguments: list[np.ndarray]) -> None:
+        grid = self.grid
+        library.run(name, (grid.blocks, 1, 1), (grid.threads, 1, 1), arguments)
 
     def scratch(self, dtype: str, *counts: int) -> list[np.ndarray]:
         width = np.dtype(dtype).itemsize
@@ -170,8 +109,7 @@ class HostEngine(Engine):
     @cached_property
     def _handle(self) -> Handle:
         need_compiler()
-        library = compiled((SUPPORT / "cuda_blas.cpp").read_text())
-        return Handle(Cublas(library), 0, (1, 1), tf32=False)
+        return Handle(Cublas(ctypes.CDLL(str(blas.at_once()))), 0, (256, 1), tf32=False)
 
 
 class HostCudaBackend(Backend):

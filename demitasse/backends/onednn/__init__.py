@@ -6,10 +6,20 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from demitasse.backends.base import Backend
 from demitasse.backends.onednn.library.library import Status, load, status
+from demitasse.log import get_logger
 
 __all__ = ["Status", "cpu_backend", "status"]
+
+
+@cache
+def _tell_slow(found: Status) -> None:
+    """Warn once, where the library is not there though nobody has switched it off."""
+    if found.slow:
+        get_logger(__name__).warning("%s", found.slow)
 
 
 def cpu_backend() -> type[Backend]:
@@ -17,6 +27,7 @@ def cpu_backend() -> type[Backend]:
     if load() is None:
         from demitasse.backends.numpy.backend import NumpyBackend
 
+        _tell_slow(status())
         return NumpyBackend
     from demitasse.backends.onednn.backend import OnednnBackend
 

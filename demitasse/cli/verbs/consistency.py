@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from demitasse.cli.exits import FAILED
 from demitasse.cli.lists import ListVerb
-from demitasse.cli.options import FILE, json_option, phase_option, split_names, state_options
-from demitasse.cli.output import print_json
-
-if TYPE_CHECKING:
-    import numpy as np
+from demitasse.cli.options import FILE, phase_option, split_names, state_options
+from demitasse.cli.shown import Shown, agreement_options
 
 
 @click.command(cls=ListVerb)
@@ -26,21 +22,13 @@ if TYPE_CHECKING:
 )
 @click.option("--weights", multiple=True, metavar="FILE[,FILE]", help="Weights to run with.")
 @click.option(
-    "--rtol",
-    type=click.FloatRange(min=0),
-    help="Largest difference allowed, relative to an array's largest value. [default: 1e-4]",
-)
-@click.option(
     "--steps",
     type=click.IntRange(min=0),
     default=0,
     metavar="N",
     help="Also train N steps on each device, and compare losses and parameters after each.",
 )
-@click.option("--worst", is_flag=True, help="Show the layers that differ most first.")
-@click.option("--details", is_flag=True, help="Show every array, not one row for each layer.")
-@click.option("--junit", type=FILE, help="Write the result as JUnit's XML, for build servers.")
-@click.option("--html", type=FILE, help="Write the result as a page with a chart.")
+@agreement_options
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="Seed of weights, inputs and dropout."
 )
@@ -51,25 +39,19 @@ if TYPE_CHECKING:
 )
 @phase_option("TRAIN")
 @state_options
-@json_option
 @click.pass_context
 def command(
     ctx: click.Context,
     net: Path,
     devices: str,
     weights: tuple[str, ...],
-    rtol: float | None,
     steps: int,
-    worst: bool,
-    details: bool,
-    junit: Path | None,
-    html: Path | None,
     seed: int,
     inputs: Path | None,
     phase: str,
     level: int | None,
     stages: list[str],
-    as_json: bool,
+    shown: Shown,
 ) -> None:
     """Compare a net on several devices, layer by layer.
 
@@ -80,6 +62,7 @@ def command(
     from demitasse.net import Net
     from demitasse.testing.comparison import compare
     from demitasse.testing.inputs import random_inputs
+    from demitasse.testing.others.recorded import read_arrays
     from demitasse.testing.training import compare_training
 
     names = split_names((devices,))
@@ -92,7 +75,7 @@ def command(
     state: dict[str, Any] = {"level": level or 0, "stages": stages}
     with Net(net, phase, device=names[0], seed=seed, **state) as made:
         load_weights_into(made, split_names(weights))
-        arrays = random_inputs(made, seed) if inputs is None else _read(inputs)
+        arrays = random_inputs(made, seed) if inputs is None else read_arrays(inputs)
         found = compare(made, names, arrays)
 
         def prepare(other: Net) -> None:
@@ -103,25 +86,5 @@ def command(
 
         trained = compare_training(net, names, steps, prepare=prepare, seed=seed) if steps else []
         title = f"{made.name} ({net.name})" if made.name else net.name
-        result = Agreement(title, found, trained, made.dtype, rtol)
-    if junit is not None:
-        result.write_junit(junit)
-    if html is not None:
-        result.write_page(html)
-    if as_json:
-        print_json(result.as_dict())
-    else:
-        click.echo(result.text(worst_first=worst, details=details))
-    if not result.agree:
-        ctx.exit(FAILED)
-
-
-def _read(path: Path) -> dict[str, np.ndarray]:
-    from demitasse.errors import DataError
-    from demitasse.weights.npz import arrays_in
-
-    try:
-        return arrays_in(path)
-    except (OSError, ValueError) as error:
-        message = f"this is no .npz file of arrays: {error}"
-        raise DataError(message, str(path)) from error
+        result = Agreement(title, found, trained, made.dtype, shown.rtol)
+    shown.show(ctx, result)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.errors import ShapeError
 from demitasse.layers.base import Blobs
@@ -36,6 +37,13 @@ class EuclideanLoss(LossLayer):
                 f"{bottom[0].count_from(1)} and {bottom[1].count_from(1)}"
             )
             raise ShapeError(message)
+        self.op = ops.PairLoss(
+            dtype=self.dtype,
+            loss="euclidean",
+            count=bottom[0].count,
+            divisor=float(bottom[0].shape[0]),
+            ignore_label=None,
+        )
 
     def losses(self, bottom: Blobs) -> Array:
         diff = self._diff(bottom)

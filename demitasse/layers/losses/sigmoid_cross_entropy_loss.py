@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.errors import ShapeError
 from demitasse.layers.base import Blobs
@@ -43,6 +44,15 @@ class SigmoidCrossEntropyLoss(LossLayer):
         if bottom[0].count != bottom[1].count:
             message = f"scores {bottom[0].shape} and targets {bottom[1].shape} differ in count"
             raise ShapeError(message)
+        rule, shape = self.normalization, bottom[0].shape
+        counts_some = rule.mode == "VALID" and rule.ignore_label is not None
+        self.op = ops.PairLoss(
+            dtype=self.dtype,
+            loss="sigmoid",
+            count=bottom[0].count,
+            divisor=None if counts_some else rule.divisor(shape[0], bottom[0].count),
+            ignore_label=rule.ignore_label,
+        )
 
     def losses(self, bottom: Blobs) -> Array:
         xp, x = self.xp, bottom[0].read()

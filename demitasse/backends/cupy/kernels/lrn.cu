@@ -41,3 +41,45 @@ KERNEL lrn_across_gradient(const Real* __restrict__ x, const Real* __restrict__ 
     dx[i] = dy[i] * pow(scale[i], -beta) - factor * x[i] * total;
   }
 }
+
+// The same within a channel: scale is 1 + rate * (sum of squares over a window of pixels), and the
+// windows that hold a pixel are those of the pixels in its own. size: of a window's side, odd.
+KERNEL lrn_within(const Real* __restrict__ x, Real* scale, Real* y, Index count, Index height,
+                  Index width, Index size, Real rate, Real beta, Index has_scale) {
+  EACH(i, count) {
+    const Index column = i % width, row = i / width % height, reach = size / 2;
+    const Real* plane = x + (i - row * width - column);
+    const Index top = row > reach ? row - reach : 0, left = column > reach ? column - reach : 0;
+    const Index bottom = row + reach < height ? row + reach : height - 1;
+    const Index right = column + reach < width ? column + reach : width - 1;
+    Real total = 0;
+    for (Index r = top; r <= bottom; ++r) {
+      for (Index c = left; c <= right; ++c) total += plane[r * width + c] * plane[r * width + c];
+    }
+    const Real s = 1 + rate * total;
+    if (has_scale) scale[i] = s;
+    y[i] = x[i] * pow(s, -beta);
+  }
+}
+
+// factor: 2 rate beta.
+KERNEL lrn_within_gradient(const Real* __restrict__ x, const Real* __restrict__ y,
+                           const Real* __restrict__ scale, const Real* __restrict__ dy,
+                           Real* __restrict__ dx, Index count, Index height, Index width,
+                           Index size, Real beta, Real factor) {
+  EACH(i, count) {
+    const Index column = i % width, row = i / width % height, reach = size / 2;
+    const Index plane = i - row * width - column;
+    const Index top = row > reach ? row - reach : 0, left = column > reach ? column - reach : 0;
+    const Index bottom = row + reach < height ? row + reach : height - 1;
+    const Index right = column + reach < width ? column + reach : width - 1;
+    Real total = 0;
+    for (Index r = top; r <= bottom; ++r) {
+      for (Index c = left; c <= right; ++c) {
+        const Index at = plane + r * width + c;
+        total += dy[at] * y[at] / scale[at];
+      }
+    }
+    dx[i] = dy[i] * pow(scale[i], -beta) - factor * x[i] * total;
+  }
+}

@@ -1,4 +1,4 @@
-"""Local response normalisation across channels."""
+"""Local response normalisation across channels, or within them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from demitasse.backends import ops
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.step import NEEDS_BOTTOM, GpuStep
-from demitasse.backends.step import Declined, Operands, decline_in_place
+from demitasse.backends.step import Operands, decline_in_place
 
 __all__ = ["LRNStep"]
 
@@ -15,20 +15,23 @@ __all__ = ["LRNStep"]
 class LRNStep(GpuStep[ops.LRN]):
     """y = x * scale^-beta; scale = k + alpha / size * sum of x^2 over ``size`` channels around.
 
+    Within channels the sum is over a window of ``size`` by ``size`` pixels, and k is 1.
+
     Shapes: bottom (N, C, H, W) -> top the same.
     """
 
     def __init__(self, engine: Engine, op: ops.LRN, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_in_place(self.at, NEEDS_BOTTOM)
-        if op.region != "ACROSS_CHANNELS":
-            message = f"{op.region}; there are kernels for ACROSS_CHANNELS"
-            raise Declined(message)
-        size = (op.dtype, math.prod(op.bottom), op.bottom[1], math.prod(op.bottom[2:]), op.size)
-        alpha, beta = op.alpha / op.size, float(op.beta)
-        numbers = (alpha, beta, float(op.k), int(at.backward))
-        self._forward = engine.each("lrn", "lrn_across", *size, *numbers)
-        self._backward = engine.each("lrn", "lrn_across_gradient", *size, beta, 2 * alpha * beta)
+        across = op.region == "ACROSS_CHANNELS"
+        channels, *plane = op.bottom[1:]
+        sizes = (channels, math.prod(plane)) if across else tuple(plane)
+        size = (op.dtype, math.prod(op.bottom), *sizes, op.size)
+        rate, beta = op.alpha / op.size ** (1 if across else 2), float(op.beta)
+        k = (float(op.k),) if across else ()
+        name = "lrn_across" if across else "lrn_within"
+        self._forward = engine.each("lrn", name, *size, rate, beta, *k, int(at.backward))
+        self._backward = engine.each("lrn", f"{name}_gradient", *size, beta, 2 * rate * beta)
 
     def forward(self) -> None:
         at = self.at

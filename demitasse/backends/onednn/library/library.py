@@ -1,13 +1,16 @@
 """Find oneDNN's shared library.
 
-Looked for in this order: the setting ``onednn_library``, the file that the ``onednn-cpu-gomp``
-wheel puts beside Python, and what the system's loader knows. Any version 3 will do.
+Looked for in this order: the setting ``onednn_library``, where pip and conda put it beside Python
+or under the user's own folder, and what the system's loader knows. Any version 3 will do whose
+threads are the processor's.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import platform
+import site
 import sys
 from collections.abc import Iterator
 from ctypes import POINTER, c_char_p, c_int, c_uint
@@ -22,8 +25,22 @@ from demitasse.config import settings
 
 __all__ = ["AVX2", "AVX512", "Status", "load", "status"]
 
-NAME = "libdnnl.so.3"
-RUNTIMES = {0: "none", 1: "sequential", 2: "OpenMP", 4: "TBB", 8: "thread pool", 256: "SYCL"}
+NAMES = {
+    "darwin": ("libdnnl.3.dylib", "libdnnl.dylib"),
+    "win32": ("dnnl.dll",),
+}
+"""What the library's file is called, by system."""
+
+UNIX_NAMES = ("libdnnl.so.3",)
+FOLDERS = ("lib", "lib64", "Library/bin", "bin")
+"""Where libraries lie in an environment, of pip or of conda, on Unix or on Windows."""
+
+CONDA = {("Linux", "aarch64"), ("Darwin", "arm64"), ("Windows", "amd64")}
+"""Systems and machines that conda-forge has the library for, and PyPI does not."""
+
+SYCL = 256
+RUNTIMES = {0: "none", 1: "sequential", 2: "OpenMP", 4: "TBB", 8: "thread pool", SYCL: "SYCL"}
+SWITCHED_OFF = "it was switched off"
 AVX2, AVX512 = 0x7, 0x27
 """The lowest number of an instruction set that has it."""
 
@@ -66,6 +83,7 @@ class Status:
         threading: What its threads are made of, e.g. "OpenMP".
         instruction_set: The best that the processor has and the library uses.
         reason: Why there is none.
+        advice: The command that installs one, where it is not there and can be had.
     """
 
     loaded: bool
@@ -74,6 +92,15 @@ class Status:
     threading: str = ""
     instruction_set: str = ""
     reason: str = ""
+    advice: str = ""
+
+    @property
+    def slow(self) -> str:
+        """What to tell the user where the library is missed; nothing where it is not."""
+        if self.loaded or self.reason == SWITCHED_OFF:
+            return ""
+        mend = f"; to install it: {self.advice}" if self.advice else ""
+        return f"slow path: device 'cpu' computes with numpy alone, for {self}{mend}"
 
     def __str__(self) -> str:
         if not self.loaded:
@@ -105,12 +132,27 @@ def _found() -> tuple[Any, Status]:
             if version.major != 3:
                 refused.append(f"{place} is version {version.major}, 3 is needed")
                 continue
+            if version.cpu_runtime == SYCL:
+                refused.append(f"{place} computes through SYCL, which is not what is needed")
+                continue
             declare(library)
         except (OSError, AttributeError) as error:
             refused.append(f"{place}: {error}")
             continue
         return library, _describe(library, version, place)
-    return None, Status(False, reason="; ".join(refused) or "it was switched off")
+    if not refused:
+        return None, Status(False, reason=SWITCHED_OFF)
+    return None, Status(False, reason="; ".join(refused), advice=_advice())
+
+
+def _advice() -> str:
+    """Return what to install, or nothing where there is nothing to be had."""
+    system, machine = platform.system(), platform.machine().lower()
+    if system == "Linux" and machine == "x86_64":
+        return "python -m pip install onednn-cpu-gomp"
+    if (system, machine) in CONDA:
+        return "conda install -c conda-forge onednn-cpu-omp"
+    return ""
 
 
 def _places() -> Iterator[str]:
@@ -120,11 +162,19 @@ def _places() -> Iterator[str]:
         if wanted != "none":
             yield str(wanted)
         return
-    for folder in dict.fromkeys((sys.prefix, sys.base_prefix)):
-        wheel = Path(folder) / "lib" / NAME
-        if wheel.is_file():
-            yield str(wheel)
-    yield NAME
+    names = NAMES.get(sys.platform, UNIX_NAMES)
+    for environment in dict.fromkeys((sys.prefix, sys.base_prefix, *_user_base())):
+        for folder in FOLDERS:
+            for name in names:
+                file = Path(environment, folder, name)
+                if file.is_file():
+                    yield str(file)
+    yield from names
+
+
+def _user_base() -> list[str]:
+    """Return the folder of ``pip install --user``, where this Python looks there."""
+    return [site.getuserbase()] if site.ENABLE_USER_SITE else []
 
 
 def _version(library: Any) -> Version:

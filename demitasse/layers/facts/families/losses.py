@@ -26,7 +26,7 @@ FACTS: Mapping[str, LayerFacts] = {
         better="smaller",
         holds={2: "marks"},
     ),
-    "EuclideanLoss": LayerFacts(judge="Caffe", reads=BOTTOMS, better="smaller"),
+    "EuclideanLoss": LayerFacts(op="PairLoss", judge="Caffe", reads=BOTTOMS, better="smaller"),
     "FocalLoss": LayerFacts(
         fields=("focal_loss_param", "loss_param", "softmax_param"),
         reads=BOTTOMS,
@@ -55,6 +55,7 @@ FACTS: Mapping[str, LayerFacts] = {
     ),
     "SigmoidCrossEntropyLoss": LayerFacts(
         fields=("loss_param",),
+        op="PairLoss",
         judge="Caffe",
         reads=BOTTOMS,
         better="smaller",

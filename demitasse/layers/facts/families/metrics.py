@@ -11,6 +11,7 @@ __all__ = ["FACTS"]
 FACTS: Mapping[str, LayerFacts] = {
     "Accuracy": LayerFacts(
         fields=("accuracy_param",),
+        op="Accuracy",
         gradient="none",
         judge="Caffe",
         better="larger",

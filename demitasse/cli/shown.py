@@ -1,0 +1,83 @@
+"""The flags of ``consistency`` and ``diff`` about what is allowed and what is shown of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from demitasse.cli.exits import FAILED
+from demitasse.cli.options import FILE, json_option
+from demitasse.cli.output import print_json
+
+if TYPE_CHECKING:
+    from demitasse.cli.agreement import Agreement
+
+__all__ = ["Shown", "agreement_options"]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the flags say.
+
+    Attributes:
+        rtol: Largest difference allowed; None for that of the net's numbers.
+        worst: Whether layers that differ most come first.
+        details: Whether every array has a row.
+        junit: A file for JUnit's XML.
+        html: A file for a page.
+        as_json: Whether JSON is printed in place of a table.
+    """
+
+    rtol: float | None
+    worst: bool
+    details: bool
+    junit: Path | None
+    html: Path | None
+    as_json: bool
+
+    def show(self, ctx: click.Context, result: Agreement) -> None:
+        """Print and write a result; exit with 1 where it is no agreement."""
+        if self.junit is not None:
+            result.write_junit(self.junit)
+        if self.html is not None:
+            result.write_page(self.html)
+        if self.as_json:
+            print_json(result.as_dict())
+        else:
+            click.echo(result.text(worst_first=self.worst, details=self.details))
+        if not result.agree:
+            ctx.exit(FAILED)
+
+
+def agreement_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the flags; the verb gets ``shown``."""
+
+    @click.option(
+        "--rtol",
+        type=click.FloatRange(min=0),
+        help="Largest difference allowed, relative to an array's largest value. [default: 1e-4]",
+    )
+    @click.option("--worst", is_flag=True, help="Show the layers that differ most first.")
+    @click.option("--details", is_flag=True, help="Show every array, not one row for each layer.")
+    @click.option("--junit", type=FILE, help="Write the result as JUnit's XML, for build servers.")
+    @click.option("--html", type=FILE, help="Write the result as a page with a chart.")
+    @json_option
+    @wraps(function)
+    def with_shown(
+        *args: Any,
+        rtol: float | None,
+        worst: bool,
+        details: bool,
+        junit: Path | None,
+        html: Path | None,
+        as_json: bool,
+        **kwargs: Any,
+    ) -> Any:
+        return function(*args, shown=Shown(rtol, worst, details, junit, html, as_json), **kwargs)
+
+    return with_shown

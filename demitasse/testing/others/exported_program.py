@@ -1,0 +1,130 @@
+"""Programs that PyTorch has exported (``.pt2``), run node by node.
+
+Reading one runs what its author wrote: PyTorch evaluates the expressions in it, looks up any
+function by name, and unpickles some constants. So that is done for files alone that the user
+trusts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from demitasse.errors import DataError, DemitasseError
+from demitasse.paths import regular
+from demitasse.testing.others.kinds import kind_of, role_of
+from demitasse.testing.others.model import Parameter, Value
+
+__all__ = ["ExportedProgram"]
+
+
+class ExportedProgram:
+    """A program of ``torch.export``.
+
+    Raises:
+        DataError: It is not trusted, or cannot be read.
+        DemitasseError: PyTorch is not installed.
+    """
+
+    ordered = True
+
+    def __init__(self, path: Path, *, trust: bool) -> None:
+        self.name = path.name
+        if not trust:
+            message = (
+                "reading a .pt2 file runs code that it holds, with all you may do; if you trust "
+                "whoever made it, say so with --trust; an .onnx file of the same net runs none"
+            )
+            raise DataError(message, str(path))
+        self._torch = _library()
+        try:
+            program = self._torch.export.load(str(regular(path)))
+            self._module = program.module()
+        except Exception as error:  # whatever the code in it raises
+            message = f"PyTorch cannot read it: {error}"
+            raise DataError(message, str(path)) from error
+        self._state = program.state_dict
+        self._nodes = list(self._module.graph.nodes)
+        [output] = [node for node in self._nodes if node.op == "output"]
+        self.outputs = tuple(node.name for node in output.all_input_nodes)
+
+    def inputs(self) -> Mapping[str, tuple[int | None, ...]]:
+        """Return the shapes of the inputs."""
+        found: dict[str, tuple[int | None, ...]] = {}
+        for node in self._nodes:
+            if node.op == "placeholder":
+                sizes = node.meta["val"].shape
+                found[node.name] = tuple(s if isinstance(s, int) else None for s in sizes)
+        return found
+
+    def run(self, arrays: Mapping[str, np.ndarray]) -> list[Value]:
+        """Return what every call of a function has computed.
+
+        Raises:
+            DemitasseError: PyTorch cannot run it.
+        """
+        torch, values = self._torch, list[Value]()
+
+        class Recorder(torch.fx.Interpreter):  # type: ignore[name-defined,misc]
+            def run_node(self, n: Any) -> Any:
+                result = super().run_node(n)
+                if n.op == "call_function" and isinstance(result, torch.Tensor):
+                    values.append(_value(n, result))
+                return result
+
+        tensors = []
+        for node in self._nodes:
+            if node.op == "placeholder":
+                array = torch.from_numpy(np.array(arrays[node.name], order="C"))
+                tensors.append(array.to(node.meta["val"].dtype))
+        try:
+            with torch.no_grad():
+                Recorder(self._module).run(*tensors)
+        except Exception as error:  # whatever the code in it raises
+            message = f"PyTorch cannot run {self.name}: {error}"
+            raise DemitasseError(message) from error
+        return values
+
+    def parameters(self) -> list[Parameter]:
+        """Return parameters and averages, in the order they are used."""
+        found: dict[str, Parameter] = {}
+        for node in self._nodes:
+            operation = _operation(node)
+            arguments = node.args if node.op == "call_function" else ()
+            for position, argument in enumerate(arguments):
+                name = str(getattr(argument, "target", ""))
+                if getattr(argument, "op", "") != "get_attr" or name in found:
+                    continue
+                tensor = self._state.get(name)
+                if tensor is not None and tensor.is_floating_point():
+                    role = role_of(operation, position - 1)
+                    found[name] = Parameter(name, tensor.detach().numpy(), role)
+        return list(found.values())
+
+
+def _value(node: Any, result: Any) -> Value:
+    """Return what a node has computed; the module it stands for lends it its name."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    module = stack[-1][0] if stack else ""
+    operation = _operation(node)
+    names = tuple(dict.fromkeys(one for one in (module, node.name) if one))
+    # the next operation in place must not change it
+    return Value(names, np.array(result.detach().numpy()), operation, kind_of(operation))
+
+
+def _operation(node: Any) -> str:
+    """Return e.g. "conv2d" for a call of ``aten.conv2d.default``."""
+    return str(node.target).removeprefix("aten.").partition(".")[0]
+
+
+def _library() -> ModuleType:
+    try:
+        return import_module("torch")
+    except ImportError as error:
+        message = f"running .pt2 files needs PyTorch ({error}); run: pip install demitasse[torch]"
+        raise DemitasseError(message) from None

@@ -1,0 +1,134 @@
+"""Where oneDNN's library is looked for, and what is said where there is none."""
+
+import ctypes
+import logging
+import sys
+
+import pytest
+
+from demitasse.backends import onednn
+from demitasse.backends.onednn.library import library
+from demitasse.config import settings
+from demitasse.device import Device
+
+
+@pytest.fixture
+def environment(tmp_path, monkeypatch):
+    """An environment of Python without any library, where all else is as it is."""
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
+    monkeypatch.setattr(library.site, "ENABLE_USER_SITE", False)
+    return tmp_path
+
+
+PLACES = [
+    pytest.param("linux", "lib/libdnnl.so.3", id="pip or conda on Linux"),
+    pytest.param("darwin", "lib/libdnnl.3.dylib", id="conda on macOS"),
+    pytest.param("win32", "Library/bin/dnnl.dll", id="conda on Windows"),
+    pytest.param("win32", "bin/dnnl.dll", id="pip on Windows"),
+]
+
+
+@pytest.mark.parametrize(("system", "place"), PLACES)
+def test_it_is_found_where_installers_put_it(environment, monkeypatch, system, place):
+    monkeypatch.setattr(sys, "platform", system)
+    file = environment / place
+    file.parent.mkdir(parents=True)
+    file.touch()
+
+    with settings.override(onednn_library=""):
+        assert next(library._places()) == str(file)
+
+
+def test_a_user_s_own_folder_is_looked_at(environment, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(library.site, "ENABLE_USER_SITE", True)
+    monkeypatch.setattr(library.site, "getuserbase", lambda: str(tmp_path / "local"))
+    file = tmp_path / "local" / "lib" / "libdnnl.so.3"
+    file.parent.mkdir(parents=True)
+    file.touch()
+
+    with settings.override(onednn_library=""):
+        assert str(file) in library._places()
+
+
+def test_a_setting_is_the_only_place(environment):
+    with settings.override(onednn_library="/opt/own/libdnnl.so.3"):
+        assert list(library._places()) == ["/opt/own/libdnnl.so.3"]
+
+
+@pytest.fixture
+def nowhere(monkeypatch):
+    """No library can be loaded by any name."""
+
+    def missing(place, *args, **options):
+        message = f"{place}: cannot open shared object file"
+        raise OSError(message)
+
+    monkeypatch.setattr(library.ctypes, "CDLL", missing)
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "command"),
+    [
+        ("Linux", "x86_64", "python -m pip install onednn-cpu-gomp"),
+        ("Linux", "aarch64", "conda install -c conda-forge onednn-cpu-omp"),
+        ("Darwin", "arm64", "conda install -c conda-forge onednn-cpu-omp"),
+        ("Windows", "AMD64", "conda install -c conda-forge onednn-cpu-omp"),
+        ("Linux", "riscv64", ""),
+    ],
+)
+def test_what_to_install_is_said(environment, nowhere, monkeypatch, system, machine, command):
+    monkeypatch.setattr(library.platform, "system", lambda: system)
+    monkeypatch.setattr(library.platform, "machine", lambda: machine)
+
+    with settings.override(onednn_library=""):
+        _, status = library._found.__wrapped__()
+
+    assert not status.loaded
+    assert "cannot open shared object file" in status.reason
+    assert status.advice == command
+    assert status.slow.startswith("slow path: ")
+    assert status.slow.endswith(command)
+
+
+def test_a_library_that_was_switched_off_is_not_missed(environment):
+    with settings.override(onednn_library="none"):
+        _, status = library._found.__wrapped__()
+
+    assert not status.loaded
+    assert not status.slow
+
+
+def test_a_library_for_sycl_is_not_used(environment, monkeypatch):
+    class Sycl:
+        class Function:
+            restype = argtypes = None
+
+            def __call__(self):
+                return ctypes.pointer(library.Version(3, 13, 0, b"", library.SYCL, library.SYCL))
+
+        dnnl_version = Function()
+
+    monkeypatch.setattr(library.ctypes, "CDLL", lambda place: Sycl)
+
+    with settings.override(onednn_library="/opt/libdnnl.so.3"):
+        found, status = library._found.__wrapped__()
+
+    assert found is None
+    assert "SYCL" in status.reason
+
+
+def test_without_it_the_device_is_numpy_s_and_says_so_once(monkeypatch, caplog):
+    status = onednn.Status(False, reason="not there", advice="install it")
+    monkeypatch.setattr(onednn, "load", lambda: None)
+    monkeypatch.setattr(onednn, "status", lambda: status)
+    onednn._tell_slow.cache_clear()
+
+    with caplog.at_level(logging.WARNING):
+        kinds = [onednn.cpu_backend() for _ in range(2)]
+
+    assert {kind.name for kind in kinds} == {Device("numpy").backend.name}
+    [line] = caplog.messages
+    assert line.startswith("slow path: ")
+    assert "install it" in line
