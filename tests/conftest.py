@@ -9,7 +9,6 @@ import gc
 import os
 import sys
 from collections.abc import Generator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -117,11 +116,17 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    devices = metafunc.config.getoption("--backends").split(",")
+    devices = gpu_plugin.devices(metafunc, metafunc.config.getoption("--backends").split(","))
     for name, out in (("backend", ()), ("backend_with_steps", PORTABLE)):
         if name in metafunc.fixturenames:
             cases = [pytest.param(d, marks=pytest.mark.backend) for d in devices if d not in out]
             metafunc.parametrize(name, cases, indirect=True)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Take out the stand-in for cupy where the test has put it in."""
+    gpu_plugin.leave()
 
 
 _states: dict[str, Any] = {}
@@ -140,11 +145,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def backend(request: pytest.FixtureRequest) -> str:
     """A device, as a string; the test runs once on each.
 
-    Without a GPU the ``cuda:0`` case skips, or fails under DEMITASSE_REQUIRE_GPU=1.
+    Without a GPU ``cuda:0`` is the stand-in's, in the files that ``gpu.plugin`` names; under
+    DEMITASSE_REQUIRE_GPU=1 it fails.
     """
     device: str = request.param
     if device.startswith(("cuda", "gpu")):
-        _need_gpu(device)
+        gpu_plugin.need(device)
     return device
 
 
@@ -153,30 +159,8 @@ def backend_with_steps(request: pytest.FixtureRequest) -> str:
     """As ``backend``, without the devices that run every layer's portable code."""
     device: str = request.param
     if device.startswith(("cuda", "gpu")):
-        _need_gpu(device)
+        gpu_plugin.need(device)
     return device
-
-
-def _need_gpu(device: str) -> None:
-    lack = _lack_of(device)
-    if not lack:
-        return
-    if os.environ.get("DEMITASSE_REQUIRE_GPU") == "1":
-        pytest.fail(f"DEMITASSE_REQUIRE_GPU=1, but: {lack}")
-    pytest.skip(f"no GPU: {lack}")
-
-
-@cache
-def _lack_of(device: str) -> str:
-    """Say why a device cannot be used, or nothing; thousands of tests ask."""
-    from demitasse.device import Device
-    from demitasse.errors import DeviceError
-
-    try:
-        Device(device).backend.synchronize()
-    except DeviceError as error:
-        return str(error)
-    return ""
 
 
 @pytest.fixture(scope="session")

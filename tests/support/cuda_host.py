@@ -13,7 +13,6 @@ in LD_PRELOAD, and PYTHONMALLOC=malloc) what is read or written beside an array 
 """
 
 import ctypes
-import os
 import shutil
 from collections.abc import Sequence
 from functools import cached_property
@@ -21,7 +20,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from gpu import blas
+from gpu import blas, plugin
 from gpu.host import Kernels, kernels
 
 from demitasse.backends.base import Backend
@@ -35,7 +34,6 @@ from demitasse.backends.cupy.updates import Updates
 from demitasse.backends.ops import Op
 from demitasse.backends.step import AnyStep, Lowerings, Operands
 from demitasse.device import Device
-from demitasse.errors import DeviceError
 
 
 def need_compiler() -> None:
@@ -162,19 +160,16 @@ class HostCudaBackend(Backend):
 
 
 def cuda_at(place: str | tuple[int, int]) -> Device:
-    """Return a GPU, or the stand-in for "host" or a grid; skips or fails where there is none."""
+    """Return the kernels on the host for "host" or a grid; or else a GPU, real or the stand-in's.
+
+    Fails where there must be a real one and is none.
+    """
     if place == "host":
         return host_cuda()
     if isinstance(place, tuple):
         return host_cuda(*place)
-    try:
-        device = Device(place)
-        device.backend.synchronize()
-    except DeviceError as error:
-        if os.environ.get("DEMITASSE_REQUIRE_GPU") == "1":
-            pytest.fail(f"DEMITASSE_REQUIRE_GPU=1, but: {error}")
-        pytest.skip(f"no GPU: {error}")
-    return device
+    plugin.need(place)
+    return Device(place)
 
 
 def host_cuda(blocks: int = 1, threads: int = 1) -> Device:

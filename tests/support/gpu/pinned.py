@@ -30,9 +30,10 @@ _starts: list[int] = []
 _known: dict[int, _Block] = {}
 
 
-def is_pinned(address: int) -> bool:
-    at = bisect_right(_starts, address) - 1
-    return at >= 0 and address < _starts[at] + _known[_starts[at]].size
+def is_memory_pinned(data: int) -> bool:
+    """As ``cupy.cuda.pinned_memory.is_memory_pinned``, of an address."""
+    at = bisect_right(_starts, data) - 1
+    return at >= 0 and data < _starts[at] + _known[_starts[at]].size
 
 
 class PinnedMemory:
