@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.runner import runtestprotocol
 from gpu import plugin as gpu_plugin
 from gpu.plugin import stand_in
 
@@ -107,11 +108,12 @@ def _cores() -> int:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Look for no garbage while thousands of tests are collected, which all stay."""
+    """Look for no garbage while thousands of tests are collected, nor among them: they all stay."""
     gc.disable()
     try:
         return (yield)
     finally:
+        gc.freeze()
         gc.enable()
 
 
@@ -127,6 +129,25 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_runtest_teardown() -> None:
     """Take out the stand-in for cupy where the test has put it in."""
     gpu_plugin.leave()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Report of a test that passed its call alone, where another process has to be told.
+
+    That process spends more time on reports than on anything else. Set-up and tear-down are still
+    reported where they fail, and where somebody asked how long they take.
+    """
+    option = item.config.option
+    if "PYTEST_XDIST_WORKER" not in os.environ or option.durations or option.xmlpath:
+        return None
+    hook = item.ihook
+    hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed:
+            hook.pytest_runtest_logreport(report=report)
+    hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
 
 
 _states: dict[str, Any] = {}

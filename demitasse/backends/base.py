@@ -16,6 +16,7 @@ import numpy as np
 from demitasse.backends import random
 from demitasse.backends.arrays import Array, Event, PrivateLayout
 from demitasse.backends.ops import Op
+from demitasse.backends.recording import Recorder
 from demitasse.backends.step import AnyStep, Declined, Lowerings, Operands
 from demitasse.backends.updates import UpdateKernels
 
@@ -33,6 +34,9 @@ class Backend(ABC):
     name: ClassVar[str]
     shares_host: ClassVar[bool] = False
     """Whether device arrays are host arrays, so that nothing needs to be moved."""
+
+    queues: bool = False
+    """Whether work is queued, so that to read a result is to wait for all that came before it."""
 
     default_index: ClassVar[str] = ""
     """The index of a device that is named without one."""
@@ -198,6 +202,18 @@ class Backend(ABC):
         some = xp.expand_dims(xp.take(indices, last, axis=0) == numbers, axis=1)
         return xp.where(some, xp.take(total, last, axis=0), nothing)
 
+    def dot(self, a: Array, b: Array) -> Array:
+        """Return the sum of the products of two arrays' elements. Shapes: any, the same -> ()."""
+        return self.xp.sum(a * b)
+
+    def add(self, a: Array, b: Array) -> Array:
+        """Return the sum of two losses. Shapes: () -> ()."""
+        return a + b
+
+    def clear(self, array: Array) -> None:
+        """Set all elements to 0."""
+        array[...] = 0
+
     # -- work ----------------------------------------------------------------------------------
 
     def synchronize(self) -> None:  # noqa: B027 - the host has nothing to wait for
@@ -234,6 +250,11 @@ class Backend(ABC):
     @property
     def updates(self) -> UpdateKernels | None:
         """Fast parameter updates, or None where the solvers' portable ones are to run."""
+        return None
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """What records work to be launched as a whole, or None where work is done as it comes."""
         return None
 
     def lower(self, op: Op, at: Operands) -> AnyStep:

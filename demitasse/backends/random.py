@@ -10,16 +10,34 @@ Source: J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011
 from __future__ import annotations
 
 import zlib
+from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["MASK", "WORDS_PER_BLOCK", "bits", "block", "stream_of", "uniform"]
+__all__ = ["MASK", "WORDS_PER_BLOCK", "Draw", "bits", "block", "stream_of", "uniform"]
 
 WORDS_PER_BLOCK = 8  # of 32 bits: four of 64, the low half of each first
 ROUNDS = 10
 MULTIPLIERS = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
 WEYL = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
 MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Which random words a layer draws in a pass.
+
+    Attributes:
+        seed: Key of the generator.
+        stream: Which sequence.
+        passes: Which pass of that sequence.
+        ranks: How many data-parallel workers share the words of a pass, sample by sample.
+    """
+
+    seed: int
+    stream: int
+    passes: int
+    ranks: int = 1
 
 
 def stream_of(name: str) -> int:

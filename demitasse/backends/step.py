@@ -16,6 +16,7 @@ import numpy as np
 
 from demitasse.backends.arrays import Array, PrivateLayout
 from demitasse.backends.ops import Op
+from demitasse.backends.random import Draw
 
 __all__ = [
     "AnyStep",
@@ -114,6 +115,7 @@ class Operands:
         param_propagate_down: For each parameter, whether its gradient is wanted.
         phase: "TRAIN" or "TEST".
         backward: Whether the layer takes part in the net's backward pass at all.
+        draw: ``draw()`` says which random words these are.
         words: ``words(shape)`` returns the layer's random 32-bit words of this pass for elements of
             a blob, the same ones as in portable code.
     """
@@ -127,6 +129,7 @@ class Operands:
     phase: str
     backward: bool
     words: Callable[[tuple[int, ...]], Array]
+    draw: Callable[[], Draw]
 
     @property
     def in_place(self) -> bool:

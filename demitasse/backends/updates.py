@@ -31,6 +31,8 @@ class Update:
         decay2: ``momentum2`` or ``rms_decay``: how slowly averages of squares move.
         delta: Keeps denominators away from 0.
         correction: Makes up for Adam's averages starting at 0.
+        guard: A 0-d array of the gradient's dtype: where it is NaN or infinite nothing is changed.
+            None changes all. Only backends that queue their work are given one.
     """
 
     kind: str
@@ -42,6 +44,7 @@ class Update:
     decay2: float = 0.0
     delta: float = 0.0
     correction: float = 1.0
+    guard: Array | None = None
 
 
 @dataclass(frozen=True)

@@ -171,6 +171,13 @@ TABLE = {
             "folder that the text and assembly of kernels made at run time are written to",
             from_files=(),
         ),
+        Setting(
+            "graph",
+            _word,
+            "auto",
+            "on a GPU, launch iterations as one where that is possible: auto; or never: off",
+            choices=("auto", "off"),
+        ),
         Setting("tf32", _flag, False, "let float32 products on a GPU round their inputs to TF32"),
     )
 }

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from demitasse.backends.arrays import Array
-from demitasse.backends.random import stream_of
+from demitasse.backends.random import Draw, stream_of
 from demitasse.device import Device
 from demitasse.layers.context import LayerContext
 
@@ -69,14 +69,18 @@ class Arrays:
             known = self._constants[name] = (full_key, make())
         return known[1]
 
+    def draw(self) -> Draw:
+        """Say which random words this layer draws in this pass."""
+        context = self.context
+        return Draw(context.seed, stream_of(self.name), context.clock.passes, context.ranks)
+
     def random_bits(self, count: int, first: int = 0) -> Array:
         """Return random 32-bit words of this layer and pass, the same on every device.
 
         Shapes: (count,), uint32.
         """
-        return self.device.backend.random_bits(
-            self.context.seed, stream_of(self.name), self.context.clock.passes, count, first
-        )
+        draw = self.draw()
+        return self.device.backend.random_bits(draw.seed, draw.stream, draw.passes, count, first)
 
     def random_words(self, shape: tuple[int, ...]) -> Array:
         """Return a random 32-bit word of this layer and pass for each element of a blob.

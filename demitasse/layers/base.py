@@ -67,6 +67,9 @@ class Layer(Arrays):
     dynamic_shapes: ClassVar[bool] = False
     """Whether top shapes depend on values, so that ``reshape`` is not enough to know them."""
 
+    only_shares: ClassVar[bool] = False
+    """Whether its passes compute nothing: tops share what bottoms hold, or there are none."""
+
     refuses_gradients: ClassVar[bool] = True
     """Whether ``propagate_down: true`` is an error for a bottom that has no gradient, and not
     without effect."""
@@ -247,7 +250,7 @@ class Layer(Arrays):
     def loss_terms(self, top: Blobs) -> list[Array]:
         """Return, for each top with a loss weight, the dot product of data and weight (0-d)."""
         return [
-            self.xp.sum(blob.read() * blob.read_diff())
+            self.device.backend.dot(blob.read(), blob.read_diff())
             for blob, weight in zip(top, self.loss_weights, strict=False)
             if weight
         ]

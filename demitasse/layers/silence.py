@@ -20,6 +20,7 @@ class Silence(Layer):
 
     bottoms = AtLeast(1)
     tops = Exactly(0)
+    only_shares = True
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         """Nothing: there are no tops."""

@@ -17,6 +17,7 @@ class ViewLayer(Layer):
 
     bottoms = tops = Exactly(1)
     in_place = False
+    only_shares = True
 
     def top_shape(self, bottom: Blob) -> tuple[int, ...]:
         """Return the top's shape, which holds as many elements as the bottom's."""

@@ -114,6 +114,12 @@ class DeviceSide:
             array: Array = self.array
             array[...] = value
 
+    def clear(self) -> None:
+        """Set all elements to zero."""
+        self.follow()
+        with self.device.backend.here():
+            self.device.backend.clear(self.array)
+
     def copy_to(self, host: np.ndarray) -> None:
         """Write the elements in C order to the beginning of ``host``, and wait for it."""
         self.follow()

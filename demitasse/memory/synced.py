@@ -262,6 +262,19 @@ class SyncedMemory:
             self._host_array()[...] = 0
             self._head = Head.HEAD_AT_CPU
 
+    # -- recorded work -------------------------------------------------------------------------
+
+    @property
+    def device_array(self) -> Array | None:
+        """The array on the device as it is, or None where there is none. Shape: (size,)."""
+        side = self._device_side
+        return side.array if side.device is self.device else None
+
+    def written(self, head: Head) -> None:
+        """Take note that recorded work has written the device side; ``head`` is newest then."""
+        self._head, self._initial = head, None
+        self.version += 1
+
     # -- adopting ------------------------------------------------------------------------------
 
     def set_cpu_data(self, array: np.ndarray) -> None:
@@ -399,7 +412,7 @@ class SyncedMemory:
                 fresh = self._device_side.array is None and self._assignment is None
                 side = self._device_array()
                 if not (discard or fresh):
-                    self._device_side.fill(0)
+                    self._device_side.clear()
                 self._head, self._initial = Head.HEAD_AT_GPU, None
             case Head.HEAD_AT_CPU:
                 side = self._device_array()

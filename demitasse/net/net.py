@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Sequence
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any, Self
 
+from demitasse.backends.arrays import Array
 from demitasse.blob import Blob
 from demitasse.config import settings
 from demitasse.device import Device, choose_device
@@ -17,11 +19,13 @@ from demitasse.errors import ConfigError, NetError, ShapeError
 from demitasse.interrupts import Uninterrupted
 from demitasse.layers import LayerContext
 from demitasse.layers.context import Clock
+from demitasse.memory import SyncedMemory
 from demitasse.net.assembly import assemble, called
 from demitasse.net.described import Described
 from demitasse.net.given import choose_seed, folder, phase_number, read_source, several
 from demitasse.net.labels import LabelCheck
-from demitasse.net.passes import Callback, Passes, total
+from demitasse.net.loss import Loss
+from demitasse.net.passes import Callback, Passes
 from demitasse.net.predict import predict
 from demitasse.net.turn import Turn
 from demitasse.plan import Plan
@@ -199,16 +203,22 @@ class Net(Described):
         """
         first = 0 if start is None else self.layer_number(start)
         last = len(self.structure.layers) - 1 if end is None else self.layer_number(end)
+        return self._queue_forward(first, last, wait=True).read()
+
+    def _queue_forward(self, first: int, last: int, *, wait: bool) -> Loss:
+        """Run layers ``first`` to ``last``; done whole or taken back, as far as is waited for."""
         with self.turn, self.device.backend.enter():
             take_back = self.remember()
             try:
-                loss = total(self._passes.forward(first, last), self.device)
+                terms = self._passes.forward(first, last)
+                loss = Loss(terms, self.device, partial(self._labels.after_pass, first, last))
+                if wait:
+                    loss.wait()
                 if self._draws:
                     self._context.clock.passes += 1
             except BaseException:
                 take_back()
                 raise
-        self._labels.after_pass(first, last, loss)
         return loss
 
     def backward(self, start: Where = None, end: Where = None) -> None:
@@ -224,11 +234,77 @@ class Net(Described):
             self._passes.backward(first, last)
 
     def forward_backward(self) -> float:
-        """Run forward and backward; return the loss."""
+        """Run forward and backward; return the loss.
+
+        A device that queues its work has all of it queued before anybody waits for the loss.
+
+        Raises:
+            DataError: A label is none of the classes that the scores have, and not ignored.
+        """
         with self.turn:
-            loss = self.forward()
+            loss = self.queue_passes()
+            try:
+                return loss.read()
+            except BaseException:
+                self._passes.gradients_whole = False  # they may be of a batch that was refused
+                raise
+
+    def queue_passes(self) -> Loss:
+        """Run forward and backward, and return the loss for whoever wants to wait for it.
+
+        Until it is read nobody has looked at the labels; read it before the next pass.
+        """
+        with self.turn:
+            loss = self._queue_forward(0, len(self.structure.layers) - 1, wait=False)
+            if not self.device.backend.queues:
+                loss.read()
             self.backward()
         return loss
+
+    # -- passes that are recorded --------------------------------------------------------------
+
+    def obstacle(self) -> str:
+        """Say why passes that were run once cannot be recorded; "" where they can."""
+        return self._passes.obstacle()
+
+    @property
+    def changes(self) -> int:
+        """The number of the last change of a blob's shape or memory."""
+        return self._passes.changes
+
+    def memories(self) -> list[SyncedMemory]:
+        """Return all memories that passes work on, those that layers keep for themselves too."""
+        kept = [blob for layer in self.layers for blob in layer.internal_blobs()]
+        blobs = [*self.structure.blob_list, *self.structure.params_list, *kept]
+        found = {m.serial: m for b in blobs for m in (b.data_memory, b.diff_memory)}
+        return list(found.values())
+
+    def queue_sources(self) -> None:
+        """Run the layers at the beginning, which only bring data in."""
+        count = self._passes.sources
+        if count:
+            with self.turn, self.device.backend.enter():
+                self._passes.forward(0, count - 1)
+
+    def queue_rest(self) -> Array | None:
+        """Run the layers behind those forward, and all backward; leave no other trace.
+
+        Returns:
+            The loss, () on the device; None where no layer gives one.
+        """
+        last = len(self.structure.layers) - 1
+        with self.turn, self.device.backend.enter():
+            terms = self._passes.forward(self._passes.sources, last)
+            self._passes.backward(last, 0)
+            return reduce(self.device.backend.add, terms) if terms else None
+
+    def played(self, loss: Array | None) -> Loss:
+        """Take note that both passes have been queued."""
+        if self._draws:
+            self._context.clock.passes += 1
+        terms = [] if loss is None else [loss]
+        last = len(self.structure.layers) - 1
+        return Loss(terms, self.device, partial(self._labels.after_pass, 0, last))
 
     def remember(self) -> Callable[[], None]:
         """Return a function that takes back the forward passes made from now on.

@@ -12,17 +12,18 @@ from dataclasses import replace
 
 from demitasse.backends.arrays import Array
 from demitasse.blob import Changes
-from demitasse.device import Device
+from demitasse.config import settings
 from demitasse.errors import NetError
-from demitasse.memory import SyncedMemory, transfers
+from demitasse.memory import SyncedMemory
 from demitasse.memory.leases import leases_alive
 from demitasse.net.beginning import begin
 from demitasse.net.debug import NetDebug
+from demitasse.net.recordable import obstacle, sources
 from demitasse.net.structure import Structure
 from demitasse.plan import Plan
 from demitasse.plan.liveness import Allocator, hidden_blobs
 
-__all__ = ["Callback", "Passes", "total"]
+__all__ = ["Callback", "Passes"]
 
 Callback = Callable[[int], None]
 
@@ -51,12 +52,40 @@ class Passes:
         self._memories: tuple[int, list[SyncedMemory]] = (-1, [])
         self.plan = self._planned(lowered=lowered)
         self.debug_info, self.gradients_whole = False, True
+        self._obstacle: tuple[tuple[int, Plan], str] | None = None
         self._begun = False
         self._cut: tuple[int, int] | None = None  # the layers of a forward pass that was cut short
         self.before_forward: list[Callback] = []
         self.after_forward: list[Callback] = []
         self.before_backward: list[Callback] = []
         self.after_backward: list[Callback] = []
+
+    @property
+    def changes(self) -> int:
+        """The number of the last change of a blob's shape or memory."""
+        return self._changes.number
+
+    @property
+    def sources(self) -> int:
+        """How many layers at the beginning only bring data in."""
+        return sources(self.plan.entries)
+
+    def obstacle(self) -> str:
+        """Say why the passes cannot be recorded; "" where they can."""
+        if self.before_forward or self.after_forward or self.before_backward or self.after_backward:
+            return "callbacks stand between layers"
+        if self.debug_info or self.plan.watch is not None:
+            return "layers are looked at one by one"
+        if leases_alive():
+            return "somebody holds a live view of a blob (blob.data)"
+        if self._allocator is not None:
+            return "blobs share buffers (keep)"
+        if settings.get_often("poison"):
+            return "stale memory is poisoned"
+        key = (self._changes.number, self.plan)
+        if self._obstacle is None or self._obstacle[0] != key:
+            self._obstacle = (key, obstacle(self.plan.entries))
+        return self._obstacle[1]
 
     def plan_anew(self) -> None:
         """Forget what was prepared, as when the net has moved to another device."""
@@ -183,18 +212,6 @@ class Passes:
             found = {m.serial: m for b in blobs for m in (b.data_memory, b.diff_memory)}
             self._memories = (self._changes.number, list(found.values()))
         return self._memories[1]
-
-
-def total(terms: Sequence[Array], device: Device) -> float:
-    """Add up the loss and bring it to the host: the one number a pass waits for."""
-    if not terms:
-        return 0.0
-    loss = terms[0]
-    for term in terms[1:]:
-        loss = loss + term
-    if not device.shares_host:
-        transfers.note(down=loss.dtype.itemsize if hasattr(loss.dtype, "itemsize") else 4)
-    return float(device.backend.to_host(loss))
 
 
 def _call(callbacks: Sequence[Callback], index: int) -> None:

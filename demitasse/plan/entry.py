@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 from demitasse.backends.ops import Op
+from demitasse.backends.recent import Recent
 from demitasse.backends.step import AnyStep, Declined, Operands
 from demitasse.blob import Blob, Changes
 from demitasse.layers.base import Layer
@@ -16,26 +15,6 @@ __all__ = ["Entry", "Group", "Place"]
 
 KEPT_SHAPES = 4
 """For how many shapes of its blobs a layer's Steps stay prepared."""
-
-V = TypeVar("V")
-
-
-class Recent(OrderedDict[Hashable, V], Generic[V]):
-    """The values used last, by key; a new one takes the place of the one unused for longest."""
-
-    def find(self, key: Hashable) -> V | None:
-        """Return the value of ``key``, or None."""
-        if key not in self:
-            return None
-        self.move_to_end(key)
-        return self[key]
-
-    def keep(self, key: Hashable, value: V) -> V:
-        """Keep a value, and return it."""
-        self[key] = value
-        while len(self) > KEPT_SHAPES:
-            self.popitem(last=False)
-        return value
 
 
 @dataclass(frozen=True)
@@ -102,8 +81,8 @@ class Entry:
         self.seen = -1
         self._lowered = lowered
         self._weighted = [blob.shape for blob in place.top]
-        self._choices: Recent[Choice] = Recent()
-        self._groups: Recent[tuple[Group | None, str]] = Recent()
+        self._choices: Recent[Choice] = Recent(KEPT_SHAPES)
+        self._groups: Recent[tuple[Group | None, str]] = Recent(KEPT_SHAPES)
 
     def tell(self, changes: Changes) -> None:
         """Have all its blobs note changes there, also those it got from another net."""
@@ -238,4 +217,5 @@ class Entry:
             phase=layer.phase,
             backward=place.backward,
             words=layer.random_words,
+            draw=layer.draw,
         )

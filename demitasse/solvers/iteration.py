@@ -1,4 +1,4 @@
-"""The passes of one iteration: from batches to the gradients that an update is made from.
+"""The passes of one iteration, from batches to gradients, and what is done about their loss.
 
 Source: Caffe, ``Solver::Step`` in ``src/caffe/solver.cpp``.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from demitasse.solvers.due import display_is_due
 from demitasse.solvers.run import Run
 
-__all__ = ["accumulate_gradients"]
+__all__ = ["accumulate_gradients", "loss_waits", "take_loss"]
 
 
 def accumulate_gradients(run: Run, iteration: int, rate: float) -> None:
@@ -26,7 +26,26 @@ def accumulate_gradients(run: Run, iteration: int, rate: float) -> None:
     display = display_is_due(run.param, iteration)
     run.net.debug_info = display and run.param.debug_info
     loss = sum(run.net.forward_backward() for _ in range(run.param.iter_size)) / run.param.iter_size
-    run.report.losses.append(loss)
-    run.nonfinite.check(loss, run.net, iteration, rate)
+    take_loss(run, loss, iteration, rate)
     if display:
         run.report.display(run.net, iteration, run.param.display)
+
+
+def take_loss(run: Run, loss: float, iteration: int, rate: float) -> None:
+    """Take note of the loss of an iteration, and look at it.
+
+    Raises:
+        NetError: It is NaN or infinite, and this is to end the run.
+    """
+    run.report.losses.append(loss)
+    run.nonfinite.check(loss, run.net, iteration, rate)
+
+
+def loss_waits(run: Run, iteration: int) -> bool:
+    """Whether nothing needs the loss of an iteration before its update is queued."""
+    return (
+        run.net.device.backend.queues
+        and run.param.iter_size == 1
+        and run.param.lr_policy != "plateau"
+        and not display_is_due(run.param, iteration)
+    )

@@ -15,7 +15,7 @@ import numpy as np
 
 from demitasse.config import settings
 from demitasse.device import Device
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, DataError, NetError
 from demitasse.interrupts import Uninterrupted
 from demitasse.log import get_logger
 from demitasse.plan.liveness import Keep
@@ -30,7 +30,8 @@ from demitasse.solvers.due import (
 from demitasse.solvers.evaluate import evaluate
 from demitasse.solvers.fields import check_fields, check_options, read_fields
 from demitasse.solvers.history import History
-from demitasse.solvers.iteration import accumulate_gradients
+from demitasse.solvers.iteration import accumulate_gradients, loss_waits, take_loss
+from demitasse.solvers.launcher import Launcher
 from demitasse.solvers.nets import make_nets
 from demitasse.solvers.nonfinite import Nonfinite, OnNonfinite
 from demitasse.solvers.policies import learning_rate
@@ -160,6 +161,7 @@ class Solver:
             rank,
             ranks,
         )
+        self._launcher = Launcher(self._run)
         self._requests = Requests()
         self._checkpointer = Checkpointer(self._run, keep_last, asked_seed)
         log.info("Solver scaffolding done.")
@@ -216,14 +218,48 @@ class Solver:
                 if self.stopped or self.early_stopped:
                     return False
             _call(self.on_start)
-            accumulate_gradients(self._run, self.iter, self.lr)
-            _call(self.on_gradients_ready)
-            self.apply_update()
+            if self._loss_waits():
+                self._update_ahead()
+            else:
+                accumulate_gradients(self._run, self.iter, self.lr)
+                _call(self.on_gradients_ready)
+                self.apply_update()
         except BaseException:
             if self.iter == now:
                 take_back()
             raise
         return True
+
+    def _loss_waits(self) -> bool:
+        """Whether the loss may be read when the update has been queued already."""
+        plain = type(self).apply_update is Solver.apply_update and not self.on_gradients_ready
+        return plain and loss_waits(self._run, self.iter)
+
+    def _update_ahead(self) -> None:
+        """Queue the passes and the update, and read the loss then.
+
+        Where it is NaN or infinite the device has left all as it was. The update is then made after
+        all, unless such a loss ends the run.
+        """
+        run, now = self._run, self.iter
+        self.net.debug_info = False
+        launch = self._launcher.begin()
+        with self.net.turn, Uninterrupted():
+            self._checkpointer.need_whole(now)
+            rate, step = scheduled_rate(run, now, self.current_step)
+            self._checkpointer.torn = True
+            loss = launch(rate, now)
+            try:
+                value = loss.read()
+                take_loss(run, value, now, self.lr)
+            except (DataError, NetError):
+                self._checkpointer.torn = False
+                raise
+            if not math.isfinite(value):
+                run.updater.apply(self.param, rate, now)
+            self.lr, self.current_step = rate, step
+            self.iter += 1
+            self._checkpointer.torn = False
 
     def solve(self, resume: str | os.PathLike[str] | None = None) -> None:
         """Train to ``max_iter``, write a last snapshot, show the last loss and test once more.

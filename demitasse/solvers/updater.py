@@ -6,8 +6,10 @@ Source: Caffe, ``src/caffe/solvers/sgd_solver.cpp`` (``ApplyUpdate``).
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from demitasse.backends.arrays import Array, PrivateLayout
+from demitasse.backends.recording import PreparedUpdate, RecordedUpdates
 from demitasse.backends.updates import Piece, Update
 from demitasse.blob import Blob
 from demitasse.log import get_logger, number
@@ -39,7 +41,9 @@ class Updater:
         self._factors = [(r.lr_mult, r.decay_mult) for r in net.structure.learnable_records]
         self.history = History(net.learnable_params, rule.histories, net.dtype, net.device)
 
-    def apply(self, param: SolverParameter, rate: float, iteration: int) -> None:
+    def apply(
+        self, param: SolverParameter, rate: float, iteration: int, guard: Array | None = None
+    ) -> None:
         """Make one update from the gradients that the net holds.
 
         Clipping looks at the raw gradients, before they are divided by ``iter_size``. Afterwards
@@ -49,6 +53,8 @@ class Updater:
             param: The solver's fields.
             rate: The learning rate.
             iteration: Number of updates made so far.
+            guard: A 0-d array on a device that queues its work: where it is NaN or infinite
+                nothing is changed. None changes all.
         """
         net = self.net
         self.history.to(net.device)
@@ -57,7 +63,7 @@ class Updater:
             watched = leases_alive()
             for memory in memories if watched else ():
                 memory.before_pass()
-            pieces = self._pieces(param, rate, iteration)
+            pieces = self._pieces(param, rate, iteration, guard)
             kernels = net.device.backend.updates
             if kernels is not None:
                 kernels.apply(pieces)
@@ -67,21 +73,61 @@ class Updater:
             for memory in memories if watched else ():
                 memory.after_pass()
 
-    def _pieces(self, param: SolverParameter, rate: float, iteration: int) -> list[Piece]:
-        net = self.net
-        common = updates.numbers(param, self.rule, rate, iteration)
-        scale = self._clip_scale(param) / param.iter_size
+    def prepare(
+        self,
+        kernels: RecordedUpdates,
+        param: SolverParameter,
+        rate: float,
+        iteration: int,
+        guard: Array | None,
+    ) -> PreparedUpdate:
+        """Return the update for kernels that are recorded; its numbers are given later."""
+        return kernels.prepare(self._pieces(param, rate, iteration, guard))
+
+    def moved(self) -> tuple[int, ...]:
+        """Return which parameters an update changes."""
+        coasts, moving = self.rule.coasts, self.history.moving
+        return tuple(
+            index for index, (lr, _) in enumerate(self._factors) if lr or (coasts and moving[index])
+        )
+
+    def updates(
+        self,
+        param: SolverParameter,
+        rate: float,
+        iteration: int,
+        scale: float | Array = 1.0,
+        guard: Array | None = None,
+    ) -> list[Update]:
+        """Return an iteration's numbers for each of the parameters that it changes.
+
+        Args:
+            param: The solver's fields.
+            rate: The learning rate.
+            iteration: Number of updates made so far.
+            scale: What raw gradients are multiplied with first.
+            guard: As ``apply`` takes it.
+        """
+        common = replace(updates.numbers(param, self.rule, rate, iteration), guard=guard)
         known: dict[tuple[float, float], Update] = {}
-        pieces = []
-        for index, (history, (lr, decay)) in enumerate(
-            zip(self.history.views(), self._factors, strict=True)
-        ):
-            if not lr and not (self.rule.coasts and self.history.moving[index]):
-                continue
-            self.history.moving[index] = True
+        found = []
+        for index in self.moved():
+            lr, decay = self._factors[index]
             if (lr, decay) not in known:
                 known[lr, decay] = updates.scaled(common, lr, decay, scale)
-            blob = net.learnable_params[index]
+            found.append(known[lr, decay])
+        return found
+
+    def _pieces(
+        self, param: SolverParameter, rate: float, iteration: int, guard: Array | None
+    ) -> list[Piece]:
+        net = self.net
+        scale = self._clip_scale(param) / param.iter_size
+        wanted = self.updates(param, rate, iteration, scale, guard)
+        histories, pieces = self.history.views(), []
+        for index, update in zip(self.moved(), wanted, strict=True):
+            self.history.moving[index] = True
+            history, blob = histories[index], net.learnable_params[index]
             data, diff = blob.data_memory, blob.diff_memory
             layout = _common_layout(blob, padded=self.rule.zero_stays)
             self.history.order(index, layout)
@@ -94,7 +140,7 @@ class Updater:
                     self._flat(data.mutable_gpu_data(), blob.count),
                     self._flat(diff.mutable_gpu_data(), blob.count),
                 )
-            pieces.append(Piece(known[lr, decay], *arrays, own, blob.count))
+            pieces.append(Piece(update, *arrays, own, blob.count))
         return pieces
 
     def _clip_scale(self, param: SolverParameter) -> float | Array:

@@ -152,10 +152,9 @@ def apply(xp: Any, piece: Piece) -> None:
     value, *history = rule.formula(xp, u, g, piece.history)
     if u.decay and rule.decoupled:
         value = value + (u.rate * u.decay) * w
-    for kept, new in zip(piece.history, history, strict=True):
-        kept[...] = new
-    piece.diff[...] = value
-    w[...] = w - value
+    arrays = (*piece.history, piece.diff, w)
+    for kept, new in zip(arrays, (*history, value, w - value), strict=True):
+        kept[...] = new if u.guard is None else xp.where(xp.isfinite(u.guard), new, kept)
 
 
 def sumsq(xp: Any, diffs: Sequence[Array]) -> Array:

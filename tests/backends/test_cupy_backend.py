@@ -12,8 +12,10 @@ import pytest
 
 from demitasse.backends import ops
 from demitasse.backends.cupy import CupyBackend
+from demitasse.backends.cupy.library import gpu as gpu_engine
 from demitasse.backends.cupy.library.pools import readable
 from demitasse.backends.step import Declined
+from demitasse.config import settings
 from demitasse.device import Device
 from demitasse.errors import DeviceError
 from demitasse.memory import Head, SyncedMemory
@@ -36,6 +38,14 @@ class CompileException(Exception):  # noqa: N818 - cupy's name
 
 
 class DynamicLibNotFoundError(RuntimeError):
+    pass
+
+
+class CUBLASError(RuntimeError):
+    pass
+
+
+class NVRTCError(RuntimeError):
     pass
 
 
@@ -79,6 +89,7 @@ class FakeCupy(ModuleType):
         self.stream = SimpleNamespace(queue=[], ptr=0)
         self.current: list[int] = []
         self.pinned = 0
+        self.direct: list[int] = []
         self.fail: Exception | None = None
         pool = SimpleNamespace(
             used_bytes=lambda: 3 << 30, free_bytes=lambda: 1 << 30, get_limit=lambda: 0,
@@ -89,6 +100,8 @@ class FakeCupy(ModuleType):
             Device=lambda index: FakeDevice(self, index),
             Event=Event,
             alloc_pinned_memory=self.alloc_pinned_memory,
+            PinnedMemory=self.pinned_memory,
+            PinnedMemoryPointer=lambda memory, offset: memoryview(memory)[offset:],
             compiler=SimpleNamespace(CompileException=CompileException),
             driver=SimpleNamespace(CUDADriverError=CUDADriverError),
             get_current_stream=lambda device_id=-1: self.stream,
@@ -97,7 +110,10 @@ class FakeCupy(ModuleType):
             runtime=SimpleNamespace(
                 CUDARuntimeError=CUDARuntimeError,
                 getDeviceCount=lambda: 2,
-                getDeviceProperties=lambda index: {"name": b"NVIDIA Test"},
+                getDeviceProperties=lambda index: {
+                    "name": b"NVIDIA Test",
+                    "multiProcessorCount": 2,
+                },
                 runtimeGetVersion=lambda: 13020,
                 driverGetVersion=lambda: 13020,
             ),
@@ -108,6 +124,13 @@ class FakeCupy(ModuleType):
         assert self.current
         self.pinned += 1
         return bytearray(b"\xff" * (-(-nbytes // 512) * 512))
+
+    def pinned_memory(self, nbytes):
+        self.direct.append(nbytes)
+        return bytearray(nbytes)
+
+    def empty(self, size, dtype):
+        return SimpleNamespace(size=size, nbytes=size, data=SimpleNamespace(ptr=id(self)))
 
     def zeros(self, size, dtype):
         self.broken()
@@ -172,6 +195,14 @@ class TestHostMemory:
         host = gpu.empty_host(3, "float32")
 
         np.testing.assert_array_equal(host, np.zeros(3, "float32"))
+
+    def test_a_large_one_takes_no_more_than_it_has(self, cupy, gpu):
+        host = gpu.empty_host((1 << 18) + 1, "float32")
+
+        assert cupy.direct == [(1 << 20) + 4]  # and not 2 MiB of a pool that rounds up
+        assert cupy.pinned == 0
+        assert host.shape == ((1 << 18) + 1,)
+        host[:] = 1
 
     def test_none_is_pinned_for_nothing(self, cupy, gpu):
         assert gpu.empty_host(0, "float32").shape == (0,)
@@ -258,6 +289,15 @@ class TestFailures:
             (CUDADriverError("CUDA_ERROR_UNKNOWN"), "cuda:1 failed: CUDA_ERROR_UNKNOWN"),
             (CompileException("no cuda_fp16.h"), "could not be compiled"),
             (DynamicLibNotFoundError("libnvrtc.so.13"), "a library of CUDA is missing"),
+            (NVRTCError("NVRTC_ERROR_INVALID_OPTION"), r"cupy-cuda13x\[ctk\].*NVRTC_ERROR_INVALID"),
+            (
+                CUBLASError("CUBLAS_STATUS_ARCH_MISMATCH"),
+                r"cuda:1 .*cupy-cuda13x\[ctk\].*_ARCH",
+            ),
+            (
+                RuntimeError("Failed to find CUDA headers. Please install the CUDA Toolkit"),
+                r"without CUDA's headers; pip install .*cupy-cuda13x\[ctk\].*CUDA_PATH",
+            ),
         ],
     )
     def test_what_fails_in_a_pass(self, gpu, error, said):
@@ -310,3 +350,52 @@ def test_facts_for_reports(gpu):
 )  # fmt: skip
 def test_sizes_are_readable(nbytes, text):
     assert readable(nbytes) == text
+
+
+class TestStreams:
+    """What the engine keeps for each stream that work was queued on."""
+
+    @pytest.fixture
+    def engine(self, cupy, gpu, monkeypatch):
+        def handle(library, stream, workspace, *, tf32):
+            assert library == "cuBLAS"
+            assert workspace[1] == gpu_engine.CUBLAS_WORKSPACE
+            return stream, tf32
+
+        monkeypatch.setattr(gpu_engine, "load", lambda: "cuBLAS")
+        monkeypatch.setattr(gpu_engine, "Cublas", str)
+        monkeypatch.setattr(gpu_engine, "Handle", handle)
+        return gpu.engine
+
+    def test_each_has_a_handle_and_scratch_of_its_own(self, cupy, engine):
+        first = engine._handle(), engine.scratch_memory(100)
+        cupy.stream.ptr = 1
+        second = engine._handle(), engine.scratch_memory(100)
+        cupy.stream.ptr = 0
+
+        assert (first[0], second[0]) == ((0, False), (1, False))
+        assert first[1] is not second[1]
+        assert engine.scratch_memory(100) is first[1]
+
+    def test_those_of_streams_long_gone_are_let_go(self, cupy, engine):
+        for address in range(100):
+            cupy.stream.ptr = address
+            engine._handle()
+            engine.scratch_memory(100)
+
+        assert len(engine._local.handles) == len(engine._local.scratch) == gpu_engine.STREAMS
+
+    def test_scratch_grows_and_never_shrinks(self, engine):
+        small = engine.scratch_memory(100)
+        large = engine.scratch_memory(1000)
+
+        assert small.size < large.size == 1000
+        assert engine.scratch_memory(100) is large
+
+    def test_tf32_counts_from_the_next_product_on(self, engine):
+        assert engine._handle() == (0, False)
+
+        with settings.override(tf32=True):
+            assert engine._handle() == (0, True)
+
+        assert engine._handle() == (0, False)

@@ -18,7 +18,7 @@ from demitasse import Net
 from demitasse.backends import ops
 from demitasse.backends.step import Declined, Operands
 from demitasse.device import Device
-from demitasse.errors import DataError, DemitasseError
+from demitasse.errors import DataError, DemitasseError, DeviceError
 from demitasse.memory import transfers
 from demitasse.proto import NetParameter, parse_text
 from demitasse.testing import compare
@@ -64,6 +64,25 @@ def check(net: Net, *expected: str, on: str | Device, rtol: float = 1e-10) -> No
     compare(net, ["readonly", device], backward=True).raise_if(rtol)
 
     assert steps(clone) == list(expected)
+
+
+WINDOW = "num_output: 3 kernel_size: 3 pad: 1"
+
+
+def crowded(most: int) -> Device:
+    """Return a device without room for more scratch than so many elements."""
+    device = host_cuda()
+    engine = device.backend.engine
+    scratch, engine.given = engine.scratch, []
+
+    def limited(dtype: str, *counts: int) -> list[np.ndarray]:
+        if sum(counts) > most:
+            raise MemoryError("no room")
+        engine.given.append(sum(counts))
+        return scratch(dtype, *counts)
+
+    engine.scratch = limited
+    return device
 
 
 @pytest.mark.parametrize("case", golden_layers(), ids=str)
@@ -174,6 +193,23 @@ class TestConvolution:
         net.forward()
 
         assert net.device.backend.engine.launched == ["add_bias"]
+
+    @pytest.mark.parametrize("kind", ["Convolution", "Deconvolution"])
+    def test_without_room_for_all_samples_it_takes_fewer_at_once(self, kind):
+        net = net_of(f'type: "{kind}" convolution_param {{ {WINDOW} }}', (5, 2, 4, 4))
+        sample = {"Convolution": (2 * 9 + 3) * 16, "Deconvolution": (3 * 9 + 2) * 16}[kind]
+        device = crowded(most=2 * sample)
+
+        check(net, STEPS[kind], on=device)
+
+        assert set(device.backend.engine.given) == {2 * sample, sample}
+
+    def test_without_room_for_one_sample_it_fails(self):
+        net = net_of(f'type: "Convolution" convolution_param {{ {WINDOW} }}', (5, 2, 4, 4))
+        net = net.clone(crowded(most=0))
+
+        with pytest.raises(DeviceError, match="no room"):
+            net.forward()
 
     @on_each
     def test_more_elements_than_32_bits_count(self, place, monkeypatch):
@@ -342,6 +378,42 @@ def test_scale(place, top, bias, axes):
     check(net_of(layer, (2, 3, 4, 2)), "ScaleStep", on=cuda_at(place))
 
 
+class TestDropout:
+    FIELDS = 'type: "Dropout" dropout_param { dropout_ratio: 0.4 }'
+
+    @pytest.mark.parametrize("place", ["host", "cuda:0", (2, 4)], ids=str)
+    def test_each_pass_has_a_mask_of_its_own_as_in_portable_code(self, place):
+        net, portable = net_of(self.FIELDS, (3, 7)), net_of(self.FIELDS, (3, 7))
+        net.blobs["x0"].data[...] = portable.blobs["x0"].data
+        net = net.clone(cuda_at(place))
+        net.blobs["x0"].data[...] = portable.blobs["x0"].data
+
+        for one in (net, portable):
+            one.passes = 3
+        results = []
+        for _ in range(3):
+            net.forward()
+            portable.forward()
+            results.append(net.blobs["y"].cpu_data().copy())
+
+            np.testing.assert_array_equal(results[-1], portable.blobs["y"].cpu_data())
+        assert steps(net) == ["DropoutStep"]
+        assert (results[0] != results[1]).any()
+        assert (results[1] != results[2]).any()
+
+    def test_several_ranks_run_its_own_code(self):
+        param = parse_text(
+            'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 4 } } }'
+            f'layer {{ name: "l" {self.FIELDS} bottom: "x" top: "y" }}',
+            NetParameter,
+        )
+        net = Net(param, "TRAIN", device=host_cuda(), ranks=2)
+
+        net.forward()
+
+        assert last(net).why.startswith("several ranks")
+
+
 def last(net: Net):
     """What the plan of a net on the GPU's kernels has for its last layer."""
     clone = net.clone(host_cuda())
@@ -352,7 +424,6 @@ def last(net: Net):
 @pytest.mark.parametrize(
     ("layer", "shapes", "why"),
     [
-        ('"Dropout"', [(2, 3)], "host-cuda has no Step for Dropout"),
         ('"ELU"', [(2, 3)], "elu; there are kernels for gelu, relu, sigmoid, tanh"),
         ('"Concat"', [(2, 3)], "one bottom, which the layer shares"),
         (
@@ -402,7 +473,7 @@ def test_a_loss_of_labels_that_a_layer_makes_runs_in_its_step():
 
 
 def test_the_dtypes_of_the_kernels_are_named():
-    nothing = Operands((), (), (), print, (), (), "TEST", backward=False, words=print)
+    nothing = Operands((), (), (), print, (), (), "TEST", backward=False, words=print, draw=print)
     backend = host_cuda().backend
 
     with pytest.raises(Declined, match=r"^float16; kernels take float32 and float64$"):

@@ -91,6 +91,22 @@ def test_a_table_of_addresses_is_made_once():
     assert len(kernels._known) == 1
 
 
+def test_tables_of_several_solvers_that_clip_are_made_once():
+    engine, update = HostEngine(), Update("SGD", rate=0.1)
+    kernels = Updates(engine)
+    nets = [[piece(update, 4, "float64"), piece(update, 5, "float64")] for _ in range(3)]
+    made = []
+
+    for _ in range(3):
+        for pieces in nets:
+            kernels.sumsq([one.diff for one in pieces])
+            kernels.apply(pieces)
+        made.append({key: id(table) for key, table in kernels._known.items()})
+
+    assert len(made[0]) == 6
+    assert made[0] == made[1] == made[2]
+
+
 @pytest.mark.parametrize("case", golden_solvers(), ids=str)
 def test_recorded_solvers(case, tmp_path, monkeypatch):
     if case.name == "hdf5_snapshot":

@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 import pytest
+from gradients import expect_gradients
 
 from demitasse.errors import ConfigError, NetError, ShapeError
-from demitasse.testing import check_gradients, make_layer
+from demitasse.testing import make_layer
 
 CLASSES = 3
 PRIOR = np.array([[0, 0, 0.4, 0.4], [0.1, 0.1, 0.5, 0.5], [0.5, 0.5, 0.9, 0.9], [0.6, 0, 1, 0.4]])
@@ -310,7 +311,7 @@ class TestMatching:
     ],
 )
 def test_gradients(fields, backend):
-    check_gradients(
+    expect_gradients(
         text(fields), LOCATION, SCORES, PRIORS, OBJECTS, check_bottom=(0, 1), device=backend
     )
 

@@ -36,9 +36,14 @@ def layer(name, bottom, top, text):
     return f'layer {{ name: "{name}" bottom: "{bottom}" top: "{top}" {text} }}'
 
 
+@lru_cache(maxsize=1024)
+def parsed(text):
+    return parse_text(text, NetParameter)
+
+
 def run(text, phase, device, *, lowered):
     """Return the output of a pass and, in phase TRAIN, all gradients."""
-    net = Net(parse_text(text, NetParameter), phase, device=device, lowered=lowered, seed=3)
+    net = Net(parsed(text), phase, device=device, lowered=lowered, seed=3)
     rng = np.random.default_rng(5)
     for name, blobs in net.params.items():
         if net.layer_by_name(name).type == "BatchNorm":

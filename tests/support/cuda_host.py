@@ -14,7 +14,7 @@ in LD_PRELOAD, and PYTHONMALLOC=malloc) what is read or written beside an array 
 
 import ctypes
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -32,6 +32,7 @@ from demitasse.backends.cupy.library.sources import source
 from demitasse.backends.cupy.steps.fusion import fuse
 from demitasse.backends.cupy.updates import Updates
 from demitasse.backends.ops import Op
+from demitasse.backends.recording import NotRecorded
 from demitasse.backends.step import AnyStep, Lowerings, Operands
 from demitasse.device import Device
 
@@ -56,6 +57,7 @@ class HostEngine(Engine):
     def __init__(self, grid: Grid | None = None) -> None:
         self.grid = Grid(1, 1) if grid is None else grid
         self.launched: list[str] = []
+        self.tape: list[Callable[[], None]] = []
         self._scratch = np.empty(0, np.uint8)
 
     def function(
@@ -72,9 +74,16 @@ class HostEngine(Engine):
             assert all(a.flags.c_contiguous for a in arrays)
             self.launched.append(name)
             arguments = [*map(pointer, arrays), *fixed]
-            self._run(library, function, arguments)
+            self.do(lambda _=arrays: self._run(library, function, arguments))
 
         return launch
+
+    def do(self, work: Callable[[], None]) -> None:
+        """Do what the device would, or keep it while it is recorded."""
+        if self.recorded is None:
+            work()
+        else:
+            self.tape.append(work)
 
     def _run(self, library: Kernels, name: str, arguments: list[np.ndarray]) -> None:
         grid = self.grid
@@ -97,12 +106,16 @@ class HostEngine(Engine):
     def asarray(self, host: np.ndarray) -> np.ndarray:
         return np.array(host)
 
+    def put(self, host: np.ndarray, array: np.ndarray) -> None:
+        assert self.recorded is None  # CUDA refuses copies from the host while it records
+        array[...] = host
+
     def address(self, array: np.ndarray) -> int:
         return int(array.ctypes.data)
 
     def multiply(self, product: Product, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
         assert all(x.flags.c_contiguous and x.dtype == product.dtype for x in (a, b, out))
-        self._handle.multiply(product, a.ctypes.data, b.ctypes.data, out.ctypes.data)
+        self.do(lambda: self._handle.multiply(product, *(x.ctypes.data for x in (a, b, out))))
 
     @cached_property
     def _handle(self) -> Handle:
@@ -110,10 +123,53 @@ class HostEngine(Engine):
         return Handle(Cublas(ctypes.CDLL(str(blas.at_once()))), 0, (256, 1), tf32=False)
 
 
+class HostRecorder:
+    """Keeps what kernels, products and clears are asked for.
+
+    Attributes:
+        played: How often recordings were played.
+    """
+
+    def __init__(self, engine: HostEngine, updates: Updates) -> None:
+        self.engine, self.updates, self.played = engine, updates, 0
+
+    def rehearse(self, work: Callable[[], None]) -> None:
+        work()
+
+    def record(self, work: Callable[[], None]) -> "HostRecording":
+        engine, renewals = self.engine, []
+        engine.recorded, engine.tape = renewals, []
+        try:
+            work()
+        except RuntimeError as error:
+            raise NotRecorded(str(error)) from error
+        finally:
+            engine.recorded = None
+        return HostRecording(self, renewals, engine.tape)
+
+
+class HostRecording:
+    """What was kept."""
+
+    def __init__(
+        self,
+        recorder: HostRecorder,
+        renewals: list[Callable[[], None]],
+        tape: list[Callable[[], None]],
+    ) -> None:
+        self.recorder, self.renewals, self.tape = recorder, renewals, tape
+
+    def play(self) -> None:
+        self.recorder.played += 1
+        for one in (*self.renewals, *self.tape):
+            one()
+
+
 class HostCudaBackend(Backend):
     """The cupy backend's Steps over numpy arrays that are not the host side's."""
 
     name = "host-cuda"
+    queues = True
     lowerings: ClassVar[Lowerings] = CupyBackend.lowerings
     xp = np
     array_device = "cpu"
@@ -126,10 +182,20 @@ class HostCudaBackend(Backend):
         return np.zeros(size, dtype)
 
     def upload(self, host: np.ndarray, device: np.ndarray) -> None:
+        self.refuse_while_recording()
         device[...] = host
 
     def download(self, device: np.ndarray, host: np.ndarray) -> None:
+        self.refuse_while_recording()
         host[...] = device
+
+    def refuse_while_recording(self) -> None:
+        """Refuse copies, as cupy does."""
+        if self.engine.recorded is not None:
+            raise RuntimeError("copies between host and device cannot be captured")
+
+    def clear(self, array: np.ndarray) -> None:
+        self.engine.do(lambda: array.fill(0))
 
     def asarray(self, host: np.ndarray) -> np.ndarray:
         return np.array(host)
@@ -151,9 +217,19 @@ class HostCudaBackend(Backend):
     def engine(self) -> HostEngine:
         return HostEngine()
 
-    @property
+    @cached_property
+    def recorder(self) -> HostRecorder:
+        return HostRecorder(self.engine, self.updates)
+
+    @cached_property
     def updates(self) -> Updates:
         return Updates(self.engine)
+
+    def dot(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return self.engine.dot(a, b)
+
+    def add(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return self.engine.add(a, b)
 
     def random_bits(self, *args: int) -> np.ndarray:
         return self.engine.random_bits(*args)

@@ -18,12 +18,12 @@ import numpy as np
 from demitasse.backends.arrays import Array, Event, address
 from demitasse.backends.base import Backend
 from demitasse.backends.cupy.library.detect import advice, look
-from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.library.failures import failures
 from demitasse.backends.cupy.library.flight import Flights
 from demitasse.backends.cupy.library.gpu import GpuEngine
 from demitasse.backends.cupy.library.pools import Pools
 from demitasse.backends.cupy.library.properties import properties
+from demitasse.backends.cupy.library.recorder import GraphRecorder
 from demitasse.backends.cupy.lowerings import LOWERINGS
 from demitasse.backends.cupy.steps.fusion import fuse
 from demitasse.backends.cupy.updates import Updates
@@ -33,6 +33,10 @@ from demitasse.config import settings
 from demitasse.errors import DeviceError
 
 __all__ = ["CupyBackend"]
+
+POOLED = 1 << 20
+"""Up to so many bytes pinned memory comes from cupy's pool, which rounds sizes up to a power of
+two; larger blocks, of which a net has few, come from the driver in the size they have."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,7 @@ class CupyBackend(Backend):
     """
 
     name = "cupy"
+    queues = True
     default_index = "0"
     lowerings: ClassVar[Lowerings] = LOWERINGS
 
@@ -66,6 +71,7 @@ class CupyBackend(Backend):
         except Exception as error:  # whatever a missing driver or library raises
             raise DeviceError(self.missing()) from error
         self._flights = Flights()
+        self._asides: dict[int, Any] = {}  # the recorder's streams, and those they stand for
 
     @classmethod
     def devices(cls) -> list[str]:
@@ -87,13 +93,16 @@ class CupyBackend(Backend):
     def follow(self, before: object) -> object:
         """Let the current stream wait for the one that was current before, where it is another."""
         stream = self._cupy.cuda.get_current_stream(self.array_device.id)
+        home = self._asides.get(stream.ptr, stream)
         if isinstance(before, _Use) and before.gpu is self:
-            if before.stream == stream:
+            if before.stream == home:
                 return before
-            with self.array_device, self._failures():
-                event = self._cupy.cuda.Event(disable_timing=True)
-                stream.wait_event(before.stream.record(event))
-        return _Use(self, stream)
+            # while a stream is recorded it waits for nothing: it runs when the recording is played
+            if home is stream or not stream.is_capturing():
+                with self.array_device, self._failures():
+                    event = self._cupy.cuda.Event(disable_timing=True)
+                    stream.wait_event(before.stream.record(event))
+        return _Use(self, home)
 
     # -- arrays --------------------------------------------------------------------------------
 
@@ -108,12 +117,19 @@ class CupyBackend(Backend):
         nbytes = size * np.dtype(dtype).itemsize
         try:
             with self.array_device:
-                pinned = self._cupy.cuda.alloc_pinned_memory(nbytes)
+                pinned = self._pinned(nbytes)
         except (self._cupy.cuda.runtime.CUDARuntimeError, MemoryError):
             return np.zeros(size, dtype)
         host = np.frombuffer(pinned, dtype, size)
         host[...] = 0
         return host
+
+    def _pinned(self, nbytes: int) -> Any:
+        """Return a buffer of at least ``nbytes`` bytes of pinned memory."""
+        cuda = self._cupy.cuda
+        if nbytes <= POOLED:
+            return cuda.alloc_pinned_memory(nbytes)
+        return cuda.PinnedMemoryPointer(cuda.PinnedMemory(nbytes), 0)
 
     def zeros(self, size: int, dtype: str) -> Array:
         with self.array_device, self._failures(size * np.dtype(dtype).itemsize):
@@ -169,6 +185,12 @@ class CupyBackend(Backend):
         with self.array_device, self._failures(4 * count):
             return self.engine.random_bits(seed, stream, passes, count, first)
 
+    def dot(self, a: Array, b: Array) -> Array:
+        return self.engine.dot(a, b)
+
+    def add(self, a: Array, b: Array) -> Array:
+        return self.engine.add(a, b)
+
     def lower(self, op: Op, at: Operands) -> AnyStep:
         with self.array_device, self._failures():
             return super().lower(op, at)
@@ -180,7 +202,7 @@ class CupyBackend(Backend):
             return fuse(self.engine, chain, at, steps)
 
     @cached_property
-    def engine(self) -> Engine:
+    def engine(self) -> GpuEngine:
         """Kernels, matrix products and scratch memory of this GPU."""
         return GpuEngine(self._cupy, self.array_device)
 
@@ -188,6 +210,11 @@ class CupyBackend(Backend):
     def updates(self) -> Updates:
         """Updates of a net's parameters, for solvers."""
         return Updates(self.engine)
+
+    @cached_property
+    def recorder(self) -> GraphRecorder:
+        """Records work as CUDA graphs."""
+        return GraphRecorder(self._cupy, self.engine, self.updates, self._asides)
 
     @cached_property
     def pools(self) -> Pools:

@@ -50,6 +50,7 @@ class Correlation:
             if bias is not None:
                 self._chunk(self.samples).add_bias(maps, bias)
             return
+        self._make_room()
         for chunk, (source, target) in self._parts(image, maps):
             columns, rows = chunk.scratch()
             chunk.unfold(source, columns)
@@ -85,6 +86,7 @@ class Correlation:
             spread = None
         if total is None and spread is None:
             return
+        self._make_room()
         for chunk, (own, seen, target) in self._parts(maps, image, spread):
             columns, scratch = chunk.scratch()
             rows = own if chunk.alone else scratch
@@ -96,6 +98,22 @@ class Correlation:
             if target is not None:
                 self.engine.multiply(chunk.to_columns, weight, rows, columns)
                 chunk.fold(columns, target)
+
+    def _make_room(self) -> None:
+        """Work on fewer samples at once where there is no room for the columns of as many.
+
+        Raises:
+            MemoryError: There is no room for a single sample's.
+        """
+        while self.samples:
+            try:
+                self._chunk(min(self.step, self.samples)).scratch()
+            except MemoryError:
+                if self.step == 1:
+                    raise
+                self.step = -(-self.step // 2)
+            else:
+                return
 
     def _parts(self, *arrays: Array) -> Iterator[tuple[Chunk, tuple[Array, ...]]]:
         """Cut arrays (N, ...), or None, into chunks of samples."""

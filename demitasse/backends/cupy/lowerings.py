@@ -7,6 +7,7 @@ from demitasse.backends.cupy.steps.batch_norm import BatchNormStep
 from demitasse.backends.cupy.steps.concat import ConcatStep
 from demitasse.backends.cupy.steps.convolution import ConvStep
 from demitasse.backends.cupy.steps.deconvolution import DeconvStep
+from demitasse.backends.cupy.steps.dropout import DropoutStep
 from demitasse.backends.cupy.steps.eltwise import SumStep
 from demitasse.backends.cupy.steps.inner_product import InnerProductStep
 from demitasse.backends.cupy.steps.lrn import LRNStep
@@ -27,6 +28,7 @@ LOWERINGS: Lowerings = {
     ops.Concat: (ConcatStep,),
     ops.Conv: (ConvStep,),
     ops.Deconv: (DeconvStep,),
+    ops.Dropout: (DropoutStep,),
     ops.Eltwise: (SumStep,),
     ops.InnerProduct: (InnerProductStep,),
     ops.LRN: (LRNStep,),

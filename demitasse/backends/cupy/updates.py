@@ -5,27 +5,47 @@ The formulas are those of ``demitasse.solvers.updates``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import compress
 
 import numpy as np
 
 from demitasse.backends.arrays import Array
+from demitasse.backends.cupy.library.cells import Cell
 from demitasse.backends.cupy.library.engine import Engine
+from demitasse.backends.recent import Recent
 from demitasse.backends.updates import Piece, Update
 
-__all__ = ["UNIT", "Updates"]
+__all__ = ["UNIT", "PreparedUpdate", "Updates"]
 
 UNIT = 4096
 """Elements that a block works on at a time."""
 
-FIXED = 8
-"""How many numbers all parameters have in common; the scale is the last of them."""
+FIXED = 9
+"""How many numbers all parameters have in common. The last two are the scale, and what stands for
+a guard where there is none."""
 
 FIELDS = 6
 """Columns of the table of units."""
 
-KEPT = 4
-"""How many tables are kept: a net has one for its updates and one for its norm."""
+KEPT = 32
+"""How many tables are kept. A solver that clips has two, one for its updates and one for its norm;
+a table takes 48 bytes for every 4096 parameters."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A net's parameters as kernels read them.
+
+    Attributes:
+        units: What each block works on, (units, 6), int64.
+        numbers: An iteration's numbers.
+    """
+
+    units: Array
+    numbers: Cell
 
 
 class Updates:
@@ -37,23 +57,33 @@ class Updates:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._known: dict[tuple[tuple[int, ...], ...], Array] = {}
+        self._known: Recent[Table] = Recent(KEPT)
 
     def apply(self, pieces: Sequence[Piece]) -> None:
         """Make all updates of one iteration."""
-        pieces = [piece for piece in pieces if piece.data.size]
+        prepared = self.prepare(pieces)
+        prepared.write([piece.update for piece in pieces])
+        prepared.queue()
+
+    def prepare(self, pieces: Sequence[Piece]) -> PreparedUpdate:
+        """Return the update of these arrays, for numbers that are given later."""
+        wanted = [bool(piece.data.size) for piece in pieces]
+        pieces = list(compress(pieces, wanted))
         if not pieces:
-            return
+            return PreparedUpdate(wanted, None, None)
         common, dtype = pieces[0].update, str(pieces[0].data.dtype)
         parts = [(p.data, p.diff, *p.history, *(None,) * (2 - len(p.history))) for p in pieces]
-        units = self._units(parts, dtype)
-        numbers = self._engine.asarray(np.array(_numbers([p.update for p in pieces]), dtype))
-        scale = common.scale
+        table = self._table(parts, dtype)
+        numbers = table.numbers.array
+        scale, guard = common.scale, common.guard
         if isinstance(scale, (int, float)):  # it is among the numbers
-            scale = numbers[FIXED - 1 : FIXED]
-        count = units.shape[0]
+            scale = numbers[FIXED - 2 : FIXED - 1]
+        if guard is None:
+            guard = numbers[FIXED - 1 : FIXED]
+        count = table.units.shape[0]
         kernel = self._engine.rows("update", common.kind.lower(), dtype, count, UNIT, count)
-        kernel(units, numbers, scale)
+        launch = partial(kernel, table.units, numbers, scale, guard)
+        return PreparedUpdate(wanted, table.numbers, launch)
 
     def sumsq(self, diffs: Sequence[Array]) -> Array:
         """Return the sum of the squares of all elements.
@@ -62,40 +92,65 @@ class Updates:
         """
         dtype, engine = str(diffs[0].dtype), self._engine
         total = engine.empty(1, dtype)
-        units = self._units([(None, diff, None, None) for diff in diffs if diff.size], dtype)
+        parts = [(None, diff, None, None) for diff in diffs if diff.size]
+        units = self._table(parts, dtype).units
         count = units.shape[0]
-        partial = engine.empty(count, dtype)
-        engine.rows("update", "sums_of_squares", dtype, count, UNIT, count)(units, partial)
-        engine.rows("update", "sum_of", dtype, 1, count, count)(partial, total)
+        sums = engine.empty(count, dtype)
+        engine.rows("update", "sums_of_squares", dtype, count, UNIT, count)(units, sums)
+        engine.rows("update", "sum_of", dtype, 1, count, count)(sums, total)
         return total.reshape(())
 
-    def _units(self, parts: Sequence[Sequence[Array | None]], dtype: str) -> Array:
-        """Return the table of units on the device; kept, since addresses seldom change.
+    def _table(self, parts: Sequence[Sequence[Array | None]], dtype: str) -> Table:
+        """Return the parameters as a table; kept, since addresses seldom change.
 
         Args:
             parts: For each parameter its weights, gradient and two histories, or None.
             dtype: Of all of them.
-
-        Shapes: (units, 6), int64.
         """
         address = self._engine.address
         key = tuple(
             (*(0 if array is None else address(array) for array in part), _size(part))
             for part in parts
         )
-        if key not in self._known:
-            if len(self._known) >= KEPT:
-                self._known.pop(next(iter(self._known)))
-            table = _table(key, np.dtype(dtype).itemsize)
-            self._known[key] = self._engine.asarray(table)
-        return self._known[key]
+        found = self._known.find(key)
+        if found is None:
+            units = self._engine.asarray(_units(key, np.dtype(dtype).itemsize))
+            numbers = Cell(self._engine, FIXED + 2 * len(parts), dtype)
+            found = self._known.keep(key, Table(units, numbers))
+        return found
+
+
+class PreparedUpdate:
+    """One launch that updates all parameters.
+
+    Args:
+        wanted: Which of the parameters have elements.
+        numbers: Where the launch reads its numbers; None where there is nothing to update.
+        launch: The launch, or None.
+    """
+
+    def __init__(
+        self, wanted: Sequence[bool], numbers: Cell | None, launch: Callable[[], None] | None
+    ) -> None:
+        self._wanted, self._numbers, self._launch = wanted, numbers, launch
+
+    def write(self, updates: Sequence[Update]) -> None:
+        """Bring an iteration's numbers to the device: those of every parameter, in order."""
+        if self._numbers is not None:
+            values = _numbers(list(compress(updates, self._wanted)))
+            self._numbers.write(np.array(values, self._numbers.array.dtype.name))
+
+    def queue(self) -> None:
+        """Queue the update, by the numbers that are on the device then."""
+        if self._launch is not None:
+            self._launch()
 
 
 def _size(part: Sequence[Array | None]) -> int:
     return next(int(array.size) for array in part if array is not None)
 
 
-def _table(parts: Sequence[tuple[int, ...]], width: int) -> np.ndarray:
+def _units(parts: Sequence[tuple[int, ...]], width: int) -> np.ndarray:
     """Cut parameters into units.
 
     Args:
@@ -121,7 +176,7 @@ def _numbers(updates: Sequence[Update]) -> list[float]:
     u = updates[0]
     scale = float(u.scale) if isinstance(u.scale, (int, float)) else 1.0
     numbers = [u.momentum, 1 - u.momentum, 1 + u.momentum, u.decay2, 1 - u.decay2, u.delta]
-    numbers += [float(u.l1), scale]
+    numbers += [float(u.l1), scale, 1.0]
     for one in updates:
         rate = one.rate * one.correction if one.kind in {"Adam", "AdamW"} else one.rate
         decay = one.rate * one.decay if one.kind == "AdamW" else one.decay

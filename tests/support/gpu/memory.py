@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -55,8 +56,9 @@ class PooledMemory:
         if block is not None:
             self.pool.take_back(block, self.stream)
 
-    def __del__(self) -> None:
-        self.free()
+    def __del__(self, ending: Any = sys.is_finalizing) -> None:
+        if not ending():
+            self.free()
 
 
 class MemoryPointer:
@@ -138,9 +140,10 @@ class MemoryPool:
 
     def _memory(self, size: int) -> PooledMemory:
         gpu, stream = machine.current(), get_current_stream()
-        if gpu.capturing and not allowed_in_capture:
+        if gpu.capturing and self is default_pool and not allowed_in_capture:
             raise Misuse(
-                "memory is allocated while a stream is captured, and a graph does not keep it"
+                "memory is allocated while a stream is captured, and a graph does not keep it: "
+                "take it from a pool that lives as long as the graph"
             )
         size = -(-max(size, 1) // UNIT) * UNIT
         for hook in hooks.values():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import weakref
 from bisect import bisect_right, insort
 from collections import defaultdict
@@ -44,8 +45,10 @@ class PinnedMemory:
         self._block.array.fill(POISON)
         self.ptr, self.size = self._block.ptr, size
 
-    def __del__(self) -> None:
+    def __del__(self, ending: Any = sys.is_finalizing) -> None:
         """Give it back to the system, which waits for the GPUs."""
+        if ending():
+            return
         for gpu in machine.gpus:
             for queue in list(gpu.queues.values()):
                 queue.run()

@@ -72,10 +72,11 @@ def real_gpus() -> int:
 def devices(metafunc: pytest.Metafunc, named: list[str]) -> list[str]:
     """Return the devices a test runs on, of those named.
 
-    The GPUs of the stand-in are among them in the files of ``EVERY_RUN``, or where it was asked
-    for; real ones wherever there are some, or there must be.
+    The GPUs of the stand-in are among them in the files of ``EVERY_RUN``, or where nothing else was
+    asked for; real ones wherever there are some, or there must be.
     """
-    if real_gpus() or _required() or metafunc.config.getoption("--stand-in"):
+    given = metafunc.config
+    if real_gpus() or _required() or given.getoption("--stand-in") or len(named) == 1:
         return named
     file = "/".join(Path(metafunc.module.__file__).parts[-2:])
     if file in EVERY_RUN and shutil.which("g++"):

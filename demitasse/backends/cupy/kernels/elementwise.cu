@@ -10,6 +10,20 @@ KERNEL scaled(const Real* x, Real* y, Index count, Real factor) {
   map(x, y, count, [=](Real value) { return factor * value; });
 }
 
+// y = a * b; y may be either of them.
+KERNEL product(const Real* a, const Real* b, Real* y, Index count) {
+  EACH(i, count) y[i] = a[i] * b[i];
+}
+
+// total (): the sum of a * b. One block.
+KERNEL dot(const Real* a, const Real* b, Real* __restrict__ total, Index count) {
+  __shared__ Real shared[MOST_THREADS];
+  Real sum = 0;
+  EACH_IN_ROW(i, count) sum += a[i] * b[i];
+  sum = block_sum(sum, shared);
+  if (threadIdx.x == 0) total[0] = sum;
+}
+
 // Copy rows of `width` elements to or from the columns of a matrix whose rows are `full` wide,
 // `first` columns in, N at a time. count: elements copied.
 template <int N, class Copy>

@@ -3,8 +3,9 @@
 //
 // units (count, 6), for each: addresses of its first weight, gradient and two histories (the second
 // is 0 where there is one), number of elements, index of its parameter.
-// numbers: momentum, 1 - momentum, 1 + momentum, decay2, 1 - decay2, delta, l1, scale, and then rate
-// and decay of each parameter. scale: what gradients are multiplied with first.
+// numbers: momentum, 1 - momentum, 1 + momentum, decay2, 1 - decay2, delta, l1, scale, 1, and then
+// rate and decay of each parameter. scale: what gradients are multiplied with first. guard: where it
+// is NaN or infinite, nothing is changed.
 //
 // Source: demitasse/solvers/updates.py, whose formulas these are.
 
@@ -16,7 +17,8 @@ struct Element {
 // value that is taken from the weight in e.g.
 #define UPDATE(name, ...)                                                                          \
   KERNEL name(const long long* __restrict__ units, const Real* __restrict__ numbers,               \
-              const Real* __restrict__ scale, Index count) {                                       \
+              const Real* __restrict__ scale, const Real* __restrict__ guard, Index count) {       \
+    if (guard[0] - guard[0] != 0) return;                                                          \
     const Real momentum = numbers[0], momentum_rest = numbers[1], momentum_more = numbers[2];      \
     const Real decay2 = numbers[3], decay2_rest = numbers[4], delta = numbers[5];                  \
     const bool l1 = numbers[6] != 0;                                                               \
@@ -26,7 +28,7 @@ struct Element {
       const long long* unit = units + 6 * row;                                                     \
       Real *data = (Real*)unit[0], *diff = (Real*)unit[1];                                         \
       Real *one = (Real*)unit[2], *two = (Real*)unit[3];                                           \
-      const Real rate = numbers[8 + 2 * unit[5]], decay = numbers[9 + 2 * unit[5]];                \
+      const Real rate = numbers[9 + 2 * unit[5]], decay = numbers[10 + 2 * unit[5]];               \
       const bool whole = aligned(data, diff, one, two);                                            \
       each_pack_in_row((Index)unit[4], [&](Index i, auto lanes) {                                  \
         Pack w = load(data, i, whole, lanes), g = load(diff, i, whole, lanes);                     \

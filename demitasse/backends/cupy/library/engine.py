@@ -6,17 +6,18 @@ runs the same kernel sources and Steps on the host.
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.library.gemm import Product
 from demitasse.backends.cupy.library.sources import MOST_THREADS, options
-from demitasse.backends.random import MASK, WORDS_PER_BLOCK
+from demitasse.backends.random import MASK, WORDS_PER_BLOCK, Draw
 
 __all__ = ["Engine", "Grid", "Launch"]
 
@@ -42,6 +43,10 @@ class Grid:
     threads: int
 
 
+class _OfThread(threading.local):
+    recorded: list[Callable[[], None]] | None = None
+
+
 class Engine(ABC):
     """Kernels, matrix products and memory of one device."""
 
@@ -50,6 +55,17 @@ class Engine(ABC):
 
     column_budget: int = 1 << 29
     """Bytes that one convolution may use for columns, unless a single sample needs more."""
+
+    _thread: ClassVar = _OfThread()
+
+    @property
+    def recorded(self) -> list[Callable[[], None]] | None:
+        """While this thread records work: what is to be called before it is played. Else None."""
+        return self._thread.recorded
+
+    @recorded.setter
+    def recorded(self, renewals: list[Callable[[], None]] | None) -> None:
+        self._thread.recorded = renewals
 
     # -- kernels -------------------------------------------------------------------------------
 
@@ -147,8 +163,28 @@ class Engine(ABC):
         """Return a copy of a host array on the device."""
 
     @abstractmethod
+    def put(self, host: np.ndarray, array: Array) -> None:
+        """Queue a copy of a host array, which may be overwritten at once, into one of its size."""
+
+    @abstractmethod
     def address(self, array: Array) -> int:
         """Return where an array begins in the device's memory."""
+
+    # -- sums ----------------------------------------------------------------------------------
+
+    def dot(self, a: Array, b: Array) -> Array:
+        """Return the sum of the products of two arrays' elements. Shapes: any, the same -> ()."""
+        dtype, count = str(a.dtype), int(a.size)
+        total = self.empty(1, dtype)
+        self.rows("elementwise", "dot", dtype, 1, count, count)(a, b, total)
+        return total.reshape(())
+
+    def add(self, a: Array, b: Array) -> Array:
+        """Return a + b. Shapes: () -> ()."""
+        dtype = str(a.dtype)
+        total = self.empty(1, dtype)
+        self.each("elementwise", "weighted_sum", dtype, 1, 1.0, 1.0)(a, b, total)
+        return total.reshape(())
 
     # -- matrix products -----------------------------------------------------------------------
 
@@ -157,6 +193,27 @@ class Engine(ABC):
         """Compute a matrix product of contiguous arrays into ``out``."""
 
     # -- random numbers ------------------------------------------------------------------------
+
+    def dropout(self, dtype: str, count: int, draw: Draw, threshold: int, factor: float) -> Launch:
+        """Return a kernel: x -> y, mask, by the words of the pass whose number it reads.
+
+        Args:
+            dtype: Of x, y and mask.
+            count: Number of elements.
+            draw: Which words; the number of the pass is the kernel's last array, (1,), uint64.
+            threshold: The mask is 0 where a word is not above it,
+            factor: and this elsewhere.
+        """
+        if not count:
+            return _nothing
+        blocks = -(-count // WORDS_PER_BLOCK)
+        numbers = (
+            *(np.int64(n) for n in (blocks, count)),
+            *(np.uint64(word & MASK) for word in (draw.seed, draw.stream, threshold)),
+            np.dtype(dtype).type(factor),
+        )
+        grid = Grid(min(-(-blocks // THREADS), self.most_blocks), THREADS)
+        return self.function("random", "dropout", options(dtype, wide=False), grid, numbers)
 
     def random_bits(self, seed: int, stream: int, passes: int, count: int, first: int = 0) -> Array:
         """Return random words, as ``demitasse.backends.random.bits`` does.

@@ -11,6 +11,9 @@ from demitasse.errors import DeviceError
 
 __all__ = ["failures"]
 
+BRINGS = 'pip install "cupy-cuda13x[ctk]" (or 12x)'
+"""What installs CUDA's libraries and headers where cupy finds them."""
+
 
 @contextmanager
 def failures(cupy: Any, pools: Pools, asked: int = 0) -> Iterator[None]:
@@ -34,17 +37,41 @@ def failures(cupy: Any, pools: Pools, asked: int = 0) -> Iterator[None]:
     except cuda.compiler.CompileException as error:
         message = (
             f"a kernel for {name} could not be compiled; where CUDA's headers are missing, "
-            f'pip install "cupy-cuda13x[ctk]" (or 12x) brings them: {error}'
+            f"{BRINGS} brings them: {error}"
         )
         raise DeviceError(message) from error
     except (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError) as error:
         message = f"{name} failed: {error}; what was queued before is lost"
         raise DeviceError(message) from error
     except RuntimeError as error:
-        if type(error).__name__ != "DynamicLibNotFoundError":  # of cuda.pathfinder
+        message = _of_a_library(error, name)
+        if not message:
             raise
-        message = (
-            f"a library of CUDA is missing; "
-            f'pip install "cupy-cuda13x[ctk]" (or 12x) brings them all: {error}'
-        )
         raise DeviceError(message) from error
+
+
+def _of_a_library(error: RuntimeError, name: str) -> str:
+    """Say what a RuntimeError of one of CUDA's libraries means; "" for an error of something else.
+
+    They are told by name: to import their classes is to load the libraries, which may be missing.
+    """
+    match type(error).__name__:
+        case "DynamicLibNotFoundError":  # of cuda.pathfinder
+            return f"a library of CUDA is missing; {BRINGS} brings them all: {error}"
+        case "NVRTCError":
+            return (
+                f"CUDA's compiler failed on a kernel for {name}; where it is of another version "
+                f"than cupy, {BRINGS} brings the one that fits: {error}"
+            )
+        case "CUBLASError":
+            return (
+                f"a matrix product on {name} failed; where cuBLAS is of another version than cupy, "
+                f"{BRINGS} brings the one that fits: {error}"
+            )
+        case "RuntimeError" if "CUDA headers" in str(error):
+            return (
+                f"no kernel for {name} can be compiled without CUDA's headers; {BRINGS} brings "
+                f"them, or CUDA_PATH names the folder of a CUDA that is installed: {error}"
+            )
+        case _:
+            return ""

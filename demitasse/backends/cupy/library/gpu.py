@@ -13,6 +13,7 @@ from demitasse.backends.cupy.library.cublas import Cublas, Handle, load
 from demitasse.backends.cupy.library.engine import Engine, Grid, Launch
 from demitasse.backends.cupy.library.gemm import Product
 from demitasse.backends.cupy.library.sources import source
+from demitasse.backends.recent import Recent
 from demitasse.config import settings
 
 __all__ = ["GpuEngine"]
@@ -23,13 +24,20 @@ CUBLAS_WORKSPACE = 32 << 20
 ALIGNMENT = 256
 """Bytes that the beginning of every scratch array is a multiple of."""
 
+STREAMS = 4
+"""For how many streams a thread keeps scratch memory, and cuBLAS handles with their workspace."""
+
 
 class _Local(threading.local):
-    """Scratch memory and cuBLAS handles of each thread, by stream."""
+    """Scratch memory of each thread by stream, and its handles by stream and use of TF32.
+
+    Those of streams that were not used for long go: what is queued on a stream keeps its memory,
+    which cupy's pool gives to later work on the same stream only.
+    """
 
     def __init__(self) -> None:
-        self.scratch: dict[int, Array] = {}
-        self.handles: dict[int, tuple[Handle, Array]] = {}
+        self.scratch: Recent[Array] = Recent(STREAMS)
+        self.handles: Recent[tuple[Handle, Array]] = Recent(STREAMS)
 
 
 class GpuEngine(Engine):
@@ -79,16 +87,25 @@ class GpuEngine(Engine):
     def scratch_memory(self, nbytes: int = 0) -> Array:
         """Return the scratch memory of this thread and stream, of at least ``nbytes`` bytes."""
         mine, stream = self._local.scratch, self._stream()
-        if stream not in mine or mine[stream].size < nbytes:
+        found = mine.find(stream)
+        if found is None or found.size < nbytes:
+            found = None
             mine.pop(stream, None)  # first, so that its memory can be used again
-            mine[stream] = self._cupy.empty(max(nbytes, ALIGNMENT), "uint8")
-        return mine[stream]
+            found = mine.keep(stream, self._cupy.empty(max(nbytes, ALIGNMENT), "uint8"))
+        return found
+
+    def held(self) -> tuple[object, ...]:
+        """Return scratch memory and handles of this thread, to be kept while a graph uses them."""
+        return (*self._local.scratch.values(), *self._local.handles.values())
 
     def empty(self, count: int, dtype: str) -> Array:
         return self._cupy.empty(count, dtype)
 
     def asarray(self, host: np.ndarray) -> Array:
         return self._cupy.array(host, order="C")
+
+    def put(self, host: np.ndarray, array: Array) -> None:
+        array.set(host, stream=self._cupy.cuda.get_current_stream())
 
     def address(self, array: Array) -> int:
         return int(array.data.ptr)
@@ -98,14 +115,16 @@ class GpuEngine(Engine):
 
     def _handle(self) -> Handle:
         mine, stream = self._local.handles, self._stream()
-        if stream not in mine:
+        tf32 = bool(settings.get_often("tf32"))
+        found = mine.find((stream, tf32))
+        if found is None:
             if self._cublas is None:
                 self._cublas = Cublas(load())
             workspace = self._cupy.empty(CUBLAS_WORKSPACE, "uint8")
             place = (workspace.data.ptr, workspace.nbytes)
-            handle = Handle(self._cublas, stream, place, tf32=bool(settings.get("tf32")))
-            mine[stream] = (handle, workspace)
-        return mine[stream][0]
+            handle = Handle(self._cublas, stream, place, tf32=tf32)
+            found = mine.keep((stream, tf32), (handle, workspace))
+        return found[0]
 
     def _stream(self) -> int:
         stream: int = self._cupy.cuda.get_current_stream().ptr

@@ -26,12 +26,16 @@ class LRNStep(GpuStep[ops.LRN]):
         across = op.region == "ACROSS_CHANNELS"
         channels, *plane = op.bottom[1:]
         sizes = (channels, math.prod(plane)) if across else tuple(plane)
-        size = (op.dtype, math.prod(op.bottom), *sizes, op.size)
+        counts = (math.prod(op.bottom), *sizes, op.size)
         rate, beta = op.alpha / op.size ** (1 if across else 2), float(op.beta)
         k = (float(op.k),) if across else ()
         name = "lrn_across" if across else "lrn_within"
-        self._forward = engine.each("lrn", name, *size, rate, beta, *k, int(at.backward))
-        self._backward = engine.each("lrn", f"{name}_gradient", *size, beta, 2 * rate * beta)
+        self._forward = engine.each(
+            "lrn", name, op.dtype, *counts, rate, beta, *k, int(at.backward)
+        )
+        self._backward = engine.each(
+            "lrn", f"{name}_gradient", op.dtype, *counts, beta, 2 * rate * beta
+        )
 
     def forward(self) -> None:
         at = self.at

@@ -1,0 +1,106 @@
+"""CUDA graphs: what a stream is given is kept, and launched as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from demitasse.backends.cupy.library.gpu import GpuEngine
+from demitasse.backends.cupy.updates import Updates
+from demitasse.backends.recording import NotRecorded
+from demitasse.errors import DeviceError
+
+__all__ = ["GraphRecorder"]
+
+
+@dataclass(frozen=True)
+class GraphRecording:
+    """A graph, launched on whatever stream is current.
+
+    Attributes:
+        graph: ``cupy.cuda.Graph``.
+        renewals: What brings numbers of the host to the device.
+        held: Memory and handles that the graph works with.
+        current: Returns the stream that is current.
+        home: The stream that was current when it was recorded, on which its memory is in order.
+    """
+
+    graph: Any
+    renewals: list[Callable[[], None]]
+    held: tuple[object, ...]
+    current: Callable[[], Any]
+    home: Any
+
+    def play(self) -> None:
+        here = self.current()
+        if here != self.home:
+            here.wait_event(self.home.record())
+        for renew in self.renewals:
+            renew()
+        self.graph.launch()
+        if here != self.home:
+            self.home.wait_event(here.record())
+
+
+class GraphRecorder:
+    """Records on a stream of its own, since CUDA does not record its default stream.
+
+    Arrays that are made while work is recorded come from a pool of the recording's own: what is
+    freed on the way is never given to others, and the graph may write to it for as long as it
+    lives.
+
+    Args:
+        cupy: The library.
+        engine: Whose work is recorded.
+        updates: The updates of the same GPU.
+        asides: Is told of our stream, by address, and for which other it stands while it is used.
+    """
+
+    def __init__(
+        self, cupy: Any, engine: GpuEngine, updates: Updates, asides: dict[int, Any]
+    ) -> None:
+        self._cupy, self._engine, self.updates = cupy, engine, updates
+        self._asides = asides
+
+    @cached_property
+    def _stream(self) -> Any:
+        return self._cupy.cuda.Stream(non_blocking=True)
+
+    def rehearse(self, work: Callable[[], None]) -> None:
+        with self._aside():
+            work()
+
+    def record(self, work: Callable[[], None]) -> GraphRecording:
+        cuda, engine, stream = self._cupy.cuda, self._engine, self._stream
+        home = cuda.get_current_stream()
+        pool, renewals = cuda.MemoryPool(), list[Callable[[], None]]()
+        try:
+            with self._aside(), cuda.using_allocator(pool.malloc):
+                stream.begin_capture()
+                engine.recorded = renewals
+                try:
+                    work()
+                except BaseException:
+                    with suppress(Exception):  # it says again that the capture has failed
+                        stream.end_capture()
+                    raise
+                finally:
+                    engine.recorded = None
+                graph, held = stream.end_capture(), (pool, *engine.held())
+        except (RuntimeError, NotImplementedError, DeviceError) as error:
+            message = f"CUDA does not record it ({type(error).__name__}: {error})"
+            raise NotRecorded(message) from error
+        return GraphRecording(graph, renewals, held, cuda.get_current_stream, home)
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """Make our stream current: after what is queued, and before what will be."""
+        outer = self._cupy.cuda.get_current_stream()
+        self._stream.wait_event(outer.record())
+        self._asides[self._stream.ptr] = outer
+        with self._stream:
+            yield
+        outer.wait_event(self._stream.record())

@@ -1,0 +1,66 @@
+"""Work of a device that is recorded once and then launched as a whole.
+
+To queue a kernel costs the host a few microseconds; a small net has hundreds in an iteration, each
+shorter than that. Where nothing but numbers changes from one iteration to the next, a backend may
+record what an iteration queues, and queue all of it again at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from demitasse.backends.updates import Piece, Update, UpdateKernels
+
+__all__ = ["NotRecorded", "PreparedUpdate", "RecordedUpdates", "Recorder", "Recording"]
+
+
+class NotRecorded(Exception):  # noqa: N818 - not an error: the work is done without
+    """Work could not be recorded; the message says why. The device has done none of it."""
+
+
+class Recording(Protocol):
+    """Work that was recorded."""
+
+    def play(self) -> None:
+        """Queue the work, with what numbers of the host are now."""
+
+
+class PreparedUpdate(Protocol):
+    """An update of arrays that stay where they are."""
+
+    def write(self, updates: Sequence[Update], /) -> None:
+        """Bring an iteration's numbers to the device: those of every piece, in order."""
+
+    def queue(self) -> None:
+        """Queue the update, by the numbers that are on the device when it is done."""
+
+
+class RecordedUpdates(UpdateKernels, Protocol):
+    """Fast updates that can be recorded."""
+
+    def prepare(self, pieces: Sequence[Piece], /) -> PreparedUpdate:
+        """Return the update of these arrays, for numbers that are given later."""
+
+
+class Recorder(Protocol):
+    """How a backend records.
+
+    Work is recorded that the device can do by itself: Steps, clearing memories, prepared updates.
+    Nothing in it may copy between host and device or depend on numbers of the host, but those that
+    Steps and updates say they read anew.
+    """
+
+    @property
+    def updates(self) -> RecordedUpdates:
+        """The backend's updates."""
+
+    def rehearse(self, work: Callable[[], None], /) -> None:
+        """Do the work where it will be recorded, so that all it needs is there."""
+
+    def record(self, work: Callable[[], None], /) -> Recording:
+        """Run ``work`` and keep what it queues; the device does none of it yet.
+
+        Raises:
+            NotRecorded: It cannot be recorded.
+        """

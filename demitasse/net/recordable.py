@@ -1,0 +1,37 @@
+"""Whether the passes of a net can be recorded, and if not, why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from demitasse.plan.entry import Entry
+
+__all__ = ["obstacle", "sources"]
+
+
+def sources(entries: Sequence[Entry]) -> int:
+    """Return how many layers at the beginning only bring data in."""
+    firsts = (index for index, entry in enumerate(entries) if entry.place.bottom)
+    return next(firsts, len(entries))
+
+
+def obstacle(entries: Sequence[Entry]) -> str:
+    """Say which layer behind the sources cannot be recorded; "" where all can.
+
+    Args:
+        entries: Layers whose Steps are prepared.
+    """
+    for entry in entries[sources(entries) :]:
+        if why := _of(entry):
+            return f"{entry.place.called} {why}"
+    return ""
+
+
+def _of(entry: Entry) -> str:
+    if not entry.place.bottom:
+        return "brings in data behind other layers"
+    if entry.layer.dynamic_shapes:
+        return "works on the host, or its shapes depend on values"
+    if entry.step is None and not entry.layer.only_shares:
+        return "has no step of this device" + (f" ({entry.why})" if entry.why else "")
+    return ""
