@@ -15,6 +15,11 @@ PROJECT = nox.project.load_toml("pyproject.toml")
 REFERENCE_DATA = ROOT.parent / "shared" / "data"
 # Left in the environment, these choose a slower BLAS kernel than the processor has.
 PLAIN_BLAS: dict[str, str | None] = {"OPENBLAS_CORETYPE": None, "OPENBLAS_L2_SIZE": None}
+# The frontend's dependencies are compilers for newer GPUs, of which convolutions need none.
+CUDNN = ["nvidia-cudnn-frontend>=1.32,<2", "nvidia-cudnn-cu13>=9.28,<10", "nvidia-cublas>=13,<14"]
+TORCH_FOR_CPU = (
+    "torch==2.13.0+cpu", "--extra-index-url", "https://download.pytorch.org/whl/cpu",
+)  # fmt: skip
 BACKENDS = ["numpy", "readonly", "strict:device1", "cpu"]
 
 
@@ -99,6 +104,7 @@ def tests_torch(session: nox.Session) -> None:
 @nox.session
 def frameworks(session: nox.Session) -> None:
     """Run the tests that hold nets against ONNX Runtime and PyTorch."""
+    session.install(*TORCH_FOR_CPU)  # PyPI's own brings gigabytes of CUDA
     install(session, "test", extras="all,torch,onnx")
     pytest(session, "tests/testing/frameworks", "-n0", "-rs")
 
@@ -191,14 +197,25 @@ def contract(session: nox.Session) -> None:
 
 
 @nox.session
+def cudnn(session: nox.Session) -> None:
+    """Have cuDNN itself plan convolutions, for a GPU that need not be there (1 GB to install)."""
+    install(session, "test")
+    session.install("--no-deps", *CUDNN)
+    pytest(session, "tests/backends/test_cudnn_wheel.py", "-n0")
+
+
+@nox.session
 def fuzz(session: nox.Session) -> None:
-    """Run the property tests with thousands of new examples, and damage a million files."""
+    """Run the property tests with thousands of new examples, and damage a million files (an hour).
+
+    Each reader gets ten thousand at least; arguments go to the script (`-- --seed 7 --part 0 2`).
+    """
     install(session, "test")
     pytest(session, "-m", "hypothesis", "--hypothesis-profile=fuzz")
     run = "tests/fuzz/run.py"
-    session.run("python", run, "--count=1000000")
+    session.run("python", run, "--count=1000000", "--least=10000", *session.posargs)
     for what in ("random nets", "random solvers"):
-        session.run("python", run, f"--only={what}", "--count=5000")
+        session.run("python", run, f"--only={what}", "--count=5000", *session.posargs)
 
 
 @nox.session
@@ -238,9 +255,12 @@ def survive(session: nox.Session) -> None:
 
 @nox.session
 def faults(session: nox.Session) -> None:
-    """Make every system call of everything that writes fail, or be the last one (half an hour)."""
+    """Make every system call of everything that writes fail, or be the last one (half an hour).
+
+    A writer is one test, and each worker has its own injector: `-- -k lmdb` runs a part.
+    """
     install(session, "test")
-    pytest(session, "tests/faults", "-n0", "-m", "slow", "-s", OMP_NUM_THREADS="1")
+    pytest(session, "tests/faults", "-nauto", "-m", "slow", "-s", OMP_NUM_THREADS="1")
 
 
 @nox.session
@@ -248,7 +268,7 @@ def interrupts(session: nox.Session) -> None:
     """Raise exceptions at many lines of passes and updates, and say how often (half an hour)."""
     install(session, "test")
     files = ("tests/net/test_interrupted_pass.py", "tests/solvers/test_interrupted_solver.py")
-    pytest(session, *files, "-s", DEMITASSE_INTERRUPTIONS="100")
+    pytest(session, *files, "-nauto", "-s", DEMITASSE_INTERRUPTIONS="100", OMP_NUM_THREADS="1")
 
 
 @nox.session

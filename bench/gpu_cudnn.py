@@ -1,7 +1,4 @@
-"""Convolution by cuDNN's Python frontend against our own: is a provider worth having?
-
-An experiment, not part of the package: the frontend's interface changes from month to month.
-"""
+"""Convolution by cuDNN against our own kernels: how fast, how near, and what becomes of NaN."""
 
 from importlib import import_module
 from typing import Any
@@ -11,10 +8,16 @@ import numpy as np
 from gpu_times import timed
 
 from demitasse import Net
+from demitasse.backends import ops
+from demitasse.backends.cupy.library.convolutions import Convolution
+from demitasse.backends.cupy.library.cudnn_library import cudnn, status
+from demitasse.backends.step import Declined
+from demitasse.backends.windows import ConvGeometry
+from demitasse.config import settings
 from demitasse.device import Device
 from demitasse.proto import NetParameter, parse_text
 
-__all__ = ["convolutions", "facts"]
+__all__ = ["convolutions", "facts", "not_finite"]
 
 LAYERS = {
     # name: samples, channels, size, outputs, kernel, stride, pad, groups
@@ -25,121 +28,59 @@ LAYERS = {
     "resnet 1x1": (64, 256, 56, 64, 1, 1, 0, 1),
 }
 
-KINDS = ("forward", "image", "weight")
+APPENDED = {"": {}, " + bias": {"bias": True}, " + bias + ReLU": {"bias": True, "relu": True}}
+
+WAYS = {
+    "float32": {},
+    "float32, timed": {"cudnn_autotune": True},
+    "TF32": {"tf32": True},
+    "TF32, timed": {"tf32": True, "cudnn_autotune": True},
+    "TF32, in any order": {"tf32": True, "deterministic": False},
+}
+"""Settings to measure with."""
 
 
 def facts(device: Device, dry: bool) -> dict[str, Any]:
-    """Versions of the frontend and the library, and the properties it sees of the GPU."""
+    """Versions of the frontend and the library, and how it describes the GPU."""
     del device
-    cudnn = import_module("cudnn")
-    found: dict[str, Any] = {"frontend": cudnn.__version__, "library": cudnn.backend_version()}
+    found: dict[str, Any] = vars(status())
     if not dry:
-        found["device"] = bytes(cudnn.create_device_properties(0).serialize()).decode()
+        found = {**found, "device": cudnn().create_device_properties(0).serialize()}
     return found
 
 
-class Graph:
-    """One convolution, or one of its gradients, as a cuDNN graph. Arrays are NCHW, float32.
-
-    Args:
-        kind: "forward", "image" (gradient of the image) or "weight" (gradient of the weight).
-        sizes: One of ``LAYERS``.
-        exact: Leave out plans that round to TF32.
-        handle: cuDNN's, or None to describe the graph alone.
-    """
-
-    def __init__(self, kind: str, sizes: tuple[int, ...], *, exact: bool, handle: Any) -> None:
-        cudnn = import_module("cudnn")
-        n, c, size, m, kernel, stride, pad, groups = sizes
-        out = (size + 2 * pad - kernel) // stride + 1
-        self.shapes = {
-            "image": (n, c, size, size),
-            "weight": (m, c // groups, kernel, kernel),
-            "map": (n, m, out, out),
-        }
-        real = cudnn.data_type.FLOAT
-        self.graph = cudnn.pygraph(
-            io_data_type=real, intermediate_data_type=real, compute_data_type=real, handle=handle
-        )
-        self.uids = {name: i for i, name in enumerate(self.shapes, start=1)}
-        window = {"padding": [pad] * 2, "stride": [stride] * 2, "dilation": [1, 1]}
-        if kind == "forward":
-            image, weight = self.tensor("image", real), self.tensor("weight", real)
-            made, name = self.graph.conv_fprop(image=image, weight=weight, **window), "map"
-        elif kind == "image":
-            loss, weight = self.tensor("map", real), self.tensor("weight", real)
-            made, name = self.graph.conv_dgrad(loss=loss, filter=weight, **window), "image"
-        else:
-            image, loss = self.tensor("image", real), self.tensor("map", real)
-            made, name = self.graph.conv_wgrad(image=image, loss=loss, **window), "weight"
-        made.set_output(True).set_uid(self.uids[name]).set_dim(list(self.shapes[name]))
-        made.set_stride(self.strides(name)).set_data_type(real)
-        self.handle = handle
-        if handle is not None:
-            self.build(cudnn, exact)
-
-    def tensor(self, name: str, real: Any) -> Any:
-        """Describe an input."""
-        return self.graph.tensor(
-            name=name, dim=list(self.shapes[name]), stride=self.strides(name), data_type=real,
-            uid=self.uids[name],
-        )  # fmt: skip
-
-    def strides(self, name: str) -> list[int]:
-        """Return elements from one index to the next along each axis; unset, they mean NHWC."""
-        _, c, h, w = self.shapes[name]
-        return [c * h * w, h * w, w, 1]
-
-    def build(self, cudnn: Any, exact: bool) -> None:
-        """Check the graph, choose a plan and build it; this needs a GPU."""
-        self.graph.validate()
-        self.graph.build_operation_graph()
-        self.graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
-        if exact:
-            self.graph.deselect_numeric_notes([cudnn.numerical_note.TENSOR_CORE])
-        self.graph.check_support()
-        self.graph.build_plans()
-
-    def run(self, arrays: dict[str, Any], workspace: Any) -> None:
-        """Queue it."""
-        given = {self.uids[name]: array for name, array in arrays.items()}
-        self.graph.execute(given, workspace, handle=self.handle)
-
-
 def ours(device: Device, sizes: tuple[int, ...]) -> Net:
-    """The same convolution as a net of our own."""
+    """A convolution as a net whose layer our own kernels run."""
     n, c, size, m, kernel, stride, pad, groups = sizes
     window = f"kernel_size: {kernel} stride: {stride} pad: {pad} group: {groups}"
     text = f"""
 force_backward: true
 {gpu_nets.inputs(n, c, size, size)}
 layer {{ name: "conv" type: "Convolution" bottom: "data" top: "conv" convolution_param {{
-  num_output: {m} {window} bias_term: false weight_filler {{ type: "xavier" }} }} }}
+  num_output: {m} {window} weight_filler {{ type: "xavier" }} }} }}
 """
     net = Net(parse_text(text, NetParameter), "TRAIN", device=device, seed=1)
     rng = np.random.default_rng(0)
     net.blobs["data"].mutable_cpu_data()[...] = rng.normal(size=net.blobs["data"].shape)
     net.blobs["conv"].mutable_cpu_diff()[...] = rng.normal(size=net.blobs["conv"].shape)
-    net.forward()
-    net.backward()
+    with settings.override(cudnn=False):
+        net.forward()
+        net.backward()
     return net
 
 
+def geometry(net: Net) -> ConvGeometry:
+    """The sizes of the net's convolution."""
+    op = net.plan.entries[net.layer_names.index("conv")].layer.op
+    assert isinstance(op, ops.Conv)
+    return ConvGeometry.between(op, op.bottom, op.top)
+
+
 def convolutions(device: Device, dry: bool) -> dict[str, Any]:
-    """Milliseconds of each layer and direction, cuDNN's largest difference from ours."""
-    cudnn = import_module("cudnn")
-    if dry:
-        graphs = [
-            Graph(kind, sizes, exact=True, handle=None)
-            for sizes in LAYERS.values()
-            for kind in KINDS
-        ]
-        return {"graphs described": len(graphs)}
-    cupy = import_module("cupy")
-    handle = cudnn.create_handle()
-    cudnn.set_stream(handle=handle, stream=cupy.cuda.get_current_stream().ptr)
+    """Milliseconds of each layer and product, and how far cuDNN's are from ours."""
     found: dict[str, Any] = {}
-    for name, sizes in LAYERS.items():
+    layers = {"tiny": (2, 4, 9, 6, 3, 1, 1, 2)} if dry else LAYERS
+    for name, sizes in layers.items():
         net = ours(device, sizes)
         index = net.layer_names.index("conv")
         found[name] = {
@@ -148,28 +89,69 @@ def convolutions(device: Device, dry: bool) -> dict[str, Any]:
         }
         net.clear_param_diffs()
         net.backward()
-        for exact in (True, False):
-            for kind in KINDS:
-                graph = Graph(kind, sizes, exact=exact, handle=handle)
-                label = f"cudnn {kind}, {'float32' if exact else 'TF32'}"
-                found[name][label] = against(device, net, kind, graph)
-    cudnn.destroy_handle(handle)
+        for way, chosen in WAYS.items():
+            with settings.override(**chosen):
+                for label, convolution in products(net).items():
+                    found[name][f"{label}, {way}"] = against(device, net, convolution)
     return found
 
 
-def against(device: Device, net: Net, kind: str, graph: Graph) -> dict[str, float]:
-    """Time a graph, and hold its result against what the net has computed."""
+def products(net: Net) -> dict[str, Convolution]:
+    """The products of the net's convolution, by what they are called."""
+    shape = geometry(net)
+    found = {
+        f"map{appended}": Convolution("maps", shape, "float32", **options)
+        for appended, options in APPENDED.items()
+    }
+    found["image"] = Convolution("image", shape, "float32")
+    found["weight"] = Convolution("weight", shape, "float32")
+    return found
+
+
+def against(device: Device, net: Net, convolution: Convolution) -> dict[str, Any]:
+    """Time a product, and hold its result against what the net has computed."""
+    data, conv, (weight, bias) = net.blobs["data"], net.blobs["conv"], net.learnable_params
+    wanted = {
+        "maps": conv.gpu_data(), "image": data.gpu_diff(), "weight": weight.gpu_diff(),
+    }[convolution.result]  # fmt: skip
+    if convolution.relu:
+        wanted = wanted.clip(0)
+    arrays = {"image": data.gpu_data(), "weight": weight.gpu_data(), "maps": conv.gpu_diff()}
+    arrays[convolution.result] = wanted * 0
+    with device.backend.enter():
+        engine = device.backend.engine
+        try:
+            prepared = engine.prepare_convolution(convolution)
+        except Declined as declined:
+            return {"none": str(declined)}
+        appended = bias.gpu_data() if convolution.bias else None
+        [workspace] = engine.scratch("uint8", prepared.workspace)
+        given = (*(arrays[name] for name in ("image", "weight", "maps")), appended, workspace)
+        spent = timed(device, lambda: prepared.run(*given), 10)
+    gap = float(abs(arrays[convolution.result] - wanted).max() / abs(wanted).max())
+    return {
+        "milliseconds": spent / 1e3,
+        "relative difference": gap,
+        "code": prepared.code,
+        "workspace": prepared.workspace,
+    }
+
+
+def not_finite(device: Device, dry: bool) -> dict[str, Any]:
+    """What cuDNN's ReLU after a convolution makes of NaN and minus infinity; Caffe's makes NaN."""
+    del dry
     cupy = import_module("cupy")
-    data, conv, weight = net.blobs["data"], net.blobs["conv"], net.learnable_params[0]
-    arrays = {"image": data.gpu_data(), "weight": weight.gpu_data(), "map": conv.gpu_diff()}
-    output, wanted = {
-        "forward": ("map", conv.gpu_data()),
-        "image": ("image", data.gpu_diff()),
-        "weight": ("weight", weight.gpu_diff()),
-    }[kind]
-    arrays[output] = cupy.empty(graph.shapes[output], "float32")
-    nbytes = graph.graph.get_workspace_size()
-    workspace = cupy.empty(max(1, nbytes), "uint8")
-    spent = timed(device, lambda: graph.run(arrays, workspace), 10)
-    gap = float(abs(arrays[output] - wanted).max() / abs(wanted).max())
-    return {"milliseconds": spent / 1e3, "relative difference": gap, "workspace": nbytes}
+    net = ours(device, (2, 4, 8, 4, 1, 1, 0, 1))
+    convolution = Convolution("maps", geometry(net), "float32", bias=True, relu=True)
+    found = {}
+    with settings.override(tf32=True), device.backend.enter():
+        engine = device.backend.engine
+        prepared = engine.prepare_convolution(convolution)
+        [workspace] = engine.scratch("uint8", prepared.workspace)
+        for name in ("nan", "-inf"):
+            image = cupy.full(convolution.image, float(name), "float32")
+            weight = cupy.full(convolution.weight, 1, "float32")
+            maps, bias = cupy.empty(convolution.maps, "float32"), cupy.zeros(4, "float32")
+            prepared.run(image, weight, maps, bias, workspace)
+            found[name] = str(float(maps.ravel()[0]))
+    return {**found, "code": prepared.code}

@@ -24,6 +24,7 @@ from typing import Any
 
 import gpu_capture
 import gpu_checks
+import gpu_counts
 import gpu_cudnn
 import gpu_peers
 import gpu_times
@@ -48,6 +49,7 @@ ON_DEVICE: dict[str, Callable[[Device, bool], Any]] = {
     "milliseconds by layer": gpu_times.layers,
     "milliseconds by column budget": gpu_times.budgets,
     "with TF32": gpu_times.tf32,
+    "requests of an iteration": gpu_counts.requests,  # last: what it counts with stays
 }
 
 ON_GPU_ALONE: dict[str, Callable[[Device, bool], Any]] = {
@@ -59,6 +61,7 @@ PEERS: dict[str, Callable[[Device, bool], Any]] = {
     "torch milliseconds": gpu_peers.torch_steps,
     "cudnn": gpu_cudnn.facts,
     "convolutions by cudnn": gpu_cudnn.convolutions,
+    "cudnn and what is not finite": gpu_cudnn.not_finite,
 }
 
 

@@ -72,6 +72,8 @@ def partial_name(path: Path) -> Path:
 
     What killed processes left in its folder is deleted, once in a process.
     """
+    if not path.name:  # the root of the file system
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     folder = path.parent.absolute()
     if folder not in _cleared:
         _clear_leftovers(folder)
@@ -145,6 +147,9 @@ def _target(path: str | os.PathLike[str]) -> Path:
         return Path(path).resolve()
     except RuntimeError:  # what Python before 3.13 says of links that lead in a circle
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), os.fspath(path)) from None
+    except ValueError as error:  # of a zero byte, or of what the file system has no bytes for
+        message = f"no file can be called so: {error}"
+        raise OSError(errno.EINVAL, message, os.fspath(path)) from None
 
 
 def _sync_folder(folder: Path) -> None:

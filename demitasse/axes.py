@@ -162,7 +162,11 @@ def flat_list(values: Iterable[Any]) -> list[Any]:
 
 def checked_shape(shape: Sequence[int]) -> tuple[int, ...]:
     """Return a shape as a tuple of integers, or refuse it."""
-    sizes = tuple(int(n) for n in shape)
+    try:
+        sizes = tuple(int(n) for n in shape)
+    except (OverflowError, ValueError):
+        message = f"a shape is whole numbers, not {shape!r}"
+        raise ShapeError(message) from None
     if len(sizes) > MAX_AXES:
         message = f"a blob has at most {MAX_AXES} axes, not {len(sizes)}"
         raise ShapeError(message)

@@ -210,9 +210,9 @@ class Backend(ABC):
         """Return the sum of two losses. Shapes: () -> ()."""
         return a + b
 
-    def clear(self, array: Array) -> None:
-        """Set all elements to 0."""
-        array[...] = 0
+    def fill(self, array: Array, value: float) -> None:
+        """Set all elements to one number."""
+        array[...] = value
 
     # -- work ----------------------------------------------------------------------------------
 

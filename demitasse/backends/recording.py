@@ -8,8 +8,10 @@ record what an iteration queues, and queue all of it again at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
+from demitasse.backends.arrays import Array
 from demitasse.backends.updates import Piece, Update, UpdateKernels
 
 __all__ = ["NotRecorded", "PreparedUpdate", "RecordedUpdates", "Recorder", "Recording"]
@@ -42,6 +44,12 @@ class RecordedUpdates(UpdateKernels, Protocol):
     def prepare(self, pieces: Sequence[Piece], /) -> PreparedUpdate:
         """Return the update of these arrays, for numbers that are given later."""
 
+    def clip_scale(self, total: Array, limit: float, /) -> Array:
+        """Return what gradients are multiplied with so that their norm is at most ``limit``.
+
+        Shapes: ``total``, the sum of their squares, () -> ().
+        """
+
 
 class Recorder(Protocol):
     """How a backend records.
@@ -55,8 +63,11 @@ class Recorder(Protocol):
     def updates(self) -> RecordedUpdates:
         """The backend's updates."""
 
-    def rehearse(self, work: Callable[[], None], /) -> None:
-        """Do the work where it will be recorded, so that all it needs is there."""
+    def aside(self) -> AbstractContextManager[None]:
+        """Let work inside the block be done where it is recorded; it is rehearsed there.
+
+        It begins after what was queued before, and what is queued later begins after it.
+        """
 
     def record(self, work: Callable[[], None], /) -> Recording:
         """Run ``work`` and keep what it queues; the device does none of it yet.

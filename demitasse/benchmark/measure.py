@@ -9,16 +9,18 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 
 from demitasse.benchmark.case import Case, with_batch
 from demitasse.benchmark.peak import peak
+from demitasse.benchmark.reading import alone, rate, reads, with_own_data
 from demitasse.errors import NetError
 from demitasse.memory.transfers import transfers
 from demitasse.net import Net
 from demitasse.plan.report import report
 from demitasse.plan.stopwatch import Stopwatch
-from demitasse.proto import SolverParameter
+from demitasse.proto import NetParameter, SolverParameter
 from demitasse.solvers import Solver
 from demitasse.testing.inputs import random_inputs
 
@@ -44,6 +46,9 @@ class Result:
         multiply_adds: Of a pass, backward included where there is one.
         peak: Multiplications and additions per second that the device has reached in a large
             product of matrices, in 1e9.
+        read: Images per second that the net's layers of data read by themselves, if that was asked
+            for; 0 where nothing is read.
+        reading: Images per second of the net when it reads them itself, if that was asked for.
         error: Why it could not be measured; empty if it could.
     """
 
@@ -54,6 +59,8 @@ class Result:
     moved: int = 0
     multiply_adds: int = 0
     peak: float = 0.0
+    read: float = 0.0
+    reading: float = 0.0
     error: str = ""
 
     @property
@@ -80,26 +87,32 @@ class Result:
         return 2e-9 * self.multiply_adds / self.median / self.peak if self.peak else 0.0
 
 
+def _made(param: NetParameter, case: Case) -> tuple[Net, Solver | None]:
+    """Return a case's net, and in phase TRAIN its solver.
+
+    Raises:
+        NetError: There is no loss to train by.
+    """
+    if case.phase != "TRAIN":
+        return Net(param, "TEST", device=case.device, seed=1, keep="outputs"), None
+    # a rate at which weights stay as they are, and the arithmetic of an update
+    fields = SolverParameter(
+        base_lr=1e-12, lr_policy="fixed", momentum=0.9, snapshot_after_train=False
+    )
+    fields.net_param.CopyFrom(param)
+    solver = Solver(fields, device=case.device, seed=1)
+    if not any(solver.net.structure.blob_loss_weights):
+        message = "it has no loss, so there is nothing to train it by"
+        raise NetError(message)
+    return solver.net, solver
+
+
 class _Running:
     """A case that is ready to be timed."""
 
     def __init__(self, case: Case) -> None:
         self.result = Result(case)
-        param = with_batch(case.net, case.phase, case.batch)
-        if case.phase == "TRAIN":
-            # a rate at which weights stay as they are, and the arithmetic of an update
-            fields = SolverParameter(
-                base_lr=1e-12, lr_policy="fixed", momentum=0.9, snapshot_after_train=False
-            )
-            fields.net_param.CopyFrom(param)
-            self._solver: Solver | None = Solver(fields, device=case.device, seed=1)
-            self.net = self._solver.net
-            if not any(self.net.structure.blob_loss_weights):
-                message = "it has no loss, so there is nothing to train it by"
-                raise NetError(message)
-        else:
-            self._solver = None
-            self.net = Net(param, "TEST", device=case.device, seed=1, keep="outputs")
+        self.net, self._solver = _made(with_batch(case.net, case.phase, case.batch), case)
         for name, array in random_inputs(self.net, seed=0).items():
             self.net.set_input(name, array)
 
@@ -162,6 +175,7 @@ def measure(
     rounds: int = 10,
     seconds: float = 0.2,
     layers: bool = False,
+    reading: bool = False,
     tell: Callable[[Case], object] = lambda case: None,
 ) -> list[Result]:
     """Measure cases side by side.
@@ -174,6 +188,7 @@ def measure(
         rounds: How often every case gets its turn.
         seconds: Time of a turn; it has one pass at least.
         layers: Whether each layer is timed, too.
+        reading: Whether reading the net's data is measured, too: alone, and while the net runs.
         tell: Called with each case before it is made ready.
     """
     results, running = [], []
@@ -186,10 +201,26 @@ def measure(
         for number in range(rounds):
             for one in running if number % 2 else reversed(running):
                 one.result.seconds += _turn(one, seconds)
+        for one in running if reading else ():
+            _measure_reading(one.result, rounds * seconds)
     finally:
         for one in running:
             one.close()
     return results
+
+
+def _measure_reading(result: Result, seconds: float) -> None:
+    """Measure a net that reads its own data: not in turns, during which it would read ahead."""
+    case = result.case
+    param = with_own_data(case.net, case.batch)
+    if not reads(param):
+        return
+    with Net(alone(param), case.phase, device=case.device, seed=1) as net:
+        result.read = rate(net.forward, net, case.batch, seconds)
+    net, solver = _made(param, case)
+    with solver or net:
+        work = net.forward if solver is None else partial(solver.step, 1)
+        result.reading = rate(work, net, case.batch, seconds)
 
 
 def _bytes_moved() -> int:

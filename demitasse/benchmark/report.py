@@ -9,20 +9,27 @@ from demitasse.benchmark.measure import Result
 from demitasse.benchmark.saved import Regression
 from demitasse.pages import Line, Page, line_chart, save_chart
 
-__all__ = ["HEAD", "cells", "draw", "write_page"]
+__all__ = ["draw", "layers_of", "table_of", "write_page"]
 
-HEAD = ("net", "phase", "device", "batch", "images/s", "ms", "spread", "memory", "moved", "of peak")
-"""Columns of the table; spread is the interquartile range of the times over their median."""
+ABOUT = ("net", "phase", "device", "batch")
+FOUND = ("images/s", "ms", "spread", "memory", "moved", "of peak")
+READING = ("read/s", "reading, images/s")
 
 RATE = "images per second"
 
 
-def cells(result: Result) -> tuple[str, ...]:
-    """Return a row of the table."""
+def table_of(results: Sequence[Result]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the head of the table and its rows; what nobody asked for has no column."""
+    reading = any(result.read for result in results)
+    head = (*ABOUT, *FOUND, *(READING if reading else ()))
+    return head, [_cells(result)[: len(head)] for result in results]
+
+
+def _cells(result: Result) -> tuple[str, ...]:
     case = result.case
     about = (case.net.stem, case.phase, case.device, str(case.batch))
     if result.error:
-        return (*about, *("-" for _ in HEAD[len(about) :]))
+        return (*about, *("-" for _ in (*FOUND, *READING)))
     return (
         *about,
         f"{result.images_per_second:.4g}",
@@ -31,7 +38,16 @@ def cells(result: Result) -> tuple[str, ...]:
         _mebibytes(result.memory),
         _mebibytes(result.moved),
         f"{result.share_of_peak:.0%}",
+        f"{result.read:.4g}" if result.read else "-",
+        f"{result.reading:.4g}" if result.reading else "-",
     )
+
+
+def layers_of(result: Result, most: int) -> list[tuple[str, str, str]]:
+    """Return name, milliseconds and share of the layers that take longest."""
+    total = sum(result.layers.values())
+    longest = sorted(result.layers.items(), key=lambda item: -item[1])[:most]
+    return [(name, f"{time:.3f}", f"{time / total:.1%}") for name, time in longest]
 
 
 def _mebibytes(size: int) -> str:
@@ -65,29 +81,32 @@ def write_page(results: Sequence[Result], path: Path, slower: Sequence[Regressio
         line_chart(_lines(results), _batches(results), y_label=RATE, scale="log"),
         "Images per second over batch sizes, a line for each net, phase and device",
     )
-    page.table(HEAD, [cells(result) for result in results], numbers=range(3, len(HEAD)))
+    head, rows = table_of(results)
+    page.table(head, rows, numbers=range(len(ABOUT) - 1, len(head)))
     page.text(
         "Every case had its turn in every round. A time is the median of all passes, device "
         "waited for; spread is the interquartile range over it. Memory is that of blobs, gradients "
         "and parameters; moved is what a pass copies between host and device. The peak is what "
         "the device reached in a large product of matrices."
     )
+    if len(head) > len(ABOUT) + len(FOUND):
+        page.text(
+            "Read is what the layers of data read by themselves, in images per second; reading, "
+            "what the whole net does when it reads its images itself, and not from memory."
+        )
     for result in (one for one in results if one.error):
         page.text(f"{result.case.name} was not measured: {result.error}")
     if slower is not None:
         page.heading("Against the saved run")
-        rows = [(one.name, _ms(one.before), _ms(one.now), f"{one.factor:.2f}") for one in slower]
-        if rows:
-            head = ("case", "before, ms", "now, ms", "times as long")
-            page.table(head, rows, numbers=(1, 2, 3), bad=range(len(rows)))
+        found = [(one.name, _ms(one.before), _ms(one.now), f"{one.factor:.2f}") for one in slower]
+        if found:
+            columns = ("case", "before, ms", "now, ms", "times as long")
+            page.table(columns, found, numbers=(1, 2, 3), bad=range(len(found)))
         else:
             page.text("Nothing became slower than is allowed.")
     for result in (one for one in results if one.layers):
         page.heading(f"Layers of {result.case.name}")
-        total = sum(result.layers.values())
-        longest = sorted(result.layers.items(), key=lambda item: -item[1])[:25]
-        parts = [(name, f"{time:.3f}", f"{time / total:.1%}") for name, time in longest]
-        page.table(("layer", "ms", "share"), parts, numbers=(1, 2))
+        page.table(("layer", "ms", "share"), layers_of(result, 25), numbers=(1, 2))
     page.write(path)
 
 

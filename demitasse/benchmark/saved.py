@@ -83,6 +83,8 @@ def _entry(result: Result) -> dict[str, Any]:
             "share_of_peak": result.share_of_peak,
             "peak_gflops": result.peak,
             "layers_ms": result.layers,
+            "images_read_per_second": result.read,
+            "images_per_second_reading": result.reading,
         },
         "options": {"disable_gc": False, "timer": "perf_counter", "warmup": True},
         "stats": {**stats.as_dict(), "data": result.seconds, "iterations": 1},

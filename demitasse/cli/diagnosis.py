@@ -17,6 +17,7 @@ from demitasse.cores import cores, quota
 
 __all__ = [
     "blas",
+    "cudnn",
     "devices",
     "examine",
     "kernels",
@@ -50,6 +51,8 @@ EXTRAS = {
     "scikit-learn": "examples",
     "torch": "torch",
     "cupy": "cuda13",
+    "cuDNN": "cudnn13",
+    "cuDNN frontend": "cudnn13",
 }
 """Optional library -> the extra of demitasse that installs it."""
 
@@ -71,6 +74,7 @@ def examine() -> dict[str, Any]:
         "blas": blas(),
         "onednn": onednn(),
         "kernels": kernels(),
+        "cudnn": cudnn(),
         "devices": devices(),
         "settings": settings_table(),
     }
@@ -117,6 +121,13 @@ def kernels() -> dict[str, Any]:
 
     found = status()
     return {**asdict(found), "processor": found.processor, "folder": str(folder() or "")}
+
+
+def cudnn() -> dict[str, Any]:
+    """Return whether convolutions on a GPU can run by cuDNN, which version, or why not."""
+    from demitasse.backends.cupy.library.cudnn_library import status
+
+    return asdict(status())
 
 
 def _openblas(numpy: Path) -> str | None:

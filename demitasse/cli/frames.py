@@ -76,7 +76,7 @@ def _tell(node: Any, **texts: str) -> None:
     import h5py
 
     for name, text in texts.items():
-        content = text.encode()
+        content = text.encode("utf-8", "surrogateescape")
         node.attrs.create(name, content, dtype=h5py.string_dtype("utf-8", len(content)))
 
 
@@ -84,7 +84,7 @@ def _add_axis(table: Any, name: str, texts: Iterable[str], called: str | None = 
     import numpy as np
 
     _tell(table, **{f"{name}_variety": "regular"})
-    _add_array(table, name, np.array([text.encode() for text in texts]))
+    _add_array(table, name, np.array([text.encode("utf-8", "surrogateescape") for text in texts]))
     _tell(table[name], kind="string", **({} if called is None else {"name": called}))
 
 

@@ -178,6 +178,36 @@ TABLE = {
             "on a GPU, launch iterations as one where that is possible: auto; or never: off",
             choices=("auto", "off"),
         ),
-        Setting("tf32", _flag, False, "let float32 products on a GPU round their inputs to TF32"),
+        Setting(
+            "tf32",
+            _flag,
+            False,
+            "let float32 products and convolutions on a GPU round their inputs to TF32",
+        ),
+        Setting(
+            "deterministic",
+            _flag,
+            True,
+            "on a GPU, convolve the same way to the bit in every run",
+        ),
+        Setting(
+            "cudnn",
+            _flag,
+            True,
+            "convolve by cuDNN on a GPU where it is installed",
+            from_files=(False,),
+        ),
+        Setting(
+            "cudnn_autotune",
+            _flag,
+            False,
+            "time cuDNN's plans for each convolution and take the fastest",
+        ),
+        Setting(
+            "cudnn_relu",
+            _flag,
+            False,
+            "let cuDNN compute the ReLU after a convolution; it may lose NaN",
+        ),
     )
 }

@@ -44,7 +44,11 @@ class Embed(Layer):
         xp = self.xp
         check_indices(bottom[0], self.k, "rows in the table")
         words = xp.reshape(self.cast(bottom[0].read(), "int64"), (bottom[0].count,))
-        y = xp.take(self.blobs[0].read(), words, axis=0)  # (count, M)
+        try:
+            y = xp.take(self.blobs[0].read(), words, axis=0)  # (count, M)
+        except IndexError:  # of a library that looks at them, on a device where we have not
+            check_indices(bottom[0], self.k, "rows in the table", wait=True)
+            raise
         if self.has_bias:
             y = y + self.blobs[1].read()
         top[0].write(xp.reshape(y, top[0].shape))

@@ -111,14 +111,7 @@ class DeviceSide:
         """Set all elements to one number."""
         self.follow()
         with self.device.backend.here():
-            array: Array = self.array
-            array[...] = value
-
-    def clear(self) -> None:
-        """Set all elements to zero."""
-        self.follow()
-        with self.device.backend.here():
-            self.device.backend.clear(self.array)
+            self.device.backend.fill(self.array, value)
 
     def copy_to(self, host: np.ndarray) -> None:
         """Write the elements in C order to the beginning of ``host``, and wait for it."""

@@ -270,6 +270,17 @@ class SyncedMemory:
         side = self._device_side
         return side.array if side.device is self.device else None
 
+    def used(self, where: object) -> None:
+        """Let recorded work begin after what was done with the array on the device before.
+
+        Args:
+            where: The work is queued now, as the backend's ``follow`` returned it.
+        """
+        traffic = self._device_side.traffic
+        if traffic.last is not where:
+            self.device.backend.follow(traffic.last)
+            traffic.last = where
+
     def written(self, head: Head) -> None:
         """Take note that recorded work has written the device side; ``head`` is newest then."""
         self._head, self._initial = head, None
@@ -412,7 +423,7 @@ class SyncedMemory:
                 fresh = self._device_side.array is None and self._assignment is None
                 side = self._device_array()
                 if not (discard or fresh):
-                    self._device_side.clear()
+                    self._device_side.fill(0)
                 self._head, self._initial = Head.HEAD_AT_GPU, None
             case Head.HEAD_AT_CPU:
                 side = self._device_array()

@@ -503,11 +503,14 @@ class Net(Described):
         """Reshape an input blob to an array and fill it.
 
         Raises:
-            ShapeError: The array has an axis of a size that cannot be.
+            ShapeError: The array has an axis of a size that cannot be, or holds no numbers.
         """
         blob = self.blob_by_name(name)
         if not hasattr(array, "shape"):
             message = f"input {name!r} must be an array, it is {type(array).__name__}"
+            raise ShapeError(message)
+        if getattr(array.dtype, "kind", "f") in "SUmM":
+            message = f"input {name!r} must be an array of numbers, it holds {array.dtype}"
             raise ShapeError(message)
         blob.reshape(array.shape)
         blob.mutable_cpu_data()[...] = array

@@ -13,7 +13,7 @@ import numpy as np
 
 from demitasse.blob import Blob
 from demitasse.device import Device
-from demitasse.errors import ConfigError, DemitasseError, NetError
+from demitasse.errors import ConfigError, DemitasseError, NetError, ShapeError
 from demitasse.plan import Plan
 
 __all__ = ["Shapes", "predict"]
@@ -115,7 +115,11 @@ def _as_arrays(given: dict[str, Any] | Any, net: Runnable) -> Arrays:
     if set(given) != set(inputs):
         message = f"the inputs of net {net.name!r} are {inputs}, given are {list(given)}"
         raise NetError(message)
-    return {name: np.asarray(value) for name, value in given.items()}
+    try:
+        return {name: np.asarray(value) for name, value in given.items()}
+    except ValueError as error:  # rows of different lengths
+        message = f"an input of net {net.name!r} is no array: {error}"
+        raise ShapeError(message) from None
 
 
 def _run(net: Runnable, inputs: Arrays) -> Arrays:

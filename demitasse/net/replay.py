@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from demitasse.backends.recording import Recorder
+from demitasse.backends.base import Backend
+from demitasse.backends.recording import NotRecorded
 from demitasse.memory import Head, SyncedMemory
 
 __all__ = ["Replay"]
@@ -20,7 +21,7 @@ class Replay:
 
     Args:
         memories: All that the work may touch; it has run on the device before.
-        recorder: Records it.
+        backend: Records it.
         work: What queues it.
 
     Raises:
@@ -28,13 +29,23 @@ class Replay:
     """
 
     def __init__(
-        self, memories: Sequence[SyncedMemory], recorder: Recorder, work: Callable[[], None]
+        self, memories: Sequence[SyncedMemory], backend: Backend, work: Callable[[], None]
     ) -> None:
+        recorder = backend.recorder
+        if recorder is None:
+            message = f"{backend.name} records nothing"
+            raise NotRecorded(message)
+        self._backend = backend
+        self._where: object = None
         used = [memory for memory in memories if memory.device_array is not None]
         for memory in used:
             if memory.head is Head.HEAD_AT_CPU:
                 memory.gpu_data()
         before = [(memory, memory.head, memory.version) for memory in used]
+        with recorder.aside():
+            where = backend.follow(None)
+            for memory in used:
+                memory.used(where)
         self._recording = recorder.record(work)
         self._arrays = [(memory, memory.device_array) for memory in used]
         self._needed = [memory for memory, head, _ in before if head in AT_DEVICE]
@@ -55,6 +66,9 @@ class Replay:
         for memory in self._needed:
             if memory.head not in AT_DEVICE:
                 memory.gpu_data()
+        self._where = where = self._backend.follow(self._where)
+        for memory, _ in self._arrays:
+            memory.used(where)
         self._recording.play()
         for memory, head in self._written:
             memory.written(head)

@@ -6,7 +6,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 from demitasse.errors import DemitasseError
 from demitasse.escapes import escaped
@@ -63,7 +63,7 @@ def line_chart(
     """
     text = io.StringIO()
     figure = _figure(lines, places, y_label, scale, limit)
-    figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
+    _save(figure, text, "svg", transparent=True)
     svg = text.getvalue()
     return svg[svg.index("<svg") :].replace(INK, "currentColor")
 
@@ -90,7 +90,19 @@ def save_chart(
         message = f"charts cannot be written as {path.suffix!r}; .svg and .png are usual"
         raise DemitasseError(message)
     with atomic_write(path) as file:
-        figure.savefig(file, format=kind, facecolor="white")
+        _save(figure, file, kind, facecolor="white")
+
+
+def _save(figure: Figure, file: IO[Any], kind: str, **options: Any) -> None:
+    """Write a figure; the same one is the same bytes in every run."""
+    import matplotlib as mpl
+
+    # text stays text, so that a page can be searched; ids are made when the figure is written
+    rules: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "demitasse"}
+    if kind in {"svg", "pdf"}:
+        options["metadata"] = {"Date" if kind == "svg" else "CreationDate": None}
+    with mpl.rc_context(rules):
+        figure.savefig(file, format=kind, **options)
 
 
 def _figure(
@@ -107,9 +119,7 @@ def _figure(
         message = "drawing charts needs Matplotlib; run: pip install demitasse[plot]"
         raise DemitasseError(message) from None
     inks = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
-    # text stays text, so that a page can be searched; the same ids in every run
-    rules: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "demitasse", "font.size": 9}
-    rules |= dict.fromkeys(inks, INK)
+    rules: dict[Any, Any] = {"font.size": 9} | dict.fromkeys(inks, INK)
     with mpl.rc_context(rules):
         figure = Figure(figsize=(9.5, 3.6), layout="constrained")
         axes = figure.add_subplot()

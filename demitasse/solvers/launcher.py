@@ -54,11 +54,14 @@ class Launcher:
         net, recorder = self._run.net, self._run.net.device.backend.recorder
         if recorder is None or settings.get_often("graph") == "off":
             return self._queued()
-        if self._seen and (why := self.obstacle()):
+        if self._seen and (why := net.obstacle()):
             self._tell(why)
             self._seen, self._replay = 0, None
             return self._queued()
-        key = (net.changes, net.plan, settings.get_often("tf32"), self._run.updater.moved())
+        key = (
+            *(net.changes, net.plan, settings.get_often("tf32")),
+            *(self._run.param.clip_gradients, self._run.updater.moved()),
+        )
         if key != self._key or (self._replay is not None and not self._replay.intact()):
             self._key, self._seen, self._replay, self._failed = key, 0, None, False
         self._seen += 1
@@ -69,12 +72,6 @@ class Launcher:
             return self._play
         queue = self._rehearse if self._seen == WARM else self._record
         return lambda rate, iteration: queue(recorder, rate, iteration)
-
-    def obstacle(self) -> str:
-        """Say why iterations are not recorded; "" where they are."""
-        if self._run.param.clip_gradients >= 0:
-            return "gradients are clipped"
-        return self._run.net.obstacle()
 
     def _queued(self) -> Launch:
         loss = self._run.net.queue_passes()
@@ -88,7 +85,8 @@ class Launcher:
     def _rehearse(self, recorder: Recorder, rate: float, iteration: int) -> Loss:
         take_back = self._run.net.remember()
         try:
-            recorder.rehearse(lambda: self._rest(rate, iteration))
+            with recorder.aside():
+                self._rest(rate, iteration)
         except DeviceError as why:  # memory for another stream is perhaps not to be had
             take_back()
             return self._give_up(str(why), rate, iteration)
@@ -110,7 +108,7 @@ class Launcher:
 
         memories = [*run.net.memories(), *run.updater.history.memories]
         try:
-            self._replay = Replay(memories, recorder, work)
+            self._replay = Replay(memories, run.net.device.backend, work)
         except NotRecorded as why:
             return self._give_up(str(why), rate, iteration)
         log.debug("From iteration %d on passes and update are launched as one.", iteration)

@@ -375,8 +375,14 @@ class Solver:
         Returns:
             The mean of every output over the batches, or with ``eval_type: "detection"`` the mean
             average precision of it; empty when the test was interrupted.
+
+        Raises:
+            ConfigError: There is no such test net.
         """
         self._checkpointer.need_whole(self.iter)
+        if not 0 <= index < len(self.test_nets):
+            message = f"there is no test net {index}; this solver has {len(self.test_nets)}"
+            raise ConfigError(message)
         log.info("Iteration %d, Testing net (#%d)", self.iter, index)
         net = self.test_nets[index]
         if net.device is not self.net.device:  # which may have moved

@@ -122,7 +122,9 @@ class Updater:
         self, param: SolverParameter, rate: float, iteration: int, guard: Array | None
     ) -> list[Piece]:
         net = self.net
-        scale = self._clip_scale(param) / param.iter_size
+        scale = self._clip_scale(param)
+        if param.iter_size > 1:
+            scale = scale / param.iter_size
         wanted = self.updates(param, rate, iteration, scale, guard)
         histories, pieces = self.history.views(), []
         for index, update in zip(self.moved(), wanted, strict=True):
@@ -159,6 +161,9 @@ class Updater:
         kernels = backend.updates
         total = updates.sumsq(backend.xp, diffs) if kernels is None else kernels.sumsq(diffs)
         if not isinstance(total, float):  # stays on the device: nobody waits for it
+            recorder = backend.recorder
+            if recorder is not None:
+                return recorder.updates.clip_scale(total, limit)
             return updates.clip_scale(backend.xp, total, limit)
         norm = math.sqrt(total)
         if not norm > limit:

@@ -10,7 +10,7 @@ __all__ = ["KINDS", "Difference", "Gap", "distance", "gap"]
 
 KINDS = ("data", "gradient", "parameter")
 
-FLOOR = 1e-6  # arrays of smaller values are rounding errors
+FLOOR = 1e-6
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,16 @@ class Difference:
         )
 
 
-def gap(actual: np.ndarray, expected: np.ndarray) -> Gap:
+def gap(actual: np.ndarray, expected: np.ndarray, floor: float = FLOOR) -> Gap:
     """Return the largest difference of two arrays, and where it is.
 
     Values that are NaN, or the same infinity, on both sides do not differ.
+
+    Args:
+        actual: One array.
+        expected: The array it should be.
+        floor: The least that counts as the largest expected value: arrays of smaller values are
+            rounding errors.
     """
     if actual.shape != expected.shape:
         return Gap(float("inf"), float("inf"))
@@ -97,7 +103,7 @@ def gap(actual: np.ndarray, expected: np.ndarray) -> Gap:
     scale = float(np.max(np.abs(b[np.isfinite(b)]), initial=0.0))
     return Gap(
         absolute,
-        absolute / max(scale, FLOOR),
+        absolute / max(scale, floor, FLOOR),
         index,
         float(a[index]),
         float(b[index]),

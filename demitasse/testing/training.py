@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+import numpy as np
+
 from demitasse.net import Net
 from demitasse.proto import NetParameter, SolverParameter
 from demitasse.solvers import Solver
@@ -24,7 +26,7 @@ class TrainingStep:
         device: The device compared.
         loss: The loss there.
         expected: The loss on the first device.
-        worst: The parameter that is furthest off.
+        worst: The parameter that is furthest off, relative to its layer's largest values.
     """
 
     iteration: int
@@ -101,6 +103,9 @@ def _compared(iteration: int, device: str, solver: Solver, first: Solver) -> Tra
 
 def _parameters(device: str, net: Net, first: Net) -> Iterator[Difference]:
     for layer, other in zip(net.layers, first.layers, strict=True):
+        # a bias that begins with 0 and has no effect (before a BatchNorm) is rounding error alone
+        largest = max((float(np.max(np.abs(b.cpu_data()), initial=0)) for b in other.blobs[:1]),
+                      default=0.0)  # fmt: skip
         for index, (mine, theirs) in enumerate(zip(layer.blobs, other.blobs, strict=True)):
-            apart = gap(mine.cpu_data(), theirs.cpu_data())
+            apart = gap(mine.cpu_data(), theirs.cpu_data(), largest)
             yield Difference(layer.name, layer.type, f"parameter {index}", device, apart)

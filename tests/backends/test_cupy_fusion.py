@@ -1,4 +1,4 @@
-"""BatchNorm, Scale and ReLU as one Step with the GPU's kernels, on the host and on a GPU."""
+"""Operations that run as one with the GPU's kernels, on the host and on a GPU."""
 
 import numpy as np
 import pytest
@@ -142,6 +142,38 @@ def test_in_a_net_that_only_predicts_tops_may_differ():
     assert codes == ["kernel + Scale + ReLU"]
     portable, fused = (net.blobs["z"].data for net in nets)
     np.testing.assert_allclose(fused, portable, rtol=1e-5)
+
+
+SUM = """
+layer { name: "a" type: "Power" bottom: "x" top: "a" power_param { scale: 2 } }
+layer { name: "b" type: "Power" bottom: "x" top: "b" power_param { shift: 1 } }
+layer { name: "sum" type: "Eltwise" bottom: "x" bottom: "a" %s top: "y" eltwise_param { %s } }
+"""
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [("", ""), ("", "coeff: 1 coeff: -1"), ('bottom: "b"', "coeff: 0.5 coeff: 2 coeff: -3")],
+)
+@pytest.mark.parametrize("slope", [0, 0.25])
+@pytest.mark.parametrize("place", ["host", (2, 4), "cuda:0"], ids=str)
+def test_a_sum_and_the_rectifier_after_it(fields, slope, place):
+    device = cuda_at(place)
+    net = net_of(SUM % fields, RELU % slope, AFTER, shape=(3, 7))
+
+    compare(net, ["readonly", device], backward=True).raise_if(1e-10)
+
+    assert runs(net, device) == {"sum": "kernel + ReLU"}
+
+
+def test_a_sum_and_another_function_run_apart():
+    clone = net_of(SUM % ("", ""), OTHER % "Sigmoid").clone(host_cuda())
+
+    clone.forward()
+
+    entry = clone.plan.entries[clone.layer_names.index("sum")]
+    assert entry.group is None
+    assert entry.why_alone == "sigmoid after a sum; kernels fuse one ReLU"
 
 
 @pytest.mark.parametrize(

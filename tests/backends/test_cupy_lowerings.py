@@ -191,8 +191,24 @@ class TestConvolution:
         ).clone(host_cuda())
 
         net.forward()
+        net.backward()
 
-        assert net.device.backend.engine.launched == ["add_bias"]
+        assert net.device.backend.engine.launched == ["add_bias", "channel_sums"]
+
+    @pytest.mark.parametrize(
+        ("samples", "channels", "side", "unfolds"),
+        [(1, 9, 1, False), (2, 9, 2, False), (2, 99, 1, True)],
+    )
+    def test_a_weight_for_each_sample_is_summed_where_that_is_less_than_to_unfold(
+        self, samples, channels, side, unfolds
+    ):
+        layer = 'type: "Convolution" convolution_param { num_output: 3 kernel_size: 1 }'
+        net = net_of(layer, (samples, channels, side, side)).clone(host_cuda())
+
+        net.forward()
+        net.backward()
+
+        assert ("im2col" in net.device.backend.engine.launched) is unfolds
 
     @pytest.mark.parametrize("kind", ["Convolution", "Deconvolution"])
     def test_without_room_for_all_samples_it_takes_fewer_at_once(self, kind):
@@ -424,7 +440,17 @@ def last(net: Net):
 @pytest.mark.parametrize(
     ("layer", "shapes", "why"),
     [
-        ('"ELU"', [(2, 3)], "elu; there are kernels for gelu, relu, sigmoid, tanh"),
+        (
+            '"Threshold"',
+            [(2, 3)],
+            "threshold; there are kernels for abs, bnll, clip, elu, exp, gelu, log, power, relu, "
+            "sigmoid, swish, tanh",
+        ),
+        (
+            '"ELU" elu_param { alpha: -1 }',
+            [(2, 3)],
+            "alpha -1; the gradient is known from the result for 0 and more",
+        ),
         ('"Concat"', [(2, 3)], "one bottom, which the layer shares"),
         (
             '"Accuracy" top: "all" top: "each"',
@@ -499,7 +525,7 @@ def test_the_dtypes_of_the_kernels_are_named():
         (
             '"Convolution" convolution_param { num_output: 2 kernel_size: 1 }',
             "cuBLAS",
-            "im2col + cuBLAS",
+            "cuBLAS",
         ),
         (
             '"Convolution" convolution_param { num_output: 2 kernel_size: 1 } '

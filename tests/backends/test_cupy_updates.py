@@ -81,6 +81,16 @@ def test_sum_of_squares(grid, sizes):
     np.testing.assert_allclose(total, updates.sumsq(np, diffs))
 
 
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+@pytest.mark.parametrize("total", [0.0, 3.9, 4.1, 1e30, np.inf, np.nan])
+def test_what_keeps_a_norm_within_a_limit(grid, total):
+    total = np.array(total, "float32")
+
+    scale = Updates(HostEngine(grid)).clip_scale(total, 2.0)
+
+    np.testing.assert_array_equal(scale, updates.clip_scale(np, total, 2.0))
+
+
 def test_a_table_of_addresses_is_made_once():
     kernels, update = Updates(HostEngine()), Update("SGD", rate=0.1)
     one, other = piece(update, 4, "float64"), piece(update, 4, "float64")

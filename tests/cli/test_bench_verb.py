@@ -81,15 +81,42 @@ def test_wrong_usage(project, run, flags, code):
     assert run(f"bench deploy.prototxt {flags}").exit_code == code
 
 
-def test_a_chart_is_drawn(project, run):
+def test_reading_data_is_measured_alone_and_with_the_net(project, run):
+    result = run(
+        f"bench net.prototxt deploy.prototxt --devices numpy --batches 5 {QUICK} --phases test "
+        "--input --save a.json"
+    )
+
+    with_data, without = (
+        entry["extra_info"] for entry in json.loads(Path("a.json").read_text())["benchmarks"]
+    )
+    head, *rows = result.stdout.splitlines()
+    assert result.exit_code == 0, result.output
+    assert head.split()[-3:] == ["read/s", "reading,", "images/s"]
+    assert rows[1].split()[-2:] == ["-", "-"]
+    assert with_data["images_read_per_second"] > 0
+    assert with_data["images_per_second_reading"] > 0
+    assert without["images_read_per_second"] == 0
+
+
+def test_the_layers_that_take_longest_are_shown(project, run):
+    result = run(f"bench deploy.prototxt --devices numpy --batches 2 {QUICK} --layers")
+
+    assert "deploy[numpy-2-test], the layers that take longest:" in result.stdout
+    assert re.search(r"^ip +\d", result.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize("kind", ["svg", "png"])
+def test_a_chart_is_drawn(project, run, kind):
     pytest.importorskip("matplotlib")
 
     result = run(
-        f"bench deploy.prototxt --devices numpy --batches 1,2 {QUICK} --chart a.svg --html a.html"
+        f"bench deploy.prototxt --devices numpy --batches 1,2 {QUICK} "
+        f"--chart a.{kind} --html a.html"
     )
 
     assert result.exit_code == 0, result.output
-    assert "<svg" in Path("a.svg").read_text()
+    assert Path(f"a.{kind}").read_bytes().startswith({"svg": b"<?xml", "png": b"\x89PNG"}[kind])
     page = Path("a.html").read_text(encoding="utf-8")
     assert "images per second" in page
     assert "<td>deploy</td><td>TEST</td><td>numpy</td>" in page

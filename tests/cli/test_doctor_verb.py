@@ -5,8 +5,10 @@ import sys
 from importlib.metadata import version
 
 import pytest
+from cudnn_standin import Frontend
 
 from demitasse import __version__
+from demitasse.backends.cupy.library.cudnn_library import status
 from demitasse.cli.diagnosis import LIBRARIES
 from demitasse.config import TABLE
 
@@ -95,3 +97,17 @@ def test_the_kernels_of_numpys_blas_are_asked_for(sound, run):
     if "openblas" not in str(blas["name"]):
         pytest.skip(f"numpy uses {blas['name']}")
     assert blas["kernel"]
+
+
+def test_whether_cudnn_loads_is_told(sound, run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cudnn", Frontend())
+    status.cache_clear()
+    shown = run("doctor").stdout
+    monkeypatch.setitem(sys.modules, "cudnn", None)
+    status.cache_clear()
+    missing = examined(run)["cudnn"]
+    status.cache_clear()
+
+    assert "9.28.1, by its frontend 1.32.0" in shown
+    assert not missing["loaded"]
+    assert "demitasse[cudnn13]" in missing["reason"]

@@ -38,7 +38,14 @@ def test_a_long_token_takes_little_more_memory_than_its_text(text):
 
 @pytest.mark.parametrize(
     "text",
-    ["x " * MANY, "}" * MANY, "zz: 1 " * MANY, ";" * MANY, "zz: [" * MANY, 'name: "" ' * MANY],
+    [
+        "x " * MANY,
+        "}" * MANY,
+        "zz: 1 " * MANY,
+        ";" * MANY,
+        "zz: [" * (MANY // 3),  # three tokens each, and all are read
+        'name: "" ' * MANY,
+    ],
     ids=["names", "brackets", "unknown fields", "semicolons", "lists", "repetitions"],
 )
 def test_many_short_tokens_take_little_more_memory_than_their_text(text):

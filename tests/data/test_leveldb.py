@@ -292,6 +292,14 @@ def test_what_is_no_leveldb_is_refused(tmp_path):
         open_db(tmp_path, "LEVELDB")
 
 
+@pytest.mark.parametrize("name", ["..", "a/..", "/", "."])
+def test_what_is_current_is_a_file_of_the_folder(tmp_path, name):
+    (tmp_path / "CURRENT").write_text(f"{name}\n")
+
+    with pytest.raises(DataError, match="CURRENT names no file"):
+        open_db(tmp_path, "LEVELDB")
+
+
 def test_a_table_that_is_cut_short_while_it_is_read_is_an_error(tmp_path):
     blocks = [[(internal(b"%03d" % k, 1), random.Random(k).randbytes(9000))] for k in range(99)]
     path = write(tmp_path / "some", {"000005.ldb": table(*blocks)}, [(2, 5, b"000")])

@@ -56,7 +56,7 @@ def test_every_fault_leaves_the_old_file_or_the_new_one(injector, writer):
 
     kills = sum(fault.how == "kill" for fault in faults)
     lost = {fault: texts for fault, texts in found.items() if texts}
-    sys.stdout.write(
+    sys.stderr.write(
         f"\n{writer}: {kills} kills, {len(faults) - kills} faults, lost: {len(lost)}\n"
     )
     assert lost == {}

@@ -5,7 +5,7 @@ import pytest
 
 from demitasse.data import annotated_datum, write_annotations, write_database
 from demitasse.data.databases.writing import write_records
-from demitasse.errors import ConfigError, DataError
+from demitasse.errors import ConfigError, DataError, ShapeError
 from demitasse.proto import AnnotatedDatum
 from demitasse.testing import make_layer
 
@@ -217,6 +217,23 @@ def test_records_that_are_not_annotated_are_refused(open_layer, folder):
 def test_fields_that_cannot_be_are_refused(transform, sampler, message, open_layer):
     with pytest.raises(ConfigError, match=message):
         open_layer(transform, sampler)
+
+
+@pytest.mark.parametrize(
+    ("objects", "error", "message"),
+    [
+        ([(1, 0, 0, 1, 1), (1, 0, 0, 1)], ShapeError, "numbers: "),
+        ([("cat", 0, 0, 1, 1)], ShapeError, "numbers: "),
+        ([(1, 0, 0, 1)], ShapeError, r"these are \(1, 4\)"),
+        (7, ShapeError, r"these are \(\)"),
+        ([(float("nan"), 0, 0, 1, 1)], DataError, "a class is a whole number"),
+        ([(float("inf"), 0, 0, 1, 1)], DataError, "a class is a whole number"),
+        ([(1 << 40, 0, 0, 1, 1)], DataError, "a class is a whole number"),
+    ],
+)
+def test_rows_that_are_no_objects_are_refused(objects, error, message):
+    with pytest.raises(error, match=message):
+        annotated_datum(np.zeros((1, 2, 2), np.uint8), objects)
 
 
 @pytest.mark.parametrize("box", [(0.5, 0, 0.4, 1), (0, 0, 1.1, 1), (-0.1, 0, 1, 1)])

@@ -49,6 +49,17 @@ def test_refuses_an_index_that_is_not_in_the_table(word):
         one.forward(np.array([0, word, 2]))
 
 
+@pytest.mark.parametrize("word", [5, -6])
+def test_a_wrong_index_that_is_on_the_device_alone_is_refused_too(word):
+    one = layer(device="strict:device1")
+    words = np.array([0, word, 2], np.float32)
+    one.forward(np.zeros(3))
+    one.bottom[0].write(one.layer.device.backend.asarray(words))
+
+    with pytest.raises(ShapeError, match=rf"holds the index {word:g}, but there are 5 rows"):
+        one.layer.forward(one.bottom, one.top)
+
+
 def test_has_no_gradient_for_indices():
     one = layer()
     one.forward()

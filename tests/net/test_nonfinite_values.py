@@ -77,8 +77,13 @@ CHAINS = {
 }  # fmt: skip
 
 
+@lru_cache(maxsize=1024)
+def parsed(text):
+    return parse_text(text, NetParameter)
+
+
 def make(text, phase, device, *, lowered=True):
-    net = Net(parse_text(text, NetParameter), phase, device=device, lowered=lowered, seed=3)
+    net = Net(parsed(text), phase, device=device, lowered=lowered, seed=3)
     for name, blobs in net.params.items():
         if net.layer_by_name(name).type == "BatchNorm":
             for blob, value in zip(blobs, (0.3, 3.0, 1.5), strict=True):

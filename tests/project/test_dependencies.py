@@ -5,6 +5,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterable
+from functools import cache
 from itertools import chain
 from pathlib import Path
 
@@ -16,6 +17,7 @@ MODULES = {
     "cupy-cuda12x": "cupy",
     "cupy-cuda13x": "cupy",
     "grpcio-tools": "grpc_tools",
+    "nvidia-cudnn-frontend": "cudnn",
     "pillow": "PIL",
     "protobuf": "google",
     "scikit-learn": "sklearn",
@@ -39,6 +41,7 @@ def constants(call: ast.Call) -> list[ast.Constant]:
     return [argument for argument in call.args if isinstance(argument, ast.Constant)]
 
 
+@cache
 def imported() -> set[str]:
     """Top-level names of all libraries that the package imports anywhere, by whatever means."""
     found = set()

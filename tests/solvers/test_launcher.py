@@ -1,6 +1,7 @@
 """Iterations that are recorded once and then launched as one, against those queued one by one."""
 
 import logging
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -104,6 +105,16 @@ def test_a_run_is_the_same(make, kind):
     fields += '"L2"' if kind == "AdamW" else '"L1"'
 
     check(make, lambda solver: solver.step(8), fields, times=6, type=kind)
+
+
+@pytest.mark.parametrize("limit", [0.05, 1000])
+def test_clipped_gradients(make, limit):
+    def run(solver):
+        solver.step(5)
+        solver.param.clip_gradients = 2 * limit
+        solver.step(4)
+
+    check(make, run, f"clip_gradients: {limit}", times=5)
 
 
 def test_in_double_precision(make):
@@ -215,16 +226,15 @@ layer { name: "quiet" type: "Silence" bottom: "more" }
 
 class TestObstacles:
     @pytest.mark.parametrize(
-        ("fields", "net", "why"),
+        ("net", "why"),
         [
-            ("clip_gradients: 1", NET % "", "gradients are clipped"),
-            ("", NET.replace('"ReLU"', '"ELU"') % "", "layer 'relu' (ELU) has no step of this"),
-            ("", NET % "" + BEHIND, "layer 'more' (DummyData) brings in data behind other layers"),
+            (NET.replace('"ReLU"', '"ELU"') % "", "layer 'relu' (ELU) has no step of this"),
+            (NET % "" + BEHIND, "layer 'more' (DummyData) brings in data behind other layers"),
         ],
     )
-    def test_what_stands_in_the_way_is_said_once(self, make, caplog, fields, net, why):
+    def test_what_stands_in_the_way_is_said_once(self, make, caplog, net, why):
         with caplog.at_level(logging.INFO):
-            check(make, lambda solver: solver.step(6), fields, net, times=0)
+            check(make, lambda solver: solver.step(6), "", net, times=0)
 
         [said] = [text for text in caplog.messages if "not launched as one" in text]
         assert why in said
@@ -261,17 +271,23 @@ class TestObstacles:
     def test_a_device_that_cannot_goes_on_without(self, make, caplog, monkeypatch, error):
         def run(solver):
             recorder = solver.net.device.backend.recorder
-            name = "record" if isinstance(error, NotRecorded) else "rehearse"
-            record = recorder.record
+            record, aside = recorder.record, recorder.aside
 
             def refuse(work):
-                if name == "record":
-                    record(work)
-                else:
-                    solver.net.queue_rest()
+                record(work)
                 raise error
 
-            monkeypatch.setattr(recorder, name, refuse)
+            @contextmanager
+            def cut_short():
+                with aside():
+                    solver.net.queue_rest()
+                    raise error
+                yield
+
+            if isinstance(error, NotRecorded):
+                monkeypatch.setattr(recorder, "record", refuse)
+            else:
+                monkeypatch.setattr(recorder, "aside", cut_short)
             solver.step(6)
 
         with caplog.at_level(logging.INFO):

@@ -9,7 +9,11 @@ def correlated(x, w, pad, group=1, stride=(1, 1), dilation=(1, 1)):
     parts = []
     for g in range(group):
         taken = windows(x[:, g * c : (g + 1) * c], w.shape[2:], pad, stride, dilation)
-        parts.append(np.einsum("nchwij,mcij->nmhw", taken, w[g * m : (g + 1) * m].astype(float)))
+        parts.append(
+            np.einsum(
+                "nchwij,mcij->nmhw", taken, w[g * m : (g + 1) * m].astype(float), optimize=True
+            )
+        )
     return np.concatenate(parts, axis=1)
 
 
@@ -20,7 +24,9 @@ def correlated_slopes(x, dy, kernel, pad, group=1, stride=(1, 1), dilation=(1, 1
     for g in range(group):
         taken = windows(x[:, g * c : (g + 1) * c], kernel, pad, stride, dilation)
         parts.append(
-            np.einsum("nchwij,nmhw->mcij", taken, dy[:, g * m : (g + 1) * m].astype(float))
+            np.einsum(
+                "nchwij,nmhw->mcij", taken, dy[:, g * m : (g + 1) * m].astype(float), optimize=True
+            )
         )
     return np.concatenate(parts)
 

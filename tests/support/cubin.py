@@ -10,7 +10,7 @@ WITH_VALUE = 0x04
 
 
 def local_bytes(code: bytes) -> dict[str, int]:
-    """Return bytes of local memory of each kernel: what its registers cannot hold is spilled there."""
+    """Return the bytes of local memory of each kernel, where what registers cannot hold goes."""
     sections = _sections(code)
     symbols, names = sections[".symtab"], sections[".strtab"]
     info, at, found = sections[".nv.info"], 0, {}

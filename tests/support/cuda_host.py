@@ -15,6 +15,7 @@ in LD_PRELOAD, and PYTHONMALLOC=malloc) what is read or written beside an array 
 import ctypes
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -25,7 +26,9 @@ from gpu.host import Kernels, kernels
 
 from demitasse.backends.base import Backend
 from demitasse.backends.cupy import CupyBackend
+from demitasse.backends.cupy.library.convolutions import Convolution, Prepared
 from demitasse.backends.cupy.library.cublas import Cublas, Handle
+from demitasse.backends.cupy.library.cudnn import Cudnn
 from demitasse.backends.cupy.library.engine import Engine, Grid, Launch
 from demitasse.backends.cupy.library.gemm import Product
 from demitasse.backends.cupy.library.sources import source
@@ -33,7 +36,7 @@ from demitasse.backends.cupy.steps.fusion import fuse
 from demitasse.backends.cupy.updates import Updates
 from demitasse.backends.ops import Op
 from demitasse.backends.recording import NotRecorded
-from demitasse.backends.step import AnyStep, Lowerings, Operands
+from demitasse.backends.step import AnyStep, Declined, Lowerings, Operands
 from demitasse.device import Device
 
 
@@ -52,7 +55,10 @@ class HostEngine(Engine):
 
     Attributes:
         launched: Names of the kernels that ran.
+        cudnn: What computes convolutions, or None for our own kernels.
     """
+
+    cudnn: Cudnn | None = None
 
     def __init__(self, grid: Grid | None = None) -> None:
         self.grid = Grid(1, 1) if grid is None else grid
@@ -117,6 +123,11 @@ class HostEngine(Engine):
         assert all(x.flags.c_contiguous and x.dtype == product.dtype for x in (a, b, out))
         self.do(lambda: self._handle.multiply(product, *(x.ctypes.data for x in (a, b, out))))
 
+    def prepare_convolution(self, convolution: Convolution) -> Prepared:
+        if self.cudnn is None:
+            raise Declined("no cuDNN on the host")
+        return self.cudnn.prepare(convolution)
+
     @cached_property
     def _handle(self) -> Handle:
         need_compiler()
@@ -124,17 +135,13 @@ class HostEngine(Engine):
 
 
 class HostRecorder:
-    """Keeps what kernels, products and clears are asked for.
-
-    Attributes:
-        played: How often recordings were played.
-    """
+    """Keeps what kernels, products and fills are asked for."""
 
     def __init__(self, engine: HostEngine, updates: Updates) -> None:
-        self.engine, self.updates, self.played = engine, updates, 0
+        self.engine, self.updates = engine, updates
 
-    def rehearse(self, work: Callable[[], None]) -> None:
-        work()
+    def aside(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def record(self, work: Callable[[], None]) -> "HostRecording":
         engine, renewals = self.engine, []
@@ -145,22 +152,16 @@ class HostRecorder:
             raise NotRecorded(str(error)) from error
         finally:
             engine.recorded = None
-        return HostRecording(self, renewals, engine.tape)
+        return HostRecording(renewals, engine.tape)
 
 
 class HostRecording:
     """What was kept."""
 
-    def __init__(
-        self,
-        recorder: HostRecorder,
-        renewals: list[Callable[[], None]],
-        tape: list[Callable[[], None]],
-    ) -> None:
-        self.recorder, self.renewals, self.tape = recorder, renewals, tape
+    def __init__(self, renewals: list[Callable[[], None]], tape: list[Callable[[], None]]) -> None:
+        self.renewals, self.tape = renewals, tape
 
     def play(self) -> None:
-        self.recorder.played += 1
         for one in (*self.renewals, *self.tape):
             one()
 
@@ -194,8 +195,8 @@ class HostCudaBackend(Backend):
         if self.engine.recorded is not None:
             raise RuntimeError("copies between host and device cannot be captured")
 
-    def clear(self, array: np.ndarray) -> None:
-        self.engine.do(lambda: array.fill(0))
+    def fill(self, array: np.ndarray, value: float) -> None:
+        self.engine.do(lambda: array.fill(value))
 
     def asarray(self, host: np.ndarray) -> np.ndarray:
         return np.array(host)

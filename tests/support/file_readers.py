@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 from reader import Call, Reader, put
 
 from demitasse import cvdnn, load_weights
-from demitasse.backends.kernels.language import kept
+from demitasse.backends import kept
 from demitasse.benchmark.saved import read_results
 from demitasse.cli.spelling import two_dashes
 from demitasse.cli.training_log import read_log, seconds_of_iterations

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from demitasse.backends import ops
 from demitasse.backends.cupy.lowerings import LOWERINGS as CUPY
 from demitasse.backends.numpy.lowerings import LOWERINGS as NUMPY
 from demitasse.backends.onednn.lowerings import LOWERINGS as ONEDNN
@@ -33,6 +34,9 @@ PLACES = {"numpy": NUMPY, "cpu": ONEDNN, "host": CUPY}
 OPTIONS = ("-q", "-n0", "-p", "no:cacheprovider")
 
 KINDS = ("declines", "forward", "backward")
+
+WITHOUT_GRADIENT = (ops.Accuracy,)
+"""Operations that nothing is computed backward for."""
 
 
 class Mutant:
@@ -99,7 +103,6 @@ class Mutant:
 
 
 def mutants(places: list[str]) -> Iterator[Mutant]:
-    from demitasse.backends import ops
     from demitasse.backends.cupy.steps.activation import FUNCTIONS as OF_CUPY
     from demitasse.backends.numpy.steps.activation import FUNCTIONS as OF_NUMPY
     from demitasse.backends.onednn.steps.activation import FUNCTIONS as OF_ONEDNN
@@ -110,7 +113,8 @@ def mutants(places: list[str]) -> Iterator[Mutant]:
             names = sorted(functions[place]) if op is ops.Activation else [""]
             for name in names:
                 for kind in KINDS:
-                    yield Mutant(place, op, name, kind)
+                    if kind != "backward" or op not in WITHOUT_GRADIENT:
+                        yield Mutant(place, op, name, kind)
 
 
 def outcome(mutant: Mutant) -> tuple[int, int]:

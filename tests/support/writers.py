@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-__all__ = ["WRITERS", "Writer", "make_inputs", "work"]
+__all__ = ["WRITERS", "WRITING", "Writer", "make_inputs", "work"]
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,9 @@ WRITERS = (
     Writer("chart of a log", "plot_training_log 6 out/chart.png in/train.log"),
     Writer("report of devices", "consistency in/deploy.prototxt --devices numpy,readonly "
            "--junit out/report.xml"),
+    Writer("results of measuring", "call results"),
+    Writer("sizes of images", "get_image_size in in/images.txt out/sizes.txt"),
+    Writer("list of trusted files", "call trust"),
     Writer("executables", "caffe_shims out"),
     Writer("example", "call example", fresh=True),
     Writer("kernels", "call kernels", fresh=True, streams=("demitasse/*",), optional=True),
@@ -118,6 +121,42 @@ WRITERS = (
         )
     ),
 )  # fmt: skip
+
+
+WRITING = {
+    "backends/kernels/language/kept.py": "kernels",
+    "benchmark/saved.py": "results of measuring",
+    "cli/agreement.py": "report of devices",
+    "cli/charts.py": "chart of a log",
+    "cli/frames.py": "windows to h5",
+    "cli/shims.py": "executables",
+    "cli/verb.py": "log file",
+    "cli/verbs/classify.py": "scores",
+    "cli/verbs/compute_image_mean.py": "mean as npy",
+    "cli/verbs/detect.py": "windows to csv",
+    "cli/verbs/extract_seconds.py": "seconds of a log",
+    "cli/verbs/get_image_size.py": "sizes of images",
+    "cli/verbs/parse_log.py": "tables of a log",
+    "cli/verbs/resize_and_crop_images.py": "squares",
+    "config/trust.py": "list of trusted files",
+    "cvdnn/net.py": "graph of OpenCV's net",
+    "data/databases/_leveldb_writer.py": "MNIST to leveldb",
+    "data/databases/_lmdb_environment.py": "MNIST to lmdb",
+    "data/databases/hdf5.py": "HDF5Output",
+    "data/databases/writing.py": "a new database",
+    "examples/digits/__init__.py": "example",
+    "pages/chart.py": "results of measuring",
+    "pages/page.py": "results of measuring",
+    "proto/write.py": "old net to text",
+    "proto/zero_copy/write.py": "train",
+    "pycaffe/draw.py": "drawing as svg",
+    "pycaffe/graphs/dot.py": "graph by pydot's names",
+    "solvers/snapshot.py": "train",
+    "weights/hdf5.py": "weights to h5",
+    "weights/npz.py": "weights to npz",
+    "weights/safetensors.py": "weights to safetensors",
+}
+"""File of the package that writes files -> a writer that has it do so."""
 
 
 def work(command: str) -> None:
@@ -214,9 +253,41 @@ def _example() -> None:
     _as_a_script(lambda: digits.prepare(Path("out/digits")))
 
 
+def _results() -> None:
+    """Write what was measured, as ``bench`` does, without its time and its machine."""
+    from datetime import datetime
+    from types import SimpleNamespace
+
+    from pytest_benchmark import plugin, utils
+
+    from demitasse.benchmark import report, saved
+    from demitasse.benchmark.case import Case
+    from demitasse.benchmark.measure import Result
+
+    plugin.pytest_benchmark_generate_machine_info = utils.get_commit_info = dict
+    saved.datetime = SimpleNamespace(now=lambda zone: datetime(2026, 1, 1, tzinfo=zone))
+    milliseconds = float(Path("in/list.txt").read_text().split()[1])
+    case = Case(Path("in/deploy.prototxt"), "numpy", 1, "TEST")
+    results = [Result(case, [milliseconds / 1000] * 3)]
+
+    def write() -> None:
+        saved.write_results(Path("out/results.json"), results)
+        report.draw(results, Path("out/results.svg"))
+        report.write_page(results, Path("out/results.html"), None)
+
+    _as_a_script(write)
+
+
+def _trust() -> None:
+    from demitasse.cli import main
+
+    os.environ["XDG_CONFIG_HOME"] = str(Path("out").resolve())
+    main(["trust", "in/demitasse.toml"])
+
+
 def _kernels() -> None:
     """Keep code, as nets do that compile kernels, and read it again."""
-    from demitasse.backends.kernels.language.kept import read_code, write_code
+    from demitasse.backends.kept import read_code, write_code
     from demitasse.log import start_logging
 
     start_logging("warning")
@@ -308,6 +379,8 @@ def make_inputs(folder: Path, seed: int) -> None:
             "train.log": LOG,
             "list.txt": "".join(f"{name}.png {seed}\n" for name in "abc"),
             "names.txt": "".join(f"{name}.png\n" for name in "abc"),
+            "images.txt": "".join(f"{name}.png {name}.xml\n" for name in "abc"),
+            "demitasse.toml": f"seed = {seed}\n",
             "windows.csv": f"filename,ymin,xmin,ymax,xmax\n{place}/d.png,5,5,30,30\n",
         }
         for name, text in texts.items():

@@ -88,3 +88,57 @@ def test_refusals(net):
         testing.compare(net, ["numpy"])
     with pytest.raises(DeviceError):
         testing.compare(net, ["numpy", "tpu"])
+
+
+NORMALISED = """
+layer { name: "x" type: "Input" top: "x"
+        input_param { shape { dim: 8 dim: 3 dim: 9 dim: 9 } } }
+layer { name: "t" type: "Input" top: "t" input_param { shape { dim: 8 } } }
+layer { name: "conv" type: "Convolution" bottom: "x" top: "y" convolution_param {
+        num_output: 6 kernel_size: 3 weight_filler { type: "msra" } } }
+layer { name: "bn" type: "BatchNorm" bottom: "y" top: "y" }
+layer { name: "relu" type: "ReLU" bottom: "y" top: "y" }
+layer { name: "ip" type: "InnerProduct" bottom: "y" top: "z"
+        inner_product_param { num_output: 4 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "z" bottom: "t" top: "loss" }
+"""
+
+
+@pytest.fixture
+def normalised():
+    return Net(parse_text(NORMALISED, NetParameter), "TRAIN", device="numpy", seed=2)
+
+
+IMAGES = {
+    "x": np.random.default_rng(0).standard_normal((8, 3, 9, 9)).astype(np.float32),
+    "t": np.arange(8) % 4,
+}
+
+
+def test_the_gradient_of_a_bias_without_effect_is_no_difference(normalised):
+    report = testing.compare(normalised, devices=["numpy", "cpu"], inputs=IMAGES)
+
+    report.raise_if(rtol=1e-4)
+
+
+def test_the_gradient_of_a_bias_with_effect_is(net, monkeypatch):
+    from demitasse.layers.inner_product import InnerProduct
+
+    backward = InnerProduct.backward
+
+    def doubled(self, top, propagate_down, bottom):
+        backward(self, top, propagate_down, bottom)
+        if type(self.xp).__name__ != "module":
+            self.blobs[1].mutable_cpu_diff()[...] *= 1.001
+
+    class Namespace:
+        def __getattr__(self, name):
+            return getattr(np, name)
+
+    monkeypatch.setattr(InnerProduct, "backward", doubled)
+    monkeypatch.setattr(ReadonlyBackend, "xp", Namespace())
+    monkeypatch.setattr(ReadonlyBackend, "lowerings", {})
+
+    first = testing.compare(net, ["numpy", "readonly"], INPUTS).first_divergence(1e-4)
+
+    assert first.what == "gradient of parameter 1"

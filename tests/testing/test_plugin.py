@@ -44,6 +44,30 @@ class Off(NumpyBackend):
 '''
 
 
+CUBE = """
+import demitasse as dm
+from demitasse.layers.base import Exactly
+
+
+@dm.register("Cube")
+class Cube(dm.Layer):
+    '''y = x^3.'''
+
+    bottoms = tops = Exactly(1)
+
+    def reshape(self, bottom, top):
+        top[0].reshape(*bottom[0].shape)
+
+    def forward(self, bottom, top):
+        x = bottom[0].read()
+        top[0].write(x * x * x)
+
+    def backward(self, top, propagate_down, bottom):
+        x = bottom[0].read()
+        bottom[0].write_diff(3 * x * x * top[0].read_diff())
+"""
+
+
 @pytest.fixture
 def project(tmp_path):
     """A folder with a net and a file of tests; a function that runs pytest there."""
@@ -134,6 +158,34 @@ def test_a_projects_own_fixture_of_the_name_is_left_alone(project):
 
     assert code == 0, said
     assert "2 passed" in said
+
+
+def test_a_net_layer_and_backend_of_ones_own(project, tmp_path):
+    before, loss = NET.rsplit("layer {", 1)
+    cube = 'layer { name: "cube" type: "Cube" bottom: "ip" top: "cube" }\n'
+    net = before + cube + "layer {" + loss.replace('bottom: "ip"', 'bottom: "cube"')
+    (tmp_path / "cubed.prototxt").write_text(net)
+    (tmp_path / "cube_layer.py").write_text(CUBE)
+    text = (
+        "import cube_layer, off_backend\n"
+        "from demitasse.testing import check_gradients\n"
+        "def test_gradients():\n"
+        "    check_gradients('type: \"Cube\"', [[0.5, -1.0, 2.0]])\n"
+        "def test_devices(assert_consistent):\n"
+        "    found = assert_consistent('cubed.prototxt')\n"
+        "    assert ['Cube'] == [row.type for row in found.rows() if row.layer == 'cube']\n"
+        "def test_backend(assert_consistent):\n"
+        "    assert_consistent('cubed.prototxt', ['numpy', 'off'], rtol=0.1)\n"
+        "def test_backend_is_off(assert_consistent):\n"
+        "    assert_consistent('cubed.prototxt', ['numpy', 'off'])\n"
+    )
+
+    code, said = project(text)
+
+    assert code == 1
+    assert "1 failed, 3 passed" in said, said
+    assert "FAILED test_mine.py::test_backend_is_off" in said
+    assert "the devices part: layer 'ip' (InnerProduct), top 'ip'" in said
 
 
 def test_the_tolerances_are_documented():

@@ -17,6 +17,7 @@ import numpy as np
 
 from demitasse.backends.arrays import Array, Event, address
 from demitasse.backends.base import Backend
+from demitasse.backends.cupy.library.cudnn_library import status
 from demitasse.backends.cupy.library.detect import advice, look
 from demitasse.backends.cupy.library.failures import failures
 from demitasse.backends.cupy.library.flight import Flights
@@ -108,7 +109,12 @@ class CupyBackend(Backend):
 
     def conditions(self) -> dict[str, str]:
         gpu = properties(int(self.index)).get("name", "")
-        return {"GPU": str(gpu), "cupy": self._cupy.__version__, "tf32": str(settings.get("tf32"))}
+        return {
+            "GPU": str(gpu),
+            "cupy": self._cupy.__version__,
+            "cuDNN": (status().version if settings.get("cudnn") else "") or "none",
+            "tf32": str(settings.get("tf32")),
+        }
 
     def empty_host(self, size: int, dtype: str) -> np.ndarray:
         """Return zeros in pinned memory, or in ordinary memory where none can be had."""

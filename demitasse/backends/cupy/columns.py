@@ -131,7 +131,7 @@ class Chunk:
         """Kernel: adds a bias to a map's samples."""
         g = self.g
         count = g.maps * self.length
-        return self.engine.each("conv", "add_bias", self.dtype, count, g.maps, g.map_plane)
+        return self.engine.packs("conv", "add_bias", self.dtype, count, g.maps, g.map_plane)
 
     def _between(self, name: str) -> Launch:
         """Return a kernel that goes through all elements of a map's samples."""

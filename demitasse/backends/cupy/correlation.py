@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.columns import Chunk, any_axes
+from demitasse.backends.cupy.library.convolutions import Result
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.library.gemm import Product
+from demitasse.backends.cupy.pointwise import PointwiseGradient
 from demitasse.backends.windows import ConvGeometry
 
 __all__ = ["Correlation"]
@@ -42,6 +44,24 @@ class Correlation:
         self._direct = Product(dtype, *sides, batch=g.n, step_a=0)
         sides = (g.channels, g.map_plane, g.maps)
         self._direct_transposed = Product(dtype, *sides, transpose_a=True, batch=g.n, step_a=0)
+        self._pointwise: PointwiseGradient | None = None
+        if PointwiseGradient.pays(g):
+            self._pointwise = PointwiseGradient(engine, g, dtype)
+
+    @property
+    def map_code(self) -> str:
+        """What computes the map, in a word."""
+        return "cuBLAS" if self.direct else "im2col + cuBLAS"
+
+    @property
+    def image_code(self) -> str:
+        """What computes the image, in a word."""
+        return "cuBLAS" if self.direct else "cuBLAS + col2im"
+
+    def backward_code(self, results: Collection[Result]) -> str:
+        """Return what computes these products, in a word."""
+        unfolds = "weight" in results and self._pointwise is None
+        return "cuBLAS" if self.direct and not unfolds else "im2col + cuBLAS"
 
     def forward(self, image: Array, weight: Array, bias: Array | None, maps: Array) -> None:
         """Compute the map of an image."""
@@ -84,6 +104,9 @@ class Correlation:
         if self.direct and spread is not None:
             self.engine.multiply(self._direct_transposed, weight, maps, spread)
             spread = None
+        if self._pointwise is not None and total is not None:
+            self._pointwise.add(maps, image, total)
+            total = None
         if total is None and spread is None:
             return
         self._make_room()

@@ -100,6 +100,16 @@ class Updates:
         engine.rows("update", "sum_of", dtype, 1, count, count)(sums, total)
         return total.reshape(())
 
+    def clip_scale(self, total: Array, limit: float) -> Array:
+        """Return what gradients are multiplied with so that their norm is at most ``limit``.
+
+        Shapes: ``total``, the sum of their squares, () -> ().
+        """
+        dtype = str(total.dtype)
+        scale = self._engine.empty(1, dtype)
+        self._engine.rows("update", "clip_scale", dtype, 1, 1, float(limit))(total, scale)
+        return scale.reshape(())
+
     def _table(self, parts: Sequence[Sequence[Array | None]], dtype: str) -> Table:
         """Return the parameters as a table; kept, since addresses seldom change.
 

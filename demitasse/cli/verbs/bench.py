@@ -45,7 +45,13 @@ class Bench(ListVerb):
     show_default=True,
     help="Time of each case in a round.",
 )
-@click.option("--layers", is_flag=True, help="Time each layer, too; in --save and --html.")
+@click.option("--layers", is_flag=True, help="Time each layer, too.")
+@click.option(
+    "--input",
+    "reading",
+    is_flag=True,
+    help="Measure layers that read data, too: alone, and the net while it reads.",
+)
 @click.option("--save", type=FILE, help="Write the results as pytest-benchmark does (JSON).")
 @click.option("--against", type=FILE, help="Compare with a saved run; slower cases end with 1.")
 @click.option(
@@ -68,6 +74,7 @@ def command(
     rounds: int,
     seconds: float,
     layers: bool,
+    reading: bool,
     save: Path | None,
     against: Path | None,
     allowed: float,
@@ -80,7 +87,7 @@ def command(
     turns, so that what else the machine does meets them alike.
     """
     from demitasse.benchmark import measure, read_results, regressions, write_results
-    from demitasse.benchmark.report import HEAD, cells, draw, write_page
+    from demitasse.benchmark.report import draw, layers_of, table_of, write_page
     from demitasse.device import Device, choose_device
 
     saved = None if against is None else read_results(against)
@@ -90,8 +97,13 @@ def command(
     def tell(case: Case) -> None:
         click.echo(f"making ready: {case.name}", err=True)
 
-    results = measure(cases, rounds=rounds, seconds=seconds, layers=layers, tell=tell)
-    click.echo(table(HEAD, [cells(result) for result in results]))
+    results = measure(
+        cases, rounds=rounds, seconds=seconds, layers=layers, reading=reading, tell=tell
+    )
+    click.echo(table(*table_of(results)))
+    for result in (one for one in results if one.layers):
+        click.echo(f"\n{result.case.name}, the layers that take longest:")
+        click.echo(table(("layer", "ms", "share"), layers_of(result, 10)))
     for result in (one for one in results if one.error):
         click.echo(f"{result.case.name}: {result.error}", err=True)
     slower = None if saved is None else regressions(results, saved, allowed / 100)

@@ -74,6 +74,15 @@ def _text(found: dict[str, Any]) -> str:
             else f"none: {kernels['reason']}",
         )
     )
+    cudnn = found["cudnn"]
+    general.append(
+        (
+            "cuDNN",
+            "{version}, by its frontend {frontend}".format(**cudnn)
+            if cudnn["loaded"]
+            else f"not used: {cudnn['reason']}",
+        )
+    )
     devices = [
         (name, ", ".join(there) if isinstance(there, list) else f"none: {there}")
         for name, there in found["devices"].items()

@@ -49,7 +49,7 @@ def command(root: Path, source: Path, out: Path, name_id_file: Path | None) -> N
         f"{stem} {height} {width}\n" for stem, (height, width) in zip(stems, sizes, strict=True)
     ]
     with atomic_write(out) as file:
-        file.write("".join(lines).encode())
+        file.write("".join(lines).encode("utf-8", "surrogateescape"))
     click.echo(f"{out}: sizes of {len(lines)} images")
 
 

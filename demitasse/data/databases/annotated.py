@@ -33,14 +33,22 @@ def annotated_datum(
 
     Raises:
         ShapeError: Rows or pixels have another shape.
-        DataError: A box is not inside the image, or the wrong way round.
+        DataError: A box is not inside the image, or the wrong way round; a class is no number.
     """
     datum = image if isinstance(image, Datum) else array_to_datum(image)
     record = AnnotatedDatum(datum=datum, type="BBOX")
-    rows = np.asarray(objects, np.float64)
-    if len(rows) and (rows.ndim != 2 or rows.shape[1] not in {5, 6}):
+    try:
+        rows = np.asarray(objects, np.float64)
+    except ValueError as error:
+        message = f"objects are (G, 5) or (G, 6) numbers: {error}"
+        raise ShapeError(message) from None
+    if rows.shape != (0,) and (rows.ndim != 2 or rows.shape[1] not in {5, 6}):
         message = f"objects are (G, 5) or (G, 6), these are {rows.shape}"
         raise ShapeError(message)
+    for label in rows[:, 0].tolist() if len(rows) else ():
+        if not abs(label) < 1 << 31:  # also where it is not a number
+            message = f"a class is a whole number of 32 bits, not {label:g}"
+            raise DataError(message)
     for label in sorted({int(row[0]) for row in rows}):
         group = record.annotation_group.add(group_label=label)
         for number, row in enumerate(rows[rows[:, 0] == label]):

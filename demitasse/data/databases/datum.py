@@ -60,6 +60,7 @@ def array_to_datum(array: np.ndarray, label: int | float | Sequence[float] | Non
 
     Raises:
         ShapeError: It does not have three axes.
+        DataError: The label is no number, or a class beyond 32 bits.
     """
     if array.ndim != 3:
         message = f"a record is (channels, height, width), this array is {array.shape}"
@@ -70,8 +71,12 @@ def array_to_datum(array: np.ndarray, label: int | float | Sequence[float] | Non
         datum.data = array.tobytes()
     else:
         datum.float_data.extend(np.asarray(array, np.float32).ravel().tolist())
-    if isinstance(label, (int, np.integer)):
-        datum.label = int(label)
-    elif label is not None:
-        datum.labels.extend(np.atleast_1d(np.asarray(label, np.float32)).tolist())
+    try:
+        if isinstance(label, (int, np.integer)):
+            datum.label = int(label)
+        elif label is not None:
+            datum.labels.extend(np.atleast_1d(np.asarray(label, np.float32)).tolist())
+    except ValueError:
+        message = f"a label is a whole number of 32 bits, or one or more numbers, not {label!r}"
+        raise DataError(message) from None
     return datum

@@ -107,6 +107,9 @@ class LevelDbDatabase:
             raise DataError(what_is_there(path, "LEVELDB"), str(path))
         try:
             name = text_in(path / "CURRENT").strip()
+            if Path(name).name in {"", ".."}:
+                message = f"CURRENT names no file: {name!r}"
+                raise DamagedError(message)
             self._manifest = read_manifest(path / Path(name).name)
             self._files = {file.name: file for file in path.iterdir()}
             self._logged = self._read_logs()

@@ -14,6 +14,7 @@ import numpy as np
 
 from demitasse.backends.kernels.language import status
 from demitasse.data.images.samples import ONE, samples, shares
+from demitasse.errors import ShapeError
 
 __all__ = ["portable", "resize_image", "resize_values"]
 
@@ -32,7 +33,13 @@ def resize_image(
 
     Returns:
         The pixels, uint8. Shape: (C, height, width).
+
+    Raises:
+        ShapeError: The image does not have three axes, or one of the sizes is none.
     """
+    if image.ndim != 3 or min(*image.shape[1:], height, width) < 1:
+        message = f"an image (C, H, W) of {image.shape} cannot become {height} x {width} pixels"
+        raise ShapeError(message)
     if image.shape[1:] == (height, width):
         return image
     if image.dtype == np.uint8 and _has_kernels():

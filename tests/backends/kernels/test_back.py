@@ -28,7 +28,10 @@ def outputs(taps, width, rows, columns, slope, *, pool):
     )  # fmt: skip
 
     tile = points.reshape(of.side, of.side, width).astype(float)
-    want = np.einsum("ri,sj,ijv->rsv", of.output, of.output, tile)[:rows, :columns] + offsets
+    want = (
+        np.einsum("ri,sj,ijv->rsv", of.output, of.output, tile, optimize=True)[:rows, :columns]
+        + offsets
+    )
     return target, np.maximum(want, slope * want)
 
 

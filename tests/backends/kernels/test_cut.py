@@ -71,5 +71,7 @@ def test_all_tiles_are_at_the_points(channels, pad, taps, width):
     of = matrices(taps)
     reach = ((0, 0), (0, 0), (0, 4 * down), (0, 4 * right))  # tiles reach over the last rows
     cuts = windows(np.pad(x, reach), (of.side, of.side), pad, (of.outputs, of.outputs))
-    want = np.einsum("ri,sj,ncpqij->rsnpqc", of.input, of.input, cuts[:, :, :down, :right])
+    want = np.einsum(
+        "ri,sj,ncpqij->rsnpqc", of.input, of.input, cuts[:, :, :down, :right], optimize=True
+    )
     np.testing.assert_allclose(tiles, want.reshape(tiles.shape), rtol=1e-4, atol=5e-4)

@@ -36,7 +36,9 @@ def test_filters_are_transformed_from_both_sides(taps, c, m, group, threads, wid
     filters.update(weights)
 
     g = of.matrices.filter
-    want = np.einsum("ri,sj,gmcij->rsgcm", g, g, weights.reshape(group, -1, *weights.shape[1:]))
+    want = np.einsum(
+        "ri,sj,gmcij->rsgcm", g, g, weights.reshape(group, -1, *weights.shape[1:]), optimize=True
+    )
     got = unpacked(filters.points, of)
     np.testing.assert_allclose(got, want.reshape(got.shape), rtol=1e-4, atol=1e-5)
 
@@ -51,7 +53,9 @@ def test_filters_of_the_gradient_are_turned_round(taps, c, m, group, width):
     filters.update(weights)
 
     g, turned = of.matrices.filter, weights[..., ::-1, ::-1]
-    want = np.einsum("ri,sj,gmcij->rsgmc", g, g, turned.reshape(group, -1, *weights.shape[1:]))
+    want = np.einsum(
+        "ri,sj,gmcij->rsgmc", g, g, turned.reshape(group, -1, *weights.shape[1:]), optimize=True
+    )
     got = unpacked(filters.points, of)
     np.testing.assert_allclose(got, want.reshape(got.shape), rtol=1e-4, atol=1e-5)
 
@@ -67,5 +71,5 @@ def test_chunks_are_summed_and_taken_back(taps, c, m, group, width):
 
     g, total = of.matrices.filter, unpacked(points.sum(axis=0), of)
     total = total.reshape(of.matrices.side, of.matrices.side, *total.shape[1:])
-    want = np.einsum("ri,sj,rsgcm->gmcij", g.astype(float), g, total)
+    want = np.einsum("ri,sj,rsgcm->gmcij", g.astype(float), g, total, optimize=True)
     np.testing.assert_allclose(weights, want.reshape(weights.shape), rtol=1e-4, atol=2e-4)

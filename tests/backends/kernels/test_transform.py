@@ -28,6 +28,6 @@ def test_a_tile_is_multiplied_from_both_sides(which, taps, width):
     vector = width * FLOAT
     called(kernel, tile, (wide + 1) * vector, vector, points[0, 1:], 3 * vector, scratch)
 
-    want = np.einsum("ri,sj,ijv->rsv", of, of, tile[:wide, :wide].astype(float))
+    want = np.einsum("ri,sj,ijv->rsv", of, of, tile[:wide, :wide].astype(float), optimize=True)
     np.testing.assert_allclose(points[:, 1].reshape(want.shape), want, rtol=1e-4, atol=2e-4)
     assert not points[:, [0, 2]].any()

@@ -61,5 +61,5 @@ def test_sums_over_pixels_are_added_to_the_gradient(count, vectors, width):
     for tap, distance in enumerate(taps // FLOAT):
         i, j = divmod(int(distance), columns)
         part = image[i : i + rows, j : j + pixels].astype(float)
-        want[tap] += np.einsum("rp,rpm->m", part, slopes)
+        want[tap] += np.einsum("rp,rpm->m", part, slopes, optimize=True)
     np.testing.assert_allclose(totals, want, rtol=1e-4, atol=1e-4)

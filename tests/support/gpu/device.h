@@ -323,11 +323,15 @@ static inline void __threadfence() {}
 using std::erf;
 using std::erfc;
 using std::exp;
+using std::expm1;
+using std::expm1;
 using std::fabs;
 using std::fma;
 using std::fmax;
 using std::fmin;
 using std::log;
+using std::log1p;
+using std::log1p;
 using std::pow;
 using std::sqrt;
 using std::tanh;

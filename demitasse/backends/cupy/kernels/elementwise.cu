@@ -5,6 +5,14 @@ KERNEL weighted_sum(const Real* a, const Real* b, Real* y, Index count, Real fir
   map(a, b, y, count, [=](Real one, Real other) { return first * one + second * other; });
 }
 
+// The same, rectified.
+KERNEL rectified_sum(const Real* a, const Real* b, Real* y, Index count, Real first, Real second,
+                     Real slope) {
+  map(a, b, y, count, [=](Real one, Real other) {
+    return rectified(first * one + second * other, slope);
+  });
+}
+
 // y = factor * x; y may be x.
 KERNEL scaled(const Real* x, Real* y, Index count, Real factor) {
   map(x, y, count, [=](Real value) { return factor * value; });
@@ -12,7 +20,7 @@ KERNEL scaled(const Real* x, Real* y, Index count, Real factor) {
 
 // y = a * b; y may be either of them.
 KERNEL product(const Real* a, const Real* b, Real* y, Index count) {
-  EACH(i, count) y[i] = a[i] * b[i];
+  map(a, b, y, count, [](Real one, Real other) { return one * other; });
 }
 
 // total (): the sum of a * b. One block.

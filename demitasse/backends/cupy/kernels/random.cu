@@ -54,16 +54,28 @@ KERNEL philox(unsigned int* out, long long blocks, long long first, long long co
 KERNEL dropout(const Real* x, Real* y, Real* __restrict__ mask, const word64* __restrict__ pass,
                long long blocks, long long count, word64 key, word64 stream, word64 threshold,
                Real factor) {
+  const bool whole = aligned(x, y, mask);
   EACH_BLOCK(i, blocks) {
     word64 words[4];
     philox_block((word64)i, key, stream, pass[0], words);
-    for (int j = 0; j < 8; ++j) {
-      const long long place = i * 8 + j;
-      if (place >= count) break;
-      const word64 word = (words[j / 2] >> (j % 2 * 32)) & 0xFFFFFFFFull;
-      const Real kept = word > threshold ? factor : (Real)0;
-      mask[place] = kept;
-      y[place] = x[place] * kept;
+    const auto drop = [&](int first, auto lanes) {
+      const Index at = (Index)(i * 8 + first);
+      Pack value = load(x, at, whole, lanes), kept = {};
+      for (int k = 0; k < lanes.number; ++k) {
+        const int j = first + k;
+        const word64 word = (words[j / 2] >> (j % 2 * 32)) & 0xFFFFFFFFull;
+        kept.lane[k] = word > threshold ? factor : (Real)0;
+        value.lane[k] *= kept.lane[k];
+      }
+      store(mask, at, whole, lanes, kept);
+      store(y, at, whole, lanes, value);
+    };
+    if (i * 8 + 8 <= count) {
+      for (int j = 0; j < 8; j += LANES) drop(j, Lanes<LANES>());
+    } else {
+      for (int j = 0; j < 8; ++j) {  // up to a constant, so that no index is left at run time
+        if (i * 8 + j < count) drop(j, Lanes<1>());
+      }
     }
   }
 }

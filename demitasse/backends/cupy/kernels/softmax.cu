@@ -106,10 +106,16 @@ KERNEL softmax_loss_gradient(const Real* __restrict__ probabilities,
                              const Real* __restrict__ divisor, Real* __restrict__ dx, Index count,
                              Index classes, Index inner, Index has_ignored, Index ignored) {
   const Real scale = weight[0] / divisor[0];
-  EACH(i, count) {
-    const Index k = i / inner % classes;
-    const long long label = (long long)labels[i / (inner * classes) * inner + i % inner];
-    const Real value = label == (long long)k ? probabilities[i] - 1 : probabilities[i];
-    dx[i] = has_ignored && label == (long long)ignored ? (Real)0 : value * scale;
-  }
+  const bool whole = aligned(probabilities, labels, dx);
+  each_in_channels(count, classes, inner, [&](Index i, Index k, auto lanes) {
+    const Index n = i / (classes * inner), place = i - (n * classes + k) * inner;
+    Pack pack = load(probabilities, i, whole, lanes);
+    const Pack given = load(labels, n * inner + place, whole, lanes);
+    for (int lane = 0; lane < lanes.number; ++lane) {
+      const long long label = (long long)given.lane[lane];
+      const Real value = pack.lane[lane] - (label == (long long)k ? (Real)1 : (Real)0);
+      pack.lane[lane] = has_ignored && label == (long long)ignored ? (Real)0 : value * scale;
+    }
+    store(dx, i, whole, lanes, pack);
+  });
 }

@@ -96,6 +96,12 @@ KERNEL sums_of_squares(const long long* __restrict__ units, Real* __restrict__ p
   }
 }
 
+// scale (): what keeps a norm within the limit. total (): the square of the norm. One thread.
+KERNEL clip_scale(const Real* __restrict__ total, Real* __restrict__ scale, Real limit) {
+  const Real norm = sqrt(total[0]);
+  if (threadIdx.x == 0) scale[0] = norm > limit ? limit / norm : (Real)1;
+}
+
 // total (): the sum of all values. One block.
 KERNEL sum_of(const Real* __restrict__ values, Real* __restrict__ total, Index count) {
   __shared__ Real shared[MOST_THREADS];

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from demitasse.backends.arrays import Array
+from demitasse.backends.cupy.library.convolutions import Convolution, Prepared
 from demitasse.backends.cupy.library.gemm import Product
 from demitasse.backends.cupy.library.sources import MOST_THREADS, options
 from demitasse.backends.random import MASK, WORDS_PER_BLOCK, Draw
@@ -54,7 +55,8 @@ class Engine(ABC):
     """Most blocks of a launch; where elements remain, each block goes on with more of them."""
 
     column_budget: int = 1 << 29
-    """Bytes that one convolution may use for columns, unless a single sample needs more."""
+    """Bytes that one convolution may use for columns, unless a single sample needs more, or as the
+    workspace of a library."""
 
     _thread: ClassVar = _OfThread()
 
@@ -192,6 +194,16 @@ class Engine(ABC):
     def multiply(self, product: Product, a: Array, b: Array, out: Array) -> None:
         """Compute a matrix product of contiguous arrays into ``out``."""
 
+    # -- convolutions --------------------------------------------------------------------------
+
+    @abstractmethod
+    def prepare_convolution(self, convolution: Convolution) -> Prepared:
+        """Return a convolution that a library is ready to run.
+
+        Raises:
+            Declined: There is no library, or it does not compute that one.
+        """
+
     # -- random numbers ------------------------------------------------------------------------
 
     def dropout(self, dtype: str, count: int, draw: Draw, threshold: int, factor: float) -> Launch:
@@ -213,7 +225,8 @@ class Engine(ABC):
             np.dtype(dtype).type(factor),
         )
         grid = Grid(min(-(-blocks // THREADS), self.most_blocks), THREADS)
-        return self.function("random", "dropout", options(dtype, wide=False), grid, numbers)
+        flags = options(dtype, wide=count > WIDE)
+        return self.function("random", "dropout", flags, grid, numbers)
 
     def random_bits(self, seed: int, stream: int, passes: int, count: int, first: int = 0) -> Array:
         """Return random words, as ``demitasse.backends.random.bits`` does.

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import threading
-from functools import cache
+from collections.abc import Callable
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 
 from demitasse.backends.arrays import Array
+from demitasse.backends.cupy.library.convolutions import Convolution, Prepared
 from demitasse.backends.cupy.library.cublas import Cublas, Handle, load
+from demitasse.backends.cupy.library.cudnn import Cudnn
 from demitasse.backends.cupy.library.engine import Engine, Grid, Launch
 from demitasse.backends.cupy.library.gemm import Product
 from demitasse.backends.cupy.library.sources import source
 from demitasse.backends.recent import Recent
+from demitasse.backends.step import Declined
 from demitasse.config import settings
 
 __all__ = ["GpuEngine"]
@@ -26,6 +30,9 @@ ALIGNMENT = 256
 
 STREAMS = 4
 """For how many streams a thread keeps scratch memory, and cuBLAS handles with their workspace."""
+
+TIMED = 5
+"""How often work is run to take its time."""
 
 
 class _Local(threading.local):
@@ -41,7 +48,9 @@ class _Local(threading.local):
 
 
 class GpuEngine(Engine):
-    """Kernels compiled by NVRTC, products by cuBLAS, on the stream that is current.
+    """Kernels compiled by NVRTC, products by cuBLAS, convolutions by cuDNN where there is one.
+
+    All of them work on the stream that is current.
 
     Every thread has scratch memory and cuBLAS handles of its own for each stream, so that work
     queued at the same time never overwrites another's. Scratch memory grows to what the largest
@@ -86,7 +95,7 @@ class GpuEngine(Engine):
 
     def scratch_memory(self, nbytes: int = 0) -> Array:
         """Return the scratch memory of this thread and stream, of at least ``nbytes`` bytes."""
-        mine, stream = self._local.scratch, self._stream()
+        mine, stream = self._local.scratch, self.stream()
         found = mine.find(stream)
         if found is None or found.size < nbytes:
             found = None
@@ -113,8 +122,30 @@ class GpuEngine(Engine):
     def multiply(self, product: Product, a: Array, b: Array, out: Array) -> None:
         self._handle().multiply(product, *map(self.address, (a, b, out)))
 
+    def prepare_convolution(self, convolution: Convolution) -> Prepared:
+        if not settings.get("cudnn"):
+            message = "the setting cudnn is off"
+            raise Declined(message)
+        return self._cudnn.prepare(convolution)
+
+    def elapsed(self, work: Callable[[], None]) -> float:
+        """Return the milliseconds that the GPU takes for what ``work`` queues, once it is warm."""
+        work()
+        begin, end = (self._cupy.cuda.Event() for _ in range(2))
+        begin.record()
+        for _ in range(TIMED):
+            work()
+        end.record()
+        end.synchronize()
+        return float(self._cupy.cuda.get_elapsed_time(begin, end)) / TIMED
+
+    @cached_property
+    def _cudnn(self) -> Cudnn:
+        load()  # cuDNN takes the cuBLAS that is loaded, and ends the process where it finds none
+        return Cudnn(self, self._device.id)
+
     def _handle(self) -> Handle:
-        mine, stream = self._local.handles, self._stream()
+        mine, stream = self._local.handles, self.stream()
         tf32 = bool(settings.get_often("tf32"))
         found = mine.find((stream, tf32))
         if found is None:
@@ -126,6 +157,7 @@ class GpuEngine(Engine):
             found = mine.keep((stream, tf32), (handle, workspace))
         return found[0]
 
-    def _stream(self) -> int:
+    def stream(self) -> int:
+        """Return the address of the stream that is current."""
         stream: int = self._cupy.cuda.get_current_stream().ptr
         return stream

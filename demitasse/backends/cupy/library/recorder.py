@@ -69,16 +69,12 @@ class GraphRecorder:
     def _stream(self) -> Any:
         return self._cupy.cuda.Stream(non_blocking=True)
 
-    def rehearse(self, work: Callable[[], None]) -> None:
-        with self._aside():
-            work()
-
     def record(self, work: Callable[[], None]) -> GraphRecording:
         cuda, engine, stream = self._cupy.cuda, self._engine, self._stream
         home = cuda.get_current_stream()
         pool, renewals = cuda.MemoryPool(), list[Callable[[], None]]()
         try:
-            with self._aside(), cuda.using_allocator(pool.malloc):
+            with self.aside(), cuda.using_allocator(pool.malloc):
                 stream.begin_capture()
                 engine.recorded = renewals
                 try:
@@ -96,11 +92,12 @@ class GraphRecorder:
         return GraphRecording(graph, renewals, held, cuda.get_current_stream, home)
 
     @contextmanager
-    def _aside(self) -> Iterator[None]:
-        """Make our stream current: after what is queued, and before what will be."""
+    def aside(self) -> Iterator[None]:
+        """Make our stream current, after what is queued and before what will be."""
         outer = self._cupy.cuda.get_current_stream()
         self._stream.wait_event(outer.record())
-        self._asides[self._stream.ptr] = outer
+        if outer != self._stream:
+            self._asides[self._stream.ptr] = outer
         with self._stream:
             yield
         outer.wait_event(self._stream.record())

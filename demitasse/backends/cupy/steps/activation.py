@@ -12,9 +12,17 @@ __all__ = ["FUNCTIONS", "ActivationStep"]
 
 FUNCTIONS = {
     # function: kernel, and what its gradient is computed from
+    "abs": ("absolute", "bottom"),
+    "bnll": ("bnll", "input"),
+    "clip": ("clip", "input"),
+    "elu": ("elu", "result"),
+    "exp": ("exponential", "result"),
     "gelu": ("gelu", "input"),
+    "log": ("logarithm", "input"),
+    "power": ("power", "input"),
     "relu": ("relu", "bottom"),  # its input, or in place its result: both are above 0 together
     "sigmoid": ("sigmoid", "result"),
+    "swish": ("swish", "input"),
     "tanh": ("hyperbolic_tangent", "result"),
 }
 
@@ -34,6 +42,11 @@ class ActivationStep(GpuStep[ops.Activation]):
             message = (
                 f"slope {op.parameters[0]:g} in place; the gradient is known from the result for 0 "
                 "and more"
+            )
+            raise Declined(message)
+        if op.function == "elu" and op.parameters[0] < 0 and at.backward:
+            message = (
+                f"alpha {op.parameters[0]:g}; the gradient is known from the result for 0 and more"
             )
             raise Declined(message)
         name, self.gradient_from = FUNCTIONS[op.function]

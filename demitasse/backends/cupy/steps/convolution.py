@@ -1,9 +1,12 @@
-"""Convolution: the columns of the image, multiplied by the weight."""
+"""Convolution: the image, or its columns, multiplied by the weight."""
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
+from demitasse.backends.cupy.library.convolutions import Result
 from demitasse.backends.cupy.steps.windows import WindowStep
 from demitasse.backends.windows import ConvGeometry
 
@@ -16,17 +19,20 @@ class ConvStep(WindowStep[ops.Conv]):
     Shapes: as ``ops.Conv`` says.
     """
 
+    computes: ClassVar[Result] = "maps"
+    spreads: ClassVar[Result] = "image"
+
     @property
     def code(self) -> str:
-        return "cuBLAS" if self.correlation.direct else "im2col + cuBLAS"
+        return self.products.map_code
 
     def geometry(self) -> ConvGeometry:
         return ConvGeometry.between(self.op, self.op.bottom, self.op.top)
 
     def compute(self, x: Array, weight: Array, bias: Array | None, y: Array) -> None:
-        self.correlation.forward(x, weight, bias, y)
+        self.products.forward(x, weight, bias, y)
 
     def gradients(
         self, x: Array, weight: Array, dy: Array, dw: Array | None, dx: Array | None
     ) -> None:
-        self.correlation.backward(dy, weight, image=x, total=dw, spread=dx)
+        self.products.backward(dy, weight, image=x, total=dw, spread=dx)

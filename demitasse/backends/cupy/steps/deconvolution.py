@@ -1,9 +1,12 @@
-"""Deconvolution: the weight times the map gives columns, which are added up to the image."""
+"""Deconvolution: the weight times the map, added up to the image."""
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
+from demitasse.backends.cupy.library.convolutions import Result
 from demitasse.backends.cupy.steps.windows import WindowStep
 from demitasse.backends.windows import ConvGeometry
 
@@ -16,21 +19,24 @@ class DeconvStep(WindowStep[ops.Deconv]):
     Shapes: as ``ops.Deconv`` says.
     """
 
+    computes: ClassVar[Result] = "image"
+    spreads: ClassVar[Result] = "maps"
+
     @property
     def code(self) -> str:
-        return "cuBLAS" if self.correlation.direct else "cuBLAS + col2im"
+        return self.products.image_code
 
     def geometry(self) -> ConvGeometry:
         return ConvGeometry.between(self.op, self.op.top, self.op.bottom)
 
     def compute(self, x: Array, weight: Array, bias: Array | None, y: Array) -> None:
-        self.correlation.backward(x, weight, spread=y)
+        self.products.backward(x, weight, spread=y)
         if bias is not None:
             self.add_bias(y, bias)
 
     def gradients(
         self, x: Array, weight: Array, dy: Array, dw: Array | None, dx: Array | None
     ) -> None:
-        self.correlation.backward(x, weight, image=dy, total=dw)
+        self.products.backward(x, weight, image=dy, total=dw)
         if dx is not None:
-            self.correlation.forward(dy, weight, None, dx)
+            self.products.forward(dy, weight, None, dx)

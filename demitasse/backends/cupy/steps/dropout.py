@@ -23,9 +23,9 @@ class DropoutStep(GpuStep[ops.Dropout]):
 
     def __init__(self, engine: Engine, op: ops.Dropout, at: Operands) -> None:
         super().__init__(engine, op, at)
-        each = engine.each
-        self._scaled = each("elementwise", "scaled", op.dtype, op.count, float(op.factor))
-        self._times = each("elementwise", "product", op.dtype, op.count)
+        packs = engine.packs
+        self._scaled = packs("elementwise", "scaled", op.dtype, op.count, float(op.factor))
+        self._times = packs("elementwise", "product", op.dtype, op.count)
         if op.drops:
             draw = at.draw()
             if draw.ranks > 1:

@@ -13,12 +13,20 @@ __all__ = ["SumStep"]
 
 
 class SumStep(GpuStep[ops.Eltwise]):
-    """y = sum of coefficient * x; may run in place of the first bottom.
+    """y = sum of coefficient * x, rectified where a ReLU follows; may run in place of the first x.
+
+    Args:
+        engine: Runs it.
+        op: The sum.
+        at: Its blobs; the top is that of the ReLU where there is one.
+        slope: Of the ReLU below 0, or None where there is none.
 
     Shapes: bottoms all the same -> top the same.
     """
 
-    def __init__(self, engine: Engine, op: ops.Eltwise, at: Operands) -> None:
+    def __init__(
+        self, engine: Engine, op: ops.Eltwise, at: Operands, slope: float | None = None
+    ) -> None:
         super().__init__(engine, op, at)
         if op.operation != "SUM":
             message = f"{op.operation}; there are kernels for SUM"
@@ -31,16 +39,27 @@ class SumStep(GpuStep[ops.Eltwise]):
         def packs(name: str, *numbers: float) -> Launch:
             return engine.packs("elementwise", name, op.dtype, count, *numbers)
 
-        self._first = packs("weighted_sum", *factors[:2])
-        self._more = [packs("weighted_sum", 1.0, factor) for factor in factors[2:]]
+        pairs = [tuple(factors[:2]), *((1.0, factor) for factor in factors[2:])]
+        self._sums = [packs("weighted_sum", *pair) for pair in pairs]
+        self.slope = slope
+        if slope is not None:
+            self._sums[-1] = packs("rectified_sum", *pairs[-1], float(slope))
         self._gradients = [packs("scaled", factor) for factor in factors]
 
+    @property
+    def code(self) -> str:
+        return super().code if self.slope is None else f"{super().code} + ReLU"
+
+    @property
+    def backward_code(self) -> str:
+        return super().code
+
     def forward(self) -> None:
-        a, b, *more = [blob.read() for blob in self.at.bottom]
+        total, *others = [blob.read() for blob in self.at.bottom]
         y = self.at.top[0].buffer()
-        self._first(a, b, y)
-        for x, add in zip(more, self._more, strict=True):
-            add(y, x, y)
+        for x, add in zip(others, self._sums, strict=True):
+            add(total, x, y)
+            total = y
 
     def backward(self) -> None:
         at = self.at

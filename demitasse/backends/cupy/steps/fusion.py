@@ -1,4 +1,4 @@
-"""Fusion: BatchNorm, Scale and ReLU after each other as one Step, in both directions."""
+"""Fusion: BatchNorm, Scale and ReLU both ways; a sum, or a convolution, and ReLU forward."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from dataclasses import replace
 
 from demitasse.backends import ops
 from demitasse.backends.cupy.library.engine import Engine
+from demitasse.backends.cupy.steps.eltwise import SumStep
 from demitasse.backends.cupy.steps.norm import NormParts, NormStep
+from demitasse.backends.cupy.steps.rectified import rectified
 from demitasse.backends.step import AnyStep, Declined, Operands
 
 __all__ = ["fuse"]
 
 ORDER = "kernels fuse BatchNorm, Scale, ReLU in this order"
+"""What runs as one, for messages."""
 
 
 def fuse(
@@ -33,13 +36,34 @@ def fuse(
     Raises:
         Declined: There is none.
     """
-    first = chain[0]
-    if not isinstance(first, ops.BatchNorm):
+    first, second = chain[0], chain[1]
+    if isinstance(first, ops.Conv):
+        return rectified(engine, chain, at, steps[0])
+    if not isinstance(first, (ops.BatchNorm, ops.Eltwise)):
         message = f"{_called(first)} first; {ORDER}"
         raise Declined(message)
     if None in steps:
         message = f"{_called(chain[steps.index(None)])} runs portable code"
         raise Declined(message)
+    if isinstance(first, ops.BatchNorm):
+        return _norm(engine, first, chain, at)
+    if len(chain) > 2 or not isinstance(second, ops.Activation) or second.function != "relu":
+        message = f"{', '.join(map(_called, chain[1:]))} after a sum; kernels fuse one ReLU"
+        raise Declined(message)
+    if any(one.backward for one in at) and not at[1].in_place:
+        message = "a ReLU that is not in place; its gradient needs the sum"
+        raise Declined(message)
+    return SumStep(engine, first, replace(at[0], top=at[1].top), second.parameters[0])
+
+
+def _norm(
+    engine: Engine, first: ops.BatchNorm, chain: Sequence[ops.Op], at: Sequence[Operands]
+) -> NormStep:
+    """Return one Step for a BatchNorm and those that follow it.
+
+    Raises:
+        Declined: There is none.
+    """
     # what the last one writes is what all of them write
     whole = replace(at[0], top=at[-1].top)
     if any(one.backward for one in at) and not whole.in_place:

@@ -37,7 +37,7 @@ class SoftmaxLossStep(GpuStep[ops.SoftmaxLoss]):
         self._loss = engine.rows(
             "sums", "loss_of_parts", op.dtype, 1, parts.count, parts.count, fixed
         )
-        self._backward = engine.each(
+        self._backward = engine.packs(
             "softmax", "softmax_loss_gradient", op.dtype, count, classes, inner, *ignored
         )
 

@@ -1,18 +1,21 @@
-"""What Convolution and Deconvolution share: im2col and cuBLAS, as in Caffe's own engine."""
+"""Three products that Convolution and Deconvolution share, by a library or im2col and cuBLAS."""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import TypeVar
+from collections.abc import Collection
+from typing import ClassVar, Protocol, TypeVar
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.correlation import Correlation
+from demitasse.backends.cupy.library.convolutions import Result
 from demitasse.backends.cupy.library.engine import Engine
+from demitasse.backends.cupy.library_correlation import LibraryCorrelation
 from demitasse.backends.cupy.step import NEEDS_BOTTOM, GpuStep
 from demitasse.backends.cupy.sums import ChannelSums
-from demitasse.backends.step import Operands, decline_in_place
+from demitasse.backends.step import Declined, Operands, decline_in_place
 from demitasse.backends.windows import ConvGeometry
 
 __all__ = ["WindowStep"]
@@ -20,14 +23,44 @@ __all__ = ["WindowStep"]
 O = TypeVar("O", bound=ops.Conv)  # noqa: E741 - the type of the operation
 
 
+class Products(Protocol):
+    """The products of convolution (``Correlation``), which says what these do."""
+
+    @property
+    def map_code(self) -> str: ...
+    @property
+    def image_code(self) -> str: ...
+    def backward_code(self, results: Collection[Result]) -> str: ...
+    def forward(self, image: Array, weight: Array, bias: Array | None, maps: Array) -> None: ...
+    def backward(
+        self,
+        maps: Array,
+        weight: Array,
+        *,
+        image: Array | None = None,
+        total: Array | None = None,
+        spread: Array | None = None,
+    ) -> None: ...
+
+
 class WindowStep(GpuStep[O]):
-    """An image and a map, one of which is the bottom; several bottoms, one weight, one bias."""
+    """An image and a map, one of which is the bottom; several bottoms, one weight, one bias.
+
+    The library that the engine has computes all products, or none: what it lacks for the shapes at
+    hand is said in ``declined``.
+    """
+
+    computes: ClassVar[Result]
+    """The product of the forward pass."""
+
+    spreads: ClassVar[Result]
+    """The product that is the bottom's gradient."""
 
     def __init__(self, engine: Engine, op: O, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_in_place(self.at, NEEDS_BOTTOM)
         samples, axis = math.prod(op.bottom[: op.axis]), op.axis
-        self.correlation = Correlation(engine, self.geometry(), op.dtype)
+        self.products = self._products()
         channels, plane = op.top[axis], math.prod(op.top[axis + 1 :])
         reach = samples * channels * plane
         self.add_channel_sums = ChannelSums(engine, op.dtype, (samples, channels, plane))
@@ -35,8 +68,7 @@ class WindowStep(GpuStep[O]):
 
     @property
     def backward_code(self) -> str:
-        direct = self.correlation.direct and not self.at.param_propagate_down[0]
-        return "cuBLAS" if direct else "im2col + cuBLAS"
+        return self.products.backward_code(self._gradients())
 
     @abstractmethod
     def geometry(self) -> ConvGeometry:
@@ -58,6 +90,24 @@ class WindowStep(GpuStep[O]):
             self.gradients(x, weight, dy, dw, bottom.diff_buffer() if wanted else None)
             if self.op.bias and at.param_propagate_down[1]:
                 self.add_channel_sums(dy, at.params[1].mutable_gpu_diff())
+
+    def _gradients(self) -> list[Result]:
+        """Return the products of the backward pass."""
+        at, wanted = self.at, list[Result]()
+        if at.backward and at.param_propagate_down[0]:
+            wanted.append("weight")
+        if at.backward and any(at.propagate_down):
+            wanted.append(self.spreads)
+        return wanted
+
+    def _products(self) -> Products:
+        op, geometry = self.op, self.geometry()
+        wanted = [self.computes, *self._gradients()]
+        try:
+            return LibraryCorrelation(self.engine, geometry, op.dtype, wanted, bias=op.bias)
+        except Declined as declined:
+            self.declined = (str(declined),)
+            return Correlation(self.engine, geometry, op.dtype)
 
     @abstractmethod
     def compute(self, x: Array, weight: Array, bias: Array | None, y: Array) -> None:

@@ -1,0 +1,71 @@
+"""What an iteration asks of a GPU: launches, matrix products, new arrays; queued and recorded."""
+
+from collections import Counter
+from typing import Any
+
+import gpu_nets
+
+from demitasse.config import settings
+from demitasse.device import Device
+
+__all__ = ["Counted", "requests"]
+
+WARM = 5
+"""Iterations before those that are counted; the fourth is recorded."""
+
+METHODS = {"empty": "arrays", "asarray": "arrays", "put": "copies", "multiply": "products"}
+
+
+class Counted:
+    """Counts what is asked of a device's engine, from now on.
+
+    Attributes:
+        counts: How many "launches" of kernels, "products" and new "arrays" of the engine's own,
+            "copies" of numbers and "recordings" that were played.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self.counts: Counter[str] = Counter()
+        engine, recorder = device.backend.engine, device.backend.recorder
+        make, record = engine.function, recorder.record
+
+        def function(*args: Any) -> Any:
+            return self._counted(make(*args), "launches")
+
+        def recorded(work: Any) -> Any:
+            recording = record(work)
+            return Played(self._counted(recording.play, "recordings"), recording)
+
+        engine.function, recorder.record = function, recorded
+        for name, what in METHODS.items():
+            setattr(engine, name, self._counted(getattr(engine, name), what))
+
+    def _counted(self, method: Any, what: str) -> Any:
+        def call(*args: Any) -> Any:
+            self.counts[what] += 1
+            return method(*args)
+
+        return call
+
+
+class Played:
+    """A recording whose plays are counted."""
+
+    def __init__(self, play: Any, recording: Any) -> None:
+        self.play, self._recording = play, recording
+
+
+def requests(device: Device, dry: bool) -> dict[str, Any]:
+    """Count for one iteration of each net, queued piece by piece and launched as one."""
+    found: dict[str, Any] = {}
+    counted = Counted(device)
+    for name, batch, scale in gpu_nets.cases(dry):
+        row = found[f"{name} {batch}"] = {}
+        for way, graph in (("queued", "off"), ("recorded", "auto")):
+            with settings.override(graph=graph):
+                solver = gpu_nets.solver_of(name, device, batch, scale)
+                solver.step(WARM)
+                counted.counts.clear()
+                solver.step(1)
+            row[way] = dict(counted.counts)
+    return found

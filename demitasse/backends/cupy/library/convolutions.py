@@ -1,0 +1,84 @@
+"""What Steps ask of a library of convolutions, apart from the library that answers.
+
+An image, a weight and a map belong together: each is computed from the other two. A convolution
+computes the map forward, and the gradients of weight and image backward; a deconvolution computes
+the image forward.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from demitasse.backends.arrays import Array
+from demitasse.backends.windows import ConvGeometry, Shape
+
+__all__ = ["Convolution", "Prepared", "Result"]
+
+Result = Literal["maps", "image", "weight"]
+"""Which of the three is computed."""
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """One of the three products, for arrays of known shapes.
+
+    Attributes:
+        result: What is computed; it is overwritten.
+        geometry: Image, map and window.
+        dtype: Of all arrays.
+        bias: Whether a bias is added to the map.
+        relu: Whether what is below 0 in the map becomes 0, after the bias.
+
+    Shapes: image (n, C, *spatial), maps (n, M, *positions), weight (M, C / group, *kernel),
+        bias (M,).
+    """
+
+    result: Result
+    geometry: ConvGeometry
+    dtype: str
+    bias: bool = False
+    relu: bool = False
+
+    @property
+    def image(self) -> Shape:
+        """Shape of the image."""
+        g = self.geometry
+        return (g.n, g.channels, *g.spatial)
+
+    @property
+    def weight(self) -> Shape:
+        """Shape of the weight."""
+        g = self.geometry
+        return (g.maps, g.channels // g.group, *g.window.kernel)
+
+    @property
+    def maps(self) -> Shape:
+        """Shape of the map."""
+        g = self.geometry
+        return (g.n, g.maps, *g.positions)
+
+
+class Prepared(Protocol):
+    """A convolution that a library is ready to run."""
+
+    @property
+    def code(self) -> str:
+        """What runs, in a word: "cuDNN:67"."""
+
+    @property
+    def workspace(self) -> int:
+        """Scratch memory that a run needs, in bytes."""
+
+    def run(
+        self, image: Array, weight: Array, maps: Array, bias: Array | None, workspace: Array
+    ) -> None:
+        """Queue it: no memory is allocated and nothing is waited for.
+
+        Args:
+            image: The image.
+            weight: The weight.
+            maps: The map.
+            bias: The bias, where the convolution has one.
+            workspace: Scratch memory, of at least ``workspace`` bytes.
+        """

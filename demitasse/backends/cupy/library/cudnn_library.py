@@ -1,0 +1,71 @@
+"""Whether cuDNN and its frontend are installed and load, and which versions they are.
+
+The frontend is the Python package ``nvidia-cudnn-frontend``, imported as ``cudnn``; cuDNN itself is
+a library that comes in a package of its own. Neither needs a GPU to be loaded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+
+from demitasse.backends.step import Declined
+
+__all__ = ["Status", "cudnn", "status"]
+
+INSTALL = 'pip install "demitasse[cudnn13]" brings both'
+
+
+@dataclass(frozen=True)
+class Status:
+    """What is there.
+
+    Attributes:
+        loaded: Whether convolutions can be computed by it.
+        version: Of cuDNN, e.g. ``"9.28.1"``; empty where it is not loaded.
+        frontend: Version of the frontend; empty where it is not loaded.
+        reason: Why it is not loaded, and what to do; else empty.
+    """
+
+    loaded: bool
+    version: str = ""
+    frontend: str = ""
+    reason: str = ""
+
+
+@cache
+def status() -> Status:
+    """Return what is there; it is loaded by that, once in a process. Never raises."""
+    try:
+        frontend = import_module("cudnn")
+    except ModuleNotFoundError as error:
+        if error.name == "cudnn":
+            return Status(False, reason=f"cuDNN's frontend is not installed; {INSTALL}")
+        return Status(False, reason=f"cuDNN's frontend cannot be imported ({error}); {INSTALL}")
+    except Exception as error:  # a broken installation can raise anything
+        return Status(False, reason=f"cuDNN's frontend cannot be imported ({error}); {INSTALL}")
+    try:
+        number = int(frontend.backend_version())
+        return Status(True, _version(number), str(frontend.__version__))
+    except Exception as error:  # RuntimeError where the library is missing
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        return Status(False, reason=f"cuDNN's library cannot be loaded ({first}); {INSTALL}")
+
+
+def cudnn() -> ModuleType:
+    """Return the frontend.
+
+    Raises:
+        Declined: It, or cuDNN, cannot be loaded.
+    """
+    found = status()
+    if not found.loaded:
+        raise Declined(found.reason)
+    return import_module("cudnn")
+
+
+def _version(number: int) -> str:
+    """Write ``92801`` as ``"9.28.1"``."""
+    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"

@@ -1,0 +1,104 @@
+"""Ctrl-C right after any call of a kernel of ours: what was done is known, or done again."""
+
+import numpy as np
+import pytest
+
+from demitasse import Net, Solver
+from demitasse.backends.kernels.language import status, team
+from demitasse.data.images.resize import resize_image
+from demitasse.proto import SolverParameter, parse_text
+
+pytestmark = pytest.mark.skipif(not status().ready, reason=str(status()))
+
+SOLVER = """
+base_lr: 0.05 lr_policy: "fixed" momentum: 0.9 weight_decay: 0.01 display: 0 random_seed: 3
+snapshot_after_train: false
+net_param {
+  layer { name: "x" type: "DummyData" top: "x" dummy_data_param {
+    shape { dim: 4 dim: 3 dim: 32 dim: 32 } data_filler { type: "gaussian" } } }
+  layer { name: "y" type: "DummyData" top: "y" dummy_data_param {
+    shape { dim: 4 } data_filler { type: "constant" value: 1 } } }
+  layer { name: "few" type: "Convolution" bottom: "x" top: "few"
+    convolution_param { num_output: 64 kernel_size: 5 pad: 2 weight_filler { type: "xavier" } } }
+  layer { name: "relu" type: "ReLU" bottom: "few" top: "few" }
+  layer { name: "pool" type: "Pooling" bottom: "few" top: "pool"
+    pooling_param { kernel_size: 2 stride: 2 } }
+  layer { name: "three" type: "Convolution" bottom: "pool" top: "three"
+    convolution_param { num_output: 64 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } } }
+  layer { name: "five" type: "Convolution" bottom: "three" top: "five"
+    convolution_param { num_output: 64 kernel_size: 5 weight_filler { type: "xavier" } } }
+  layer { name: "ip" type: "InnerProduct" bottom: "five" top: "ip"
+    inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
+  layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "y" top: "loss" }
+}
+"""
+
+
+class Calls:
+    """Kernels that are run, of which one is followed by KeyboardInterrupt.
+
+    Attributes:
+        count: Runs so far.
+        at: The run that is followed by it; 0 for none.
+    """
+
+    def __init__(self):
+        self.count = self.at = 0
+        self._run = team.run
+
+    def run(self, kernel: int, argument: int, threads: int) -> None:
+        self._run(kernel, argument, threads)
+        self.count += 1
+        if self.count == self.at:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    calls = Calls()
+    monkeypatch.setattr(team, "run", calls.run)
+    return calls
+
+
+def weights(net: Net) -> list[bytes]:
+    return [blob.cpu_data().tobytes() for blob in net.structure.params_list]
+
+
+def test_an_iteration_cut_short_after_any_kernel_is_done_again_to_the_bit(calls):
+    param = parse_text(SOLVER, SolverParameter)
+    with Solver(param, device="cpu") as solver, Solver(param, device="cpu") as whole:
+        for one in (solver, whole):
+            one.step(2)
+        calls.count = 0
+        solver.step(1)
+        number, cut = calls.count, 0
+        if not number:
+            pytest.skip("none of our kernels runs this net on this processor")
+
+        for at in range(1, number + 1):
+            calls.count, calls.at = 0, at
+            try:
+                solver.step(1)
+            except KeyboardInterrupt:
+                cut += 1
+            calls.at = 0
+            solver.step(1)
+            whole.step(solver.iter - whole.iter)
+
+            assert weights(solver.net) == weights(whole.net), f"after kernel {at} of {number}"
+
+    assert cut == number
+    assert all(np.isfinite(blob.data).all() for blob in whole.net.structure.params_list)
+
+
+def test_an_image_whose_resizing_was_cut_short_is_resized_again(calls):
+    image = np.random.default_rng(1).integers(0, 256, (3, 40, 30), np.uint8)
+    expected = resize_image(image, 17, 21)
+    number, calls.count = calls.count, 0
+
+    calls.at = 1
+    with pytest.raises(KeyboardInterrupt):
+        resize_image(image, 17, 21)
+
+    np.testing.assert_array_equal(resize_image(image, 17, 21), expected)
+    assert number == 1
