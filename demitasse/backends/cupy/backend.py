@@ -73,6 +73,7 @@ class CupyBackend(Backend):
             raise DeviceError(self.missing()) from error
         self._flights = Flights()
         self._limit = 0
+        self._asides: dict[int, Any] = {}  # the recorder's streams, and those they stand for
 
     @classmethod
     def devices(cls) -> list[str]:
@@ -94,13 +95,16 @@ class CupyBackend(Backend):
     def follow(self, before: object) -> object:
         """Let the current stream wait for the one that was current before, where it is another."""
         stream = self._cupy.cuda.get_current_stream(self.array_device.id)
+        home = self._asides.get(stream.ptr, stream)
         if isinstance(before, _Use) and before.gpu is self:
-            if before.stream == stream:
+            if before.stream == home:
                 return before
-            with self.array_device, self._failures():
-                event = self._cupy.cuda.Event(disable_timing=True)
-                stream.wait_event(before.stream.record(event))
-        return _Use(self, stream)
+            # while a stream is recorded it waits for nothing: it runs when the recording is played
+            if home is stream or not stream.is_capturing():
+                with self.array_device, self._failures():
+                    event = self._cupy.cuda.Event(disable_timing=True)
+                    stream.wait_event(before.stream.record(event))
+        return _Use(self, home)
 
     # -- arrays --------------------------------------------------------------------------------
 
@@ -239,7 +243,7 @@ class CupyBackend(Backend):
     @cached_property
     def recorder(self) -> GraphRecorder:
         """Records work as CUDA graphs."""
-        return GraphRecorder(self._cupy, self.engine, self.updates)
+        return GraphRecorder(self._cupy, self.engine, self.updates, self._asides)
 
     @cached_property
     def pools(self) -> Pools:
