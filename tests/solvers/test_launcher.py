@@ -229,7 +229,7 @@ class TestObstacles:
     @pytest.mark.parametrize(
         ("net", "why"),
         [
-            (NET.replace('"ReLU"', '"ELU"') % "", "layer 'relu' (ELU) has no step of this"),
+            (NET.replace('"ReLU"', '"MVN"') % "", "layer 'relu' (MVN) has no step of this"),
             (NET % "" + BEHIND, "layer 'more' (DummyData) brings in data behind other layers"),
         ],
     )
