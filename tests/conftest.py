@@ -48,7 +48,7 @@ def _keep_bytecode() -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
-_keep_bytecode()  # before anything else is imported
+_keep_bytecode()  # before hypothesis is imported
 
 
 def pytest_configure(config: pytest.Config) -> None:

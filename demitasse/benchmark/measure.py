@@ -18,6 +18,7 @@ from demitasse.benchmark.reading import alone, rate, reads, with_own_data
 from demitasse.errors import NetError
 from demitasse.memory.transfers import transfers
 from demitasse.net import Net
+from demitasse.net.memory_use import memory_held
 from demitasse.plan.report import report
 from demitasse.plan.stopwatch import Stopwatch
 from demitasse.proto import NetParameter, SolverParameter
@@ -41,7 +42,8 @@ class Result:
         case: The case.
         seconds: Time of each pass, device waited for.
         layers: Milliseconds of each layer, forward and backward together, if they were asked for.
-        memory: Bytes of blobs, gradients and parameters.
+        memory: Bytes of the device's memory: blobs, gradients, parameters, what layers keep, a
+            solver's history and working memory.
         moved: Bytes that a pass copies between host and device.
         multiply_adds: Of a pass, backward included where there is one.
         peak: Multiplications and additions per second that the device has reached in a large
@@ -146,11 +148,8 @@ class _Running:
         before = _bytes_moved()
         self.once()
         result.moved = _bytes_moved() - before
-        result.memory = (
-            net.blob_bytes
-            + net.gradient_bytes
-            + sum(2 * blob.data_memory.nbytes for blob in net.learnable_params)
-        )
+        history = self._solver.history.memories if self._solver is not None else ()
+        result.memory = memory_held(net, history).total
         for layer in report(net.plan):
             result.multiply_adds += layer.multiply_adds
             if self._solver is not None:

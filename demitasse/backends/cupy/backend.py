@@ -72,6 +72,7 @@ class CupyBackend(Backend):
         except Exception as error:  # whatever a missing driver or library raises
             raise DeviceError(self.missing()) from error
         self._flights = Flights()
+        self._limit = 0
 
     @classmethod
     def devices(cls) -> list[str]:
@@ -134,6 +135,7 @@ class CupyBackend(Backend):
         return cuda.PinnedMemoryPointer(cuda.PinnedMemory(nbytes), 0)
 
     def zeros(self, size: int, dtype: str) -> Array:
+        self._keep_limit()
         with self.array_device, self._failures(size * np.dtype(dtype).itemsize):
             return self._cupy.zeros(size, dtype)
 
@@ -177,6 +179,27 @@ class CupyBackend(Backend):
         with self.array_device, self._failures():
             self.array_device.synchronize()
         self._flights.settle()
+
+    def _keep_limit(self) -> None:
+        """Let cupy's pool, which temporary arrays come from, too, have no more than is set."""
+        limit = settings.get_often("memory_limit")
+        if limit != self._limit:
+            self.pools.limit_to(limit)
+            self._limit = limit
+
+    @property
+    def pooled(self) -> int:
+        """What cupy's pool keeps for later arrays, in bytes."""
+        with self._failures():
+            return self.pools.idle
+
+    def explained(self, error: Exception) -> Exception:
+        """Return what ``enter`` would make of an error that arises within it."""
+        try:
+            with self._failures():
+                raise error
+        except Exception as said:
+            return said
 
     def memory_info(self) -> tuple[int, int]:
         """Return free and total device memory in bytes; idle memory in cupy's pool is free."""
