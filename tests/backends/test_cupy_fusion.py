@@ -192,8 +192,8 @@ def test_a_sum_and_another_function_run_apart():
             "sigmoid there; kernels fuse BatchNorm, Scale, ReLU in this order",
         ),
         (
-            (NORM % "", OTHER % "BNLL"),
-            "bnll runs portable code",
+            (NORM % "", (OTHER % "ELU").replace(" }", " elu_param { alpha: -1 } }")),
+            "elu runs portable code",
         ),
     ],
 )  # fmt: skip

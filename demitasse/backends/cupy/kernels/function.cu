@@ -90,17 +90,3 @@ KERNEL power_gradient(const Real* x, const Real* dy, Real* dx, Index count, Real
     return d * (slope * raised(value * scale + shift, by - 1));
   });
 }
-
-KERNEL swish(const Real* x, Real* y, Index count, Real beta) {
-  map(x, y, count, [=](Real value) {
-    return value * ((Real)0.5 * tanh((Real)0.5 * beta * value) + (Real)0.5);
-  });
-}
-
-KERNEL swish_gradient(const Real* x, const Real* dy, Real* dx, Index count, Real beta) {
-  map(x, dy, dx, count, [=](Real value, Real d) {
-    const Real gate = (Real)0.5 * tanh((Real)0.5 * beta * value) + (Real)0.5;
-    const Real by = beta * value * gate;
-    return d * (by + gate * (1 - by));
-  });
-}

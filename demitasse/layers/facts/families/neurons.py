@@ -42,10 +42,11 @@ def _rectifies(path: str) -> When:
 KEPT: Mapping[Read, When] = {"bottoms": ELSEWHERE}  # in place, the layer keeps its input
 
 FACTS: Mapping[str, LayerFacts] = {
-    "AbsVal": LayerFacts(judge="Caffe", reads=BOTTOMS, same_shape=True),
-    "BNLL": LayerFacts(judge="Caffe", reads=KEPT, same_shape=True),
+    "AbsVal": LayerFacts(op="abs", judge="Caffe", reads=BOTTOMS, same_shape=True),
+    "BNLL": LayerFacts(op="bnll", judge="Caffe", reads=KEPT, same_shape=True),
     "Clip": LayerFacts(
         fields=("clip_param",),
+        op="clip",
         judge="Caffe",
         reads=KEPT,
         same_shape=True,
@@ -60,12 +61,13 @@ FACTS: Mapping[str, LayerFacts] = {
     ),
     "ELU": LayerFacts(
         fields=("elu_param",),
+        op="elu",
         judge="Caffe",
         reads={"bottoms": ELSEWHERE, "tops": ALWAYS},
         same_shape=True,
         keeps_signs=_rectifies("elu_param.alpha"),
     ),
-    "Exp": LayerFacts(fields=("exp_param",), judge="Caffe", reads=TOPS, same_shape=True),
+    "Exp": LayerFacts(fields=("exp_param",), op="exp", judge="Caffe", reads=TOPS, same_shape=True),
     "GELU": LayerFacts(
         op="gelu",
         judge="definition",
@@ -73,9 +75,10 @@ FACTS: Mapping[str, LayerFacts] = {
         same_shape=True,
         keeps_signs=ALWAYS,
     ),
-    "Log": LayerFacts(fields=("log_param",), judge="Caffe", reads=KEPT, same_shape=True),
+    "Log": LayerFacts(fields=("log_param",), op="log", judge="Caffe", reads=KEPT, same_shape=True),
     "Power": LayerFacts(
         fields=("power_param",),
+        op="power",
         judge="Caffe",
         reads={"bottoms": ELSEWHERE & CURVED},
         same_shape=True,
