@@ -181,6 +181,22 @@ def tests_gpu(session: nox.Session) -> None:
 
 
 @nox.session
+def stand_in(session: nox.Session) -> None:
+    """Run all tests of devices on a stand-in for cupy and two GPUs (half an hour; needs g++)."""
+    install(session, "test")
+    for device in ("cuda:0", "cuda:1"):
+        chosen = ("-m", "backend and not slow", "--stand-in", f"--backends={device}")
+        pytest(session, *chosen, OMP_NUM_THREADS="1")
+
+
+@nox.session
+def contract(session: nox.Session) -> None:
+    """Hold what we call of cupy, and the stand-in for it, against cupy itself; needs no GPU."""
+    install(session, extras=os.environ.get("DEMITASSE_CUDA_EXTRA", "cuda13"))
+    session.run("python", "tests/support/gpu/contract.py")
+
+
+@nox.session
 def cudnn(session: nox.Session) -> None:
     """Have cuDNN itself plan convolutions, for a GPU that need not be there (1 GB to install)."""
     install(session, "test")

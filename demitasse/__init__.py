@@ -15,15 +15,17 @@ from demitasse.version import __version__
 if TYPE_CHECKING:
     from demitasse import testing
     from demitasse.backends import register as register_backend
+    from demitasse.benchmark import largest_batch
     from demitasse.blob import Blob
     from demitasse.config import settings
-    from demitasse.device import Device, current_device, set_device, use_device
+    from demitasse.device import Device, current_device, memory_info, set_device, use_device
     from demitasse.errors import (
         ConfigError,
         DataError,
         DemitasseError,
         DeviceError,
         NetError,
+        OutOfMemoryError,
         PrototxtError,
         ShapeError,
         SnapshotError,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     )
     from demitasse.layers.base import Layer
     from demitasse.layers.registry import register
+    from demitasse.memory import transfer_guard
     from demitasse.net import Net
     from demitasse.solvers import EarlyStopping, Solver
     from demitasse.weights.read import load_weights
@@ -46,6 +49,7 @@ __all__ = [
     "Layer",
     "Net",
     "NetError",
+    "OutOfMemoryError",
     "PrototxtError",
     "ShapeError",
     "SnapshotError",
@@ -53,23 +57,28 @@ __all__ = [
     "WeightsError",
     "__version__",
     "current_device",
+    "largest_batch",
     "load_weights",
+    "memory_info",
     "register",
     "register_backend",
     "set_device",
     "settings",
     "testing",
+    "transfer_guard",
     "use_device",
 ]
 
 _PACKAGES = {
+    "demitasse.benchmark": ["largest_batch"],
     "demitasse.blob": ["Blob"],
     "demitasse.config": ["settings"],
-    "demitasse.device": ["Device", "current_device", "set_device", "use_device"],
+    "demitasse.device": ["Device", "current_device", "memory_info", "set_device", "use_device"],
     "demitasse.errors": [name for name in __all__ if name.endswith("Error")],
     "demitasse.weights.read": ["load_weights"],
     "demitasse.layers.base": ["Layer"],
     "demitasse.layers.registry": ["register"],
+    "demitasse.memory": ["transfer_guard"],
     "demitasse.net": ["Net"],
     "demitasse.solvers": ["EarlyStopping", "Solver"],
 }

@@ -17,6 +17,9 @@ from demitasse.backends import backend_class, backend_names, canonical_name, dev
 from demitasse.backends.base import Backend
 from demitasse.config import settings
 from demitasse.errors import DeviceError
+from demitasse.room import MemoryInfo, ledger
+from demitasse.room.host import host_memory
+from demitasse.room.ledger import HOST
 
 __all__ = [
     "SOLVER_FILE",
@@ -24,6 +27,7 @@ __all__ = [
     "available_devices",
     "choose_device",
     "current_device",
+    "memory_info",
     "named_device",
     "set_device",
     "use_device",
@@ -83,6 +87,25 @@ class Device:
     def shares_host(self) -> bool:
         """Whether its arrays are host arrays."""
         return self.backend.shares_host
+
+    def memory_info(self) -> MemoryInfo:
+        """Return how much memory there is, and what nets of this process hold of it.
+
+        Raises:
+            DeviceError: The device cannot be asked.
+        """
+        limit = settings.get("memory_limit")
+        used = ledger.used(HOST if self.shares_host else self.name)
+        own = self.backend.memory_info()
+        if own is None:
+            host = host_memory()
+            total, free, process = host.total or None, host.free, host.process
+        else:
+            (free, total), process = own, None
+        if limit and free is not None:
+            free = min(free, max(0, limit - used))
+        pooled = self.backend.pooled
+        return MemoryInfo(self.name, total, free, used, pooled, limit, process)
 
     def __str__(self) -> str:
         return self.name
@@ -176,6 +199,18 @@ def use_device(device: str | Device) -> Iterator[Device]:
         yield chosen
     finally:
         _context.reset(token)
+
+
+def memory_info(device: str | Device | None = None) -> MemoryInfo:
+    """Return how much memory a device has, and what nets of this process hold of it.
+
+    Args:
+        device: The device; None is the one that a net made here and now would run on.
+
+    Raises:
+        DeviceError: It is not there, or cannot be asked.
+    """
+    return choose_device(device)[0].memory_info()
 
 
 def set_device(device: str | Device | None) -> None:

@@ -9,7 +9,8 @@
      |-- ShapeError       a blob has a shape its reader cannot take
      |-- WeightsError     weights cannot be read or do not fit the net
      |-- DataError        a record, image or database cannot be read (source, key)
-     |-- DeviceError      a device is unknown, absent or out of memory
+     |-- DeviceError      a device is unknown, absent or not to be used so
+     |    `-- OutOfMemoryError  it has no memory left
      `-- SnapshotError    a training state cannot be written, read or resumed
 
 The code that finds a fault says *what* is wrong; whoever called it adds *where* with ``at``.
@@ -27,6 +28,7 @@ __all__ = [
     "DemitasseError",
     "DeviceError",
     "NetError",
+    "OutOfMemoryError",
     "PrototxtError",
     "ShapeError",
     "SnapshotError",
@@ -140,7 +142,22 @@ class DataError(DemitasseError):
 
 
 class DeviceError(DemitasseError):
-    """A device is unknown, is not there, or has run out of memory."""
+    """A device is unknown or not there, has no memory left, or cannot reach what is elsewhere."""
+
+
+class OutOfMemoryError(DeviceError):
+    """A device has no memory left, or no more than a limit lets it have.
+
+    Attributes:
+        advice: Which batch would fit, by computation; empty where that is not known.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.advice = ""
+
+    def __str__(self) -> str:
+        return super().__str__() + self.advice
 
 
 class SnapshotError(DemitasseError):

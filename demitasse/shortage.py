@@ -3,21 +3,58 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from demitasse.errors import DemitasseError, DeviceError
+from demitasse.errors import DemitasseError, OutOfMemoryError
 
-__all__ = ["placed"]
+__all__ = ["placed", "shortages_at"]
+
+Explain = Callable[[Exception], Exception]
 
 
-def placed(error: Exception, place: str) -> Exception:
-    """Return an error that says where it happened; a lack of memory becomes a DeviceError."""
-    lacks = isinstance(error, OSError) and error.errno == errno.ENOMEM
-    if lacks or isinstance(error, MemoryError):
-        why = f" ({error})" if str(error) else ""
+def placed(
+    error: Exception, place: str, *, doing: str = "", explain: Explain | None = None
+) -> Exception:
+    """Return an error that says where it happened; a lack of memory becomes an OutOfMemoryError.
+
+    Args:
+        error: What was raised.
+        place: Where.
+        doing: What was done there, for a lack of memory: "forward", "backward", ...
+        explain: Makes errors of a device's library errors of ours (``Backend.explained``).
+    """
+    said = explain(error) if explain is not None else error
+    lacks = isinstance(said, OSError) and said.errno == errno.ENOMEM
+    if lacks or isinstance(said, MemoryError):
+        why = f" ({said})" if str(said) else ""
         message = (
             f"the host has no memory left{why}; make the batch, the input or the layer smaller"
         )
-        shortage = DeviceError(message)
-        shortage.__cause__ = error
-        return shortage.at(place)
-    return error.at(place) if isinstance(error, DemitasseError) else error
+        said = OutOfMemoryError(message)
+    if isinstance(said, OutOfMemoryError):
+        said.__cause__ = said.__cause__ or (error if error is not said else None)
+        return said.at(f"{place}, {doing}" if doing else place)
+    return said.at(place) if isinstance(said, DemitasseError) else said
+
+
+@contextmanager
+def shortages_at(place: str, explain: Explain) -> Iterator[None]:
+    """Name the place in a lack of memory within the block, unless it says already where it was.
+
+    Args:
+        place: Where, or what is done.
+        explain: As for ``placed``.
+
+    Raises:
+        OutOfMemoryError: The memory does not suffice.
+    """
+    try:
+        yield
+    except (OutOfMemoryError, MemoryError, OSError) as error:
+        if isinstance(error, OutOfMemoryError) and error.place:
+            raise
+        fault = placed(error, place, explain=explain)
+        if fault is error:
+            raise
+        raise fault from fault.__cause__

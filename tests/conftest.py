@@ -9,7 +9,6 @@ import gc
 import os
 import sys
 from collections.abc import Generator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -119,31 +118,17 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    devices = _devices(metafunc.config)
+    devices = gpu_plugin.devices(metafunc, metafunc.config.getoption("--backends").split(","))
     for name, out in (("backend", ()), ("backend_with_steps", PORTABLE)):
         if name in metafunc.fixturenames:
             cases = [pytest.param(d, marks=pytest.mark.backend) for d in devices if d not in out]
             metafunc.parametrize(name, cases, indirect=True)
 
 
-@cache
-def _devices(config: pytest.Config) -> list[str]:
-    """Return the devices to test on: all that were asked for and are there.
-
-    One that is not there has its cases too where it is the only one, which then skip, or where
-    DEMITASSE_REQUIRE_GPU=1 makes them fail.
-    """
-    asked = config.getoption("--backends").split(",")
-    return asked if len(asked) == 1 or _gpu_required() else [d for d in asked if not _lack_of(d)]
-
-
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
-    """Say which devices nothing was tested on."""
-    for device in config.getoption("--backends").split(","):
-        if device not in _devices(config):
-            terminalreporter.write_line(f"nothing was tested on {device}: {_lack_of(device)}")
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Take out the stand-in for cupy where the test has put it in."""
+    gpu_plugin.leave()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -181,10 +166,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def backend(request: pytest.FixtureRequest) -> str:
     """A device, as a string; the test runs once on each.
 
-    Without a GPU there is no ``cuda:0`` case; under DEMITASSE_REQUIRE_GPU=1 there is, and it fails.
+    Without a GPU ``cuda:0`` is the stand-in's, in the files that ``gpu.plugin`` names; under
+    DEMITASSE_REQUIRE_GPU=1 it fails.
     """
     device: str = request.param
-    _need(device)
+    if device.startswith(("cuda", "gpu")):
+        gpu_plugin.need(device)
     return device
 
 
@@ -192,36 +179,9 @@ def backend(request: pytest.FixtureRequest) -> str:
 def backend_with_steps(request: pytest.FixtureRequest) -> str:
     """As ``backend``, without the devices that run every layer's portable code."""
     device: str = request.param
-    _need(device)
+    if device.startswith(("cuda", "gpu")):
+        gpu_plugin.need(device)
     return device
-
-
-def _gpu_required() -> bool:
-    return os.environ.get("DEMITASSE_REQUIRE_GPU") == "1"
-
-
-def _need(device: str) -> None:
-    lack = _lack_of(device)
-    if not lack:
-        return
-    if _gpu_required():
-        pytest.fail(f"DEMITASSE_REQUIRE_GPU=1, but: {lack}")
-    pytest.skip(f"no GPU: {lack}")
-
-
-@cache
-def _lack_of(device: str) -> str:
-    """Say why a GPU cannot be used, or nothing; thousands of tests ask."""
-    if not device.startswith(("cuda", "gpu")):
-        return ""
-    from demitasse.device import Device
-    from demitasse.errors import DeviceError
-
-    try:
-        Device(device).backend.synchronize()
-    except DeviceError as error:
-        return str(error)
-    return ""
 
 
 @pytest.fixture(scope="session")

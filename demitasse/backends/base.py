@@ -159,6 +159,13 @@ class Backend(ABC):
         part = flat if flat.shape[0] == count else flat[:count]
         return self.xp.reshape(part, shape)
 
+    def holds(self, array: Any) -> bool:
+        """Whether an array is one of this device's own."""
+        if self.shares_host:
+            return isinstance(array, np.ndarray)
+        mine = isinstance(array, type(self.zeros(0, "float32")))
+        return mine and bool(array.device == self.array_device)
+
     def guard(self, array: Array) -> Array:
         """Return ``array`` as ``Blob.read`` hands it out."""
         return array
@@ -222,6 +229,20 @@ class Backend(ABC):
     def memory_info(self) -> tuple[int, int] | None:
         """Return free and total device memory in bytes, or None where it is the host's."""
         return None
+
+    @property
+    def pooled(self) -> int:
+        """What the library keeps for later arrays, in bytes; ``memory_info`` counts it as free."""
+        return 0
+
+    @property
+    def working(self) -> int:
+        """Bytes of working memory that all Steps of this thread take turns with."""
+        return 0 if self.engine is None else int(self.engine.nbytes)
+
+    def explained(self, error: Exception) -> Exception:
+        """Return an exception of the library as a DemitasseError; others as they are."""
+        return error
 
     def random_bits(self, seed: int, stream: int, passes: int, count: int, first: int = 0) -> Array:
         """Return ``count`` random 32-bit words, the same ones on every backend.

@@ -168,6 +168,9 @@ class Step(ABC, Generic[E, O]):
     """Whether a Step for several operations computes their gradients too; otherwise each
     operation's own Step does."""
 
+    borrows: bool = False
+    """Whether its workspace is the engine's, which all Steps take turns with."""
+
     def __init__(self, engine: E, op: O, at: Operands) -> None:
         self.engine, self.op, self.at = engine, op, at
         self.declined: tuple[str, ...] = ()
@@ -184,7 +187,7 @@ class Step(ABC, Generic[E, O]):
 
     @property
     def workspace(self) -> int:
-        """Scratch memory it holds, in bytes."""
+        """Scratch memory it holds or borrows, in bytes."""
         return 0
 
     def prepare(self) -> None:

@@ -1,13 +1,16 @@
-"""Throughput of nets over devices, batch sizes and phases, and how it compares with a saved run."""
+"""Throughput of nets over devices, batch sizes and phases, and the largest batch that fits."""
 
 from demitasse.benchmark.case import Case
+from demitasse.benchmark.largest import LargestBatch, largest_batch
 from demitasse.benchmark.measure import Result, measure
 from demitasse.benchmark.saved import Regression, read_results, regressions, write_results
 
 __all__ = [
     "Case",
+    "LargestBatch",
     "Regression",
     "Result",
+    "largest_batch",
     "measure",
     "read_results",
     "regressions",

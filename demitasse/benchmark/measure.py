@@ -18,6 +18,7 @@ from demitasse.benchmark.reading import alone, rate, reads, with_own_data
 from demitasse.errors import NetError
 from demitasse.memory.transfers import transfers
 from demitasse.net import Net
+from demitasse.net.memory_use import memory_held
 from demitasse.plan.report import report
 from demitasse.plan.stopwatch import Stopwatch
 from demitasse.proto import NetParameter, SolverParameter
@@ -32,6 +33,9 @@ SETTLED = 0.02
 
 LONGEST_WARM_UP = 20
 
+LAYER_PASSES = 5
+"""Passes in which each layer is timed; the median counts."""
+
 
 @dataclass
 class Result:
@@ -40,8 +44,10 @@ class Result:
     Attributes:
         case: The case.
         seconds: Time of each pass, device waited for.
-        layers: Milliseconds of each layer, forward and backward together, if they were asked for.
-        memory: Bytes of blobs, gradients and parameters.
+        layers: Milliseconds of each layer, forward and backward together, if they were asked for:
+            the median of a few passes.
+        memory: Bytes of the device's memory: blobs, gradients, parameters, what layers keep, a
+            solver's history and working memory.
         moved: Bytes that a pass copies between host and device.
         multiply_adds: Of a pass, backward included where there is one.
         peak: Multiplications and additions per second that the device has reached in a large
@@ -146,23 +152,24 @@ class _Running:
         before = _bytes_moved()
         self.once()
         result.moved = _bytes_moved() - before
-        result.memory = (
-            net.blob_bytes
-            + net.gradient_bytes
-            + sum(2 * blob.data_memory.nbytes for blob in net.learnable_params)
-        )
+        history = self._solver.history.memories if self._solver is not None else ()
+        result.memory = memory_held(net, history).total
         for layer in report(net.plan):
             result.multiply_adds += layer.multiply_adds
             if self._solver is not None:
                 result.multiply_adds += layer.backward_multiply_adds
         result.peak = peak(net.device, net.dtype)
         if layers:
-            with Stopwatch(net.plan, net.synchronize) as watch:
-                self.once()
-            for index, name in enumerate(net.layer_names):
-                time = watch.forward[index] + watch.backward[index]
-                if time:
-                    result.layers[name] = 1e3 * time
+            passes = [self._times_of_layers() for _ in range(LAYER_PASSES)]
+            for name, *times in zip(net.layer_names, *passes, strict=True):
+                if any(times):
+                    result.layers[name] = 1e3 * statistics.median(times)
+
+    def _times_of_layers(self) -> list[float]:
+        """Return the seconds of each layer in one pass, forward and backward together."""
+        with Stopwatch(self.net.plan, self.net.synchronize) as watch:
+            self.once()
+        return [watch.forward[i] + watch.backward[i] for i in range(len(self.net.layer_names))]
 
     def close(self) -> None:
         """Let go of net and solver."""

@@ -34,7 +34,7 @@ def _cells(result: Result) -> tuple[str, ...]:
         *about,
         f"{result.images_per_second:.4g}",
         f"{1e3 * result.median:.4g}",
-        f"{result.spread:.1%}",
+        f"{result.spread:.1%}" if len(result.seconds) > 1 else "-",
         _mebibytes(result.memory),
         _mebibytes(result.moved),
         f"{result.share_of_peak:.0%}",
@@ -61,7 +61,7 @@ def draw(results: Sequence[Result], path: Path) -> None:
         DemitasseError: Matplotlib is not installed, or has no such format.
         OSError: The file cannot be written.
     """
-    save_chart(path, _lines(results), _batches(results), y_label=RATE, scale="log")
+    save_chart(path, _lines(results), _batches(results), x_label="batch", y_label=RATE, scale="log")
 
 
 def write_page(results: Sequence[Result], path: Path, slower: Sequence[Regression] | None) -> None:
@@ -78,7 +78,7 @@ def write_page(results: Sequence[Result], path: Path, slower: Sequence[Regressio
     """
     page = Page("Throughput")
     page.chart(
-        line_chart(_lines(results), _batches(results), y_label=RATE, scale="log"),
+        line_chart(_lines(results), _batches(results), x_label="batch", y_label=RATE, scale="log"),
         "Images per second over batch sizes, a line for each net, phase and device",
     )
     head, rows = table_of(results)
@@ -119,12 +119,22 @@ def _batches(results: Sequence[Result]) -> list[str]:
 
 
 def _lines(results: Sequence[Result]) -> list[Line]:
-    """Return a line for each net, phase and device, over the batch sizes."""
-    found: dict[str, dict[str, float]] = {}
-    for result in results:
-        case = result.case
-        line = found.setdefault(f"{case.net.stem} {case.phase} {case.device}", {})
-        if not result.error:
-            line[str(case.batch)] = result.images_per_second
+    """Return a line for each net, phase and device, over the batch sizes.
+
+    The phases of a net on a device share a colour.
+    """
+    colors = list(dict.fromkeys((one.case.net, one.case.device) for one in results))
+    styles = list(dict.fromkeys(one.case.phase for one in results))
+    rates: dict[tuple[str, int, int], dict[str, float]] = {}
+    for one in results:
+        case = one.case
+        name = f"{case.net.stem} {case.phase} {case.device}"
+        key = (name, colors.index((case.net, case.device)), styles.index(case.phase))
+        line = rates.setdefault(key, {})
+        if not one.error:
+            line[str(case.batch)] = one.images_per_second
     batches = _batches(results)
-    return [Line(name, [line.get(batch) for batch in batches]) for name, line in found.items()]
+    return [
+        Line(name, [line.get(batch) for batch in batches], color, style)
+        for (name, color, style), line in rates.items()
+    ]

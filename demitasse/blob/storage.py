@@ -37,8 +37,11 @@ class Storage(Axes):
 
     def _new_memories(self, count: int) -> tuple[SyncedMemory, SyncedMemory]:
         """Return memories for data and gradient which no other blob shares."""
-        data, diff = (SyncedMemory(count, self.dtype, self.device) for _ in range(2))
-        return data, diff
+        called = self._called()
+        return (
+            SyncedMemory(count, self.dtype, self.device, called),
+            SyncedMemory(count, self.dtype, self.device, f"the gradient of {called}"),
+        )
 
     def tell(self, changes: Changes) -> None:
         """Note changes of shape and memory there from now on; a blob may be of several nets."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends.arrays import Array
+from demitasse.blob.given import host_array, is_on
 from demitasse.blob.storage import Storage
 from demitasse.errors import ShapeError
 
@@ -26,7 +27,10 @@ class Views(Storage):
 
     @data.setter
     def data(self, value: Any) -> None:
-        self.mutable_cpu_data()[...] = value
+        if is_on(value, self.device):
+            self.write(self._of_our_dtype(value))
+        else:
+            self.mutable_cpu_data()[...] = host_array(value, self._called(), self.device)
 
     @property
     def diff(self) -> np.ndarray:
@@ -35,7 +39,10 @@ class Views(Storage):
 
     @diff.setter
     def diff(self, value: Any) -> None:
-        self.mutable_cpu_diff()[...] = value
+        if is_on(value, self.device):
+            self.write_diff(self._of_our_dtype(value))
+        else:
+            self.mutable_cpu_diff()[...] = host_array(value, self._called(), self.device)
 
     def cpu_data(self) -> np.ndarray:
         """Return the data on the host, for reading."""
@@ -152,6 +159,10 @@ class Views(Storage):
         """Fill the gradient with one number."""
         with self.device.backend.here():
             self.diff_buffer()[...] = value
+
+    def _of_our_dtype(self, array: Array) -> Array:
+        backend = self.device.backend
+        return backend.xp.astype(array, backend.dtype(self.dtype), copy=False)
 
     def _need_shape(self, array: Array) -> None:
         if tuple(array.shape) != self._shape:

@@ -177,10 +177,11 @@ class Agreement:
         rows = self.found.rows()
         names = [row.layer for row in rows]
         lines = []
-        for device in self.found.devices:
-            for kind in self._kinds():
+        for color, device in enumerate(self.found.devices):
+            for style, kind in enumerate(self._kinds()):
                 values = [_value(row.of(kind)[device]) for row in rows]
-                lines.append(Line(device if kind == "data" else f"{device}, {kind}s", values))
+                name = device if kind == "data" else f"{device}, {kind}s"
+                lines.append(Line(name, values, color, style))
         page = Page(self.title)
         page.text(f"{', '.join(self.found.devices)} against {self.found.reference}.")
         for line in self.verdict().splitlines():

@@ -6,6 +6,7 @@ import ctypes
 import os
 import platform
 import sys
+from contextlib import suppress
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -22,6 +23,7 @@ __all__ = [
     "examine",
     "kernels",
     "libraries",
+    "memory",
     "onednn",
     "problems",
     "settings_table",
@@ -76,6 +78,7 @@ def examine() -> dict[str, Any]:
         "kernels": kernels(),
         "cudnn": cudnn(),
         "devices": devices(),
+        "memory": memory(),
         "settings": settings_table(),
     }
     return {**found, "problems": problems(found)}
@@ -161,6 +164,20 @@ def devices() -> dict[str, list[str] | str]:
             found[name] = devices_of(name) or backend_class(name).missing()
         except DeviceError as error:
             found[name] = str(error)
+    return found
+
+
+def memory() -> dict[str, dict[str, Any]]:
+    """Return what is known of the memory of the host, as ``cpu``, and of devices with their own."""
+    from demitasse.device import Device, available_devices
+    from demitasse.errors import DeviceError
+
+    found = {}
+    for name in available_devices():
+        with suppress(DeviceError):  # one that is broken is told of elsewhere
+            device = Device(name)
+            if name == "cpu" or device.backend.memory_info() is not None:
+                found[name] = asdict(device.memory_info())
     return found
 
 

@@ -15,6 +15,7 @@ from demitasse.errors import (
     DemitasseError,
     DeviceError,
     NetError,
+    OutOfMemoryError,
     PrototxtError,
     ShapeError,
     SnapshotError,
@@ -37,6 +38,7 @@ FAILED, MODEL_OR_DATA, DEVICE, INTERRUPTED = 1, 3, 4, 130
 
 EXIT_CODES: dict[type[BaseException], int] = {
     KeyboardInterrupt: INTERRUPTED,
+    OutOfMemoryError: DEVICE,
     DeviceError: DEVICE,
     ConfigError: MODEL_OR_DATA,
     DataError: MODEL_OR_DATA,

@@ -11,7 +11,7 @@ import click
 from demitasse.escapes import escaped
 from demitasse.log import json_ready
 
-__all__ = ["bytes_text", "json_text", "print_json", "table"]
+__all__ = ["json_text", "print_json", "table"]
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -46,15 +46,6 @@ def _text(cell: object) -> str:
         if isinstance(cell, int) and not isinstance(cell, bool)
         else escaped(str(cell), one_line=True)
     )
-
-
-def bytes_text(size: float) -> str:
-    """Return a number of bytes as people read it, e.g. ``1.5 MiB``."""
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            break
-        size /= 1024
-    return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
 
 
 def print_json(value: Any) -> None:

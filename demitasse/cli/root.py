@@ -18,6 +18,7 @@ VERBS = (
     "test",
     "time",
     "bench",
+    "largest_batch",
     "device_query",
     "consistency",
     "diff",

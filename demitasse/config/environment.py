@@ -18,6 +18,7 @@ OTHERS = {
     "DEMITASSE_TEST_BACKENDS": "conformance tests: the devices",
     "DEMITASSE_KILLS": "tests: how often a training run is killed",
     "DEMITASSE_INTERRUPTIONS": "tests: at how many places in each piece of work errors are raised",
+    "DEMITASSE_TEST_STAND_IN": "tests: put the stand-in for cupy and two GPUs in their place",
     "DEMITASSE_KERNEL_FLAGS": "tests: flags for compiling CUDA kernels for the host",
 }
 """Variables that are no settings, and what for."""

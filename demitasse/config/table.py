@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from demitasse.room.sizes import read_size
+
 __all__ = ["PREFIX", "TABLE", "Setting"]
 
 PREFIX = "DEMITASSE_"
@@ -114,6 +116,19 @@ TABLE = {
             -1,
             "seed of fillers, dropout and augmentation; -1: a fresh one",
             at_least=-1,
+        ),
+        Setting(
+            "memory_limit",
+            read_size,
+            0,
+            "what blobs may take on each device, e.g. 8GiB; 0: as much as there is",
+        ),
+        Setting(
+            "transfers",
+            _word,
+            "allow",
+            "copies of blobs between host and device in the middle of a pass",
+            choices=("allow", "log", "error"),
         ),
         Setting("poison", _flag, False, "fill the stale side of every memory with NaN (debugging)"),
         Setting(

@@ -26,6 +26,7 @@ from demitasse.layers.context import LayerContext
 from demitasse.layers.fillers import filling
 from demitasse.layers.saved import Saved
 from demitasse.proto import FillerParameter, LayerParameter
+from demitasse.room.host import check_size
 from demitasse.shortage import placed
 
 __all__ = [
@@ -307,6 +308,10 @@ class Layer(Arrays):
                 raise ShapeError(message)
         else:
             blob = self._blob(shape, f"{self.name}[{index}]")
+            try:
+                check_size(blob.data_memory.nbytes)
+            except MemoryError as error:
+                raise placed(error, f"parameter {index} of shape {shape}") from error
             filled = filling(
                 shape,
                 filler if filler is not None else FillerParameter(),

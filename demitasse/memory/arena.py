@@ -14,6 +14,8 @@ import numpy as np
 from demitasse.backends.arrays import Array
 from demitasse.errors import NetError
 from demitasse.memory.sides import Traffic
+from demitasse.room import Share
+from demitasse.room.ledger import HOST
 
 __all__ = ["Arena", "Assignment", "Slot"]
 
@@ -75,6 +77,17 @@ class Slot:
             self.outgrown |= array is not None
             array = self.arrays[kind] = make(most)
         return array[:size]
+
+    def shares(self) -> list[Share]:
+        """Return its arrays."""
+        return [
+            Share(
+                HOST if where in {HOST, "private"} else where,
+                id(array),
+                math.prod(array.shape) * np.dtype(dtype).itemsize,
+            )
+            for (where, dtype), array in self.arrays.copy().items()
+        ]
 
     def clear(self) -> None:
         """Drop all arrays; the next ones are made as large as was ever asked for."""

@@ -19,10 +19,14 @@ import numpy as np
 from demitasse.backends.arrays import Array, PrivateLayout
 from demitasse.config import settings
 from demitasse.device import Device
-from demitasse.errors import DeviceError, ShapeError
+from demitasse.errors import DeviceError, OutOfMemoryError, ShapeError
 from demitasse.memory.arena import Assignment
+from demitasse.memory.guard import watching
 from demitasse.memory.sides import DeviceSide, HostSide, Traffic
 from demitasse.memory.transfers import transfers
+from demitasse.room import Share, bytes_text, ledger
+from demitasse.room.ledger import HOST
+from demitasse.shortage import placed
 
 __all__ = ["Head", "SyncedMemory"]
 
@@ -55,6 +59,7 @@ class SyncedMemory:
         size: How many elements.
         dtype: "float32", "float64", "int32", ...
         device: Where the device side lives.
+        called: What it is called in messages.
 
     Attributes:
         version: Grows with every write; what is derived from the contents is keyed by it.
@@ -69,6 +74,7 @@ class SyncedMemory:
         "_host_side",
         "_initial",
         "_poison",
+        "called",
         "device",
         "dtype",
         "serial",
@@ -76,8 +82,8 @@ class SyncedMemory:
         "version",
     )
 
-    def __init__(self, size: int, dtype: str, device: Device) -> None:
-        self.size, self.dtype, self.device = size, dtype, device
+    def __init__(self, size: int, dtype: str, device: Device, called: str = "an array") -> None:
+        self.size, self.dtype, self.device, self.called = size, dtype, device, called
         self.version = 0
         self.serial = next(_serials)
         self._head = Head.UNINITIALIZED
@@ -118,6 +124,19 @@ class SyncedMemory:
         if there.array is None:
             return host
         return host + (self.nbytes if there.layout is None else int(there.array.nbytes))
+
+    def shares(self) -> list[Share]:
+        """Return the arrays that it holds now."""
+        if self._assignment is not None:
+            return self._assignment.slot.shares()
+        found, host, there = [], self._host_side.array, self._device_side
+        if host is not None:
+            found.append(Share(HOST, id(host), self.nbytes))
+        if there.array is not None and there.layout is not None:
+            found.append(Share(HOST, id(there.array), int(there.array.nbytes)))
+        elif there.array is not None:
+            found.append(Share(str(there.device), id(there.array), self.nbytes))
+        return found
 
     @property
     def leased(self) -> bool:
@@ -305,6 +324,7 @@ class SyncedMemory:
         self._host_side.replace(array)
         self._newest_at_host()
         self.version += 1
+        ledger.adopted(self)
 
     def set_gpu_data(self, array: Array) -> None:
         """Make a one-dimensional device ``array`` the device side; the head moves there.
@@ -322,6 +342,7 @@ class SyncedMemory:
         self._device_side.replace(array, self.device)
         self._newest_at_device()
         self.version += 1
+        ledger.adopted(self)
 
     def async_push(self) -> None:
         """Start copying the host side to the device, so that it is there when it is needed.
@@ -403,6 +424,8 @@ class SyncedMemory:
             case Head.HEAD_AT_GPU:
                 host = self._host_array()
                 if not discard:
+                    if self._device_side.layout is None and (guard := watching()) is not None:
+                        guard.downloads(self)
                     self._host_side.wait()
                     self._device_side.copy_to(host)
                 self._head = Head.HEAD_AT_CPU if discard else Head.SYNCED
@@ -428,6 +451,8 @@ class SyncedMemory:
             case Head.HEAD_AT_CPU:
                 side = self._device_array()
                 if not discard:
+                    if (guard := watching()) is not None:
+                        guard.uploads(self)
                     self._host_side.wait()
                     self._host_side.pend(self._device_side.copy_from(self._host_array()))
                 self._head = Head.HEAD_AT_GPU if discard else Head.SYNCED
@@ -439,6 +464,8 @@ class SyncedMemory:
 
     def _newest_at_host(self) -> None:
         self._head, self._initial = Head.HEAD_AT_CPU, None
+        if not self.device.shares_host and (guard := watching()) is not None:
+            guard.wrote(self)
         if self._poison and self._device_side.array is not None:
             self._host_side.wait()
             self._device_side.fill(math.nan)
@@ -478,7 +505,7 @@ class SyncedMemory:
         side = self._host_side
         if side.array is None:
             make = partial(self.device.backend.empty_host, dtype=self.dtype)
-            side.array = self._allocate("host", self.size, make)
+            side.array = self._allocate(HOST, self.size, make)
         return side.array
 
     def _device_array(self) -> Array:
@@ -489,10 +516,44 @@ class SyncedMemory:
         return side.array
 
     def _allocate(self, where: str, size: int, make: Callable[[int], Array]) -> Array:
-        """Return a new array, or the part of the slot's that is ours for now."""
+        """Return a new array, or the part of the slot's that is ours for now.
+
+        Raises:
+            OutOfMemoryError: There is no room, or the setting ``memory_limit`` leaves none.
+        """
+
+        def within_limit(size: int) -> Array:
+            self._ask_for_room(where, size)
+            try:
+                return make(size)
+            except (OutOfMemoryError, MemoryError, OSError) as error:
+                fault = placed(error, self.called)
+                raise fault from fault.__cause__
+
+        ledger.note(self)
         if self._assignment is None:
-            return make(size)
-        return self._assignment.slot.lend((where, self.dtype), size, make)
+            return within_limit(size)
+        return self._assignment.slot.lend((where, self.dtype), size, within_limit)
+
+    def _ask_for_room(self, where: str, size: int) -> None:
+        """See that so many elements more are within the limit of our device.
+
+        Host sides of a device with memory of its own are not: its limit is not the host's.
+        """
+        limit = settings.get_often("memory_limit")
+        if not limit or (where == HOST and not self.device.shares_host):
+            ledger.unasked()
+            return
+        place = HOST if self.device.shares_host else str(self.device)
+        nbytes = size * np.dtype(self.dtype).itemsize
+        if not ledger.has_room(place, nbytes, limit):
+            message = (
+                f"{self.called} needs {bytes_text(nbytes)} on {self.device}, where nets hold "
+                f"{bytes_text(ledger.used(place))} and may hold {bytes_text(limit)} (memory_limit, "
+                f"{settings.where('memory_limit')}); make the batch smaller, let go of other nets, "
+                "or raise the limit"
+            )
+            raise OutOfMemoryError(message)
 
     def __repr__(self) -> str:
         return f"SyncedMemory({self.size} {self.dtype} on {self.device}, {self._head.name})"

@@ -6,16 +6,18 @@ Source: Caffe, ``src/caffe/net.cpp``.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial, reduce
 from pathlib import Path
 from typing import Any, Self
 
 from demitasse.backends.arrays import Array
 from demitasse.blob import Blob
+from demitasse.blob.given import host_array, is_on
 from demitasse.config import settings
 from demitasse.device import Device, choose_device
-from demitasse.errors import ConfigError, NetError, ShapeError
+from demitasse.errors import ConfigError, NetError, OutOfMemoryError, ShapeError
 from demitasse.interrupts import Uninterrupted
 from demitasse.layers import LayerContext
 from demitasse.layers.context import Clock
@@ -25,12 +27,14 @@ from demitasse.net.described import Described
 from demitasse.net.given import choose_seed, folder, phase_number, read_source, several
 from demitasse.net.labels import LabelCheck
 from demitasse.net.loss import Loss
+from demitasse.net.memory_use import MemoryUse, memory_held, say_what_fits
 from demitasse.net.passes import Callback, Passes
 from demitasse.net.predict import predict
 from demitasse.net.turn import Turn
 from demitasse.plan import Plan
 from demitasse.plan.liveness import Keep, kept_names
 from demitasse.proto import NetParameter
+from demitasse.shortage import shortages_at
 from demitasse.weights.hdf5 import write_hdf5_weights
 from demitasse.weights.load import load_into
 from demitasse.weights.pairing import LoadReport, OnMismatch, matched
@@ -207,7 +211,7 @@ class Net(Described):
 
     def _queue_forward(self, first: int, last: int, *, wait: bool) -> Loss:
         """Run layers ``first`` to ``last``; done whole or taken back, as far as is waited for."""
-        with self.turn, self.device.backend.enter():
+        with self.at_work("forward"):
             take_back = self.remember()
             try:
                 terms = self._passes.forward(first, last)
@@ -230,7 +234,7 @@ class Net(Described):
         """
         first = len(self.structure.layers) - 1 if start is None else self.layer_number(start)
         last = 0 if end is None else self.layer_number(end)
-        with self.turn, self.device.backend.enter():
+        with self.at_work("backward"):
             self._passes.backward(first, last)
 
     def forward_backward(self) -> float:
@@ -324,8 +328,32 @@ class Net(Described):
 
     def reshape(self) -> None:
         """Let every layer give its tops their shapes, without computing anything."""
-        with self.turn, self.device.backend.enter():
+        with self.at_work("reshape"):
             self.plan.reshape()
+
+    @contextmanager
+    def at_work(self, doing: str) -> Iterator[None]:
+        """Surround work on the net's blobs: no other thread works on them, its device is current.
+
+        Args:
+            doing: What is done, for a lack of memory that no layer is named for.
+
+        Raises:
+            NetError: Another thread works on the net.
+            OutOfMemoryError: The memory does not suffice; says which batch would fit.
+        """
+        backend = self.device.backend
+        try:
+            with self.turn, shortages_at(doing, backend.explained), backend.enter():
+                yield
+        except OutOfMemoryError as error:
+            say_what_fits(error, self)
+            raise
+
+    @property
+    def memory_use(self) -> MemoryUse:
+        """What it holds at present of its device's memory, by part."""
+        return memory_held(self)
 
     def synchronize(self) -> None:
         """Wait until the device has done everything it was given."""
@@ -360,11 +388,13 @@ class Net(Described):
         Raises:
             NetError: The last backward pass was not done to its end.
         """
-        with self.turn, self.device.backend.enter():
+        with self.at_work("update"):
             self.need_whole_gradients()
             with Uninterrupted():
                 for blob in self.learnable_params:
-                    blob.update()
+                    place = f"update of parameter {blob.name!r}"
+                    with shortages_at(place, self.device.backend.explained):
+                        blob.update()
 
     def share_weights(self) -> None:
         """Let parameters of one name hold one memory again."""
@@ -463,7 +493,8 @@ class Net(Described):
         """Run the net on arrays; any batch size.
 
         Args:
-            inputs: An array for each net input, or one array where there is one input.
+            inputs: An array for each net input, or one array where there is one input; on the host,
+                or on the net's device, which they do not leave then.
             batch: Run at most this many items at a time; None runs all at once. The items are on
                 the first axis and do not depend on each other.
             whole: Names of the inputs that go into every batch as they are. None: those that have
@@ -476,6 +507,7 @@ class Net(Described):
         Raises:
             NetError: Inputs are missing or unknown; it cannot be told which inputs or outputs
                 have a batch axis, or an output that has none changes from batch to batch.
+            DeviceError: An array is on another device.
         """
         with self.turn:
             return predict(self, inputs, batch, whole, self._declared)
@@ -500,10 +532,11 @@ class Net(Described):
         return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
     def set_input(self, name: str, array: Any) -> None:
-        """Reshape an input blob to an array and fill it.
+        """Reshape an input blob to an array, on the host or the net's device, and fill it.
 
         Raises:
             ShapeError: The array has an axis of a size that cannot be, or holds no numbers.
+            DeviceError: It is on another device.
         """
         blob = self.blob_by_name(name)
         if not hasattr(array, "shape"):
@@ -512,8 +545,10 @@ class Net(Described):
         if getattr(array.dtype, "kind", "f") in "SUmM":
             message = f"input {name!r} must be an array of numbers, it holds {array.dtype}"
             raise ShapeError(message)
+        if not is_on(array, self.device):
+            array = host_array(array, f"input {name!r}", self.device)
         blob.reshape(array.shape)
-        blob.mutable_cpu_data()[...] = array
+        blob.data = array
 
     def close(self) -> None:
         """Stop the threads and close the files of its layers."""

@@ -15,6 +15,7 @@ from demitasse.blob import Changes
 from demitasse.config import settings
 from demitasse.errors import NetError
 from demitasse.memory import SyncedMemory
+from demitasse.memory.guard import Guard, transfer_mode, watching
 from demitasse.memory.leases import leases_alive
 from demitasse.net.beginning import begin
 from demitasse.net.debug import NetDebug
@@ -52,6 +53,7 @@ class Passes:
         self._memories: tuple[int, list[SyncedMemory]] = (-1, [])
         self.plan = self._planned(lowered=lowered)
         self.debug_info, self.gradients_whole = False, True
+        self._guard = Guard()
         self._obstacle: tuple[tuple[int, Plan], str] | None = None
         self._begun = False
         self._cut: tuple[int, int] | None = None  # the layers of a forward pass that was cut short
@@ -76,7 +78,7 @@ class Passes:
             return "callbacks stand between layers"
         if self.debug_info or self.plan.watch is not None:
             return "layers are looked at one by one"
-        if leases_alive():
+        if leases_alive() and any(memory.leased for memory in self._all_memories()):
             return "somebody holds a live view of a blob (blob.data)"
         if self._allocator is not None:
             return "blobs share buffers (keep)"
@@ -146,11 +148,11 @@ class Passes:
         # layer by layer, so that no layers run as one and each has its own gradient
         terms: list[Array] = []
         for index in range(first, last + 1):
-            _call(self.before_forward, index)
+            self._call(self.before_forward, index)
             terms += self.plan.forward(index, index)
             if self.debug_info:
                 NetDebug(self._structure).forward(index)
-            _call(self.after_forward, index)
+            self._call(self.after_forward, index)
         return terms
 
     def _backward(self, first: int, last: int) -> None:
@@ -158,11 +160,17 @@ class Passes:
             self.plan.backward(first, last)
             return
         for index in range(first, last - 1, -1):
-            _call(self.before_backward, index)
+            self._call(self.before_backward, index)
             self.plan.backward(index, index)
             if self.debug_info and self._structure.needs.layers[index]:
                 NetDebug(self._structure).backward(index)
-            _call(self.after_backward, index)
+            self._call(self.after_backward, index)
+
+    def _call(self, callbacks: Sequence[Callback], index: int) -> None:
+        if callbacks and (guard := watching()) is not None:
+            guard.at(f"a callback at layer {self._structure.layers[index].name!r}")
+        for callback in callbacks:
+            callback(index)
 
     @contextmanager
     def _pass(self, first: int, last: int, *, backward: bool) -> Iterator[None]:
@@ -181,13 +189,24 @@ class Passes:
             if leases_alive():
                 for memory in self._all_memories():
                     memory.before_pass()
-            yield
-            if leases_alive():
-                for memory in self._all_memories():
-                    memory.after_pass()
+            mode = transfer_mode()
+            if mode == "allow":
+                yield
+                self._show_views()
+            else:
+                with self._guard.watch(mode):
+                    yield
+                    self._guard.after_pass()
+                    self._show_views()
         finally:
             if allocator is not None:
                 allocator.arena.open = False
+
+    def _show_views(self) -> None:
+        """Bring live views of blobs up to date."""
+        if leases_alive():
+            for memory in self._all_memories():
+                memory.after_pass()
 
     def _planned(self, *, lowered: bool) -> Plan:
         """Return a plan of the layers, and let the blobs that are not kept share buffers."""
@@ -212,8 +231,3 @@ class Passes:
             found = {m.serial: m for b in blobs for m in (b.data_memory, b.diff_memory)}
             self._memories = (self._changes.number, list(found.values()))
         return self._memories[1]
-
-
-def _call(callbacks: Sequence[Callback], index: int) -> None:
-    for callback in callbacks:
-        callback(index)

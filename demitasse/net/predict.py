@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from demitasse.blob import Blob
+from demitasse.blob.given import host_array, is_on
 from demitasse.device import Device
 from demitasse.errors import ConfigError, DemitasseError, NetError, ShapeError
 from demitasse.plan import Plan
@@ -86,7 +87,7 @@ def predict(
     if batch is None:
         return _run(net, inputs)
     cut = _cut(inputs, declared, whole)
-    total = max((len(inputs[name]) for name in cut), default=0)
+    total = max((inputs[name].shape[0] for name in cut), default=0)
     if total <= batch:
         return _run(net, inputs)
     parts = _parts(inputs, cut, total, batch)
@@ -116,7 +117,12 @@ def _as_arrays(given: dict[str, Any] | Any, net: Runnable) -> Arrays:
         message = f"the inputs of net {net.name!r} are {inputs}, given are {list(given)}"
         raise NetError(message)
     try:
-        return {name: np.asarray(value) for name, value in given.items()}
+        return {
+            name: value
+            if is_on(value, net.device)
+            else host_array(value, f"input {name!r}", net.device)
+            for name, value in given.items()
+        }
     except ValueError as error:  # rows of different lengths
         message = f"an input of net {net.name!r} is no array: {error}"
         raise ShapeError(message) from None
@@ -154,8 +160,8 @@ def _cut(
         message = f"whole= names {', '.join(unknown)}; the inputs are {', '.join(inputs)}"
         raise NetError(message)
     free = [name for name, a in inputs.items() if a.ndim and name not in (whole or ())]
-    longest = max((len(inputs[name]) for name in free), default=0)
-    cut = [name for name in free if len(inputs[name]) == longest]
+    longest = max((inputs[name].shape[0] for name in free), default=0)
+    cut = [name for name in free if inputs[name].shape[0] == longest]
     odd, by_chance = [name for name in free if name not in cut], False
     if whole is None:
         odd = [name for name in odd if inputs[name].shape != declared[name]]
@@ -176,7 +182,8 @@ def _cut(
 def _parts(inputs: Arrays, cut: Collection[str], total: int, batch: int) -> Iterator[Arrays]:
     for start in range(0, total, batch):
         end = start + batch
-        yield {name: a[start:end] if name in cut else a for name, a in inputs.items()}
+        some = slice(start, min(end, total))
+        yield {name: a[some, ...] if name in cut else a for name, a in inputs.items()}
 
 
 def _joined(net: Runnable, inputs: Arrays, cut: Collection[str], batch: int, rest: int) -> set[str]:

@@ -25,6 +25,12 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c
 LONGEST = 18
 """Letters of a place's name that are shown; the end tells more than the beginning."""
 
+SHORT = 60
+"""Letters of all places' names that fit side by side."""
+
+PLAIN = (1e-2, 1e6)
+"""Numbers between these are written out along a log scale; others as powers of ten."""
+
 STYLES: tuple[Any, ...] = ("-", "--", "-.", ":")
 
 
@@ -35,16 +41,21 @@ class Line:
     Attributes:
         name: What the legend says.
         values: A value for each place; None where there is none.
+        color: Number of its colour; lines that belong together share one. None: its own.
+        style: Number of its style, solid being 0. None: solid while there are colours.
     """
 
     name: str
     values: Sequence[float | None]
+    color: int | None = None
+    style: int | None = None
 
 
 def line_chart(
     lines: Sequence[Line],
     places: Sequence[str],
     *,
+    x_label: str = "",
     y_label: str,
     scale: Literal["linear", "log"] = "linear",
     limit: float | None = None,
@@ -54,6 +65,7 @@ def line_chart(
     Args:
         lines: What is drawn.
         places: Names of the places along the x axis.
+        x_label: What the places are, where their names do not tell.
         y_label: What the y axis shows.
         scale: Of the y axis; on a log scale nothing is drawn for 0.
         limit: Where a dotted line goes from left to right.
@@ -62,7 +74,7 @@ def line_chart(
         DemitasseError: Matplotlib is not installed.
     """
     text = io.StringIO()
-    figure = _figure(lines, places, y_label, scale, limit)
+    figure = _figure(lines, places, (x_label, y_label), scale, limit)
     _save(figure, text, "svg", transparent=True)
     svg = text.getvalue()
     return svg[svg.index("<svg") :].replace(INK, "currentColor")
@@ -73,6 +85,7 @@ def save_chart(
     lines: Sequence[Line],
     places: Sequence[str],
     *,
+    x_label: str = "",
     y_label: str,
     scale: Literal["linear", "log"] = "linear",
 ) -> None:
@@ -84,7 +97,7 @@ def save_chart(
     """
     from demitasse.atomic import atomic_write
 
-    figure = _figure(lines, places, y_label, scale, None)
+    figure = _figure(lines, places, (x_label, y_label), scale, None)
     kind = path.suffix.removeprefix(".")
     if kind not in figure.canvas.get_supported_filetypes():
         message = f"charts cannot be written as {path.suffix!r}; .svg and .png are usual"
@@ -108,13 +121,14 @@ def _save(figure: Figure, file: IO[Any], kind: str, **options: Any) -> None:
 def _figure(
     lines: Sequence[Line],
     places: Sequence[str],
-    y_label: str,
+    labels: tuple[str, str],
     scale: Literal["linear", "log"],
     limit: float | None,
 ) -> Figure:
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
+        from matplotlib.ticker import LogLocator, NullLocator
     except ImportError:
         message = "drawing charts needs Matplotlib; run: pip install demitasse[plot]"
         raise DemitasseError(message) from None
@@ -126,12 +140,14 @@ def _figure(
         for number, line in enumerate(lines):
             values = [float("nan") if v is None or (scale == "log" and v <= 0) else v
                       for v in line.values]  # fmt: skip
+            color = number if line.color is None else line.color
+            style = color // len(COLORS) if line.style is None else line.style
             axes.plot(
                 range(len(places)),
                 values,
                 label=_name(line.name, len(line.name)),
-                color=COLORS[number % len(COLORS)],
-                linestyle=STYLES[number // len(COLORS) % len(STYLES)],
+                color=COLORS[color % len(COLORS)],
+                linestyle=STYLES[style % len(STYLES)],
                 linewidth=1.2,
                 marker="o" if len(places) < 80 else None,
                 markersize=3.5,
@@ -139,11 +155,20 @@ def _figure(
         if limit is not None:
             axes.axhline(limit, color=INK, linewidth=0.8, linestyle=":")
         axes.set_yscale(scale)
-        axes.set_ylabel(y_label)
+        axes.set_xlabel(labels[0])
+        axes.set_ylabel(labels[1])
+        drawn = [v for line in lines for v in line.values if v is not None and v > 0]
+        if scale == "log" and PLAIN[0] < min(drawn, default=0) and max(drawn) < PLAIN[1]:
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_locator(NullLocator())
         step = max(1, -(-len(places) // 40))
         named = [_name(place) for place in places[::step]]
-        axes.set_xticks(range(0, len(places), step), named, rotation=60, ha="right",
-                        fontsize=7)  # fmt: skip
+        ticks = range(0, len(places), step)
+        if sum(map(len, named)) < SHORT:
+            axes.set_xticks(ticks, named)
+        else:
+            axes.set_xticks(ticks, named, rotation=60, ha="right", fontsize=7)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
         axes.grid(axis="y", linewidth=0.3, color=INK, alpha=0.4)

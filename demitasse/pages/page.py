@@ -23,10 +23,12 @@ th, td { padding: .2rem .7rem; border-bottom: 1px solid var(--line); text-align:
 th { position: sticky; top: 0; background: Canvas; }
 td.number, th.number { text-align: right; }
 tr.bad td { color: var(--bad); font-weight: 600; }
-svg { max-width: 100%; height: auto; }
+figure { margin: 1rem 0; }
+svg { width: 100%; min-width: 42rem; height: auto; }
 footer { margin-top: 3rem; font-size: .85rem; opacity: .7; }
 @media print {
-  body { margin: 0; max-width: none; } th { position: static; } tr { break-inside: avoid; }
+  body { margin: 0; max-width: none; } svg { min-width: 0; }
+  th { position: static; } tr { break-inside: avoid; }
 }
 """
 

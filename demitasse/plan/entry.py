@@ -194,9 +194,18 @@ class Entry:
     @property
     def workspace(self) -> int:
         """Scratch memory of the prepared Steps, in bytes."""
+        return sum(step.workspace for step in self._steps())
+
+    @property
+    def held(self) -> int:
+        """The same without what they borrow of the engine's."""
+        return sum(step.workspace for step in self._steps() if not step.borrows)
+
+    def _steps(self) -> list[AnyStep]:
+        """Return the prepared Steps, also those for other shapes than the present ones."""
         steps = [choice.step for choice in self._choices.values()]
         steps += [group.step for group, _ in self._groups.values() if group is not None]
-        return sum(step.workspace for step in steps if step is not None)
+        return [step for step in steps if step is not None]
 
     def _key(self, op: Op) -> tuple[object, ...]:
         # a Step may hold on to memories, so a blob with another memory is another operand

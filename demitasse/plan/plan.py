@@ -6,13 +6,15 @@ shape or memory, a pass is a loop over what was prepared; one integer comparison
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.step import AnyStep
 from demitasse.blob import Changes
 from demitasse.errors import DemitasseError, NetError
+from demitasse.memory.guard import watching
 from demitasse.plan.entry import Entry, Group, Place
 from demitasse.shortage import placed
 
@@ -70,6 +72,7 @@ class Plan:
         terms: list[Array] = []
         if self.watch is not None:
             self.watch.begin()
+        guard = watching()
         for first, last in self._segments(start, end):
             if self._seen != self._changes.number:
                 self._prepare(first, last)
@@ -77,6 +80,8 @@ class Plan:
             while index <= last:
                 entry, number = self.entries[index], index
                 group = entry.group
+                if guard is not None:
+                    guard.at(entry.place.called, "forward", feeds=not entry.place.bottom)
                 try:
                     if group is None or index + group.count - 1 > last:
                         entry.forward()
@@ -85,7 +90,7 @@ class Plan:
                         self._forward_group(index, group)
                         index += group.count
                 except (DemitasseError, MemoryError, OSError) as error:
-                    fault = placed(error, entry.place.called)
+                    fault = _fault(error, entry, "forward")
                     raise fault from fault.__cause__
                 if entry.layer.loss_weights:
                     terms += entry.layer.loss_terms(entry.place.top)
@@ -101,16 +106,19 @@ class Plan:
         index = start
         if self.watch is not None:
             self.watch.begin()
+        guard = watching()
         while index >= end:
             entry = self.entries[index]
             group, count = entry.ran_in, 1
+            if guard is not None:
+                guard.at(entry.place.called, "backward")
             try:
                 if group is not None:
                     count = self._backward_group(index, end, group)
                 elif entry.place.backward:
                     entry.backward()
             except (DemitasseError, MemoryError, OSError) as error:
-                fault = placed(error, entry.place.called)
+                fault = _fault(error, entry, "backward")
                 raise fault from fault.__cause__
             index -= count
             if self.watch is not None:
@@ -140,6 +148,11 @@ class Plan:
     def workspace(self) -> int:
         """Scratch memory of all prepared Steps, in bytes."""
         return sum(entry.workspace for entry in self.entries)
+
+    @property
+    def held(self) -> int:
+        """The same without what they borrow of the engine's."""
+        return sum(entry.held for entry in self.entries)
 
     def _forward_group(self, index: int, group: Group) -> None:
         """Run the layers of a group as one."""
@@ -174,7 +187,8 @@ class Plan:
         self._reshape(part)
         fresh = [entry for entry in part if self._lowered(entry)]
         for entry in reversed(fresh):
-            entry.lower_backward()
+            with _named(entry, "preparation"):
+                entry.lower_backward()
         self._fuse(start, end)
         for entry in part:
             entry.tell(self._changes)
@@ -182,18 +196,12 @@ class Plan:
 
     def _reshape(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
-            try:
+            with _named(entry, "reshape"):
                 entry.reshape()
-            except (DemitasseError, MemoryError, OSError) as error:
-                fault = placed(error, entry.place.called)
-                raise fault from fault.__cause__
 
     def _lowered(self, entry: Entry) -> bool:
-        try:
+        with _named(entry, "preparation"):
             return entry.lower()
-        except (DemitasseError, MemoryError, OSError) as error:
-            fault = placed(error, entry.place.called)
-            raise fault from fault.__cause__
 
     def _fuse(self, start: int, end: int) -> None:
         """Group the layers of a range that may run as one with the one before them."""
@@ -203,7 +211,8 @@ class Plan:
             head.group = None
             last = self._run(index, end)
             if last > index:
-                head.fuse(self.entries[index + 1 : last + 1])
+                with _named(head, "preparation"):
+                    head.fuse(self.entries[index + 1 : last + 1])
             for member in self.entries[index + 1 : index + (head.group.count if head.group else 1)]:
                 member.group = None
             index += head.group.count if head.group else 1
@@ -220,3 +229,19 @@ class Plan:
                 break
             index, top = index + 1, follower.place.top
         return index
+
+
+@contextmanager
+def _named(entry: Entry, doing: str) -> Iterator[None]:
+    """Name the layer in errors of the block."""
+    try:
+        yield
+    except (DemitasseError, MemoryError, OSError) as error:
+        fault = _fault(error, entry, doing)
+        raise fault from fault.__cause__
+
+
+def _fault(error: Exception, entry: Entry, doing: str) -> Exception:
+    """Return an error that names the layer, and of a lack of memory the pass."""
+    explain = entry.layer.device.backend.explained
+    return placed(error, entry.place.called, doing=doing, explain=explain)

@@ -14,6 +14,9 @@ from demitasse.memory import SyncedMemory
 
 __all__ = ["History"]
 
+CALLED = "the history of the solver"
+"""What it is called in messages."""
+
 ALIGNMENT = 16
 """Each parameter's part begins at a multiple of so many elements; what lies between stays zero."""
 
@@ -40,7 +43,9 @@ class History:
         self._counts = [blob.count for blob in params]
         padded = [-(-count // ALIGNMENT) * ALIGNMENT for count in self._counts]
         self._starts = [0, *accumulate(padded)]
-        self.memories = [SyncedMemory(self._starts[-1], dtype, device) for _ in range(sorts)]
+        self.memories = [
+            SyncedMemory(self._starts[-1], dtype, device, CALLED) for _ in range(sorts)
+        ]
         self.moving = [False] * len(params)
         self.orders: list[PrivateLayout | None] = [None] * len(params)
         self._apart: dict[int, list[np.ndarray]] = {}

@@ -6,16 +6,19 @@ Source: Caffe, ``src/caffe/solvers/sgd_solver.cpp`` (``ApplyUpdate``).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from demitasse.backends.arrays import Array, PrivateLayout
 from demitasse.backends.recording import PreparedUpdate, RecordedUpdates
 from demitasse.backends.updates import Piece, Update
 from demitasse.blob import Blob
+from demitasse.errors import OutOfMemoryError
 from demitasse.log import get_logger, number
 from demitasse.memory.leases import leases_alive
 from demitasse.net import Net
 from demitasse.proto import SolverParameter
+from demitasse.shortage import placed
 from demitasse.solvers import updates
 from demitasse.solvers.history import History
 from demitasse.solvers.updates import UpdateRule
@@ -59,7 +62,7 @@ class Updater:
         net = self.net
         self.history.to(net.device)
         memories = [m for b in net.learnable_params for m in (b.data_memory, b.diff_memory)]
-        with net.device.backend.enter():
+        with net.at_work("update"):
             watched = leases_alive()
             for memory in memories if watched else ():
                 memory.before_pass()
@@ -129,21 +132,36 @@ class Updater:
         histories, pieces = self.history.views(), []
         for index, update in zip(self.moved(), wanted, strict=True):
             self.history.moving[index] = True
-            history, blob = histories[index], net.learnable_params[index]
-            data, diff = blob.data_memory, blob.diff_memory
-            layout = _common_layout(blob, padded=self.rule.zero_stays)
-            self.history.order(index, layout)
-            own = history
-            if layout is not None:
-                own = self.history.parts(index)
-                arrays = data.mutable_private_data(layout), diff.mutable_private_data(layout)
-            else:
-                arrays = (
-                    self._flat(data.mutable_gpu_data(), blob.count),
-                    self._flat(diff.mutable_gpu_data(), blob.count),
-                )
-            pieces.append(Piece(update, *arrays, own, blob.count))
+            blob = net.learnable_params[index]
+            try:
+                pieces.append(self._piece(update, index, blob, histories[index]))
+            except (OutOfMemoryError, MemoryError, OSError) as error:
+                explain = net.device.backend.explained
+                fault = placed(error, f"update of parameter {blob.name!r}", explain=explain)
+                raise fault from fault.__cause__
         return pieces
+
+    def _piece(self, update: Update, index: int, blob: Blob, own: Sequence[Array]) -> Piece:
+        """Return what the update of a parameter works on: its values, gradient and history.
+
+        Args:
+            update: What is done.
+            index: Number of the parameter.
+            blob: The parameter.
+            own: Its history, in C order.
+        """
+        data, diff = blob.data_memory, blob.diff_memory
+        layout = _common_layout(blob, padded=self.rule.zero_stays)
+        self.history.order(index, layout)
+        if layout is not None:
+            own = self.history.parts(index)
+            arrays = data.mutable_private_data(layout), diff.mutable_private_data(layout)
+        else:
+            arrays = (
+                self._flat(data.mutable_gpu_data(), blob.count),
+                self._flat(diff.mutable_gpu_data(), blob.count),
+            )
+        return Piece(update, *arrays, own, blob.count)
 
     def _clip_scale(self, param: SolverParameter) -> float | Array:
         """Return what keeps the L2 norm of all gradients within ``clip_gradients``."""

@@ -13,7 +13,6 @@ import pytest
 from demitasse.backends import ops
 from demitasse.backends.cupy import CupyBackend
 from demitasse.backends.cupy.library import gpu as gpu_engine
-from demitasse.backends.cupy.library.pools import readable
 from demitasse.backends.step import Declined
 from demitasse.config import settings
 from demitasse.device import Device
@@ -89,10 +88,13 @@ class FakeCupy(ModuleType):
         self.stream = SimpleNamespace(queue=[], ptr=0)
         self.current: list[int] = []
         self.pinned = 0
+        self.limits: list[int] = []
         self.direct: list[int] = []
         self.fail: Exception | None = None
         pool = SimpleNamespace(
-            used_bytes=lambda: 3 << 30, free_bytes=lambda: 1 << 30, get_limit=lambda: 0,
+            used_bytes=lambda: 3 << 30, free_bytes=lambda: 1 << 30,
+            get_limit=lambda: self.limits[-1] if self.limits else 0,
+            set_limit=lambda *, size: self.limits.append(size),
             free_all_blocks=lambda: None, n_free_blocks=lambda: 7,
         )  # fmt: skip
         self.get_default_memory_pool = self.get_default_pinned_memory_pool = lambda: pool
@@ -322,6 +324,20 @@ class TestFailures:
 
         assert cupy.current == []
 
+    def test_an_error_of_cupy_is_explained_where_it_is_caught_on_the_way(self, gpu):
+        error = OutOfMemoryError("Out of memory allocating 4 bytes")
+
+        said = gpu.explained(error)
+
+        assert isinstance(said, DeviceError)
+        assert str(said).startswith("cuda:1 has no room: of 80.0 GiB")
+        assert said.__cause__ is error
+
+    def test_an_error_of_somebody_else_is_left_as_it_is(self, gpu):
+        error = ValueError("mine")
+
+        assert gpu.explained(error) is error
+
     def test_other_errors_pass(self, gpu):
         with pytest.raises(RuntimeError, match="mine"), gpu.enter():
             raise RuntimeError("mine")
@@ -336,20 +352,23 @@ def test_what_is_free_includes_what_the_pool_keeps(gpu):
     assert gpu.memory_info() == (11 << 30, 80 << 30)
 
 
+def test_the_pool_is_kept_within_the_limit_that_is_set(cupy, gpu):
+    with settings.override(memory_limit="4GiB"):
+        gpu.zeros(4, "float32")
+
+        assert cupy.limits == [4 << 30]
+        assert gpu.memory_info()[0] == 1 << 30  # as 3 GiB are used
+
+    gpu.zeros(4, "float32")
+
+    assert cupy.limits == [4 << 30, 0]
+
+
 def test_facts_for_reports(gpu):
     assert gpu.pools.facts() == {
         "gpu": "NVIDIA Test", "total": 80 << 30, "free": 11 << 30, "used": 3 << 30,
         "idle": 1 << 30, "limit": 0, "idle_pinned_blocks": 7,
     }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("nbytes", "text"),
-    [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"), (5 << 20, "5.0 MiB"),
-     (1 << 40, "1024.0 GiB")],
-)  # fmt: skip
-def test_sizes_are_readable(nbytes, text):
-    assert readable(nbytes) == text
 
 
 class TestStreams:

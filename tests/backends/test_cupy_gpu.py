@@ -5,6 +5,7 @@ import threading
 import numpy as np
 import pytest
 from cuda_host import cuda_at
+from gpu.plugin import real_gpus
 
 from demitasse import Net
 from demitasse.blob import Blob
@@ -12,6 +13,9 @@ from demitasse.device import Device
 from demitasse.errors import DeviceError
 from demitasse.memory import Head, SyncedMemory
 from demitasse.proto import NetParameter, parse_text
+
+LARGE = 1 << 26 if real_gpus() else 1 << 16
+"""Elements whose copy is under way for milliseconds; on the stand-in a copy waits to be made."""
 
 RNG = np.random.default_rng(0)
 
@@ -43,7 +47,7 @@ class TestTransfers:
         assert not host.any()
 
     def test_overwriting_the_host_side_waits_for_the_upload(self, gpu):
-        size = 1 << 26  # 256 MB: under way for milliseconds
+        size = LARGE
         memory = SyncedMemory(size, "float32", gpu)
         memory.mutable_cpu_data()[...] = 1
 
@@ -53,7 +57,7 @@ class TestTransfers:
         assert float(device.min()) == float(device.max()) == 1
 
     def test_memory_that_dies_under_way_is_not_reused(self, gpu):
-        size = 1 << 25
+        size = LARGE
         device = gpu.backend.zeros(size, "float32")
         for value in range(4):
             host = gpu.backend.empty_host(size, "float32")

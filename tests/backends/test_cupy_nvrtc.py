@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from cubin import local_bytes
 from nvrtc import machine_code
 
 from demitasse.backends.cupy.library.sources import FAMILIES, MOST_THREADS, options, source
@@ -17,6 +18,11 @@ def names(text: str) -> list[str]:
     return re.findall(r"^(?:KERNEL |UPDATE\()(\w+)", text, re.MULTILINE)
 
 
+def spilled(code: bytes) -> dict[str, int]:
+    """Bytes of local memory of the kernels that have some: registers do not hold what they need."""
+    return {name: size for name, size in local_bytes(code).items() if size}
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("wide", [False, True], ids=["32 bits", "64 bits"])
@@ -27,12 +33,29 @@ def test_a_family_compiles(family, dtype, wide):
 
     assert names(text)
     assert [name for name in names(text) if f".text.{name}\0".encode() not in code] == []
+    assert spilled(code) == {}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("architecture", OTHERS)
 def test_a_family_compiles_for_older_and_newer_gpus(family, architecture):
-    assert machine_code(source(family), options("float32", wide=False), architecture)
+    code = machine_code(source(family), options("float32", wide=False), architecture)
+
+    assert spilled(code) == {}
+
+
+SPILLING = """
+extern "C" __global__ void spills(float* x, int n) {
+  float kept[200];
+  for (int i = 0; i < 200; ++i) kept[i] = x[i * n];
+  __syncthreads();
+  for (int i = 0; i < 200; ++i) x[(i * 7 + n) % 200] = kept[(i * n) % 200];
+}
+"""
+
+
+def test_spilled_registers_would_be_seen():
+    assert spilled(machine_code(SPILLING, (), HOPPER)) == {"spills": 800}
 
 
 def test_faults_would_be_seen():

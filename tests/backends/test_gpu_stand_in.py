@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from gpu import in_place, kernels, machine, memory
+from gpu import kernels, machine, memory
 from gpu.errors import CUDARuntimeError, Misuse, OutOfMemoryError
+from gpu.package import in_place
 
 
 @pytest.fixture

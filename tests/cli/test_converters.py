@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import struct
+import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -307,3 +308,15 @@ def test_sizes_of_images(detection, run):
         f"{Path(detection[0]).stem} {height} {width}"
     )
     assert Path("numbered.txt").read_text().splitlines()[0] == f"0 {height} {width}"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of other bytes than UTF-8's")
+def test_names_that_are_no_utf8_are_written_as_they_are(detection, run):
+    image = Path("photos", detection[0]).read_bytes()
+    Path("photos", os.fsdecode(b"caf\xe9.jpg")).write_bytes(image)
+    Path("few.txt").write_bytes(b"caf\xe9.jpg caf\xe9.xml\n")
+
+    result = run("get_image_size photos/ few.txt sizes.txt")
+
+    assert result.exit_code == 0
+    assert Path("sizes.txt").read_bytes().startswith(b"caf\xe9 ")

@@ -103,6 +103,7 @@ def test_a_misspelt_flag_is_answered_with_the_right_one(run):
         ("DemitasseError", 1),
         ("DeviceError", 4),
         ("NetError", 3),
+        ("OutOfMemoryError", 4),
         ("PrototxtError", 3),
         ("ShapeError", 3),
         ("SnapshotError", 3),

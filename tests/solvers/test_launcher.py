@@ -9,6 +9,7 @@ from cuda_host import cuda_at
 
 from demitasse import Solver
 from demitasse.backends.recording import NotRecorded
+from demitasse.blob import Blob
 from demitasse.config import settings
 from demitasse.errors import DeviceError, NetError
 from demitasse.net.replay import Replay
@@ -263,6 +264,12 @@ class TestObstacles:
             solver.step(1)
 
         check(make, run, times=2)
+
+    def test_a_live_view_of_another_net_does_not_count(self, make):
+        view = Blob((2,)).data
+
+        check(make, lambda solver: solver.step(4), times=2)
+        assert not view.any()
 
     def test_buffers_that_blobs_share(self, make):
         check(make, lambda solver: solver.step(5), times=0, keep="outputs")

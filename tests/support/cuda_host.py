@@ -8,27 +8,21 @@ products are others. ``host_cuda()`` is a device like any other, so nets can be 
 
 Tests that ask for a ``place`` run there and, on a machine that has one, on a GPU.
 
-DEMITASSE_KERNEL_FLAGS goes to g++ as well. With ``-fsanitize=thread`` in it (and libtsan in
-LD_PRELOAD) a barrier that a kernel lacks is a data race; ``-fsanitize=address,undefined`` (and
-libasan, and PYTHONMALLOC=malloc) sees what is read or written beside an array.
+DEMITASSE_KERNEL_FLAGS goes to g++ as well. With ``-fsanitize=address,undefined`` in it (and libasan
+in LD_PRELOAD, and PYTHONMALLOC=malloc) what is read or written beside an array is seen.
 """
 
 import ctypes
-import hashlib
-import os
-import shlex
 import shutil
-import subprocess
-import tempfile
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache, cached_property
-from pathlib import Path
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from gpu import blas, plugin
+from gpu.host import Kernels, kernels
 
 from demitasse.backends.base import Backend
 from demitasse.backends.cupy import CupyBackend
@@ -44,17 +38,6 @@ from demitasse.backends.ops import Op
 from demitasse.backends.recording import NotRecorded
 from demitasse.backends.step import AnyStep, Declined, Lowerings, Operands
 from demitasse.device import Device
-from demitasse.errors import DeviceError
-
-SUPPORT = Path(__file__).resolve().parent
-C_TYPES = {
-    np.dtype("int32"): ctypes.c_int32,
-    np.dtype("int64"): ctypes.c_int64,
-    np.dtype("uint32"): ctypes.c_uint32,
-    np.dtype("uint64"): ctypes.c_uint64,
-    np.dtype("float32"): ctypes.c_float,
-    np.dtype("float64"): ctypes.c_double,
-}
 
 
 def need_compiler() -> None:
@@ -63,41 +46,8 @@ def need_compiler() -> None:
         pytest.skip("no g++ to compile the kernels for the host")
 
 
-@cache
-def kept() -> Path:
-    """A folder for what is compiled, kept between runs, told apart by its sources."""
-    folder = Path(tempfile.gettempdir()) / "demitasse-host-kernels"
-    folder.mkdir(exist_ok=True)
-    return folder
-
-
-def _extra() -> list[str]:
-    return shlex.split(os.environ.get("DEMITASSE_KERNEL_FLAGS", ""))
-
-
-def compiled(text: str, *flags: str) -> ctypes.CDLL:
-    """Compile C++ to a shared library, unless that was done before, and load it."""
-    name = hashlib.sha256("\0".join((text, *flags, *_extra())).encode()).hexdigest()[:24]
-    library = kept() / f"{name}.so"
-    if not library.exists():
-        with tempfile.TemporaryDirectory(dir=kept()) as folder:
-            code, made = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
-            code.write_text(text)
-            warnings = ["-Wall", "-Wextra", "-Wno-unused-function", "-Werror"]
-            command = ["g++", "-O2", "-shared", "-fPIC", "-pthread", *warnings, *flags, *_extra()]
-            subprocess.run([*command, "-o", made, code], check=True)
-            made.replace(library)  # at once: other processes never load a part of it
-    return ctypes.CDLL(str(library))
-
-
-def kernels(family: str, flags: tuple[str, ...]) -> ctypes.CDLL:
-    """One family of kernels as host functions."""
-    need_compiler()
-    return compiled((SUPPORT / "cuda_shim.h").read_text() + source(family), *flags)
-
-
-def pointer(array: np.ndarray) -> ctypes.c_void_p:
-    return ctypes.c_void_p(array.ctypes.data)
+def pointer(array: np.ndarray) -> np.ndarray:
+    return np.array([array.ctypes.data], np.uint64)
 
 
 class HostEngine(Engine):
@@ -121,9 +71,9 @@ class HostEngine(Engine):
     ) -> Launch:
         assert 1 <= grid.blocks < 2**31
         assert grid.threads in {32, 64, 128, 256, 512}
-        library = kernels(family, flags)
-        function = getattr(library, name)
-        fixed = [C_TYPES[np.asarray(n).dtype](n.item()) for n in numbers]
+        need_compiler()
+        library, function = kernels(source(family), flags), name
+        fixed = [np.array([n]) for n in numbers]
 
         def launch(*arrays: np.ndarray) -> None:
             arrays = tuple(map(np.asarray, arrays))  # numpy's sums are scalars, cupy's are arrays
@@ -141,22 +91,9 @@ class HostEngine(Engine):
         else:
             self.tape.append(work)
 
-    def _run(self, library: ctypes.CDLL, function: Any, arguments: list[Any]) -> None:
-        blocks, threads = self.grid.blocks, self.grid.threads
-
-        def thread(index: int, block: int) -> None:
-            library.shim_stand(index, threads, block, blocks)
-            function(*arguments)
-
-        for block in range(blocks):
-            if threads == 1:
-                thread(0, block)
-                continue
-            crew = [threading.Thread(target=thread, args=(i, block)) for i in range(threads)]
-            for one in crew:
-                one.start()
-            for one in crew:
-                one.join()
+    def _run(self, library: Kernels, name: str, arguments: list[np.ndarray]) -> None:
+        grid = self.grid
+        library.run(name, (grid.blocks, 1, 1), (grid.threads, 1, 1), arguments)
 
     def scratch(self, dtype: str, *counts: int) -> list[np.ndarray]:
         width = np.dtype(dtype).itemsize
@@ -194,8 +131,7 @@ class HostEngine(Engine):
     @cached_property
     def _handle(self) -> Handle:
         need_compiler()
-        library = compiled((SUPPORT / "cuda_blas.cpp").read_text())
-        return Handle(Cublas(library), 0, (1, 1), tf32=False)
+        return Handle(Cublas(ctypes.CDLL(str(blas.at_once()))), 0, (256, 1), tf32=False)
 
 
 class HostRecorder:
@@ -301,19 +237,16 @@ class HostCudaBackend(Backend):
 
 
 def cuda_at(place: str | tuple[int, int]) -> Device:
-    """Return a GPU, or the stand-in for "host" or a grid; skips or fails where there is none."""
+    """Return the kernels on the host for "host" or a grid; or else a GPU, real or the stand-in's.
+
+    Fails where there must be a real one and is none.
+    """
     if place == "host":
         return host_cuda()
     if isinstance(place, tuple):
         return host_cuda(*place)
-    try:
-        device = Device(place)
-        device.backend.synchronize()
-    except DeviceError as error:
-        if os.environ.get("DEMITASSE_REQUIRE_GPU") == "1":
-            pytest.fail(f"DEMITASSE_REQUIRE_GPU=1, but: {error}")
-        pytest.skip(f"no GPU: {error}")
-    return device
+    plugin.need(place)
+    return Device(place)
 
 
 def host_cuda(blocks: int = 1, threads: int = 1) -> Device:

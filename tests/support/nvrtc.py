@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from cuda_host import kept
+from gpu.host import kept
 
 from demitasse.atomic import atomic_write
 

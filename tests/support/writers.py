@@ -124,7 +124,7 @@ WRITERS = (
 
 
 WRITING = {
-    "backends/kernels/language/kept.py": "kernels",
+    "backends/kept.py": "kernels",
     "benchmark/saved.py": "results of measuring",
     "cli/agreement.py": "report of devices",
     "cli/charts.py": "chart of a log",

@@ -72,6 +72,8 @@ class CupyBackend(Backend):
         except Exception as error:  # whatever a missing driver or library raises
             raise DeviceError(self.missing()) from error
         self._flights = Flights()
+        self._limit = 0
+        self._asides: dict[int, Any] = {}  # the recorder's streams, and those they stand for
 
     @classmethod
     def devices(cls) -> list[str]:
@@ -93,13 +95,16 @@ class CupyBackend(Backend):
     def follow(self, before: object) -> object:
         """Let the current stream wait for the one that was current before, where it is another."""
         stream = self._cupy.cuda.get_current_stream(self.array_device.id)
+        home = self._asides.get(stream.ptr, stream)
         if isinstance(before, _Use) and before.gpu is self:
-            if before.stream == stream:
+            if before.stream == home:
                 return before
-            with self.array_device, self._failures():
-                event = self._cupy.cuda.Event(disable_timing=True)
-                stream.wait_event(before.stream.record(event))
-        return _Use(self, stream)
+            # while a stream is recorded it waits for nothing: it runs when the recording is played
+            if home is stream or not stream.is_capturing():
+                with self.array_device, self._failures():
+                    event = self._cupy.cuda.Event(disable_timing=True)
+                    stream.wait_event(before.stream.record(event))
+        return _Use(self, home)
 
     # -- arrays --------------------------------------------------------------------------------
 
@@ -134,6 +139,7 @@ class CupyBackend(Backend):
         return cuda.PinnedMemoryPointer(cuda.PinnedMemory(nbytes), 0)
 
     def zeros(self, size: int, dtype: str) -> Array:
+        self._keep_limit()
         with self.array_device, self._failures(size * np.dtype(dtype).itemsize):
             return self._cupy.zeros(size, dtype)
 
@@ -178,6 +184,27 @@ class CupyBackend(Backend):
             self.array_device.synchronize()
         self._flights.settle()
 
+    def _keep_limit(self) -> None:
+        """Let cupy's pool, which temporary arrays come from, too, have no more than is set."""
+        limit = settings.get_often("memory_limit")
+        if limit != self._limit:
+            self.pools.limit_to(limit)
+            self._limit = limit
+
+    @property
+    def pooled(self) -> int:
+        """What cupy's pool keeps for later arrays, in bytes."""
+        with self._failures():
+            return self.pools.idle
+
+    def explained(self, error: Exception) -> Exception:
+        """Return what ``enter`` would make of an error that arises within it."""
+        try:
+            with self._failures():
+                raise error
+        except Exception as said:
+            return said
+
     def memory_info(self) -> tuple[int, int]:
         """Return free and total device memory in bytes; idle memory in cupy's pool is free."""
         with self.array_device, self._failures():
@@ -216,7 +243,7 @@ class CupyBackend(Backend):
     @cached_property
     def recorder(self) -> GraphRecorder:
         """Records work as CUDA graphs."""
-        return GraphRecorder(self._cupy, self.engine, self.updates)
+        return GraphRecorder(self._cupy, self.engine, self.updates, self._asides)
 
     @cached_property
     def pools(self) -> Pools:

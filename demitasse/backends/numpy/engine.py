@@ -21,6 +21,11 @@ class Engine:
     def __init__(self) -> None:
         self._arrays = _Arrays()
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of this thread's working memory."""
+        return sum(array.nbytes for array in self._arrays.by_name.values())
+
     def scratch(self, name: str, shape: tuple[int, ...], dtype: str) -> np.ndarray:
         """Return an array with arbitrary contents, good until this thread asks for ``name`` again.
 

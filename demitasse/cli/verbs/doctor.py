@@ -41,6 +41,7 @@ def _cores(found: dict[str, Any]) -> str:
 def _text(found: dict[str, Any]) -> str:
     from demitasse.cli.diagnosis import EXTRAS
     from demitasse.config import TABLE
+    from demitasse.room import MemoryInfo
 
     general = [
         ("demitasse", f"{found['demitasse']} ({found['installed_at']})"),
@@ -87,6 +88,7 @@ def _text(found: dict[str, Any]) -> str:
         (name, ", ".join(there) if isinstance(there, list) else f"none: {there}")
         for name, there in found["devices"].items()
     ]
+    memory = [(name, str(MemoryInfo(**about))) for name, about in found["memory"].items()]
     settings = [
         (name, str(entry["value"]), entry["where"], TABLE[name].variable)
         for name, entry in found["settings"].items()
@@ -95,6 +97,7 @@ def _text(found: dict[str, Any]) -> str:
         table(("", ""), general).lstrip("\n"),
         table(("library", "version"), libraries),
         table(("backend", "devices"), devices),
+        table(("device", "memory"), memory),
         table(("setting", "value", "from", "environment"), settings),
     ]
     parts += [f"problem: {problem}" for problem in found["problems"]] or ["no problems found"]

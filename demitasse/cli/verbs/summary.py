@@ -14,8 +14,9 @@ from demitasse.cli.options import (
     phase_option,
     state_options,
 )
-from demitasse.cli.output import bytes_text, print_json, table
+from demitasse.cli.output import print_json, table
 from demitasse.cli.verb import Verb
+from demitasse.room import bytes_text
 
 
 @click.command(cls=Verb)
@@ -49,7 +50,8 @@ def command(
     # shapes need no device, so none is asked for unless what runs there is wanted
     where = device if runs else "numpy"
     with Net(net, phase, device=where, level=level or 0, stages=stages) as made:
-        found = anatomy(made)
+        found, memory = anatomy(made), made.device.memory_info()
+        found["memory"] = asdict(memory)
         if runs:
             made.reshape()
             found["device"], layers = str(made.device), report(made.plan)
@@ -78,7 +80,8 @@ def command(
         f"{total['multiply_adds']:,} multiply-adds in a forward pass, in which layers read and "
         f"write {bytes_text(total['bytes_moved'])}\n"
         f"tops: {bytes_text(total['top_bytes'])} of data, and as much of gradients in training "
-        f"(Caffe's figure: {total['memory_used']:,} bytes)"
+        f"(Caffe's figure: {total['memory_used']:,} bytes)\n"
+        f"memory of {memory.device}: {memory}"
     )
     if runs:
         click.echo(f"\nOn {found['device']}:\n\n{running_table(layers)}")

@@ -66,6 +66,13 @@ def test_the_device_can_be_waited_for_and_tells_its_memory(device):
     assert memory is None or 0 <= memory[0] <= memory[1]
 
 
+def test_it_knows_its_own_arrays(device):
+    backend = device.backend
+
+    assert backend.holds(backend.zeros(3, "float32"))
+    assert not backend.holds([0.0, 0.0, 0.0])
+
+
 # -- one-dimensional arrays ------------------------------------------------------------------------
 
 

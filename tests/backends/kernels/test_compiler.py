@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from demitasse.backends import kept
 from demitasse.backends.kernels import language as jit
-from demitasse.backends.kernels.language import compiler, kept, team
+from demitasse.backends.kernels.language import compiler, team
 from demitasse.config import settings
 
 needs_llvm = pytest.mark.skipif(not jit.status().ready, reason=str(jit.status()))

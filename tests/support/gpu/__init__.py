@@ -12,7 +12,3 @@ only NVIDIA's driver, compiler and libraries know: nothing here has run on a GPU
 - ``blas``, ``blas.cpp``: cuBLAS.
 - ``package``: all that as modules called ``cupy``.
 """
-
-from gpu.package import in_place, is_in, put_in, settle, take_out
-
-__all__ = ["in_place", "is_in", "put_in", "settle", "take_out"]

@@ -486,7 +486,9 @@ for _name, _ufunc in {
     setattr(ndarray, f"__{_name}__", lambda self, _u=_ufunc: apply(_u, self))
 
 
-def _reduction(function: Any) -> Any:
+def _reduced(function: Any) -> Any:
+    """Return a reduction that may be asked for a dtype."""
+
     def reduce(
         self: ndarray, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False
     ) -> ndarray:
@@ -496,5 +498,29 @@ def _reduction(function: Any) -> Any:
     return reduce
 
 
-for _name in ("sum", "prod", "max", "min", "mean", "any", "all", "argmax", "argmin"):
-    setattr(ndarray, _name, _reduction(getattr(np, _name)))
+def _chosen(function: Any) -> Any:
+    """Return a reduction that keeps the dtype, or has one of its own."""
+
+    def reduce(self: ndarray, axis: Any = None, out: Any = None, keepdims: bool = False) -> ndarray:
+        return apply(function, self, out=out, axis=axis, keepdims=keepdims)
+
+    return reduce
+
+
+def _indexed(function: Any) -> Any:
+    """Return a reduction to indices."""
+
+    def reduce(
+        self: ndarray, axis: Any = None, out: Any = None, dtype: Any = None, keepdims: bool = False
+    ) -> ndarray:
+        return apply(function, self, out=out, axis=axis, keepdims=keepdims)
+
+    return reduce
+
+
+for _name in ("sum", "prod", "mean"):
+    setattr(ndarray, _name, _reduced(getattr(np, _name)))
+for _name in ("max", "min", "any", "all"):
+    setattr(ndarray, _name, _chosen(getattr(np, _name)))
+for _name in ("argmax", "argmin"):
+    setattr(ndarray, _name, _indexed(getattr(np, _name)))

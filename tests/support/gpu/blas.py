@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import c_double, c_int, c_longlong, c_ulonglong, c_void_p
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,9 +33,19 @@ calls: list[tuple[int, ...]] = []
 
 @cache
 def path() -> Path:
-    """Return the library, ready to queue."""
-    file = library((HERE / "blas.cpp").read_text())
-    ctypes.CDLL(str(file)).stand_in_connect(_multiply, _device)
+    """Return the library, which queues products of the stand-in's memory."""
+    return _connected("queued", _multiply)
+
+
+@cache
+def at_once() -> Path:
+    """Return the library again, with products of any memory, computed at once."""
+    return _connected("at once", _multiply_at_once)
+
+
+def _connected(name: str, multiply: Any) -> Path:
+    file = library(f"// {name}\n" + (HERE / "blas.cpp").read_text())
+    ctypes.CDLL(str(file)).stand_in_connect(multiply, _device)
     return file
 
 
@@ -52,54 +63,109 @@ def _multiply(*given: Any) -> int:
         return INTERNAL_ERROR
 
 
-def _queue(
-    handle: int, device: int, stream: int, mode: int, width: int, ta: int, tb: int, m: int, n: int,
-    k: int, alpha: float, a: int, lda: int, step_a: int, b: int, ldb: int, step_b: int,
-    beta: float, c: int, ldc: int, step_c: int, batch: int,
-) -> int:  # fmt: skip
-    gpu = machine.current()
-    if gpu.number != device:
-        raise Misuse(f"a cuBLAS handle of cuda:{device} is used on cuda:{gpu.number}")
-    if not (m and n and batch):
-        return 0
-    first = _matrices(gpu, a, width, k if ta else m, m if ta else k, lda, step_a, batch)
-    second = _matrices(gpu, b, width, n if tb else k, k if tb else n, ldb, step_b, batch)
-    out = _matrices(gpu, c, width, m, n, ldc, step_c, batch)
-    calls.append((device, stream, mode, m, n, k, batch))
-
-    def work() -> None:
-        left, right = (_rounded(x) if mode == TF32 else x for x in (first, second))
-        left = left.swapaxes(1, 2) if ta else left
-        right = right.swapaxes(1, 2) if tb else right
-        product = np.matmul(left, right)
-        if alpha != 1:
-            product *= alpha
-        if beta:
-            product += out if beta == 1 else beta * out
-        out[...] = product
-
-    machine.queue_at(stream).add(work)
+@_Multiply
+def _multiply_at_once(
+    handle: int, device: int, stream: int, mode: int, width: int, *given: Any
+) -> int:
+    product = Product(width, *given)
+    if not product.empty:
+        product.compute(mode)
     return 0
 
 
-def _matrices(
-    gpu: machine.Gpu,
-    at: int,
-    width: int,
-    rows: int,
-    columns: int,
-    leading: int,
-    step: int,
-    batch: int,
-) -> np.ndarray:
-    """Return column-major matrices. Shape: (batch, rows, columns)."""
-    count = (batch - 1) * step + ((columns - 1) * leading + rows if rows and columns else 0)
-    if count and not gpu.owns(at or 0, count * width):
-        message = f"a matrix product reaches beyond an array: {count} elements at {at:#x}"
-        raise Misuse(message)
-    flat = bytes_at(at or 0, count * width).view(f"f{width}") if count else np.empty(0, f"f{width}")
-    strides = (step * width, width, leading * width)
-    return as_strided(flat, (batch, rows, columns), strides)
+@dataclass(frozen=True)
+class Product:
+    """out = alpha op(a) op(b) + beta out, of column-major matrices at addresses."""
+
+    width: int
+    ta: int
+    tb: int
+    m: int
+    n: int
+    k: int
+    alpha: float
+    a: int
+    lda: int
+    step_a: int
+    b: int
+    ldb: int
+    step_b: int
+    beta: float
+    c: int
+    ldc: int
+    step_c: int
+    batch: int
+
+    @property
+    def empty(self) -> bool:
+        return not (self.m and self.n and self.batch)
+
+    def operands(self) -> tuple[_Matrices, _Matrices, _Matrices]:
+        m, n, k = self.m, self.n, self.k
+        return (
+            _Matrices(self, self.a, (k, m) if self.ta else (m, k), self.lda, self.step_a),
+            _Matrices(self, self.b, (n, k) if self.tb else (k, n), self.ldb, self.step_b),
+            _Matrices(self, self.c, (m, n), self.ldc, self.step_c),
+        )
+
+    def compute(self, mode: int) -> None:
+        left, right, out = (matrices.array() for matrices in self.operands())
+        if mode == TF32:
+            left, right = _rounded(left), _rounded(right)
+        left = left.swapaxes(1, 2) if self.ta else left
+        right = right.swapaxes(1, 2) if self.tb else right
+        product = np.matmul(left, right)
+        if self.alpha != 1:
+            product *= self.alpha
+        if self.beta:
+            product += out if self.beta == 1 else self.beta * out
+        out[...] = product
+
+
+@dataclass(frozen=True)
+class _Matrices:
+    """One operand of a product."""
+
+    product: Product
+    address: int
+    shape: tuple[int, int]
+    leading: int
+    step: int
+
+    @property
+    def count(self) -> int:
+        """How many elements lie between its first and its last, both included."""
+        rows, columns = self.shape
+        if not rows or not columns:
+            return 0
+        return (self.product.batch - 1) * self.step + (columns - 1) * self.leading + rows
+
+    def array(self) -> np.ndarray:
+        """Return it in place. Shape: (batch, rows, columns)."""
+        width, count = self.product.width, self.count
+        if not count:
+            return np.empty((self.product.batch, *self.shape), f"f{width}")
+        flat = bytes_at(self.address, count * width).view(f"f{width}")
+        strides = (self.step * width, width, self.leading * width)
+        return as_strided(flat, (self.product.batch, *self.shape), strides)
+
+
+def _queue(handle: int, device: int, stream: int, mode: int, width: int, *given: Any) -> int:
+    product, gpu = Product(width, *given), machine.current()
+    if gpu.number != device:
+        raise Misuse(f"a cuBLAS handle of cuda:{device} is used on cuda:{gpu.number}")
+    if product.empty:
+        return 0
+    for matrices in product.operands():
+        if matrices.count and not gpu.owns(matrices.address or 0, matrices.count * width):
+            message = (
+                f"a matrix product reaches beyond an array: {matrices.count} elements at "
+                f"{matrices.address or 0:#x}"
+            )
+            raise Misuse(message)
+    calls.append((device, stream, mode, product.m, product.n, product.k, product.batch))
+    machine.queue_at(stream).add(lambda: product.compute(mode))
+    return 0
 
 
 def _rounded(x: np.ndarray) -> np.ndarray:

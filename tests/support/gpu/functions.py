@@ -32,23 +32,22 @@ def asnumpy(
     return np.asarray(a, order=order)
 
 
-def empty(shape: Any, dtype: Any = float, order: str = "C", *, device: Any = None) -> ndarray:
+def empty(shape: Any, dtype: Any = float, order: str = "C") -> ndarray:
     return ndarray(shape, dtype, order=order)
 
 
-def zeros(shape: Any, dtype: Any = float, order: str = "C", *, device: Any = None) -> ndarray:
+def zeros(shape: Any, dtype: Any = float, order: str = "C") -> ndarray:
     new = ndarray(shape, dtype, order=order)
     if new.size:
         new.data.memset_async(0, new.nbytes)
     return new
 
 
-def ones(shape: Any, dtype: Any = float, order: str = "C", *, device: Any = None) -> ndarray:
+def ones(shape: Any, dtype: Any = float, order: str = "C") -> ndarray:
     return full(shape, 1, dtype, order)
 
 
-def full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C", *,
-         device: Any = None) -> ndarray:  # fmt: skip
+def full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C") -> ndarray:  # fmt: skip
     dtype = np.asarray(fill_value).dtype if dtype is None else dtype
     new = ndarray(shape, dtype, order=order)
     new[...] = fill_value
@@ -56,34 +55,33 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C", *,
 
 
 def empty_like(prototype: Any, dtype: Any = None, order: str = "K", subok: Any = None,
-               shape: Any = None, *, device: Any = None) -> ndarray:  # fmt: skip
+               shape: Any = None) -> ndarray:  # fmt: skip
     return ndarray(
         prototype.shape if shape is None else shape, prototype.dtype if dtype is None else dtype
     )
 
 
 def zeros_like(a: Any, dtype: Any = None, order: str = "K", subok: Any = None,
-               shape: Any = None, *, device: Any = None) -> ndarray:  # fmt: skip
+               shape: Any = None) -> ndarray:  # fmt: skip
     return zeros(a.shape if shape is None else shape, a.dtype if dtype is None else dtype)
 
 
 def ones_like(a: Any, dtype: Any = None, order: str = "K", subok: Any = None,
-              shape: Any = None, *, device: Any = None) -> ndarray:  # fmt: skip
+              shape: Any = None) -> ndarray:  # fmt: skip
     return ones(a.shape if shape is None else shape, a.dtype if dtype is None else dtype)
 
 
 def full_like(a: Any, fill_value: Any, dtype: Any = None, order: str = "K", subok: Any = None,
-              shape: Any = None, *, device: Any = None) -> ndarray:  # fmt: skip
+              shape: Any = None) -> ndarray:  # fmt: skip
     shape = a.shape if shape is None else shape
     return full(shape, fill_value, a.dtype if dtype is None else dtype)
 
 
-def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, *,
-           device: Any = None) -> ndarray:  # fmt: skip
+def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> ndarray:  # fmt: skip
     return apply(np.arange, start, stop, step, dtype=None if dtype is None else np.dtype(dtype))
 
 
-def from_dlpack(array: Any, *, device: Any = None, copy: Any = None) -> ndarray:
+def from_dlpack(array: Any, copy: Any = None) -> ndarray:
     there = array.__dlpack__(stream=get_current_stream().ptr or 1, max_version=(1, 0))
     return from_interface(there)
 
@@ -143,10 +141,8 @@ def where(condition: Any, x: Any = None, y: Any = None) -> ndarray:
     return apply(np.where, condition, x, y)
 
 
-def clip(a: Any, a_min: Any = None, a_max: Any = None, out: Any = None, *, min: Any = None,
-         max: Any = None) -> ndarray:  # fmt: skip
-    low, high = a_min if min is None else min, a_max if max is None else max
-    return apply(np.clip, a, low, high, out=out)
+def clip(a: Any, a_min: Any, a_max: Any, out: Any = None) -> ndarray:
+    return apply(np.clip, a, a_min, a_max, out=out)
 
 
 def take(a: ndarray, indices: Any, axis: Any = None, out: Any = None) -> ndarray:
@@ -191,8 +187,8 @@ def broadcast_to(array: ndarray, shape: Any) -> ndarray:
     return ndarray._over(np.broadcast_to(array._raw, shape), array)
 
 
-def flip(m: ndarray, axis: Any = None) -> ndarray:
-    return ndarray._over(np.flip(m._raw, axis), m)
+def flip(a: ndarray, axis: Any = None) -> ndarray:
+    return ndarray._over(np.flip(a._raw, axis), a)
 
 
 def roll(a: ndarray, shift: Any, axis: Any = None) -> ndarray:

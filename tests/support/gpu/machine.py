@@ -204,10 +204,10 @@ def current() -> Gpu:
     return gpus[_current.number]
 
 
-def make_current(number: int) -> None:
-    if not 0 <= number < len(gpus):
+def make_current(device: int) -> None:
+    if not 0 <= device < len(gpus):
         raise CUDARuntimeError(INVALID_DEVICE)
-    _current.number = number
+    _current.number = device
 
 
 def owner_of(address: int, size: int = 1) -> Gpu | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ import numpy as np
 
 from gpu import machine
 from gpu.errors import Misuse, OutOfMemoryError
-from gpu.pinned import is_pinned
+from gpu.pinned import is_memory_pinned
 from gpu.streams import get_current_stream
 
 UNIT = 512
@@ -55,8 +56,9 @@ class PooledMemory:
         if block is not None:
             self.pool.take_back(block, self.stream)
 
-    def __del__(self) -> None:
-        self.free()
+    def __del__(self, ending: Any = sys.is_finalizing) -> None:
+        if not ending():
+            self.free()
 
 
 class MemoryPointer:
@@ -87,7 +89,7 @@ class MemoryPointer:
         queue = queue_of(stream)
         _not_captured(queue)
         there, here = bytes_at(self.ptr, size), bytes_at(int(mem), size)
-        if not is_pinned(int(mem)):
+        if not is_memory_pinned(int(mem)):
             here = here.copy()
         queue.add(lambda: np.copyto(there, here))
 
@@ -97,7 +99,7 @@ class MemoryPointer:
         _not_captured(queue)
         there, here = bytes_at(int(mem), size), bytes_at(self.ptr, size)
         queue.add(lambda: np.copyto(there, here))
-        if not is_pinned(int(mem)):
+        if not is_memory_pinned(int(mem)):
             queue.run()
 
     def copy_from_device_async(self, src: MemoryPointer, size: int, stream: Any = None) -> None:

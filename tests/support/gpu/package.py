@@ -26,7 +26,7 @@ def runtime() -> ModuleType:
 
     def pointerGetAttributes(ptr: int) -> Any:  # noqa: N802
         gpu = machine.owner_of(ptr)
-        kind = 2 if gpu is not None else int(pinned.is_pinned(ptr))
+        kind = 2 if gpu is not None else int(pinned.is_memory_pinned(ptr))
         return SimpleNamespace(
             type=kind, device=gpu.number if gpu else 0, devicePointer=ptr, hostPointer=ptr
         )
@@ -45,12 +45,11 @@ def runtime() -> ModuleType:
         driverGetVersion=lambda: 13020,
         pointerGetAttributes=pointerGetAttributes,
         memGetInfo=memGetInfo,
-        deviceCanAccessPeer=lambda device, peer: 0,
+        deviceCanAccessPeer=lambda device, peerDevice: 0,  # noqa: N803
         deviceSynchronize=lambda: machine.current().synchronize(),
         streamCaptureModeGlobal=0,
         streamCaptureModeThreadLocal=1,
         streamCaptureModeRelaxed=2,
-        errorMemoryAllocation=2,
     )
 
 
@@ -59,8 +58,8 @@ def modules() -> dict[str, ModuleType]:
     parts = {
         "runtime": runtime(),
         "memory": _module("cupy.cuda.memory", OutOfMemoryError=errors.OutOfMemoryError,
-                          MemoryHook=memory.MemoryHook, MemoryPool=memory.MemoryPool,
-                          MemoryPointer=memory.MemoryPointer, alloc=memory.alloc),
+                          MemoryPool=memory.MemoryPool, MemoryPointer=memory.MemoryPointer,
+                          alloc=memory.alloc),
         "memory_hook": _module("cupy.cuda.memory_hook", MemoryHook=memory.MemoryHook),
         "compiler": _module("cupy.cuda.compiler", CompileException=errors.CompileException),
         "driver": _module("cupy.cuda.driver", CUDADriverError=errors.CUDADriverError),
@@ -70,7 +69,7 @@ def modules() -> dict[str, ModuleType]:
         "graph": _module("cupy.cuda.graph", Graph=graphs.Graph),
         "pinned_memory": _module("cupy.cuda.pinned_memory",
                                  alloc_pinned_memory=pinned.alloc_pinned_memory,
-                                 is_memory_pinned=pinned.is_pinned,
+                                 is_memory_pinned=pinned.is_memory_pinned,
                                  PinnedMemory=pinned.PinnedMemory,
                                  PinnedMemoryPointer=pinned.PinnedMemoryPointer),
     }  # fmt: skip

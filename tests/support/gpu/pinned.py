@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import weakref
 from bisect import bisect_right, insort
 from collections import defaultdict
@@ -30,9 +31,10 @@ _starts: list[int] = []
 _known: dict[int, _Block] = {}
 
 
-def is_pinned(address: int) -> bool:
-    at = bisect_right(_starts, address) - 1
-    return at >= 0 and address < _starts[at] + _known[_starts[at]].size
+def is_memory_pinned(data: int) -> bool:
+    """As ``cupy.cuda.pinned_memory.is_memory_pinned``, of an address."""
+    at = bisect_right(_starts, data) - 1
+    return at >= 0 and data < _starts[at] + _known[_starts[at]].size
 
 
 class PinnedMemory:
@@ -43,8 +45,10 @@ class PinnedMemory:
         self._block.array.fill(POISON)
         self.ptr, self.size = self._block.ptr, size
 
-    def __del__(self) -> None:
+    def __del__(self, ending: Any = sys.is_finalizing) -> None:
         """Give it back to the system, which waits for the GPUs."""
+        if ending():
+            return
         for gpu in machine.gpus:
             for queue in list(gpu.queues.values()):
                 queue.run()

@@ -69,6 +69,11 @@ class Engine(ABC):
     def recorded(self, renewals: list[Callable[[], None]] | None) -> None:
         self._thread.recorded = renewals
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of working memory that this thread's Steps take turns with."""
+        return 0
+
     # -- kernels -------------------------------------------------------------------------------
 
     def each(

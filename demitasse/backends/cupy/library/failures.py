@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from demitasse.backends.cupy.library.pools import Pools, readable
-from demitasse.errors import DeviceError
+from demitasse.backends.cupy.library.pools import Pools
+from demitasse.errors import DeviceError, OutOfMemoryError
+from demitasse.room import bytes_text
 
 __all__ = ["failures"]
 
@@ -28,12 +29,12 @@ def failures(cupy: Any, pools: Pools, asked: int = 0) -> Iterator[None]:
     try:
         yield
     except cuda.memory.OutOfMemoryError as error:
-        what = f" for {readable(asked)}" if asked else ""
+        what = f" for {bytes_text(asked)}" if asked else ""
         message = (
             f"{name} has no room{what}: {pools}. Make the batch smaller, end what else uses the "
             f"GPU, or take a GPU with more memory ({error})"
         )
-        raise DeviceError(message) from error
+        raise OutOfMemoryError(message) from error
     except cuda.compiler.CompileException as error:
         message = (
             f"a kernel for {name} could not be compiled; where CUDA's headers are missing, "

@@ -93,6 +93,11 @@ class GpuEngine(Engine):
             start += size
         return parts
 
+    @property
+    def nbytes(self) -> int:
+        handles = (memory for _, memory in self._local.handles.values())
+        return sum(int(memory.nbytes) for memory in (*self._local.scratch.values(), *handles))
+
     def scratch_memory(self, nbytes: int = 0) -> Array:
         """Return the scratch memory of this thread and stream, of at least ``nbytes`` bytes."""
         mine, stream = self._local.scratch, self.stream()

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Pools", "readable"]
+from demitasse.room import bytes_text
+
+__all__ = ["Pools"]
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,9 @@ class Pools:
 
     @property
     def free(self) -> int:
-        """What can still be allocated: free on the GPU, or idle in cupy's pool."""
-        return int(self.device.mem_info[0]) + self.idle
+        """What can still be allocated: free on the GPU or idle in cupy's pool, within its limit."""
+        free = int(self.device.mem_info[0]) + self.idle
+        return min(free, max(0, self.limit - self.used)) if self.limit else free
 
     @property
     def used(self) -> int:
@@ -45,9 +48,14 @@ class Pools:
 
     @property
     def limit(self) -> int:
-        """What the pool may hold at most (CUPY_GPU_MEMORY_LIMIT), 0 for no limit."""
+        """What the pool may hold at most (``limit_to``, CUPY_GPU_MEMORY_LIMIT); 0: no limit."""
         with self.device:
             return int(self.cupy.get_default_memory_pool().get_limit())
+
+    def limit_to(self, nbytes: int) -> None:
+        """Let the pool hold so much at most; 0 takes the limit away."""
+        with self.device:
+            self.cupy.get_default_memory_pool().set_limit(size=nbytes)
 
     @property
     def idle_pinned_blocks(self) -> int:
@@ -74,17 +82,7 @@ class Pools:
 
     def __str__(self) -> str:
         text = (
-            f"of {readable(self.total)} on {self.gpu}, {readable(self.free)} are free and this "
-            f"process uses {readable(self.used)}"
+            f"of {bytes_text(self.total)} on {self.gpu}, {bytes_text(self.free)} are free and this "
+            f"process uses {bytes_text(self.used)}"
         )
-        return f"{text}, limited to {readable(self.limit)}" if self.limit else text
-
-
-def readable(nbytes: int) -> str:
-    """Write a number of bytes as ``"1.5 GiB"``."""
-    size = float(nbytes)
-    for unit in ("bytes", "KiB", "MiB"):
-        if size < 1024:
-            return f"{nbytes} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GiB"
+        return f"{text}, limited to {bytes_text(self.limit)}" if self.limit else text

@@ -24,16 +24,25 @@ class GraphRecording:
         graph: ``cupy.cuda.Graph``.
         renewals: What brings numbers of the host to the device.
         held: Memory and handles that the graph works with.
+        current: Returns the stream that is current.
+        home: The stream that was current when it was recorded, on which its memory is in order.
     """
 
     graph: Any
     renewals: list[Callable[[], None]]
     held: tuple[object, ...]
+    current: Callable[[], Any]
+    home: Any
 
     def play(self) -> None:
+        here = self.current()
+        if here != self.home:
+            here.wait_event(self.home.record())
         for renew in self.renewals:
             renew()
         self.graph.launch()
+        if here != self.home:
+            self.home.wait_event(here.record())
 
 
 class GraphRecorder:
@@ -47,10 +56,14 @@ class GraphRecorder:
         cupy: The library.
         engine: Whose work is recorded.
         updates: The updates of the same GPU.
+        asides: Is told of our stream, by address, and for which other it stands while it is used.
     """
 
-    def __init__(self, cupy: Any, engine: GpuEngine, updates: Updates) -> None:
+    def __init__(
+        self, cupy: Any, engine: GpuEngine, updates: Updates, asides: dict[int, Any]
+    ) -> None:
         self._cupy, self._engine, self.updates = cupy, engine, updates
+        self._asides = asides
 
     @cached_property
     def _stream(self) -> Any:
@@ -58,6 +71,7 @@ class GraphRecorder:
 
     def record(self, work: Callable[[], None]) -> GraphRecording:
         cuda, engine, stream = self._cupy.cuda, self._engine, self._stream
+        home = cuda.get_current_stream()
         pool, renewals = cuda.MemoryPool(), list[Callable[[], None]]()
         try:
             with self.aside(), cuda.using_allocator(pool.malloc):
@@ -75,13 +89,15 @@ class GraphRecorder:
         except (RuntimeError, NotImplementedError, DeviceError) as error:
             message = f"CUDA does not record it ({type(error).__name__}: {error})"
             raise NotRecorded(message) from error
-        return GraphRecording(graph, renewals, held)
+        return GraphRecording(graph, renewals, held, cuda.get_current_stream, home)
 
     @contextmanager
     def aside(self) -> Iterator[None]:
         """Make our stream current, after what is queued and before what will be."""
         outer = self._cupy.cuda.get_current_stream()
         self._stream.wait_event(outer.record())
+        if outer != self._stream:
+            self._asides[self._stream.ptr] = outer
         with self._stream:
             yield
         outer.wait_event(self._stream.record())

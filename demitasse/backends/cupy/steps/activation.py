@@ -11,19 +11,20 @@ from demitasse.backends.step import Declined, Operands
 __all__ = ["FUNCTIONS", "ActivationStep"]
 
 FUNCTIONS = {
-    # function: kernel, and what its gradient is computed from
-    "abs": ("absolute", "bottom"),
-    "bnll": ("bnll", "input"),
-    "clip": ("clip", "input"),
-    "elu": ("elu", "result"),
-    "exp": ("exponential", "result"),
-    "gelu": ("gelu", "input"),
-    "log": ("logarithm", "input"),
-    "power": ("power", "input"),
-    "relu": ("relu", "bottom"),  # its input, or in place its result: both are above 0 together
-    "sigmoid": ("sigmoid", "result"),
-    "swish": ("swish", "input"),
-    "tanh": ("hyperbolic_tangent", "result"),
+    # function: source and kernel, and what its gradient is computed from
+    "abs": ("function", "absolute", "bottom"),
+    "bnll": ("function", "bnll", "input"),
+    "clip": ("function", "clip", "input"),
+    "elu": ("function", "elu", "result"),
+    "exp": ("function", "exponential", "result"),
+    "gelu": ("activation", "gelu", "input"),
+    "log": ("function", "logarithm", "input"),
+    "power": ("function", "power", "input"),
+    # its input, or in place its result: both are above 0 together
+    "relu": ("activation", "relu", "bottom"),
+    "sigmoid": ("activation", "sigmoid", "result"),
+    "swish": ("function", "swish", "input"),
+    "tanh": ("activation", "hyperbolic_tangent", "result"),
 }
 
 
@@ -49,12 +50,12 @@ class ActivationStep(GpuStep[ops.Activation]):
                 f"alpha {op.parameters[0]:g}; the gradient is known from the result for 0 and more"
             )
             raise Declined(message)
-        name, self.gradient_from = FUNCTIONS[op.function]
+        family, name, self.gradient_from = FUNCTIONS[op.function]
         self.keeps_input = self.gradient_from == "input" and at.loses_input
         numbers = tuple(float(p) for p in op.parameters)
         packs, gradient = engine.packs, f"{name}_gradient"
-        self._forward = packs("activation", name, op.dtype, op.count, *numbers)
-        self._backward = packs("activation", gradient, op.dtype, op.count, *numbers)
+        self._forward = packs(family, name, op.dtype, op.count, *numbers)
+        self._backward = packs(family, gradient, op.dtype, op.count, *numbers)
         self._keep = packs("elementwise", "scaled", op.dtype, op.count, 1.0)
 
     def forward(self) -> None:

@@ -179,6 +179,12 @@ class Engine(HostEngine):
 
     # -- memory ----------------------------------------------------------------------------------
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of this thread's working memory, that of primitives included."""
+        own = sum(array.nbytes for array in self._own.workspaces or ())
+        return super().nbytes + own + self.stream.nbytes
+
     def workspaces(self, *sizes: int) -> list[np.ndarray]:
         """Return arrays of at least so many elements, the same ones to all Steps of a thread."""
         own = self._own.workspaces

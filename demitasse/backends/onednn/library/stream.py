@@ -41,6 +41,11 @@ class Stream:
         """Return a memory object without a buffer."""
         return create(self.library.dnnl_memory_create, descriptor, self.engine, None)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of this thread's scratch memory."""
+        return 0 if self._own.scratchpad is None else self._own.scratchpad.nbytes
+
     def scratchpad(self, size: int) -> np.ndarray:
         """Return this thread's scratch memory of at least ``size`` bytes."""
         own = self._own.scratchpad

@@ -1,0 +1,106 @@
+// Functions of every element that few nets have; apart from the others, since to compile them takes
+// longer. Source and destination may be one array.
+
+KERNEL absolute(const Real* x, Real* y, Index count) {
+  map(x, y, count, [](Real value) { return fabs(value); });
+}
+
+KERNEL absolute_gradient(const Real* x, const Real* dy, Real* dx, Index count) {
+  map(x, dy, dx, count, [](Real value, Real d) {
+    return d * (value != value ? value : (Real)((value > 0) - (value < 0)));
+  });
+}
+
+// log(1 + exp(x)), which no large x makes infinite.
+KERNEL bnll(const Real* x, Real* y, Index count) {
+  map(x, y, count, [](Real value) {
+    return (value < 0 ? (Real)0 : value) + log1p(exp(-fabs(value)));
+  });
+}
+
+KERNEL bnll_gradient(const Real* x, const Real* dy, Real* dx, Index count) {
+  map(x, dy, dx, count, [](Real value, Real d) {
+    const Real e = exp(value > 50 ? (Real)50 : value);
+    return d * (e / (e + 1));
+  });
+}
+
+KERNEL clip(const Real* x, Real* y, Index count, Real low, Real high) {
+  map(x, y, count, [=](Real value) {
+    const Real below = value > high ? high : value;
+    return below < low ? low : below;
+  });
+}
+
+KERNEL clip_gradient(const Real* x, const Real* dy, Real* dx, Index count, Real low, Real high) {
+  map(x, dy, dx, count, [=](Real value, Real d) {
+    return d * (Real)(value >= low && value <= high);
+  });
+}
+
+KERNEL elu(const Real* x, Real* y, Index count, Real alpha) {
+  map(x, y, count, [=](Real value) { return value > 0 ? value : alpha * expm1(value); });
+}
+
+// The result is above 0 where the input is, as alpha is not below 0.
+KERNEL elu_gradient(const Real* y, const Real* dy, Real* dx, Index count, Real alpha) {
+  map(y, dy, dx, count, [=](Real value, Real d) { return d * (value > 0 ? 1 : value + alpha); });
+}
+
+KERNEL exponential(const Real* x, Real* y, Index count, Real inner, Real outer) {
+  map(x, y, count, [=](Real value) { return exp(value * inner) * outer; });
+}
+
+KERNEL exponential_gradient(const Real* y, const Real* dy, Real* dx, Index count, Real inner,
+                            Real outer) {
+  (void)outer;
+  map(y, dy, dx, count, [=](Real value, Real d) { return d * value * inner; });
+}
+
+KERNEL logarithm(const Real* x, Real* y, Index count, Real scale, Real shift, Real outer) {
+  map(x, y, count, [=](Real value) { return log(value * scale + shift) * outer; });
+}
+
+KERNEL logarithm_gradient(const Real* x, const Real* dy, Real* dx, Index count, Real scale,
+                          Real shift, Real outer) {
+  map(x, dy, dx, count, [=](Real value, Real d) {
+    return d * (scale * outer) / (value * scale + shift);
+  });
+}
+
+// The power of a number, 1 where it is 0, and exact where it is a small integer.
+__device__ inline Real raised(Real value, Real by) {
+  if (by == 0) return 1;
+  if (by == 1) return value;
+  return by == 2 ? value * value : pow(value, by);
+}
+
+// (shift + scale x)^by; where that is the same for every x, also for one that is no number.
+KERNEL power(const Real* x, Real* y, Index count, Real by, Real scale, Real shift) {
+  map(x, y, count, [=](Real value) {
+    return raised(by * scale == 0 ? shift : value * scale + shift, by);
+  });
+}
+
+KERNEL power_gradient(const Real* x, const Real* dy, Real* dx, Index count, Real by, Real scale,
+                      Real shift) {
+  const Real slope = by * scale;
+  map(x, dy, dx, count, [=](Real value, Real d) {
+    if (slope == 0) return d * slope;
+    return d * (slope * raised(value * scale + shift, by - 1));
+  });
+}
+
+KERNEL swish(const Real* x, Real* y, Index count, Real beta) {
+  map(x, y, count, [=](Real value) {
+    return value * ((Real)0.5 * tanh((Real)0.5 * beta * value) + (Real)0.5);
+  });
+}
+
+KERNEL swish_gradient(const Real* x, const Real* dy, Real* dx, Index count, Real beta) {
+  map(x, dy, dx, count, [=](Real value, Real d) {
+    const Real gate = (Real)0.5 * tanh((Real)0.5 * beta * value) + (Real)0.5;
+    const Real by = beta * value * gate;
+    return d * (by + gate * (1 - by));
+  });
+}

@@ -1,0 +1,194 @@
+"""A lack of memory: an error that names the layer and its pass, and which batch would fit."""
+
+import gc
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+import demitasse as dm
+from demitasse.config import settings
+from demitasse.layers.tanh import TanH
+from demitasse.memory import SyncedMemory
+from demitasse.proto import NetParameter, SolverParameter, parse_text
+from demitasse.room import host
+
+MIB = 1 << 20
+NET = """
+    name: "n"
+    layer { name: "x" type: "Input" top: "x" top: "label"
+            input_param { shape { dim: 8 dim: 1024 } shape { dim: 8 } } }
+    layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip"
+            inner_product_param { num_output: 1024 weight_filler { type: "xavier" } } }
+    layer { name: "tanh" type: "TanH" bottom: "ip" top: "tanh" }
+    layer { name: "loss" type: "SoftmaxWithLoss" bottom: "tanh" bottom: "label" top: "loss" }
+"""
+GREW = 'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 65536 } } }'
+
+
+def trained(device, **options):
+    net = dm.Net(parse_text(NET, NetParameter), "TRAIN", device=device, seed=1, **options)
+    net.blobs["x"].data[...] = 0.1
+    return net
+
+
+@contextmanager
+def room_for(device, nbytes) -> Iterator[None]:
+    """Let blobs have so much more than they have."""
+    gc.collect()
+    with settings.override(memory_limit=dm.memory_info(device).used + nbytes):
+        yield
+
+
+def fail(*args, **more):
+    raise MemoryError("Unable to allocate 3 GiB")
+
+
+@pytest.mark.parametrize("method", ["forward", "backward", "reshape"])
+def test_the_layer_and_its_pass_are_named(backend, monkeypatch, method):
+    net = trained(backend, lowered=False)
+    net.forward()
+    net.blobs["x"].reshape(4, 1024)
+    net.blobs["label"].reshape(4)
+    monkeypatch.setattr(TanH, method, fail)
+
+    with pytest.raises(dm.OutOfMemoryError) as caught:
+        net.forward_backward()
+
+    said = str(caught.value)
+    assert said.startswith(f"layer 'tanh' (TanH), {method}: the host has no memory left (Unable")
+    assert isinstance(caught.value.__cause__, MemoryError)
+
+
+def test_a_step_that_cannot_be_prepared_names_its_layer(backend, monkeypatch):
+    net = trained(backend)
+    monkeypatch.setattr(type(net.device.backend), "lower", fail)
+
+    with pytest.raises(dm.OutOfMemoryError, match=r"layer 'ip' \(InnerProduct\), preparation: the"):
+        net.forward()
+
+
+def test_a_gradient_that_cannot_be_prepared_names_its_layer(monkeypatch):
+    net = trained("numpy")
+    net.forward()
+    step = next(step for step in net.plan.steps() if step is not None)
+    monkeypatch.setattr(type(step), "prepare_backward", fail)
+    net.blobs["x"].reshape(4, 1024)
+    net.blobs["label"].reshape(4)
+
+    with pytest.raises(dm.OutOfMemoryError, match=r"\), preparation: the host has no memory left"):
+        net.forward()
+
+
+def test_an_update_names_the_parameter(backend, monkeypatch):
+    net = trained(backend)
+    net.forward_backward()
+    monkeypatch.setattr(dm.Blob, "update", fail)
+
+    with pytest.raises(dm.OutOfMemoryError, match=r"^update of parameter 'ip\[0\]': the host has"):
+        net.update()
+
+
+def test_the_history_of_a_solver_that_does_not_fit_is_named(backend):
+    param = SolverParameter(base_lr=0.1, lr_policy="fixed", momentum=0.9, snapshot_prefix="s")
+    param.net_param.CopyFrom(parse_text(NET, NetParameter))
+    solver = dm.Solver(param, device=backend, seed=1)
+    solver.net.forward_backward()
+
+    with (
+        room_for(backend, MIB),
+        pytest.raises(dm.OutOfMemoryError, match=r"^update: the history of the solver needs 4.0"),
+    ):
+        solver.apply_update()
+
+
+def test_the_largest_batch_that_fits_is_told(backend):
+    net = trained(backend, lowered=False)
+
+    with room_for(backend, 12 * MIB):
+        net.forward_backward()
+        net.blobs["x"].reshape(512, 1024)
+        net.blobs["label"].reshape(512)
+        with pytest.raises(dm.OutOfMemoryError) as caught:
+            net.forward_backward()
+
+    said = str(caught.value)
+    assert "By computation, blobs need" in said
+    batch = int(said.rpartition("a batch of ")[2].split()[0])
+    assert 8 < batch < 512
+    net = trained(backend, lowered=False)
+    net.blobs["x"].reshape(batch, 1024)
+    net.blobs["label"].reshape(batch)
+    with room_for(backend, 12 * MIB):
+        net.forward_backward()
+
+
+def test_where_not_even_one_fits_it_is_said(backend):
+    net = dm.Net(parse_text(GREW, NetParameter), "TEST", device=backend)
+
+    with (
+        room_for(backend, MIB // 8),
+        pytest.raises(dm.OutOfMemoryError, match="not even a batch of 1 fits"),
+        net.at_work("forward"),
+    ):
+        net.blobs["x"].buffer()
+
+
+def test_a_net_goes_on_with_a_smaller_batch(backend):
+    net = trained(backend, lowered=False)
+    with room_for(backend, 12 * MIB):
+        net.blobs["x"].reshape(2048, 1024)
+        net.blobs["label"].reshape(2048)
+        with pytest.raises(dm.OutOfMemoryError):
+            net.forward()
+
+    net.blobs["x"].reshape(8, 1024)
+    net.blobs["label"].reshape(8)
+    net.blobs["x"].data[...] = 0.1
+
+    assert net.forward_backward() == trained(backend, lowered=False).forward_backward()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are kept on Linux")
+@pytest.mark.parametrize("device", ["numpy", "cpu"])
+def test_a_system_that_refuses_memory_is_a_lack_of_memory(device):
+    net = trained(device)
+    net.forward_backward()
+    net.blobs["x"].reshape(1 << 18, 1024)
+    net.blobs["label"].reshape(1 << 18)
+
+    with host.limited_to(256 * MIB), pytest.raises(dm.OutOfMemoryError) as caught:
+        net.forward_backward()
+
+    assert "the host has no memory left" in str(caught.value)
+    assert "a batch of" in str(caught.value)
+
+
+def test_a_memory_says_what_it_is_called():
+    memory = SyncedMemory(4, "float32", dm.Device("numpy"), "the gradient of blob 'x'")
+    gc.collect()
+    used = dm.memory_info("numpy").used
+
+    with (
+        settings.override(memory_limit=used + 1),
+        pytest.raises(dm.OutOfMemoryError, match=r"^the gradient of blob 'x' needs 16 bytes on"),
+    ):
+        memory.mutable_cpu_data()[...] = np.float32(1)
+
+
+def test_a_buffer_that_cannot_be_made_names_its_blob(backend, monkeypatch):
+    net = trained(backend, lowered=False)
+    name = "empty_host" if net.device.shares_host else "zeros"
+    net.forward()
+    net.blobs["x"].reshape(16, 1024)
+    net.blobs["label"].reshape(16)
+    net.blobs["x"].buffer()
+    monkeypatch.setattr(type(net.device.backend), name, fail)
+
+    with pytest.raises(
+        dm.OutOfMemoryError,
+        match=r"^layer '\w+' \(\w+\), forward: blob '\w+': the host has no memo",
+    ):
+        net.forward()
