@@ -9,6 +9,7 @@ of facts, so that a new type or field without a case is noticed.
 from collections import defaultdict
 
 import pytest
+from fields import is_repeated
 from google.protobuf.descriptor import FieldDescriptor
 from gradients import expect_gradients, expect_portable_values
 
@@ -106,8 +107,8 @@ def test_every_option_has_a_case(name):
         for message in FACTS[name].fields:
             group = getattr(param, message)
             for field in group.DESCRIPTOR.fields:
-                given = not field.is_repeated and group.HasField(field.name)
-                if given or (field.is_repeated and getattr(group, field.name)):
+                given = not is_repeated(field) and group.HasField(field.name)
+                if given or (is_repeated(field) and getattr(group, field.name)):
                     seen[field.name].append(getattr(group, field.name))
                 elif field.enum_type:
                     seen[field.name].append(field.default_value)

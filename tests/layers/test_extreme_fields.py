@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from fields import is_repeated
 from google.protobuf.descriptor import FieldDescriptor as Field
 
 from demitasse import Net
@@ -67,10 +68,10 @@ def put(message, path, value):
     """Set a field; of one that may be given several times, the first."""
     for field in path[:-1]:
         message = getattr(message, field.name)
-        if field.is_repeated:
+        if is_repeated(field):
             message = message[0] if len(message) else message.add()
     name = path[-1].name
-    if not path[-1].is_repeated:
+    if not is_repeated(path[-1]):
         setattr(message, name, value)
     elif len(getattr(message, name)):
         getattr(message, name)[0] = value

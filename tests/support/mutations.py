@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fields import is_repeated
 from google.protobuf import text_format
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Error, Message
@@ -352,7 +353,7 @@ def _change_field(message: Any, field: Any, rng: random.Random) -> None:
     value = getattr(message, field.name)
     if rng.random() < 0.2:
         message.ClearField(field.name)
-    elif not field.is_repeated:
+    elif not is_repeated(field):
         value.SetInParent() if is_message else _set(message, field, _value(field, rng))
     elif is_message:
         what = rng.randrange(4)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fields import is_repeated
 from google.protobuf import text_format
 from google.protobuf.descriptor import FieldDescriptor
 from mutations import INTEGERS, REALS, STRINGS
@@ -213,14 +214,14 @@ def _change_some_field(rng: random.Random, layer: LayerParameter, extreme: bool 
         value
         for field, value in layer.ListFields()
         if field.type == FieldDescriptor.TYPE_MESSAGE and isinstance(value, type(value))
-        if not field.is_repeated
+        if not is_repeated(field)
     ]
     while own and rng.random() < 0.9:
         target = rng.choice(own)
         own = [
             value
             for field, value in target.ListFields()
-            if field.type == FieldDescriptor.TYPE_MESSAGE and not field.is_repeated
+            if field.type == FieldDescriptor.TYPE_MESSAGE and not is_repeated(field)
         ]
         if rng.random() < 0.7:
             break
@@ -236,8 +237,8 @@ def _change_field(rng: random.Random, target: Any, field: Any, extreme: bool) ->
         target.ClearField(field.name)
     elif field.type == FieldDescriptor.TYPE_MESSAGE:
         part = getattr(target, field.name)
-        part.add() if field.is_repeated else part.SetInParent()
-    elif field.is_repeated:
+        part.add() if is_repeated(field) else part.SetInParent()
+    elif is_repeated(field):
         value = getattr(target, field.name)
         if value and rng.random() < 0.4:
             value.pop()
