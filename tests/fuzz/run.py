@@ -41,7 +41,7 @@ from watch import Watch
 
 from demitasse.errors import DemitasseError
 
-SECONDS = 10  # that one file may take
+SECONDS = 10  # of processor time that one file may take
 ROOM = 1 << 30  # bytes of address space beyond what the process begins with
 MEASURED = 100  # one file in so many has its memory traced
 MEMORY, GROWTH = 96 << 20, 1100  # bytes one file may take, and so many more for each of its bytes
@@ -221,7 +221,7 @@ def work(batch: Batch, first: int, last: int, place: mmap.mmap) -> dict:
         for content in (file, file[:-1]):
             with suppress(Exception):
                 reader.call(content)
-    signal.signal(signal.SIGALRM, on_alarm)
+    signal.signal(signal.SIGPROF, on_alarm)  # what only waits, the supervisor ends
     limit = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE + ROOM
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     counts: Counter[str] = Counter()
@@ -255,7 +255,7 @@ def work(batch: Batch, first: int, last: int, place: mmap.mmap) -> dict:
 
 def outcome(reader, content: bytes, number: int, foreign: dict[str, str], watch: Watch) -> str:
     """Read a file; return what came of it. ``foreign`` gets one example of each fault."""
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     result = "read"
     try:
         with watch.watching(opens=reader.opens):
@@ -280,7 +280,7 @@ def outcome(reader, content: bytes, number: int, foreign: dict[str, str], watch:
         foreign.setdefault(f"{type(error).__name__} {place}", what)
         return f"!{type(error).__name__}"
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
     if watch.seen:
         foreign.setdefault(watch.seen[0], f"file {number}: {watch.seen[0]}")
         return "!seen"
