@@ -22,6 +22,9 @@ log = get_logger(__name__)
 WARM = 2
 """Passes before those that are measured: kernels are compiled and plans are made in them."""
 
+WARM_QUEUED = 4
+"""The same on a device that queues its work, where the last of them may be recorded."""
+
 
 @dataclass
 class Timing:
@@ -82,7 +85,7 @@ class Timing:
 def measure(net: Net, iterations: int, *, backward: bool = True) -> Timing:
     """Measure passes over a net; gradients begin at zero in each, as in training."""
     timing = Timing(iterations)
-    for _ in range(WARM):
+    for _ in range(WARM_QUEUED if net.device.backend.queues else WARM):
         _forward(net)
         if backward:
             _backward(net)

@@ -26,6 +26,7 @@ from demitasse.net.assembly import assemble, called
 from demitasse.net.described import Described
 from demitasse.net.given import choose_seed, folder, phase_number, read_source, several
 from demitasse.net.labels import LabelCheck
+from demitasse.net.launched import LaunchedForward
 from demitasse.net.loss import Loss
 from demitasse.net.memory_use import MemoryUse, memory_held, say_what_fits
 from demitasse.net.passes import Callback, Passes
@@ -135,6 +136,7 @@ class Net(Described):
         lowered = settings.get("plan") if lowered is None else lowered
         self._kept, self.turn = kept_names(keep, self.blob_names), Turn(self.name)
         self._passes = Passes(self.structure, self._kept, lowered=lowered)
+        self._launched = LaunchedForward(self)
         self._labels = LabelCheck(self.structure)
         self._passes.debug_info = param.debug_info
         self._remembering = [layer for layer in self.layers if layer.remembers]
@@ -214,7 +216,10 @@ class Net(Described):
         with self.at_work("forward"):
             take_back = self.remember()
             try:
-                terms = self._passes.forward(first, last)
+                if wait and self.device.backend.queues and (first, last) == (0, self._passes.last):
+                    terms = self._launched.run(self._passes, self.device.backend)
+                else:
+                    terms = self._passes.forward(first, last)
                 loss = Loss(terms, self.device, partial(self._labels.after_pass, first, last))
                 if wait:
                     loss.wait()

@@ -40,6 +40,8 @@ class Passes:
     Attributes:
         plan: How the layers run.
         debug_info: Whether mean absolute values of everything are written to the log.
+        launched_by: Who ran the last forward pass, where it was all layers and may be launched as
+            one; None where it was any other.
         gradients_whole: Whether no backward pass was cut short since the parameters' gradients
             were cleared.
         before_forward, after_forward: Called with a layer's index around its forward.
@@ -56,6 +58,7 @@ class Passes:
         self._guard = Guard()
         self._obstacle: tuple[tuple[int, Plan], str] | None = None
         self._begun = False
+        self.launched_by: object = None
         self._cut: tuple[int, int] | None = None  # the layers of a forward pass that was cut short
         self.before_forward: list[Callback] = []
         self.after_forward: list[Callback] = []
@@ -66,6 +69,11 @@ class Passes:
     def changes(self) -> int:
         """The number of the last change of a blob's shape or memory."""
         return self._changes.number
+
+    @property
+    def last(self) -> int:
+        """The index of the last layer."""
+        return len(self._structure.layers) - 1
 
     @property
     def sources(self) -> int:
@@ -102,6 +110,7 @@ class Passes:
         if not self._begun:
             begin(self._structure.params_list)
             self._begun = True
+        self.launched_by = None
         try:
             with self._pass(first, last, backward=False):
                 terms = self._forward(first, last)
@@ -110,6 +119,20 @@ class Passes:
             raise
         if self._cut is not None and first <= self._cut[0] and self._cut[1] <= last:
             self._cut = None
+        return terms
+
+    def whole(self, run: Callable[[], list[Array]]) -> list[Array]:
+        """Run all layers forward by a function of one's own, which may do so in parts.
+
+        Args:
+            run: Returns what ``forward`` would.
+        """
+        try:
+            terms = run()
+        except BaseException:
+            self._cut = (0, self.last)
+            raise
+        self._cut = None
         return terms
 
     def backward(self, first: int, last: int) -> None:

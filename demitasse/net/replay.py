@@ -49,7 +49,11 @@ class Replay:
         self._recording = recorder.record(work)
         self._arrays = [(memory, memory.device_array) for memory in used]
         self._needed = [memory for memory, head, _ in before if head in AT_DEVICE]
-        self._cleared = [memory for memory, head, _ in before if head is Head.UNINITIALIZED]
+        self._cleared = [
+            memory
+            for memory, head, version in before
+            if head is Head.UNINITIALIZED and (memory.head, memory.version) != (head, version)
+        ]
         self._written = [
             (memory, memory.head) for memory, _, version in before if memory.version != version
         ]
