@@ -61,8 +61,10 @@ def timing_table(timing: Timing) -> str:
         share = _share(work, spent, timing.peak)
         first = None if layer.part_of else forward
         rows.append((*_runs(layer), first, backward, share, _size(moved), reasons.mark(layer)))
+    launching = f"\n\n{timing.launching}" if timing.launching else ""
     return (
-        f"{table(head, rows)}{reasons.text()}\n\nTimes in ms. A large product of matrices reaches "
+        f"{table(head, rows)}{reasons.text()}{launching}\n\n"
+        "Times in ms. A large product of matrices reaches "
         f"{timing.peak:.0f} GFLOP/s here: work by the definition is a share of that, which code "
         "that needs fewer operations can exceed."
     )

@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from demitasse.benchmark.peak import peak
+from demitasse.cli.launching import launching
 from demitasse.log import get_logger, number
 from demitasse.net import Net
 from demitasse.plan.report import LayerReport, report
@@ -40,6 +41,7 @@ class Timing:
         layer_backward: Mean time of each layer's backward pass; None where it has none.
         layers: What runs each layer.
         peak: Operations per second of a large product of matrices on the device, in 1e9.
+        launching: Whether passes are launched as one, or why not; empty for devices that do not.
     """
 
     iterations: int
@@ -50,6 +52,7 @@ class Timing:
     layer_backward: list[float | None] = field(default_factory=list)
     layers: list[LayerReport] = field(default_factory=list)
     peak: float = 0.0
+    launching: str = ""
 
     def tell(self) -> None:
         """Log it as Caffe does."""
@@ -78,6 +81,7 @@ class Timing:
             "backward_ms": self.backward,
             "total_ms": self.total,
             "peak_gflops": self.peak,
+            "launching": self.launching,
             "layers": layers,
         }
 
@@ -89,7 +93,7 @@ def measure(net: Net, iterations: int, *, backward: bool = True) -> Timing:
         _forward(net)
         if backward:
             _backward(net)
-    timing.layers = report(net.plan)
+    timing.layers, timing.launching = report(net.plan), launching(net)
     timing.peak = peak(net.device, net.dtype)
     _whole(net, timing, backward=backward)
     _layers(net, timing, backward=backward)

@@ -190,7 +190,7 @@ TABLE = {
             "graph",
             _word,
             "auto",
-            "on a GPU, launch iterations as one where that is possible: auto; or never: off",
+            "on a GPU, launch iterations and passes as one where possible: auto; or never: off",
             choices=("auto", "off"),
         ),
         Setting(

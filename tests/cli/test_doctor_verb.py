@@ -111,3 +111,13 @@ def test_whether_cudnn_loads_is_told(sound, run, monkeypatch):
     assert "9.28.1, by its frontend 1.32.0" in shown
     assert not missing["loaded"]
     assert "demitasse[cudnn13]" in missing["reason"]
+
+
+@pytest.mark.parametrize(("graph", "often"), [("auto", "where nothing stands"), ("off", "never")])
+def test_whether_a_gpu_launches_passes_as_one_is_said(sound, run, monkeypatch, graph, often):
+    monkeypatch.setenv("DEMITASSE_GRAPH", graph)
+
+    [line] = [text for text in run("doctor").stdout.splitlines() if "as one launch" in text]
+
+    assert often in line
+    assert f"(setting graph: {graph})" in line

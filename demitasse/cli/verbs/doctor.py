@@ -84,6 +84,9 @@ def _text(found: dict[str, Any]) -> str:
             else f"not used: {cudnn['reason']}",
         )
     )
+    graph = found["settings"]["graph"]["value"]
+    often = "never" if graph == "off" else "where nothing stands in the way"
+    general.append(("GPU passes as one launch", f"{often} (setting graph: {graph})"))
     devices = [
         (name, ", ".join(there) if isinstance(there, list) else f"none: {there}")
         for name, there in found["devices"].items()

@@ -43,6 +43,7 @@ def command(
     layers read and write.
     """
     from demitasse.cli.anatomy import anatomy
+    from demitasse.cli.launching import launching
     from demitasse.cli.running import running_table
     from demitasse.net import Net
     from demitasse.plan.report import report
@@ -56,6 +57,7 @@ def command(
             made.reshape()
             found["device"], layers = str(made.device), report(made.plan)
             found["runs"] = [asdict(layer) for layer in layers]
+            found["launching"] = launching(made)
     if as_json:
         print_json(found)
         return
@@ -84,4 +86,5 @@ def command(
         f"memory of {memory.device}: {memory}"
     )
     if runs:
-        click.echo(f"\nOn {found['device']}:\n\n{running_table(layers)}")
+        shown = filter(None, (running_table(layers), found["launching"]))
+        click.echo(f"\nOn {found['device']}:\n\n" + "\n\n".join(shown))
