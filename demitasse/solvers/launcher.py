@@ -67,7 +67,11 @@ class Launcher:
         self._seen += 1
         if self._seen < WARM or self._failed:
             return self._queued()
+        changes = net.changes
         net.queue_sources()
+        if changes != net.changes:  # a batch of another size
+            self._key, self._seen, self._replay = None, 0, None
+            return self._rest_alone
         if self._replay is not None:
             return self._play
         queue = self._rehearse if self._seen == WARM else self._record
@@ -90,6 +94,11 @@ class Launcher:
         except DeviceError as why:  # memory for another stream is perhaps not to be had
             take_back()
             return self._give_up(str(why), rate, iteration)
+        return self._run.net.played(self._loss)
+
+    def _rest_alone(self, rate: float, iteration: int) -> Loss:
+        """Queue piece by piece what comes behind the sources."""
+        self._rest(rate, iteration)
         return self._run.net.played(self._loss)
 
     def _rest(self, rate: float, iteration: int) -> None:
@@ -119,8 +128,7 @@ class Launcher:
         self._tell(why)
         self._failed = True
         self._run.net.clear_param_diffs()
-        self._rest(rate, iteration)
-        return self._run.net.played(self._loss)
+        return self._rest_alone(rate, iteration)
 
     def _play(self, rate: float, iteration: int) -> Loss:
         run = self._run

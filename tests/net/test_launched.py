@@ -1,10 +1,12 @@
 """Forward passes that are recorded once and then launched as one, against those queued."""
 
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
 from cuda_host import cuda_at
+from PIL import Image
 
 from demitasse import Net
 from demitasse.backends.recording import NotRecorded
@@ -45,6 +47,18 @@ layer { name: "other" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: 
   loss_weight: 0.5 }
 """
 )
+IMAGES = """
+layer { name: "data" type: "ImageData" top: "data" top: "label"
+  image_data_param { source: "list" batch_size: 1 } transform_param { scale: 0.01 } }
+layer { name: "conv" type: "Convolution" bottom: "data" top: "conv" convolution_param {
+  num_output: 4 kernel_size: 3 weight_filler { type: "xavier" } } }
+layer { name: "bn" type: "BatchNorm" bottom: "conv" top: "conv" }
+layer { name: "pool" type: "Pooling" bottom: "conv" top: "pool" pooling_param {
+  pool: AVE global_pooling: true } }
+layer { name: "ip" type: "InnerProduct" bottom: "pool" top: "ip" inner_product_param {
+  num_output: 3 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
+"""
 
 
 @pytest.fixture(params=["host", "cuda:0"])
@@ -159,6 +173,25 @@ def test_another_size_of_batch_has_it_recorded_anew(make):
         return [net(images(count)) for count in (2, 2, 2, 2, 5, 5, 5, 5, 1)]
 
     check(make, run, times=2 + 1)
+
+
+def test_data_that_comes_in_another_size_is_recorded_anew(make, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    images = [(12, 12)] * 5 + [(9, 15)] * 4
+    for index, shape in enumerate(images):
+        pixels = np.random.default_rng(index).integers(0, 256, (*shape, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(f"{index}.png")
+    Path("list").write_text("".join(f"{i}.png {i % 3}\n" for i in range(len(images))))
+
+    check(make, lambda net: [net.forward() for _ in images], IMAGES, times=3 + 1)
+
+
+def test_arrays_of_the_device_stay_there(make):
+    def run(net):
+        backend = net.device.backend
+        return [net(backend.xp.asarray(images(2, seed))) for seed in range(5)]
+
+    check(make, run, times=3)
 
 
 def test_batches_of_one_prediction(make):

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 from cuda_host import cuda_at
+from PIL import Image
 
 from demitasse import Solver
 from demitasse.backends.recording import NotRecorded
@@ -33,6 +34,17 @@ layer { name: "ip" type: "InnerProduct" bottom: "flat" top: "ip" inner_product_p
 layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
 layer { name: "other" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "other"
   loss_weight: 0.5 }
+"""
+IMAGES = """
+layer { name: "data" type: "ImageData" top: "data" top: "label"
+  image_data_param { source: "list" batch_size: 1 } transform_param { scale: 0.01 } }
+layer { name: "conv" type: "Convolution" bottom: "data" top: "conv" convolution_param {
+  num_output: 4 kernel_size: 3 weight_filler { type: "xavier" } } }
+layer { name: "pool" type: "Pooling" bottom: "conv" top: "pool" pooling_param {
+  pool: AVE global_pooling: true } }
+layer { name: "ip" type: "InnerProduct" bottom: "pool" top: "ip" inner_product_param {
+  num_output: 3 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
 """
 FIELDS = 'base_lr: 0.01 lr_policy: "step" gamma: 0.5 stepsize: 2 random_seed: 1'
 TYPES = ["SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam", "AdamW"]
@@ -180,6 +192,17 @@ def test_another_size_of_batch_is_recorded_anew(make):
         solver.step(5)
 
     check(make, run, times=4)
+
+
+def test_data_that_comes_in_another_size_is_recorded_anew(make, tmp_path):
+    images = [(12, 12)] * 5 + [(9, 15)] * 4
+    names = [tmp_path / f"{index}.png" for index in range(len(images))]
+    for index, (path, shape) in enumerate(zip(names, images, strict=True)):
+        pixels = np.random.default_rng(index).integers(0, 256, (*shape, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(path)
+    (tmp_path / "list").write_text("".join(f"{path} {i % 3}\n" for i, path in enumerate(names)))
+
+    check(make, lambda solver: solver.step(9), "", IMAGES, times=3 + 1)
 
 
 def test_a_moved_memory_is_recorded_anew(make):
