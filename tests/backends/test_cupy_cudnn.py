@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from cuda_host import HostEngine, host_cuda, need_compiler
 from cudnn_standin import FAST, FUSED, LARGE, STEADY, UNSTEADY, Frontend
-from gpu import in_place, machine
+from gpu import machine
+from gpu.package import in_place
 from hypothesis import given
 from hypothesis import strategies as st
 from step_cases import convolutions

@@ -6,7 +6,8 @@ described GPU they need little more of it than its version.
 
 import ctypes
 
-from cuda_host import compiled, need_compiler
+from cuda_host import need_compiler
+from gpu.host import library
 
 FUNCTIONS = (
     "cuCtxGetCurrent", "cuCtxGetLimit", "cuCtxPopCurrent", "cuCtxPushCurrent", "cuDeviceGet",
@@ -34,4 +35,4 @@ def load_driver() -> None:
         text = f'extern "C" int cuDriverGetVersion(int* v) {{ *v = {VERSION}; return 0; }}\n'
         for name in FUNCTIONS:
             text += f'extern "C" int {name}() {{ return {NO_DEVICE}; }}\n'
-        compiled(text, "-Wl,-soname,libcuda.so.1")
+        ctypes.CDLL(str(library(text, "-Wl,-soname,libcuda.so.1")))

@@ -98,6 +98,8 @@ class GraphRecorder:
         self._stream.wait_event(outer.record())
         if outer != self._stream:
             self._asides[self._stream.ptr] = outer
-        with self._stream:
-            yield
-        outer.wait_event(self._stream.record())
+        try:
+            with self._stream:
+                yield
+        finally:  # what was queued before an error is still under way
+            outer.wait_event(self._stream.record())
