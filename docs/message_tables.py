@@ -70,11 +70,18 @@ def _type(field: FieldDescriptor, address: Callable[[str], str]) -> str:
         kind = "bytes"
     else:
         kind = SCALARS[field.cpp_type]
-    return f"{kind}; any number of times" if field.is_repeated else kind
+    return f"{kind}; any number of times" if _is_repeated(field) else kind
+
+
+def _is_repeated(field: FieldDescriptor) -> bool:
+    """Whether it may be given several times; before protobuf 6 its label alone says it."""
+    if hasattr(field, "is_repeated"):
+        return bool(field.is_repeated)
+    return bool(field.label == FieldDescriptor.LABEL_REPEATED)
 
 
 def _default(field: FieldDescriptor) -> str:
-    if field.is_repeated or not field.has_default_value:
+    if _is_repeated(field) or not field.has_default_value:
         return "-"
     if field.enum_type is not None:
         return f"`{field.enum_type.values_by_number[field.default_value].name}`"

@@ -28,7 +28,9 @@ class Pooling(Layer):
 
     Sizes are rounded up by default; with padding, a window that would start beyond the image and
     its first pad is dropped. The mean divides by the part of the window that lies on the image or
-    its pads. A window that holds no element gives the lowest float32 (MAX) or NaN (AVE).
+    its pads. A window that holds no element gives the lowest float32 (MAX). Its mean is Caffe's
+    quotient: NaN (0 / 0) where it begins at the image's end along some axis, and 0 where it begins
+    beyond it, of either sign, as each such axis counts below 0.
 
     Shapes: bottom (N, C, *spatial) -> top (N, C, *positions); with MAX, a second top of the same
     shape takes the index of the largest element within its (flattened) plane, -1 for none.
@@ -67,9 +69,9 @@ class Pooling(Layer):
         out = window.pooled(spatial, ceil=ceil)
         for blob in top:
             blob.reshape((*shape[:LEAD], *out))
-        # of windows that begin behind the image it does not matter how far behind
+        # beyond the image it matters whether a window begins at its end or later, not how far
         stride = tuple(
-            min(step, max(1, size + pad))
+            min(step, size + pad + 1)
             for step, size, pad in zip(window.stride, spatial, window.pad, strict=True)
         )
         window = replace(window, stride=stride)

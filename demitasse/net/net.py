@@ -441,7 +441,17 @@ class Net(Described):
             return load_into(self.structure, source, on_mismatch)
 
     def save(self, path: str | os.PathLike[str], write_diff: bool = False) -> None:
-        """Write the parameters to a caffemodel, atomically."""
+        """Write the parameters, atomically.
+
+        Args:
+            path: The ending says the format: ``.npz``, ``.safetensors`` or ``.h5`` (Caffe's HDF5);
+                any other gives a caffemodel. ``load`` reads them all.
+            write_diff: Whether gradients are written, too; in a caffemodel or HDF5 alone.
+
+        Raises:
+            WeightsError: The format holds no gradients, or h5py is not installed.
+            OSError: The file cannot be written; an old one is kept.
+        """
         with self.turn:
             save(self.structure, Path(path), write_diff)
 

@@ -5,6 +5,7 @@ Source: Caffe, ``python/caffe/pycaffe.py`` and ``python/caffe/_caffe.cpp``.
 
 from __future__ import annotations
 
+import pathlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
@@ -15,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from demitasse import net as engine
 from demitasse.blob import Blob
-from demitasse.errors import NetError, ShapeError
+from demitasse.errors import NetError, ShapeError, WeightsError
 from demitasse.layers.memory_data import MemoryData
 from demitasse.layers.python import Python
 from demitasse.layers.user_layer import BlobVec, Phase
@@ -23,6 +24,7 @@ from demitasse.pycaffe.files import Path, path_of
 from demitasse.pycaffe.glog import begin_log
 from demitasse.pycaffe.modes import default_phase
 from demitasse.pycaffe.vectors import BoolVec, DtypeVec, IntVec, LayerVec, ParamVec, StringVec
+from demitasse.weights.save import ARRAYS, save_caffemodel
 
 __all__ = ["Net", "NetVec"]
 
@@ -314,8 +316,20 @@ class Net:
     # -- weights -------------------------------------------------------------------------------
 
     def save(self, path: Path) -> None:
-        """Write the parameters to a caffemodel."""
-        self._net.save(path_of(path))
+        """Write the parameters to a caffemodel, whatever the path's ending.
+
+        Raises:
+            WeightsError: ``copy_from`` would take what has this ending for another format.
+        """
+        file = pathlib.Path(path_of(path))
+        if file.suffix in ARRAYS:
+            message = (
+                f"net.save writes a caffemodel, which could not be read back from {file}; call it "
+                f".caffemodel, or convert it with: demitasse weights export FILE {file.name}"
+            )
+            raise WeightsError(message)
+        with self._net.turn:
+            save_caffemodel(self._net.structure, file, write_diff=False)
 
     def save_hdf5(self, path: Path, write_diff: bool = False) -> None:
         """Write the parameters to an HDF5 file."""

@@ -71,6 +71,7 @@ def check_gradients(
 
     Raises:
         GradientError: A gradient differs; names the blob, the element and both values.
+        NetError: The layer uses tops that neither its class nor its text says it has.
         ValueError: There is nothing to check, or the bottoms are not float64.
 
     Shapes: bottoms as the layer takes them; nothing needs to be flattened.
@@ -95,6 +96,12 @@ def check_gradients(
     else:
         single = make_layer(layer, bottoms, phase=phase, device=device, seed=seed)
         values = list(bottoms)
+    if not single.top:
+        message = (
+            f"{single.layer.type} was given no top whose gradient could be checked: say in its "
+            "class how many it has (tops = Exactly(1)), or name them in the text (top: 'y')"
+        )
+        raise ValueError(message)
     if single.layer.dtype != "float64":
         message = f"gradients are checked in float64, the layer computes in {single.layer.dtype}"
         raise ValueError(message)

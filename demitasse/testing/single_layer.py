@@ -13,7 +13,7 @@ import numpy as np
 
 from demitasse.blob import Blob, Changes
 from demitasse.device import Device, current_device, use_device
-from demitasse.errors import PrototxtError
+from demitasse.errors import NetError, PrototxtError
 from demitasse.layers import Layer, LayerContext, create_layer
 from demitasse.plan import Entry, Place, Plan
 from demitasse.proto import LayerParameter, NetParameter, parse_text
@@ -173,6 +173,7 @@ def make_layer(
 
     Raises:
         PrototxtError: The text is not one layer.
+        NetError: The layer uses tops that neither its class nor the text says it has.
         DemitasseError: What the layer itself refuses.
 
     Example::
@@ -192,7 +193,16 @@ def make_layer(
     below = [_blob(param, i, value, context) for i, value in enumerate(bottoms)]
     above = _tops(made, param, below, context)
     with use_device(context.device), context.device.backend.enter():
-        made.initialize(below, above)
+        try:
+            made.initialize(below, above)
+        except IndexError as error:
+            if above:
+                raise
+            message = (
+                f"layer type {made.type!r} reached for a top and was given none: say in its class "
+                "how many it has (tops = Exactly(1)), or name them in the text (top: 'y')"
+            )
+            raise NetError(message) from error
     return SingleLayer(made, below, above, propagate_down, lowered=lowered)
 
 

@@ -1,4 +1,4 @@
-"""A net's parameters written to a caffemodel.
+"""A net's parameters written to a file: a caffemodel, or what its ending names.
 
 Source: Caffe, ``Net::ToProto`` in ``src/caffe/net.cpp``.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from demitasse.errors import WeightsError
 from demitasse.proto import LayerParameter, NetParameter
 from demitasse.proto.zero_copy.write import (
     Pieces,
@@ -15,12 +16,39 @@ from demitasse.proto.zero_copy.write import (
     with_field,
     write_pieces,
 )
+from demitasse.weights.formats import write_weights
+from demitasse.weights.hdf5 import write_hdf5_weights
 from demitasse.weights.store import ParameterStore
 
-__all__ = ["save"]
+__all__ = ["ARRAYS", "save", "save_caffemodel"]
+
+ARRAYS = {".npz", ".safetensors"}
+"""Endings of files of named arrays, which hold no gradients."""
 
 
 def save(net: ParameterStore, path: Path, write_diff: bool) -> None:
+    """Write a net's parameters in the format that loading expects of the path's ending.
+
+    Raises:
+        WeightsError: h5py is not installed, or the format holds no gradients and they are wanted.
+        OSError: The file cannot be written; an old one is kept.
+    """
+    if path.suffix == ".h5":
+        write_hdf5_weights(net, path, write_diff)
+    elif path.suffix not in ARRAYS:
+        save_caffemodel(net, path, write_diff)
+    elif write_diff:
+        message = f"{path} cannot hold gradients (write_diff); write a .caffemodel or .h5 file"
+        raise WeightsError(message)
+    else:
+        weights = {
+            layer.name: {i: blob.cpu_data() for i, blob in enumerate(layer.blobs)}
+            for layer in net.layers
+        }
+        write_weights(path, path.suffix[1:], weights)
+
+
+def save_caffemodel(net: ParameterStore, path: Path, write_diff: bool) -> None:
     """Write a net's parameters to a caffemodel, atomically, without copying them."""
     layers: Pieces = []
     for layer, message in zip(net.layers, net.layer_messages(), strict=True):

@@ -72,14 +72,22 @@ def reading(folder):
         one.layer.close()
 
 
+@pytest.fixture
 def threads():
-    return [t for t in threading.enumerate() if t.name.startswith("prefetch")]
+    """Return what lists the threads that read ahead for this test, not for one before it."""
+    earlier = set(threading.enumerate())
+
+    def threads():
+        now = set(threading.enumerate()) - earlier
+        return [thread for thread in now if thread.name.startswith("prefetch")]
+
+    return threads
 
 
 # -- batches -----------------------------------------------------------------------------------
 
 
-def test_the_tops_have_their_shapes_before_the_first_forward(reading):
+def test_the_tops_have_their_shapes_before_the_first_forward(reading, threads):
     one = reading()
 
     assert [top.shape for top in one.tops] == [(3, 2, 5, 6), (3,)]
@@ -385,7 +393,7 @@ def test_a_state_without_a_place_begins_at_the_first_record(reading):
 # -- threads and files -------------------------------------------------------------------------
 
 
-def test_closing_stops_the_thread_and_lets_go_of_the_database(reading, folder):
+def test_closing_stops_the_thread_and_lets_go_of_the_database(reading, folder, threads):
     one = reading().forward()
     assert len(threads()) == 1
 
@@ -406,7 +414,7 @@ def test_a_closed_layer_goes_on_when_it_is_run_again(reading):
     assert one.forward().labels() == [30, 40, 50]
 
 
-def test_a_forgotten_layer_stops_its_thread(folder):
+def test_a_forgotten_layer_stops_its_thread(folder, threads):
     one = Reading(folder).forward()
     (thread,) = threads()
 

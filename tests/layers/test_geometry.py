@@ -7,7 +7,7 @@ every backend, with and without its faster ways.
 import numpy as np
 import plain_loops
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 from plain_loops import RefusedError
 
@@ -248,8 +248,36 @@ def test_max_pooling_is_a_plain_loop(backend, drawn, with_mask, plan):
     close(dx, loop_backward(dy))
 
 
+def beyond(axes, stride, spatial=2):
+    """One last window that begins ``stride - spatial`` elements behind the image on each axis."""
+    window = [{"kernel": 1, "stride": stride, "pad": 0}] * axes
+    fields = f"kernel_size: 1 stride: {stride}"
+    x = np.arange(1.0, 1 + spatial**axes).reshape(1, 1, *(spatial,) * axes)
+    return fields, x, window, True
+
+
+@pytest.mark.parametrize("plan", [False, True])
+@pytest.mark.parametrize("stride", [2, 3, 4, 1000])
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_a_mean_of_nothing_is_caffes_quotient(backend, axes, stride, plan):
+    fields, x, window, ceil = beyond(axes, stride)
+    case = Case("Pooling", f"pooling_param {{ pool: AVE {fields} }}", {"x": x})
+    want, loop_backward = plain_loops.average_pooling(x, window, ceil)
+
+    net, [y] = case.run(backend, plan)
+    dy = np.random.default_rng(1).normal(size=want.shape)
+    [dx] = backward(net, dy)
+
+    np.testing.assert_array_equal(y, want)  # NaN where it begins at the end, 0 where beyond
+    np.testing.assert_array_equal(np.signbit(y[~np.isnan(y)]), np.signbit(want[~np.isnan(want)]))
+    close(dx, loop_backward(dy))
+
+
 @on_backend
 @given(poolings(), plans)
+@example(beyond(1, 3), False)
+@example(beyond(2, 3), False)
+@example(beyond(3, 3), False)
 def test_average_pooling_is_a_plain_loop(backend, drawn, plan):
     fields, x, window, ceil = drawn
     case = Case("Pooling", f"pooling_param {{ pool: AVE {fields} }}", {"x": x})

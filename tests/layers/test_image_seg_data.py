@@ -22,7 +22,7 @@ def folder(tmp_path):
         PIL.Image.fromarray(pixels).save(tmp_path / f"p{k}.png")
         stored = PIL.Image.fromarray(labels)
         if k % 2:
-            stored.putpalette(np.arange(768) % 251)
+            stored.putpalette([i % 251 for i in range(768)])
         stored.save(tmp_path / f"l{k}.png")
         lines.append(f"p{k}.png l{k}.png\n")
     (tmp_path / "list.txt").write_text("".join(lines))

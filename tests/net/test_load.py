@@ -314,6 +314,71 @@ def test_weights_of_a_solver_may_leave_out_layers(tmp_path, caplog):
     assert "Left out: cannot copy parameter 0 of layer 'ip2'" in caplog.text
 
 
+ENDINGS = {
+    "w.npz": b"PK", "w.safetensors": b"", "w.h5": b"\x89HDF", "w.caffemodel.h5": b"\x89HDF",
+    "w.caffemodel": b"\x0a\x03two", "w": b"\x0a\x03two", "w.weights": b"\x0a\x03two",
+}  # fmt: skip
+"""How files begin that are saved under these names."""
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_the_ending_says_in_which_format_a_net_is_saved(name, tmp_path, backend):
+    if name.endswith("h5"):
+        pytest.importorskip("h5py")
+    source, net = net_of(device=backend), net_of(seed=2, device=backend)
+
+    source.save(tmp_path / name)
+    report = net.load(tmp_path / name)
+
+    assert (tmp_path / name).read_bytes().startswith(ENDINGS[name])
+    assert report.loaded == ["ip1", "ip2"]
+    for layer, wanted in values(source).items():
+        for mine, theirs in zip(values(net)[layer], wanted, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+    assert [file.name for file in tmp_path.iterdir()] == [name]  # nothing unfinished beside it
+
+
+@pytest.mark.parametrize("name", ["w.npz", "w.safetensors"])
+def test_arrays_are_saved_as_weights_export_writes_them(name, tmp_path):
+    net = net_of()
+    net.save(tmp_path / "w.caffemodel")
+    write_weights(tmp_path / f"exported_{name}", name[2:], read_weights(tmp_path / "w.caffemodel"))
+
+    net.save(tmp_path / name)
+
+    mine, theirs = (read_weights(tmp_path / file) for file in (name, f"exported_{name}"))
+    assert [*mine] == [*theirs]
+    for layer, arrays in mine.items():
+        assert [*arrays] == [*theirs[layer]]
+        for index, array in arrays.items():
+            np.testing.assert_array_equal(array, theirs[layer][index])
+
+
+def test_shared_weights_come_back_from_every_format(tmp_path):
+    text = NET.replace("num_output: 5", "num_output: 6").replace("num_output: 3", "num_output: 6")
+    text = text.replace("inner_product_param", 'param { name: "w" } inner_product_param')
+    source = net_of(text)
+
+    for name in ("w.npz", "w.safetensors", "w.caffemodel"):
+        net = net_of(text, seed=2)
+        source.save(tmp_path / name)
+        net.load(tmp_path / name)
+
+        for layer, wanted in values(source).items():
+            for mine, theirs in zip(values(net)[layer], wanted, strict=True):
+                np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("name", ["w.npz", "w.safetensors"])
+def test_gradients_are_not_left_out_without_a_word(name, tmp_path):
+    (tmp_path / name).write_bytes(b"older")
+
+    with pytest.raises(WeightsError, match=r"cannot hold gradients .* \.caffemodel or \.h5"):
+        net_of().save(tmp_path / name, write_diff=True)
+
+    assert (tmp_path / name).read_bytes() == b"older"
+
+
 def test_weights_are_read_without_a_net(saved):
     source = net_of()
     file = saved(source)

@@ -262,8 +262,8 @@ def test_nodes_of_any_graph_keep_apart(graph):
     layout = layered(sizes, edges, distance=30)
 
     for i, ((x, y), (width, height)) in enumerate(zip(layout.centers, sizes, strict=True)):
-        assert 0 <= x - width / 2 <= x + width / 2 <= layout.size[0] + 1e-6
-        assert 0 <= y - height / 2 <= y + height / 2 <= layout.size[1] + 1e-6
+        assert -1e-6 <= x - width / 2 <= x + width / 2 <= layout.size[0] + 1e-6
+        assert -1e-6 <= y - height / 2 <= y + height / 2 <= layout.size[1] + 1e-6
         for (other_x, other_y), (w, h) in zip(layout.centers[:i], sizes, strict=False):
             across, down = abs(x - other_x) - (width + w) / 2, abs(y - other_y) - (height + h) / 2
             assert max(across, down) > 10

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import demitasse.pycaffe as caffe
-from demitasse.errors import ConfigError, DataError, NetError, ShapeError
+from demitasse.errors import ConfigError, DataError, NetError, ShapeError, WeightsError
 from demitasse.pycaffe import _caffe
 
 pytestmark = pytest.mark.usefixtures("folder")
@@ -175,6 +175,25 @@ def test_weights_are_copied_and_shared(on_backend):
 
     assert not (copied == 7).any()
     assert (two.params["ip"][0].data == 7).all()
+
+
+@pytest.mark.parametrize("name", ["w.npz", "w.safetensors"])
+def test_a_caffemodel_is_not_written_where_it_could_not_be_read(name, folder):
+    with pytest.raises(WeightsError, match=f"could not be read back from {name}"):
+        caffe.Net("net.prototxt", caffe.TEST).save(name)
+
+    assert not (folder / name).exists()
+
+
+@pytest.mark.parametrize("name", ["w", "w.weights", "w.h5"])
+def test_a_caffemodel_is_written_under_any_other_name(name):
+    one, two = (caffe.Net("net.prototxt", caffe.TEST) for _ in range(2))
+
+    one.save(name)
+    two.copy_from(name)
+
+    assert Path(name).read_bytes()[:1] == b"\n"  # a message's first field
+    np.testing.assert_array_equal(one.params["ip"][0].data, two.params["ip"][0].data)
 
 
 def test_callbacks_are_called_with_the_layers_index():

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from demitasse.errors import NetError
 from demitasse.layers import register, unregister
 from demitasse.layers.base import Exactly, Layer
 from demitasse.layers.neuron import NeuronLayer
@@ -215,6 +216,32 @@ def test_a_layer_without_gradients_is_refused():
 
     with pytest.raises(ValueError, match="DummyData has neither"):
         check_gradients(one)
+
+
+class Undeclared(Layer):
+    """As a first layer of one's own often is: nothing says that it has a top."""
+
+    def setup(self, bottom, top):
+        pass
+
+    def reshape(self, bottom, top):
+        top[0].reshape(bottom[0].shape)
+
+    forward, backward = Square.forward, Square.backward
+
+
+def test_a_layer_that_does_not_say_how_many_tops_it_has_is_told_to(layer_type):
+    with pytest.raises(NetError, match=r"'Mine' reached for a top .*tops = Exactly\(1\)"):
+        check_gradients(layer_type(Undeclared), X)
+
+
+def test_naming_the_top_is_as_good(layer_type):
+    assert check_gradients(layer_type(Undeclared) + ' top: "y"', X) < 1e-9
+
+
+def test_without_tops_there_is_nothing_to_check():
+    with pytest.raises(ValueError, match="Silence was given no top"):
+        check_gradients('type: "Silence"', X)
 
 
 def test_a_made_layer_is_checked_where_it_stands():
