@@ -15,11 +15,11 @@ from functools import cache
 
 from demitasse.backends import backend_class, backend_names, canonical_name, devices_of
 from demitasse.backends.base import Backend
+from demitasse.capacity import MemoryInfo, ledger
+from demitasse.capacity.host import host_memory
+from demitasse.capacity.ledger import HOST
 from demitasse.config import settings
 from demitasse.errors import DeviceError
-from demitasse.room import MemoryInfo, ledger
-from demitasse.room.host import host_memory
-from demitasse.room.ledger import HOST
 
 __all__ = [
     "SOLVER_FILE",

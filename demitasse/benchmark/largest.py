@@ -14,12 +14,12 @@ from pathlib import Path
 
 from demitasse.benchmark.case import with_batch
 from demitasse.benchmark.trial import Answer, Trial
+from demitasse.capacity import bytes_text, read_size
 from demitasse.device import Device, choose_device
 from demitasse.errors import ConfigError, NetError, OutOfMemoryError
 from demitasse.net.memory_use import MemoryUse
 from demitasse.plan.liveness import Keep
 from demitasse.proto import NetParameter, SolverParameter, read_solver_params
-from demitasse.room import bytes_text, read_size
 from demitasse.solvers.updates import RULES
 
 __all__ = ["LargestBatch", "largest_batch"]

@@ -16,12 +16,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from demitasse import errors
+from demitasse.capacity.host import host_memory, limited_to, process_peak
 from demitasse.config import settings
 from demitasse.errors import DemitasseError, OutOfMemoryError
 from demitasse.net import Net
 from demitasse.net.memory_use import MemoryUse, memory_held
 from demitasse.proto import NetParameter, SolverParameter
-from demitasse.room.host import host_memory, limited_to, process_peak
 from demitasse.solvers import Solver
 from demitasse.testing.inputs import random_inputs
 

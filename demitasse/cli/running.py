@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from demitasse.capacity import bytes_text
 from demitasse.cli.output import table
 from demitasse.cli.timing import Timing
 from demitasse.plan.report import LayerReport
-from demitasse.room import bytes_text
 
 __all__ = ["running_table", "timing_table"]
 

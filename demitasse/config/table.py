@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from demitasse.room.sizes import read_size
+from demitasse.capacity.sizes import read_size
 
 __all__ = ["PREFIX", "TABLE", "Setting"]
 

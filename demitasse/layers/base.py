@@ -17,6 +17,7 @@ from demitasse.backends.arrays import Array
 from demitasse.backends.ops import Op
 from demitasse.backends.random import stream_of
 from demitasse.blob import Blob
+from demitasse.capacity.host import check_size
 from demitasse.data.sources.fingerprint import Fingerprint
 from demitasse.device import Device
 from demitasse.errors import ConfigError, NetError, ShapeError
@@ -26,7 +27,6 @@ from demitasse.layers.context import LayerContext
 from demitasse.layers.fillers import filling
 from demitasse.layers.saved import Saved
 from demitasse.proto import FillerParameter, LayerParameter
-from demitasse.room.host import check_size
 from demitasse.shortage import placed
 
 __all__ = [

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from demitasse.backends.arrays import Array
+from demitasse.capacity import Share
+from demitasse.capacity.ledger import HOST
 from demitasse.errors import NetError
 from demitasse.memory.sides import Traffic
-from demitasse.room import Share
-from demitasse.room.ledger import HOST
 
 __all__ = ["Arena", "Assignment", "Slot"]
 

@@ -17,6 +17,8 @@ from functools import partial
 import numpy as np
 
 from demitasse.backends.arrays import Array, PrivateLayout
+from demitasse.capacity import Share, bytes_text, ledger
+from demitasse.capacity.ledger import HOST
 from demitasse.config import settings
 from demitasse.device import Device
 from demitasse.errors import DeviceError, OutOfMemoryError, ShapeError
@@ -24,8 +26,6 @@ from demitasse.memory.arena import Assignment
 from demitasse.memory.guard import watching
 from demitasse.memory.sides import DeviceSide, HostSide, Traffic
 from demitasse.memory.transfers import transfers
-from demitasse.room import Share, bytes_text, ledger
-from demitasse.room.ledger import HOST
 from demitasse.shortage import placed
 
 __all__ = ["Head", "SyncedMemory"]

@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass
 from typing import Protocol
 
 from demitasse.blob import Blob
+from demitasse.capacity import bytes_text
+from demitasse.capacity.ledger import HOST
 from demitasse.device import Device
 from demitasse.errors import DemitasseError, OutOfMemoryError
 from demitasse.memory import SyncedMemory
 from demitasse.net.structure import Structure
 from demitasse.plan import Plan
-from demitasse.room import bytes_text
-from demitasse.room.ledger import HOST
 
 __all__ = ["MemoryUse", "memory_held", "memory_needed", "say_what_fits"]
 

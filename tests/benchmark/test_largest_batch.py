@@ -8,10 +8,10 @@ import demitasse as dm
 from demitasse import device as devices
 from demitasse.benchmark import largest
 from demitasse.benchmark.trial import Answer, Trial
+from demitasse.capacity.host import HostMemory
 from demitasse.device import Device
 from demitasse.net.memory_use import MemoryUse
 from demitasse.proto import NetParameter
-from demitasse.room.host import HostMemory
 
 MIB = 1 << 20
 NET = """

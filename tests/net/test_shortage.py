@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import demitasse as dm
+from demitasse.capacity import host
 from demitasse.config import settings
 from demitasse.layers.tanh import TanH
 from demitasse.memory import SyncedMemory
 from demitasse.proto import NetParameter, SolverParameter, parse_text
-from demitasse.room import host
 
 MIB = 1 << 20
 NET = """

@@ -39,9 +39,9 @@ def _cores(found: dict[str, Any]) -> str:
 
 
 def _text(found: dict[str, Any]) -> str:
+    from demitasse.capacity import MemoryInfo
     from demitasse.cli.diagnosis import EXTRAS
     from demitasse.config import TABLE
-    from demitasse.room import MemoryInfo
 
     general = [
         ("demitasse", f"{found['demitasse']} ({found['installed_at']})"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from demitasse.capacity import bytes_text
 from demitasse.cli.options import (
     FILE,
     device_options,
@@ -16,7 +17,6 @@ from demitasse.cli.options import (
 )
 from demitasse.cli.output import print_json, table
 from demitasse.cli.verb import Verb
-from demitasse.room import bytes_text
 
 
 @click.command(cls=Verb)

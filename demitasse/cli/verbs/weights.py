@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from demitasse.capacity import bytes_text
 from demitasse.cli.exits import FAILED
 from demitasse.cli.options import FILE, json_option
 from demitasse.cli.output import print_json, table
 from demitasse.cli.verb import Verb
-from demitasse.room import bytes_text
 
 if TYPE_CHECKING:
     from demitasse.cli.weight_diff import WeightsDifference

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from demitasse.backends.cupy.library.pools import Pools
+from demitasse.capacity import bytes_text
 from demitasse.errors import DeviceError, OutOfMemoryError
-from demitasse.room import bytes_text
 
 __all__ = ["failures"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from demitasse.room.sizes import bytes_text
+from demitasse.capacity.sizes import bytes_text
 
 __all__ = ["MemoryInfo"]
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from demitasse.room.host import host_memory, limited_to
+from demitasse.capacity.host import host_memory, limited_to
 
 MIB = 1 << 20
 

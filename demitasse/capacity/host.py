@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from demitasse.room.sizes import bytes_text
+from demitasse.capacity.sizes import bytes_text
 
 __all__ = ["HostMemory", "check_size", "host_memory", "limited_to", "process_peak"]
 

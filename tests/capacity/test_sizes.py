@@ -2,7 +2,7 @@
 
 import pytest
 
-from demitasse.room import bytes_text, read_size
+from demitasse.capacity import bytes_text, read_size
 
 
 @pytest.mark.parametrize(
