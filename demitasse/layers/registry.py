@@ -6,8 +6,7 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from demitasse.errors import NetError
 from demitasse.extensions import import_extensions
@@ -17,6 +16,9 @@ from demitasse.layers.context import LayerContext
 from demitasse.layers.facts import LayerFacts, describe, forget
 from demitasse.proto import LayerParameter, fork_of_type
 from demitasse.suggest import nearest
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = ["create_layer", "layer_class", "layer_types", "register", "unregister"]
 
@@ -99,6 +101,8 @@ def _points() -> list[EntryPoint]:
 @cache
 def _points_on(path: tuple[str, ...]) -> list[EntryPoint]:
     """Return the entry points of the packages on ``sys.path``, whose files are read once."""
+    from importlib.metadata import entry_points  # takes longer than all else that is imported here
+
     del path
     return list(entry_points(group=GROUP))
 
