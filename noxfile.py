@@ -121,7 +121,10 @@ def coverage(session: nox.Session) -> None:
     """Measure which branches the tests take, and list the files where most are not."""
     install(session, "test", "coverage")
     session.run("coverage", "erase")
-    pytest(session, "--backends=numpy,cpu", "--cov", "--cov-report=", OMP_NUM_THREADS="1")
+    # pytest-cov must hear of the processes before conftest.py would choose their number
+    spread = ("-n", "auto", "--dist", "worksteal")
+    cov = ("--cov", "--cov-report=")
+    pytest(session, "--backends=numpy,cpu", *spread, *cov, OMP_NUM_THREADS="1")
     session.run("coverage", "report", "--skip-covered", "--sort=cover")
 
 
