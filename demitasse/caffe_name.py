@@ -36,7 +36,8 @@ def install() -> None:
     with _lock:
         if _finder not in sys.meta_path:
             sys.meta_path.insert(0, _finder)
-        for name in [one for one in sys.modules if _is_caffe(one)]:
+        # a list at once: other threads may import meanwhile
+        for name in [one for one in list(sys.modules) if _is_caffe(one)]:
             if not sys.modules[name].__name__.startswith("demitasse."):
                 del sys.modules[name]
 

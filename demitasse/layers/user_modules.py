@@ -63,7 +63,7 @@ def _on_path(top: str) -> bool:
 
 def _forget(top: str) -> None:
     del _beside[top]
-    for known in [one for one in sys.modules if one == top or one.startswith(f"{top}.")]:
+    for known in [one for one in list(sys.modules) if one == top or one.startswith(f"{top}.")]:
         del sys.modules[known]
     importlib.invalidate_caches()
 

@@ -6,6 +6,7 @@ unless another was made current. All work on one net must use one stream.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -73,6 +74,8 @@ class CupyBackend(Backend):
             raise DeviceError(self.missing()) from error
         self._flights = Flights()
         self._limit = 0
+        self._threads: set[int] = set()
+        self._recording = threading.RLock()
         self._asides: dict[int, Any] = {}  # the recorder's streams, and those they stand for
 
     @classmethod
@@ -86,6 +89,8 @@ class CupyBackend(Backend):
     @contextmanager
     def enter(self) -> Iterator[None]:
         """Make the GPU current; its failures leave the block as DeviceError."""
+        with self._recording:  # who comes while another thread records waits until it has
+            self._threads.add(threading.get_ident())
         with self.array_device, self._failures():
             yield
 
@@ -240,10 +245,18 @@ class CupyBackend(Backend):
         """Updates of a net's parameters, for solvers."""
         return Updates(self.engine)
 
+    @property
+    def recorder(self) -> GraphRecorder | None:
+        """Records work as CUDA graphs, while one living thread alone has used the GPU.
+
+        What another queued meanwhile would be taken into the recording, or would end it.
+        """
+        self._threads.intersection_update(one.ident or 0 for one in threading.enumerate())
+        return self._recorder if len(self._threads) < 2 else None
+
     @cached_property
-    def recorder(self) -> GraphRecorder:
-        """Records work as CUDA graphs."""
-        return GraphRecorder(self._cupy, self.engine, self.updates, self._asides)
+    def _recorder(self) -> GraphRecorder:
+        return GraphRecorder(self._cupy, self.engine, self.updates, self._asides, self._recording)
 
     @cached_property
     def pools(self) -> Pools:

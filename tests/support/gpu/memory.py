@@ -140,7 +140,7 @@ class MemoryPool:
 
     def _memory(self, size: int) -> PooledMemory:
         gpu, stream = machine.current(), get_current_stream()
-        if gpu.capturing and self is default_pool and not allowed_in_capture:
+        if stream.queue.capture is not None and self is default_pool and not allowed_in_capture:
             raise Misuse(
                 "memory is allocated while a stream is captured, and a graph does not keep it: "
                 "take it from a pool that lives as long as the graph"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -60,10 +60,16 @@ class GraphRecorder:
     """
 
     def __init__(
-        self, cupy: Any, engine: GpuEngine, updates: Updates, asides: dict[int, Any]
+        self,
+        cupy: Any,
+        engine: GpuEngine,
+        updates: Updates,
+        asides: dict[int, Any],
+        alone: AbstractContextManager[Any],
     ) -> None:
         self._cupy, self._engine, self.updates = cupy, engine, updates
         self._asides = asides
+        self._alone = alone
 
     @cached_property
     def _stream(self) -> Any:
@@ -99,7 +105,7 @@ class GraphRecorder:
         if outer != self._stream:
             self._asides[self._stream.ptr] = outer
         try:
-            with self._stream:
+            with self._alone, self._stream:
                 yield
         finally:  # what was queued before an error is still under way
             outer.wait_event(self._stream.record())
