@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         SnapshotError,
         WeightsError,
     )
+    from demitasse.export import Preprocess, export_onnx
     from demitasse.layers.base import Layer
     from demitasse.layers.registry import register
     from demitasse.memory import transfer_guard
@@ -50,6 +51,7 @@ __all__ = [
     "Net",
     "NetError",
     "OutOfMemoryError",
+    "Preprocess",
     "PrototxtError",
     "ShapeError",
     "SnapshotError",
@@ -57,6 +59,7 @@ __all__ = [
     "WeightsError",
     "__version__",
     "current_device",
+    "export_onnx",
     "largest_batch",
     "load_weights",
     "memory_info",
@@ -75,6 +78,7 @@ _PACKAGES = {
     "demitasse.config": ["settings"],
     "demitasse.device": ["Device", "current_device", "memory_info", "set_device", "use_device"],
     "demitasse.errors": [name for name in __all__ if name.endswith("Error")],
+    "demitasse.export": ["Preprocess", "export_onnx"],
     "demitasse.weights.read": ["load_weights"],
     "demitasse.layers.base": ["Layer"],
     "demitasse.layers.registry": ["register"],

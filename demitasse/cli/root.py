@@ -27,6 +27,7 @@ VERBS = (
     "summary",
     "draw_net",
     "weights",
+    "export",
     "convert",
     "convert_imageset",
     "convert_annoset",
