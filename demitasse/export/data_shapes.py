@@ -39,6 +39,9 @@ def shapes_of_data(
     alone = NetParameter()
     alone.layer.add().CopyFrom(layer)
     try:
+        if layer.type == "Python":
+            message = "its code is not run for that"
+            raise ConfigError(message)
         with Net(alone, "TEST", base_dir=base_dir) as net:
             return {top: list(net.blobs[top].shape) for top in tops}
     except (DemitasseError, OSError) as error:

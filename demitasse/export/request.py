@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from demitasse.errors import ConfigError, NetError
-from demitasse.export.data_shapes import shapes_of_data
+from demitasse.export.inputs import comes_in, input_layer, with_inputs
+from demitasse.export.known_python import as_known
 from demitasse.graph import filter_net, listed
 from demitasse.layers.facts import facts_of
 from demitasse.net import Net
 from demitasse.net.given import read_source
 from demitasse.proto import BlobShape, LayerParameter, NetParameter, Phase
 
-__all__ = ["KEPT", "Reason", "Reduced", "Shapes", "comes_in", "is_left_out", "reduce_net"]
+__all__ = ["KEPT", "Reason", "Reduced", "Shapes", "is_left_out", "reduce_net"]
 
 Reason = Callable[[LayerParameter], str]
 """Says why a layer cannot be exported; "" where it can."""
@@ -63,18 +64,20 @@ def reduce_net(
         weights: Files of weights, which may tell how many channels images have.
         outputs: Names of blobs that are wanted besides what the net ends with.
         only: Whether nothing else is wanted, and layers that do not lead there are left out.
-        shapes: Shapes of inputs, in place of those that the net has for them.
+        shapes: Shapes of inputs, in place of those that the net has for them; and of other blobs
+            that are to come from outside, in place of the layers that compute them.
         level: Level of the net's state.
         stages: Stages added to the file's state.
 
     Raises:
         NetError: Some layers cannot be exported; all are named. Or there is no such blob.
-        ConfigError: Nobody knows the shape of an input, or there is no such input.
+        ConfigError: Nobody knows the shape of an input, or one is given for no blob.
     """
     message, base_dir, origins = _read(source, level, stages)
-    result = Reduced(message, base_dir=base_dir)
-    layers = [(layer, origin) for layer, origin in zip(message.layer, origins, strict=True)]
-    _need_blobs(message, outputs)
+    result, given = Reduced(message, base_dir=base_dir), dict(shapes or {})
+    layers = _with_known(zip(message.layer, origins, strict=True), result)
+    layers = _cut(layers, given, result)
+    _need_blobs(layers, outputs)
     kept = _leading_to(layers, outputs) if only else _without_training(layers, outputs, result)
     faults = [
         f"layer {layer.name!r} ({layer.type}): {why}{f'  [{origin}]' if origin else ''}"
@@ -83,16 +86,18 @@ def reduce_net(
         if (why := reason(layer))
     ]
     if faults:
-        message_text = (
+        text = (
             f"{len(faults)} layers cannot be exported:\n{listed(faults)}\n"
-            "To export what comes before them, name its blobs and ask for them only"
+            "To export what comes before them, name its blobs with --outputs and ask for --only "
+            "those; to leave them out, say with --shape BLOB=SIZES what they would compute"
         )
-        raise NetError(message_text)
-    given = dict(shapes or {})
-    chosen = _with_inputs([layer for layer, _ in kept], result, given, weights, keep=outputs)
+        raise NetError(text)
+    chosen = with_inputs(
+        [layer for layer, _ in kept], given, weights, base_dir, result.notes, outputs
+    )
     if given:
-        message_text = f"there is no input {', '.join(map(repr, given))} to have another shape"
-        raise ConfigError(message_text)
+        text = f"nothing that is exported reads {', '.join(map(repr, given))}"
+        raise ConfigError(text)
     made = NetParameter()
     made.CopyFrom(message)
     del made.layer[:]
@@ -139,15 +144,50 @@ def _message_of(net: Net) -> NetParameter:
     return message
 
 
-def _need_blobs(message: NetParameter, names: Iterable[str]) -> None:
-    known = {top for layer in message.layer for top in layer.top}
+Located = list[tuple[LayerParameter, str]]
+
+
+def _with_known(layers: Iterable[tuple[LayerParameter, str]], result: Reduced) -> Located:
+    """Return the layers, those Python layers that are known as layers of the catalogue."""
+    found: Located = []
+    for layer, origin in layers:
+        known = as_known(layer)
+        found.append((known or layer, origin))
+        if known is not None:
+            result.notes.append(
+                f"layer {layer.name!r} is {layer.python_param.layer} of "
+                f"{layer.python_param.module}, with the settings for tests that Faster R-CNN has"
+            )
+    return found
+
+
+def _cut(layers: Located, shapes: Shapes, result: Reduced) -> Located:
+    """Let blobs that have a shape given come from outside, and leave out what computes them.
+
+    Raises:
+        ConfigError: There is no such blob.
+    """
+    outside = {top for layer, _ in layers if comes_in(layer) for top in layer.top}
+    names = [name for name in shapes if name not in outside]
+    known = {blob for layer, _ in layers for blob in (*layer.top, *layer.bottom)}
+    missing = [name for name in names if name not in known]
+    if missing:
+        text = f"there is no blob {', '.join(map(repr, missing))} to have a shape"
+        raise ConfigError(text)
+    gone = [layer for layer, _ in layers if not set(names).isdisjoint(layer.top)]
+    result.notes += [
+        f"left out: layer {layer.name!r} ({layer.type}), whose top is an input" for layer in gone
+    ]
+    inputs: Located = [(input_layer(name, name, shapes[name]), "") for name in names]
+    return [*inputs, *(one for one in layers if one[0] not in gone)]
+
+
+def _need_blobs(layers: Located, names: Iterable[str]) -> None:
+    known = {top for layer, _ in layers for top in layer.top}
     missing = [name for name in names if name not in known]
     if missing:
         text = f"the net has no blob {', '.join(map(repr, missing))} that could be an output"
         raise NetError(text)
-
-
-Located = list[tuple[LayerParameter, str]]
 
 
 def _leading_to(layers: Located, outputs: Collection[str]) -> Located:
@@ -185,64 +225,3 @@ def _without_training(layers: Located, outputs: Collection[str], result: Reduced
         kept = [one for one in kept if one not in ends]
         for layer, _ in ends:
             result.notes.append(f"left out: layer {layer.name!r} ({layer.type})")
-
-
-def comes_in(layer: LayerParameter) -> bool:
-    """Whether a layer's tops come from outside."""
-    return facts_of(layer.type).gradient == "source" and layer.type != "Parameter"
-
-
-def _with_inputs(
-    layers: Sequence[LayerParameter],
-    result: Reduced,
-    shapes: dict[str, Sequence[int]],
-    weights: Sequence[object],
-    *,
-    keep: Collection[str],
-) -> list[LayerParameter]:
-    """Return the layers with an Input layer in place of each that reads data.
-
-    What only such layers of the data read that are silenced is left out, as labels are. Shapes that
-    were used are taken out of ``shapes``.
-    """
-    read = {blob for one in layers if one.type != "Silence" for blob in one.bottom} | set(keep)
-    gone: set[str] = set()
-    found: list[LayerParameter] = []
-    for layer in layers:
-        if not comes_in(layer):
-            one = LayerParameter()
-            one.CopyFrom(layer)
-            if layer.type == "Silence":
-                one.bottom[:] = [name for name in layer.bottom if name not in gone]
-                if not one.bottom:
-                    continue
-            found.append(one)
-            continue
-        tops = [top for top in layer.top if top in read or layer.type == "Input"]
-        gone.update(top for top in layer.top if top not in tops)
-        if layer.type == "Input":
-            known = {top: _declared(layer, i) for i, top in enumerate(layer.top)}
-        else:
-            if tops:
-                result.notes.append(
-                    f"layer {layer.name!r} ({layer.type}) reads data, which the file takes as "
-                    f"input: {' and '.join(map(repr, tops))}"
-                )
-            missing = [top for top in tops if top not in shapes]
-            known = (
-                shapes_of_data(layer, missing, layers, weights, result.base_dir) if missing else {}
-            )
-        for top in tops:
-            one = LayerParameter(name=top if len(tops) > 1 else layer.name, type="Input", top=[top])
-            shape = shapes.pop(top) if top in shapes else known[top]
-            one.input_param.shape.append(BlobShape(dim=shape))
-            found.append(one)
-    return found
-
-
-def _declared(layer: LayerParameter, number: int) -> list[int]:
-    """Return the shape of a top of an Input layer."""
-    shapes = layer.input_param.shape
-    if not shapes:
-        return []
-    return list(shapes[min(number, len(shapes) - 1)].dim)

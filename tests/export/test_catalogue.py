@@ -2,8 +2,9 @@
 
 import pytest
 
+from demitasse.export.inputs import comes_in
 from demitasse.export.onnx.table import CONVERTERS, REASONS, reason_against
-from demitasse.export.request import KEPT, comes_in, is_left_out
+from demitasse.export.request import KEPT, is_left_out
 from demitasse.layers import layer_types
 from demitasse.layers.catalog import CATALOG
 from demitasse.proto import LayerParameter

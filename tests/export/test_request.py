@@ -69,7 +69,7 @@ def test_data_of_unknown_size_is_refused_with_what_to_give():
 
 
 def test_a_shape_for_no_input_is_refused():
-    with pytest.raises(ConfigError, match="there is no input 'dat'"):
+    with pytest.raises(ConfigError, match="there is no blob 'dat' to have a shape"):
         reduced(message(TRAINED, INPUTS), shapes={"dat": (1, 5)})
 
 
@@ -120,3 +120,48 @@ def test_layers_of_other_phases_and_stages_are_gone():
     assert [name for name, _ in layers(reduced(message(text, INPUTS)))][2:] == ["test"]
     with_stage = reduced(message(text, INPUTS), stages=["deploy"])
     assert [name for name, _ in layers(with_stage)][2:] == ["test", "staged"]
+
+
+def test_a_python_layer_without_bottoms_is_data():
+    text = DATA.replace('type: "Data"', 'type: "Python"').replace("crop_size: 6", "") + TRAINED
+
+    with pytest.raises(ConfigError, match=r"layer 'data' \(Python\) reads data"):
+        reduced(message(text, {}))
+
+    found = reduced(message(text, {}), shapes={"data": (1, 3, 7, 7)})
+    assert layers(found) == [("data", "Input"), ("ip", "InnerProduct")]
+
+
+def test_a_blob_with_a_shape_comes_from_outside():
+    mine = PYTHON.split('layer { name: "yours"', maxsplit=1)[0]
+    behind = 'layer { name: "relu" type: "ReLU" bottom: "mine" top: "out" }'
+
+    found = reduced(message(TRAINED + mine + behind, INPUTS), shapes={"mine": (2, 3)})
+
+    assert layers(found) == [
+        ("mine", "Input"), ("data", "Input"), ("label", "Input"), ("ip", "InnerProduct"),
+        ("relu", "ReLU"),
+    ]  # fmt: skip
+    assert "left out: layer 'mine' (Python), whose top is an input" in found.notes
+
+
+def test_a_shape_for_what_is_not_exported_is_refused():
+    with pytest.raises(ConfigError, match="nothing that is exported reads 'label'"):
+        reduced(message(DATA + TRAINED, {}), shapes={"label": (2,)})
+
+
+def test_the_proposals_of_faster_r_cnn_are_known():
+    text = """
+    layer { name: "proposal" type: "Python" bottom: "s" bottom: "d" bottom: "i" top: "rois"
+      python_param { module: "rpn.proposal_layer" layer: "ProposalLayer"
+        param_str: "{'feat_stride': 8, 'scales': [4, 8], 'ratios': (0.5, 1)}" } }
+    """
+
+    found = reduced(message(text, {"s": (1, 8, 4, 4), "d": (1, 16, 4, 4), "i": (1, 3)}))
+
+    proposal = found.message.layer[-1]
+    assert (proposal.type, list(proposal.top)) == ("Proposal", ["rois"])
+    assert proposal.proposal_param.feat_stride == 8
+    assert list(proposal.proposal_param.scale) == [4, 8]
+    assert list(proposal.proposal_param.ratio) == [0.5, 1]
+    assert "ProposalLayer of rpn.proposal_layer" in found.notes[0]

@@ -67,8 +67,8 @@ def _shapes(
     "shapes",
     callback=_shapes,
     multiple=True,
-    metavar="NAME=N,C,H,W",
-    help="Shape of an input, in place of that in NET.",
+    metavar="BLOB=N,C,H,W",
+    help="Shape of an input, in place of that in NET; makes any other blob an input.",
 )
 @click.option("--opset", type=int, default=17, show_default=True, help="Version of the operators.")
 @click.option("--float16", is_flag=True, help="Compute in 16 bits; inputs and outputs keep 32.")

@@ -113,7 +113,8 @@ def export_onnx(
         only: Whether those are the only outputs, and what they do not need is left out.
         batch: "dynamic" for a free first axis of every input; a number, or "fixed" for that of the
             net; None: free where the net allows it.
-        shapes: Shapes of inputs, in place of those that the net has for them.
+        shapes: Shapes of inputs, in place of those that the net has for them; and of other blobs
+            that are to be inputs, in place of the layers that compute them.
         opset: Version of the operators, one of ``OPSETS``.
         float16: Whether numbers inside the file have 16 bits; inputs and outputs keep 32.
         preprocess: What the file does to images first.
