@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from demitasse.device import Device
 from demitasse.errors import ConfigError, DemitasseError, NetError
-from demitasse.export.onnx.files import check_model, write_model
+from demitasse.export.onnx.files import Model, check_model, write_model
 from demitasse.export.onnx.half import to_half
 from demitasse.export.onnx.library import library
 from demitasse.export.onnx.model import model_of
@@ -151,7 +151,7 @@ def export_onnx(
     if float16:
         to_half(model)
     check_model(model)
-    graph = model.graph
+    graph = model.message.graph
     result = Exported(
         files=write_model(model, Path(path)),
         opset=opset,
@@ -236,10 +236,10 @@ def _written(
     opset: int,
     how: Preprocess | None,
     notes: list[str],
-) -> tuple[Any, Walk]:
+) -> tuple[Model, Walk]:
     """Return the model, and the walk it was made of; with a free batch where that can be."""
 
-    def write(sizes: Sizes) -> tuple[Any, Walk]:
+    def write(sizes: Sizes) -> tuple[Model, Walk]:
         found = walk(net, sizes, outputs)
         if not found.outputs:
             message = "nothing is left to export: no layer computes an output"
