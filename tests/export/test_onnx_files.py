@@ -144,7 +144,7 @@ layer { name: "best" type: "ArgMax" bottom: "ip" top: "best"
 )
 
 
-@pytest.mark.parametrize("opset", [13, 14, 15, 17, 18, 20, 21])
+@pytest.mark.parametrize("opset", [13, 14, 15, 17, 18, 20, 21, 22])
 def test_every_version_of_the_operators(opset, tmp_path):
     done = expect_same(net(EVERY_VERSION, IMAGE), tmp_path, opset=opset)
 
@@ -267,6 +267,17 @@ def test_a_net_of_a_file_and_weights_of_another(small, tmp_path):
     )
 
     assert not done.notes
+
+
+def test_a_net_in_double_precision_is_written_in_single(small, tmp_path):
+    double = dm.Net(message(SMALL, IMAGE), "TEST", device="numpy", dtype="float64")
+    for mine, theirs in zip(double.learnable_params, small.learnable_params, strict=True):
+        mine.data = theirs.cpu_data()
+
+    done = expect_same(double, tmp_path)
+
+    kinds = {one.data_type for one in written(done).graph.initializer}
+    assert kinds == {onnx.TensorProto.FLOAT}
 
 
 def test_layers_that_get_no_weights_are_named(small, tmp_path):

@@ -110,6 +110,20 @@ def test_a_net_is_taken_with_the_shapes_it_has_and_without_its_splits():
     assert list(found.message.layer[1].bottom) == ["data", "data"]
 
 
+def test_a_net_in_training_is_taken_as_it_is_used_afterwards():
+    text = """
+    layer { name: "data" type: "DummyData" top: "data" include { phase: TRAIN }
+      dummy_data_param { shape { dim: 4 dim: 5 } } }
+    layer { name: "drop" type: "Dropout" bottom: "data" top: "drop" include { phase: TRAIN } }
+    """
+    net = Net(message(text, {}), "TRAIN", device="numpy")
+
+    found = reduced(net)
+
+    assert layers(found) == [("data", "Input"), ("drop", "Dropout")]
+    assert Net(found.message, device="numpy").phase == "TEST"
+
+
 def test_layers_of_other_phases_and_stages_are_gone():
     text = """
     layer { name: "train" type: "ReLU" bottom: "data" top: "a" include { phase: TRAIN } }

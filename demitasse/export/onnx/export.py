@@ -143,9 +143,14 @@ def export_onnx(
         level=level, stages=stages,
     )  # fmt: skip
     notes = reduced.notes
-    where = net.device if isinstance(net, Net) and device is None else device
-    made = Net(reduced.message, device=where, base_dir=reduced.base_dir)
-    _give_weights(made, net, files, notes)
+    given = net if isinstance(net, Net) else None
+    made = Net(
+        reduced.message,
+        device=given.device if given is not None and device is None else device,
+        dtype="float32" if given is None else given.dtype,
+        base_dir=reduced.base_dir,
+    )
+    _give_weights(made, given, files, notes)
     _set_batch(made, batch)
     model, found = _written(made, () if only else outputs, batch, opset, preprocess, notes)
     if float16:
@@ -168,12 +173,12 @@ def export_onnx(
     return result
 
 
-def _give_weights(made: Net, net: object, files: Sequence[Any], notes: list[str]) -> None:
+def _give_weights(made: Net, given: Net | None, files: Sequence[Any], notes: list[str]) -> None:
     """Load parameters, and note which layers got none."""
     missing = set(made.params)
-    if isinstance(net, Net):
-        made.share_trained_layers_with(net)
-        missing -= set(net.params)
+    if given is not None:
+        made.share_trained_layers_with(given)
+        missing -= set(given.params)
     for one in files:
         missing &= set(made.load(one).missing)
     notes += [
