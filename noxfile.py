@@ -194,6 +194,37 @@ def _build(session: nox.Session) -> None:
     pytest(session, "tests/project/test_wheel.py", "-m", "slow")
 
 
+@nox.session(python=list(PYTHONS))
+def wheels(session: nox.Session) -> None:
+    """Build the wheel, and train the example with it in an environment that has nothing else."""
+    dist, run = Path(session.create_tmp(), "dist"), Path(session.create_tmp(), "run")
+    session.install("build")
+    session.run("python", "-m", "build", "--outdir", str(dist))
+    session.run("python", "-m", "pip", "uninstall", "--yes", "--quiet", "build")
+    [wheel] = dist.glob("*.whl")
+    run.mkdir(exist_ok=True)
+    session.install("--force-reinstall", "--no-deps", str(wheel))
+    session.install(f"{wheel}[examples]")
+    session.chdir(run)  # where the sources are not
+    session.run("demitasse", "doctor")
+    session.run("demitasse", "example", "digits")
+
+
+@nox.session
+def packaging(session: nox.Session) -> None:
+    """Look at what packages and releases are made by: images, conda's recipe, workflows."""
+    session.install(*nox.project.dependency_groups(PROJECT, "packaging"))
+    session.run("hadolint", *map(str, sorted(ROOT.glob("packaging/docker/*.Dockerfile"))))
+    session.run("check-jsonschema", "--builtin-schema=vendor.citation-file-format", "CITATION.cff")
+    workflows = [str(path) for path in sorted(ROOT.glob(".github/workflows/*.yml"))]
+    session.run("check-jsonschema", "--builtin-schema=vendor.github-workflows", *workflows)
+    session.run("zizmor", "--offline", *workflows)
+    recipe = ROOT / "packaging" / "conda" / "recipe.yaml"
+    code = "import sys, rattler_build as r; "
+    code += "print(r.Stage0Recipe.from_file(sys.argv[1]).render(r.VariantConfig()))"
+    session.run("python", "-c", code, str(recipe))
+
+
 @nox.session
 def tests_gpu(session: nox.Session) -> None:
     """Run the tests on a GPU, which must be there (DEMITASSE_CUDA_EXTRA=cuda12 for CUDA 12)."""
