@@ -91,19 +91,15 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         return
     if option.benchmark_enable:  # what is timed needs the machine to itself
         return
-    option.numprocesses = min(_cores(), MOST_PROCESSES)
+    from demitasse.cores import cores
+
+    option.numprocesses = min(cores(), MOST_PROCESSES)
     option.dist = "worksteal"
 
 
 def _is_picked(config: pytest.Config) -> bool:
     """Whether only some tests are meant: by ``-k``, by file or by name."""
     return bool(config.option.keyword) or any(".py" in argument for argument in config.args)
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 @pytest.hookimpl(wrapper=True)
