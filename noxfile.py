@@ -20,6 +20,11 @@ CUDNN = ["nvidia-cudnn-frontend>=1.32,<2", "nvidia-cudnn-cu13>=9.28,<10", "nvidi
 TORCH_FOR_CPU = (
     "torch==2.13.0+cpu", "--extra-index-url", "https://download.pytorch.org/whl/cpu",
 )  # fmt: skip
+SYSTEMS = (
+    "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu", "aarch64-apple-darwin",
+    "x86_64-apple-darwin", "x86_64-pc-windows-msvc", "aarch64-pc-windows-msvc",
+)  # fmt: skip
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 BACKENDS = ["numpy", "readonly", "strict:device1", "cpu"]
 
 
@@ -109,7 +114,7 @@ def frameworks(session: nox.Session) -> None:
     pytest(session, "tests/testing/frameworks", "-n0", "-rs")
 
 
-@nox.session(python=["3.11", "3.12", "3.13", "3.14"])
+@nox.session(python=list(PYTHONS))
 def pythons(session: nox.Session) -> None:
     """Run the tests of one device and of none on every supported Python; each must be there."""
     install(session, "test")
@@ -152,6 +157,19 @@ def lowest(session: nox.Session) -> None:
         "-e", ".[all]", *nox.project.dependency_groups(PROJECT, "test"), "-c", str(floors)
     )
     pytest(session, "--backends=cpu")
+
+
+@nox.session
+def platforms(session: nox.Session) -> None:
+    """See that everything we need is to be had as wheels, for every system and Python."""
+    session.install("uv")
+    for system in SYSTEMS:
+        for python in PYTHONS:
+            session.run(
+                "uv", "pip", "compile", "--quiet", "--extra=all", "--only-binary=:all:",
+                f"--python-platform={system}", f"--python-version={python}",
+                f"--output-file={session.create_tmp()}/{system}-{python}.txt", "pyproject.toml",
+            )  # fmt: skip
 
 
 @nox.session
