@@ -18,7 +18,10 @@ from demitasse.memory.guard import watching
 from demitasse.plan.entry import Entry, Group, Place
 from demitasse.shortage import placed
 
-__all__ = ["Plan"]
+__all__ = ["Plan", "Ran"]
+
+Ran = Sequence[tuple[AnyStep | None, Group | None]]
+"""For each layer the Step that ran it, and the group whose Step keeps what its gradient needs."""
 
 LONGEST = 40
 """How many layers may run as one; backends take fewer."""
@@ -123,6 +126,15 @@ class Plan:
             index -= count
             if self.watch is not None:
                 self.watch.ran(index + 1, backward=True)
+
+    def ran(self) -> Ran:
+        """Return what the last forward pass ran of each layer, which its gradient comes from."""
+        return [(entry.ran, entry.ran_in) for entry in self.entries]
+
+    def follow(self, ran: Ran) -> None:
+        """Let the next backward pass follow another forward pass than the last."""
+        for entry, (step, group) in zip(self.entries, ran, strict=True):
+            entry.ran, entry.ran_in = step, group
 
     def reshape(self) -> None:
         """Let every layer give its tops their shapes."""

@@ -156,7 +156,8 @@ def test_sum_of_squares(backend):
     diffs = [library.asarray(a) for a in given]
     kernels = library.updates
 
-    total = kernels.sumsq(diffs) if kernels else updates.sumsq(library.xp, diffs)
+    with library.here():
+        total = kernels.sumsq(diffs) if kernels else updates.sumsq(library.xp, diffs)
 
     assert float(total) == 25.0
 
@@ -166,7 +167,8 @@ def test_clip_scale_on_the_device(norm, want, backend):
     library = Device(backend).backend
     total = library.asarray(np.array(norm**2))
 
-    got = updates.clip_scale(library.xp, total, 4.0)
+    with library.here():
+        got = updates.clip_scale(library.xp, total, 4.0)
 
     assert float(got) == want
 

@@ -229,6 +229,9 @@ class HostCudaBackend(Backend):
     def dot(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return self.engine.dot(a, b)
 
+    def copier(self, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Callable[[], None]:
+        return self.updates.copier(pairs)
+
     def add(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return self.engine.add(a, b)
 
