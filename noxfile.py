@@ -266,8 +266,8 @@ def fuzz(session: nox.Session) -> None:
     pytest(session, "-m", "hypothesis", "--hypothesis-profile=fuzz")
     run = "tests/fuzz/run.py"
     session.run("python", run, "--count=1000000", "--least=10000", *session.posargs)
-    for what in ("random nets", "random solvers"):
-        session.run("python", run, f"--only={what}", "--count=5000", *session.posargs)
+    for what, count in (("random nets", 5000), ("random solvers", 5000), ("wrong layers", 50_000)):
+        session.run("python", run, f"--only={what}", f"--count={count}", *session.posargs)
 
 
 @nox.session
