@@ -133,7 +133,6 @@ def test_the_largest_batch_that_fits_is_told(backend):
         net.forward_backward()
 
 
-
 def test_where_not_even_one_fits_it_is_said(backend):
     net = dm.Net(parse_text(GREW, NetParameter), "TEST", device=backend)
 
