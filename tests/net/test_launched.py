@@ -375,3 +375,17 @@ def test_an_interrupted_recording_leaves_everything_as_it_was(make, monkeypatch)
     check(
         make, run, MADE.replace('type: "gaussian"', 'type: "constant" value: 2'), "TRAIN", times=4
     )
+
+
+def test_memory_of_recordings_counts(make):
+    net = make(MADE, "TRAIN")
+    with settings.override(graph="off"):
+        net.forward_backward()
+        queued = net.memory_use
+
+    for _ in range(3):
+        net.forward_backward()
+
+    recorded = sum(replay.nbytes for replay in set(check.played))
+    assert net.plan.held >= recorded
+    assert net.memory_use.scratch - queued.scratch >= recorded
