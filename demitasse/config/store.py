@@ -69,7 +69,7 @@ class Settings:
             return Value(program, "set by the program")
         if setting.variable in os.environ:
             return self._read(setting, os.environ[setting.variable], setting.variable)
-        for file in nearest_files(Path.cwd()):
+        for file in nearest_files(os.getcwd()):  # noqa: PTH109 - the fast way
             if name in file.table:
                 found = self._read(setting, file.table[name], str(file.path), file.path.parent)
                 if file.may(setting, found.value):
