@@ -27,17 +27,17 @@ def torch():
     return pytest.importorskip("torch", reason="PyTorch is not installed (nox -s tests_torch)")
 
 
-class Short(RuntimeError):
+class ShortageError(RuntimeError):
     """As ``torch.OutOfMemoryError``."""
 
 
-Short.__name__ = "OutOfMemoryError"
+ShortageError.__name__ = "OutOfMemoryError"
 
 
 @pytest.mark.parametrize(
     "error",
     [
-        Short("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        ShortageError("CUDA out of memory. Tried to allocate 2.00 GiB."),
         RuntimeError("MPS backend out of memory (MPS allocated: 9 GB)"),
         RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
     ],
