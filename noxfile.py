@@ -286,7 +286,7 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def bench_peers(session: nox.Session) -> None:
-    """Measure beside PyTorch, ONNX Runtime and OpenCV (an hour; arguments go to the script)."""
+    """Measure beside PyTorch, ONNX Runtime, OpenVINO and OpenCV (an hour; arguments go to the script)."""
     install(session, "peers")
     session.run("python", "bench/compare_peers.py", *session.posargs, env=PLAIN_BLAS)
 
