@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from demitasse.backends import register as register_backend
     from demitasse.benchmark import largest_batch
     from demitasse.blob import Blob
+    from demitasse.cards import Predictor, load_model
     from demitasse.config import settings
     from demitasse.device import Device, current_device, memory_info, set_device, use_device
     from demitasse.errors import (
@@ -50,6 +51,7 @@ __all__ = [
     "Net",
     "NetError",
     "OutOfMemoryError",
+    "Predictor",
     "PrototxtError",
     "ShapeError",
     "SnapshotError",
@@ -58,6 +60,7 @@ __all__ = [
     "__version__",
     "current_device",
     "largest_batch",
+    "load_model",
     "load_weights",
     "memory_info",
     "register",
@@ -72,6 +75,7 @@ __all__ = [
 _PACKAGES = {
     "demitasse.benchmark": ["largest_batch"],
     "demitasse.blob": ["Blob"],
+    "demitasse.cards": ["Predictor", "load_model"],
     "demitasse.config": ["settings"],
     "demitasse.device": ["Device", "current_device", "memory_info", "set_device", "use_device"],
     "demitasse.errors": [name for name in __all__ if name.endswith("Error")],
