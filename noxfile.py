@@ -111,7 +111,8 @@ def frameworks(session: nox.Session) -> None:
     """Run the tests that hold nets against ONNX Runtime and PyTorch."""
     session.install(*TORCH_FOR_CPU)  # PyPI's own brings gigabytes of CUDA
     install(session, "test", extras="all,torch,onnx")
-    pytest(session, "tests/testing/frameworks", "-n0", "-rs")
+    pytest(session, "tests/testing/frameworks", "tests/export",
+           "tests/project/test_export_page.py", "-n0", "-rs")  # fmt: skip
 
 
 @nox.session(python=list(PYTHONS))
