@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from demitasse.backends import register as register_backend
     from demitasse.benchmark import largest_batch
     from demitasse.blob import Blob
+    from demitasse.cards import Predictor, load_model
     from demitasse.config import settings
     from demitasse.device import Device, current_device, memory_info, set_device, use_device
     from demitasse.errors import (
@@ -51,6 +52,7 @@ __all__ = [
     "Net",
     "NetError",
     "OutOfMemoryError",
+    "Predictor",
     "Preprocess",
     "PrototxtError",
     "ShapeError",
@@ -61,6 +63,7 @@ __all__ = [
     "current_device",
     "export_onnx",
     "largest_batch",
+    "load_model",
     "load_weights",
     "memory_info",
     "register",
@@ -75,6 +78,7 @@ __all__ = [
 _PACKAGES = {
     "demitasse.benchmark": ["largest_batch"],
     "demitasse.blob": ["Blob"],
+    "demitasse.cards": ["Predictor", "load_model"],
     "demitasse.config": ["settings"],
     "demitasse.device": ["Device", "current_device", "memory_info", "set_device", "use_device"],
     "demitasse.errors": [name for name in __all__ if name.endswith("Error")],

@@ -22,6 +22,8 @@ VERBS = (
     "device_query",
     "consistency",
     "diff",
+    "run",
+    "card",
     "classify",
     "detect",
     "summary",
