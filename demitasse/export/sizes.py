@@ -38,6 +38,8 @@ class Free:
     def __str__(self) -> str:
         """Return it as a formula, e.g. ``4*batch + 1``."""
         product = self.symbol if self.factor == 1 else f"{self.factor}*{self.symbol}"
+        if self.extra < 0:
+            return f"{product} - {-self.extra}"
         return f"{product} + {self.extra}" if self.extra else product
 
 

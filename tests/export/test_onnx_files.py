@@ -7,6 +7,7 @@ from exporting import expect_same, message, net
 import demitasse as dm
 from demitasse.errors import ConfigError, NetError
 from demitasse.export.onnx import OPSETS, files
+from demitasse.export.onnx.table import CONVERTERS
 
 onnx = pytest.importorskip("onnx", reason="needs onnx: nox -s frameworks")
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs onnxruntime: nox -s frameworks")
@@ -155,6 +156,17 @@ def test_every_version_of_the_operators(opset, tmp_path):
 def test_other_versions_are_refused(opset, small, tmp_path):
     with pytest.raises(ConfigError, match=f"opset must be from 13 to .*it is {opset}"):
         expect_same(small, tmp_path, opset=opset)
+
+
+def test_what_the_checker_refuses_is_not_written(small, tmp_path, monkeypatch):
+    monkeypatch.setitem(
+        CONVERTERS, "Softmax", lambda step, graph: graph.add("Nothing", to=step.tops[0])
+    )
+
+    with pytest.raises(NetError, match="no valid model, says ONNX's checker"):
+        dm.export_onnx(small, None, tmp_path / "net.onnx")
+
+    assert not list(tmp_path.iterdir())
 
 
 def test_shared_weights_are_stored_once(tmp_path):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.atomic import atomic_write
+from demitasse.errors import NetError
 from demitasse.export.onnx.library import library
 from demitasse.proto.zero_copy.write import Pieces, with_field
 
@@ -48,8 +49,7 @@ def check_model(model: Model) -> None:
     Large constants take part by their types and shapes alone.
 
     Raises:
-        onnx.checker.ValidationError: It is no valid model.
-        onnx.shape_inference.InferenceError: A shape is not what is said of it.
+        NetError: It is no valid model, or a shape is not what is said of it.
     """
     onnx = library("onnx")
     light = onnx.ModelProto()
@@ -61,7 +61,11 @@ def check_model(model: Model) -> None:
             kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
             info = onnx.helper.make_tensor_value_info(name, kind, array.shape)
             light.graph.input.append(info)
-    onnx.checker.check_model(light, full_check=True)
+    try:
+        onnx.checker.check_model(light, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        message = f"what would be written is no valid model, says ONNX's checker: {error}"
+        raise NetError(message) from error
 
 
 def write_model(model: Model, path: Path) -> list[Path]:

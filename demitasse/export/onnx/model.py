@@ -59,6 +59,7 @@ def model_of(walk: Walk, name: str, opset: int, how: Preprocess | None = None) -
         ir_version=onnx.helper.find_min_ir_version_for(imports),
         producer_name="demitasse",
         producer_version=__version__,
+        doc_string=f"The Caffe net {name!r} in phase TEST",
     )
     return Model(message, graph.constants)
 

@@ -35,7 +35,11 @@ REASONS: Mapping[str, str] = {
 }
 """Layer type of the catalogue -> why it has no form in ONNX."""
 
-REFUSALS: Mapping[str, Refusal] = {"DetectionOutput": detection.detection_refusal}
+REFUSALS: Mapping[str, Refusal] = {
+    "DetectionOutput": detection.detection_refusal,
+    "Dropout": neurons.dropout_refusal,
+}
+"""Layer type -> what looks at its fields for a reason."""
 
 
 def reason_against(param: LayerParameter) -> str:
