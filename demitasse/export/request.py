@@ -225,4 +225,7 @@ def _without_training(layers: Located, outputs: Collection[str], result: Reduced
             return kept
         kept = [one for one in kept if one not in ends]
         for layer, _ in ends:
-            result.notes.append(f"left out: layer {layer.name!r} ({layer.type})")
+            read_here = ", ".join(map(repr, layer.bottom))
+            result.notes.append(
+                f"left out: layer {layer.name!r} ({layer.type}), which reads {read_here}"
+            )

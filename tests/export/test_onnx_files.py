@@ -122,6 +122,15 @@ def test_where_nothing_is_said_the_batch_is_fixed_with_a_word(tmp_path):
     assert "the batch is fixed" in done.notes[-1]
 
 
+def test_an_input_that_is_no_batch_keeps_its_size_with_a_word(tmp_path):
+    text = 'layer { name: "scale" type: "Scale" bottom: "data" bottom: "s" top: "y" }'
+
+    done = expect_same(net(text, {**IMAGE, "s": (3,)}), tmp_path)
+
+    assert done.inputs == {"data": ["batch", 3, 9, 9], "s": [3]}
+    assert done.notes == ["input 's' keeps its first axis of 3"]
+
+
 @pytest.mark.parametrize("batch", [0, -1, "any", 1.5])
 def test_other_batches_are_refused(batch, small, tmp_path):
     with pytest.raises(ConfigError, match="batch must be a number above 0"):

@@ -41,8 +41,8 @@ def test_losses_and_metrics_are_left_out_with_a_word():
 
     assert layers(found)[-1] == ("ip", "InnerProduct")
     assert found.notes == [
-        "left out: layer 'accuracy' (Accuracy)",
-        "left out: layer 'loss' (SoftmaxWithLoss)",
+        "left out: layer 'accuracy' (Accuracy), which reads 'ip', 'label'",
+        "left out: layer 'loss' (SoftmaxWithLoss), which reads 'ip', 'label'",
     ]
 
 

@@ -254,13 +254,19 @@ def _written(
     with net.at_work("export"):
         if batch in {None, "dynamic"}:
             try:
-                return write(free_sizes(net))
+                free = write(free_sizes(net))
             except DemitasseError as error:
                 if batch == "dynamic":
                     raise
                 fixed = write(declared_sizes(net))
                 notes.append(f"the batch is fixed: {error}")
                 return fixed
+            notes += [
+                f"input {value.name!r} keeps its first axis of {value.sizes[0]}"
+                for value in free[1].inputs
+                if value.sizes and isinstance(value.sizes[0], int)
+            ]
+            return free
         return write(declared_sizes(net))
 
 
