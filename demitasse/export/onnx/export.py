@@ -15,9 +15,9 @@ from demitasse.export.onnx.half import to_half
 from demitasse.export.onnx.library import library
 from demitasse.export.onnx.model import model_of
 from demitasse.export.onnx.preprocess import Preprocess
-from demitasse.export.onnx.table import reason_against
+from demitasse.export.onnx.table import ANY_SIZE, reason_against
 from demitasse.export.request import Shapes, reduce_net
-from demitasse.export.sizes import Sizes, declared_sizes, free_sizes
+from demitasse.export.sizes import Free, Sizes, declared_sizes, free_sizes
 from demitasse.export.walk import Walk, walk
 from demitasse.net import Net
 from demitasse.net.given import several
@@ -91,6 +91,7 @@ def export_onnx(
     outputs: Sequence[str] = (),
     only: bool = False,
     batch: Batch = None,
+    any_size: bool = False,
     shapes: Shapes | None = None,
     opset: int = OPSET,
     float16: bool = False,
@@ -113,6 +114,8 @@ def export_onnx(
         only: Whether those are the only outputs, and what they do not need is left out.
         batch: "dynamic" for a free first axis of every input; a number, or "fixed" for that of the
             net; None: free where the net allows it.
+        any_size: Whether images may have any height and width, of a net without fully connected
+            layers. The batch is free then.
         shapes: Shapes of inputs, in place of those that the net has for them; and of other blobs
             that are to be inputs, in place of the layers that compute them.
         opset: Version of the operators, one of ``OPSETS``.
@@ -152,7 +155,8 @@ def export_onnx(
     )
     _give_weights(made, given, files, notes)
     _set_batch(made, batch)
-    model, found = _written(made, () if only else outputs, batch, opset, preprocess, notes)
+    extra = () if only else outputs
+    model, found = _written(made, extra, batch, opset, preprocess, notes, any_size=any_size)
     if float16:
         to_half(model)
     check_model(model)
@@ -241,6 +245,8 @@ def _written(
     opset: int,
     how: Preprocess | None,
     notes: list[str],
+    *,
+    any_size: bool,
 ) -> tuple[Model, Walk]:
     """Return the model, and the walk it was made of; with a free batch where that can be."""
 
@@ -252,6 +258,10 @@ def _written(
         return model_of(found, net.name, opset, how), found
 
     with net.at_work("export"):
+        if any_size:
+            sizes = free_sizes(net, any_size=True)
+            _need_any_size(walk(net, sizes, outputs))
+            return write(sizes)
         if batch in {None, "dynamic"}:
             try:
                 free = write(free_sizes(net))
@@ -268,6 +278,23 @@ def _written(
             ]
             return free
         return write(declared_sizes(net))
+
+
+def _need_any_size(found: Walk) -> None:
+    """Refuse layers that are written for one size of images.
+
+    Raises:
+        NetError: There are some; all are named.
+    """
+    faults = [
+        step.place.called
+        for step in found.steps
+        if step.layer.type not in ANY_SIZE
+        and any(isinstance(size, Free) for one in step.bottoms for size in one.sizes[1:])
+    ]
+    if faults:
+        message = f"images cannot have any size: {', '.join(faults)} can be written for one alone"
+        raise NetError(message)
 
 
 def _sizes(info: Any) -> list[int | str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from demitasse.errors import NetError
 from demitasse.export.onnx.library import library
 from demitasse.export.sizes import Free, Size
 from demitasse.export.walk import Value
@@ -264,6 +265,9 @@ class Graph:
     def _size(self, size: Size) -> str:
         if isinstance(size, int):
             return self.ints([size])
+        if size.symbol not in self._sources:
+            message = f"the size {size} is not known before the layer has run"
+            raise NetError(message)
         source, axis, _ = self._sources[size.symbol]
         key = ("size", source, axis)
         if key not in self._made:
