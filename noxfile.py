@@ -287,7 +287,7 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def bench_peers(session: nox.Session) -> None:
-    """Measure beside PyTorch, ONNX Runtime, OpenVINO and OpenCV (an hour; arguments go to the script)."""
+    """Measure beside PyTorch, ONNX Runtime, OpenVINO and OpenCV (an hour; takes arguments)."""
     install(session, "peers")
     session.run("python", "bench/compare_peers.py", *session.posargs, env=PLAIN_BLAS)
 
