@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ NOTE = 256
 LATER = 1.5
 """How much longer than process 0 the others wait: it tells them who is late."""
 
-COME, TABLE, SHARED = 1, 2, 3
+COME, TABLE, SHARED, PARTS, SUMS = 1, 2, 3, 4, 5
 """Tags of messages."""
 
 
@@ -81,16 +82,15 @@ class Mpi:
             coming = [self._comm.Irecv(table[1 + r], r, COME) for r in range(1, self.size)]
             late = self._wait(coming, self._deadline * patience)
             if late:
-                text = f"process {', '.join(str(1 + i) for i in late)} did not come in time"
-                table[0, : len(text)] = np.frombuffer(text.encode()[:NOTE], np.uint8)
+                text = _late(1 + i for i in late).encode()[:NOTE]
+                table[0, : len(text)] = np.frombuffer(text, np.uint8)
             sent = [self._comm.Isend(table, r, TABLE) for r in range(1, self.size)]
             self._wait([one for i, one in enumerate(sent) if i not in late], self._deadline)
         else:
             sent = [self._comm.Isend(own, 0, COME)]
             got = [self._comm.Irecv(table, 0, TABLE)]
             if self._wait([*sent, *got], self._deadline * patience * LATER):
-                message = "process 0 did not come in time"
-                raise ParallelError(message)
+                raise ParallelError(_late([0]))
         wrong = table[0].tobytes().rstrip(b"\0")
         if wrong:
             raise ParallelError(wrong.decode(errors="replace"))
@@ -105,8 +105,7 @@ class Mpi:
         pause = 0.0
         while not self._comm.iprobe(0, SHARED):
             if time.monotonic() > end:
-                message = "process 0 did not come in time"
-                raise ParallelError(message)
+                raise ParallelError(_late([0]))
             time.sleep(pause)
             pause = min(0.01, pause + 1e-5)
         shared: Value = self._comm.recv(source=0, tag=SHARED)
@@ -116,16 +115,13 @@ class Mpi:
         self._need([self._comm.Ibcast(array, 0)])
 
     def exchange(self, parts: Sequence[np.ndarray], sizes: Sequence[int]) -> list[np.ndarray]:
-        send = np.concatenate(parts)
-        received = np.empty(sum(sizes), send.dtype)
-        given = [part.size for part in parts]
-        request = self._comm.Ialltoallv([send, _places(given)], [received, _places(sizes)])
-        self._need([request])
-        return np.split(received, np.cumsum(sizes)[:-1])
+        received = [np.empty(size, parts[0].dtype) for size in sizes]
+        self._trade(parts, received, PARTS)
+        return received
 
     def collect(self, part: np.ndarray, whole: np.ndarray, bounds: Sequence[int]) -> None:
-        sizes = [int(n) for n in np.diff(bounds)]
-        self._need([self._comm.Iallgatherv(part, [whole, (sizes, list(bounds[:-1]))])])
+        places = [whole[a:b] for a, b in pairwise(bounds)]
+        self._trade([part] * self.size, places, SUMS)
 
     def add(self, array: np.ndarray) -> None:
         self._need([self._comm.Iallreduce(self._mpi.IN_PLACE, array)])
@@ -133,6 +129,19 @@ class Mpi:
     def abort(self, code: int) -> None:
         if self.size > 1:
             self._comm.Abort(code)
+
+    def _trade(self, given: Sequence[np.ndarray], taken: Sequence[np.ndarray], tag: int) -> None:
+        """Give each process an array and take one of each; names who does not take part.
+
+        One message for each pair, where the library's own functions would not tell whose is late.
+        """
+        taken[self.rank][...] = given[self.rank]
+        others = [r for r in range(self.size) if r != self.rank]
+        requests = [self._comm.Irecv(taken[r], r, tag) for r in others]
+        requests += [self._comm.Isend(given[r], r, tag) for r in others]
+        late = self._wait(requests, self._deadline)
+        if late:
+            raise ParallelError(_late([others[i % len(others)] for i in late]))
 
     def _need(self, requests: Sequence[Any], patience: float = 1.0) -> None:
         if self._wait(requests, self._deadline * patience):
@@ -155,7 +164,5 @@ class Mpi:
         return list(waiting)
 
 
-def _places(sizes: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return sizes, and where each begins."""
-    ends = np.cumsum(sizes)
-    return list(sizes), [int(end) - size for end, size in zip(ends, sizes, strict=True)]
+def _late(ranks: Iterable[int]) -> str:
+    return f"process {', '.join(map(str, sorted(set(ranks))))} did not come in time"
