@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         SnapshotError,
         WeightsError,
     )
+    from demitasse.export import Preprocess, export_onnx
     from demitasse.layers.base import Layer
     from demitasse.layers.registry import register
     from demitasse.memory import transfer_guard
@@ -52,6 +53,7 @@ __all__ = [
     "NetError",
     "OutOfMemoryError",
     "Predictor",
+    "Preprocess",
     "PrototxtError",
     "ShapeError",
     "SnapshotError",
@@ -59,6 +61,7 @@ __all__ = [
     "WeightsError",
     "__version__",
     "current_device",
+    "export_onnx",
     "largest_batch",
     "load_model",
     "load_weights",
@@ -79,6 +82,7 @@ _PACKAGES = {
     "demitasse.config": ["settings"],
     "demitasse.device": ["Device", "current_device", "memory_info", "set_device", "use_device"],
     "demitasse.errors": [name for name in __all__ if name.endswith("Error")],
+    "demitasse.export": ["Preprocess", "export_onnx"],
     "demitasse.weights.read": ["load_weights"],
     "demitasse.layers.base": ["Layer"],
     "demitasse.layers.registry": ["register"],

@@ -29,6 +29,7 @@ VERBS = (
     "summary",
     "draw_net",
     "weights",
+    "export",
     "convert",
     "convert_imageset",
     "convert_annoset",

@@ -193,6 +193,7 @@ class Launching:
         except NotRecorded:
             take_back()
             raise
+        net.plan.recorded.add(replay)
         log.debug("From now on %s are launched as one.", self._what)
         return _Recorded(replay, copies, net.plan.ran())
 

@@ -91,8 +91,6 @@ class Passes:
             return "layers are looked at one by one"
         if leases_alive() and any(memory.leased for memory in self._all_memories()):
             return "somebody holds a live view of a blob (blob.data)"
-        if self._allocator is not None:
-            return "blobs share buffers (keep)"
         if settings.get_often("poison"):
             return "stale memory is poisoned"
         key = (self._changes.number, self.plan)

@@ -58,6 +58,12 @@ class Replay:
         ]
         self._read = [m for m, head, version in before if m.version == version and m.head != head]
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory of its own that the work needs on the device."""
+        with self._backend.enter():
+            return self._recording.nbytes
+
     def intact(self) -> bool:
         """Whether the memories are where they were, and those are empty that were."""
         return all(memory.device_array is array for memory, array in self._arrays) and all(

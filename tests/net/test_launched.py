@@ -272,13 +272,42 @@ def test_callbacks_and_live_views_have_it_queued(make):
     assert len(seen) == 2 * 9
 
 
-def test_buffers_that_blobs_share_have_it_queued(make):
-    net = make(keep="outputs")
+def test_buffers_that_blobs_share(make):
+    def run(net):
+        return [net(images(2, seed)) for seed in range(5)]
 
-    for _ in range(5):
-        net(images(2))
+    got = run(make(keep="outputs"))
+    with settings.override(graph="off"):
+        wanted = run(make(keep="outputs"))
 
-    assert not check.played
+    assert len(check.played) == 3
+    for a, b in zip(got, wanted, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_gradients_that_share_buffers(make):
+    def run(net):
+        found = []
+        for _ in range(5):
+            net.clear_param_diffs()
+            found.append(net.forward_backward())
+            found += [blob.cpu_diff().copy() for blob in net.learnable_params]
+        return found
+
+    check(make, run, MADE, "TRAIN", times=3, keep="outputs")
+
+
+def test_another_size_of_batch_in_buffers_that_blobs_share(make):
+    def run(net):
+        return [net(images(count)) for count in (2,) * 4 + (5,) * 5 + (2,) * 4]
+
+    sharing = run(make(keep="outputs"))
+    with settings.override(graph="off"):
+        wanted = run(make(keep="outputs"))
+
+    assert len(check.played) == 2 + 2 + 1
+    for a, b in zip(sharing, wanted, strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_a_net_that_moves_is_recorded_there(make):
@@ -346,3 +375,17 @@ def test_an_interrupted_recording_leaves_everything_as_it_was(make, monkeypatch)
     check(
         make, run, MADE.replace('type: "gaussian"', 'type: "constant" value: 2'), "TRAIN", times=4
     )
+
+
+def test_memory_of_recordings_counts(make):
+    net = make(MADE, "TRAIN")
+    with settings.override(graph="off"):
+        net.forward_backward()
+        queued = net.memory_use
+
+    for _ in range(3):
+        net.forward_backward()
+
+    recorded = sum(replay.nbytes for replay in set(check.played))
+    assert net.plan.held >= recorded
+    assert net.memory_use.scratch - queued.scratch >= recorded
