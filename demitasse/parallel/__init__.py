@@ -2,10 +2,9 @@
 
 from demitasse.parallel.alone import Single
 from demitasse.parallel.communicator import Communicator
-from demitasse.parallel.errors import ParallelError
 from demitasse.parallel.shards import Shards
 from demitasse.parallel.team import Alone, Crew, Reduce, Team
 
 __all__ = [
-    "Alone", "Communicator", "Crew", "ParallelError", "Reduce", "Shards", "Single", "Team",
+    "Alone", "Communicator", "Crew", "Reduce", "Shards", "Single", "Team",
 ]  # fmt: skip

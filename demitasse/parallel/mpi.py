@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, ParallelError
 from demitasse.parallel.communicator import Value
-from demitasse.parallel.errors import ParallelError
 
-__all__ = ["Mpi", "launched"]
+__all__ = ["Mpi", "launched", "library"]
 
 LAUNCHERS = (
     "OMPI_COMM_WORLD_SIZE",
@@ -33,6 +32,22 @@ LATER = 1.5
 
 COME, TABLE, SHARED, PARTS, SUMS = 1, 2, 3, 4, 5
 """Tags of messages."""
+
+
+def library() -> str:
+    """Return which MPI would connect processes; nothing where there is none."""
+    try:
+        import mpi4py
+
+        mpi4py.rc.initialize = False  # to look at it, and join nobody
+        from mpi4py import MPI
+    except (ImportError, RuntimeError):
+        return ""
+    return _name(MPI)
+
+
+def _name(mpi: Any) -> str:
+    return str(mpi.Get_library_version()).split("\n", 1)[0].split(",", 1)[0].strip("\0 ")
 
 
 def launched() -> bool:
@@ -64,7 +79,7 @@ class Mpi:
         self._deadline = deadline
         self.rank: int = self._comm.Get_rank()
         self.size: int = self._comm.Get_size()
-        self.name = str(MPI.Get_library_version()).split("\n", 1)[0].split(",", 1)[0].strip("\0 ")
+        self.name = _name(MPI)
         tasks = os.environ.get("SLURM_NTASKS", "1")
         in_step = "SLURM_STEP_ID" in os.environ and not launched()
         if self.size == 1 and in_step and tasks.isdecimal() and int(tasks) > 1:

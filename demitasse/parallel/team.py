@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Literal, Protocol
 
+from demitasse.errors import ParallelError
 from demitasse.interrupts import Uninterrupted
 from demitasse.net import Net
 from demitasse.parallel.communicator import Communicator, Value
-from demitasse.parallel.errors import ParallelError
 from demitasse.parallel.flat import Flat, carried_params
 from demitasse.parallel.reduction import exact_mean, fast_mean
 from demitasse.parallel.shards import Shards

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from demitasse.errors import ParallelError
 from demitasse.parallel.communicator import Value
-from demitasse.parallel.errors import ParallelError
 
 __all__ = ["Thread", "group"]
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from demitasse.errors import ConfigError, DataError
-from demitasse.parallel import ParallelError
+from demitasse.errors import ConfigError, DataError, ParallelError
 from demitasse.solvers import Solver
 
 
