@@ -128,10 +128,22 @@ class Layer(Arrays):
     def remember(self) -> Callable[[], None]:
         """Return a function that takes back the forward passes made from now on.
 
-        A pass that is cut short is taken back. By default that is the counters of ``state``; who
-        keeps more from one pass to the next, as running averages, says so here.
+        A pass that is cut short is taken back. By default that is the counters of ``state``; what
+        is in blobs (``carried``) is seen to by the net.
         """
         return partial(self.set_state, self.state())
+
+    def carried(self) -> Sequence[Blob]:
+        """Return the blobs that forward passes leave for later ones: averages, hidden states.
+
+        They may be fewer before the first pass, when they hold nothing.
+        """
+        return ()
+
+    @property
+    def carries(self) -> bool:
+        """Whether there may be such blobs."""
+        return type(self).carried is not Layer.carried
 
     @property
     def remembers(self) -> bool:
