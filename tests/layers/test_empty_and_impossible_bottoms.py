@@ -35,6 +35,17 @@ def test_a_convolution_of_no_channels_is_refused(kind, backend):
         make_layer(text, [np.zeros((1, 0, 2, 2))], device=backend)
 
 
+@pytest.mark.parametrize("kind", ["SoftmaxWithLoss", "MultinomialLogisticLoss"])
+def test_labels_of_no_classes_are_refused(kind):
+    with pytest.raises(ShapeError, match="no classes on axis 1, and 3 labels"):
+        make_layer(f'type: "{kind}"', [np.zeros((3, 0)), np.zeros(3)])
+
+
+def test_statistics_of_nothing_are_refused(backend):
+    with pytest.raises(ShapeError, match=r"\(2, 4, 0, 3\) has no values to take the mean of"):
+        make_layer('type: "BatchNorm"', [np.zeros((2, 4, 0, 3))], device=backend)
+
+
 def test_regions_without_channels_are_pooled(backend):
     text = 'type: "ROIPooling" roi_pooling_param { pooled_h: 2 pooled_w: 2 }'
     regions = np.array([[0, 0, 0, 3, 3]], float)
