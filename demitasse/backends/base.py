@@ -17,6 +17,7 @@ import numpy as np
 from demitasse.backends import random
 from demitasse.backends.arrays import Array, Event, PrivateLayout
 from demitasse.backends.ops import Op
+from demitasse.backends.pixels import Feed
 from demitasse.backends.recording import Recorder
 from demitasse.backends.step import AnyStep, Declined, Lowerings, Operands
 from demitasse.backends.updates import UpdateKernels
@@ -265,6 +266,10 @@ class Backend(ABC):
         Shapes: (count,), uint32, or a wider integer type where a library cannot compute with these.
         """
         return self.asarray(random.bits(seed, stream, passes, count, first))
+
+    def feed(self) -> Feed | None:
+        """Return what brings batches of bytes in for a layer; None where numbers are copied."""
+        return None
 
     # -- faster ways -----------------------------------------------------------------------------
 
