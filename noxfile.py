@@ -111,7 +111,8 @@ def frameworks(session: nox.Session) -> None:
     """Run the tests that hold nets against ONNX Runtime and PyTorch."""
     session.install(*TORCH_FOR_CPU)  # PyPI's own brings gigabytes of CUDA
     install(session, "test", extras="all,torch,onnx")
-    pytest(session, "tests/testing/frameworks", "-n0", "-rs")
+    pytest(session, "tests/testing/frameworks", "tests/export",
+           "tests/project/test_export_page.py", "-n0", "-rs")  # fmt: skip
 
 
 @nox.session(python=list(PYTHONS))
@@ -266,8 +267,8 @@ def fuzz(session: nox.Session) -> None:
     pytest(session, "-m", "hypothesis", "--hypothesis-profile=fuzz")
     run = "tests/fuzz/run.py"
     session.run("python", run, "--count=1000000", "--least=10000", *session.posargs)
-    for what in ("random nets", "random solvers"):
-        session.run("python", run, f"--only={what}", "--count=5000", *session.posargs)
+    for what, count in (("random nets", 5000), ("random solvers", 5000), ("wrong layers", 50_000)):
+        session.run("python", run, f"--only={what}", f"--count={count}", *session.posargs)
 
 
 @nox.session
@@ -286,7 +287,7 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def bench_peers(session: nox.Session) -> None:
-    """Measure beside PyTorch, ONNX Runtime and OpenCV (an hour; arguments go to the script)."""
+    """Measure beside PyTorch, ONNX Runtime, OpenVINO and OpenCV (an hour; takes arguments)."""
     install(session, "peers")
     session.run("python", "bench/compare_peers.py", *session.posargs, env=PLAIN_BLAS)
 

@@ -135,13 +135,13 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     """Report of a test that passed its call alone, where another process has to be told.
 
     That process spends more time on reports than on anything else. Set-up and tear-down are still
-    reported where they fail, and where somebody asked how long they take. That a test begins is not
-    told: nothing is printed of it.
+    reported where they fail, and where somebody asked how long they take.
     """
     option = item.config.option
     if "PYTEST_XDIST_WORKER" not in os.environ or option.durations or option.xmlpath:
         return None
     hook = item.ihook
+    hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     for report in runtestprotocol(item, log=False, nextitem=nextitem):
         if report.when == "call" or not report.passed:
             hook.pytest_runtest_logreport(report=report)

@@ -176,7 +176,8 @@ class Layer(Arrays):
             ShapeError: A bottom has a shape it cannot take.
         """
         self.check_counts(len(bottom), len(top))
-        self._check_in_place(bottom, top)
+        if not self.in_place:
+            self.refuse_in_place(bottom, top)
         self.setup(bottom, top)
         self.refuse_gradients(bottom, self.param.propagate_down)
         self.run_reshape(bottom, top)
@@ -196,9 +197,12 @@ class Layer(Arrays):
             )
             raise NetError(message)
 
-    def _check_in_place(self, bottom: Blobs, top: Blobs) -> None:
-        if self.in_place:
-            return
+    def refuse_in_place(self, bottom: Blobs, top: Blobs) -> None:
+        """Refuse tops that are bottoms.
+
+        Raises:
+            NetError: One is.
+        """
         for blob in bottom:
             if any(blob is one for one in top):
                 message = (
