@@ -40,6 +40,9 @@ class Backend(ABC):
     queues: bool = False
     """Whether work is queued, so that to read a result is to wait for all that came before it."""
 
+    records_arrays: ClassVar[bool] = False
+    """Whether its recorder records what functions of the namespace do, besides Steps."""
+
     default_index: ClassVar[str] = ""
     """The index of a device that is named without one."""
 

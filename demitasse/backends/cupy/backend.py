@@ -62,6 +62,7 @@ class CupyBackend(Backend):
 
     name = "cupy"
     queues = True
+    records_arrays: ClassVar[bool] = True
     default_index = "0"
     lowerings: ClassVar[Lowerings] = LOWERINGS
 
