@@ -107,6 +107,13 @@ def tests_torch(session: nox.Session) -> None:
 
 
 @nox.session
+def mpi(session: nox.Session) -> None:
+    """Train by several processes over MPI: equal bits, kills, hangs (DEMITASSE_TEST_KILLS=50)."""
+    install(session, "test", extras="all,mpi")
+    pytest(session, "tests/parallel", "-n0", "-m", "slow or not slow", "-rs")
+
+
+@nox.session
 def frameworks(session: nox.Session) -> None:
     """Run the tests that hold nets against ONNX Runtime and PyTorch."""
     session.install(*TORCH_FOR_CPU)  # PyPI's own brings gigabytes of CUDA
@@ -287,7 +294,7 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def bench_peers(session: nox.Session) -> None:
-    """Measure beside PyTorch, ONNX Runtime, OpenVINO and OpenCV (an hour; arguments go to the script)."""
+    """Measure beside PyTorch, ONNX Runtime, OpenVINO and OpenCV (an hour; takes arguments)."""
     install(session, "peers")
     session.run("python", "bench/compare_peers.py", *session.posargs, env=PLAIN_BLAS)
 
