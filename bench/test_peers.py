@@ -5,32 +5,35 @@ import json
 
 import numpy as np
 import pytest
-from nets import NETS
+from nets import FORWARD_ONLY, NETS
 from peers.cases import AIMS, Case, choose
 from peers.digest import apart, gradients
 from peers.engines import find
+from peers.parts import PARTS
 from peers.recipe import operations
 
 from demitasse import Net
 from demitasse.proto import NetParameter, parse_text
 
+MEASURED = [(name, "forward") for name in NETS | FORWARD_ONLY] + [(name, "step") for name in NETS]
 
-@pytest.mark.parametrize("mode", ["forward", "step"])
-@pytest.mark.parametrize("name", NETS)
+
+@pytest.mark.parametrize(("name", "mode"), MEASURED)
 def test_every_measured_net_is_translated(name, mode):
     net = parse_text(Case(name, 2, mode).prototxt(), NetParameter)
 
     made = list(operations(net))
 
-    assert made[-1].kind == ("loss" if mode == "step" else "softmax")
+    assert made[-1].name == ("loss" if mode == "step" else "prob")
     named = {"data", "label"}
     for operation in made:
         assert named.issuperset(operation.inputs)
-        named.add(operation.name)
+        named |= {operation.name, f"{operation.name}/mask"}
 
 
-def test_translated_parameters_are_those_of_the_net():
-    message = parse_text(Case("resnet50", 1, "step", scale=16).prototxt(), NetParameter)
+@pytest.mark.parametrize("name", ["resnet50", "lrcn", "fcn"])
+def test_translated_parameters_are_those_of_the_net(name):
+    message = parse_text(Case(name, 1, "forward", scale=16).prototxt(), NetParameter)
     net = Net(message, "TRAIN", device="numpy", seed=1)
 
     named = [key for operation in operations(message) for key in operation.weights]
@@ -40,9 +43,9 @@ def test_translated_parameters_are_those_of_the_net():
 
 
 def test_a_layer_without_a_translation_is_named():
-    net = parse_text('layer { name: "odd" type: "Crop" }', NetParameter)
+    net = parse_text('layer { name: "odd" type: "Tile" }', NetParameter)
 
-    with pytest.raises(ValueError, match="'odd': a Crop layer"):
+    with pytest.raises(ValueError, match="'odd': a Tile layer"):
         list(operations(net))
 
 
@@ -55,6 +58,13 @@ def test_gradients_of_one_kind_are_compared_in_few_numbers():
     assert (found.results, found.where) == (0, "ip/0")
     assert found.gradients == pytest.approx(0.01)
     assert found.agrees
+
+
+def test_the_first_images_of_a_batch_are_compared_alone():
+    right = {"prob": np.array([[0.5, 0.5]])}
+
+    assert apart({"prob": np.array([[0.5, 0.5], [0.9, 0.1]])}, right).agrees
+    assert not apart({"prob": np.array([[0.4, 0.6], [0.5, 0.5]])}, right).agrees
 
 
 @pytest.mark.parametrize("wrong", [0.51, np.nan])
@@ -70,12 +80,26 @@ def test_cases_are_chosen_by_pattern_or_spelled_out():
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
+def test_a_part_has_cases_and_engines_that_there_are(part):
+    chosen = choose([], among=part.cases)
+
+    assert [str(case) for case in chosen] == list(part.cases)
+    for engine in part.engines:
+        find(engine)
+
+
+def test_a_case_of_a_net_without_a_loss_is_a_forward_pass():
+    with pytest.raises(ValueError, match="and forward, not step"):
+        Case.parse("segnet:1:step")
+
+
 def test_every_aim_is_measured():
     assert {str(case) for case in choose([], aims=True)} == AIMS.keys()
 
 
 def test_an_engine_is_found_with_its_device():
-    assert find("demitasse:cuda:1").options == {"device": "cuda:1"}
+    assert find("demitasse:cuda:1").options == {"device": "cuda:1", "keep": "outputs"}
     assert find("torch-cl-tuned").environment
     with pytest.raises(ValueError, match="no engine 'tensorfloww'"):
         find("tensorfloww")
@@ -86,6 +110,7 @@ def report():
     pytest.importorskip("psutil", reason="the dependency group peers is not installed")
     from peers.report import Report, Result
     from peers.rounds import Row
+    from peers.start import Start
 
     fine = apart({"prob": np.ones(1)}, {"prob": np.ones(1)})
     wrong = dataclasses.replace(fine, results=0.5)
@@ -97,7 +122,10 @@ def report():
         Row("peak", [1], [0], speeds=[(500.0, 60.0)]),
     ]
     case = Case("lenet", 64, "forward")
-    return Report({"cores": 2}, {"rounds": 3}, [Result(case, {"forward_flop": 2e8}, rows)])
+    busy = Result(case, {}, [Row("torch", [0.004], [1], beside=[0.02], apart=fine)], loops=8)
+    starts = [Start("lenet:1:forward", "torch", [3.0], [2.0], 300)]
+    quiet = Result(case, {"forward_flop": 2e8}, rows)
+    return Report({"cores": 2}, {"rounds": 3}, [quiet, busy], starts)
 
 
 def test_a_report_gives_ratios_of_medians(report):
@@ -111,7 +139,26 @@ def test_a_report_gives_ratios_of_medians(report):
 
 
 def test_a_report_is_json(report):
-    [result] = json.loads(json.dumps(report.as_dict()))["results"]
+    result, _ = json.loads(json.dumps(report.as_dict()))["results"]
 
     assert result["of_peak"] == pytest.approx(0.4)
     assert [row["ratio"] for row in result["rows"][:3]] == [1, 4, 2]
+
+
+def test_a_report_tells_of_busy_machines_and_of_starts(report):
+    text = report.markdown()
+
+    assert "beside 8 busy loops" in text
+    assert "| lenet:64:forward | 4 -> 20 |" in text
+    assert "| lenet:1:forward | 3.00, 2.00 s, 300 MiB |" in text
+
+
+def test_a_report_is_read_again_and_takes_newer_results(report, tmp_path):
+    (tmp_path / "peers.json").write_text(json.dumps(report.as_dict()))
+    again = type(report).read(tmp_path / "peers.json")
+    before = again.markdown()
+
+    again.add(dataclasses.replace(again.results[1], loops=4))
+
+    assert before == report.markdown()
+    assert [result.loops for result in again.results] == [0, 4]

@@ -1,4 +1,4 @@
-"""MkDocs hook: writes the pages that come from the code: layers, fields, lint, command line."""
+"""MkDocs hook: writes pages from the code (layers, fields, lint, command line) and from figures."""
 
 from collections.abc import Iterator
 
@@ -7,6 +7,7 @@ from layer_pages import INDEX, layer_nav, layer_pages
 from lint_page import PAGE, lint_page
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from peers_page import PEERS_PAGE, peers_page
 from solver_fields import SOLVER_PAGE, solver_fields
 
 from demitasse.cli.root import VERBS, cli
@@ -40,6 +41,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     pages = {
         **layer_pages(),
         PAGE: lint_page(),
+        PEERS_PAGE: peers_page(),
         SOLVER_PAGE: solver_fields(),
         "reference/command_line.md": commands,
     }

@@ -1,8 +1,8 @@
-"""Caffe's own nets: LeNet, CIFAR-10 quick, CaffeNet."""
+"""Caffe's own nets: LeNet, CIFAR-10 quick, CaffeNet; and one for grey images."""
 
 from nets.writer import Writer
 
-__all__ = ["caffenet", "cifar10_quick", "lenet"]
+__all__ = ["caffenet", "cifar10_quick", "grey", "lenet"]
 
 
 def lenet(batch: int, train: bool, scale: int = 1) -> str:
@@ -53,4 +53,17 @@ def caffenet(batch: int, train: bool, scale: int = 1) -> str:
         net.relu(f"relu{number}")
         net.dropout(f"drop{number}", 0.5)
     net.ip("fc8", 1000)
+    return net.end()
+
+
+def grey(batch: int, train: bool, scale: int = 1) -> str:
+    """Four convolutions on 128x128 images of one channel."""
+    net = Writer("grey", (batch, 1, 128, 128), train)
+    for number, outputs in enumerate((16, 32, 64, 128), 1):
+        net.conv(f"conv{number}", outputs // scale, 5 if number == 1 else 3, pad=1)
+        net.relu(f"relu{number}")
+        net.pool(f"pool{number}", 2, 2)
+    net.ip("ip1", 256 // scale)
+    net.relu("relu5")
+    net.ip("ip2", 36)
     return net.end()

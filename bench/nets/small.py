@@ -1,8 +1,10 @@
 """Nets for small machines: SqueezeNet 1.1, MobileNet 1."""
 
+from collections.abc import Container
+
 from nets.writer import Writer
 
-__all__ = ["mobilenet", "squeezenet"]
+__all__ = ["mobilenet", "mobilenet_blocks", "squeezenet"]
 
 FIRES = ((2, 16, 64), (3, 16, 64), (4, 32, 128), (5, 32, 128), (6, 48, 192), (7, 48, 192),
          (8, 64, 256), (9, 64, 256))  # fmt: skip
@@ -43,18 +45,21 @@ def _fire(net: Writer, name: str, squeeze: int, expand: int) -> None:
 def mobilenet(batch: int, train: bool, scale: int = 1) -> str:
     """MobileNet 1 of full width on 224x224 images."""
     net = Writer("MobileNet", (batch, 3, 224, 224), train)
-    width = 32 // scale
-    _conv(net, "conv1", width, 3, stride=2, pad=1)
-    for number, (outputs, stride) in enumerate(BLOCKS, 2):
-        _conv(net, f"conv{number}_depthwise", width, 3, stride=stride, pad=1, group=width)
-        width = outputs // scale
-        _conv(net, f"conv{number}_pointwise", width, 1)
+    mobilenet_blocks(net, scale)
     net.mean("pool")
     net.ip("classifier", 1000)
     return net.end()
 
 
-def _conv(net: Writer, name: str, outputs: int, kernel: int, **options: int) -> None:
-    net.conv(name, outputs, kernel, bias=False, **options)
-    net.bn(name)
-    net.relu(f"relu_{name}")
+def mobilenet_blocks(net: Writer, scale: int, kept: Container[int] = ()) -> list[str]:
+    """Write the convolutions of MobileNet; return what the blocks of these numbers make."""
+    width, tops = 32 // scale, []
+    net.conv_bn_relu("conv1", width, 3, stride=2, pad=1)
+    for number, (outputs, stride) in enumerate(BLOCKS, 2):
+        name = f"conv{number}"
+        net.conv_bn_relu(f"{name}_depthwise", width, 3, stride=stride, pad=1, group=width)
+        width = outputs // scale
+        top = net.conv_bn_relu(f"{name}_pointwise", width, 1)
+        if number in kept:
+            tops.append(top)
+    return tops

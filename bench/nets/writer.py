@@ -19,9 +19,9 @@ class Writer:
     def __init__(self, name: str, shape: tuple[int, ...], train: bool) -> None:
         self.train, self.last = train, "data"
         self._lines = [f'name: "{name}"']
-        self._input("data", shape)
+        self.input("data", shape)
         if train:
-            self._input("label", shape[:1])
+            self.input("label", shape[:1])
 
     def layer(self, kind: str, name: str, fields: str = "", *bottoms: str, top: str = "") -> str:
         """A layer of any type."""
@@ -43,22 +43,44 @@ class Writer:
         fields = f'convolution_param {{ {fields} weight_filler {{ type: "{filler}" }} }}'
         return self.layer("Convolution", name, fields, *bottoms)
 
+    def conv_bn_relu(self, name: str, outputs: int, kernel: int, **options: int) -> str:
+        """A convolution without bias, its normalisation, and a ReLU."""
+        self.conv(name, outputs, kernel, bias=False, **options)
+        self.bn(name)
+        return self.relu(f"relu_{name}")
+
+    def deconv(self, name: str, outputs: int, kernel: int, stride: int) -> str:
+        """A deconvolution without bias."""
+        fields = f"num_output: {outputs} kernel_size: {kernel} stride: {stride} bias_term: false"
+        fields += ' weight_filler { type: "msra" }'
+        return self.layer("Deconvolution", name, f"convolution_param {{ {fields} }}")
+
+    def lstm(self, name: str, outputs: int, cont: str) -> str:
+        """An LSTM over the first axis; ``cont`` says where sequences go on."""
+        filler = 'weight_filler { type: "xavier" } bias_filler { type: "constant" }'
+        fields = f"recurrent_param {{ num_output: {outputs} {filler} }}"
+        return self.layer("LSTM", name, fields, self.last, cont)
+
     def pool(
-        self, name: str, kernel: int, stride: int, *bottoms: str, pad: int = 0, kind: str = "MAX"
-    ) -> str:
-        """A pooling layer."""
+        self, name: str, kernel: int, stride: int, *bottoms: str, pad: int = 0,
+        kind: str = "MAX", mask: str = "",
+    ) -> str:  # fmt: skip
+        """A pooling layer; a ``mask`` is a second top, that says where the largest were."""
         fields = f"pool: {kind} kernel_size: {kernel} stride: {stride}"
         fields += f" pad: {pad}" if pad else ""
-        return self.layer("Pooling", name, f"pooling_param {{ {fields} }}", *bottoms)
+        fields = f"pooling_param {{ {fields} }}"
+        second = f'top: "{mask}" ' if mask else ""
+        return self.layer("Pooling", name, second + fields, *bottoms)
 
     def mean(self, name: str) -> str:
         """The mean of each channel."""
         return self.layer("Pooling", name, "pooling_param { pool: AVE global_pooling: true }")
 
-    def ip(self, name: str, outputs: int) -> str:
+    def ip(self, name: str, outputs: int, axis: int = 1) -> str:
         """A fully connected layer."""
-        filler = 'weight_filler { type: "xavier" }'
-        fields = f"inner_product_param {{ num_output: {outputs} {filler} }}"
+        fields = f'num_output: {outputs} weight_filler {{ type: "xavier" }}'
+        fields += f" axis: {axis}" if axis != 1 else ""
+        fields = f"inner_product_param {{ {fields} }}"
         return self.layer("InnerProduct", name, fields)
 
     def relu(self, name: str) -> str:
@@ -69,9 +91,9 @@ class Writer:
         """Normalise across five channels."""
         return self.layer("LRN", name, "lrn_param { local_size: 5 alpha: 0.0001 beta: 0.75 }")
 
-    def bn(self, name: str) -> str:
-        """Batch normalisation with its scale and bias, in place."""
-        self.layer("BatchNorm", f"bn_{name}", top=self.last)
+    def bn(self, name: str, top: str = "") -> str:
+        """Batch normalisation with its scale and bias, in place where no ``top`` is named."""
+        self.layer("BatchNorm", f"bn_{name}", top=top or self.last)
         return self.layer(
             "Scale", f"scale_{name}", "scale_param { bias_term: true }", top=self.last
         )
@@ -94,15 +116,20 @@ class Writer:
                 "Dropout", name, f"dropout_param {{ dropout_ratio: {ratio} }}", top=self.last
             )
 
-    def end(self) -> str:
+    def end(self, axis: int = 1) -> str:
         """Finish with probabilities "prob" or a loss "loss", and return the whole text."""
         if self.train:
             self.layer("SoftmaxWithLoss", "loss", "", self.last, "label")
         else:
-            self.layer("Softmax", "prob")
+            self.layer("Softmax", "prob", f"softmax_param {{ axis: {axis} }}" if axis > 1 else "")
+        return self.text()
+
+    def text(self) -> str:
+        """Return all that was written."""
         return "\n".join(self._lines) + "\n"
 
-    def _input(self, name: str, shape: tuple[int, ...]) -> None:
+    def input(self, name: str, shape: tuple[int, ...]) -> None:
+        """An input of the net."""
         dims = " ".join(f"dim: {n}" for n in shape)
         fields = f"input_param {{ shape {{ {dims} }} }}"
         self._lines.append(f'layer {{ name: "{name}" type: "Input" top: "{name}" {fields} }}')

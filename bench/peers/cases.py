@@ -1,13 +1,15 @@
 """What is measured: nets, batch sizes, passes; and what we aim at."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 
-from nets import NETS
+from nets import FORWARD_ONLY, NETS
 
 __all__ = ["AIMS", "DEFAULT", "QUICK", "Aim", "Case", "choose"]
 
 MODES = ("forward", "step")
+KNOWN = NETS | FORWARD_ONLY
 
 
 @dataclass(frozen=True)
@@ -35,13 +37,15 @@ class Case:
         return f"{self.net}_{self.batch}_{self.mode}"
 
     def prototxt(self) -> str:
-        return NETS[self.net](self.batch, self.train, self.scale)
+        return KNOWN[self.net](self.batch, self.train, self.scale)
 
     @classmethod
     def parse(cls, text: str, scale: int = 1) -> "Case":
         net, batch, mode = text.split(":")
-        if net not in NETS or not batch.isdigit() or mode not in MODES:
-            message = f"a case is NET:BATCH:MODE, with {', '.join(NETS)} and {' or '.join(MODES)}"
+        modes = MODES[:1] if net in FORWARD_ONLY else MODES
+        if net not in KNOWN or not batch.isdigit() or mode not in modes:
+            kinds = " or ".join(modes) if len(modes) > 1 else f"{modes[0]}, not {mode}"
+            message = f"a case is NET:BATCH:MODE, with {', '.join(KNOWN)} and {kinds}"
             raise ValueError(message)
         return cls(net, int(batch), mode, scale)
 
@@ -85,17 +89,21 @@ AIMS = {
 }
 
 
-def choose(patterns: list[str], *, quick: bool = False, aims: bool = False) -> list[Case]:
+def choose(
+    patterns: list[str], *, quick: bool = False, aims: bool = False, among: Sequence[str] = ()
+) -> list[Case]:
     """Return the default cases that match any pattern, and those spelled out.
 
-    Without patterns: all; with ``aims`` those that we have aims for; with ``quick`` two.
+    Without patterns: all; with ``aims`` those that we have aims for; with ``quick`` two. Where
+    cases are given to choose ``among``, these are the default.
     """
     if aims:
         return [case for case in DEFAULT if str(case) in AIMS]
+    default = [Case.parse(text) for text in among] or list(DEFAULT)
     if not patterns:
-        return list(QUICK if quick else DEFAULT)
+        return list(QUICK) if quick and not among else default
     chosen: list[Case] = []
     for pattern in patterns:
-        found = [case for case in DEFAULT if fnmatch(str(case), pattern)]
+        found = [case for case in default if fnmatch(str(case), pattern)]
         chosen += found or [Case.parse(pattern)]
     return list(dict.fromkeys(chosen))

@@ -39,11 +39,12 @@ def gradients(pairs: Iterable[tuple[str, np.ndarray]]) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class Apart:
-    """How far results are from the right ones, relative to the largest right value of each kind.
+    """How far results are from the right ones.
 
     Attributes:
-        results: Probabilities; or the loss before and after a step.
-        gradients: The worst gradient; 0 where there are none.
+        results: Probabilities, or the loss before and after a step: the norm of the difference,
+            relative to theirs. A near tie in a window moves single pixels of an image far.
+        gradients: The worst gradient, relative to its largest value; 0 where there are none.
         where: Which gradient.
     """
 
@@ -64,18 +65,20 @@ def apart(got: Mapping[str, np.ndarray], right: Mapping[str, np.ndarray]) -> Apa
     """Compare results.
 
     A gradient that should be zero (of what a batch normalisation takes away again) is compared
-    with the largest gradient.
+    with the largest gradient. Of a batch, the first images may be all that is right.
     """
     largest = {key: float(np.abs(right[key]).max()) for key in right}
     floor = ZERO * max((v for k, v in largest.items() if k.startswith(GRADIENT)), default=0.0)
     results, gradients, where = 0.0, 0.0, ""
     for key in right:
-        want = right[key]
-        have = np.asarray(got[key], np.float64).reshape(want.shape)
-        difference = float(np.abs(have - want).max() / max(largest[key], floor))
-        difference = math.inf if math.isnan(difference) else difference
+        have = np.asarray(got[key], np.float64)
+        off = have[tuple(map(slice, right[key].shape))] - right[key]
         if not key.startswith(GRADIENT):
-            results = max(results, difference)
-        elif not where or difference > gradients:
-            gradients, where = difference, key.removeprefix(GRADIENT)
+            share = float(np.linalg.norm(off) / np.linalg.norm(right[key]))
+            results = max(results, math.inf if math.isnan(share) else share)
+            continue
+        share = float(np.abs(off).max() / max(largest[key], floor))
+        share = math.inf if math.isnan(share) else share
+        if not where or share > gradients:
+            gradients, where = share, key.removeprefix(GRADIENT)
     return Apart(results, gradients, where)

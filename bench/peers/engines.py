@@ -53,6 +53,9 @@ class Kind:
         return measured(case, folder, threads, **self.options)
 
 
+OURS = {"demitasse": "outputs", "demitasse-all": None}
+"""Which blobs are kept: what the net gives, or all of them as Caffe does."""
+
 TORCH = {
     "torch": {},
     "torch-cl": {"channels_last": True},
@@ -66,7 +69,7 @@ PEAK = "peak"
 
 DEFAULT = (
     "demitasse:cpu", "demitasse:numpy", "torch", "torch-cl", "torch-compile", "torch-tuned",
-    "torch-cl-tuned", "torch-compile-tuned", "onnxruntime", "opencv",
+    "torch-cl-tuned", "torch-compile-tuned", "onnxruntime", "openvino", "opencv",
 )  # fmt: skip
 
 
@@ -77,8 +80,8 @@ def find(name: str) -> Kind:
         ValueError: There is no such engine.
     """
     base, _, device = name.partition(":")
-    if base == "demitasse":
-        return Kind("peers.run_demitasse", {"device": device or "cpu"}, {})
+    if base in OURS:
+        return Kind("peers.run_demitasse", {"device": device or "cpu", "keep": OURS[base]}, {})
     plain = base.removesuffix(TUNED)
     if plain in TORCH:
         tuned = base != plain
@@ -86,11 +89,12 @@ def find(name: str) -> Kind:
         return Kind("peers.run_torch", options, MALLOC if tuned else {})
     others = {
         "onnxruntime": Kind("peers.run_onnxruntime", {}, {}, trains=False),
+        "openvino": Kind("peers.run_openvino", {}, {}, trains=False),
         "opencv": Kind("peers.run_opencv", {}, {}, trains=False),
         PEAK: Kind("peers.run_peak", {}, {}),
     }
     if name not in others:
-        known = [*DEFAULT, *(n for n in TORCH if n not in DEFAULT), PEAK]
+        known = dict.fromkeys((*DEFAULT, *OURS, *TORCH, PEAK))
         message = f"there is no engine {name!r}; known are {', '.join(known)}"
         raise ValueError(message)
     return others[name]

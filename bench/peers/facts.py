@@ -15,7 +15,7 @@ import psutil
 __all__ = ["facts"]
 
 LIBRARIES = (
-    "demitasse", "numpy", "onednn-cpu-gomp", "torch", "onnxruntime", "onnx",
+    "demitasse", "numpy", "onednn-cpu-gomp", "torch", "onnxruntime", "openvino", "onnx",
     "opencv-python-headless", "protobuf", "cupy-cuda13x", "cupy-cuda12x",
 )  # fmt: skip
 

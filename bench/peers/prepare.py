@@ -2,13 +2,15 @@
 
     python -m peers.prepare CASE SCALE FOLDER
 
-The results are those of the portable path in float64, which no accelerating library takes part in.
+The results are those of the portable path in float64, which no accelerating library takes part in;
+of a forward pass those of the first of the batch.
 """
 
 import json
 import logging
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -46,9 +48,7 @@ def prepare(case: Case, folder: Path) -> None:
     trained = _with_weights(case, rng, folder)
     write_text(folder / "net.prototxt", message)
     net = Net(message, "TRAIN" if case.train else "TEST", weights=trained, device="numpy")
-    shape = net.blobs["data"].shape
-    batch = {"data": rng.normal(size=shape), "label": rng.integers(0, LABELS, shape[0])}
-    batch = {name: array.astype(np.float32) for name, array in batch.items()}
+    batch = {name: _values(name, net.blobs[name].shape, rng) for name in net.inputs}
     np.savez(folder / "batch.npz", **batch)
     right, rate = _right(case, message, trained, batch)
     np.savez(folder / "right.npz", **right)
@@ -86,15 +86,15 @@ def _with_weights(case: Case, rng: np.random.Generator, folder: Path) -> Path:
     Behind a batch normalisation a bias keeps most values away from the corner of ReLU. The last
     layer is scaled so that probabilities are neither flat nor all at one class.
     """
-    train = Case(case.net, max(case.batch, 2), "step", case.scale)
-    net = Net(parse_text(train.prototxt(), NetParameter), "TRAIN", device="cpu", seed=1)
-    data = net.blobs["data"]
-    data.mutable_cpu_data()[...] = rng.normal(size=data.shape)
+    pair = Case(case.net, max(case.batch, 2), "forward", case.scale)
+    net = Net(parse_text(pair.prototxt(), NetParameter), "TRAIN", device="cpu", seed=1)
+    _fill(net, {name: _values(name, net.blobs[name].shape, rng) for name in net.inputs})
     for layer in net.layers:
         if layer.type == "Scale":
             layer.blobs[1].mutable_cpu_data()[...] = BIAS
     net.forward()  # the statistics of batch normalisation are those of this pass
-    scores = net.blobs[net.layer_by_name("loss").param.bottom[0]].cpu_data()
+    [softmax] = [layer for layer in net.layers if layer.type == "Softmax"]
+    scores = net.blobs[softmax.param.bottom[0]].cpu_data()
     last = [layer for layer in net.layers if layer.blobs][-1]
     last.blobs[0].mutable_cpu_data()[...] *= 1 / scores.std()
     path = folder / "weights.caffemodel"
@@ -102,20 +102,40 @@ def _with_weights(case: Case, rng: np.random.Generator, folder: Path) -> Path:
     return path
 
 
+def _values(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    """Return what an input gets: random images or rows, labels, or whole sequences."""
+    match name:
+        case "label":
+            values = rng.integers(0, LABELS, shape)
+        case "cont":
+            values = np.ones(shape)
+            values[0] = 0
+        case _:
+            values = rng.normal(size=shape)
+    return values.astype(np.float32)
+
+
+def _fill(net: Net, batch: dict[str, np.ndarray]) -> None:
+    """Fill the inputs; a smaller net gets the first of the batch."""
+    for name, array in batch.items():
+        values = net.blobs[name].mutable_cpu_data()
+        values[...] = array[tuple(map(slice, values.shape))]
+
+
 def _right(
     case: Case, message: NetParameter, trained: Path, batch: dict[str, np.ndarray]
 ) -> tuple[dict[str, np.ndarray], float]:
-    """Return the right results and the learning rate of the step among them."""
+    """Return the right results, and the learning rate of the step among them."""
     if not case.train:
-        net = Net(message, "TEST", weights=trained, device="numpy", dtype="float64")
-        net.blobs["data"].mutable_cpu_data()[...] = batch["data"]
+        first = parse_text(replace(case, batch=1).prototxt(), NetParameter)
+        net = Net(first, "TEST", weights=trained, device="numpy", dtype="float64")
+        _fill(net, batch)
         net.forward()
         return {"prob": net.blobs["prob"].cpu_data()}, 0.0
     solver = solver_of(message, 1.0, device="numpy", seed=1, dtype="float64")
     net = solver.net
     net.load(trained)
-    for name, array in batch.items():
-        net.blobs[name].mutable_cpu_data()[...] = array
+    _fill(net, batch)
     loss = net.forward_backward()
     found = gradients((key, blob.cpu_diff()) for key, blob in learnable(net))
     solver.param.base_lr = rate = DROP * loss / sum(float(g[0]) ** 2 for g in found.values())

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,10 +74,10 @@ class Process:
         """Do the first pass; return the file with its results."""
         return Path(self._ask(do="check")["results"])
 
-    def turn(self, repeats: int, warm: int) -> Turn:
-        """Time passes, and watch others meanwhile."""
+    def turn(self, repeats: int, warm: int, seconds: float) -> Turn:
+        """Time so many passes, fewer when the time is over, and watch others meanwhile."""
         watch = Watch(self._child.pid)
-        found = self._ask(do="run", repeats=repeats, warm=warm)
+        found = self._ask(do="run", repeats=repeats, warm=warm, seconds=seconds)
         return Turn(others=watch.others(), **found)
 
     def memory(self, *, forget: bool) -> dict[str, float]:
@@ -116,15 +117,17 @@ class Process:
         return found
 
 
-def ask(module: str, *arguments: object, threads: int) -> str:
-    """Run one of our modules to its end; return what it prints.
+def ask(
+    module: str, *arguments: object, threads: int, more: Mapping[str, str] | None = None
+) -> str:
+    """Run one of our modules to its end, with more variables; return what it prints.
 
     Raises:
         EngineError: It fails.
     """
     done = subprocess.run(
-        command(module, *arguments), env=environment(threads), cwd=BENCH, capture_output=True,
-        text=True, check=False,
+        command(module, *arguments), env=environment(threads) | dict(more or {}), cwd=BENCH,
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"{module} ended with {done.returncode}"]

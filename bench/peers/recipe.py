@@ -4,7 +4,7 @@ Only what the measured nets use. A batch normalisation and the scale after it ar
 as every other engine has them; what runs in place gets an output of its own.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,8 @@ class Operation:
     """One operation.
 
     Attributes:
-        kind: conv, ip, max, ave, relu, lrn, bn, concat, add, flatten, softmax or loss.
+        kind: conv, deconv, ip, lstm, max, ave, unpool, relu, lrn, bn, concat, add, crop, permute,
+            reshape, flatten, softmax or loss. A ``max`` with a mask also makes ``NAME/mask``.
         name: Of the layer, and of what it makes.
         inputs: Names of operations, or "data", "label".
         fields: Numbers that describe it.
@@ -39,30 +40,42 @@ def operations(net: NetParameter) -> Iterator[Operation]:
         ValueError: A layer type is not among those known here.
     """
     made: dict[str, str] = {}
+    sizes: dict[str, tuple[int, ...]] = {}
     layers = list(net.layer)
     while layers:
         layer = layers.pop(0)
         if layer.type == "Input":
             made[layer.top[0]] = layer.top[0]
+            sizes[layer.top[0]] = tuple(layer.input_param.shape[0].dim)
             continue
         inputs = tuple(made[bottom] for bottom in layer.bottom)
+        if layer.type in {"LSTM", "Crop"}:  # the sequences are whole; the size is in the fields
+            inputs = inputs[:1]
         if layer.type == "Dropout":  # nets that train have none
             made[layer.top[0]] = inputs[0]
             continue
         if layer.type == "BatchNorm":
             operation = _batch_norm(layer, layers.pop(0), inputs)
         else:
-            kind, fields, count = _described(layer)
+            kind, fields, count = _described(layer, sizes)
             weights = tuple(f"{layer.name}/{i}" for i in range(count))
             operation = Operation(kind, layer.name, inputs, fields, weights)
-        made[layer.top[0]] = operation.name
+        for top, name in zip(layer.top, (operation.name, f"{operation.name}/mask"), strict=False):
+            made[top] = name
         yield operation
 
 
-def _described(layer: LayerParameter) -> tuple[str, dict[str, Any], int]:
-    """Return kind, fields and number of parameters of a layer."""
+def _described(
+    layer: LayerParameter, sizes: Mapping[str, tuple[int, ...]]
+) -> tuple[str, dict[str, Any], int]:
+    """Return kind, fields and number of parameters of a layer.
+
+    Args:
+        layer: Its message.
+        sizes: Shapes of the net's inputs.
+    """
     match layer.type:
-        case "Convolution":
+        case "Convolution" | "Deconvolution":
             p = layer.convolution_param
             fields = {
                 "kernel": p.kernel_size[0],
@@ -71,14 +84,28 @@ def _described(layer: LayerParameter) -> tuple[str, dict[str, Any], int]:
                 "dilation": p.dilation[0] if p.dilation else 1,
                 "group": p.group,
             }
-            return "conv", fields, 2 if p.bias_term else 1
+            kind = "conv" if layer.type == "Convolution" else "deconv"
+            return kind, fields, 2 if p.bias_term else 1
         case "InnerProduct":
-            return "ip", {}, 2 if layer.inner_product_param.bias_term else 1
+            p = layer.inner_product_param
+            return "ip", {"axis": p.axis}, 2 if p.bias_term else 1
+        case "LSTM":
+            return "lstm", {"outputs": layer.recurrent_param.num_output}, 3
         case "Pooling":
             p = layer.pooling_param
             kind = {PoolingParameter.MAX: "max", PoolingParameter.AVE: "ave"}[p.pool]
             size = {"kernel": p.kernel_size, "stride": p.stride, "pad": p.pad}
+            size["mask"] = len(layer.top) > 1
             return kind, {"everything": True} if p.global_pooling else size, 0
+        case "Upsample":
+            return "unpool", {"scale": layer.upsample_param.scale}, 0
+        case "Crop":
+            p = layer.crop_param
+            return "crop", {"offset": p.offset[0], "size": sizes[layer.bottom[1]][p.axis :]}, 0
+        case "Permute":
+            return "permute", {"order": list(layer.permute_param.order)}, 0
+        case "Reshape":
+            return "reshape", {"shape": list(layer.reshape_param.shape.dim)}, 0
         case "LRN":
             p = layer.lrn_param
             return "lrn", {"size": p.local_size, "alpha": p.alpha, "beta": p.beta, "k": p.k}, 0
@@ -91,7 +118,7 @@ def _described(layer: LayerParameter) -> tuple[str, dict[str, Any], int]:
         case "Flatten":
             return "flatten", {}, 0
         case "Softmax":
-            return "softmax", {}, 0
+            return "softmax", {"axis": layer.softmax_param.axis}, 0
         case "SoftmaxWithLoss":
             return "loss", {}, 0
     message = f"layer {layer.name!r}: a {layer.type} layer is not translated for other engines"

@@ -1,12 +1,18 @@
 """What was found, as JSON and as tables of ratios: a peer's time divided by ours."""
 
+import json
 import statistics
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
+from peers.busy import busy_table
 from peers.cases import AIMS, Case
+from peers.digest import Apart
 from peers.engines import PEAK
 from peers.rounds import Row
+from peers.start import Start, start_table
+from peers.tables import number, table
 
 __all__ = ["Report", "Result"]
 
@@ -16,11 +22,34 @@ TRAIN = 3
 
 @dataclass
 class Result:
-    """One case: what is known of it, and its rows, ours first."""
+    """One case: what is known of it, and its rows, ours first.
+
+    Attributes:
+        case: The case.
+        about: What is known of it.
+        rows: What every engine did.
+        loops: Busy loops that it was measured beside, too.
+    """
 
     case: Case
     about: dict[str, Any]
     rows: list[Row]
+    loops: int = 0
+
+    @classmethod
+    def read(cls, found: dict[str, Any]) -> "Result":
+        """Return what ``as_dict`` gave."""
+        names = {one.name for one in fields(Row)}
+        rows = [Row(**{k: v for k, v in row.items() if k in names}) for row in found["rows"]]
+        for row in rows:
+            row.apart = Apart(**row.apart) if row.apart else None
+        case = Case.parse(found["case"], found["scale"])
+        return cls(case, found["about"], rows, found["loops"])
+
+    @property
+    def key(self) -> tuple[Case, bool]:
+        """What is measured: a result with the same key is older or newer."""
+        return self.case, bool(self.loops)
 
     def row(self, engine: str) -> Row | None:
         return next((row for row in self.rows if row.engine == engine), None)
@@ -66,6 +95,7 @@ class Result:
         return {
             "case": str(self.case),
             "scale": self.case.scale,
+            "loops": self.loops,
             "about": self.about,
             "peak": self.peak,
             "of_peak": self.of_peak,
@@ -89,19 +119,44 @@ class Report:
     facts: dict[str, Any]
     settings: dict[str, Any]
     results: list[Result] = field(default_factory=list)
+    starts: list[Start] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, path: Path) -> "Report":
+        """Return what ``as_dict`` gave, from a file."""
+        found = json.loads(path.read_text())
+        results = [Result.read(result) for result in found["results"]]
+        starts = [Start(**start) for start in found["starts"]]
+        return cls(found["facts"], found["settings"], results, starts)
+
+    def add(self, result: Result) -> None:
+        """Take a result, in place of an older one of the same case."""
+        self.results = [one for one in self.results if one.key != result.key] + [result]
 
     def as_dict(self) -> dict[str, Any]:
         results = [result.as_dict() for result in self.results]
-        return {"facts": self.facts, "settings": self.settings, "results": results}
+        starts = [asdict(start) for start in self.starts]
+        return {"facts": self.facts, "settings": self.settings, "results": results,
+                "starts": starts}  # fmt: skip
 
     def markdown(self) -> str:
         """Return it as text with tables."""
         parts = [self._machine()]
+        quiet = [result for result in self.results if not result.loops]
         for mode, title in (("forward", "Forward"), ("step", "Training step")):
-            chosen = [result for result in self.results if result.case.mode == mode]
+            chosen = [result for result in quiet if result.case.mode == mode]
             if chosen:
                 parts += [f"## {title}, ms (times ours)", self._times(chosen)]
-        parts += ["## Ratios (aim)", self._aims(), "## Peak resident memory, MiB", self._memory()]
+        if quiet:
+            parts += ["## Ratios (aim)", self._aims(quiet)]
+            parts += ["## Peak resident memory, MiB", self._memory(quiet)]
+        busy = [result for result in self.results if result.loops]
+        if busy:
+            title = f"## Alone and beside {busy[0].loops} busy loops, ms"
+            parts += [title, busy_table(busy)]
+        if self.starts:
+            title = "## From a new process to its first result: caches empty, filled; peak"
+            parts += [title, start_table(self.starts)]
         notes = self._notes()
         if notes:
             parts += ["## Notes", "\n".join(f"- {note}" for note in notes)]
@@ -121,40 +176,41 @@ class Report:
             [
                 str(result.case).rpartition(":")[0].replace(":", ", batch "),
                 *(_cell(result, result.row(engine)) for engine in engines),
-                _number(result.gflops(result.ours), "{:.0f}"),
-                _number(result.peak and result.peak[0], "{:.0f}"),
+                number(result.gflops(result.ours), "{:.0f}"),
+                number(result.peak and result.peak[0], "{:.0f}"),
             ]
             for result in results
         ]
-        return _table(["net", *engines, "our GFLOP/s", "peak GFLOP/s"], lines)
+        return table(["net", *engines, "our GFLOP/s", "peak GFLOP/s"], lines)
 
-    def _aims(self) -> str:
+    def _aims(self, results: list[Result]) -> str:
         lines = []
-        for result in self.results:
+        for result in results:
             aim = AIMS.get(str(result.case))
             best = result.best_torch
             found = (
                 ("eager", result.ratio(result.time("torch")), "{:.2f}"),
                 ("best", result.ratio(best.time) if best else None, "{:.2f}"),
                 ("onnxruntime", result.ratio(result.time("onnxruntime")), "{:.2f}"),
+                ("openvino", result.ratio(result.time("openvino")), "{:.2f}"),
                 ("peak", result.of_peak, "{:.0%}"),
             )
-            cells = [_number(value, form) + _aimed(aim, name, form) for name, value, form in found]
+            cells = [number(value, form) + _aimed(aim, name, form) for name, value, form in found]
             cells[1] += f" {best.engine}" if best else ""
-            bandwidth = _number(result.peak and result.peak[1], "{:.0f}")
+            bandwidth = number(result.peak and result.peak[1], "{:.0f}")
             lines.append([str(result.case), *cells, bandwidth])
-        head = ["case", "torch eager", "best torch", "ONNX Runtime", "of peak", "copy GB/s"]
-        return _table(head, lines)
+        head = ["torch eager", "best torch", "ONNX Runtime", "OpenVINO", "of peak", "copy GB/s"]
+        return table(["case", *head], lines)
 
-    def _memory(self) -> str:
-        engines = self._engines(self.results)
+    def _memory(self, results: list[Result]) -> str:
+        engines = self._engines(results)
         lines = []
-        for result in self.results:
+        for result in results:
             rows = [result.row(engine) for engine in engines]
             peaks = [row.memory.get("peak") if row else None for row in rows]
-            tops = _number(result.about.get("tops_mib"), "{:.0f}")
-            lines.append([str(result.case), *(_number(p, "{:.0f}") for p in peaks), tops])
-        return _table(["case", *engines, "all blobs"], lines)
+            tops = number(result.about.get("tops_mib"), "{:.0f}")
+            lines.append([str(result.case), *(number(p, "{:.0f}") for p in peaks), tops])
+        return table(["case", *engines, "all blobs"], lines)
 
     def _notes(self) -> list[str]:
         notes = []
@@ -180,7 +236,7 @@ def _cell(result: Result, row: Row | None) -> str:
     if row.time is None:
         return "failed"
     marks = ("" if row.agrees else "!") + ("~" if row.disturbed > len(row.medians) // 2 else "")
-    ratio = "" if row is result.ours else f" ({_number(result.ratio(row.time), '{:.2f}')})"
+    ratio = "" if row is result.ours else f" ({number(result.ratio(row.time), '{:.2f}')})"
     return f"{row.time * 1e3:.3g}{ratio}{marks}"
 
 
@@ -189,16 +245,7 @@ def _aimed(aim: Any, name: str, form: str) -> str:
     return f" ({form.format(value)})" if value else ""
 
 
-def _number(value: float | None, form: str) -> str:
-    return "-" if not value else form.format(value)
-
-
 def _plain(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {one}" for name, one in value.items()) or "none"
     return str(value)
-
-
-def _table(head: list[str], lines: list[list[str]]) -> str:
-    rows = [head, ["---"] * len(head), *lines]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -4,8 +4,8 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import psutil
 
+from peers.busy import loops
 from peers.cases import Case
 from peers.digest import Apart, apart
 from peers.engines import PEAK, find
@@ -25,6 +26,9 @@ REST = 0.15
 """Seconds between turns, in which threads that wait in a loop for more work go to sleep."""
 
 LEAST_ROUNDS = 3
+
+LONGER = 4
+"""How much longer than planned a turn may become beside others."""
 
 LEAST_MEMORY = 2 << 30
 """Bytes that must be free before one more engine is started."""
@@ -39,6 +43,7 @@ class Options:
         turn: Seconds of one engine's turn; at least one pass is made.
         threads: Of every engine.
         patience: How often a turn is repeated when others disturbed it.
+        loops: Busy loops beside which each round is repeated; 0 for none.
         tell: Called with each line of progress.
     """
 
@@ -46,6 +51,7 @@ class Options:
     turn: float
     threads: int
     patience: int
+    loops: int
     tell: Callable[[str], None]
 
 
@@ -57,6 +63,7 @@ class Row:
         engine: Its name.
         medians: Of each round, in seconds.
         others: Share of one core that other processes used in each round.
+        beside: Of each round beside busy loops, in seconds.
         error: Why there is nothing, or "".
         apart: How far its results are from the right ones; None where they were not compared.
         memory: Peaks in MiB: ``loading`` (making the net), ``peak`` (during all rounds).
@@ -68,6 +75,7 @@ class Row:
     engine: str
     medians: list[float] = field(default_factory=list)
     others: list[float] = field(default_factory=list)
+    beside: list[float] = field(default_factory=list)
     error: str = ""
     apart: Apart | None = None
     memory: dict[str, float] = field(default_factory=dict)
@@ -147,7 +155,7 @@ def _start(row: Row, case: Case, folder: Path, options: Options) -> _Running | N
             with np.load(results) as got, np.load(folder / "right.npz") as right:
                 row.apart = apart(got, right)
         results.unlink()
-        first = process.turn(1, 1).times[0]
+        first = process.turn(1, 1, 0).times[0]
         repeats = max(1, round(options.turn / first))
         started = _Running(process, row, repeats, 1 if first < options.turn else 0)
         process.memory(forget=True)
@@ -166,24 +174,39 @@ def _rounds(running: list[_Running], options: Options, until: float) -> None:
     for number in range(options.rounds):
         if number >= LEAST_ROUNDS and time.monotonic() > until:
             break
-        shift = number % len(running) if running else 0
-        for one in running[shift:] + running[:shift]:
-            if one.row.error:
-                continue
-            try:
-                turn = _undisturbed(one, options)
-            except EngineError as error:
-                one.row.error = str(error)
-                options.tell(f"  {one.row.engine}: {error}")
-                continue
-            row = one.row
-            row.medians.append(statistics.median(turn.times))
-            row.others.append(turn.others)
-            row.faults = turn.faults
-            row.speeds += turn.speeds
+        able = [one for one in running if not one.row.error]
+        shift = number % len(able) if able else 0
+        able = able[shift:] + able[:shift]
+        for one in able:
+            with _failing(one, options):
+                turn, row = _undisturbed(one, options), one.row
+                row.medians.append(statistics.median(turn.times))
+                row.others.append(turn.others)
+                row.faults = turn.faults
+                row.speeds += turn.speeds
+        if options.loops:
+            _beside([one for one in able if not one.row.error], options)
     for one in running:
         if not one.row.error:
             one.row.memory = one.process.memory(forget=False)
+
+
+def _beside(running: list[_Running], options: Options) -> None:
+    with loops(options.loops):
+        for one in running:
+            with _failing(one, options):
+                times = one.process.turn(one.repeats, 0, LONGER * options.turn).times
+                one.row.beside.append(statistics.median(times))
+
+
+@contextmanager
+def _failing(one: _Running, options: Options) -> Iterator[None]:
+    """Note why an engine can do no more."""
+    try:
+        yield
+    except EngineError as error:
+        one.row.error = str(error)
+        options.tell(f"  {one.row.engine}: {error}")
 
 
 def _undisturbed(one: _Running, options: Options) -> Turn:
@@ -191,7 +214,7 @@ def _undisturbed(one: _Running, options: Options) -> Turn:
     best: Turn | None = None
     for attempt in range(options.patience + 1):
         time.sleep(REST * (1 + attempt))
-        turn = one.process.turn(one.repeats, one.warm)
+        turn = one.process.turn(one.repeats, one.warm, LONGER * options.turn)
         if best is None or turn.others < best.others:
             best = turn
         if best.others <= LIMIT:

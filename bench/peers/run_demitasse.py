@@ -20,21 +20,23 @@ __all__ = ["Measured"]
 class Measured:
     """See ``peers.engines.Engine``."""
 
-    def __init__(self, case: Case, folder: Path, threads: int, device: str) -> None:
+    def __init__(
+        self, case: Case, folder: Path, threads: int, device: str, keep: str | None
+    ) -> None:
         settings.set("threads", threads)
         message = read_text(folder / "net.prototxt", NetParameter)
         self.case = case
-        self.about = {"demitasse": demitasse.__version__, "device": device, "keep": "outputs"}
+        self.about = {"demitasse": demitasse.__version__, "device": device, "keep": keep or "all"}
         self.solver: Any = None
         if case.train:
             rate = json.loads((folder / "about.json").read_text())["rate"]
-            self.solver = solver_of(message, rate, device=device, seed=1, keep="outputs")
+            self.solver = solver_of(message, rate, device=device, seed=1, keep=keep)
             self.net = self.solver.net
             self.net.load(folder / "weights.caffemodel")
         else:
             weights = folder / "weights.caffemodel"
-            self.net = Net(message, "TEST", weights=weights, device=device, keep="outputs")
-        self.inputs = [self.net.blobs[name] for name in self.net.blobs if name in {"data", "label"}]
+            self.net = Net(message, "TEST", weights=weights, device=device, keep=keep)
+        self.inputs = [self.net.blobs[name] for name in self.net.inputs]
         with np.load(folder / "batch.npz") as batch:
             for blob in self.inputs:
                 blob.mutable_cpu_data()[...] = batch[blob.name]

@@ -31,9 +31,11 @@ class Measured:
             net = twin(read_text(folder / "net.prototxt", NetParameter), weights, case.train)
         self.net = net.to(self.device, memory_format=layout)
         with np.load(folder / "batch.npz") as batch:
-            data, label = torch.from_numpy(batch["data"]), torch.from_numpy(batch["label"])
-        self.data = data.to(self.device, memory_format=layout)
-        self.label = label.long().to(self.device)
+            self.data = torch.from_numpy(batch["data"]).to(self.device)
+            if case.train:
+                self.label = torch.from_numpy(batch["label"]).long().to(self.device)
+        if self.data.ndim == 4:
+            self.data = self.data.to(memory_format=layout)
         rate = json.loads((folder / "about.json").read_text())["rate"]
         self.parameters = dict(self.net.named_parameters())
         self.update = torch.optim.SGD(

@@ -41,20 +41,24 @@ class Worker:
         np.savez(self.results, **self.engine.check())
         return {"results": str(self.results)}
 
-    def run(self, repeats: int, warm: int) -> dict[str, Any]:
-        """Time each of so many passes, after some that are not timed."""
+    def run(self, repeats: int, warm: int, seconds: float) -> dict[str, Any]:
+        """Time each of so many passes, after some that are not timed.
+
+        None begins when the time is over; one there is.
+        """
         for _ in range(warm):
             self.engine.run()
         clock, times = time.perf_counter, []
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        for _ in range(repeats):
+        end = clock() + seconds
+        while not times or (len(times) < repeats and clock() < end):
             start = clock()
             self.engine.run()
             times.append(clock() - start)
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
-        found: dict[str, Any] = {"times": times, "faults": faults / repeats}
+        found: dict[str, Any] = {"times": times, "faults": faults / len(times)}
         if hasattr(self.engine, "speeds"):
-            found["speeds"], self.engine.speeds = self.engine.speeds[-repeats:], []
+            found["speeds"], self.engine.speeds = self.engine.speeds[-len(times) :], []
         return found
 
     def memory(self, forget: bool) -> dict[str, Any]:

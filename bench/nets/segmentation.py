@@ -1,0 +1,51 @@
+"""Nets that give a class to every pixel: FCN over AlexNet, SegNet's basic one."""
+
+from nets.writer import Writer
+
+__all__ = ["fcn", "segnet"]
+
+CLASSES = 21
+STAGES = 4
+
+
+def fcn(batch: int, train: bool, scale: int = 1) -> str:
+    """FCN-32s over AlexNet on 256x256 images: a deconvolution enlarges 32 times, Crop cuts."""
+    side = 256
+    net = Writer("FCN-AlexNet", (batch, 3, side, side), train)
+    net.conv("conv1", 96 // scale, 11, stride=4, pad=100)
+    net.relu("relu1")
+    net.pool("pool1", 3, 2)
+    net.lrn("norm1")
+    net.conv("conv2", 256 // scale, 5, pad=2, group=2)
+    net.relu("relu2")
+    net.pool("pool2", 3, 2)
+    net.lrn("norm2")
+    for number, outputs, group in ((3, 384, 1), (4, 384, 2), (5, 256, 2)):
+        net.conv(f"conv{number}", outputs // scale, 3, pad=1, group=group)
+        net.relu(f"relu{number}")
+    net.pool("pool5", 3, 2)
+    for number, kernel in ((6, 6), (7, 1)):
+        net.conv(f"fc{number}", 4096 // scale, kernel)
+        net.relu(f"relu{number}")
+        net.dropout(f"drop{number}", 0.5)
+    net.conv("score_small", CLASSES, 1)
+    net.deconv("score_large", CLASSES, 63, 32)
+    net.layer("Crop", "score", "crop_param { axis: 2 offset: 18 }", "score_large", "data")
+    return net.end()
+
+
+def segnet(batch: int, train: bool, scale: int = 1) -> str:
+    """SegNet's basic net on 352x480 images: what pooling took is put back where it was."""
+    net, width = Writer("SegNet-basic", (batch, 3, 352, 480), train), 64 // scale
+    for number in range(1, STAGES + 1):
+        net.conv(f"conv{number}", width, 7, pad=3)
+        net.bn(f"conv{number}")
+        net.relu(f"relu{number}")
+        net.pool(f"pool{number}", 2, 2, mask=f"mask{number}")
+    for number in range(STAGES, 0, -1):
+        mask = f"mask{number}"
+        net.layer("Upsample", f"up{number}", "upsample_param { scale: 2 }", net.last, mask)
+        net.conv(f"decode{number}", width, 7, pad=3)
+        net.bn(f"decode{number}")
+    net.conv("score", CLASSES, 1)
+    return net.end()

@@ -1,0 +1,113 @@
+"""Makes the page of the comparison with other engines from what was measured last."""
+
+import json
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ratio_chart import ratio_chart
+
+__all__ = ["PEERS_PAGE", "peers_page"]
+
+PEERS_PAGE = "reference/peers.md"
+FOUND = Path(__file__).parents[1] / "bench/results/peers.json"
+
+HEAD = """\
+# Beside other engines
+
+What `bench/compare_peers.py --part forward`, `step`, `busy` and `start` found; how it measures is
+told in [Benchmarks](../benchmarks.md#beside-other-engines). A bar is the time of the fastest of the
+other engines that gave the right results, divided by ours: beyond the line we are faster, before
+it they are.
+"""
+Cell = Callable[[dict[str, Any]], str]
+
+TITLES = {"forward": "Forward passes", "step": "Training steps"}
+
+
+def peers_page(path: Path = FOUND) -> str:
+    """Return the page as markdown; it says so where nothing was measured yet."""
+    if not path.exists():
+        return f"{HEAD}\nNothing has been measured yet.\n"
+    found = json.loads(path.read_text())
+    return "\n\n".join([HEAD, *_machine(found["facts"]), *_parts(found)]) + "\n"
+
+
+def _machine(facts: dict[str, Any]) -> Iterator[str]:
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+    yield f"{facts['processor']}, {facts['cores']} cores; {facts['date']}. {versions}."
+
+
+def _parts(found: dict[str, Any]) -> Iterator[str]:
+    quiet = [result for result in found["results"] if not result["loops"]]
+    for mode, title in TITLES.items():
+        chosen = [result for result in quiet if result["case"].endswith(mode)]
+        ratios = sorted(filter(None, map(_ratio, chosen)), key=lambda ratio: -ratio[1])
+        if ratios:
+            yield f"## {title}"
+            yield ratio_chart(f"{title}: the fastest other engine's time divided by ours", ratios)
+            yield _table(chosen, _milliseconds)
+    busy = [result for result in found["results"] if result["loops"]]
+    if busy:
+        yield "## On a busy machine"
+        yield f"Milliseconds alone, and beside {busy[0]['loops']} programs that only compute."
+        yield _table(busy, _beside)
+    if found["starts"]:
+        yield "## Start"
+        yield (
+            "Seconds from a new process to its first result, with empty caches and with filled "
+            "ones, and the peak of its memory."
+        )
+        cases = dict.fromkeys(one["case"] for one in found["starts"])
+        rows = [
+            {"case": case, "rows": [one for one in found["starts"] if one["case"] == case]}
+            for case in cases
+        ]
+        yield _table(rows, _start)
+
+
+def _ratio(result: dict[str, Any]) -> tuple[str, float, str] | None:
+    """Return the case, how many times faster we are, and than which engine."""
+    able = [row for row in result["rows"] if row["agrees"] and row["milliseconds"]]
+    ours = [row for row in able if row["engine"] == "demitasse:cpu"]
+    others = [row for row in able if not row["engine"].startswith("demitasse")]
+    if not ours or not others:
+        return None
+    best = min(others, key=lambda row: row["milliseconds"])
+    ratio = best["milliseconds"] / ours[0]["milliseconds"]
+    return _name(result["case"]), ratio, best["engine"]
+
+
+def _name(case: str) -> str:
+    net, batch, _ = case.split(":")
+    return f"{net}, {batch}"
+
+
+def _table(results: list[dict[str, Any]], cell: Cell) -> str:
+    engines = list(dict.fromkeys(row["engine"] for one in results for row in one["rows"]))
+    lines = [["net, batch", *engines], ["---"] * (1 + len(engines))]
+    for one in results:
+        rows = {row["engine"]: row for row in one["rows"]}
+        lines.append([_name(one["case"]), *(_cell(rows.get(e), cell) for e in engines)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(row: dict[str, Any] | None, cell: Cell) -> str:
+    if row is None:
+        return "-"
+    return "failed" if row["error"] else cell(row)
+
+
+def _milliseconds(row: dict[str, Any]) -> str:
+    wrong = "" if row["agrees"] else " (wrong)"
+    return f"{row['milliseconds']:.3g}{wrong}"
+
+
+def _beside(row: dict[str, Any]) -> str:
+    return f"{row['milliseconds']:.3g}, {statistics.median(row['beside']) * 1e3:.3g}"
+
+
+def _start(row: dict[str, Any]) -> str:
+    empty, filled = (statistics.median(row[name]) for name in ("empty", "filled"))
+    return f"{empty:.2f}, {filled:.2f}, {row['peak']:.0f} MiB"

@@ -1,0 +1,39 @@
+"""A chart of ratios as SVG: one bar for each case, with a line where both are equally fast."""
+
+from html import escape
+
+__all__ = ["ratio_chart"]
+
+NAMES, BARS, NUMBERS = 190, 380, 130
+"""Widths of the three columns, in pixels."""
+
+LINE, BAR = 22, 14
+"""Heights of a line and of its bar, in pixels."""
+
+AHEAD, BEHIND = "#2e7d32", "#c62828"
+
+
+def ratio_chart(title: str, ratios: list[tuple[str, float, str]]) -> str:
+    """Return the chart, on one line, so that markdown takes it for one block.
+
+    Args:
+        title: What it shows, for those who cannot see it.
+        ratios: Name of a case, how many times faster we are, and what the number is followed by.
+    """
+    most = max(2.0, *(ratio for _, ratio, _ in ratios))
+    width, height = NAMES + BARS + NUMBERS, LINE * len(ratios) + 8
+    one = NAMES + BARS / most
+    parts = [
+        f'<svg role="img" viewBox="0 0 {width} {height}" width="100%" font-size="12" '
+        f'font-family="sans-serif" fill="currentColor"><title>{escape(title)}</title>'
+    ]
+    for number, (name, ratio, remark) in enumerate(ratios):
+        y, length = 4 + number * LINE, BARS * ratio / most
+        colour = AHEAD if ratio >= 1 else BEHIND
+        parts += [
+            f'<text x="{NAMES - 8}" y="{y + 12}" text-anchor="end">{escape(name)}</text>',
+            f'<rect x="{NAMES}" y="{y}" width="{length:.1f}" height="{BAR}" fill="{colour}"/>',
+            f'<text x="{NAMES + length + 6:.1f}" y="{y + 12}">{ratio:.2f} {escape(remark)}</text>',
+        ]
+    line = f'x1="{one:.1f}" x2="{one:.1f}" y1="0" y2="{height}"'
+    return "".join([*parts, f'<line {line} stroke="currentColor"/></svg>'])
