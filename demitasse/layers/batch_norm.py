@@ -113,6 +113,10 @@ class BatchNorm(Layer):
             y = y * self._spread(3) + self._spread(4)
         top[0].write(xp.reshape(y, top[0].shape))
 
+    @property
+    def remembers(self) -> bool:
+        return not self.use_global_stats
+
     def remember(self) -> Callable[[], None]:
         return remembered(() if self.use_global_stats else self.blobs[:3])
 
