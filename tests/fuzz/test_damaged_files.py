@@ -67,6 +67,8 @@ NAMES = [
     "saved results",
     "list gone on with",
     "CIFAR-10 file",
+    "model card",
+    "names of classes",
     "demitasse.toml",
     "pyproject.toml",
     "list of trusted files",

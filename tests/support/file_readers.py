@@ -20,6 +20,7 @@ from reader import Call, Reader, put
 from demitasse import cvdnn, load_weights
 from demitasse.backends import kept
 from demitasse.benchmark.saved import read_results
+from demitasse.cards.reading import read_card, read_labels
 from demitasse.cli.spelling import two_dashes
 from demitasse.cli.training_log import read_log, seconds_of_iterations
 from demitasse.cli.verbs.detect import _windows
@@ -68,6 +69,7 @@ def file_readers(folder: Path) -> list[Reader]:
         *_images(folder),
         *_annotated(),
         *_texts(folder),
+        *_cards(folder),
         *_settings(folder),
         *_kept_code(folder),
         *_interfaces(folder),
@@ -398,6 +400,57 @@ def _settings(folder: Path) -> Iterator[Reader]:
     digests = b'{"/a/demitasse.toml": "0123", "/b/demitasse.toml": "4567"}'
     yield Reader("list of trusted files", [digests], _reading(folder / "trusted", trusted), 60)
     yield Reader("flags", [FLAGS], flags, 190, opens=True)
+
+
+CARDS = (
+    b"""format = 1
+[model]
+name = "faces"
+net = "net.prototxt"
+weights = ["net.caffemodel"]
+task = "detect"
+labels = ["background", "face"]
+batch = 1
+[preprocess]
+channels = "rgb"
+size = [240, 320]
+mean = 127
+scale = 0.0078125
+[detect]
+boxes = "boxes"
+scores = "scores"
+threshold = 0.7
+overlap = 0.3
+[detect.anchors]
+sizes = [[10, 16, 24], [32, 48]]
+steps = [8, 16]
+variance = [0.1, 0.1, 0.2, 0.2]
+""",
+    b"""format = 1
+[model]
+net = "net.prototxt"
+weights = "net.caffemodel"
+task = "classify"
+output = "prob"
+labels = "names.txt"
+[preprocess]
+channels = "bgr"
+size = 256
+crop = 227
+mean = [104.0, 116.7, 122.7]
+""",
+)
+
+
+def _cards(folder: Path) -> Iterator[Reader]:
+    place = folder / "cards"
+    place.mkdir()
+    for name in ("net.prototxt", "net.caffemodel", "names.txt"):
+        put(place / name, b"")
+    yield Reader("model card", list(CARDS), _reading(place / "model.toml", read_card), 300)
+    yield Reader(
+        "names of classes", [b"cat\ndog\n"], _reading(place / "other.txt", read_labels), 60
+    )
 
 
 def _kept_code(folder: Path) -> Iterator[Reader]:
