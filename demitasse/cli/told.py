@@ -8,14 +8,16 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from demitasse.errors import DataError
+from demitasse.errors import ConfigError, DataError
 from demitasse.escapes import escaped
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from demitasse.cards import Answer
     from demitasse.cli.pictures import Picture
 
-__all__ = ["Drawings", "as_json", "as_text"]
+__all__ = ["Pictures", "as_json", "as_text"]
 
 SHOWN_CLASSES = 5
 
@@ -81,8 +83,8 @@ def _rows(answer: Answer, top: int) -> list[str]:
             ]
 
 
-class Drawings:
-    """Writes pictures with answers drawn on them, as PNG.
+class Pictures:
+    """Writes PNG files that are called like the images they are about.
 
     Args:
         folder: Where to; made where there is none.
@@ -92,20 +94,43 @@ class Drawings:
         self._folder = folder
         self._written: set[Path] = set()
 
-    def write(self, picture: Picture, answer: Answer) -> None:
-        """Write one.
+    def draw(self, picture: Picture, answer: Answer) -> None:
+        """Write an image with an answer drawn on it.
 
         Raises:
             OSError: It cannot be written.
         """
-        from demitasse.atomic import atomic_write
         from demitasse.cards.drawing import drawn
+
+        self._write(picture, drawn(picture.pixels(), answer))
+
+    def mask(self, picture: Picture, answer: Answer) -> None:
+        """Write the class of every pixel.
+
+        Raises:
+            ConfigError: The answer is no map of classes, or has numbers above 255.
+            OSError: It cannot be written.
+        """
+        import numpy as np
+
+        from demitasse.cards import Segments
+
+        if not isinstance(answer, Segments) or answer.mask.max(initial=0) > 255:
+            message = (
+                '--masks is for cards with task = "segment" and at most 256 classes, which is what '
+                "a pixel of a PNG holds"
+            )
+            raise ConfigError(message)
+        self._write(picture, answer.mask[None].astype(np.uint8))
+
+    def _write(self, picture: Picture, pixels: np.ndarray) -> None:
+        from demitasse.atomic import atomic_write
         from demitasse.data.images.encode import encode_image
 
         path = self._free(picture)
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as file:
-            file.write(encode_image(drawn(picture.pixels(), answer), "png"))
+            file.write(encode_image(pixels, "png"))
 
     def _free(self, picture: Picture) -> Path:
         """Return a name that this run has not used yet: files of two folders can share theirs."""

@@ -11,7 +11,10 @@ from demitasse.cards.anchors import priors
 from demitasse.cards.answers import Box
 from demitasse.cards.card import Preprocess
 from demitasse.cards.preparing import Preparer
+from demitasse.cards.published import published_named, similar
+from demitasse.cards.reading import Given
 from demitasse.data.images.decode import read_image
+from demitasse.proto import read_net
 
 SQUEEZENET = "squeezenet10_imagenet"
 YU, ULTRA = "libfacedetection_v1_ssd", "ultralight_rfb320"
@@ -38,6 +41,31 @@ def test_images_are_prepared_as_they_were_for_the_recording(reference_data, name
     found = Preparer(how, recorded.shape)(read_image(reference_data / "images" / photo, "color"))
 
     np.testing.assert_array_equal(found.values, recorded)
+
+
+ZOO = {
+    "alexnet": "BVLC+caffe/models/bvlc_alexnet/deploy.prototxt",
+    "caffenet": "BVLC+caffe/models/bvlc_reference_caffenet/deploy.prototxt",
+    "flickr_style": "BVLC+caffe/models/finetune_flickr_style/deploy.prototxt",
+    "googlenet": "BVLC+caffe/models/bvlc_googlenet/deploy.prototxt",
+    "mobilenet_ssd": "chuanqi305+MobileNet-SSD/deploy.prototxt",
+    "rcnn_ilsvrc13": "BVLC+caffe/models/bvlc_reference_rcnn_ilsvrc13/deploy.prototxt",
+    "resnet50": "KaimingHe+deep-residual-networks/prototxt/ResNet-50-deploy.prototxt",
+    "resnet101": "KaimingHe+deep-residual-networks/prototxt/ResNet-101-deploy.prototxt",
+    "resnet152": "KaimingHe+deep-residual-networks/prototxt/ResNet-152-deploy.prototxt",
+}
+
+
+@pytest.mark.parametrize("key", ZOO)
+def test_published_cards_fit_published_nets(reference_data, key, tmp_path):
+    net = reference_data / "prototxt" / ZOO[key]
+    (tmp_path / "ResNet_mean.binaryproto").touch()
+    card = published_named(key).card(Given(net, [tmp_path / "w.caffemodel"]))
+
+    tops = {top for layer in read_net(net).message.layer for top in layer.top}
+
+    assert [one.key for one in similar(net)] == [key]  # by name and size of the input
+    assert tops >= set(card.outputs)
 
 
 @pytest.mark.parametrize("name", RECORDED)

@@ -11,11 +11,19 @@ from PIL import Image
 
 from demitasse.net import Net
 
-NET = """
+INPUT = """
 layer { name: "data" type: "Input" top: "data"
         input_param { shape { dim: 1 dim: 3 dim: 4 dim: 4 } } }
-layer { name: "means" type: "Pooling" bottom: "data" top: "means"
-        pooling_param { pool: AVE global_pooling: true } }
+"""
+
+ONE_BY_ONE = """
+layer { name: "score" type: "Convolution" bottom: "data" top: "score"
+        convolution_param { num_output: 2 kernel_size: 1 } }
+"""
+
+NET = f"""{INPUT}
+layer {{ name: "means" type: "Pooling" bottom: "data" top: "means"
+        pooling_param {{ pool: AVE global_pooling: true }} }}
 """
 
 CARD = """
@@ -127,6 +135,34 @@ def test_answers_are_drawn(run):
     assert written == ["out/a-2.png", "out/a.png", "out/b.png", "out/more/a.png"]
     with Image.open("out/a.png") as image:
         assert image.size == (8, 6)
+
+
+@pytest.mark.usefixtures("photos")
+def test_masks_are_written(run):
+    Path("model/net.prototxt").write_text(INPUT + ONE_BY_ONE)
+    net = Net("model/net.prototxt", "TEST", device="numpy")
+    net.params["score"][0].data[...] = np.array([[0, 0, 0], [0, 0, 1]])[:, :, None, None]
+    net.params["score"][1].data[...] = [0, -100]
+    net.save("model/net.caffemodel")
+    card = CARD.replace("classify", "segment").replace("labels", "# labels")
+    Path("model/model.toml").write_text(card)
+
+    shown = run("run model photos/a.png photos/b.png --masks masks")
+
+    assert shown.stdout == (
+        "photos/a.png (8 x 6)\n   100.00%  0\nphotos/b.png (8 x 6)\n   100.00%  1\n"
+    )
+    for name, kind in (("a", 0), ("b", 1)):
+        with Image.open(f"masks/{name}.png") as mask:
+            assert mask.getcolors() == [(48, kind)]
+
+
+@pytest.mark.usefixtures("photos")
+def test_masks_are_of_segments(run):
+    shown = run("run model photos/a.png --masks masks")
+
+    assert shown.exit_code == 3
+    assert '--masks is for cards with task = "segment"' in shown.stderr
 
 
 @pytest.mark.usefixtures("photos")

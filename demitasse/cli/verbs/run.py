@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     help="Of videos and animations, every how manieth frame is looked at.",
 )
 @click.option("--draw", type=FOLDER, help="Write images with what was found, as PNG, to a folder.")
+@click.option("--masks", type=FOLDER, help="Write the class of every pixel, as PNG, to a folder.")
 @click.option("--json", "lines", is_flag=True, help="Print a line of JSON for each image.")
 @device_options
 @click.pass_context
@@ -66,6 +67,7 @@ def command(
     batch: int,
     every: int,
     draw: Path | None,
+    masks: Path | None,
     lines: bool,
     device: str | None,
 ) -> None:
@@ -79,7 +81,7 @@ def command(
     """
     from demitasse.cards import load_model
     from demitasse.cli.pictures import Picture, pictures
-    from demitasse.cli.told import Drawings, as_json, as_text
+    from demitasse.cli.told import Pictures, as_json, as_text
     from demitasse.errors import DataError
     from demitasse.escapes import escaped
 
@@ -95,14 +97,18 @@ def command(
         )
     color: Color = "gray" if predictor.card.preprocess.channels == "gray" else "color"
     shown = pictures(images, color, every)
-    drawings = None if draw is None else Drawings(draw)
+    drawings = None if draw is None else Pictures(draw)
+    classes = None if masks is None else Pictures(masks)
     broken = False
     for picture, answer in predictor.stream(shown, Picture.pixels, batch):
         if isinstance(answer, DataError):
             broken = True
             click.echo(f"error: {escaped(f'{picture.name}: {answer.message}')}", err=True)
-        elif drawings is not None:
-            drawings.write(picture, answer)
+        else:
+            if drawings is not None:
+                drawings.draw(picture, answer)
+            if classes is not None:
+                classes.mask(picture, answer)
         if lines:
             click.echo(as_json(picture, answer, top))
         elif not isinstance(answer, DataError):

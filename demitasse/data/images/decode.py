@@ -79,6 +79,7 @@ def decode_frames(content: bytes | memoryview, color: Color = "color") -> Iterat
         for number in range(getattr(image, "n_frames", 1)):
             image.seek(number)
             _need_room(image, len(content))  # pages may differ in size
+            image.load()  # what a frame adds to those before decides on its channels
             yield _decoded(image, color)
 
 
