@@ -116,6 +116,10 @@ class BatchNorm(Layer):
     def carried(self) -> Blobs:
         return () if self.use_global_stats else self.blobs[:3]
 
+    @property
+    def carries(self) -> bool:
+        return not self.use_global_stats
+
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         xp, dy = self.xp, self.xp.reshape(top[0].read_diff(), self.view)
         if self.scaled:

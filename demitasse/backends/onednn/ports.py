@@ -199,7 +199,7 @@ class Call:
         fixed: Arguments that are buffers of our own, by role, with their descriptors.
     """
 
-    __slots__ = ("ports", "primitive")
+    __slots__ = ("_cleaned", "ports", "primitive")
 
     def __init__(
         self,
@@ -212,6 +212,7 @@ class Call:
         uses += [(role, descriptor) for role, descriptor, _ in fixed]
         self.primitive = Primitive(engine.stream, description, uses)
         self.ports = tuple(ports)
+        self._cleaned = [port for port in ports if type(port).done is not Port.done]
         for port in ports:
             port.attach(self.primitive, engine)
         for role, _, buffer in fixed:
@@ -221,7 +222,7 @@ class Call:
         for port in self.ports:
             port.ready()
         self.primitive.run()
-        for port in self.ports:
+        for port in self._cleaned:
             port.done()
 
     @property

@@ -134,15 +134,19 @@ class FoldedStep(FusedStep[ops.Conv]):
         super().__init__(conv, call, followers)
         self.kept = self.bias.nbytes
         self.blobs = [*self.at.params, *(blob for _, at in tail.links for blob in at.params)]
-        self.versions: tuple[tuple[int, int], ...] = ()
+        self.versions: list[tuple[int, int]] = []
 
     def forward(self) -> None:
-        memories = [blob.data_memory for blob in self.blobs]
-        versions = tuple((memory.serial, memory.version) for memory in memories)
-        if versions != self.versions:
+        if self._present_versions() != self.versions:
             self._fold()
-            self.versions = tuple((memory.serial, memory.version) for memory in memories)
+            self.versions = self._present_versions()
         super().forward()
+
+    def _present_versions(self) -> list[tuple[int, int]]:
+        """Return what tells the parameters' values from earlier ones; asked in every pass."""
+        return [
+            (memory.serial, memory.version) for memory in [blob.data_memory for blob in self.blobs]
+        ]
 
     def _fold(self) -> None:
         """Multiply factors into the weights, channel by channel, and add up the offsets."""
