@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from exporting import expect_same, net
 
-from demitasse.errors import NetError
+from demitasse.errors import ConfigError, NetError
 from demitasse.export.onnx.table import ANY_SIZE, CONVERTERS
 
 pytest.importorskip("onnx", reason="needs onnx: nox -s frameworks")
@@ -58,6 +58,11 @@ def test_a_net_for_images_of_any_size(tmp_path):
         images = np.random.default_rng(0).standard_normal(size, np.float32)
         [prob] = session.run(None, {"data": images})
         np.testing.assert_allclose(prob, made.predict(images)["prob"], rtol=1e-4, atol=1e-5)
+
+
+def test_a_batch_of_one_size_contradicts_it(tmp_path):
+    with pytest.raises(ConfigError, match="the batch is free; it cannot be 4"):
+        expect_same(net(TOWER, IMAGES), tmp_path, any_size=True, batch=4)
 
 
 def test_fully_connected_layers_have_one_size(tmp_path):

@@ -301,6 +301,13 @@ def test_a_net_in_double_precision_is_written_in_single(small, tmp_path):
     assert kinds == {onnx.TensorProto.FLOAT}
 
 
+def test_a_net_takes_no_weights_besides_its_own(small, tmp_path):
+    small.save(tmp_path / "net.caffemodel")
+
+    with pytest.raises(ConfigError, match="a net has its own weights"):
+        dm.export_onnx(small, tmp_path / "net.caffemodel", tmp_path / "net.onnx")
+
+
 def test_layers_that_get_no_weights_are_named(small, tmp_path):
     done = dm.export_onnx(message(SMALL, IMAGE), None, tmp_path / "net.onnx")
 

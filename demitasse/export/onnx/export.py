@@ -108,7 +108,7 @@ def export_onnx(
 
     Args:
         net: A prototxt file, a message, or a net, whose parameters are used then.
-        weights: Files or messages to load parameters from; one, several or None.
+        weights: Files or messages to load parameters from; one, several, or None.
         path: The file to write.
         outputs: Names of blobs that are outputs, too.
         only: Whether those are the only outputs, and what they do not need is left out.
@@ -141,6 +141,7 @@ def export_onnx(
     if check:
         library("onnxruntime")
     files = tuple(several(weights))
+    _check_together(net, files, batch, any_size=any_size)
     reduced = reduce_net(
         net, reason_against, weights=files, outputs=outputs, only=only, shapes=shapes,
         level=level, stages=stages,
@@ -175,6 +176,20 @@ def export_onnx(
     if check:
         _need_agreement(result)
     return result
+
+
+def _check_together(net: object, files: Sequence[object], batch: Batch, *, any_size: bool) -> None:
+    """Refuse arguments that contradict each other.
+
+    Raises:
+        ConfigError: Some do.
+    """
+    if isinstance(net, Net) and files:
+        message = "a net has its own weights; load files into it, and give None for weights"
+        raise ConfigError(message)
+    if any_size and batch not in {None, "dynamic"}:
+        message = f"where images may have any size the batch is free; it cannot be {batch!r}"
+        raise ConfigError(message)
 
 
 def _give_weights(made: Net, given: Net | None, files: Sequence[Any], notes: list[str]) -> None:
