@@ -17,6 +17,7 @@ from demitasse.data.sources.source import ALONE, Batch, BatchSource, Reading, Sh
 from demitasse.data.transform.augment.draws import WORDS
 from demitasse.data.transform.random import RecordRandom
 from demitasse.data.transform.transformer import DataTransformer
+from demitasse.device import Device
 from demitasse.errors import ConfigError
 from demitasse.interrupts import Uninterrupted
 from demitasse.layers.base import Between, Blobs, Exactly, Layer, positive
@@ -205,6 +206,12 @@ class PrefetchingDataLayer(BaseDataLayer):
                 self.set_state(state)
 
         return take_back
+
+    def to(self, device: Device) -> None:
+        """Follow the net to another device, which may take batches in another form."""
+        super().to(device)
+        if self._feed is not None or device.backend.feed() is not None:
+            self.close()
 
     def close(self) -> None:
         """Stop the thread and close files; a later forward pass opens them again."""

@@ -61,10 +61,9 @@ def reading(folder, device, transform, kind="Data", phase="TRAIN", **options):
 
 def batches(net, count=5):
     found = []
-    with net:
-        for _ in range(count):
-            net.forward()
-            found.append([net.blobs[name].cpu_data().copy() for name in ("data", "label")])
+    for _ in range(count):
+        net.forward()
+        found.append([net.blobs[name].cpu_data().copy() for name in ("data", "label")])
     return found
 
 
@@ -169,6 +168,20 @@ def test_a_batch_is_not_overwritten_before_it_was_used(feed):
 
     for target, wanted in ((first, 6), (second, 8), (unpacked(third), 10)):
         np.testing.assert_array_equal(Device("cuda:0").backend.to_host(target), wanted)
+
+
+def test_a_net_that_moves_goes_on_with_the_next_batch(folder, sent):
+    transform, device = "mirror: true crop_size: 6 scale: 0.1", cuda_at("cuda:0")
+    wanted = batches(reading(folder, "numpy", transform), 6)
+    net = reading(folder, device, transform)
+
+    got = batches(net, 2)
+    got += batches(net.to("numpy"), 2)
+    count = len(sent)
+    got += batches(net.to(device), 2)
+
+    assert_same(got, wanted)
+    assert len(sent) > count
 
 
 def test_a_quarter_of_the_bytes_is_copied(folder):
