@@ -20,6 +20,11 @@ CUDNN = ["nvidia-cudnn-frontend>=1.32,<2", "nvidia-cudnn-cu13>=9.28,<10", "nvidi
 TORCH_FOR_CPU = (
     "torch==2.13.0+cpu", "--extra-index-url", "https://download.pytorch.org/whl/cpu",
 )  # fmt: skip
+SYSTEMS = (
+    "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu", "aarch64-apple-darwin",
+    "x86_64-apple-darwin", "x86_64-pc-windows-msvc", "aarch64-pc-windows-msvc",
+)  # fmt: skip
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 BACKENDS = ["numpy", "readonly", "strict:device1", "cpu"]
 
 
@@ -106,10 +111,11 @@ def frameworks(session: nox.Session) -> None:
     """Run the tests that hold nets against ONNX Runtime and PyTorch."""
     session.install(*TORCH_FOR_CPU)  # PyPI's own brings gigabytes of CUDA
     install(session, "test", extras="all,torch,onnx")
-    pytest(session, "tests/testing/frameworks", "-n0", "-rs")
+    pytest(session, "tests/testing/frameworks", "tests/export",
+           "tests/project/test_export_page.py", "-n0", "-rs")  # fmt: skip
 
 
-@nox.session(python=["3.11", "3.12", "3.13", "3.14"])
+@nox.session(python=list(PYTHONS))
 def pythons(session: nox.Session) -> None:
     """Run the tests of one device and of none on every supported Python; each must be there."""
     install(session, "test")
@@ -155,6 +161,19 @@ def lowest(session: nox.Session) -> None:
 
 
 @nox.session
+def platforms(session: nox.Session) -> None:
+    """See that everything we need is to be had as wheels, for every system and Python."""
+    session.install("uv")
+    for system in SYSTEMS:
+        for python in PYTHONS:
+            session.run(
+                "uv", "pip", "compile", "--quiet", "--extra=all", "--only-binary=:all:",
+                f"--python-platform={system}", f"--python-version={python}",
+                f"--output-file={session.create_tmp()}/{system}-{python}.txt", "pyproject.toml",
+            )  # fmt: skip
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """Build the documentation into site/, warnings being errors."""
     install(session, "docs")
@@ -174,6 +193,37 @@ def build(session: nox.Session) -> None:
 
 def _build(session: nox.Session) -> None:
     pytest(session, "tests/project/test_wheel.py", "-m", "slow")
+
+
+@nox.session(python=list(PYTHONS))
+def wheels(session: nox.Session) -> None:
+    """Build the wheel, and train the example with it in an environment that has nothing else."""
+    dist, run = Path(session.create_tmp(), "dist"), Path(session.create_tmp(), "run")
+    session.install("build")
+    session.run("python", "-m", "build", "--outdir", str(dist))
+    session.run("python", "-m", "pip", "uninstall", "--yes", "--quiet", "build")
+    [wheel] = dist.glob("*.whl")
+    run.mkdir(exist_ok=True)
+    session.install("--force-reinstall", "--no-deps", str(wheel))
+    session.install(f"{wheel}[examples]")
+    session.chdir(run)  # where the sources are not
+    session.run("demitasse", "doctor")
+    session.run("demitasse", "example", "digits")
+
+
+@nox.session
+def packaging(session: nox.Session) -> None:
+    """Look at what packages and releases are made by: images, conda's recipe, workflows."""
+    session.install(*nox.project.dependency_groups(PROJECT, "packaging"))
+    session.run("hadolint", *map(str, sorted(ROOT.glob("packaging/docker/*.Dockerfile"))))
+    session.run("check-jsonschema", "--builtin-schema=vendor.citation-file-format", "CITATION.cff")
+    workflows = [str(path) for path in sorted(ROOT.glob(".github/workflows/*.yml"))]
+    session.run("check-jsonschema", "--builtin-schema=vendor.github-workflows", *workflows)
+    session.run("zizmor", "--offline", *workflows)
+    recipe = ROOT / "packaging" / "conda" / "recipe.yaml"
+    code = "import sys, rattler_build as r; "
+    code += "print(r.Stage0Recipe.from_file(sys.argv[1]).render(r.VariantConfig()))"
+    session.run("python", "-c", code, str(recipe))
 
 
 @nox.session
@@ -217,8 +267,8 @@ def fuzz(session: nox.Session) -> None:
     pytest(session, "-m", "hypothesis", "--hypothesis-profile=fuzz")
     run = "tests/fuzz/run.py"
     session.run("python", run, "--count=1000000", "--least=10000", *session.posargs)
-    for what in ("random nets", "random solvers"):
-        session.run("python", run, f"--only={what}", "--count=5000", *session.posargs)
+    for what, count in (("random nets", 5000), ("random solvers", 5000), ("wrong layers", 50_000)):
+        session.run("python", run, f"--only={what}", f"--count={count}", *session.posargs)
 
 
 @nox.session
@@ -237,7 +287,7 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def bench_peers(session: nox.Session) -> None:
-    """Measure beside PyTorch, ONNX Runtime, OpenVINO and OpenCV (an hour; arguments go to the script)."""
+    """Measure beside PyTorch, ONNX Runtime, OpenVINO and OpenCV (an hour; takes arguments)."""
     install(session, "peers")
     session.run("python", "bench/compare_peers.py", *session.posargs, env=PLAIN_BLAS)
 

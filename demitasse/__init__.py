@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from demitasse.backends import register as register_backend
     from demitasse.benchmark import largest_batch
     from demitasse.blob import Blob
+    from demitasse.cards import Predictor, load_model
     from demitasse.config import settings
     from demitasse.device import Device, current_device, memory_info, set_device, use_device
     from demitasse.errors import (
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         SnapshotError,
         WeightsError,
     )
+    from demitasse.export import Preprocess, export_onnx
     from demitasse.layers.base import Layer
     from demitasse.layers.registry import register
     from demitasse.memory import transfer_guard
@@ -50,6 +52,8 @@ __all__ = [
     "Net",
     "NetError",
     "OutOfMemoryError",
+    "Predictor",
+    "Preprocess",
     "PrototxtError",
     "ShapeError",
     "SnapshotError",
@@ -57,7 +61,9 @@ __all__ = [
     "WeightsError",
     "__version__",
     "current_device",
+    "export_onnx",
     "largest_batch",
+    "load_model",
     "load_weights",
     "memory_info",
     "register",
@@ -72,9 +78,11 @@ __all__ = [
 _PACKAGES = {
     "demitasse.benchmark": ["largest_batch"],
     "demitasse.blob": ["Blob"],
+    "demitasse.cards": ["Predictor", "load_model"],
     "demitasse.config": ["settings"],
     "demitasse.device": ["Device", "current_device", "memory_info", "set_device", "use_device"],
     "demitasse.errors": [name for name in __all__ if name.endswith("Error")],
+    "demitasse.export": ["Preprocess", "export_onnx"],
     "demitasse.weights.read": ["load_weights"],
     "demitasse.layers.base": ["Layer"],
     "demitasse.layers.registry": ["register"],

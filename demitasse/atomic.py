@@ -16,6 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from demitasse.paths import regular
+
 __all__ = ["atomic_write", "partial_name", "put_in_place"]
 
 ABANDONED = 600
@@ -43,7 +45,8 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         The temporary file, open for writing and reading bytes, in the folder of ``path``.
 
     Raises:
-        OSError: The folder cannot be written to, or the disk is full; names ``path``.
+        OSError: The folder cannot be written to, the disk is full, or ``path`` is a device, a pipe
+            or a socket; names ``path``.
     """
     target = _target(path)
     temporary = partial_name(target)
@@ -140,9 +143,13 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def _target(path: str | os.PathLike[str]) -> Path:
-    """Return what a path leads to, so that a symbolic link keeps pointing where it does."""
+    """Return what a path leads to, so that a symbolic link keeps pointing where it does.
+
+    A device or a pipe is refused: nothing can take the place of one but what destroys it.
+    """
     try:
-        return Path(path).resolve(strict=True)
+        target = Path(path).resolve(strict=True)
+        regular(path)
     except FileNotFoundError:
         return Path(path).resolve()
     except RuntimeError:  # what Python before 3.13 says of links that lead in a circle
@@ -150,6 +157,7 @@ def _target(path: str | os.PathLike[str]) -> Path:
     except ValueError as error:  # of a zero byte, or of what the file system has no bytes for
         message = f"no file can be called so: {error}"
         raise OSError(errno.EINVAL, message, os.fspath(path)) from None
+    return target
 
 
 def _sync_folder(folder: Path) -> None:

@@ -12,9 +12,9 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-__all__ = ["cores", "quota"]
+from demitasse.cgroups import groups, lines
 
-CGROUPS = Path("sys/fs/cgroup")
+__all__ = ["cores", "quota"]
 
 
 @cache
@@ -42,36 +42,16 @@ def quota(root: Path = Path("/")) -> float | None:
 
 
 def _quotas(root: Path) -> Iterator[float]:
-    with suppress(OSError, UnicodeDecodeError):
-        for line in (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines():
-            _, controllers, path = line.split(":", 2)
-            if not controllers:
-                for group in _groups(root / CGROUPS, path):
-                    yield from _share(*_words(group / "cpu.max"))
-            elif "cpu" in controllers.split(","):
-                for mount in (root / CGROUPS / "cpu", root / CGROUPS / controllers):
-                    for group in _groups(mount, path):
-                        limit = _words(group / "cpu.cfs_quota_us")
-                        yield from _share(*limit, *_words(group / "cpu.cfs_period_us"))
-
-
-def _groups(mount: Path, path: str) -> Iterator[Path]:
-    """Yield a control group and those it is in.
-
-    Within a container the path may be that of the host, which is not there: then the container's
-    own group is at the mount point.
-    """
-    group = mount / path.strip("/")
-    for place in (group, *group.parents):
-        if not place.is_relative_to(mount):
-            return
-        yield place
+    for version, group in groups("cpu", root):
+        if version == 2:
+            yield from _share(*_words(group / "cpu.max"))
+        else:
+            limit, period = group / "cpu.cfs_quota_us", group / "cpu.cfs_period_us"
+            yield from _share(*_words(limit), *_words(period))
 
 
 def _words(file: Path) -> list[str]:
-    with suppress(OSError, UnicodeDecodeError):
-        return file.read_text(encoding="utf-8").split()
-    return []
+    return " ".join(lines(file)).split()
 
 
 def _share(*words: str) -> Iterator[float]:

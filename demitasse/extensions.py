@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from demitasse.config import settings
 from demitasse.errors import ConfigError
+from demitasse.paths import real
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,7 +62,7 @@ def _import(name: str, folder: Path) -> None:
 
 def _import_file(path: Path) -> None:
     """Import a file as the module of its name; a module of that name may be there already."""
-    path = path.resolve()
+    path = real(path)
     known = sys.modules.get(path.stem)
     if known is not None and getattr(known, "__file__", None) == str(path):
         return

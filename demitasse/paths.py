@@ -11,7 +11,7 @@ from pathlib import Path
 
 from demitasse.errors import ConfigError
 
-__all__ = ["bytes_in", "is_file", "is_folder", "regular", "resolve", "text_in"]
+__all__ = ["bytes_in", "is_file", "is_folder", "real", "regular", "resolve", "text_in"]
 
 ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 """What is said of a file that is not there."""
@@ -61,6 +61,14 @@ def _there(path: Path) -> bool:
             raise
         return False
     return True
+
+
+def real(path: str | os.PathLike[str]) -> Path:
+    """Return what a path leads to; links that lead in a circle stay as they are.
+
+    ``Path.resolve`` raises a RuntimeError for those before Python 3.13.
+    """
+    return Path(os.path.realpath(path))
 
 
 def regular(path: str | os.PathLike[str]) -> Path:

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest.runner import runtestprotocol
+from _pytest.runner import (
+    runtestprotocol,
+)  # no public name says it; plugins that repeat tests do so
 from gpu import plugin as gpu_plugin
 from gpu.plugin import stand_in
 
@@ -53,14 +55,15 @@ _keep_bytecode()  # before hypothesis is imported
 def pytest_configure(config: pytest.Config) -> None:
     """Put the stand-in for cupy in place where it is asked for; choose what hypothesis tries."""
     gpu_plugin.configure(config)
-    from hypothesis import settings  # its hundred modules are compiled, and that is kept now
+    from hypothesis import HealthCheck, settings  # a hundred modules: compiled, and kept, now
 
     # Every run of the suite tries the same examples, so a failure means that the code changed;
-    # `nox -s fuzz` looks for new ones.
+    # `nox -s fuzz` looks for new ones. No test fails because the machine has other things to do.
+    untimed = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
     settings.register_profile(
-        "default", max_examples=25, deadline=None, derandomize=True, database=None
+        "default", max_examples=25, derandomize=True, database=None, **untimed
     )
-    settings.register_profile("fuzz", max_examples=2000, deadline=None, print_blob=True)
+    settings.register_profile("fuzz", max_examples=2000, print_blob=True, **untimed)
     settings.load_profile("default")
 
 
@@ -91,19 +94,15 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         return
     if option.benchmark_enable:  # what is timed needs the machine to itself
         return
-    option.numprocesses = min(_cores(), MOST_PROCESSES)
+    from demitasse.cores import cores
+
+    option.numprocesses = min(cores(), MOST_PROCESSES)
     option.dist = "worksteal"
 
 
 def _is_picked(config: pytest.Config) -> bool:
     """Whether only some tests are meant: by ``-k``, by file or by name."""
     return bool(config.option.keyword) or any(".py" in argument for argument in config.args)
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 @pytest.hookimpl(wrapper=True)

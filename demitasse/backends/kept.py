@@ -19,6 +19,7 @@ from pathlib import Path
 
 from demitasse.atomic import atomic_write
 from demitasse.log import get_logger
+from demitasse.paths import real
 
 __all__ = ["folder", "read_code", "write_code"]
 
@@ -80,7 +81,7 @@ def _own_folder() -> Path | None:
     place = folder()
     if place is None:
         return None
-    place = place.resolve()
+    place = real(place)
     place.parent.parent.mkdir(parents=True, exist_ok=True)
     for own in (place.parent, place):
         own.mkdir(0o700, exist_ok=True)

@@ -24,6 +24,10 @@ class NotRecorded(Exception):  # noqa: N818 - not an error: the work is done wit
 class Recording(Protocol):
     """Work that was recorded."""
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory of its own that the work needs on the device."""
+
     def play(self) -> None:
         """Queue the work, with what numbers of the host are now."""
 

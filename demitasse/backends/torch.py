@@ -16,7 +16,7 @@ import numpy as np
 from demitasse.backends import random
 from demitasse.backends.arrays import Array
 from demitasse.backends.base import Backend
-from demitasse.errors import DeviceError
+from demitasse.errors import DeviceError, OutOfMemoryError
 
 __all__ = ["TorchBackend"]
 
@@ -66,8 +66,30 @@ class TorchBackend(Backend):
     @contextmanager
     def enter(self) -> Iterator[None]:
         # inference_mode would make arrays that may not be written to outside of a pass
-        with self._torch.no_grad():
+        with self._torch.no_grad(), self._failures():
             yield
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Turn a lack of memory, which PyTorch calls a RuntimeError, into OutOfMemoryError."""
+        try:
+            yield
+        except RuntimeError as error:
+            if not _lacks_memory(error):
+                raise
+            message = (
+                f"torch:{self.index} has no room. Make the batch smaller, end what else uses the "
+                f"device, or take one with more memory ({error})"
+            )
+            raise OutOfMemoryError(message) from error
+
+    def explained(self, error: Exception) -> Exception:
+        """Return what ``enter`` would make of an error that arises within it."""
+        try:
+            with self._failures():
+                raise error
+        except Exception as said:
+            return said
 
     # -- arrays --------------------------------------------------------------------------------
 
@@ -83,7 +105,8 @@ class TorchBackend(Backend):
         return getattr(self._torch, name)
 
     def zeros(self, size: int, dtype: str) -> Array:
-        return self._torch.zeros(size, dtype=self.dtype(dtype), device=self.array_device)
+        with self._failures():
+            return self._torch.zeros(size, dtype=self.dtype(dtype), device=self.array_device)
 
     def upload(self, host: np.ndarray, device: Array) -> None:
         device.copy_(self._torch.from_numpy(host if host.flags.writeable else host.copy()))
@@ -94,7 +117,8 @@ class TorchBackend(Backend):
     def asarray(self, host: np.ndarray) -> Array:
         self.dtype(host.dtype.name)
         # the copy is PyTorch's own, writable and without negative strides
-        return self._torch.from_numpy(np.array(host, order="C")).to(self.array_device)
+        with self._failures():
+            return self._torch.from_numpy(np.array(host, order="C")).to(self.array_device)
 
     def to_host(self, array: Array) -> np.ndarray:
         return np.array(array.detach().cpu().numpy())
@@ -142,3 +166,13 @@ def _library() -> tuple[Any, str]:
         absent = isinstance(error, ModuleNotFoundError) and error.name == "torch"
         install = 'PyTorch is not installed; pip install "demitasse[torch]"'
         return None, install if absent else f"PyTorch cannot be imported: {error}"
+
+
+def _lacks_memory(error: RuntimeError) -> bool:
+    """Whether it is an OutOfMemoryError of PyTorch's, or says so where it has no class for it."""
+    said = str(error).lower()
+    return (
+        type(error).__name__ == "OutOfMemoryError"
+        or "out of memory" in said
+        or "can't allocate memory" in said
+    )

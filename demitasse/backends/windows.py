@@ -58,6 +58,19 @@ class Window:
         """Return the index of every tap, the last axis fastest."""
         return list(product(*(range(k) for k in self.kernel)))
 
+    def taps_on(self, spatial: Shape, out: Shape) -> list[Shape]:
+        """Return the index of every tap that sees some of an image, not only what is around it.
+
+        They are no more than the image has elements times the output positions, however large the
+        window is.
+
+        Args:
+            spatial: Size of the image.
+            out: Number of output positions along each axis.
+        """
+        axes = zip(spatial, out, self.kernel, self.stride, self.pad, self.dilation, strict=True)
+        return list(product(*(_taps_along(*axis) for axis in axes)))
+
     def convolved(self, spatial: Shape) -> Shape:
         """Return the output size of a convolution of an image of size ``spatial``.
 
@@ -133,6 +146,17 @@ class Window:
             )
             raise ShapeError(message)
         return out
+
+
+def _taps_along(n: int, out: int, kernel: int, stride: int, pad: int, dilation: int) -> list[int]:
+    """Return the taps along one axis that see some of an image of ``n`` elements."""
+    found: set[int] = set()
+    for first in range(-pad, -pad + out * stride, stride):
+        begin, end = -(first // dilation), -((first - n) // dilation)  # of taps at 0 and n or later
+        found.update(range(max(begin, 0), min(end, kernel)))
+        if len(found) == kernel:
+            break
+    return sorted(found)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from demitasse.capacity.sizes import bytes_text
+from demitasse.cgroups import groups, lines
 
 __all__ = ["HostMemory", "check_size", "host_memory", "limited_to", "process_peak"]
 
@@ -22,6 +23,13 @@ UNLIMITED = 1 << 60
 
 LARGE = 1 << 30
 """Up to so many bytes nobody asks whether there is memory for it."""
+
+GROUP_FILES = {
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    2: ("memory.max", "memory.current", "inactive_file"),
+}
+"""Where a control group of a version says its limit and its use, and its line for pages of files
+that nobody uses."""
 
 Bounds = tuple[int, int]
 """The limit of something, and how much of it is used, in bytes."""
@@ -103,39 +111,15 @@ def limited_to(more: int) -> Iterator[bool]:
 
 def _bounds(root: Path) -> Iterator[Bounds]:
     """Yield the limits that this process is under."""
-    for line in _lines(root / "proc/self/cgroup"):
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            yield from _groups(
-                root / "sys/fs/cgroup", path, "memory.max", "memory.current", "inactive_file"
-            )
-        elif "memory" in controllers.split(","):
-            yield from _groups(
-                root / "sys/fs/cgroup/memory",
-                path,
-                "memory.limit_in_bytes",
-                "memory.usage_in_bytes",
-                "total_inactive_file",
-            )
-    yield from _rlimits(root)
-
-
-def _groups(mount: Path, path: str, limit: str, usage: str, cache: str) -> Iterator[Bounds]:
-    """Yield the limits of a control group and those it is in.
-
-    Within a container the path may be that of the host, which is not there: then the container's
-    own group is at the mount point.
-    """
-    group = mount / path.strip("/")
-    for place in (group, *group.parents):
-        if not place.is_relative_to(mount):
-            break
-        most, used = _number(place / limit), _number(place / usage)
+    for version, group in groups("memory", root):
+        limit, usage, cache = GROUP_FILES[version]
+        most, used = _number(group / limit), _number(group / usage)
         if most is None or used is None or most >= UNLIMITED:
             continue
         # pages of files that nobody uses are given up before memory is refused
-        given_up = _table(place / "memory.stat").get(cache, 0)
+        given_up = _table(group / "memory.stat").get(cache, 0)
         yield most, max(0, used - given_up)
+    yield from _rlimits(root)
 
 
 def _rlimits(root: Path) -> Iterator[Bounds]:
@@ -153,7 +137,7 @@ def _rlimits(root: Path) -> Iterator[Bounds]:
 def _table(path: Path) -> dict[str, int]:
     """Return the numbers of a file of the kernel by their names, in bytes."""
     found = {}
-    for line in _lines(path):
+    for line in lines(path):
         words = line.replace(":", " ").split()
         if len(words) > 1 and words[1].isdecimal():
             found[words[0]] = int(words[1]) * (1024 if words[-1] == "kB" else 1)
@@ -162,15 +146,8 @@ def _table(path: Path) -> dict[str, int]:
 
 def _number(path: Path) -> int | None:
     """Return the number in a file; None where there is none, or it says ``max``."""
-    word = next(iter(_lines(path)), "").strip()
+    word = next(iter(lines(path)), "").strip()
     return int(word) if word.isdecimal() else None
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
 
 
 def _pages(name: str) -> int:

@@ -72,6 +72,7 @@ def examine() -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "cores": cores(),
         "quota": quota(),
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "libraries": libraries(),
         "blas": blas(),
         "onednn": onednn(),

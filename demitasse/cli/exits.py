@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import click
 
@@ -62,9 +62,10 @@ class Fault(click.ClickException):
         self.exit_code = code  # type: ignore[misc]  # click reads it from the instance, too
 
     def show(self, file: object = None) -> None:
-        """Print the message on standard error."""
+        """Print the message on standard error, if that can be written; the code says enough."""
         del file
-        click.echo(f"error: {escaped(self.format_message())}", err=True)
+        with suppress(OSError):
+            click.echo(f"error: {escaped(self.format_message())}", err=True)
 
 
 def exit_code(error: BaseException) -> int:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from demitasse.atomic import atomic_write
+from demitasse.paths import real
 
 __all__ = ["EXAMPLES", "TOOLS", "write_shims"]
 
@@ -56,8 +57,8 @@ def write_shims(folder: Path) -> list[Path]:
         OSError: It cannot be written.
     """
     places = [(folder, name) for name in (*TOOLS, *EXAMPLES.values())]
-    if folder.resolve().name == "tools":
-        beside = folder.resolve().parent / "examples"
+    if real(folder).name == "tools":
+        beside = real(folder).parent / "examples"
         places += [(beside / place, name) for place, name in EXAMPLES.items()]
     written = []
     for place, name in places:

@@ -42,16 +42,20 @@ class Shown:
 
     def show(self, ctx: click.Context, result: Agreement) -> None:
         """Print and write a result; exit with 1 where it is no agreement."""
-        if self.junit is not None:
-            result.write_junit(self.junit)
-        if self.html is not None:
-            result.write_page(self.html)
+        self.write_files(result)
         if self.as_json:
             print_json(result.as_dict())
         else:
             click.echo(result.text(worst_first=self.worst, details=self.details))
         if not result.agree:
             ctx.exit(FAILED)
+
+    def write_files(self, result: Agreement) -> None:
+        """Write the files that are asked for."""
+        if self.junit is not None:
+            result.write_junit(self.junit)
+        if self.html is not None:
+            result.write_page(self.html)
 
 
 def agreement_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,6 +11,8 @@ from demitasse.suggest import suggestion
 
 __all__ = ["OTHERS", "check_variables"]
 
+_PREFIX_BYTES = os.fsencode(PREFIX)
+
 OTHERS = {
     "DEMITASSE_REFERENCE_DATA": "tests: folder of models and data recorded from Caffe",
     "DEMITASSE_REQUIRE_GPU": "tests: fail where there is no GPU",
@@ -30,7 +32,11 @@ def check_variables() -> None:
     Raises:
         ConfigError: One is not; names the nearest.
     """
-    _check(tuple(name for name in os.environ if name.startswith(PREFIX)))
+    if os.supports_bytes_environ:  # where names are kept as bytes, decoding all takes long
+        mine = tuple(name for name in os.environb if name.startswith(_PREFIX_BYTES))
+        _check(tuple(map(os.fsdecode, mine)))
+    else:
+        _check(tuple(name for name in os.environ if name.startswith(PREFIX)))
 
 
 @cache

@@ -8,6 +8,8 @@ another user owns or can write is ignored.
 from __future__ import annotations
 
 import logging
+import os
+import stat
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -58,8 +60,10 @@ class SettingsFile:
         return False
 
 
-def nearest_files(folder: Path) -> Iterator[SettingsFile]:
+def nearest_files(folder: str) -> Iterator[SettingsFile]:
     """Yield the settings files of the nearest folder, from ``folder`` upwards, that has one.
+
+    Every net asks some times, so names are strings here: making paths takes longer than looking.
 
     Raises:
         ConfigError: One cannot be read, or sets what is no setting.
@@ -72,30 +76,32 @@ def nearest_files(folder: Path) -> Iterator[SettingsFile]:
 
 
 @lru_cache(maxsize=64)
-def _places(folder: Path) -> list[list[Path]]:
-    """Return where a folder and each one above it may have settings files.
-
-    Every net asks, and making the paths takes longer than looking there.
-    """
-    return [[place / name for name in NAMES] for place in (folder, *folder.parents)]
+def _places(folder: str) -> list[list[str]]:
+    """Return where a folder and each one above it may have settings files."""
+    start = Path(folder)
+    return [[str(place / name) for name in NAMES] for place in (start, *start.parents)]
 
 
-def settings_file(path: Path) -> SettingsFile | None:
+def settings_file(path: str) -> SettingsFile | None:
     """Return what a file sets; None where there is none, or where it does not count.
 
     Raises:
         ConfigError: It cannot be read, or sets what is no setting.
     """
-    if not path.is_file():
+    try:
+        status = os.stat(path)  # noqa: PTH116 - see nearest_files
+    except OSError:
         return None
-    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        return None
     return _read(path, status.st_mtime_ns, doubt(status))
 
 
 @cache
-def _read(path: Path, changed: int, reason: str) -> SettingsFile | None:
+def _read(name: str, changed: int, reason: str) -> SettingsFile | None:
     """Read a settings file once for each time it changed; one that is in doubt does not count."""
     del changed
+    path = Path(name)
     keys = NAMES[path.name]
     table: Any = {}
     content = b""
@@ -115,10 +121,10 @@ def _read(path: Path, changed: int, reason: str) -> SettingsFile | None:
     if reason:
         _warn(f"the settings in {path} are ignored: {reason}")
         return None
-    for name in table:
-        if name not in TABLE:
+    for key in table:
+        if key not in TABLE:
             message = (
-                f"{path} sets {name!r}, which is no setting{suggestion(name, TABLE)}; "
+                f"{path} sets {key!r}, which is no setting{suggestion(key, TABLE)}; "
                 f"known are {', '.join(TABLE)}"
             )
             raise ConfigError(message)

@@ -48,7 +48,7 @@ class Settings:
     def __init__(self) -> None:
         self._set: dict[str, object] = {}
         self._overrides: dict[str, tuple[_Override, ...]] = {}
-        self._kept: dict[str, tuple[object, object]] = {}
+        self._kept: dict[str, tuple[str, object, object]] = {}
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self.changes = 0
@@ -69,7 +69,7 @@ class Settings:
             return Value(program, "set by the program")
         if setting.variable in os.environ:
             return self._read(setting, os.environ[setting.variable], setting.variable)
-        for file in nearest_files(Path.cwd()):
+        for file in nearest_files(os.getcwd()):  # noqa: PTH109 - the fast way
             if name in file.table:
                 found = self._read(setting, file.table[name], str(file.path), file.path.parent)
                 if file.may(setting, found.value):
@@ -86,12 +86,12 @@ class Settings:
         What was found is kept until the program changes a setting, or the environment variable or
         the working directory changes; a settings file that changes meanwhile is not looked at.
         """
-        variable = self._setting(name).variable
+        variable, known, value = self._kept.get(name) or (self._setting(name).variable, None, None)
         asked = (self.changes, os.environ.get(variable), os.getcwd())  # noqa: PTH109 - the fast way
-        kept = self._kept.get(name)
-        if kept is None or kept[0] != asked:
-            kept = self._kept[name] = (asked, self.get(name))
-        return kept[1]
+        if known != asked:
+            value = self.get(name)
+            self._kept[name] = (variable, asked, value)
+        return value
 
     def where(self, name: str) -> str:
         """Say where the value of ``name`` comes from."""

@@ -18,6 +18,7 @@ from queue import Empty, SimpleQueue
 
 from demitasse.data.sources.source import Batch, BatchSource
 from demitasse.errors import DataError, DemitasseError
+from demitasse.threads import start
 
 __all__ = ["Prefetcher", "PrefetcherClosed"]
 
@@ -72,7 +73,11 @@ class Prefetcher:
         self._process = os.getpid()
 
     def start(self) -> None:
-        """Start filling batches; once."""
+        """Start filling batches; once.
+
+        Raises:
+            DeviceError: No thread can be started.
+        """
         context = contextvars.copy_context()
         # A daemon, so that an interpreter that ends while the thread waits is not held up by it.
         self._thread = threading.Thread(
@@ -80,7 +85,7 @@ class Prefetcher:
         )
         _running.add(self)
         self._process = os.getpid()
-        self._thread.start()
+        start(self._thread)
 
     @property
     def was_left_behind(self) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import TypeVar
 
 from demitasse.cores import cores
+from demitasse.errors import DeviceError
+from demitasse.threads import Pool
 
 __all__ = ["THREADS", "Threads", "ahead"]
 
@@ -31,21 +33,27 @@ class Threads:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: Pool | None = None
         self._process = os.getpid()
 
     def map(self, work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
         """Return the results for some items, in their order.
 
         Raises:
+            DeviceError: No thread can be started.
             Exception: What ``work`` raised for the first item for which it did.
         """
         items = list(items)
         if len(items) < 2 or THREADS < 2:
             return [work(item) for item in items]
         if self._pool is None or self._process != os.getpid():  # a fork leaves threads behind
-            self._pool, self._process = ThreadPoolExecutor(THREADS, self._name), os.getpid()
-        return list(self._pool.map(work, items))
+            self._pool, self._process = Pool(THREADS, self._name), os.getpid()
+        try:
+            results = self._pool.map(work, items)
+        except DeviceError:
+            self._pool = None
+            raise
+        return list(results)
 
     def close(self) -> None:
         """Let go of the threads; a later use starts others."""
@@ -63,12 +71,13 @@ def ahead(work: Callable[[Item], Result], items: Iterable[Item], threads: int) -
         threads: How many are worked on at the same time; a few more wait to be yielded.
 
     Raises:
+        DeviceError: No thread can be started.
         Exception: What ``work`` raised for the item whose turn it is.
     """
     if threads < 2:
         yield from map(work, items)
         return
-    pool = ThreadPoolExecutor(threads, "ahead")
+    pool = Pool(threads, "ahead")
     waiting: deque[Future[Result]] = deque()
     try:
         for item in items:

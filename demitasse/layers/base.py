@@ -128,10 +128,22 @@ class Layer(Arrays):
     def remember(self) -> Callable[[], None]:
         """Return a function that takes back the forward passes made from now on.
 
-        A pass that is cut short is taken back. By default that is the counters of ``state``; who
-        keeps more from one pass to the next, as running averages, says so here.
+        A pass that is cut short is taken back. By default that is the counters of ``state``; what
+        is in blobs (``carried``) is seen to by the net.
         """
         return partial(self.set_state, self.state())
+
+    def carried(self) -> Sequence[Blob]:
+        """Return the blobs that forward passes leave for later ones: averages, hidden states.
+
+        They may be fewer before the first pass, when they hold nothing.
+        """
+        return ()
+
+    @property
+    def carries(self) -> bool:
+        """Whether there may be such blobs."""
+        return type(self).carried is not Layer.carried
 
     @property
     def remembers(self) -> bool:
@@ -164,7 +176,8 @@ class Layer(Arrays):
             ShapeError: A bottom has a shape it cannot take.
         """
         self.check_counts(len(bottom), len(top))
-        self._check_in_place(bottom, top)
+        if not self.in_place:
+            self.refuse_in_place(bottom, top)
         self.setup(bottom, top)
         self.refuse_gradients(bottom, self.param.propagate_down)
         self.run_reshape(bottom, top)
@@ -184,9 +197,12 @@ class Layer(Arrays):
             )
             raise NetError(message)
 
-    def _check_in_place(self, bottom: Blobs, top: Blobs) -> None:
-        if self.in_place:
-            return
+    def refuse_in_place(self, bottom: Blobs, top: Blobs) -> None:
+        """Refuse tops that are bottoms.
+
+        Raises:
+            NetError: One is.
+        """
         for blob in bottom:
             if any(blob is one for one in top):
                 message = (

@@ -9,14 +9,11 @@ Source: Caffe, ``src/caffe/layers/batch_norm_layer.cpp``; the scale and the bias
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.helpers.channels import Channels, through_normalization
-from demitasse.layers.helpers.remembered import remembered
 from demitasse.layers.registry import register
 from demitasse.proto import FillerParameter
 
@@ -113,12 +110,8 @@ class BatchNorm(Layer):
             y = y * self._spread(3) + self._spread(4)
         top[0].write(xp.reshape(y, top[0].shape))
 
-    @property
-    def remembers(self) -> bool:
-        return not self.use_global_stats
-
-    def remember(self) -> Callable[[], None]:
-        return remembered(() if self.use_global_stats else self.blobs[:3])
+    def carried(self) -> Blobs:
+        return () if self.use_global_stats else self.blobs[:3]
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         xp, dy = self.xp, self.xp.reshape(top[0].read_diff(), self.view)

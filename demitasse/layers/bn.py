@@ -9,14 +9,11 @@ Source: SegNet (alexgkendall/caffe-segnet) and yjxiong/caffe, ``src/caffe/layers
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError
 from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
 from demitasse.layers.context import LayerContext
 from demitasse.layers.helpers.channels import Channels, through_normalization
-from demitasse.layers.helpers.remembered import remembered
 from demitasse.layers.registry import register
 from demitasse.layers.segnet_bn import SegNetBN
 from demitasse.proto import BNParameter, FillerParameter, LayerParameter
@@ -106,8 +103,8 @@ class BN(Layer):
             dx = through_normalization(xp, dx, unit, self.channels.axes)
         bottom[0].write_diff(dx / deviation)
 
-    def remember(self) -> Callable[[], None]:
-        return remembered(self.blobs[2:] if self.by_batch else ())
+    def carried(self) -> Blobs:
+        return self.blobs[2:] if self.by_batch else ()
 
     def _note(self, mean: Array, variance: Array) -> None:
         """Give statistics of the batch to the averages."""

@@ -62,6 +62,8 @@ def filling(
     make = prepare(shape, filler)
 
     def filled() -> np.ndarray:
+        if 0 in shape:
+            return np.zeros(shape)
         turns = itertools.count(1)
         return make(lambda n: random.uniform(seed, stream, next(turns), n))
 
@@ -135,19 +137,13 @@ def _bilinear(shape: Shape, filler: FillerParameter) -> Make:
 
 
 def _fan(shape: Shape, filler: FillerParameter) -> float:
-    count = math.prod(shape)
-    fan_in = count / shape[0] if shape else 1.0
-    fan_out = count / shape[1] if len(shape) > 1 else float(count)
-    if filler.variance_norm == FillerParameter.AVERAGE:
-        fan = (fan_in + fan_out) / 2
-    elif filler.variance_norm == FillerParameter.FAN_OUT:
-        fan = fan_out
-    else:
-        fan = fan_in
-    if fan <= 0:
+    if 0 in shape:
         message = f"filler {filler.type!r} cannot fill an empty shape {shape}"
         raise ConfigError(message)
-    return fan
+    fan_in, fan_out = math.prod(shape[1:]), math.prod(shape[:1] + shape[2:])
+    if filler.variance_norm == FillerParameter.AVERAGE:
+        return (fan_in + fan_out) / 2
+    return fan_out if filler.variance_norm == FillerParameter.FAN_OUT else fan_in
 
 
 def _between(shape: Shape, low: float, high: float, draw: Draw) -> np.ndarray:

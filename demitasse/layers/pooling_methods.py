@@ -49,7 +49,7 @@ class _Selecting(Method):
         dy, index = top.read_diff(), self.layer.saved("index", top.shape, "int32").read()
         nothing = self.layer.zeros(())
         total = canvas.blank(*bottom.shape[:2])
-        for tap in canvas.window.taps():
+        for tap in canvas.taps:
             total[canvas.at(tap)] += xp.where(index == self.index_of(tap), dy, nothing)
         return canvas.crop(total)
 
@@ -85,7 +85,7 @@ class Max(_Selecting):
         canvas = self.canvas.lay(bottom.read(), LOWEST)
         best = layer.full(top[0].shape, LOWEST)
         index = layer.full(top[0].shape, -1, "int32")
-        for tap in self.canvas.window.taps():
+        for tap in self.canvas.taps:
             seen = canvas[self.canvas.at(tap)]
             better = seen > best
             best = xp.where(better, seen, best)
@@ -173,25 +173,26 @@ class Stochastic(_Selecting):
         canvas = self.canvas.lay(bottom.read())
         share = top.read_diff() / self._sums(canvas)[0]
         result = self.canvas.blank(*bottom.shape[:2])
-        for tap in self.canvas.window.taps():
+        for tap in self.canvas.taps:
             at = self.canvas.at(tap)
             result[at] += share * (2 * canvas[at] - top.read())
         return self.canvas.crop(result)
 
     def _sums(self, canvas: Array) -> tuple[Array, Array]:
         # FLT_MIN: against 0 / 0, as in Caffe
-        seen = [canvas[self.canvas.at(tap)] for tap in self.canvas.window.taps()]
-        return sum(seen[1:], start=seen[0] + FLT_MIN), sum(x * x for x in seen)
+        least = self.layer.full((*canvas.shape[:2], *self.canvas.out), FLT_MIN)
+        seen = [canvas[self.canvas.at(tap)] for tap in self.canvas.taps]
+        return sum(seen, start=least), sum(x * x for x in seen)
 
     def _draw(self, canvas: Array, top: Blob) -> None:
         xp, layer = self.layer.xp, self.layer
         total = self.layer.zeros(top.shape)
-        for tap in self.canvas.window.taps():
+        for tap in self.canvas.taps:
             total = total + canvas[self.canvas.at(tap)]
         threshold = self._uniform(top) * total
         running, chosen = self.layer.zeros(top.shape), self.layer.zeros(top.shape)
         index = layer.full(top.shape, -1, "int32")
-        for tap in self.canvas.window.taps():
+        for tap in self.canvas.taps:
             seen = canvas[self.canvas.at(tap)]
             running = running + seen
             hit = (running >= threshold) & (index == -1)

@@ -5,7 +5,7 @@ Source: Caffe, ``src/caffe/layers/recurrent_layer.cpp``, which builds a net of s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from demitasse.backends import ops
@@ -22,7 +22,6 @@ from demitasse.layers.base import (
     need_count,
     positive,
 )
-from demitasse.layers.helpers.remembered import remembered
 from demitasse.layers.saved import Saved
 
 __all__ = ["RecurrentLayer"]
@@ -201,19 +200,10 @@ class RecurrentLayer(Layer):
         """
         return self.saved(name, (self.t, self.n, parts * self.h))
 
-    def remember(self) -> Callable[[], None]:
-        """Return what brings the states back that the next pass begins with."""
+    def carried(self) -> Sequence[Blob]:
+        """Return the states that the next pass begins with, where there was a pass."""
         names = [] if self.exposed else [f"state {i}" for i in range(self.states)]
-        there = {name: self._saved[name].blob for name in names if name in self._saved}
-        put_back = remembered(there.values())
-
-        def take_back() -> None:
-            for name in names:
-                if name in self._saved and name not in there:  # there was none: it began with 0
-                    self._saved[name].blob.data_memory.clear()
-            put_back()
-
-        return take_back
+        return [self._saved[name].blob for name in names if name in self._saved]
 
     def _inputs(self, bottom: Blobs) -> Array:
         """Return what x, bias and static give to the gates. Shape: (T, N, G * H)."""

@@ -5,6 +5,8 @@ Source: Fast R-CNN (rbgirshick/caffe-fast-rcnn), ``src/caffe/layers/roi_pooling_
 
 from __future__ import annotations
 
+import math
+
 from demitasse.backends.arrays import Array
 from demitasse.layers.base import Blobs, positive
 from demitasse.layers.detection.regions import Region, regions
@@ -73,7 +75,7 @@ class ROIPooling(RegionPooling):
                     if y0 == y1 or x0 == x1:
                         continue
                     seen = x[region.item, :, y0:y1, x0:x1]
-                    flat = xp.reshape(seen, (seen.shape[0], -1))
+                    flat = xp.reshape(seen, (seen.shape[0], math.prod(seen.shape[1:])))
                     best = xp.expand_dims(xp.argmax(flat, axis=1), axis=1)  # (C, 1)
                     chosen = self.cast(best == self.arange(flat.shape[1]))
                     share = chosen * xp.expand_dims(dy[number, :, i, j], axis=1)

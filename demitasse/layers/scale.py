@@ -8,6 +8,7 @@ from __future__ import annotations
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.blob import Blob
+from demitasse.errors import ShapeError
 from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
 from demitasse.layers.operand import learned_shape, place
 from demitasse.layers.registry import register
@@ -47,7 +48,14 @@ class Scale(Layer):
             self.add_param(shape, p.bias_filler)
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        self.view = place(bottom[0], self._scale(bottom), self.axis)
+        scale = self._scale(bottom)
+        self.view = place(bottom[0], scale, self.axis)
+        if self.has_bias and self.blobs[-1].shape != scale.shape:
+            message = (
+                f"the scale {scale.name!r} is now {scale.shape}, but the learned bias is "
+                f"{self.blobs[-1].shape}; give the scale the shape it had when the net was made"
+            )
+            raise ShapeError(message)
         top[0].reshape_like(bottom[0])
         outer, dim, inner = self.view
         self.op = ops.Scale(dtype=self.dtype, outer=outer, dim=dim, inner=inner, bias=self.has_bias)

@@ -5,6 +5,8 @@ Source: ShuffleNet (farmingyard/ShuffleNet), ``shuffle_channel_layer.cpp``.
 
 from __future__ import annotations
 
+import math
+
 from demitasse.backends.arrays import Array
 from demitasse.errors import ShapeError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer, positive
@@ -41,15 +43,16 @@ class ShuffleChannel(Layer):
         top[0].reshape_like(bottom[0])
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
-        top[0].write(self._shuffled(bottom[0].read(), self.group))
+        x = bottom[0].read()
+        top[0].write(self._shuffled(x, self.group, x.shape[1] // self.group))
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
             dy = top[0].read_diff()
-            bottom[0].write_diff(self._shuffled(dy, dy.shape[1] // self.group))
+            bottom[0].write_diff(self._shuffled(dy, dy.shape[1] // self.group, self.group))
 
-    def _shuffled(self, x: Array, rows: int) -> Array:
-        """Return ``x`` with its channels read by columns, as if written in ``rows`` rows."""
+    def _shuffled(self, x: Array, rows: int, columns: int) -> Array:
+        """Return ``x`` with its channels read by columns, as if written in rows."""
         xp, shape = self.xp, x.shape
-        table = xp.reshape(x, (shape[0], rows, shape[1] // rows, -1))
+        table = xp.reshape(x, (shape[0], rows, columns, math.prod(shape[2:])))
         return xp.reshape(xp.permute_dims(table, (0, 2, 1, 3)), shape)

@@ -6,6 +6,8 @@ SegNet (alexgkendall/caffe-segnet), ``src/caffe/layers/upsample_layer.cpp``.
 
 from __future__ import annotations
 
+import math
+
 from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError, ShapeError
 from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
@@ -106,7 +108,8 @@ class Upsample(Layer):
     def _places(self, bottom: Blobs, shape: tuple[int, ...]) -> Array:
         """Return where, in the flattened top, each element belongs. Shape: (count,), int64."""
         xp, planes, size = self.xp, shape[0] * shape[1], shape[2] * shape[3]
-        index = xp.reshape(self.cast(bottom[1].read(), "int64"), (planes, -1))
+        each = math.prod(bottom[1].shape[2:])
+        index = xp.reshape(self.cast(bottom[1].read(), "int64"), (planes, each))
         index = xp.minimum(xp.maximum(index, 0), size - 1)
         starts = xp.reshape(self.arange(planes) * size, (planes, 1))
         return xp.reshape(index + starts, (-1,))

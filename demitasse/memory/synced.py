@@ -28,7 +28,7 @@ from demitasse.memory.sides import DeviceSide, HostSide, Traffic
 from demitasse.memory.transfers import transfers
 from demitasse.shortage import placed
 
-__all__ = ["Head", "SyncedMemory"]
+__all__ = ["DEVICE_HEADS", "Head", "SyncedMemory"]
 
 
 class Head(Enum):

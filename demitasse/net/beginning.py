@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 
 from demitasse.blob import Blob
 from demitasse.config import settings
 from demitasse.cores import cores
+from demitasse.threads import Pool
 
 __all__ = ["begin"]
 
@@ -19,12 +19,12 @@ def begin(params: Iterable[Blob]) -> None:
     """Make the values of all parameters that nothing was loaded into.
 
     Raises:
-        DemitasseError: There is no memory for one; the others may be made.
+        DemitasseError: There is no memory for one, or there are no threads; others may be made.
     """
     threads = int(settings.get("threads")) or cores()
     waiting = [blob.data_memory for blob in params if blob.data_memory.deferred]
     waiting.sort(key=lambda memory: -memory.size)
     if sum(memory.size for memory in waiting) < WORTH_THREADS or threads < 2:
         return  # whoever reads them first makes them
-    with ThreadPoolExecutor(threads, "demitasse-begin") as pool:
+    with Pool(threads, "demitasse-begin") as pool:
         list(pool.map(lambda memory: memory.cpu_data(), dict.fromkeys(waiting)))

@@ -9,7 +9,15 @@ from demitasse.backends.arrays import Array
 from demitasse.device import Device
 from demitasse.memory import transfers
 
-__all__ = ["Loss"]
+__all__ = ["Loss", "total"]
+
+
+def total(terms: Sequence[Array], device: Device) -> Array | None:
+    """Return the sum of a pass's weighted loss tops on its device; None where there is none.
+
+    Shapes: () each -> ().
+    """
+    return reduce(device.backend.add, terms) if terms else None
 
 
 class Loss:
@@ -19,18 +27,13 @@ class Loss:
     there, and what is wrong with it shows before anything else is done.
 
     Args:
-        terms: Weighted sums of the loss tops, each a 0-d device array.
-        device: Where they are.
+        array: The sum of the weighted loss tops on the device, (); None where no layer gives one.
+        device: Where it is.
         check: Called with the number when it is read; raises where it tells of a mistake.
-
-    Attributes:
-        array: The sum of the terms on the device, (); None where no layer gives a loss.
     """
 
-    def __init__(
-        self, terms: Sequence[Array], device: Device, check: Callable[[float], None]
-    ) -> None:
-        self.array: Array | None = reduce(device.backend.add, terms) if terms else None
+    def __init__(self, array: Array | None, device: Device, check: Callable[[float], None]) -> None:
+        self.array = array
         self._device, self._check = device, check
         self._number = None if device.backend.queues else self._brought()
 

@@ -33,7 +33,7 @@ class MemoryUse:
         blobs: Data of blobs, in buffers that may serve several of them.
         gradients: Gradients of blobs.
         state: What layers keep from forward to backward, and from pass to pass.
-        scratch: Working memory: columns, workspaces, converted copies.
+        scratch: Working memory: columns, workspaces, converted copies, what recorded passes need.
     """
 
     parameters: int = 0

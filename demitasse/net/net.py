@@ -21,7 +21,7 @@ from demitasse.layers.context import Clock
 from demitasse.net.assembly import assemble, called
 from demitasse.net.given import choose_seed, folder, phase_number, read_source, several
 from demitasse.net.labels import LabelCheck
-from demitasse.net.launched import LaunchedForward
+from demitasse.net.launched import Launched
 from demitasse.net.passes import Passes
 from demitasse.net.predict import predict
 from demitasse.net.running import Running
@@ -127,7 +127,7 @@ class Net(Running):
         lowered = settings.get("plan") if lowered is None else lowered
         self._kept, self.turn = kept_names(keep, self.blob_names), Turn(self.name)
         self._passes = Passes(self.structure, self._kept, lowered=lowered)
-        self._launched = LaunchedForward(self)
+        self._launched = Launched(self)
         self._labels = LabelCheck(self.structure)
         self._passes.debug_info = param.debug_info
         self._remembering = [layer for layer in self.layers if layer.remembers]

@@ -20,6 +20,7 @@ from demitasse.memory.leases import leases_alive
 from demitasse.net.beginning import begin
 from demitasse.net.debug import NetDebug
 from demitasse.net.recordable import obstacle, sources
+from demitasse.net.states import States
 from demitasse.net.structure import Structure
 from demitasse.plan import Plan
 from demitasse.plan.liveness import Allocator, hidden_blobs
@@ -40,8 +41,9 @@ class Passes:
     Attributes:
         plan: How the layers run.
         debug_info: Whether mean absolute values of everything are written to the log.
-        launched_by: Who ran the last forward pass, where it was all layers and may be launched as
-            one; None where it was any other.
+        states: What forward passes leave for later ones, to be taken back.
+        launched_by: Who ran the last forward pass, where it was launched as one; None where it was
+            queued.
         gradients_whole: Whether no backward pass was cut short since the parameters' gradients
             were cleared.
         before_forward, after_forward: Called with a layer's index around its forward.
@@ -59,6 +61,7 @@ class Passes:
         self._obstacle: tuple[tuple[int, Plan], str] | None = None
         self._begun = False
         self.launched_by: object = None
+        self.states = States(structure.layers)
         self._cut: tuple[int, int] | None = None  # the layers of a forward pass that was cut short
         self.before_forward: list[Callback] = []
         self.after_forward: list[Callback] = []
@@ -88,8 +91,6 @@ class Passes:
             return "layers are looked at one by one"
         if leases_alive() and any(memory.leased for memory in self._all_memories()):
             return "somebody holds a live view of a blob (blob.data)"
-        if self._allocator is not None:
-            return "blobs share buffers (keep)"
         if settings.get_often("poison"):
             return "stale memory is poisoned"
         key = (self._changes.number, self.plan)
@@ -113,6 +114,7 @@ class Passes:
         self.launched_by = None
         try:
             with self._pass(first, last, backward=False):
+                self.states.save(first, last)
                 terms = self._forward(first, last)
         except BaseException:
             self._cut = (first, last)
@@ -121,19 +123,19 @@ class Passes:
             self._cut = None
         return terms
 
-    def whole(self, run: Callable[[], list[Array]]) -> list[Array]:
+    def whole(self, run: Callable[[], Array | None]) -> Array | None:
         """Run all layers forward by a function of one's own, which may do so in parts.
 
         Args:
-            run: Returns what ``forward`` would.
+            run: Returns their loss.
         """
         try:
-            terms = run()
+            loss = run()
         except BaseException:
             self._cut = (0, self.last)
             raise
         self._cut = None
-        return terms
+        return loss
 
     def backward(self, first: int, last: int) -> None:
         """Run layers ``first`` down to ``last``, both included.

@@ -16,15 +16,20 @@ def sources(entries: Sequence[Entry]) -> int:
 
 
 def obstacle(entries: Sequence[Entry]) -> str:
-    """Say which layer behind the sources cannot be recorded; "" where all can.
+    """Say which layer keeps passes from being recorded, and why; "" where none does.
 
     Args:
         entries: Layers whose Steps are prepared.
     """
-    for entry in entries[sources(entries) :]:
-        if why := _of(entry):
+    first = sources(entries)
+    for index, entry in enumerate(entries):
+        if why := _of(entry) if index >= first else _of_source(entry):
             return f"{entry.place.called} {why}"
     return ""
+
+
+def _of_source(entry: Entry) -> str:
+    return "brings in what is a loss itself" if entry.layer.loss_weights else ""
 
 
 def _of(entry: Entry) -> str:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from demitasse.backends.base import Backend
-from demitasse.backends.recording import NotRecorded
-from demitasse.memory import Head, SyncedMemory
+from demitasse.backends.recording import Recorder
+from demitasse.memory import DEVICE_HEADS, Head, SyncedMemory
 
 __all__ = ["Replay"]
-
-AT_DEVICE = (Head.HEAD_AT_GPU, Head.SYNCED)
 
 
 class Replay:
@@ -21,7 +19,8 @@ class Replay:
 
     Args:
         memories: All that the work may touch; it has run on the device before.
-        backend: Records it.
+        backend: Where it is done.
+        recorder: Records it.
         work: What queues it.
 
     Raises:
@@ -29,12 +28,12 @@ class Replay:
     """
 
     def __init__(
-        self, memories: Sequence[SyncedMemory], backend: Backend, work: Callable[[], None]
+        self,
+        memories: Sequence[SyncedMemory],
+        backend: Backend,
+        recorder: Recorder,
+        work: Callable[[], None],
     ) -> None:
-        recorder = backend.recorder
-        if recorder is None:
-            message = f"{backend.name} records nothing"
-            raise NotRecorded(message)
         self._backend = backend
         self._where: object = None
         used = [memory for memory in memories if memory.device_array is not None]
@@ -48,7 +47,7 @@ class Replay:
                 memory.used(where)
         self._recording = recorder.record(work)
         self._arrays = [(memory, memory.device_array) for memory in used]
-        self._needed = [memory for memory, head, _ in before if head in AT_DEVICE]
+        self._needed = [memory for memory, head, _ in before if head in DEVICE_HEADS]
         self._cleared = [
             memory
             for memory, head, version in before
@@ -59,6 +58,12 @@ class Replay:
         ]
         self._read = [m for m, head, version in before if m.version == version and m.head != head]
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory of its own that the work needs on the device."""
+        with self._backend.enter():
+            return self._recording.nbytes
+
     def intact(self) -> bool:
         """Whether the memories are where they were, and those are empty that were."""
         return all(memory.device_array is array for memory, array in self._arrays) and all(
@@ -68,7 +73,7 @@ class Replay:
     def play(self) -> None:
         """Queue the work."""
         for memory in self._needed:
-            if memory.head not in AT_DEVICE:
+            if memory.head not in DEVICE_HEADS:
                 memory.gpu_data()
         self._where = where = self._backend.follow(self._where)
         for memory, _ in self._arrays:

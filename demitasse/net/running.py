@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial, reduce
+from functools import partial
 from pathlib import Path
 
 from demitasse.backends.arrays import Array
@@ -18,10 +18,11 @@ from demitasse.layers import Layer, LayerContext
 from demitasse.memory import SyncedMemory
 from demitasse.net.described import Described
 from demitasse.net.labels import LabelCheck
-from demitasse.net.launched import LaunchedForward
-from demitasse.net.loss import Loss
+from demitasse.net.launched import Launched, LaunchedPasses
+from demitasse.net.loss import Loss, total
 from demitasse.net.memory_use import MemoryUse, memory_held, say_what_fits
 from demitasse.net.passes import Callback, Passes
+from demitasse.net.states import States
 from demitasse.net.turn import Turn
 from demitasse.plan import Plan
 from demitasse.shortage import shortages_at
@@ -45,7 +46,7 @@ class Running(Described):
     _context: LayerContext
     _draws: bool
     _labels: LabelCheck
-    _launched: LaunchedForward
+    _launched: Launched
     _passes: Passes
     _remembering: Sequence[Layer]
 
@@ -119,22 +120,36 @@ class Running(Described):
 
     def _queue_forward(self, first: int, last: int, *, wait: bool) -> Loss:
         """Run layers ``first`` to ``last``; done whole or taken back, as far as is waited for."""
-        with self.at_work("forward"):
-            take_back = self.remember()
-            try:
-                if wait and self.device.backend.queues and (first, last) == (0, self._passes.last):
-                    terms = self._launched.run(self._passes, self.device.backend)
-                else:
-                    terms = self._passes.forward(first, last)
-                loss = Loss(terms, self.device, partial(self._labels.after_pass, first, last))
-                if wait:
-                    loss.wait()
-                if self._draws:
-                    self._context.clock.passes += 1
-            except BaseException:
-                take_back()
-                raise
+        whole = (first, last) == (0, self._passes.last)
+        if whole and wait and self.device.backend.queues and self._launched.forward.begin():
+            return self._launch(self._launched.forward, "forward")
+        with self.at_work("forward"), self._taken_back_if_cut():
+            terms = self._passes.forward(first, last)
+            loss = self._loss(total(terms, self.device), first, last)
+            if wait:
+                loss.wait()
+            if self._draws:
+                self._context.clock.passes += 1
         return loss
+
+    def _launch(self, passes: LaunchedPasses, doing: str) -> Loss:
+        """Run all layers, launched as one if possible; done whole or taken back."""
+        with self.at_work(doing), self._taken_back_if_cut():
+            loss = self.played(self._passes.whole(passes.run))
+            loss.wait()
+        return loss
+
+    @contextmanager
+    def _taken_back_if_cut(self) -> Iterator[None]:
+        take_back = self.remember()
+        try:
+            yield
+        except BaseException:
+            take_back()
+            raise
+
+    def _loss(self, loss: Array | None, first: int, last: int) -> Loss:
+        return Loss(loss, self.device, partial(self._labels.after_pass, first, last))
 
     def backward(self, start: Where = None, end: Where = None) -> None:
         """Run layers from ``start`` down to ``end``, both included; by default all.
@@ -157,7 +172,11 @@ class Running(Described):
             DataError: A label is none of the classes that the scores have, and not ignored.
         """
         with self.turn:
-            loss = self.queue_passes()
+            launched = self._launched.training(self.learnable_params)
+            if self.device.backend.queues and launched.begin():
+                loss = self._launch(launched, "forward and backward")
+            else:
+                loss = self.queue_passes()
             try:
                 return loss.read()
             except BaseException:
@@ -187,6 +206,20 @@ class Running(Described):
         """The number of the last change of a blob's shape or memory."""
         return self._passes.changes
 
+    @property
+    def states(self) -> States:
+        """What forward passes leave for later ones, to be taken back."""
+        return self._passes.states
+
+    @property
+    def launched_by(self) -> object:
+        """Who ran the last forward pass, where it was launched as one; None where it was queued."""
+        return self._passes.launched_by
+
+    @launched_by.setter
+    def launched_by(self, value: object) -> None:
+        self._passes.launched_by = value
+
     def memories(self) -> list[SyncedMemory]:
         """Return all memories that passes work on, those that layers keep for themselves too."""
         kept = [blob for layer in self.layers for blob in layer.internal_blobs()]
@@ -201,25 +234,27 @@ class Running(Described):
             with self.turn, self.device.backend.enter():
                 self._passes.forward(0, count - 1)
 
-    def queue_rest(self) -> Array | None:
-        """Run the layers behind those forward, and all backward; leave no other trace.
+    def queue_rest(self, *, backward: bool) -> Array | None:
+        """Run the layers behind those forward; leave no other trace.
+
+        Args:
+            backward: Whether to run all backward then.
 
         Returns:
             The loss, () on the device; None where no layer gives one.
         """
-        last = len(self.structure.layers) - 1
+        last = self._passes.last
         with self.turn, self.device.backend.enter():
             terms = self._passes.forward(self._passes.sources, last)
-            self._passes.backward(last, 0)
-            return reduce(self.device.backend.add, terms) if terms else None
+            if backward:
+                self._passes.backward(last, 0)
+            return total(terms, self.device)
 
     def played(self, loss: Array | None) -> Loss:
-        """Take note that both passes have been queued."""
+        """Take note that all layers have been queued, and of their loss, ()."""
         if self._draws:
             self._context.clock.passes += 1
-        terms = [] if loss is None else [loss]
-        last = len(self.structure.layers) - 1
-        return Loss(terms, self.device, partial(self._labels.after_pass, 0, last))
+        return self._loss(loss, 0, self._passes.last)
 
     def remember(self) -> Callable[[], None]:
         """Return a function that takes back the forward passes made from now on.
@@ -227,11 +262,13 @@ class Running(Described):
         It brings back what they leave for later passes: positions in the data, counts that random
         numbers are keyed by, running averages, hidden states. Other blobs stay as they are.
         """
-        passes, layers = self.passes, [layer.remember() for layer in self._remembering]
+        passes = self.passes
+        parts = [layer.remember() for layer in self._remembering]
+        parts.append(self._passes.states.remember())
 
         def take_back() -> None:
             with Uninterrupted(), self.device.backend.enter():
-                for one in layers:
+                for one in parts:
                     one()
                 self.passes = passes
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
+from weakref import WeakSet
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.step import AnyStep
@@ -18,7 +19,10 @@ from demitasse.memory.guard import watching
 from demitasse.plan.entry import Entry, Group, Place
 from demitasse.shortage import placed
 
-__all__ = ["Plan"]
+__all__ = ["Plan", "Ran"]
+
+Ran = Sequence[tuple[AnyStep | None, Group | None]]
+"""For each layer the Step that ran it, and the group whose Step keeps what its gradient needs."""
 
 LONGEST = 40
 """How many layers may run as one; backends take fewer."""
@@ -34,6 +38,14 @@ class Watch(Protocol):
         """A layer, and those that run as one with it, have run."""
 
 
+class Recorded(Protocol):
+    """Passes that were recorded."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory of its own that it needs on the device."""
+
+
 class Plan:
     """The layers of a net, prepared for its device.
 
@@ -45,6 +57,7 @@ class Plan:
 
     Attributes:
         watch: Is told what runs, to take the time; None for nobody.
+        recorded: What was recorded of it, for as long as others have it.
     """
 
     def __init__(
@@ -58,6 +71,7 @@ class Plan:
         self.entries = [Entry(place, lowered=lowered) for place in places]
         self.lowered, self._hidden = lowered, hidden
         self.watch: Watch | None = None
+        self.recorded: WeakSet[Recorded] = WeakSet()
         for entry in self.entries:
             entry.tell(changes)
         self._changes, self._seen = changes, -1
@@ -124,6 +138,15 @@ class Plan:
             if self.watch is not None:
                 self.watch.ran(index + 1, backward=True)
 
+    def ran(self) -> Ran:
+        """Return what the last forward pass ran of each layer, which its gradient comes from."""
+        return [(entry.ran, entry.ran_in) for entry in self.entries]
+
+    def follow(self, ran: Ran) -> None:
+        """Let the next backward pass follow another forward pass than the last."""
+        for entry, (step, group) in zip(self.entries, ran, strict=True):
+            entry.ran, entry.ran_in = step, group
+
     def reshape(self) -> None:
         """Let every layer give its tops their shapes."""
         self._prepare(0, len(self.entries) - 1)
@@ -151,8 +174,9 @@ class Plan:
 
     @property
     def held(self) -> int:
-        """The same without what they borrow of the engine's."""
-        return sum(entry.held for entry in self.entries)
+        """The same without what they borrow of the engine's; what was recorded needs some too."""
+        own = sum(entry.held for entry in self.entries)
+        return own + sum(recorded.nbytes for recorded in self.recorded)
 
     def _forward_group(self, index: int, group: Group) -> None:
         """Run the layers of a group as one."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from demitasse.log import get_logger
 from demitasse.net import Net
+from demitasse.paths import real
 from demitasse.proto import SolverParameter
 from demitasse.solvers.checkpoint import Checkpoint
 from demitasse.solvers.history import History
@@ -69,7 +70,7 @@ class Keeper:
             kept: The iterations of the snapshots that its run kept.
         """
         ours = snapshot_paths(self._param, self._param.snapshot_prefix, iteration)[1]
-        same = ours.resolve() == state.resolve()  # else the files may be another run's
+        same = real(ours) == real(state)  # else the files may be another run's
         self.iterations = list(kept) if same else []
         self._drop_old()
 

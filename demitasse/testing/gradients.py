@@ -114,7 +114,8 @@ def check_gradients(
         message = f"{single.layer.type} has neither a bottom nor a parameter with a gradient"
         raise ValueError(message)
     worst = 0.0
-    slopes = [check.slopes(target) for target in targets]  # each (elements, all top elements)
+    with single.at_work():
+        slopes = [check.slopes(target) for target in targets]  # each (elements, all top elements)
     for what, weights in _objectives(check.tops(), exhaustive=exhaustive, seed=seed):
         found = check.gradients(targets, weights)
         for target, slope, gradient in zip(targets, slopes, found, strict=True):

@@ -47,6 +47,7 @@ class SingleLayer:
         self.wanted = self.differentiable() if propagate_down is None else list(propagate_down)
         layer.refuse_gradients(bottom, self.wanted)
         self._start: list[tuple[Blob, np.ndarray]] = []
+        self._working = False
 
     @property
     def params(self) -> list[Blob]:
@@ -69,7 +70,7 @@ class SingleLayer:
         """
         for blob, value in zip(self.bottom, bottoms, strict=bool(bottoms)):
             _put(blob, value)
-        with self._at_work():
+        with self.at_work():
             self._plan.reshape()
             self.layer.fill_loss_weights(self.top)
             self._start = self._changed_by_forward()
@@ -95,7 +96,7 @@ class SingleLayer:
         for blob, value in zip(self.top, top_diffs, strict=bool(top_diffs)):
             blob.mutable_cpu_diff()[...] = value
         wanted = self.wanted if propagate_down is None else list(propagate_down)
-        with self._at_work():
+        with self.at_work():
             if wanted != self.wanted:
                 self._want(wanted)
             self._plan.backward(0, 0)
@@ -138,9 +139,20 @@ class SingleLayer:
         return [(blob, np.array(blob.cpu_data())) for blob in blobs]
 
     @contextmanager
-    def _at_work(self) -> Iterator[None]:
-        with use_device(self.layer.device), self.layer.device.backend.enter():
+    def at_work(self) -> Iterator[None]:
+        """Have the layer's device at work in a block; around many passes it is done once for all.
+
+        Arithmetic in the block gives no warnings, as in a pass.
+        """
+        if self._working:
             yield
+            return
+        with use_device(self.layer.device), self.layer.device.backend.enter():
+            self._working = True
+            try:
+                yield
+            finally:
+                self._working = False
 
 
 def make_layer(

@@ -111,6 +111,17 @@ def test_a_relative_cache_folder_is_ignored(tmp_path, monkeypatch):
     assert kept.folder() == tmp_path / ".cache" / "demitasse" / "kernels"
 
 
+def test_a_cache_folder_of_links_in_a_circle_is_told_once(place, monkeypatch, caplog, tmp_path):
+    circle = tmp_path / "circle"
+    circle.symlink_to(circle)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(circle))
+
+    kept.write_code("b.o", CODE)
+
+    assert kept.read_code("b.o") is None
+    assert "are not kept" in caplog.text
+
+
 def test_a_full_disk_is_told_once_and_harms_nothing(place, monkeypatch, caplog):
     def full(handle):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -23,9 +23,9 @@ def environment(tmp_path, monkeypatch):
 
 PLACES = [
     pytest.param("linux", "lib/libdnnl.so.3", id="pip or conda on Linux"),
-    pytest.param("darwin", "lib/libdnnl.3.dylib", id="conda on macOS"),
-    pytest.param("win32", "Library/bin/dnnl.dll", id="conda on Windows"),
-    pytest.param("win32", "bin/dnnl.dll", id="pip on Windows"),
+    pytest.param("darwin", "lib/libdnnl.3.dylib", id="pip or conda on macOS"),
+    pytest.param("win32", "Library/bin/dnnl.dll", id="pip or conda on Windows"),
+    pytest.param("win32", "bin/dnnl.dll", id="a folder of Windows"),
 ]
 
 
@@ -72,9 +72,14 @@ def nowhere(monkeypatch):
     ("system", "machine", "command"),
     [
         ("Linux", "x86_64", "python -m pip install onednn-cpu-gomp"),
-        ("Linux", "aarch64", "conda install -c conda-forge onednn-cpu-omp"),
+        (
+            "Linux",
+            "aarch64",
+            "conda install -c conda-forge onednn-cpu-omp; or Debian's package libdnnl3.6",
+        ),
         ("Darwin", "arm64", "conda install -c conda-forge onednn-cpu-omp"),
-        ("Windows", "AMD64", "conda install -c conda-forge onednn-cpu-omp"),
+        ("Darwin", "x86_64", "python -m pip install onednn-cpu-iomp"),
+        ("Windows", "AMD64", "python -m pip install onednn-cpu-vcomp"),
         ("Linux", "riscv64", ""),
     ],
 )

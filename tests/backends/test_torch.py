@@ -11,7 +11,7 @@ from demitasse import Net
 from demitasse.backends import torch as module
 from demitasse.backends.torch import TorchBackend
 from demitasse.device import Device
-from demitasse.errors import DeviceError
+from demitasse.errors import DeviceError, OutOfMemoryError
 from demitasse.proto import NetParameter, parse_text
 from demitasse.solvers import evaluate
 
@@ -25,6 +25,39 @@ layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y"
 @pytest.fixture
 def torch():
     return pytest.importorskip("torch", reason="PyTorch is not installed (nox -s tests_torch)")
+
+
+class ShortageError(RuntimeError):
+    """As ``torch.OutOfMemoryError``."""
+
+
+ShortageError.__name__ = "OutOfMemoryError"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ShortageError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        RuntimeError("MPS backend out of memory (MPS allocated: 9 GB)"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+    ],
+    ids=["cuda", "mps", "cpu"],
+)
+def test_a_lack_of_memory_is_called_one(error):
+    backend = object.__new__(TorchBackend)
+    backend.index = "cuda:0"
+
+    said = backend.explained(error)
+
+    assert type(said) is OutOfMemoryError
+    assert str(said).startswith("torch:cuda:0 has no room. Make the batch smaller")
+    assert said.__cause__ is error
+
+
+def test_other_errors_stay_what_they_are():
+    backend, error = object.__new__(TorchBackend), RuntimeError("shapes do not match")
+
+    assert backend.explained(error) is error
 
 
 @pytest.fixture

@@ -11,11 +11,13 @@ from demitasse.pages import Line, line_chart, save_chart
 pytest.importorskip("matplotlib")
 
 LINES = [Line("numpy", [1.0, 3.0]), Line("cpu", [2.0, None])]
+KINDS = ("svg", "png", "pdf")
 SAVING = """
 import sys
 from pathlib import Path
 from demitasse.pages import Line, save_chart
-save_chart(Path(sys.argv[1]), [Line("numpy", [1.0, 3.0])], ["1", "8"], y_label="images")
+for name in sys.argv[1:]:
+    save_chart(Path(name), [Line("numpy", [1.0, 3.0])], ["1", "8"], y_label="images")
 """
 
 
@@ -25,14 +27,21 @@ def test_a_chart_of_a_page_is_the_same_in_every_run():
     assert first == second
 
 
-@pytest.mark.parametrize("kind", ["svg", "png", "pdf"])
-def test_a_saved_chart_is_the_same_in_every_process(tmp_path, kind):
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A folder where two processes have saved a chart in every kind of file."""
+    folder = tmp_path_factory.mktemp("charts")
     for name, seed in (("first", "1"), ("second", "2")):
-        file = tmp_path / f"{name}.{kind}"
+        files = [folder / f"{name}.{kind}" for kind in KINDS]
         environment = {**os.environ, "PYTHONHASHSEED": seed}
-        subprocess.run([sys.executable, "-c", SAVING, file], check=True, env=environment)
+        subprocess.run([sys.executable, "-c", SAVING, *files], check=True, env=environment)
+    return folder
 
-    first, second = ((tmp_path / f"{name}.{kind}").read_bytes() for name in ("first", "second"))
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_saved_chart_is_the_same_in_every_process(saved, kind):
+    first, second = ((saved / f"{name}.{kind}").read_bytes() for name in ("first", "second"))
+
     assert first == second
 
 

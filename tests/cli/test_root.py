@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -123,6 +124,23 @@ def test_a_failure_is_one_message_and_no_traceback(run):
 
     assert result.exit_code == 3
     assert result.stderr == "error: none.prototxt: No such file or directory\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is always full, of Linux")
+def test_a_failure_that_cannot_be_told_has_its_code_all_the_same(start):
+    with Path("/dev/full").open("w") as full:
+        process = start("summary none.prototxt", stderr=full)
+
+        assert process.wait() == 3
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links of POSIX systems")
+def test_links_in_a_circle_are_one_message(run, tmp_path):
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+
+    result = run(f"caffe_shims {tmp_path}/circle")
+
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
 
 
 def test_at_log_level_debug_a_failure_shows_where_from(run, monkeypatch):

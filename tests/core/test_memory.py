@@ -80,7 +80,8 @@ def test_a_device_that_shares_the_host_never_copies(backend):
     tried = SyncedMemory(3, "float32", device)
     transfers.reset()
 
-    tried.mutable_gpu_data()[...] = 5.0
+    with device.backend.here():
+        tried.mutable_gpu_data()[...] = 5.0
     host = tried.cpu_data()
 
     np.testing.assert_array_equal(host, [5, 5, 5])

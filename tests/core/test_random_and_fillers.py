@@ -139,6 +139,23 @@ def test_fillers_refuse(fields, shape, says):
         filled(shape, **fields)
 
 
+@pytest.mark.parametrize("shape", [(0, 2, 3, 3), (2, 0, 3, 3), (2, 2, 0, 0), (0, 0, 0, 0)])
+@pytest.mark.parametrize(
+    "kind", ["constant", "uniform", "gaussian", "positive_unitball", "bilinear"]
+)
+def test_nothing_is_filled_with_nothing(kind, shape):
+    sparse = {"sparse": 1} if kind == "gaussian" else {}
+
+    assert filled(shape, type=kind, max=1, **sparse).shape == shape
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 2), (2, 0), (0, 0, 0, 0)])
+@pytest.mark.parametrize("kind", ["xavier", "msra"])
+def test_fillers_that_divide_by_a_size_refuse_nothing(kind, shape):
+    with pytest.raises(ConfigError, match=f"'{kind}' cannot fill an empty shape"):
+        filled(shape, type=kind)
+
+
 def test_a_seed_gives_the_same_weights_everywhere():
     for kind in FILLERS:
         fields = {"type": kind, "max": 1}

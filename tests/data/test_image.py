@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from demitasse.data.databases.datum import datum_to_array
-from demitasse.data.images.decode import decode_image, read_image
+from demitasse.data.images.decode import decode_frames, decode_image, read_image
 from demitasse.errors import DataError
 from demitasse.proto import Datum
 
@@ -17,6 +17,8 @@ Image = pytest.importorskip("PIL.Image", reason="needs the 'image' extra")
 
 RGB = np.array([[[255, 0, 0], [0, 255, 0]], [[0, 0, 255], [10, 20, 30]]], np.uint8)  # (2, 2, 3)
 BGR = RGB[:, :, ::-1].transpose(2, 0, 1)
+
+LOSSLESS = {"WEBP": {"lossless": True}}
 
 
 def encoded(pixels, mode=None, kind="PNG", **options):
@@ -32,6 +34,36 @@ def test_colours_come_in_the_order_blue_green_red(color):
 
     assert decoded.dtype == np.uint8
     np.testing.assert_array_equal(decoded, BGR)
+
+
+@pytest.mark.parametrize("kind", ["GIF", "PNG", "TIFF", "WEBP"])
+def test_frames_come_one_after_the_other(kind):
+    frames = [Image.new("RGB", (4, 2), color) for color in ("red", "lime", "blue")]
+    content = encoded(
+        frames[0], kind=kind, save_all=True, append_images=frames[1:], **LOSSLESS.get(kind, {})
+    )
+
+    found = [frame[:, 0, 0].tolist() for frame in decode_frames(content)]
+
+    assert found == [[0, 0, 255], [0, 255, 0], [255, 0, 0]]
+
+
+def test_an_image_is_its_only_frame():
+    [frame] = decode_frames(encoded(RGB))
+
+    np.testing.assert_array_equal(frame, BGR)
+
+
+def test_a_page_far_larger_than_its_file_is_refused_before_it_is_decoded():
+    pages = [Image.new("1", size) for size in ((4, 4), (20_000, 20_000))]
+    content = encoded(
+        pages[0], kind="TIFF", save_all=True, append_images=pages[1:], compression="group4"
+    )
+    frames = decode_frames(content)
+
+    assert next(frames).shape == (3, 4, 4)
+    with pytest.raises(DataError, match="20000 x 20000 pixels"):
+        next(frames)
 
 
 def test_gray_is_the_brightness_of_a_colour():

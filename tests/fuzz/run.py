@@ -6,9 +6,9 @@ exception, a hang, a crash, memory beyond what the file is worth, another file o
 message too long or with control characters, or something changed by a failure. Exits with 1 if
 there were any of those.
 
-``--only NAME --first I --count 1`` repeats one file; ``--only "random nets"`` and ``--only "random
-solvers"`` run what is made at random instead. ``--part 0 2`` and ``--part 1 2`` share the readers
-out to two processes.
+``--only NAME --first I --count 1`` repeats one file; ``--only "random nets"``, ``--only "random
+solvers"`` and ``--only "wrong layers"`` run what is made at random instead. ``--part 0 2`` and
+``--part 1 2`` share the readers out to two processes.
 """
 
 import argparse
@@ -38,6 +38,7 @@ from random_nets import nets_readers
 from reader import Reader
 from readers import readers
 from watch import Watch
+from wrong_layers import wrong_layers_reader
 
 from demitasse.errors import DemitasseError
 
@@ -46,7 +47,7 @@ ROOM = 1 << 30  # bytes of address space beyond what the process begins with
 MEASURED = 100  # one file in so many has its memory traced
 MEMORY, GROWTH = 96 << 20, 1100  # bytes one file may take, and so many more for each of its bytes
 LONGEST = 16_000  # characters of a message
-NETS = ("random nets", "random solvers")
+NETS = ("random nets", "random solvers", "wrong layers")
 
 
 class Hang(BaseException):
@@ -68,7 +69,8 @@ def main() -> int:
     logging.disable(logging.CRITICAL)
     results = {}
     with tempfile.TemporaryDirectory(dir=quick_folder()) as folder:
-        known = nets_readers() if options.only in NETS else readers(Path(folder))
+        made = [*nets_readers(), wrong_layers_reader()]
+        known = made if options.only in NETS else readers(Path(folder))
         others = [file for reader in known for file in reader.files]
         share = options.count / sum(reader.cost**-0.5 for reader in known)
         part, parts = options.part

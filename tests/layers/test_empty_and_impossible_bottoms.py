@@ -16,6 +16,41 @@ def test_the_softmax_of_nothing_is_nothing(backend):
     assert top.shape == diff.shape == (3, 0)
 
 
+@pytest.mark.parametrize("shape", [(0, 4, 2, 2), (2, 0, 2, 2), (2, 4, 0, 3), (0, 0, 0, 0)])
+def test_channels_of_nothing_are_shuffled(shape, backend):
+    text = 'type: "ShuffleChannel" shuffle_channel_param { group: 2 }'
+    layer = make_layer(text, [np.zeros(shape)], device=backend, dtype="float32")
+
+    [top] = layer.forward()
+    [diff] = layer.backward(np.zeros(shape))
+
+    assert top.shape == diff.shape == shape
+
+
+def test_regions_without_channels_are_pooled(backend):
+    text = 'type: "ROIPooling" roi_pooling_param { pooled_h: 2 pooled_w: 2 }'
+    regions = np.array([[0, 0, 0, 3, 3]], float)
+    layer = make_layer(text, [np.zeros((1, 0, 4, 4)), regions], device=backend, dtype="float32")
+
+    [top] = layer.forward()
+    [diff, *_] = layer.backward(np.zeros(top.shape))
+
+    assert top.shape == (1, 0, 2, 2)
+    assert diff.shape == (1, 0, 4, 4)
+
+
+def test_nothing_is_put_back_where_pooling_took_nothing_from(backend):
+    shape = (1, 0, 2, 2)
+    text = 'type: "Upsample" upsample_param { scale: 2 }'
+    layer = make_layer(text, [np.zeros(shape)] * 2, device=backend, dtype="float32")
+
+    [top] = layer.forward()
+    [diff, *_] = layer.backward(np.zeros(top.shape))
+
+    assert top.shape == (1, 0, 4, 4)
+    assert diff.shape == shape
+
+
 @pytest.mark.parametrize("image", [np.inf, 1e30, np.nan, -3])
 def test_a_detection_in_an_image_that_cannot_be_is_refused(image):
     detection = [[[[image, 1, 0.5, 0, 0, 1, 1]]]]

@@ -16,7 +16,9 @@ from demitasse.errors import ConfigError, NetError, ShapeError
 from demitasse.proto import NetParameter, parse_text
 
 # `backend` is a string, the same for all examples
-on_backend = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+on_backend = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 plans = st.booleans()
 seeds = st.integers(0, 2**32 - 1)
 

@@ -1,5 +1,7 @@
 """HDF5Data and HDF5Output."""
 
+import os
+
 import h5py
 import numpy as np
 import pytest
@@ -338,4 +340,14 @@ def test_names_a_file_that_cannot_be_made(tmp_path):
     with pytest.raises(DataError, match=r"out.h5: cannot be opened"):
         make_layer(
             f'type: "HDF5Output" hdf5_output_param {{ file_name: "{name}" }}', [[1.0], [1.0]]
+        )
+
+
+def test_writes_to_no_pipe_and_no_device(tmp_path):
+    os.mkfifo(tmp_path / "pipe.h5")
+
+    with pytest.raises(DataError, match=r"pipe.h5: cannot be opened .* a regular file is needed"):
+        make_layer(
+            f'type: "HDF5Output" hdf5_output_param {{ file_name: "{tmp_path}/pipe.h5" }}',
+            [[1.0], [1.0]],
         )

@@ -139,6 +139,19 @@ def test_what_is_no_number_is_never_the_maximum(backend):
     np.testing.assert_array_equal(mask, [[[[1, -1]]]])
 
 
+@pytest.mark.parametrize("method", ["MAX", "STOCHASTIC"])
+def test_a_window_costs_no_more_than_what_it_sees(method):
+    axes = 14
+    x = np.ones((1, 1, *[1] * axes))
+
+    one = layer(f"kernel_size: 3 stride: 3 round_mode: CEIL pool: {method}", x, device="numpy")
+
+    [y] = one.forward()
+    [dx] = one.backward(np.full(y.shape, 2.0))
+    np.testing.assert_array_equal(y, x)
+    np.testing.assert_array_equal(dx, 2 * x)
+
+
 @pytest.mark.parametrize(("method", "reduce"), [("MAX", np.max), ("AVE", np.mean)])
 def test_global_pooling_follows_the_size_of_its_bottom(method, reduce, backend):
     one = layer(f"pool: {method} global_pooling: true", different((2, 3, 4, 5)), device=backend)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from gradients import expect_gradients
 
+from demitasse import Net
 from demitasse.errors import ConfigError, ShapeError
 from demitasse.testing import make_layer
 
@@ -157,3 +158,18 @@ def test_refuses_a_number_of_axes_below_minus_1(kind):
 def test_refuses_a_second_bottom_that_does_not_fit(kind, shape):
     with pytest.raises(ShapeError, match="does not match bottom 'bottom0'"):
         make_layer(text(kind), [X, np.zeros(shape)])
+
+
+def test_refuses_a_scale_that_has_outgrown_the_bias(tmp_path):
+    file = tmp_path / "net.prototxt"
+    file.write_text("""
+    layer { name: "in" type: "Input" top: "x" top: "s" input_param {
+      shape { dim: 2 dim: 3 } shape { dim: 2 dim: 3 } } }
+    layer { name: "scale" type: "Scale" bottom: "x" bottom: "s" top: "y"
+      scale_param { axis: 0 bias_term: true } }""")
+    net = Net(file, "TEST", device="numpy")
+    for name in net.inputs:
+        net.blobs[name].reshape((4, 3))
+
+    with pytest.raises(ShapeError, match=r"is now \(4, 3\), but the learned bias is \(2, 3\)"):
+        net.reshape()

@@ -56,6 +56,27 @@ def test_pooling_covers_the_image_and_no_window_starts_behind_it(size, kernel, s
         assert last + kernel >= size
 
 
+@given(*[st.integers(1, 9)] * 4, st.integers(0, 4), st.integers(1, 3))
+def test_taps_that_see_only_what_is_around_an_image_are_known(
+    size, places, kernel, stride, pad, dilation
+):
+    one = window(kernel, stride, pad, dilation)
+
+    seen = {
+        (tap,)
+        for tap in range(kernel)
+        for place in range(places)
+        if 0 <= place * stride - pad + tap * dilation < size
+    }
+    assert one.taps_on((size,), (places,)) == sorted(seen)
+
+
+def test_a_large_window_on_a_small_image_has_few_taps():
+    one = Window((3,) * 20, (1,) * 20, (1,) * 20, (1,) * 20)
+
+    assert one.taps_on((1,) * 20, (1,) * 20) == [(1,) * 20]
+
+
 # size, kernel, stride, pad, ceil -> places; as Caffe computes them
 @pytest.mark.parametrize(
     ("size", "kernel", "stride", "pad", "ceil", "floor"),

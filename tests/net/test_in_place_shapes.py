@@ -38,3 +38,12 @@ def test_the_same_shape_in_place_is_not_refused():
     made = net(f'layer {{ name: "c" type: "Convolution" bottom: "x" top: "x" {fields} }}')
 
     assert made.blobs["x"].shape == (2, 4, 4, 3)
+
+
+@pytest.mark.parametrize("kind", ["EuclideanLoss", "HingeLoss", "MultinomialLogisticLoss"])
+def test_a_loss_in_the_place_of_its_bottom_is_refused(kind):
+    labels = 'layer { name: "y" type: "Input" top: "y" input_param { shape { dim: 2 } } }'
+    layer = f'layer {{ name: "l" type: "{kind}" bottom: "x" bottom: "y" top: "x" }}'
+
+    with pytest.raises(NetError, match=r"layer 'l' .* cannot run in place"):
+        net(labels, layer)

@@ -1,5 +1,7 @@
 """A pass, or other work on a net, that is cut short anywhere: done again, it is as if it never was.
 
+Only what comes after all its work, on the way back to the caller, finds a pass that has been.
+
 ``nox -s interrupts`` raises exceptions at many more lines; here it is a sample.
 """
 
@@ -115,6 +117,8 @@ def test_a_forward_pass_that_is_cut_short_has_not_been(backend_with_steps, text,
             continue
 
         cut += 1
+        if [outputs(net), carried(net)] == wanted[1:]:
+            continue  # it was at its end already
         assert carried(net) == start or before == 0, lines[at - 1]
         if net._passes._cut is not None:
             with pytest.raises(NetError, match="forward pass was not done to its end"):

@@ -155,7 +155,7 @@ def test_backward_follows_a_launched_pass(make):
     check(make, run, MADE, "TRAIN", times=3)
 
 
-def test_any_other_pass_in_between_has_it_recorded_anew(make):
+def test_backward_follows_the_last_of_different_passes(make):
     def run(net):
         losses = [net.forward() for _ in range(4)]
         losses.append(net.forward_backward())
@@ -165,7 +165,45 @@ def test_any_other_pass_in_between_has_it_recorded_anew(make):
         net.backward()
         return [*losses, *(blob.cpu_diff().copy() for blob in net.learnable_params)]
 
-    check(make, run, MADE, "TRAIN", times=2 + 2)
+    check(make, run, MADE, "TRAIN", times=2 + 4 + 1)
+
+
+def test_forward_and_backward_in_one(make):
+    def run(net):
+        found = []
+        for _ in range(5):
+            net.clear_param_diffs()
+            found.append(net.forward_backward())
+            found += [blob.cpu_diff().copy() for blob in net.learnable_params]
+            net.update()
+        return found
+
+    check(make, run, MADE, "TRAIN", times=3)
+
+
+def test_gradients_of_several_batches_are_added(make):
+    def run(net):
+        found = []
+        for _ in range(5):
+            net.clear_param_diffs()
+            found += [net.forward_backward() for _ in range(3)]
+            found += [blob.cpu_diff().copy() for blob in net.learnable_params]
+        return [*found, *(blob.cpu_data().copy() for blob in net.params["bn"])]
+
+    # the first of three clears the gradients, the others add to them
+    check(make, run, MADE, "TRAIN", times=3 + 8)
+
+
+def test_backward_once_more_after_passes_in_one(make):
+    def run(net):
+        for _ in range(4):
+            net.forward_backward()
+        net.forward("conv", "pool")
+        net.forward_backward()
+        net.backward()
+        return [blob.cpu_diff().copy() for blob in net.learnable_params]
+
+    check(make, run, MADE, "TRAIN", times=1 + 1)
 
 
 def test_another_size_of_batch_has_it_recorded_anew(make):
@@ -234,13 +272,42 @@ def test_callbacks_and_live_views_have_it_queued(make):
     assert len(seen) == 2 * 9
 
 
-def test_buffers_that_blobs_share_have_it_queued(make):
-    net = make(keep="outputs")
+def test_buffers_that_blobs_share(make):
+    def run(net):
+        return [net(images(2, seed)) for seed in range(5)]
 
-    for _ in range(5):
-        net(images(2))
+    got = run(make(keep="outputs"))
+    with settings.override(graph="off"):
+        wanted = run(make(keep="outputs"))
 
-    assert not check.played
+    assert len(check.played) == 3
+    for a, b in zip(got, wanted, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_gradients_that_share_buffers(make):
+    def run(net):
+        found = []
+        for _ in range(5):
+            net.clear_param_diffs()
+            found.append(net.forward_backward())
+            found += [blob.cpu_diff().copy() for blob in net.learnable_params]
+        return found
+
+    check(make, run, MADE, "TRAIN", times=3, keep="outputs")
+
+
+def test_another_size_of_batch_in_buffers_that_blobs_share(make):
+    def run(net):
+        return [net(images(count)) for count in (2,) * 4 + (5,) * 5 + (2,) * 4]
+
+    sharing = run(make(keep="outputs"))
+    with settings.override(graph="off"):
+        wanted = run(make(keep="outputs"))
+
+    assert len(check.played) == 2 + 2 + 1
+    for a, b in zip(sharing, wanted, strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_a_net_that_moves_is_recorded_there(make):
@@ -306,5 +373,19 @@ def test_an_interrupted_recording_leaves_everything_as_it_was(make, monkeypatch)
         return [*losses, *(blob.cpu_data().copy() for blob in net.params["bn"])]
 
     check(
-        make, run, MADE.replace('type: "gaussian"', 'type: "constant" value: 2'), "TRAIN", times=2
+        make, run, MADE.replace('type: "gaussian"', 'type: "constant" value: 2'), "TRAIN", times=4
     )
+
+
+def test_memory_of_recordings_counts(make):
+    net = make(MADE, "TRAIN")
+    with settings.override(graph="off"):
+        net.forward_backward()
+        queued = net.memory_use
+
+    for _ in range(3):
+        net.forward_backward()
+
+    recorded = sum(replay.nbytes for replay in set(check.played))
+    assert net.plan.held >= recorded
+    assert net.memory_use.scratch - queued.scratch >= recorded

@@ -18,6 +18,7 @@ MODULES = {
     "cupy-cuda13x": "cupy",
     "grpcio-tools": "grpc_tools",
     "nvidia-cudnn-frontend": "cudnn",
+    "opencv-python-headless": "cv2",
     "pillow": "PIL",
     "protobuf": "google",
     "scikit-learn": "sklearn",

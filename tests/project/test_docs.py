@@ -53,6 +53,15 @@ def test_getting_started_runs(beside_digits):
     assert (beside_digits / "digits/mine_iter_100.caffemodel").exists()
 
 
+@pytest.mark.usefixtures("beside_digits")
+def test_a_model_runs_on_an_image():
+    names = run(python_blocks("docs/run.md"), "docs/run.md")
+
+    [(digit, probability)] = names["answer"].top(1)
+    assert digit == "1"
+    assert probability > 0.5
+
+
 def test_the_way_from_opencv_runs(beside_digits):
     names = run(python_blocks("docs/from-opencv.md"), "docs/from-opencv.md")
 

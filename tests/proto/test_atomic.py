@@ -138,6 +138,20 @@ def folders(tmp_path):
     return tmp_path / "new", tmp_path / "old"
 
 
+@pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX systems")
+def test_nothing_takes_the_place_of_a_pipe_or_a_device(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+
+    for name in ("pipe", "link"):
+        writing = atomic_write(tmp_path / name)
+        with pytest.raises(OSError, match=f"a regular file is needed.*{name}"), writing as file:
+            file.write(b"net")
+
+    assert names(tmp_path) == ["link", "pipe"]
+    assert (tmp_path / "pipe").is_fifo()
+
+
 @pytest.mark.parametrize("exchanges", [True, False])
 def test_a_folder_takes_the_place_of_another(tmp_path, monkeypatch, exchanges):
     if not exchanges:

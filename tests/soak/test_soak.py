@@ -1,11 +1,13 @@
 """A little of what ``nox -s soak`` does for long: training from every source of data."""
 
+import threading
+
 import pytest
 
 pytest.importorskip("h5py")
 pytest.importorskip("PIL")
 
-from soaking import SOURCES, Held, Soak, flat, make_data, slope
+from soaking import SOURCES, Held, Soak, flat, make_data, open_files, slope
 
 
 @pytest.fixture(scope="module")
@@ -32,3 +34,23 @@ def test_growth_is_told():
     assert slope(seen) == pytest.approx(1)
     assert not flat(seen)
     assert flat(seen[:6])
+
+
+def test_a_file_that_a_thread_reads_now_and_then_is_not_held(tmp_path):
+    file, done = tmp_path / "image", threading.Event()
+    file.write_bytes(bytes(1 << 10))
+
+    def read():
+        while not done.wait(0.0005):
+            file.read_bytes()
+
+    before, reader = open_files(), threading.Thread(target=read)
+    reader.start()
+    try:
+        assert open_files() <= before
+    finally:
+        done.set()
+        reader.join()
+
+    with file.open("rb"):
+        assert open_files() == before + 1

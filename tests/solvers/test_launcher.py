@@ -130,6 +130,11 @@ def test_clipped_gradients(make, limit):
     check(make, run, f"clip_gradients: {limit}", times=5)
 
 
+def test_gradients_of_several_batches(make):
+    # the first of two batches clears the gradients, the other adds to them
+    check(make, lambda solver: solver.step(6), "iter_size: 2 momentum: 0.9", times=4 + 4)
+
+
 def test_in_double_precision(make):
     check(make, lambda solver: solver.step(5), times=3, dtype="float64")
 
@@ -146,8 +151,8 @@ def test_what_is_displayed_tested_and_kept_on_the_way(make):
         'snapshot: 5 snapshot_prefix: "s"'
     )
 
-    # not the iterations that are displayed, but two of four passes of the test net
-    check(make, lambda solver: solver.step(11), fields, times=5 + 2)
+    # of 11 iterations 4 are displayed: their passes are launched as one, their updates are not
+    check(make, lambda solver: solver.step(11), fields, times=5 + 2 + 2)
 
 
 def test_a_run_that_is_continued(make):
@@ -178,7 +183,7 @@ def test_a_pass_of_ones_own_in_between(make):
             solver.step(1)
             solver.net.forward_backward()
 
-    check(make, run, times=4)
+    check(make, run, times=4 + 4)
 
 
 def test_another_size_of_batch_is_recorded_anew(make):
@@ -295,8 +300,8 @@ class TestObstacles:
         check(make, lambda solver: solver.step(4), times=2)
         assert not view.any()
 
-    def test_buffers_that_blobs_share(self, make):
-        check(make, lambda solver: solver.step(5), times=0, keep="outputs")
+    def test_buffers_that_blobs_share_do_not(self, make):
+        check(make, lambda solver: solver.step(5), times=3, keep="outputs")
 
     @pytest.mark.parametrize("error", [NotRecorded("no"), DeviceError("no room")])
     def test_a_device_that_cannot_goes_on_without(self, make, caplog, monkeypatch, error):
@@ -311,7 +316,7 @@ class TestObstacles:
             @contextmanager
             def cut_short():
                 with aside():
-                    solver.net.queue_rest()
+                    solver.net.queue_rest(backward=True)
                     raise error
                 yield
 

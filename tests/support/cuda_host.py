@@ -161,6 +161,10 @@ class HostRecording:
     def __init__(self, renewals: list[Callable[[], None]], tape: list[Callable[[], None]]) -> None:
         self.renewals, self.tape = renewals, tape
 
+    @property
+    def nbytes(self) -> int:
+        return 0
+
     def play(self) -> None:
         for one in (*self.renewals, *self.tape):
             one()
@@ -228,6 +232,9 @@ class HostCudaBackend(Backend):
 
     def dot(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return self.engine.dot(a, b)
+
+    def copier(self, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Callable[[], None]:
+        return self.updates.copier(pairs)
 
     def add(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return self.engine.add(a, b)

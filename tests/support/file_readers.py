@@ -20,6 +20,8 @@ from reader import Call, Reader, put
 from demitasse import cvdnn, load_weights
 from demitasse.backends import kept
 from demitasse.benchmark.saved import read_results
+from demitasse.cards import read_card
+from demitasse.cards.reading import Given
 from demitasse.cli.spelling import two_dashes
 from demitasse.cli.training_log import read_log, seconds_of_iterations
 from demitasse.cli.verbs.detect import _windows
@@ -33,7 +35,7 @@ from demitasse.data.databases.database import open_db, records
 from demitasse.data.databases.datum import array_to_datum
 from demitasse.data.databases.hdf5 import read_list
 from demitasse.data.databases.writing import SETTINGS, _need_same, write_database
-from demitasse.data.images.decode import decode_image
+from demitasse.data.images.decode import decode_frames, decode_image
 from demitasse.data.imageset import read_lines
 from demitasse.data.sources.annotated_batch import AnnotatedMaker
 from demitasse.data.sources.label_images import read_pairs
@@ -213,11 +215,22 @@ def _images(folder: Path) -> Iterator[Reader]:
     for kind, files in kinds.items():
         repair = _with_checksums if kind == "PNG" else None
         yield Reader(f"{kind} image", files, decode, 100, repair=repair)
+    frames = [made[0], PIL.Image.fromarray(255 - pixels)]
+    for kind in ("GIF", "PNG", "TIFF", "WEBP"):
+        film = io.BytesIO()
+        frames[0].save(film, kind, save_all=True, append_images=frames[1:])
+        yield Reader(f"frames of {kind}", [film.getvalue()], _every_frame, 200)
     file = folder / "loaded"
     every = [files[0] for files in kinds.values()]
     yield Reader(
         "caffe.io image", every, _reading(file, caffe_io.load_image), 220, allowed=(OSError,)
     )
+
+
+def _every_frame(content: bytes) -> None:
+    for frame in decode_frames(content):
+        assert frame.dtype == np.uint8
+        assert len(frame) == 3
 
 
 def _with_checksums(content: bytes) -> bytes:
@@ -357,6 +370,37 @@ log_level = "info"   # all
 FLAGS = b"# flags\n-gray\n--resize_width=4\n-flagfile other\n--backend=leveldb\n"
 
 
+CARD = b"""format = 1
+[model]
+name = "Faces"
+net = "model.toml"
+weights = ["model.toml", "./model.toml"]
+task = "detect"
+labels = ["nothing", "face"]
+batch = 1
+
+[preprocess]
+channels = "rgb"
+size = [240, 320]
+resize = "warp"
+crop = 200
+mean = [104, 117, 123.5]
+scale = 0.0078125
+
+[detect]
+boxes = "boxes"
+scores = "scores"
+threshold = 0.7
+overlap = 0.3
+background = 0
+
+[detect.anchors]
+sizes = [[10, 16, 24], [32, 48]]
+steps = [8, 16]
+variance = [0.1, 0.1, 0.2, 0.2]
+"""
+
+
 def _settings(folder: Path) -> Iterator[Reader]:
     names = Settings().names()
 
@@ -391,6 +435,13 @@ def _settings(folder: Path) -> Iterator[Reader]:
         except (OSError, ValueError) as error:
             raise DataError(str(error)) from error
 
+    cards = folder / "cards"
+    cards.mkdir()
+
+    def card(file: Path) -> None:
+        read_card(file, Given(file, [file]))  # the net and the weights are not opened
+
+    yield Reader("model card", [CARD], _reading(cards / "model.toml", card), 400)
     toml = settings(folder / "settings" / "demitasse.toml")
     project = settings(folder / "project" / "pyproject.toml")
     yield Reader("demitasse.toml", [TOML], toml, 1000)

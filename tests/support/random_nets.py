@@ -26,7 +26,16 @@ from demitasse.lint import lint
 from demitasse.proto import LayerParameter, NetParameter, SolverParameter, parse_text
 from demitasse.testing.layer_cases import CASES, OTHER_CASES, LayerCase
 
-__all__ = ["nets_readers", "random_net", "random_solver", "run_everywhere", "train"]
+__all__ = [
+    "add_input",
+    "input_values",
+    "nets_readers",
+    "random_net",
+    "random_solver",
+    "run_everywhere",
+    "text_of",
+    "train",
+]
 
 DEVICES = ("numpy", "strict:device1", "cpu")
 TOLERANCE = 1e-3
@@ -82,6 +91,11 @@ def random_net(rng: random.Random) -> str:
     else:
         _chain(rng, net, values)
     net.state.phase = rng.choice((0, 0, 1))
+    return text_of(net, values)
+
+
+def text_of(net: NetParameter, values: Mapping[str, np.ndarray]) -> str:
+    """Return the text of a net and of the values of its inputs."""
     head = "".join(
         f"# {name}: {' '.join(f'{v:.6g}' for v in array.ravel())}\n"
         for name, array in values.items()
@@ -108,14 +122,14 @@ def _one_layer(rng: random.Random, net: NetParameter, values: dict[str, np.ndarr
         layer.top.append(rng.choice(("more", layer.bottom[0] if layer.bottom else "more")))
     for name, array in zip(layer.bottom, arrays, strict=False):
         if name not in values:
-            _add_input(net, name, array, values)
+            add_input(net, name, array, values)
     net.layer.append(layer)
 
 
 def _chain(rng: random.Random, net: NetParameter, values: dict[str, np.ndarray]) -> None:
     """Add layers that read one another: in place, through splits, with parameters shared."""
     shape = rng.choice([(2, 4, 4, 3), (2, 4, 4, 3), (3, 4), (2, 3, 4), (2, 2, 6, 6)])
-    _add_input(net, "x", _noise(rng, shape), values)
+    add_input(net, "x", _noise(rng, shape), values)
     blobs = ["x"]
     for number in range(rng.randrange(1, 9)):
         bottom = rng.choice(blobs[-2:])
@@ -168,7 +182,8 @@ def _layer_of(case: LayerCase, name: str) -> LayerParameter:
     return layer
 
 
-def _add_input(net: NetParameter, name: str, array: np.ndarray, values: dict[str, Any]) -> None:
+def add_input(net: NetParameter, name: str, array: np.ndarray, values: dict[str, Any]) -> None:
+    """Add a layer that gives an array, and note what is in it."""
     layer = net.layer.add(name=f"input {name}", type="Input", top=[name])
     layer.input_param.shape.add(dim=array.shape)
     values[name] = array
@@ -343,7 +358,7 @@ def _run_everywhere(text: str) -> None:
     results = []
     for device in DEVICES:
         try:
-            results.append(dict(_results(message, _values(text), device)))
+            results.append(dict(_results(message, input_values(text), device)))
         except DemitasseError as error:
             results.append(error)
         except IndexError:
@@ -379,7 +394,8 @@ def _overwrites(text: str) -> bool:
         return any(finding.code == "in-place" for finding in lint(file))
 
 
-def _values(text: str) -> dict[str, list[float]]:
+def input_values(text: str) -> dict[str, list[float]]:
+    """Return the values of a net's inputs that its text holds."""
     lines = [line[2:].partition(": ") for line in text.split("\n") if line.startswith("# ")]
     return {name: [float(word) for word in words.split()] for name, _, words in lines}
 

@@ -72,8 +72,9 @@ def run(*arguments: object, site: Path) -> subprocess.CompletedProcess[str]:
 
 def conformance(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return run(
-        "-m", "demitasse.testing.conformance", "--device=mine:0", "-q", "--tb=short", *arguments,
-        site=site,
+        "-m", "demitasse.testing.conformance", "--device=mine:0", "-q", "--tb=short",
+        "-p", "no:hypothesispytest",  # it imports a hundred modules
+        *arguments, site=site,
     )  # fmt: skip
 
 

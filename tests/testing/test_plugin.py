@@ -78,8 +78,9 @@ def project(tmp_path):
         (tmp_path / "test_mine.py").write_text(text)
         # installed packages load the plugin by themselves; a checkout may not be installed
         plugin = ["-p", "demitasse.testing.plugin"] if not is_installed() else []
+        plugin += ["-p", "no:cacheprovider", "-p", "no:hypothesispytest"]  # a hundred modules
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *plugin, "-v", *options],
+            [sys.executable, "-m", "pytest", *plugin, "-v", *options],
             cwd=tmp_path, capture_output=True, text=True, check=False,
         )  # fmt: skip
         return done.returncode, done.stdout + done.stderr

@@ -7,7 +7,7 @@ unless another was made current. All work on one net must use one stream.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -224,6 +224,10 @@ class CupyBackend(Backend):
 
     def add(self, a: Array, b: Array) -> Array:
         return self.engine.add(a, b)
+
+    def copier(self, pairs: Sequence[tuple[Array, Array]]) -> Callable[[], None]:
+        with self.array_device, self._failures():
+            return self.updates.copier(pairs)
 
     def lower(self, op: Op, at: Operands) -> AnyStep:
         with self.array_device, self._failures():

@@ -100,6 +100,20 @@ class Updates:
         engine.rows("update", "sum_of", dtype, 1, count, count)(sums, total)
         return total.reshape(())
 
+    def copier(self, pairs: Sequence[tuple[Array, Array]]) -> Callable[[], None]:
+        """Return one launch that copies all arrays: the first of each pair into the second.
+
+        Shapes: (n,), both of a pair and all of one dtype.
+        """
+        engine, pairs = self._engine, [pair for pair in pairs if pair[0].size]
+        if not pairs:
+            return _nothing
+        dtype = str(pairs[0][0].dtype)
+        parts = [(*map(engine.address, pair), 0, 0, int(pair[0].size)) for pair in pairs]
+        units = engine.asarray(_units(parts, np.dtype(dtype).itemsize))
+        count = units.shape[0]
+        return partial(engine.rows("update", "copies", dtype, count, UNIT, count), units)
+
     def clip_scale(self, total: Array, limit: float) -> Array:
         """Return what gradients are multiplied with so that their norm is at most ``limit``.
 
@@ -154,6 +168,10 @@ class PreparedUpdate:
         """Queue the update, by the numbers that are on the device then."""
         if self._launch is not None:
             self._launch()
+
+
+def _nothing() -> None:
+    """Stand for a launch that has no elements to work on."""
 
 
 def _size(part: Sequence[Array | None]) -> int:

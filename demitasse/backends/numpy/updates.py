@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from functools import cache
 
 import numpy as np
@@ -17,6 +17,8 @@ import numpy as np
 from demitasse.backends.updates import Piece, Update
 from demitasse.config import settings
 from demitasse.cores import cores
+from demitasse.errors import DeviceError
+from demitasse.threads import Pool
 
 __all__ = ["BLOCK", "apply", "sumsq"]
 
@@ -31,7 +33,11 @@ Work = tuple[Piece, int, int]  # a piece and the range of it to work on
 
 
 def apply(pieces: Sequence[Piece]) -> None:
-    """Make all updates of one iteration."""
+    """Make all updates of one iteration.
+
+    Raises:
+        DeviceError: No thread can be started; some updates may have been made.
+    """
     total = sum(piece.data.shape[0] for piece in pieces)
     workers = _workers() if total >= THREADED else 1
     if workers == 1:
@@ -40,7 +46,11 @@ def apply(pieces: Sequence[Piece]) -> None:
     # whole blocks for every worker, so that the split changes no result
     share = -(-total // workers // BLOCK) * BLOCK
     pool = _pool(workers)
-    runs = [pool.submit(_run, work) for work in _shares(pieces, share)]
+    try:
+        runs = [pool.submit(_run, work) for work in _shares(pieces, share)]
+    except DeviceError:
+        _pool.cache_clear()
+        raise
     wait(runs)  # for all of them, also where one fails
     for run in runs:
         run.result()
@@ -61,8 +71,8 @@ def _workers() -> int:
 
 
 @cache
-def _pool(workers: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(workers, "demitasse-update")
+def _pool(workers: int) -> Pool:
+    return Pool(workers, "demitasse-update")
 
 
 if hasattr(os, "register_at_fork"):  # a forked process does not have its parent's threads

@@ -6,6 +6,7 @@ import os
 import threading
 
 from demitasse.backends.kernels.language.team import check_workers, openmp
+from demitasse.backends.onednn import timeslice
 from demitasse.config import settings
 from demitasse.cores import cores
 
@@ -34,6 +35,8 @@ def ready_threads() -> None:
         runtime = openmp()
         if runtime is not None:
             runtime.omp_set_num_threads(threads)
+        if threads > 1:
+            timeslice.shorten()  # workers take it over from the thread that starts them
         _own.threads = threads
 
 

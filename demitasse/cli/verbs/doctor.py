@@ -33,9 +33,11 @@ def command(ctx: click.Context, as_json: bool) -> None:
 
 
 def _cores(found: dict[str, Any]) -> str:
-    """Say how many cores are used, and why not all."""
+    """Say how many cores are used, why not all, and how many programs wanted one of late."""
     text = f"{found['cores']} of {found['cpus']}"
-    return text if found["quota"] is None else f"{text} (a quota of {found['quota']:g})"
+    if found["quota"] is not None:
+        text += f" (a quota of {found['quota']:g})"
+    return text if found["load"] is None else f"{text}, load {found['load']:.1f}"
 
 
 def _text(found: dict[str, Any]) -> str:

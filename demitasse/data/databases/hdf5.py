@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
@@ -331,6 +331,8 @@ class Hdf5Writer:
 
     def _open(self, mode: Literal["w", "r+"]) -> None:
         h5py = _h5py(self.path)
+        with suppress(FileNotFoundError):
+            regular(self.path)
         self._steady = SteadyFile(self.path.open("w+b" if mode == "w" else "r+b"))
         self._file = h5py.File(self._steady, mode)
 

@@ -15,7 +15,7 @@ from demitasse.atomic import atomic_write, partial_name, put_in_place
 from demitasse.data.databases.database import Database, Mode, open_db
 from demitasse.data.databases.datum import array_to_datum
 from demitasse.errors import DataError
-from demitasse.paths import bytes_in
+from demitasse.paths import bytes_in, real
 
 __all__ = ["Records", "new_database", "resumable_database", "write_database", "write_records"]
 
@@ -209,7 +209,7 @@ def _need_same(settings: Mapping[str, object], folder: Path) -> None:
 
 def _followed(path: Path) -> Path:
     """Return what a link leads to, so that it keeps leading there."""
-    return path.resolve() if path.is_symlink() else path
+    return real(path) if path.is_symlink() else path
 
 
 def _need_room(path: Path, *, overwrite: bool) -> None:

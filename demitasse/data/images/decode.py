@@ -24,7 +24,7 @@ from demitasse.paths import bytes_in
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["Color", "decode_image", "opened", "read_image"]
+__all__ = ["Color", "decode_frames", "decode_image", "opened", "read_image"]
 
 FORMATS = ("BMP", "DIB", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "SUN", "TIFF", "WEBP")
 """What OpenCV reads. Pillow knows more, among them EPS, for which it would start Ghostscript."""
@@ -59,13 +59,39 @@ def decode_image(content: bytes | memoryview, color: Color = "native") -> np.nda
         if color == "gray":
             # A JPEG stores brightness as a channel of its own; other files ignore this.
             image.draft("L", image.size)
-        upright = image
-        if color != "native" and "exif" in image.info:
-            import PIL.ImageOps
+        return _decoded(image, color)
 
-            upright = PIL.ImageOps.exif_transpose(image)
-        mode = _mode(upright, color)
-        return _planes(upright if upright.mode == mode else upright.convert(mode))
+
+def decode_frames(content: bytes | memoryview, color: Color = "color") -> Iterator[np.ndarray]:
+    """Yield every frame of an animation or page of a file, or the one image of any other file.
+
+    Args:
+        content: The file's bytes.
+        color: Which channels are wanted; see ``decode_image``.
+
+    Yields:
+        The pixels, uint8. Shape: (C, H, W).
+
+    Raises:
+        DataError: As for ``decode_image``.
+    """
+    with opened(content) as image:
+        for number in range(getattr(image, "n_frames", 1)):
+            image.seek(number)
+            _need_room(image, len(content))  # pages may differ in size
+            image.load()  # what a frame adds to those before decides on its channels
+            yield _decoded(image, color)
+
+
+def _decoded(image: Image, color: Color) -> np.ndarray:
+    """Return the pixels of an opened image, turned upright unless ``color`` is native."""
+    upright = image
+    if color != "native" and "exif" in image.info:
+        import PIL.ImageOps
+
+        upright = PIL.ImageOps.exif_transpose(image)
+    mode = _mode(upright, color)
+    return _planes(upright if upright.mode == mode else upright.convert(mode))
 
 
 @contextmanager

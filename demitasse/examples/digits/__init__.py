@@ -17,6 +17,7 @@ __all__ = ["PROTOTXTS", "Result", "prepare", "run"]
 
 HERE = Path(__file__).parent
 PROTOTXTS = ("train_test.prototxt", "deploy.prototxt", "solver.prototxt")
+CARD = "model.toml"
 PREFIX = "digits/digits"
 TEST_SIZE = 297
 
@@ -35,7 +36,7 @@ class Result:
 
 
 def prepare(folder: Path) -> None:
-    """Write the two databases and the prototxts into ``folder``; what is there already is kept.
+    """Write two databases, prototxts and a card into ``folder``; what is there already is kept.
 
     ``train_lmdb`` holds 1,500 digits and ``test_lmdb`` 297, chosen and ordered by a fixed seed so
     that every digit has the same share in both.
@@ -44,7 +45,7 @@ def prepare(folder: Path) -> None:
         ConfigError: scikit-learn is not installed.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for name in PROTOTXTS:
+    for name in (*PROTOTXTS, CARD):
         if not (folder / name).exists():
             text = (HERE / name).read_text(encoding="utf-8")
             text = text.replace(PREFIX, (folder / "digits").as_posix())
@@ -78,6 +79,7 @@ Test accuracy {accuracy:.2%} on {TEST_SIZE} digits that were not trained on.
 Weights: {caffemodel}
 
 Next:
+  demitasse run {folder} IMAGE
   demitasse test --model {net} --weights {caffemodel} --iterations 11
   demitasse time --model {net} --iterations 20
   demitasse consistency {deploy} --weights {caffemodel} --devices cpu numpy""")

@@ -9,6 +9,7 @@ Source: Caffe, ``src/caffe/util/im2col.cpp``.
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.windows import Shape, Window
@@ -31,6 +32,11 @@ class Canvas:
         self.layer, self.window, self.spatial, self.out = layer, window, spatial, out
         self.size = window.canvas(spatial, out)
         self._inside = (slice(None), slice(None), *window.inside(spatial))
+
+    @cached_property
+    def taps(self) -> list[Shape]:
+        """The taps that see some of the image; the others see nothing but what is around it."""
+        return self.window.taps_on(self.spatial, self.out)
 
     def lay(self, image: Array, around: float = 0) -> Array:
         """Return the canvas with ``image`` on it.

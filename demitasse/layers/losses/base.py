@@ -24,6 +24,7 @@ class LossLayer(Layer):
     Shapes: bottoms (N, ...), (N, ...) -> top ().
 
     Raises:
+        NetError: The loss would be written into a bottom.
         ShapeError: Prediction and target differ in batch size.
     """
 
@@ -34,6 +35,7 @@ class LossLayer(Layer):
     differentiable: Sequence[int] = (0,)
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
+        self.refuse_in_place(bottom, top[:1])
         if not self.param.loss_weight:  # a loss counts unless told otherwise
             self.param.loss_weight.append(1.0)
             self.param.loss_weight.extend([0.0] * (len(top) - 1))

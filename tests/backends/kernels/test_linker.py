@@ -1,5 +1,6 @@
 """Kernels linked without LLVM: the same results, and nothing of LLVM in the process."""
 
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,16 @@ def code():
     return compiler._made(compiler._text(NAME, write))
 
 
+def without_symbols(code):
+    """Return a module whose sections are of no type."""
+    [table] = struct.unpack_from("<Q", code, 40)
+    size, count = struct.unpack_from("<HH", code, 58)
+    changed = bytearray(code)
+    for i in range(count):
+        struct.pack_into("<I", changed, table + size * i + 4, 0)
+    return bytes(changed)
+
+
 def result_of(address):
     array = np.ones(8, np.float32)
     team.run(address, array.ctypes.data, 1)
@@ -65,6 +76,7 @@ def test_what_cannot_be_linked_is_left_to_llvm(code, monkeypatch):
         pytest.param(lambda code: b"MZ" + code[2:], id="another system's"),
         pytest.param(lambda code: code[:18] + b"\xb7" + code[19:], id="another processor's"),
         pytest.param(lambda code: code[: len(code) // 2], id="cut short"),
+        pytest.param(without_symbols, id="no symbols"),
     ],
 )
 def test_what_is_no_such_file_is_not_linked(code, change):

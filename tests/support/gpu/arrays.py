@@ -174,6 +174,10 @@ class ndarray:
     def reshape(self, *shape: Any, order: str = "C") -> ndarray:
         shape = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
         raw = self._raw.reshape(shape)
+        if self._raw.flags.c_contiguous:  # so it begins where we do
+            new = ndarray.__new__(ndarray)
+            new._place(self.data, raw)
+            return new
         if raw.size and not np.may_share_memory(raw, self._raw):
             return ascontiguousarray(self).reshape(shape)
         return ndarray._over(raw, self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 from typing import Any
 
@@ -99,7 +100,7 @@ def _size(blocks: Any, threads: Any) -> tuple[tuple[int, int, int], tuple[int, i
     if grid is not None:
         blocks, threads = (grid[0],), (grid[1],)
     full = tuple(tuple(int(n) for n in (*given, 1, 1)[:3]) for given in (blocks, threads))
-    if not 1 <= full[0][0] < 2**31 or not 1 <= np.prod(full[1]) <= MOST_THREADS:
+    if not 1 <= full[0][0] < 2**31 or not 1 <= math.prod(full[1]) <= MOST_THREADS:
         raise CUDADriverError(1)  # CUDA_ERROR_INVALID_VALUE
     return full  # type: ignore[return-value]
 
@@ -114,8 +115,7 @@ def _value(what: str, parameter: Parameter, arg: Any, args: Any) -> np.ndarray:
         Misuse: It has another type, or is an address that the current GPU cannot read.
     """
     if isinstance(arg, ndarray):
-        twice = sum(other is arg for other in args) > 1
-        _check_array(what, parameter, arg, stands_for_none=twice)
+        _check_array(what, parameter, arg, args)
         return np.array([arg.data.ptr], np.uint64)
     if arg is None:
         arg = np.uint64(0)
@@ -133,7 +133,7 @@ def _value(what: str, parameter: Parameter, arg: Any, args: Any) -> np.ndarray:
     return given
 
 
-def _check_array(what: str, parameter: Parameter, array: ndarray, *, stands_for_none: bool) -> None:
+def _check_array(what: str, parameter: Parameter, array: ndarray, args: Any) -> None:
     """See that a kernel reads an array as what it is.
 
     Raises:
@@ -143,7 +143,7 @@ def _check_array(what: str, parameter: Parameter, array: ndarray, *, stands_for_
         raise Misuse(f"{what}: an array was given, the kernel reads {parameter}")
     plain = parameter.kind in "fiub" and parameter.size
     right = (array.dtype.kind, array.itemsize) == (parameter.kind, parameter.size)
-    if plain and not right and not stands_for_none:
+    if plain and not right and sum(other is array for other in args) < 2:
         message = f"{what}: an array of {array.dtype} was given, the kernel reads {parameter}"
         raise Misuse(message)
     if not array.flags.c_contiguous:

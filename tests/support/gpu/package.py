@@ -146,8 +146,11 @@ _before: dict[str, ModuleType | None] = {}
 OURS = ("cupy", "cupyx", "cuda", "array_api_compat.cupy")
 
 
+BELOW_OURS = tuple(f"{name}." for name in OURS)
+
+
 def _theirs() -> list[str]:
-    return [n for n in sys.modules if n in OURS or n.startswith(tuple(f"{o}." for o in OURS))]
+    return [n for n in sys.modules if n in OURS or n.startswith(BELOW_OURS)]
 
 
 def put_in() -> None:

@@ -25,17 +25,34 @@ KERNEL hyperbolic_tangent_gradient(const Real* y, const Real* dy, Real* dx, Inde
   map(y, dy, dx, count, [](Real value, Real d) { return d * (1 - value * value); });
 }
 
-// By erfc, which is exact in the tail, where 1 + erf would cancel.
+// The tail of the normal distribution from a >= 0 on, by erfc, which is exact there, where 1 + erf
+// would cancel. What rounding erfc's argument has cost is made up for: it grows with a^2.
+__device__ inline Real normal_tail(Real a) {
+  const Real root = (Real)0.70710678118654752440;
+  const Real lost = (Real)(0.70710678118654752440 - (double)root - 4.8336466567264567e-17);
+  const Real at = root * a;
+  const Real beside = fma(root, a, -at) + lost * a;
+  return (Real)0.5 * (erfc(at) - (Real)1.12837916709551257390 * exp(-at * at) * beside);
+}
+
+// So that 0 and infinity are never multiplied: beyond this the tail is 0 in double precision.
+__device__ inline Real within_tail(Real value) {
+  const Real a = fabs(value);
+  return a > 40 ? (Real)40 : a;
+}
+
 KERNEL gelu(const Real* x, Real* y, Index count) {
   map(x, y, count, [](Real value) {
-    return (Real)0.5 * value * erfc((Real)-0.70710678118654752440 * value);
+    const Real a = within_tail(value);
+    return (value > 0 ? value : (Real)0) - a * normal_tail(a);
   });
 }
 
 KERNEL gelu_gradient(const Real* x, const Real* dy, Real* dx, Index count) {
   map(x, dy, dx, count, [](Real value, Real d) {
-    const Real below = (Real)0.5 * erfc((Real)-0.70710678118654752440 * value);
-    const Real density = (Real)0.39894228040143267794 * exp((Real)-0.5 * value * value);
-    return d * (below + value * density);
+    const Real a = within_tail(value);
+    const Real density = (Real)0.39894228040143267794 * exp((Real)-0.5 * a * a);
+    const Real slope = normal_tail(a) - a * density;  // at -a
+    return d * (value > 0 ? 1 - slope : slope);
   });
 }

@@ -110,3 +110,16 @@ KERNEL sum_of(const Real* __restrict__ values, Real* __restrict__ total, Index c
   sum = block_sum(sum, shared);
   if (threadIdx.x == 0) total[0] = sum;
 }
+
+// Copy the units' first arrays to their second ones.
+KERNEL copies(const long long* __restrict__ units, Index count) {
+  EACH_ROW(row, count) {
+    const long long* unit = units + 6 * row;
+    const Real* from = (const Real*)unit[0];
+    Real* to = (Real*)unit[1];
+    const bool whole = aligned(from, to);
+    each_pack_in_row((Index)unit[4], [&](Index i, auto lanes) {
+      store(to, i, whole, lanes, load(from, i, whole, lanes));
+    });
+  }
+}

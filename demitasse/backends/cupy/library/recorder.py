@@ -23,16 +23,22 @@ class GraphRecording:
     Attributes:
         graph: ``cupy.cuda.Graph``.
         renewals: What brings numbers of the host to the device.
-        held: Memory and handles that the graph works with.
+        pool: Memory of its own that the graph works with.
+        held: Other memory and handles that it works with.
         current: Returns the stream that is current.
         home: The stream that was current when it was recorded, on which its memory is in order.
     """
 
     graph: Any
     renewals: list[Callable[[], None]]
+    pool: Any
     held: tuple[object, ...]
     current: Callable[[], Any]
     home: Any
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.pool.total_bytes())
 
     def play(self) -> None:
         here = self.current()
@@ -91,11 +97,11 @@ class GraphRecorder:
                     raise
                 finally:
                     engine.recorded = None
-                graph, held = stream.end_capture(), (pool, *engine.held())
+                graph, held = stream.end_capture(), engine.held()
         except (RuntimeError, NotImplementedError, DeviceError) as error:
             message = f"CUDA does not record it ({type(error).__name__}: {error})"
             raise NotRecorded(message) from error
-        return GraphRecording(graph, renewals, held, cuda.get_current_stream, home)
+        return GraphRecording(graph, renewals, pool, held, cuda.get_current_stream, home)
 
     @contextmanager
     def aside(self) -> Iterator[None]:

@@ -72,7 +72,7 @@ def link(code: bytes, exports: Sequence[str], outside: Mapping[str, int]) -> dic
     """
     try:
         return _Module(code).link(exports, outside)
-    except (struct.error, IndexError, KeyError, OSError, AttributeError) as error:
+    except (struct.error, LookupError, ValueError, OSError, AttributeError) as error:
         raise NotLinkableError(repr(error)) from error
 
 

@@ -31,12 +31,19 @@ NAMES = {
 }
 """What the library's file is called, by system."""
 
-UNIX_NAMES = ("libdnnl.so.3",)
+UNIX_NAMES = ("libdnnl.so.3", "libdnnl.so.3.6")  # the latter is Debian's, from 3.6 on
 FOLDERS = ("lib", "lib64", "Library/bin", "bin")
 """Where libraries lie in an environment, of pip or of conda, on Unix or on Windows."""
 
-CONDA = {("Linux", "aarch64"), ("Darwin", "arm64"), ("Windows", "amd64")}
-"""Systems and machines that conda-forge has the library for, and PyPI does not."""
+CONDA_FORGE = "conda install -c conda-forge onednn-cpu-omp"
+PACKAGES = {
+    ("Linux", "x86_64"): "python -m pip install onednn-cpu-gomp",
+    ("Linux", "aarch64"): f"{CONDA_FORGE}; or Debian's package libdnnl3.6",
+    ("Darwin", "arm64"): CONDA_FORGE,
+    ("Darwin", "x86_64"): "python -m pip install onednn-cpu-iomp",
+    ("Windows", "amd64"): "python -m pip install onednn-cpu-vcomp",
+}
+"""What installs the library, by system and machine."""
 
 SYCL = 256
 RUNTIMES = {0: "none", 1: "sequential", 2: "OpenMP", 4: "TBB", 8: "thread pool", SYCL: "SYCL"}
@@ -147,12 +154,7 @@ def _found() -> tuple[Any, Status]:
 
 def _advice() -> str:
     """Return what to install, or nothing where there is nothing to be had."""
-    system, machine = platform.system(), platform.machine().lower()
-    if system == "Linux" and machine == "x86_64":
-        return "python -m pip install onednn-cpu-gomp"
-    if (system, machine) in CONDA:
-        return "conda install -c conda-forge onednn-cpu-omp"
-    return ""
+    return PACKAGES.get((platform.system(), platform.machine().lower()), "")
 
 
 def _places() -> Iterator[str]:

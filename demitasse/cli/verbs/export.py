@@ -1,0 +1,198 @@
+"""export: write a net with its weights as a file of another framework."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from demitasse.cli.exits import FAILED
+from demitasse.cli.options import FILE, split_names, state_options
+from demitasse.cli.shown import Shown, agreement_options
+from demitasse.cli.verb import Verb
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from demitasse.cli.agreement import Agreement
+    from demitasse.export import Exported, Preprocess
+
+
+def _batch(_ctx: click.Context, _param: click.Parameter, text: str) -> Any:
+    """Return a number above 0, "dynamic", "fixed", or None for "auto"."""
+    if text in {"dynamic", "fixed"}:
+        return text
+    if text == "auto":
+        return None
+    if text.isdigit() and int(text) > 0:
+        return int(text)
+    message = f"{text!r} is no number above 0, and not dynamic, fixed or auto"
+    raise click.BadParameter(message)
+
+
+def _shapes(
+    _ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]
+) -> dict[str, tuple[int, ...]]:
+    """Return the sizes of each input that is named, e.g. by "data=1,3,224,224"."""
+    found = {}
+    for text in texts:
+        name, _, sizes = text.rpartition("=")
+        parts = [part.strip() for part in sizes.split(",")]
+        if not name or not all(part.isdigit() for part in parts):
+            message = f"{text!r} is no name and sizes, such as data=1,3,224,224"
+            raise click.BadParameter(message)
+        found[name] = tuple(map(int, parts))
+    return found
+
+
+@click.command(cls=Verb)
+@click.argument("net", type=FILE)
+@click.argument("out", type=FILE)
+@click.option("--weights", multiple=True, metavar="FILE[,FILE]", help="Weights of NET.")
+@click.option(
+    "--outputs", multiple=True, metavar="BLOB[,BLOB]", help="Blobs that are outputs, too."
+)
+@click.option("--only", is_flag=True, help="Leave out what --outputs do not need.")
+@click.option(
+    "--batch",
+    callback=_batch,
+    default="auto",
+    show_default=True,
+    metavar="N|dynamic|fixed|auto",
+    help="Items in a batch: a number, free, as in NET, or free where NET allows it.",
+)
+@click.option(
+    "--shape",
+    "shapes",
+    callback=_shapes,
+    multiple=True,
+    metavar="BLOB=N,C,H,W",
+    help="Shape of an input, in place of that in NET; makes any other blob an input.",
+)
+@click.option("--opset", type=int, default=17, show_default=True, help="Version of the operators.")
+@click.option("--float16", is_flag=True, help="Compute in 16 bits; inputs and outputs keep 32.")
+@click.option(
+    "--mean", metavar="B,G,R|FILE", help="Subtract this from images: numbers, .npy, .binaryproto."
+)
+@click.option("--scale", type=float, default=1.0, help="Multiply images by this, after --mean.")
+@click.option("--bgr", is_flag=True, help="Images come as RGB, and NET wants BGR.")
+@click.option("--uint8", is_flag=True, help="Images come as whole numbers from 0 to 255.")
+@click.option("--check", is_flag=True, help="Run OUT by ONNX Runtime, and compare every blob.")
+@click.option("--inputs", type=FILE, help="A .npz file with an array for each input, for --check.")
+@click.option("--seed", type=int, default=0, help="Seed of random inputs, for --check.")
+@click.option("--device", metavar="DEVICE", help="Where NET runs for --check: cpu, numpy, ...")
+@agreement_options
+@state_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    net: Path,
+    out: Path,
+    weights: tuple[str, ...],
+    outputs: tuple[str, ...],
+    only: bool,
+    batch: Any,
+    shapes: dict[str, tuple[int, ...]],
+    opset: int,
+    float16: bool,
+    mean: str | None,
+    scale: float,
+    bgr: bool,
+    uint8: bool,
+    check: bool,
+    inputs: Path | None,
+    seed: int,
+    device: str | None,
+    level: int | None,
+    stages: list[str],
+    shown: Shown,
+) -> None:
+    """Write a net in phase TEST as a file of ONNX.
+
+    NET is its prototxt, OUT an .onnx file. Inputs, outputs and nodes are called as blobs and layers
+    are; data layers become inputs, losses and metrics are left out. Exits with 1 when --check finds
+    a blob that is off by more than --rtol.
+    """
+    from demitasse.cli.output import print_json
+    from demitasse.export import export_onnx
+
+    if out.suffix != ".onnx":
+        message = f"{out} must end in .onnx, the format that there is"
+        raise click.UsageError(message)
+    done = export_onnx(
+        net, split_names(weights), out, outputs=split_names(outputs), only=only, batch=batch,
+        shapes=shapes, opset=opset, float16=float16,
+        preprocess=_preprocess(mean, scale, bgr=bgr, uint8=uint8),
+        level=level or 0, stages=stages, device=device,
+    )  # fmt: skip
+    result = _compared(done, shown, inputs, seed) if check else None
+    if shown.as_json:
+        print_json(_as_dict(done, result))
+    else:
+        click.echo(_text(done))
+        if result is not None:
+            click.echo("\n" + result.text(worst_first=shown.worst, details=shown.details))
+    if result is not None:
+        shown.write_files(result)
+        if not result.agree:
+            ctx.exit(FAILED)
+
+
+def _preprocess(mean: str | None, scale: float, *, bgr: bool, uint8: bool) -> Preprocess | None:
+    from demitasse.export import Preprocess
+
+    if mean is None and scale == 1 and not bgr and not uint8:
+        return None
+    return Preprocess(mean=_mean(mean) if mean else None, scale=scale, bgr=bgr, uint8=uint8)
+
+
+def _mean(text: str) -> np.ndarray:
+    """Return numbers, or what is in a file."""
+    import numpy as np
+
+    from demitasse.data.transform.mean import read_mean
+    from demitasse.weights.npy import read_npy
+
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        file = Path(text)
+        return read_npy(file) if file.suffix == ".npy" else read_mean(file)
+    return np.array(numbers if len(numbers) > 1 else numbers[0], np.float32)
+
+
+def _compared(done: Exported, shown: Shown, inputs: Path | None, seed: int) -> Agreement:
+    from demitasse.cli.agreement import Agreement
+    from demitasse.testing.others.recorded import read_arrays
+
+    given = None if inputs is None else read_arrays(inputs)
+    found = done.compare(given, seed)
+    return Agreement(done.files[0].name, found, [], done.dtype, shown.rtol, title="Check")
+
+
+def _text(done: Exported) -> str:
+    from demitasse.cli.output import table
+    from demitasse.escapes import escaped
+
+    rows = [
+        (what, name, " x ".join(map(str, sizes)))
+        for what, some in (("input", done.inputs), ("output", done.outputs))
+        for name, sizes in some.items()
+    ]
+    files = " and ".join(map(str, done.files))
+    notes = [f"note: {escaped(note, one_line=True)}" for note in done.notes]
+    return "\n".join([f"Wrote {files}, opset {done.opset}.", table(("", "name", "sizes"), rows),
+                      *notes])  # fmt: skip
+
+
+def _as_dict(done: Exported, result: Agreement | None) -> dict[str, Any]:
+    return {
+        "files": [str(file) for file in done.files],
+        "opset": done.opset,
+        "dtype": done.dtype,
+        "inputs": done.inputs,
+        "outputs": done.outputs,
+        "notes": done.notes,
+        "check": None if result is None else result.as_dict(),
+    }

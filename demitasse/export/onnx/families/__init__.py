@@ -1,0 +1,1 @@
+"""What writes layers down in operators of ONNX, by family."""

@@ -1,0 +1,21 @@
+# Demitasse on the CPU. Built from the repository's root:
+#   docker build -f packaging/docker/cpu.Dockerfile -t demitasse .
+#   docker run --rm -v "$PWD:/data" demitasse summary deploy.prototxt
+# oneDNN's wheel brings one file of 54 MB three times.
+FROM python:3.13-slim AS build
+WORKDIR /source
+RUN python -m venv /opt/demitasse
+COPY pyproject.toml README.md LICENSE ./
+COPY demitasse ./demitasse
+RUN /opt/demitasse/bin/python -m pip install --no-cache-dir ".[image,hdf5]" \
+    && ln -sf libdnnl.so.3 /opt/demitasse/lib/libdnnl.so \
+    && ln -sf libdnnl.so.3 /opt/demitasse/lib/libdnnl.so.3.2
+
+FROM python:3.13-slim
+COPY --from=build /opt/demitasse /opt/demitasse
+RUN useradd --create-home --uid 1000 demitasse
+ENV PATH=/opt/demitasse/bin:$PATH
+USER 1000:1000
+WORKDIR /data
+ENTRYPOINT ["demitasse"]
+CMD ["doctor"]

@@ -1,0 +1,34 @@
+"""Every layer type of the catalogue has a form in ONNX, or a reason why it has none."""
+
+import pytest
+
+from demitasse.export.inputs import comes_in
+from demitasse.export.onnx.table import CONVERTERS, REASONS, reason_against
+from demitasse.export.request import KEPT, is_left_out
+from demitasse.layers import layer_types
+from demitasse.layers.catalog import CATALOG
+from demitasse.proto import LayerParameter
+
+
+@pytest.mark.parametrize("name", sorted(CATALOG))
+def test_every_type_is_written_or_taken_in_or_left_out_or_refused_with_a_reason(name):
+    layer = LayerParameter(name="layer", type=name)
+
+    known = name in CONVERTERS or name in REASONS or name in KEPT
+
+    assert known or comes_in(layer) or is_left_out(name)
+
+
+def test_there_are_no_converters_of_types_that_are_not_there():
+    assert set(CONVERTERS) | set(REASONS) <= set(layer_types())
+
+
+def test_types_of_others_are_refused_by_name():
+    assert "operators of ONNX" in reason_against(LayerParameter(name="x", type="Theirs"))
+
+
+def test_a_suppression_whose_threshold_moves_is_refused():
+    layer = LayerParameter(name="x", type="DetectionOutput")
+    layer.detection_output_param.nms_param.eta = 0.9
+
+    assert "nms_param.eta" in reason_against(layer)

@@ -1,0 +1,27 @@
+"""Layers with one thing wrong about them are refused with an error of ours, or run.
+
+A sample, the same in every run; ``python tests/fuzz/run.py --only "wrong layers"`` draws others.
+"""
+
+import random
+
+import pytest
+from wrong_layers import TYPES, changes_of, run, wrong
+
+from demitasse.errors import DemitasseError
+
+SAMPLE = 10
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_something_wrong_ends_well_or_in_an_error_that_names_a_layer(name):
+    changes = changes_of(name)
+
+    for what, change in random.Random(name).sample(changes, SAMPLE):
+        try:
+            run(wrong(name, change))
+        except DemitasseError as error:
+            assert "layer '" in str(error), what  # noqa: PT017
+        except Exception as error:
+            error.add_note(f"{name}: {what}")
+            raise

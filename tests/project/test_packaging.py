@@ -1,0 +1,50 @@
+"""What packages are made by says what pyproject.toml says."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from demitasse import __version__
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+RECIPE = (ROOT / "packaging" / "conda" / "recipe.yaml").read_text(encoding="utf-8")
+
+# What a distribution is called on conda-forge, where its name there is another.
+CONDA = {"lmdb": "python-lmdb", "onednn-cpu-gomp": "onednn-cpu-omp"}
+# Versions are numbered by the library there, and by Intel's suite on PyPI.
+OTHER_NUMBERS = {"onednn-cpu-omp"}
+
+
+def floors_of_the_package():
+    for requirement in PROJECT["dependencies"]:
+        name, floor = re.match(r"([\w-]+)>=([\d.]+)", requirement).groups()
+        yield CONDA.get(name, name), floor
+
+
+@pytest.mark.parametrize(("name", "floor"), list(floors_of_the_package()))
+def test_conda_s_recipe_asks_for_what_the_package_needs(name, floor):
+    found = re.search(rf"^    - {re.escape(name)} >=([\d.]+)$", RECIPE, re.MULTILINE)
+
+    assert found, name
+    assert found[1] == floor or name in OTHER_NUMBERS
+
+
+def test_the_version_is_the_same_everywhere():
+    release = re.match(r"[\d.]*\d", __version__.removesuffix(".dev0"))[0]
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+
+    assert f"\n  version: {release}\n" in RECIPE
+    assert f"\nversion: {release}\n" in citation
+    assert f'python_min: "{PROJECT["requires-python"].removeprefix(">=")}"' in RECIPE
+
+
+@pytest.mark.parametrize(
+    "image", sorted(ROOT.glob("packaging/docker/*.Dockerfile")), ids=lambda path: path.stem
+)
+def test_images_install_extras_that_there_are(image):
+    [extras] = re.findall(r"\.\[([\w,]+)\]", image.read_text(encoding="utf-8"))
+
+    assert set(extras.split(",")) <= set(PROJECT["optional-dependencies"])
