@@ -24,6 +24,7 @@ __all__ = [
     "kernels",
     "libraries",
     "memory",
+    "mpi",
     "onednn",
     "problems",
     "settings_table",
@@ -78,6 +79,7 @@ def examine() -> dict[str, Any]:
         "onednn": onednn(),
         "kernels": kernels(),
         "cudnn": cudnn(),
+        "mpi": mpi(),
         "devices": devices(),
         "memory": memory(),
         "settings": settings_table(),
@@ -132,6 +134,13 @@ def cudnn() -> dict[str, Any]:
     from demitasse.backends.cupy.library.cudnn_library import status
 
     return asdict(status())
+
+
+def mpi() -> str:
+    """Return which MPI connects processes that train together; nothing where there is none."""
+    from demitasse.parallel.mpi import library
+
+    return library()
 
 
 def _openblas(numpy: Path) -> str | None:

@@ -17,7 +17,9 @@ from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description, Primitive
 from demitasse.backends.step import Memory, Operand
 
-__all__ = ["BlobPort", "Call", "Gradient", "Port", "Reader", "Writer", "converted_bytes"]
+__all__ = [
+    "BlobPort", "Call", "Gradient", "Parameter", "Port", "Reader", "Writer", "converted_bytes",
+]  # fmt: skip
 
 
 class Port(ABC):
@@ -104,6 +106,18 @@ class Reader(BlobPort):
             memory.convert(self.layout, self.scratch)
             self.version = memory.serial, memory.version
         return self.scratch
+
+
+class Parameter(Reader):
+    """A parameter that is read: it is kept in one layout where that will do."""
+
+    __slots__ = ()
+
+    def array(self) -> np.ndarray:
+        if self.plain:
+            return self.blob.data_memory.cpu_data()
+        side: np.ndarray | None = self.blob.data_memory.private_data(self.layout, alone=True)
+        return self._converted() if side is None else side
 
 
 class Writer(BlobPort):
