@@ -113,12 +113,12 @@ class BatchNorm(Layer):
             y = y * self._spread(3) + self._spread(4)
         top[0].write(xp.reshape(y, top[0].shape))
 
+    def carried(self) -> Blobs:
+        return () if self.use_global_stats else self.blobs[:3]
+
     @property
     def carries(self) -> bool:
         return not self.use_global_stats
-
-    def carried(self) -> Blobs:
-        return () if self.use_global_stats else self.blobs[:3]
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         xp, dy = self.xp, self.xp.reshape(top[0].read_diff(), self.view)
