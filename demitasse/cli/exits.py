@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import click
 
@@ -66,8 +69,16 @@ class Fault(click.ClickException):
     def show(self, file: object = None) -> None:
         """Print the message on standard error, if that can be written; the code says enough."""
         del file
-        with suppress(OSError):
+        try:
             click.echo(f"error: {escaped(self.format_message())}", err=True)
+        except OSError:
+            _leave_unsaid()
+
+
+def _leave_unsaid() -> None:
+    """Let what standard error still holds go nowhere: Python would fail at the end otherwise."""
+    with suppress(OSError, ValueError), Path(os.devnull).open("w") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stderr.fileno())
 
 
 def exit_code(error: BaseException) -> int:

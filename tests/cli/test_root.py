@@ -127,9 +127,11 @@ def test_a_failure_is_one_message_and_no_traceback(run):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is always full, of Linux")
-def test_a_failure_that_cannot_be_told_has_its_code_all_the_same(start):
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_failure_that_cannot_be_told_has_its_code_all_the_same(start, unbuffered):
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with Path("/dev/full").open("w") as full:
-        process = start("summary none.prototxt", stderr=full)
+        process = start("summary none.prototxt", stderr=full, env=environment)
 
         assert process.wait() == 3
 
