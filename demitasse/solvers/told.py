@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from demitasse.log import number
 from demitasse.net import Net
 from demitasse.proto import SolverParameter
 from demitasse.proto.write import text_of
@@ -19,7 +20,7 @@ def about_run(param: SolverParameter, net: Net, ranks: int) -> dict[str, object]
         "device": net.device.name,
         "dtype": net.dtype,
         "solver": param.type,
-        "base_lr": param.base_lr,
+        "base_lr": float(number(param.base_lr)),  # as written, not as float32 has it
         "lr_policy": param.lr_policy,
         "max_iter": param.max_iter,
         "batch": images_of_a_pass(net),
