@@ -107,6 +107,13 @@ def tests_torch(session: nox.Session) -> None:
 
 
 @nox.session
+def mpi(session: nox.Session) -> None:
+    """Train by several processes over MPI: equal bits, kills, hangs (DEMITASSE_TEST_KILLS=50)."""
+    install(session, "test", extras="all,mpi")
+    pytest(session, "tests/parallel", "-n0", "-m", "slow or not slow", "-rs")
+
+
+@nox.session
 def frameworks(session: nox.Session) -> None:
     """Run the tests that hold nets against ONNX Runtime and PyTorch."""
     session.install(*TORCH_FOR_CPU)  # PyPI's own brings gigabytes of CUDA

@@ -1,6 +1,9 @@
 """What an iteration asks of a GPU: launches, matrix products, new arrays; queued and recorded."""
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import gpu_nets
@@ -11,7 +14,10 @@ from demitasse.device import Device
 __all__ = ["Counted", "requests"]
 
 WARM = 5
-"""Iterations before those that are counted; the fourth is recorded."""
+"""Iterations before those that are counted; the third is recorded."""
+
+ACCUMULATED = 2
+"""Batches to an update, where there are several."""
 
 METHODS = {"empty": "arrays", "asarray": "arrays", "put": "copies", "multiply": "products"}
 
@@ -21,7 +27,7 @@ class Counted:
 
     Attributes:
         counts: How many "launches" of kernels, "products" and new "arrays" of the engine's own,
-            "copies" of numbers and "recordings" that were played.
+            "copies" of numbers, "recordings" that were played and "allocations" of cupy.
     """
 
     def __init__(self, device: Device) -> None:
@@ -55,17 +61,37 @@ class Played:
         self.play, self._recording = play, recording
 
 
+@contextmanager
+def allocations(counts: Counter[str]) -> Iterator[None]:
+    """Count what is asked of cupy's memory within the block; nothing where there is no cupy."""
+    try:
+        hooks = import_module("cupy.cuda.memory_hook")
+    except ImportError:
+        yield
+        return
+
+    class Hook(hooks.MemoryHook):
+        def malloc_preprocess(self, **asked: int) -> None:
+            counts["allocations"] += 1
+
+    with Hook():
+        yield
+
+
 def requests(device: Device, dry: bool) -> dict[str, Any]:
     """Count for one iteration of each net, queued piece by piece and launched as one."""
     found: dict[str, Any] = {}
     counted = Counted(device)
-    for name, batch, scale in gpu_nets.cases(dry):
-        row = found[f"{name} {batch}"] = {}
-        for way, graph in (("queued", "off"), ("recorded", "auto")):
-            with settings.override(graph=graph):
-                solver = gpu_nets.solver_of(name, device, batch, scale)
-                solver.step(WARM)
-                counted.counts.clear()
-                solver.step(1)
-            row[way] = dict(counted.counts)
+    for name, batch, scale in (*gpu_nets.cases(dry), ("residual", 2, 1)):
+        for batches in (1, ACCUMULATED):
+            several = f", {batches} batches to an update" if batches > 1 else ""
+            row = found[f"{name} {batch}{several}"] = {}
+            for way, graph in (("queued", "off"), ("recorded", "auto")):
+                with settings.override(graph=graph):
+                    solver = gpu_nets.solver_of(name, device, batch, scale, iter_size=batches)
+                    solver.step(WARM)
+                    counted.counts.clear()
+                    with allocations(counted.counts):
+                        solver.step(1)
+                row[way] = dict(counted.counts)
     return found

@@ -104,7 +104,25 @@ def windows(batch: int, scale: int = 1) -> str:
     return text.loss()
 
 
-NETS = {"lenet": lenet, "caffenet": caffenet, "windows": windows}
+def residual(batch: int, scale: int = 1) -> str:
+    """Four blocks of a residual net: BatchNorm, Scale, ReLU and sums."""
+    text = Text(inputs(batch, 3, 32, 32))
+
+    def conv(name: str) -> None:
+        text.conv(name, 16 // scale, 3, "pad: 1 bias_term: false")
+        text.layer("BatchNorm", f"{name}_norm", in_place=True)
+        text.layer("Scale", f"{name}_scale", "scale_param { bias_term: true }", in_place=True)
+
+    conv("first")
+    text.relu("first_relu")
+    for index in range(4):
+        before = text.last
+        conv(f"conv{index}")
+        text.layer("Eltwise", f"sum{index}", "", before).relu(f"relu{index}")
+    return text.pool("mean", 32, 1, "AVE").ip("ip", 10).loss()
+
+
+NETS = {"lenet": lenet, "caffenet": caffenet, "windows": windows, "residual": residual}
 
 
 def fill(net: Net, seed: int = 0) -> Net:
@@ -122,9 +140,12 @@ def net_of(name: str, device: str | Device, batch: int, scale: int = 1, **option
     return fill(Net(message, "TRAIN", device=device, seed=1, **options))
 
 
-def solver_of(name: str, device: str | Device, batch: int, scale: int = 1) -> Solver:
+def solver_of(
+    name: str, device: str | Device, batch: int, scale: int = 1, iter_size: int = 1
+) -> Solver:
     """Make a solver that trains one of the nets on one batch."""
     fields = 'base_lr: 0.001 lr_policy: "fixed" momentum: 0.9 weight_decay: 0.0005 max_iter: 100000'
+    fields += f" iter_size: {iter_size}"
     message = parse_text(f"{fields} snapshot_after_train: false", SolverParameter)
     message.net_param.CopyFrom(parse_text(NETS[name](batch, scale), NetParameter))
     solver = Solver(message, device=device, seed=1)

@@ -11,7 +11,8 @@
      |-- DataError        a record, image or database cannot be read (source, key)
      |-- DeviceError      a device is unknown, absent or not to be used so
      |    `-- OutOfMemoryError  it has no memory left
-     `-- SnapshotError    a training state cannot be written, read or resumed
+     |-- SnapshotError    a training state cannot be written, read or resumed
+     `-- ParallelError    another process that trains along has failed, is lost or is too late
 
 The code that finds a fault says *what* is wrong; whoever called it adds *where* with ``at``.
 """
@@ -29,6 +30,7 @@ __all__ = [
     "DeviceError",
     "NetError",
     "OutOfMemoryError",
+    "ParallelError",
     "PrototxtError",
     "ShapeError",
     "SnapshotError",
@@ -162,3 +164,7 @@ class OutOfMemoryError(DeviceError):
 
 class SnapshotError(DemitasseError):
     """A training state cannot be written, read or continued from."""
+
+
+class ParallelError(DemitasseError):
+    """Another process that trains along has failed, is lost, or does not answer in time."""

@@ -17,6 +17,7 @@ import numpy as np
 from demitasse.backends import random
 from demitasse.backends.arrays import Array, Event, PrivateLayout
 from demitasse.backends.ops import Op
+from demitasse.backends.pixels import Feed
 from demitasse.backends.recording import Recorder
 from demitasse.backends.step import AnyStep, Declined, Lowerings, Operands
 from demitasse.backends.updates import UpdateKernels
@@ -38,6 +39,9 @@ class Backend(ABC):
 
     queues: bool = False
     """Whether work is queued, so that to read a result is to wait for all that came before it."""
+
+    records_arrays: ClassVar[bool] = False
+    """Whether its recorder records what functions of the namespace do, besides Steps."""
 
     default_index: ClassVar[str] = ""
     """The index of a device that is named without one."""
@@ -265,6 +269,10 @@ class Backend(ABC):
         Shapes: (count,), uint32, or a wider integer type where a library cannot compute with these.
         """
         return self.asarray(random.bits(seed, stream, passes, count, first))
+
+    def feed(self) -> Feed | None:
+        """Return what brings batches of bytes in for a layer; None where numbers are copied."""
+        return None
 
     # -- faster ways -----------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ __all__ = [
     "kernels",
     "libraries",
     "memory",
+    "mpi",
     "onednn",
     "problems",
     "settings_table",
@@ -68,6 +69,7 @@ def examine() -> dict[str, Any]:
     found = {
         **environment(),
         "cudnn": cudnn(),
+        "mpi": mpi(),
         "devices": devices(),
         "memory": memory(),
         "settings": settings_table(),
@@ -140,6 +142,13 @@ def cudnn() -> dict[str, Any]:
     from demitasse.backends.cupy.library.cudnn_library import status
 
     return asdict(status())
+
+
+def mpi() -> str:
+    """Return which MPI connects processes that train together; nothing where there is none."""
+    from demitasse.parallel.mpi import library
+
+    return library()
 
 
 def _openblas(numpy: Path) -> str | None:

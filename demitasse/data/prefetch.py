@@ -112,6 +112,16 @@ class Prefetcher:
         message = f"{self._name} has been stopped"
         raise PrefetcherClosed(message)
 
+    def ready(self) -> Batch | None:
+        """Return the next full batch if there is one already; it is the caller's then."""
+        try:
+            batch = self._full.get_nowait()
+        except Empty:
+            return None
+        if batch is None:
+            self._full.put(None)
+        return batch
+
     def recycle(self, batch: Batch) -> None:
         """Give a batch back, to be filled again."""
         self._free.put(batch)

@@ -87,7 +87,7 @@ def reduce_net(
     ]
     if faults:
         text = (
-            f"{len(faults)} layers cannot be exported:\n{listed(faults)}\n"
+            f"{len(faults)} layer{'s' * (len(faults) > 1)} cannot be exported:\n{listed(faults)}\n"
             "To export what comes before them, name its blobs with --outputs and ask for --only "
             "those; to leave them out, say with --shape BLOB=SIZES what they would compute"
         )
@@ -137,7 +137,8 @@ def _message_of(net: Net) -> NetParameter:
         one = message.layer.add()
         one.CopyFrom(layer)
         one.bottom[:] = bottoms
-        one.ClearField("phase")
+        for name in ("phase", "include", "exclude"):
+            one.ClearField(name)
         if one.type == "Input":
             del one.input_param.shape[:]
             one.input_param.shape.extend(BlobShape(dim=net.blobs[top].shape) for top in one.top)
@@ -224,4 +225,7 @@ def _without_training(layers: Located, outputs: Collection[str], result: Reduced
             return kept
         kept = [one for one in kept if one not in ends]
         for layer, _ in ends:
-            result.notes.append(f"left out: layer {layer.name!r} ({layer.type})")
+            read_here = ", ".join(map(repr, layer.bottom))
+            result.notes.append(
+                f"left out: layer {layer.name!r} ({layer.type}), which reads {read_here}"
+            )

@@ -6,7 +6,7 @@ with an input is free.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,6 +16,9 @@ from demitasse.net import Net
 __all__ = ["Free", "Size", "Sizes", "declared_sizes", "free_sizes"]
 
 BATCH = "batch"
+
+STRIDES = 64
+"""By how many pixels images grow: a multiple of the strides that nets have."""
 
 COUNTED = {"DetectionOutput": 2, "Filter": 0, "Proposal": 0}
 """Type of layer -> the axis of its tops whose size is known when a pass comes there."""
@@ -38,6 +41,8 @@ class Free:
     def __str__(self) -> str:
         """Return it as a formula, e.g. ``4*batch + 1``."""
         product = self.symbol if self.factor == 1 else f"{self.factor}*{self.symbol}"
+        if self.extra < 0:
+            return f"{product} - {-self.extra}"
         return f"{product} + {self.extra}" if self.extra else product
 
 
@@ -47,37 +52,83 @@ Sizes = list[tuple[Size, ...]]
 
 def declared_sizes(net: Net) -> Sizes:
     """Return the sizes of every blob where the inputs keep theirs."""
-    return _sizes(_Asked(net), {})
+    return _sizes(_Asked(net), [])
 
 
-def free_sizes(net: Net) -> Sizes:
+def free_sizes(net: Net, *, any_size: bool = False) -> Sizes:
     """Return the sizes of every blob where the first axes of inputs are free.
 
     An input that can have another first size by itself gets a symbol of its own. Others that begin
     with the same size share one, or, where they cannot have another, keep theirs. The symbol of the
     first input is "batch".
 
+    Args:
+        net: The net.
+        any_size: Whether height and width of images are free, too: the last two of four axes.
+
     Raises:
-        NetError: The first input cannot have another first size; says which layer refuses, and why.
+        NetError: The first input cannot have another first size, or images no other height or
+            width; says which layer refuses, and why.
     """
     asked = _Asked(net)
     names = [name for name in net.inputs if net.blobs[name].num_axes]
-    groups = [[name] for name in names if not asked.refusal([name])]
+    groups = [[name] for name in names if not asked.refusal(_first([name]))]
     rest = [name for name in names if [name] not in groups]
     for size in dict.fromkeys(asked.own[name][0] for name in rest):
         same = [name for name in rest if asked.own[name][0] == size]
-        reason = asked.refusal(same)
+        reason = asked.refusal(_first(same))
         if not reason:
             groups.append(same)
         elif same[0] == names[0]:
             message = f"the net takes no other batch than its own: {reason}"
             raise NetError(message)
-    symbols = {
-        name: BATCH if names[0] in group else f"{BATCH}_of_{group[0]}"
+    grown = [
+        _Growth(BATCH if names[0] in group else f"{BATCH}_of_{group[0]}", _first(group), 1)
         for group in groups
-        for name in group
-    }
-    return _sizes(asked, symbols)
+    ]
+    return _sizes(asked, [*grown, *(_of_images(asked) if any_size else ())])
+
+
+Axis = tuple[str, int]
+"""An input, and one of its axes."""
+
+
+@dataclass(frozen=True)
+class _Growth:
+    """Axes of inputs that grow together.
+
+    Attributes:
+        symbol: What their size is called.
+        axes: The axes.
+        step: By how much they grow.
+    """
+
+    symbol: str
+    axes: Sequence[Axis]
+    step: int
+
+
+def _first(names: Sequence[str]) -> list[Axis]:
+    return [(name, 0) for name in names]
+
+
+def _of_images(asked: _Asked) -> list[_Growth]:
+    """Return the heights and widths of images.
+
+    Raises:
+        NetError: They cannot have others.
+    """
+    images = [name for name, shape in asked.own.items() if len(shape) == 4]
+    found = [
+        _Growth(symbol, [(name, axis) for name in images], STRIDES)
+        for axis, symbol in ((2, "height"), (3, "width"))
+    ]
+    for one in found if images else ():
+        reason = asked.refusal(one.axes, one.step)
+        if reason:
+            message = f"images can have no other {one.symbol}: {reason}"
+            raise NetError(message)
+    return found if images else []
 
 
 class _Asked:
@@ -93,19 +144,20 @@ class _Asked:
         self.counted = [i for i, layer in enumerate(net.layers) if layer.type in COUNTED]
 
     def shapes(
-        self, inputs: Sequence[str] = (), counted: int | None = None, more: int = 0
+        self, longer: Sequence[Axis] = (), counted: int | None = None, more: int = 0
     ) -> list[tuple[int, ...]]:
         """Return the shapes of all blobs.
 
         Args:
-            inputs: Those whose first axis is longer.
+            longer: The axes of inputs that are longer.
             counted: The layer whose tops have more than one row, where it is known late how many.
             more: By how much.
         """
         net = self.net
         try:
             for name, shape in self.own.items():
-                net.blobs[name].reshape((shape[0] + more, *shape[1:]) if name in inputs else shape)
+                wanted = [n + more * ((name, axis) in longer) for axis, n in enumerate(shape)]
+                net.blobs[name].reshape(wanted)
             for index, place in enumerate(net.structure.places()):
                 try:
                     place.layer.run_reshape(place.bottom, place.top)
@@ -120,18 +172,18 @@ class _Asked:
             for name, shape in self.own.items():
                 net.blobs[name].reshape(shape)
 
-    def refusal(self, inputs: Sequence[str]) -> str:
-        """Say why the first axes of these inputs cannot be longer; "" where they can."""
+    def refusal(self, longer: Sequence[Axis], step: int = 1) -> str:
+        """Say why these axes cannot be longer; "" where they can."""
         try:
-            for more in (1, 2) if inputs else ():
-                self.shapes(inputs, more=more)
+            for more in (step, 2 * step):
+                self.shapes(longer, more=more)
         except DemitasseError as error:
             return str(error)
         return ""
 
 
-def _sizes(asked: _Asked, symbols: Mapping[str, str]) -> Sizes:
-    """Return the sizes of all blobs, given what the first axes of inputs are called.
+def _sizes(asked: _Asked, growths: Sequence[_Growth]) -> Sizes:
+    """Return the sizes of all blobs, given which axes of inputs grow.
 
     One that follows several, or follows one in another way than ``Free`` can say, has a symbol of
     its own.
@@ -139,21 +191,22 @@ def _sizes(asked: _Asked, symbols: Mapping[str, str]) -> Sizes:
     net, own = asked.net, asked.own
     base = asked.shapes()
     sizes: list[list[Size]] = [list(shape) for shape in base]
-    grown: list[tuple[str, int, Callable[..., list[tuple[int, ...]]]]] = []
-    for symbol in dict.fromkeys(symbols.values()):
-        inputs = [name for name in symbols if symbols[name] == symbol]
-        grown.append((symbol, own[inputs[0]][0], partial(asked.shapes, inputs)))
+    grown: list[tuple[str, int, int, Callable[..., list[tuple[int, ...]]]]] = []
+    for growth in growths:
+        name, axis = growth.axes[0]
+        shapes = partial(asked.shapes, growth.axes)
+        grown.append((growth.symbol, own[name][axis], growth.step, shapes))
     for index in asked.counted:
         symbol = f"{net.layers[index].name}_count"
-        grown.append((symbol, 1, partial(asked.shapes, (), index)))
-    for symbol, size, shapes in grown:
-        once, twice = shapes(more=1), shapes(more=2)
+        grown.append((symbol, 1, 1, partial(asked.shapes, (), index)))
+    for symbol, size, step, longer in grown:
+        once, twice = longer(more=step), longer(more=2 * step)
         for blob, (zero, one, two) in enumerate(zip(base, once, twice, strict=True)):
             for axis, (a, b, c) in enumerate(zip(zero, one, two, strict=True)):
-                factor = b - a
-                if factor == 0 and c == b:
+                if a == b == c:
                     continue
-                follows = c - b == factor > 0 and sizes[blob][axis] == a
+                factor, rest = divmod(b - a, step)
+                follows = c - b == b - a and not rest and factor > 0 and sizes[blob][axis] == a
                 name = f"{net.blob_names[blob]}_axis_{axis}"
                 extra = a - factor * size
                 sizes[blob][axis] = Free(symbol, factor, extra) if follows else Free(name)

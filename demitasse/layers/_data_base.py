@@ -9,15 +9,19 @@ import weakref
 from collections.abc import Callable
 from contextlib import closing
 
+from demitasse.backends.pixels import Feed, Sent
+from demitasse.blob import Blob
 from demitasse.data.broken import Broken, skips
 from demitasse.data.prefetch import Prefetcher
 from demitasse.data.sources.source import ALONE, Batch, BatchSource, Reading, Shard
 from demitasse.data.transform.augment.draws import WORDS
 from demitasse.data.transform.random import RecordRandom
 from demitasse.data.transform.transformer import DataTransformer
+from demitasse.device import Device
 from demitasse.errors import ConfigError
 from demitasse.interrupts import Uninterrupted
 from demitasse.layers.base import Between, Blobs, Exactly, Layer, positive
+from demitasse.memory import transfers
 from demitasse.proto import TransformationParameter
 
 __all__ = ["BaseDataLayer", "EpochDataLayer", "PrefetchingDataLayer", "prefetched"]
@@ -59,7 +63,8 @@ class PrefetchingDataLayer(BaseDataLayer):
 
     As in Caffe, ``prefetch`` batches circulate, the one in use included. The thread is started by
     the first forward pass and stopped by ``close``, or when the layer is deleted. A batch is handed
-    to the tops without being copied; it is valid until the next forward.
+    to the tops without being copied; it is valid until the next forward. Some devices take images
+    as bytes (``Backend.feed``): those of the next batch are sent while this one is used.
 
     Attributes:
         skipped: Broken records that were skipped on the way to the batch in the tops.
@@ -69,6 +74,10 @@ class PrefetchingDataLayer(BaseDataLayer):
     _prefetcher: Prefetcher | None = None
     _abandon: weakref.finalize[..., PrefetchingDataLayer] | None = None
     _current: Batch | None = None
+    _ahead: tuple[Batch, Sent | None] | None = None  # the next batch, on its way to the device
+    _feed: Feed | None = None
+    _sent: Sent | None = None  # the images of the batch in the tops, if they came as bytes
+    _adopted = False  # whether the first top works on the memory of a batch
     _position = 0
     _taking = False  # a batch, which is lost when that is cut short
     skipped = 0
@@ -113,19 +122,44 @@ class PrefetchingDataLayer(BaseDataLayer):
             self.close()
         self._taking = True
         prefetcher = self._prefetcher or self._start()
-        batch, used = prefetcher.next(), self._current
-        self._current, self._position, self.skipped = batch, batch.position, batch.skipped
+        batch, sent = self._ahead or self._on_its_way(prefetcher.next())
+        used, used_sent, self._ahead = self._current, self._sent, None
+        self._current, self._sent = batch, sent
+        self._position, self.skipped = batch.position, batch.skipped
         moved = False
-        for blob, array in zip(top, batch.arrays, strict=False):
+        for index, (blob, array) in enumerate(zip(top, batch.arrays, strict=False)):
             moved |= blob.shape != array.shape
             blob.reshape(array.shape)
+            if sent is not None and index == 0:
+                self._unpack(sent, blob)
+                continue
             blob.set_cpu_data(array)  # waits for a copy of the last batch still under way
             blob.data_memory.async_push()
+            self._adopted |= index == 0
         if moved:  # the memory that would have waited may be gone
             self.device.backend.synchronize()
         if used is not None:
+            if used_sent is not None:
+                used_sent.wait()
             prefetcher.recycle(used)
+        if self._feed is not None and (following := prefetcher.ready()) is not None:
+            self._ahead = self._on_its_way(following)
         self._taking = False
+
+    def _unpack(self, sent: Sent, blob: Blob) -> None:
+        """Make numbers of a batch of bytes on the device."""
+        if self._adopted:  # the host side is an array of a batch that is filled again
+            own = self.device.backend.empty_host(blob.count, self.dtype)
+            blob.set_cpu_data(own.reshape(blob.shape))
+            self._adopted = False
+        sent.unpack(blob.data_memory.mutable_gpu_data(discard=True))
+
+    def _on_its_way(self, batch: Batch) -> tuple[Batch, Sent | None]:
+        """Return a batch, and its images on their way to the device if they are bytes."""
+        if self._feed is None or batch.pixels is None:
+            return batch, None
+        transfers.note(up=batch.pixels.nbytes)
+        return batch, self._feed.send(batch.pixels)
 
     def record_of(self, place: int) -> tuple[str, str] | None:
         """Return the source of a record of the batch in the tops and its key there, for messages.
@@ -173,10 +207,17 @@ class PrefetchingDataLayer(BaseDataLayer):
 
         return take_back
 
+    def to(self, device: Device) -> None:
+        """Follow the net to another device, which may take batches in another form."""
+        super().to(device)
+        if self._feed is not None or device.backend.feed() is not None:
+            self.close()
+
     def close(self) -> None:
         """Stop the thread and close files; a later forward pass opens them again."""
         prefetcher, abandon = self._prefetcher, self._abandon
-        self._prefetcher = self._abandon = self._current = None
+        self._prefetcher = self._abandon = self._feed = None
+        self._current = self._ahead = self._sent = None
         self._taking = False
         if abandon is not None:
             abandon.detach()
@@ -187,11 +228,15 @@ class PrefetchingDataLayer(BaseDataLayer):
         memory = self.device.backend.empty_host
         # At least two: one is in use while the next is made.
         batches = max(2, prefetched(self.param.data_param.prefetch))
+        feed = self.device.backend.feed()
+        if feed is not None:
+            batches += 1  # the one on its way
+        takes_bytes = feed is not None
         source, prefetcher = self.open_source(self._position), None
         try:
             prefetcher = Prefetcher(
                 source,
-                [Batch(memory, self.dtype) for _ in range(batches)],
+                [Batch(memory, self.dtype, takes_bytes=takes_bytes) for _ in range(batches)],
                 name=f"prefetch of {self.name}",
                 log_on_wait=f"layer {self.name!r} waits for data",
             )
@@ -199,6 +244,7 @@ class PrefetchingDataLayer(BaseDataLayer):
                 self._abandon = weakref.finalize(self, prefetcher.abandon)
                 self._abandon.atexit = False  # running threads are stopped at exit anyway
                 prefetcher.start()
+                self._feed = feed
                 self._prefetcher = prefetcher  # only now: nobody waits for one not started
         except BaseException:
             (prefetcher or source).close()

@@ -28,6 +28,7 @@ class Axpy(Layer):
 
     bottoms = Exactly(3)
     tops = Exactly(1)
+    repeats = True
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         a, x, b = bottom

@@ -71,6 +71,11 @@ class Layer(Arrays):
     only_shares: ClassVar[bool] = False
     """Whether its passes compute nothing: tops share what bottoms hold, or there are none."""
 
+    repeats: ClassVar[bool] = False
+    """Whether its passes do the same as long as shapes stay, on arrays of the device alone: they
+    read no numbers on the host, and make no matrix products. A device may then record them. A class
+    says it of itself: it is not inherited."""
+
     refuses_gradients: ClassVar[bool] = True
     """Whether ``propagate_down: true`` is an error for a bottom that has no gradient, and not
     without effect."""

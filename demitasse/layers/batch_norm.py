@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, ShapeError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.helpers.channels import Channels, through_normalization
 from demitasse.layers.registry import register
@@ -80,6 +80,9 @@ class BatchNorm(Layer):
         self.axes, self.spread = channels.axes, channels.spread
         # values in one channel
         self.rows = bottom[0].count // self.channels if self.channels else 0
+        if self.channels and not self.rows and not self.use_global_stats:
+            message = f"bottom {bottom[0].name!r} {shape} has no values to take the mean of"
+            raise ShapeError(message)
         self.op = ops.BatchNorm(
             dtype=self.dtype,
             bottom=bottom[0].shape,
@@ -112,6 +115,10 @@ class BatchNorm(Layer):
 
     def carried(self) -> Blobs:
         return () if self.use_global_stats else self.blobs[:3]
+
+    @property
+    def carries(self) -> bool:
+        return not self.use_global_stats
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         xp, dy = self.xp, self.xp.reshape(top[0].read_diff(), self.view)

@@ -27,6 +27,7 @@ class Bias(Layer):
 
     bottoms = Between(1, 2)
     tops = Exactly(1)
+    repeats = True
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         del top

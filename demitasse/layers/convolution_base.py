@@ -28,7 +28,7 @@ class ConvolutionBase(Layer):
     Raises:
         ConfigError: ``num_output`` or ``kernel_size`` is missing, a window field does not fit the
             number of spatial axes, or ``group`` does not divide both channel counts.
-        ShapeError: The bottoms differ, or their channels or axes have changed.
+        ShapeError: The bottoms differ or have no channels, or channels or axes have changed.
         NetError: Stored parameters are not a weight and, with ``bias_term``, a bias.
     """
 
@@ -44,6 +44,11 @@ class ConvolutionBase(Layer):
         self.axes = bottom[0].num_axes
         self.window = convolution_window(p, self.axes - self.axis - 1)
         self.channels = bottom[0].shape[self.axis]
+        if not self.channels:
+            message = (
+                f"bottom {bottom[0].name!r} {bottom[0].shape} has no channels on axis {self.axis}"
+            )
+            raise ShapeError(message)
         self.m = positive(p.num_output, "convolution_param.num_output")
         depthwise = self.type == "ConvolutionDepthwise"
         self.group = self.channels if depthwise else positive(p.group, "convolution_param.group")

@@ -27,6 +27,7 @@ class Crop(Layer):
 
     bottoms = Exactly(2)
     tops = Exactly(1)
+    repeats = True
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         del top

@@ -27,6 +27,7 @@ class Permute(Layer):
     """
 
     bottoms = tops = Exactly(1)
+    repeats = True
     in_place = False
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:

@@ -45,6 +45,7 @@ class Python(Layer):
             self.user = user(param)
         self.user.param_str = param.python_param.param_str
         self.user.phase = Phase[phase]
+        self.user.rank, self.user.ranks = context.rank, context.ranks
         self.user.blobs = self.own
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:

@@ -33,6 +33,7 @@ class Reorg(Layer):
     """
 
     bottoms = tops = Exactly(1)
+    repeats = True
     in_place = False
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:

@@ -29,6 +29,7 @@ class ShuffleChannel(Layer):
     """
 
     bottoms = tops = Exactly(1)
+    repeats = True
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         del bottom, top

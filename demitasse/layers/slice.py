@@ -32,6 +32,7 @@ class Slice(Layer):
 
     bottoms = Exactly(1)
     tops = AtLeast(1)
+    repeats = True
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.slice_param

@@ -26,6 +26,7 @@ class Tile(Layer):
     """
 
     bottoms = tops = Exactly(1)
+    repeats = True
     in_place = False
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:

@@ -58,11 +58,15 @@ class UserLayer:
 
     Attributes:
         param_str: The text in ``python_param``.
+        rank: Which of the shards of the data it is to bring; ours.
+        ranks: How many there are; ours.
         phase: ``caffe.TRAIN`` or ``caffe.TEST``, which are 0 and 1.
         blobs: Parameters; ``blobs.add_blob(2, 3)`` in ``setup`` makes one.
     """
 
     param_str: str = ""
+    rank: int = 0
+    ranks: int = 1
     phase: Phase = Phase.TRAIN
     blobs: BlobVec
 

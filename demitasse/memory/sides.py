@@ -40,20 +40,23 @@ class HostSide:
 
     Attributes:
         array: One-dimensional; None until the host side is first used.
+        given: Whether the array is somebody else's, who may look at it.
+        let_go: Whether there was one that nobody seemed to need.
         traffic: What may still be under way in it.
     """
 
-    __slots__ = ("_lease", "array", "traffic")
+    __slots__ = ("_lease", "array", "given", "let_go", "traffic")
 
     def __init__(self, traffic: Traffic) -> None:
         self.array: np.ndarray | None = None
+        self.given = self.let_go = False
         self.traffic = traffic
         self._lease: weakref.ref[Lease] | None = None
 
     def replace(self, array: np.ndarray | None) -> None:
         """Use another array from now on, which no live view shows; None for one made later."""
         self.wait()
-        self.array, self._lease = array, None
+        self.array, self._lease, self.given = array, None, array is not None
 
     @property
     def leased(self) -> bool:

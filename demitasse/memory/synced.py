@@ -195,8 +195,13 @@ class SyncedMemory:
         """The layout of the private side, when that side is up to date; otherwise None."""
         return self._device_side.layout if self._head in DEVICE_HEADS else None
 
-    def private_data(self, layout: PrivateLayout) -> Array | None:
+    def private_data(self, layout: PrivateLayout, *, alone: bool = False) -> Array | None:
         """Return the private side in ``layout``, up to date, for reading. Shape: (layout.size,).
+
+        Args:
+            layout: The layout.
+            alone: Let go of a host side that is copied here, unless others look at it. Whoever
+                reads it later has it made again, and it stays then.
 
         Returns:
             None when the private side is up to date in another layout; ``convert`` then gives the
@@ -210,6 +215,8 @@ class SyncedMemory:
         self.device.backend.pack(host, layout, side)
         transfers.note(reorders=1)
         self._head = Head.SYNCED
+        if alone:
+            self._let_go_of_host()
         return side
 
     def mutable_private_data(self, layout: PrivateLayout) -> Array:
@@ -484,6 +491,14 @@ class SyncedMemory:
         """
         if self._head is Head.SYNCED:
             self._head = Head.HEAD_AT_CPU
+
+    def _let_go_of_host(self) -> None:
+        """Keep the device side alone, which is up to date."""
+        host = self._host_side
+        if self.leased or host.given or host.let_go or self._assignment is not None:
+            return
+        self._head, host.let_go = Head.HEAD_AT_GPU, True
+        host.replace(None)
 
     # -- arrays --------------------------------------------------------------------------------
 

@@ -251,8 +251,13 @@ class Net(Running):
             layer.to(device)
         self._passes.plan_anew()
 
-    def clone(self, device: str | Device | None = None) -> Net:
-        """Return another net of the same message, parameters and seed, here or elsewhere."""
+    def clone(self, device: str | Device | None = None, rank: int | None = None) -> Net:
+        """Return another net of the same message, parameters and seed, here or elsewhere.
+
+        Args:
+            device: Where; None for where this one is.
+            rank: Which of its data-parallel workers it is; None for the same.
+        """
         copy = Net(
             self._source,
             device=self.device if device is None else device,
@@ -261,7 +266,7 @@ class Net(Running):
             seed=self.seed,
             base_dir=self.base_dir,
             keep=self._kept,
-            rank=self._context.rank,
+            rank=self._context.rank if rank is None else rank,
             ranks=self._context.ranks,
         )
         for mine, theirs in zip(self.learnable_params, copy.learnable_params, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from demitasse.layers import Layer
 from demitasse.plan.entry import Entry
 
 __all__ = ["obstacle", "sources"]
@@ -37,6 +38,11 @@ def _of(entry: Entry) -> str:
         return "brings in data behind other layers"
     if entry.layer.dynamic_shapes:
         return "works on the host, or its shapes depend on values"
-    if entry.step is None and not entry.layer.only_shares:
+    if entry.step is None and not (entry.layer.only_shares or _repeats(entry.layer)):
         return "has no step of this device" + (f" ({entry.why})" if entry.why else "")
     return ""
+
+
+def _repeats(layer: Layer) -> bool:
+    """Whether the layer's portable code can be recorded where it is."""
+    return layer.device.backend.records_arrays and bool(vars(type(layer)).get("repeats"))

@@ -132,6 +132,13 @@ class Running(Described):
                 self._context.clock.passes += 1
         return loss
 
+    def _launch_training(self) -> Loss | None:
+        """Run forward and backward, launched as one if possible; None where nothing was done."""
+        if not self.device.backend.queues:
+            return None
+        launched = self._launched.training(self.learnable_params)
+        return self._launch(launched, "forward and backward") if launched.begin() else None
+
     def _launch(self, passes: LaunchedPasses, doing: str) -> Loss:
         """Run all layers, launched as one if possible; done whole or taken back."""
         with self.at_work(doing), self._taken_back_if_cut():
@@ -172,11 +179,7 @@ class Running(Described):
             DataError: A label is none of the classes that the scores have, and not ignored.
         """
         with self.turn:
-            launched = self._launched.training(self.learnable_params)
-            if self.device.backend.queues and launched.begin():
-                loss = self._launch(launched, "forward and backward")
-            else:
-                loss = self.queue_passes()
+            loss = self._launch_training() or self.queue_passes()
             try:
                 return loss.read()
             except BaseException:

@@ -179,6 +179,7 @@ class Allocator:
         self._accesses = accesses(places, backward=backward)
         self._changes, self._seen = changes, -1
         self._assigned: dict[int, int] = {}  # sizes by serials
+        self._checked: set[tuple[int, int]] = set()  # ranges of layers, since the last change
 
     def update(self, runs: Callable[[], Sequence[int]]) -> None:
         """Assign slots anew, if shapes or memories have changed since the last time.
@@ -188,6 +189,7 @@ class Allocator:
         """
         if self._seen != self._changes.number:
             number, before = self._changes.number, self._memories()
+            self._checked.clear()
             self._accesses = accesses(self._places, backward=self.backward)
             ranges = self._live_ranges(runs())
             assigned = {live.memory.serial: live.memory.size for live in ranges}
@@ -215,6 +217,8 @@ class Allocator:
             NetError: A layer reads what only an earlier pass could have left behind.
         """
         low, high = min(first, last), max(first, last)
+        if (low, high) in self._checked:
+            return
         written: set[int] = set()
         for access in self._accesses:
             if not low <= access.layer <= high:
@@ -227,6 +231,7 @@ class Allocator:
                     )
                     raise NetError(message)
             written |= {memory.serial for _, memory in access.writes}
+        self._checked.add((low, high))
 
     def _memories(self) -> list[SyncedMemory]:
         return [memory for access in self._accesses for _, memory in access.all]

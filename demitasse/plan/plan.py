@@ -181,8 +181,9 @@ class Plan:
     def _forward_group(self, index: int, group: Group) -> None:
         """Run the layers of a group as one."""
         group.step.forward()
+        ran_in = group if group.step.own_backward else None
         for member in self.entries[index : index + group.count]:
-            member.ran, member.ran_in = member.step, group if group.step.own_backward else None
+            member.ran, member.ran_in = member.step, ran_in
 
     def _backward_group(self, index: int, end: int, group: Group) -> int:
         """Compute the gradients of a group whose last layer is ``index``; return its length."""

@@ -69,7 +69,7 @@ class Continuation:
             test: Whether it may test first.
         """
         run = self._run
-        nets = [net.remember() for net in (run.net, *(run.test_nets if test else ()))]
+        nets = [net.remember() for net in (*run.training_nets, *(run.test_nets if test else ()))]
         losses, watched = list(run.report.losses), run.watch.to_proto()
 
         def take_back() -> None:
@@ -90,6 +90,9 @@ class Continuation:
         """
         resume = state.resume if state.resume is not None else self._untouched
         set_progress(resume, self._run.net, self._run.test_nets)
+        for net in self._run.team.others:
+            set_progress(resume, net, ())
+        self._run.team.level()
         self._run.report.set_losses(resume.losses)
         self._run.watch.load(resume.watch)
         self._keeper.resume(path, state.iter, resume.snapshot)

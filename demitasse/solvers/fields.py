@@ -60,7 +60,7 @@ def check_fields(param: SolverParameter, rule: UpdateRule) -> None:
 
 
 def check_options(
-    param: SolverParameter, keep_last: int | None, early: EarlyStopping | None, ranks: int
+    param: SolverParameter, keep_last: int | None, early: EarlyStopping | None, workers: int
 ) -> None:
     """Refuse arguments of a solver that cannot be, alone or together with its fields.
 
@@ -72,7 +72,7 @@ def check_options(
     if early is not None and not param.test_interval:
         message = "early_stopping looks at the results of tests, but test_interval is not given"
         raise ConfigError(message)
-    if ranks > 1 and (early is not None or param.lr_policy == "plateau"):
+    if workers > 1 and (early is not None or param.lr_policy == "plateau"):
         what = "early_stopping" if early is not None else "lr_policy 'plateau'"
         message = f"{what} cannot be used with several ranks: only the first of them tests"
         raise ConfigError(message)

@@ -25,7 +25,7 @@ def accumulate_gradients(run: Run, iteration: int, rate: float) -> None:
     """
     display = display_is_due(run.param, iteration)
     run.net.debug_info = display and run.param.debug_info
-    loss = sum(run.net.forward_backward() for _ in range(run.param.iter_size)) / run.param.iter_size
+    loss = run.team.passes(run.net, run.param.iter_size)
     take_loss(run, loss, iteration, rate)
     if display:
         run.report.display(run.net, iteration, run.param.display)
@@ -44,7 +44,8 @@ def take_loss(run: Run, loss: float, iteration: int, rate: float) -> None:
 def loss_waits(run: Run, iteration: int) -> bool:
     """Whether nothing needs the loss of an iteration before its update is queued."""
     return (
-        run.net.device.backend.queues
+        run.team.alone
+        and run.net.device.backend.queues
         and run.param.iter_size == 1
         and run.param.lr_policy != "plateau"
         and not display_is_due(run.param, iteration)

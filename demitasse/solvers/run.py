@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from demitasse.net import Net
+from demitasse.parallel import Team
 from demitasse.proto import SolverParameter
 from demitasse.solvers.nonfinite import Nonfinite
 from demitasse.solvers.report import TrainReport
@@ -27,7 +28,8 @@ class Run:
         report: The losses of the last iterations.
         watch: The best results of tests.
         nonfinite: What is done about losses and weights that are NaN or infinite.
-        rank: Which of ``ranks`` data-parallel workers this is.
+        team: Those who train it.
+        rank: Which of ``ranks`` data-parallel workers this is, or the first of its shards.
         ranks: How many of them there are.
     """
 
@@ -38,8 +40,14 @@ class Run:
     report: TrainReport
     watch: Watch
     nonfinite: Nonfinite
+    team: Team
     rank: int = 0
     ranks: int = 1
+
+    @property
+    def training_nets(self) -> Sequence[Net]:
+        """The nets that this process trains: one for each of its shards."""
+        return (self.net, *self.team.others)
 
     @property
     def is_root(self) -> bool:

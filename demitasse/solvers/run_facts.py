@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from demitasse.solvers.run import Run
 from demitasse.version import __version__
 
 __all__ = ["file_digest", "run_facts"]
+
+PART = 1 << 20
+"""Bytes of a file that are read at a time."""
 
 SOLVER_FIELDS = (
     "base_lr", "clip_gradients", "delta", "gamma", "iter_size", "lr_policy", "min_lr", "momentum",
@@ -47,13 +51,18 @@ def run_facts(run: Run) -> RunFacts:
 
 
 def file_digest(path: Path) -> bytes:
-    """Return the SHA-256 of a file.
+    """Return the SHA-256 of a file, of no more than its size says: some of the system never end.
 
     Raises:
         OSError: It cannot be read.
     """
+    digest = hashlib.sha256()
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").digest()
+        left = os.fstat(file.fileno()).st_size
+        while left > 0 and (part := file.read(min(left, PART))):
+            digest.update(part)
+            left -= len(part)
+    return digest.digest()
 
 
 def _sources(name: str, net: Net) -> Iterable[RunFacts.Source]:

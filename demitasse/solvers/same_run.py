@@ -88,7 +88,11 @@ def _all_differences(state: State, now: RunFacts, seed: int, exact: bool) -> Ite
             yield Difference("the state does not tell what its run was made of")
         return
     if state.learned_net:
-        now.weights = file_digest(Path(state.learned_net))
+        try:
+            now.weights = file_digest(Path(state.learned_net))
+        except OSError as error:
+            message = f"the weights it names cannot be read: {error}"
+            raise SnapshotError(message) from error
     yield from differences(resume.run, now)
     if resume.HasField("seed") and seed >= 0 and seed != resume.seed:
         text = f"the seed was {resume.seed}, is {seed}: the run keeps {resume.seed}"

@@ -18,6 +18,7 @@ from demitasse.device import Device
 from demitasse.errors import ConfigError, DataError, NetError
 from demitasse.interrupts import Uninterrupted
 from demitasse.log import get_logger
+from demitasse.parallel import Communicator, Reduce
 from demitasse.plan.liveness import Keep
 from demitasse.proto import SolverParameter
 from demitasse.solvers.checkpointer import Checkpointer
@@ -44,6 +45,7 @@ from demitasse.solvers.told import about_run
 from demitasse.solvers.updater import Updater
 from demitasse.solvers.updates import find_rule
 from demitasse.solvers.watch import EarlyStopping, Watch
+from demitasse.solvers.workers import Workers
 from demitasse.tracking import Broadcast, Logger
 from demitasse.weights.pairing import OnMismatch
 
@@ -84,9 +86,16 @@ class Solver:
             and outputs, or "outputs" for those alone, as in ``Net``; the others share buffers. None
             keeps all.
         lenient: Whether fields that are not known, of solver and nets, are left out with a warning.
-        rank: Which of ``ranks`` data-parallel workers this is; only the first tests and writes
-            snapshots.
+        rank: Which of ``ranks`` data-parallel workers this is, where somebody else adds their
+            gradients (``on_gradients_ready``); only the first tests and writes snapshots.
         ranks: How many of them there are.
+        shards: How many shards the data of the run has, each with the net's batch size: the joined
+            batch is so many times as large. The same for the whole life of a run; the number of
+            processes may change. None for one, or as many as there are processes.
+        processes: Those that train together; None for this one alone. Only the first tests and
+            writes snapshots.
+        reduce: How gradients are added: "exact" gives the same bits for any number of processes,
+            "fast" as the library between them likes best.
 
     Attributes:
         param: The solver's fields; changes count from the next iteration on.
@@ -131,11 +140,17 @@ class Solver:
         lenient: bool = False,
         rank: int = 0,
         ranks: int = 1,
+        shards: int | None = None,
+        processes: Communicator | None = None,
+        reduce: Reduce = "exact",
     ) -> None:
         self.param, folder = read_fields(source, type=type, lenient=lenient)
         rule = find_rule(self.param.type)
         check_fields(self.param, rule)
-        check_options(self.param, keep_last, early_stopping, ranks)
+        check_options(self.param, keep_last, early_stopping, ranks)  # of somebody else's workers
+        workers = Workers(shards, processes, reduce)
+        if workers.several:
+            rank, ranks = workers.shards.rank, workers.shards.count
         if rank == 0:
             check_prefix(self.param, best=keep_best is not None)
         if seed is None and self.param.random_seed >= 0:
@@ -168,6 +183,7 @@ class Solver:
             TrainReport(self.param.average_loss, told, self.param.iter_size * ranks),
             Watch(self.param, self.test_nets, keep_best, early_stopping),
             Nonfinite(on_nonfinite),
+            workers.team(self.net),
             rank,
             ranks,
         )
@@ -205,7 +221,7 @@ class Solver:
         while self.iter < last:
             if not self._whole_iteration():
                 break
-            request = self._requests.next()
+            request = self._run.team.agreed(self._requests.next())
             due = request == "snapshot" or snapshot_is_due(self.param, self.iter)
             if due and self._run.is_root:
                 self._checkpointer.attempt(self.snapshot, self.iter)
@@ -358,8 +374,12 @@ class Solver:
         Returns:
             For each net tested to the end, the mean of every output.
         """
-        if not self._run.is_root:
-            return []
+        results = self._tested() if self._run.is_root else []
+        batches = sum(self.param.test_iter) or 1
+        results, self.stopped = self._run.team.share((results, self.stopped), patience=batches)
+        return results
+
+    def _tested(self) -> list[dict[str, np.ndarray]]:
         results = []
         with self._checkpointer.whole_test(lambda: self.stopped):
             for index in range(len(self.test_nets)):
@@ -373,7 +393,7 @@ class Solver:
         if self.stopped or not results:
             return
         self._run.watch.tested(results, self.iter)
-        if self._run.watch.improved:
+        if self._run.watch.improved and self._run.is_root:
             self._checkpointer.write_best(self.iter)
         self.early_stopped = self._run.watch.exhausted
 
@@ -496,7 +516,7 @@ class Solver:
     def close(self) -> None:
         """Stop the threads and close the files of all nets, and close the loggers."""
         self._run.report.loggers.close()
-        for net in (self.net, *self.test_nets):
+        for net in (*self._run.training_nets, *self.test_nets):
             net.close()
 
     def __enter__(self) -> Self:

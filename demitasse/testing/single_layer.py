@@ -236,8 +236,9 @@ def _message(layer: str | LayerParameter) -> LayerParameter:
 
 def _blob(param: LayerParameter, index: int, value: Any, context: LayerContext) -> Blob:
     name = param.bottom[index] if index < len(param.bottom) else f"bottom{index}"
-    blob = Blob((), context.dtype, context.device, name)
-    _put(blob, value)
+    array = np.asarray(value)
+    blob = Blob(array.shape, context.dtype, context.device, name)
+    blob.mutable_cpu_data()[...] = array
     return blob
 
 

@@ -159,6 +159,7 @@ class TestLimit:
             settings.get("memory_limit")
 
     def test_what_came_while_there_was_none_counts(self):
+        gc.collect()  # what earlier tests left may go at any time
         used = dm.memory_info("numpy").used
         one, other, third = (dm.Blob((MIB // 4,), device="numpy") for _ in range(3))
         with settings.override(memory_limit=used + MIB):

@@ -186,7 +186,11 @@ class Blobs(RuleBasedStateMachine):
         self.check(which, blob.cpu_data())
 
     @precondition(lambda self: str(self.device) == "cpu" and BLOCKED)
-    @rule(which=st.integers(0, 1), value=numbers, how=st.sampled_from(["read", "write", "swap"]))
+    @rule(
+        which=st.integers(0, 1),
+        value=numbers,
+        how=st.sampled_from(["read", "read alone", "write", "swap"]),
+    )
     def use_the_private_side(self, which, value, how):
         blob = self.blobs[which]
         if blob.data_memory.size != 12 or blob.data_memory.leased:
@@ -194,8 +198,8 @@ class Blobs(RuleBasedStateMachine):
         memory, plain = blob.data_memory, self.plain[which]
         layout = layout_with_tag(self.device.backend.engine.library, SHAPE, BLOCKED)
         values = (np.arange(12) + value).astype(np.float32)
-        if how == "read":
-            side = memory.private_data(layout)
+        if how.startswith("read"):
+            side = memory.private_data(layout, alone=how == "read alone")
             host = np.zeros(12, np.float32)
             self.device.backend.unpack(side, layout, host)
             np.testing.assert_array_equal(host[plain.known], plain.values[plain.known])

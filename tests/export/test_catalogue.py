@@ -27,6 +27,13 @@ def test_types_of_others_are_refused_by_name():
     assert "operators of ONNX" in reason_against(LayerParameter(name="x", type="Theirs"))
 
 
+def test_a_dropout_that_goes_on_drawing_is_refused():
+    layer = LayerParameter(name="x", type="Dropout")
+    layer.dropout_param.sample_weights_test = True
+
+    assert "random numbers" in reason_against(layer)
+
+
 def test_a_suppression_whose_threshold_moves_is_refused():
     layer = LayerParameter(name="x", type="DetectionOutput")
     layer.detection_output_param.nms_param.eta = 0.9

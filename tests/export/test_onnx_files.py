@@ -7,6 +7,7 @@ from exporting import expect_same, message, net
 import demitasse as dm
 from demitasse.errors import ConfigError, NetError
 from demitasse.export.onnx import OPSETS, files
+from demitasse.export.onnx.table import CONVERTERS
 
 onnx = pytest.importorskip("onnx", reason="needs onnx: nox -s frameworks")
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs onnxruntime: nox -s frameworks")
@@ -121,6 +122,15 @@ def test_where_nothing_is_said_the_batch_is_fixed_with_a_word(tmp_path):
     assert "the batch is fixed" in done.notes[-1]
 
 
+def test_an_input_that_is_no_batch_keeps_its_size_with_a_word(tmp_path):
+    text = 'layer { name: "scale" type: "Scale" bottom: "data" bottom: "s" top: "y" }'
+
+    done = expect_same(net(text, {**IMAGE, "s": (3,)}), tmp_path)
+
+    assert done.inputs == {"data": ["batch", 3, 9, 9], "s": [3]}
+    assert done.notes == ["input 's' keeps its first axis of 3"]
+
+
 @pytest.mark.parametrize("batch", [0, -1, "any", 1.5])
 def test_other_batches_are_refused(batch, small, tmp_path):
     with pytest.raises(ConfigError, match="batch must be a number above 0"):
@@ -144,7 +154,7 @@ layer { name: "best" type: "ArgMax" bottom: "ip" top: "best"
 )
 
 
-@pytest.mark.parametrize("opset", [13, 14, 15, 17, 18, 20, 21])
+@pytest.mark.parametrize("opset", [13, 14, 15, 17, 18, 20, 21, 22])
 def test_every_version_of_the_operators(opset, tmp_path):
     done = expect_same(net(EVERY_VERSION, IMAGE), tmp_path, opset=opset)
 
@@ -155,6 +165,17 @@ def test_every_version_of_the_operators(opset, tmp_path):
 def test_other_versions_are_refused(opset, small, tmp_path):
     with pytest.raises(ConfigError, match=f"opset must be from 13 to .*it is {opset}"):
         expect_same(small, tmp_path, opset=opset)
+
+
+def test_what_the_checker_refuses_is_not_written(small, tmp_path, monkeypatch):
+    monkeypatch.setitem(
+        CONVERTERS, "Softmax", lambda step, graph: graph.add("Nothing", to=step.tops[0])
+    )
+
+    with pytest.raises(NetError, match="no valid model, says ONNX's checker"):
+        dm.export_onnx(small, None, tmp_path / "net.onnx")
+
+    assert not list(tmp_path.iterdir())
 
 
 def test_shared_weights_are_stored_once(tmp_path):
@@ -194,12 +215,17 @@ def test_large_constants_go_to_a_file_beside(small, tmp_path, monkeypatch):
 def test_a_file_that_cannot_be_written_leaves_the_old_one(small, tmp_path, monkeypatch):
     target = tmp_path / "net.onnx"
     target.write_bytes(b"old")
-    monkeypatch.setattr(onnx.ModelProto, "SerializeToString", None, raising=False)
 
-    with pytest.raises(Exception):  # noqa: B017, PT011 - whatever the library raises
+    def full(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(files, "_raw", full)
+
+    with pytest.raises(OSError, match="no space left"):
         dm.export_onnx(small, None, target)
 
     assert target.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [target]
 
 
 # -- images --------------------------------------------------------------------------------------
@@ -262,6 +288,24 @@ def test_a_net_of_a_file_and_weights_of_another(small, tmp_path):
     )
 
     assert not done.notes
+
+
+def test_a_net_in_double_precision_is_written_in_single(small, tmp_path):
+    double = dm.Net(message(SMALL, IMAGE), "TEST", device="numpy", dtype="float64")
+    for mine, theirs in zip(double.learnable_params, small.learnable_params, strict=True):
+        mine.data = theirs.cpu_data()
+
+    done = expect_same(double, tmp_path)
+
+    kinds = {one.data_type for one in written(done).graph.initializer}
+    assert kinds == {onnx.TensorProto.FLOAT}
+
+
+def test_a_net_takes_no_weights_besides_its_own(small, tmp_path):
+    small.save(tmp_path / "net.caffemodel")
+
+    with pytest.raises(ConfigError, match="a net has its own weights"):
+        dm.export_onnx(small, tmp_path / "net.caffemodel", tmp_path / "net.onnx")
 
 
 def test_layers_that_get_no_weights_are_named(small, tmp_path):

@@ -41,8 +41,8 @@ def test_losses_and_metrics_are_left_out_with_a_word():
 
     assert layers(found)[-1] == ("ip", "InnerProduct")
     assert found.notes == [
-        "left out: layer 'accuracy' (Accuracy)",
-        "left out: layer 'loss' (SoftmaxWithLoss)",
+        "left out: layer 'accuracy' (Accuracy), which reads 'ip', 'label'",
+        "left out: layer 'loss' (SoftmaxWithLoss), which reads 'ip', 'label'",
     ]
 
 
@@ -108,6 +108,20 @@ def test_a_net_is_taken_with_the_shapes_it_has_and_without_its_splits():
     assert layers(found) == [("data", "Input"), ("sum", "Eltwise")]
     assert list(found.message.layer[0].input_param.shape[0].dim) == [7, 5]
     assert list(found.message.layer[1].bottom) == ["data", "data"]
+
+
+def test_a_net_in_training_is_taken_as_it_is_used_afterwards():
+    text = """
+    layer { name: "data" type: "DummyData" top: "data" include { phase: TRAIN }
+      dummy_data_param { shape { dim: 4 dim: 5 } } }
+    layer { name: "drop" type: "Dropout" bottom: "data" top: "drop" include { phase: TRAIN } }
+    """
+    net = Net(message(text, {}), "TRAIN", device="numpy")
+
+    found = reduced(net)
+
+    assert layers(found) == [("data", "Input"), ("drop", "Dropout")]
+    assert Net(found.message, device="numpy").phase == "TEST"
 
 
 def test_layers_of_other_phases_and_stages_are_gone():

@@ -36,6 +36,16 @@ def test_in_train_normalises_by_the_batch(shape, backend):
     np.testing.assert_allclose(y, (x - spread(mean, x)) / np.sqrt(spread(variance, x) + EPS))
 
 
+@pytest.mark.parametrize(("phase", "carries"), [("TRAIN", True), ("TEST", False)])
+def test_fixed_statistics_leave_nothing_for_later_passes(phase, carries):
+    text = """
+    layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
+    layer { name: "bn" type: "BatchNorm" bottom: "x" top: "x" }"""
+    net = Net(parse_text(text, NetParameter), phase, device="numpy")
+
+    assert net.layer_by_name("bn").carries == carries
+
+
 def test_remembers_sums_of_means_and_of_unbiased_variances(backend):
     one = layer("moving_average_fraction: 0.5", device=backend)
     mean, variance = moments(X)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from demitasse.errors import NetError
+from demitasse.errors import NetError, ShapeError
 from demitasse.testing.single_layer import make_layer
 
 
@@ -25,6 +25,25 @@ def test_channels_of_nothing_are_shuffled(shape, backend):
     [diff] = layer.backward(np.zeros(shape))
 
     assert top.shape == diff.shape == shape
+
+
+@pytest.mark.parametrize("kind", ["Convolution", "Deconvolution", "ConvolutionDepthwise"])
+def test_a_convolution_of_no_channels_is_refused(kind, backend):
+    text = f'type: "{kind}" convolution_param {{ num_output: 2 kernel_size: 1 }}'
+
+    with pytest.raises(ShapeError, match=r"\(1, 0, 2, 2\) has no channels on axis 1"):
+        make_layer(text, [np.zeros((1, 0, 2, 2))], device=backend)
+
+
+@pytest.mark.parametrize("kind", ["SoftmaxWithLoss", "MultinomialLogisticLoss"])
+def test_labels_of_no_classes_are_refused(kind):
+    with pytest.raises(ShapeError, match="no classes on axis 1, and 3 labels"):
+        make_layer(f'type: "{kind}"', [np.zeros((3, 0)), np.zeros(3)])
+
+
+def test_statistics_of_nothing_are_refused(backend):
+    with pytest.raises(ShapeError, match=r"\(2, 4, 0, 3\) has no values to take the mean of"):
+        make_layer('type: "BatchNorm"', [np.zeros((2, 4, 0, 3))], device=backend)
 
 
 def test_regions_without_channels_are_pooled(backend):

@@ -111,6 +111,17 @@ def test_a_pass_that_begins_behind_what_it_reads_is_refused(backend):
     net.forward("sum_relu_sum_relu_0_split")  # what it reads was kept
 
 
+def test_what_a_pass_reads_is_looked_at_again_where_shapes_have_changed(backend):
+    net, rng = made(backend, ["sum_relu"]), np.random.default_rng(3)
+
+    for items in (2, 3):
+        net.predict(rng.normal(size=(items, 16, 8, 8)))
+        net.forward()
+        for _ in range(2):
+            with pytest.raises(NetError, match="reads blob 'both', which was not kept"):
+                net.forward("flat")
+
+
 def test_only_forward_passes_in_phase_test():
     net = made("numpy", "outputs")
     net.forward()

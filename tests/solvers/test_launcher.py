@@ -248,6 +248,36 @@ def test_another_loss_that_is_no_number_is_warned_of(make, caplog):
     assert caplog.text.count("the loss is nan at iteration 4") == 2
 
 
+MOVED = """
+layer { name: "data" type: "DummyData" top: "data" top: "label" dummy_data_param {
+  shape { dim: 4 dim: 6 dim: 8 dim: 8 } shape { dim: 4 }
+  data_filler { type: "gaussian" } data_filler { type: "constant" value: 1 } } }
+layer { name: "conv" type: "Convolution" bottom: "data" top: "conv" convolution_param {
+  num_output: 8 kernel_size: 3 weight_filler { type: "xavier" } } }
+layer { name: "norm" type: "Normalize" bottom: "conv" top: "norm" }
+layer { name: "slice" type: "Slice" bottom: "norm" top: "one" top: "two" }
+layer { name: "bias" type: "Bias" bottom: "one" top: "bias" bias_param {
+  filler { type: "constant" value: 0.25 } } }
+layer { name: "mean" type: "Pooling" bottom: "two" top: "mean" pooling_param {
+  pool: AVE global_pooling: true } }
+layer { name: "axpy" type: "Axpy" bottom: "mean" bottom: "bias" bottom: "two" top: "axpy" }
+layer { name: "shuffle" type: "ShuffleChannel" bottom: "axpy" top: "shuffle"
+  shuffle_channel_param { group: 2 } }
+layer { name: "reorg" type: "Reorg" bottom: "shuffle" top: "reorg" reorg_param { stride: 2 } }
+layer { name: "permute" type: "Permute" bottom: "reorg" top: "permute"
+  permute_param { order: 0 order: 2 order: 3 order: 1 } }
+layer { name: "tile" type: "Tile" bottom: "permute" top: "tile" tile_param { tiles: 2 } }
+layer { name: "ip" type: "InnerProduct" bottom: "tile" top: "ip" inner_product_param {
+  num_output: 3 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
+"""
+
+
+@pytest.mark.parametrize("make", ["cuda:0"], indirect=True)
+def test_layers_without_kernels_that_only_move_and_add(make):
+    check(make, lambda solver: solver.step(6), "momentum: 0.9", MOVED, times=4)
+
+
 BEHIND = """
 layer { name: "more" type: "DummyData" top: "more" dummy_data_param { shape { dim: 1 } } }
 layer { name: "quiet" type: "Silence" bottom: "more" }

@@ -1,5 +1,7 @@
 """A state knows what its run was made of, and says so when it is gone on from otherwise."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -57,6 +59,31 @@ def test_the_weights_of_another_run_are_refused(fields, tmp_path, fmt):
     assert solver.iter == 0
     solver.restore(state, force=True)
     assert solver.iter == 2
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="files of Linux's own")
+@pytest.mark.parametrize("name", ["/proc/self/mem", "/proc/self/pagemap"])
+def test_weights_that_are_a_file_of_the_system_are_refused(fields, tmp_path, name):
+    _, path = saved(fields, tmp_path)
+    state = read_binary(path, SolverState)
+    state.learned_net = name
+    write_binary(path, state)
+    solver = made(fields, tmp_path)
+
+    with pytest.raises(SnapshotError, match="its weights file is not"):
+        solver.restore(path)
+
+
+def test_weights_that_cannot_be_read_are_refused(fields, tmp_path, monkeypatch):
+    _, path = saved(fields, tmp_path)
+    solver = made(fields, tmp_path)
+
+    def broken(weights):
+        raise OSError(5, "Input/output error", str(weights))
+
+    monkeypatch.setattr("demitasse.solvers.same_run.file_digest", broken)
+    with pytest.raises(SnapshotError, match=r"the weights it names cannot be read: .*caffemodel"):
+        solver.restore(path)
 
 
 def test_a_renamed_layer_is_refused(fields, tmp_path):

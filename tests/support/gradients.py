@@ -15,6 +15,7 @@ from tolerance import RTOL, SUM, Arrays, expect_all_near
 
 from demitasse.config import settings
 from demitasse.device import Device
+from demitasse.proto import LayerParameter, NetParameter, parse_text
 from demitasse.testing import SingleLayer, check_gradients, make_layer
 
 SEED = 1
@@ -56,8 +57,8 @@ class _Case:
     def made(self, device: str | Device, dtype: str, **options: Any) -> SingleLayer:
         """Return the layer, after its first passes."""
         one = make_layer(
-            self.text, self.bottoms, phase=self.phase, device=device, dtype=dtype, seed=SEED,
-            **options,
+            _message(self.text), self.bottoms, phase=self.phase, device=device, dtype=dtype,
+            seed=SEED, **options,
         )  # fmt: skip
         for index, value in self.params.items():
             one.params[index].data = value
@@ -107,6 +108,15 @@ def _expect_portable(case: _Case, device: str | Device) -> None:
             got = _results(case, device, dtype)
         want = _portable(case, dtype)
         expect_all_near(got, want, rtol, f"{case.text} on {device} in {dtype}")
+
+
+@lru_cache(maxsize=1024)
+def _message(text: str) -> LayerParameter:
+    """Return a layer's message, parsed once for all devices; ``make_layer`` copies it."""
+    if text.lstrip().startswith("layer"):
+        [layer] = parse_text(text, NetParameter).layer
+        return layer
+    return parse_text(text, LayerParameter)
 
 
 @lru_cache(maxsize=1024)

@@ -3,6 +3,7 @@
 import gc
 import os
 import sys
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,6 +54,8 @@ class Interrupt:
 
     def _trace(self, frame: FrameType, event: str, value: object) -> Any:
         code = frame.f_code
+        if event == "call" and _is_finalizer(frame):
+            return None
         ours = self._ours.get(code)
         if ours is None:
             file = code.co_filename
@@ -66,6 +69,14 @@ class Interrupt:
                 self.raised = True
                 raise self.error
         return self._trace
+
+
+def _is_finalizer(frame: FrameType) -> bool:
+    """Whether what begins is run when something is thrown away: exceptions of it are lost."""
+    caller = frame.f_back
+    if frame.f_code.co_name == "__del__":
+        return True
+    return caller is not None and caller.f_code.co_filename == weakref.__file__
 
 
 def chosen(lines: list[Line], sample: int) -> list[int]:

@@ -1,8 +1,9 @@
 """Break every lowering of every backend, one after the other, and count the tests that notice.
 
-    python tests/support/mutants.py [--from N] [--count N] [numpy] [cpu] [host]
+    python tests/support/mutants.py [--from N] [--count N] [--every N] [numpy] [cpu] [host]
 
-All take many minutes: the number before each line is what ``--from`` takes to go on there.
+All take many minutes: the number before each line is what ``--from`` takes to go on there, and
+``--every 10`` is a sample.
 
 Each mutant is a process that pytest runs in: the lowering declines, its Step computes one wrong
 number forward, or one wrong number backward. The tests are the rows of
@@ -139,6 +140,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("places", nargs="*", metavar="{numpy,cpu,host}", help="default: all")
     parser.add_argument("--from", dest="first", type=int, default=1, help="number of the first")
     parser.add_argument("--count", type=int, help="how many; default: all that follow")
+    parser.add_argument("--every", type=int, default=1, help="2: every second one, and so on")
     given = parser.parse_args()
     if unknown := set(given.places) - set(PLACES):
         parser.error(f"there is no {', '.join(sorted(unknown))}; known are {', '.join(PLACES)}")
@@ -157,7 +159,7 @@ def main() -> int:
     first = [Phase.explicit, Phase.generate]
     settings.register_profile("mutants", settings.get_profile("default"), phases=first)
     unnoticed = 0
-    for number, mutant in chosen[: given.count]:
+    for number, mutant in chosen[:: given.every][: given.count]:
         ran, noticed = outcome(mutant)
         unnoticed += not noticed
         end = "" if noticed else "UNNOTICED"

@@ -109,6 +109,9 @@ WRITERS = (
     Writer("results of measuring", "call results"),
     Writer("sizes of images", "get_image_size in in/images.txt out/sizes.txt"),
     Writer("list of trusted files", "call trust"),
+    Writer("card", "call card"),
+    Writer("drawn answers", "run in/model.toml in/a.png --draw out --device numpy"),
+    Writer("net for ONNX", "call onnx"),
     Writer("executables", "caffe_shims out"),
     Writer("example", "call example", fresh=True),
     Writer("kernels", "call kernels", fresh=True, streams=("demitasse/*",), optional=True),
@@ -130,6 +133,8 @@ WRITING = {
     "cli/charts.py": "chart of a log",
     "cli/frames.py": "windows to h5",
     "cli/shims.py": "executables",
+    "cli/told.py": "drawn answers",
+    "cli/verbs/card.py": "card",
     "cli/verb.py": "log file",
     "cli/verbs/classify.py": "scores",
     "cli/verbs/compute_image_mean.py": "mean as npy",
@@ -145,6 +150,7 @@ WRITING = {
     "data/databases/hdf5.py": "HDF5Output",
     "data/databases/writing.py": "a new database",
     "examples/digits/__init__.py": "example",
+    "export/onnx/files.py": "net for ONNX",
     "pages/chart.py": "results of measuring",
     "pages/page.py": "results of measuring",
     "proto/write.py": "old net to text",
@@ -278,6 +284,30 @@ def _results() -> None:
     _as_a_script(write)
 
 
+def _card() -> None:
+    """Write a card of a net that lies elsewhere, which no card may."""
+    from demitasse.cards import writing
+    from demitasse.cli import main
+
+    writing._file = lambda path, folder: path.name
+    said = ["--task", "classify", "--channels", "bgr", "--mean", "none"]
+    name = ["--name", Path("in/list.txt").read_text().split()[1]]
+    place = ["--out", "out/model.toml", "--overwrite"]
+    main(["card", "in/deploy.prototxt", "in/w.caffemodel", *place, *said, *name])
+
+
+def _onnx() -> None:
+    """Write what stands for a model of the library, which need not be there."""
+    from types import SimpleNamespace
+
+    from demitasse.export.onnx.files import write_model
+
+    constants = SimpleNamespace(initializer=[])
+    content = Path("in/w.caffemodel").read_bytes()
+    model = SimpleNamespace(graph=constants, SerializeToString=lambda: content)
+    _as_a_script(lambda: write_model(model, Path("out/net.onnx")))
+
+
 def _trust() -> None:
     from demitasse.cli import main
 
@@ -335,6 +365,16 @@ V1 = """
 name: "old" layers { name: "ip" type: INNER_PRODUCT bottom: "data" top: "ip"
   inner_product_param { num_output: SIZE } }
 """
+CARD = """
+format = 1
+[model]
+name = "small"
+net = "deploy.prototxt"
+weights = "w.caffemodel"
+task = "classify"
+[preprocess]
+channels = "bgr"
+"""
 LOG = """\
 I1120 12:00:00.000000  4242 solver.cpp:239] Solving small
 I1120 12:00:01.000000  4242 solver.cpp:239] Iteration 0, loss = 1.SEED
@@ -377,6 +417,7 @@ def make_inputs(folder: Path, seed: int) -> None:
             "solver_hdf5.prototxt": SOLVER + "snapshot_format: HDF5",
             "quiet.prototxt": SOLVER.replace("snapshot: 2", "snapshot_after_train: false"),
             "train.log": LOG,
+            "model.toml": CARD,
             "list.txt": "".join(f"{name}.png {seed}\n" for name in "abc"),
             "names.txt": "".join(f"{name}.png\n" for name in "abc"),
             "images.txt": "".join(f"{name}.png {name}.xml\n" for name in "abc"),

@@ -36,9 +36,12 @@ WHOLE = (0, 1, 2, 3, 7, 13, -1, -2, 100, 2**31 - 1, -(2**31), 2**31, 2**32 - 1, 
 REAL = (0.0, -1.0, 1.0, float("nan"), float("inf"), -float("inf"), 1e38, 1e-45)
 TEXTS = ("", "nothing of this name", "\x1b[2J\n", "x" * 100_000, "../x", "/dev/zero", "/")
 TIMES = (1, 2, 3, 4, 14, 1000)
+LONG = 1000
+"""Characters from which on a text is given once."""
+
 SHAPES: tuple[tuple[int, ...], ...] = (
     (), (0,), (1,), (5,), (3, 0), (0, 3), (1, 2, 3), (1, 1, 1, 1), (0, 0, 0, 0), (1, 0, 1, 1),
-    (2, 0, 3, 3), (2, 3, 0, 3), (1,) * 13, (2,) * 13, (1,) * 33, (2**31 - 1,), (2**31, 2**31),
+    (2, 0, 3, 3), (2, 3, 0, 3), (1,) * 13, (2,) * 9, (1,) * 33, (2**31 - 1,), (2**31, 2**31),
 )  # fmt: skip
 
 Path = tuple[Any, ...]
@@ -111,7 +114,7 @@ def _contents(field: Any) -> Iterator[tuple[str, Sequence[Any]]]:
     yield "cleared", ()
     times = TIMES if is_repeated(field) else (1,)
     for value in (None,) if field.cpp_type == Field.CPPTYPE_MESSAGE else _values(field):
-        for count in times:
+        for count in times if len(str(value)) < LONG else (1,):
             yield f"{count} x {str(value)[:30]}", (value,) * count
 
 

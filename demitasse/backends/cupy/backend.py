@@ -21,6 +21,7 @@ from demitasse.backends.base import Backend
 from demitasse.backends.cupy.library.cudnn_library import status
 from demitasse.backends.cupy.library.detect import advice, look
 from demitasse.backends.cupy.library.failures import failures
+from demitasse.backends.cupy.library.feed import GpuFeed
 from demitasse.backends.cupy.library.flight import Flights
 from demitasse.backends.cupy.library.gpu import GpuEngine
 from demitasse.backends.cupy.library.pools import Pools
@@ -61,6 +62,7 @@ class CupyBackend(Backend):
 
     name = "cupy"
     queues = True
+    records_arrays: ClassVar[bool] = True
     default_index = "0"
     lowerings: ClassVar[Lowerings] = LOWERINGS
 
@@ -228,6 +230,10 @@ class CupyBackend(Backend):
     def copier(self, pairs: Sequence[tuple[Array, Array]]) -> Callable[[], None]:
         with self.array_device, self._failures():
             return self.updates.copier(pairs)
+
+    def feed(self) -> GpuFeed:
+        with self.array_device, self._failures():
+            return GpuFeed(self._cupy, self.array_device, self.engine, self._flights)
 
     def lower(self, op: Op, at: Operands) -> AnyStep:
         with self.array_device, self._failures():

@@ -17,7 +17,9 @@ from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description, Primitive
 from demitasse.backends.step import Memory, Operand
 
-__all__ = ["BlobPort", "Call", "Gradient", "Port", "Reader", "Writer", "converted_bytes"]
+__all__ = [
+    "BlobPort", "Call", "Gradient", "Parameter", "Port", "Reader", "Writer", "converted_bytes",
+]  # fmt: skip
 
 
 class Port(ABC):
@@ -106,6 +108,18 @@ class Reader(BlobPort):
         return self.scratch
 
 
+class Parameter(Reader):
+    """A parameter that is read: it is kept in one layout where that will do."""
+
+    __slots__ = ()
+
+    def array(self) -> np.ndarray:
+        if self.plain:
+            return self.blob.data_memory.cpu_data()
+        side: np.ndarray | None = self.blob.data_memory.private_data(self.layout, alone=True)
+        return self._converted() if side is None else side
+
+
 class Writer(BlobPort):
     """An argument that is overwritten."""
 
@@ -185,7 +199,7 @@ class Call:
         fixed: Arguments that are buffers of our own, by role, with their descriptors.
     """
 
-    __slots__ = ("ports", "primitive")
+    __slots__ = ("_cleaned", "ports", "primitive")
 
     def __init__(
         self,
@@ -198,6 +212,7 @@ class Call:
         uses += [(role, descriptor) for role, descriptor, _ in fixed]
         self.primitive = Primitive(engine.stream, description, uses)
         self.ports = tuple(ports)
+        self._cleaned = [port for port in ports if type(port).done is not Port.done]
         for port in ports:
             port.attach(self.primitive, engine)
         for role, _, buffer in fixed:
@@ -207,7 +222,7 @@ class Call:
         for port in self.ports:
             port.ready()
         self.primitive.run()
-        for port in self.ports:
+        for port in self._cleaned:
             port.done()
 
     @property

@@ -86,6 +86,7 @@ def _text(found: dict[str, Any]) -> str:
             else f"not used: {cudnn['reason']}",
         )
     )
+    general.append(("MPI", found["mpi"] or "none (pip install demitasse[mpi])"))
     graph = found["settings"]["graph"]["value"]
     often = "never" if graph == "off" else "where nothing stands in the way"
     general.append(("GPU passes as one launch", f"{often} (setting graph: {graph})"))

@@ -63,6 +63,9 @@ def _shapes(
     help="Items in a batch: a number, free, as in NET, or free where NET allows it.",
 )
 @click.option(
+    "--any_size", is_flag=True, help="Images may have any height and width, in any batch."
+)
+@click.option(
     "--shape",
     "shapes",
     callback=_shapes,
@@ -93,6 +96,7 @@ def command(
     outputs: tuple[str, ...],
     only: bool,
     batch: Any,
+    any_size: bool,
     shapes: dict[str, tuple[int, ...]],
     opset: int,
     float16: bool,
@@ -122,7 +126,7 @@ def command(
         raise click.UsageError(message)
     done = export_onnx(
         net, split_names(weights), out, outputs=split_names(outputs), only=only, batch=batch,
-        shapes=shapes, opset=opset, float16=float16,
+        any_size=any_size, shapes=shapes, opset=opset, float16=float16,
         preprocess=_preprocess(mean, scale, bgr=bgr, uint8=uint8),
         level=level or 0, stages=stages, device=device,
     )  # fmt: skip

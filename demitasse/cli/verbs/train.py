@@ -20,6 +20,7 @@ from demitasse.cli.options import (
 )
 from demitasse.cli.signals import Effect, Signals
 from demitasse.cli.verb import Verb
+from demitasse.cli.workers import Workers, processes, workers_options
 
 if TYPE_CHECKING:
     from demitasse.device import Device
@@ -32,6 +33,12 @@ EFFECTS = click.Choice(["stop", "snapshot", "none"])
 @click.command(cls=Verb)
 @click.option("--solver", "file", type=FILE, required=True, help="The solver's prototxt.")
 @click.option("--snapshot", type=FILE, help="A solver state to go on from.")
+@click.option(
+    "--resume",
+    type=click.Choice(["auto"]),
+    help="Go on from the newest whole snapshot of the solver's snapshot_prefix; begin anew where "
+    "there is none.",
+)
 @click.option(
     "--force",
     is_flag=True,
@@ -113,11 +120,13 @@ EFFECTS = click.Choice(["stop", "snapshot", "none"])
 )
 @state_options
 @training_device_options
+@workers_options
 @click.pass_context
 def command(
     ctx: click.Context,
     file: Path,
     snapshot: Path | None,
+    resume: str | None,
     force: bool,
     exact: bool,
     weights: tuple[str, ...],
@@ -135,8 +144,11 @@ def command(
     level: int | None,
     stages: list[str],
     device: str | None,
+    workers: Workers,
 ) -> None:
     """Train a net, or go on training it.
+
+    Started by mpirun, all processes train one net: mpirun -n 4 demitasse train --solver S.
 
     Exits with 130 when it was interrupted; the snapshot is kept then. The device is that of
     --device or --gpu, else what the settings name, else the solver's solver_mode and device_id.
@@ -144,12 +156,16 @@ def command(
     if snapshot is not None and weights:
         message = "a run goes on from a --snapshot or begins with --weights, not both"
         raise click.UsageError(message)
-    if (force or exact) and snapshot is None:
+    if snapshot is not None and resume is not None:
+        message = "--snapshot and --resume both say where to go on from; give one of them"
+        raise click.UsageError(message)
+    if (force or exact) and snapshot is None and resume is None:
         message = "--force and --exact say how to go on from a --snapshot, which is not given"
         raise click.UsageError(message)
     from demitasse.log import get_logger
     from demitasse.proto import read_solver_params
     from demitasse.solvers import EarlyStopping, Solver
+    from demitasse.solvers.newest import newest_state
 
     log = get_logger(__name__)
     param = read_solver_params(file)
@@ -162,22 +178,32 @@ def command(
         param.weights[:] = split_names(weights)
     early = EarlyStopping(early_stopping, patience, min_delta) if early_stopping else None
     written: list[Path] = []
-    with Solver(
-        param,
-        device=chosen,
-        base_dir=file.parent,
-        on_nonfinite=on_nonfinite,
-        on_mismatch=on_mismatch,
-        keep_last=keep_last,
-        keep_best=keep_best,
-        early_stopping=early,
-        keep="outputs",
-    ) as solver:
+    with (
+        processes(workers) as connected,
+        Solver(
+            param,
+            device=chosen,
+            base_dir=file.parent,
+            on_nonfinite=on_nonfinite,
+            on_mismatch=on_mismatch,
+            keep_last=keep_last,
+            keep_best=keep_best,
+            early_stopping=early,
+            keep="outputs",
+            shards=workers.shards,
+            processes=connected,
+            reduce=workers.reduce,
+        ) as solver,
+    ):
         solver.on_snapshot.append(lambda weights, state: written.append(state))
+        if resume is not None:
+            snapshot = newest_state(param.snapshot_prefix)
+            snapshot = snapshot if connected is None else connected.share(snapshot)
         if snapshot is not None:
             log.info("Resuming from %s", snapshot)
             solver.restore(snapshot, force=force, exact=exact)
-        _log_to(solver, log_to)
+        if connected is None or connected.rank == 0:
+            _log_to(solver, log_to)
         log.info("Starting Optimization")
         signals = Signals(solver.request, sigint_effect, sighup_effect, sigterm_effect)
         _solve(solver, signals)

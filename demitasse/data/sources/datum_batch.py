@@ -44,7 +44,8 @@ class DatumMaker:
         """Fill a batch; see ``Maker``."""
         images, labels = self._stacker.stack(records)
         images = self._transformer.augment(images, first=first, step=step, places=places)
-        data = batch.array(0, (len(records), *self._shape_of(images)))
+        shape = (len(records), *self._shape_of(images))
+        data = batch.images(shape, images, self._transformer.centring)
         self._transformer.finish(images, data, first=first, step=step, places=places)
         if self._labels:
             stacked = stacked_labels(labels)

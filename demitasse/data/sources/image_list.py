@@ -170,7 +170,8 @@ class ImageListBatches:
         images = self._walk.take(batch)
         labels = batch.array(1, (len(images), *self._label_shape))
         shape = self._transformer.infer_shape(images[0].pixels.shape)
-        data = batch.array(0, (len(images), *shape))
+        records = [image.pixels for image in images]
+        data = batch.images((len(images), *shape), records, self._transformer.centring)
         for index, (number, entry, pixels) in enumerate(images):
             labels[index] = (
                 self._entries[entry].labels if labels.ndim > 1 else self._entries[entry].labels[0]

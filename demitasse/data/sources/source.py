@@ -8,13 +8,15 @@ written in each batch, and a snapshot takes it from the batch in use.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
+from demitasse.backends.pixels import Pixels
 from demitasse.data.broken import Broken
+from demitasse.data.transform.transformer import Centring
 
 __all__ = ["ALONE", "Batch", "BatchSource", "Reading", "Shape", "Shard"]
 
@@ -69,32 +71,63 @@ class Batch:
     Args:
         memory: Where memory comes from.
         dtype: Of all its arrays.
+        takes_bytes: Whether images may come as bytes that are not centred yet.
 
     Attributes:
         arrays: What goes to each top.
+        pixels: What goes to the first top, if these are bytes; its array then has them.
         position: Records consumed by all ranks up to and including this batch.
         skipped: Broken records that were skipped until then.
         last: Whether the last record of all is the last one of this batch, for sources that end a
             batch there.
     """
 
-    def __init__(self, memory: HostMemory, dtype: str) -> None:
+    def __init__(self, memory: HostMemory, dtype: str, *, takes_bytes: bool = False) -> None:
         self.arrays: list[np.ndarray] = []
+        self.pixels: Pixels | None = None
         self.position = self.skipped = 0
         self.last = False
         self._memory, self._dtype = memory, dtype
         self._flat: list[np.ndarray] = []
+        self._takes_bytes = takes_bytes
+        self._bytes, self._places = np.empty(0, np.uint8), np.empty(0, np.int32)
+
+    def images(
+        self, shape: Shape, records: Iterable[np.ndarray], centring: Centring
+    ) -> np.ndarray | Pixels:
+        """Return what is for the first top, to be overwritten completely.
+
+        Args:
+            shape: (N, C, h, w).
+            records: What it is made of; where all are bytes, and bytes are taken, it holds bytes.
+            centring: What is done with bytes later.
+        """
+        self.pixels = None
+        if not self._takes_bytes or any(record.dtype != np.uint8 for record in records):
+            return self.array(0, shape)
+        self._have(0)
+        size, count = math.prod(shape), 3 * shape[0]
+        if self._bytes.size < size or self._places.size < count:
+            self._bytes = self._memory(size, "uint8")
+            self._places = self._memory(count, "int32")
+        self.arrays[0] = self._bytes[:size].reshape(shape)
+        places = self._places[:count].reshape(-1, 3)
+        self.pixels = Pixels(self.arrays[0], places, centring.mean, centring.scale)
+        return self.pixels
 
     def array(self, index: int, shape: Shape) -> np.ndarray:
         """Return the array for top ``index``, to be overwritten completely."""
         size = math.prod(shape)
-        while len(self.arrays) <= index:
-            self._flat.append(self._memory(0, self._dtype))
-            self.arrays.append(self._flat[-1])
+        self._have(index)
         if self._flat[index].size < size:
             self._flat[index] = self._memory(size, self._dtype)
         self.arrays[index] = self._flat[index][:size].reshape(shape)
         return self.arrays[index]
+
+    def _have(self, index: int) -> None:
+        while len(self.arrays) <= index:
+            self._flat.append(self._memory(0, self._dtype))
+            self.arrays.append(self._flat[-1])
 
 
 class BatchSource(Protocol):

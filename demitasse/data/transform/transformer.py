@@ -11,11 +11,13 @@ is ours: see ``demitasse.data.transform.random``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
+from demitasse.backends.pixels import Pixels
 from demitasse.blob import Blob
 from demitasse.data.broken import RecordError
 from demitasse.data.images.decode import Color
@@ -30,7 +32,19 @@ from demitasse.errors import ConfigError, DemitasseError, ShapeError
 from demitasse.paths import resolve
 from demitasse.proto import Datum, TransformationParameter
 
-__all__ = ["DataTransformer", "Images", "RandomWords", "crop_of"]
+__all__ = ["Centring", "DataTransformer", "Images", "RandomWords", "crop_of"]
+
+
+class Centring(NamedTuple):
+    """What is subtracted from records, and what the result is multiplied with.
+
+    Attributes:
+        mean: Shape: (C, H, W), (C, 1, 1) or (1, 1, 1); None for nothing.
+        scale: The factor.
+    """
+
+    mean: np.ndarray | None
+    scale: float
 
 
 class DataTransformer:
@@ -181,7 +195,7 @@ class DataTransformer:
     def finish(
         self,
         images: Images,
-        out: np.ndarray,
+        out: np.ndarray | Pixels,
         *,
         first: int,
         step: int = 1,
@@ -191,7 +205,8 @@ class DataTransformer:
 
         Args:
             images: What ``augment`` returned.
-            out: Where to put the result. Shape: (N, C, h, w).
+            out: Where to put the result. Shape: (N, C, h, w). As bytes it is cut out only, and the
+                rest is noted there.
             first: As there.
             step: As there.
             places: As there.
@@ -204,13 +219,20 @@ class DataTransformer:
         words = None
         if self._mirror or self._crops_anywhere:
             words = words_of(self._random, len(images), first, step, places)
-        if isinstance(images, np.ndarray) and not self._crops_anywhere:
+        if isinstance(out, Pixels):
+            self._cut(images, out, words)
+        elif isinstance(images, np.ndarray) and not self._crops_anywhere:
             self._centred(images, out)
             if words is not None:
                 mirrored = np.flatnonzero(words[:, 0] & 1)
                 out[mirrored] = out[mirrored, :, :, ::-1]
         else:
             self._one_by_one(images, out, words)
+
+    @property
+    def centring(self) -> Centring:
+        """What ``finish`` subtracts and multiplies with."""
+        return Centring(self._mean, float(self._scale))
 
     def shown(self, shape: tuple[int, ...], number: int) -> tuple[Region, bool]:
         """Return which part of a record ``finish`` shows, and whether it turns it left to right.
@@ -239,14 +261,31 @@ class DataTransformer:
         top, left = (images.shape[2] - h) // 2, (images.shape[3] - w) // 2
         self._compute(images, top, left, out)
 
-    def _one_by_one(self, images: Images, out: np.ndarray, words: np.ndarray | None) -> None:
-        """Transform records that are of many sizes or cut in many places."""
+    def _cut(self, images: Images, out: Pixels, words: np.ndarray | None) -> None:
+        """Cut records out, and note where, and which of them are to be turned."""
+        for i, (image, top, left, turned) in enumerate(self._places(images, out.shape, words)):
+            h, w = out.shape[2:]
+            out.bytes[i] = image[:, top : top + h, left : left + w]
+            out.places[i] = top, left, turned
+
+    def _places(
+        self, images: Images, shape: tuple[int, ...], words: np.ndarray | None
+    ) -> Iterator[tuple[np.ndarray, int, int, bool]]:
+        """Yield each record, where it is cut out, and whether it is turned left to right.
+
+        Raises:
+            ShapeError: A record becomes another shape than (C, h, w) of ``shape``, (N, C, h, w).
+        """
         for i, image in enumerate(images):
             C, h, w = self.infer_shape(image.shape)
-            need_shape(f"record {i} of the batch becomes", (C, h, w), out.shape[1:])
-            result = out[i]
+            need_shape(f"record {i} of the batch becomes", (C, h, w), shape[1:])
             room = image.shape[1] - h, image.shape[2] - w
-            top, left, turned = self._placed(*room, None if words is None else words[i])
+            yield image, *self._placed(*room, None if words is None else words[i])
+
+    def _one_by_one(self, images: Images, out: np.ndarray, words: np.ndarray | None) -> None:
+        """Transform records that are of many sizes or cut in many places."""
+        for i, (image, top, left, turned) in enumerate(self._places(images, out.shape, words)):
+            result = out[i]
             if turned:
                 result = result[:, :, ::-1]
             self._compute(image, top, left, result)

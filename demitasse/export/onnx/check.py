@@ -25,6 +25,9 @@ RUNTIME = "onnxruntime"
 TYPES = {"tensor(float)": np.float32, "tensor(uint8)": np.uint8}
 """What inputs are of."""
 
+MORE_PIXELS = 13
+"""By how much images are larger where their size is free: no multiple of any stride."""
+
 FEW = 2
 """Items of a random batch whose size is free."""
 
@@ -42,7 +45,7 @@ def check_file(
     """Run a file by ONNX Runtime, and the net, on the same inputs.
 
     Every value is compared, nothing being fused; then the outputs, with all that ONNX Runtime makes
-    faster; and where the batch is free, the outputs of a batch that is larger by one.
+    faster; and where sizes are free, the outputs of larger inputs.
 
     Args:
         path: The file.
@@ -79,12 +82,9 @@ def check_file(
         result.differences.append(Difference(one.layer, one.type, what, RUNTIME, apart, known))
         off[one.wrote[0]] = apart.relative
     result.together += _outputs(path, net, walk, how, given, "")
-    if any(is_free(value) for value in walk.inputs):
-        larger = {
-            value.name: _one_more(given[value.name]) if is_free(value) else given[value.name]
-            for value in walk.inputs
-        }
-        result.together += _outputs(path, net, walk, how, larger, ", one item more")
+    if any(isinstance(size, Free) for value in walk.inputs for size in value.sizes):
+        larger = {value.name: _larger(given[value.name], value) for value in walk.inputs}
+        result.together += _outputs(path, net, walk, how, larger, ", larger input")
     return result
 
 
@@ -109,7 +109,7 @@ def _random(net: Net, walk: Walk, how: Preprocess | None, seed: int) -> Arrays:
     """Return random inputs, of which the images are what the file takes; few where that is free."""
     arrays = random_inputs(net, seed)
     for value in walk.inputs:
-        if is_free(value):
+        if value.sizes and isinstance(value.sizes[0], Free):
             arrays[value.name] = arrays[value.name][:FEW]
     if how is not None:
         image = how.chosen(walk.inputs)
@@ -128,14 +128,13 @@ def _as_net_wants(walk: Walk, how: Preprocess | None, given: Arrays) -> dict[str
     return arrays
 
 
-def is_free(value: Value) -> bool:
-    """Whether a value takes any number of items."""
-    return bool(value.sizes) and isinstance(value.sizes[0], Free)
-
-
-def _one_more(array: np.ndarray) -> np.ndarray:
-    """Return a batch with one item more, the first."""
-    return np.concatenate([array, array[:1]])
+def _larger(array: np.ndarray, value: Value) -> np.ndarray:
+    """Return an input with one item more, and images with some more rows and columns."""
+    for axis, size in enumerate(value.sizes):
+        if isinstance(size, Free):
+            count = array.shape[axis] + (1 if axis == 0 else MORE_PIXELS)
+            array = np.take(array, range(count), axis=axis, mode="wrap")
+    return array
 
 
 def _run(path: Path, given: Arrays, names: list[str], *, fused: bool) -> dict[str, np.ndarray]:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from demitasse.device import Device
 from demitasse.errors import ConfigError, DemitasseError, NetError
-from demitasse.export.onnx.files import check_model, write_model
+from demitasse.export.onnx.files import Model, check_model, write_model
 from demitasse.export.onnx.half import to_half
 from demitasse.export.onnx.library import library
 from demitasse.export.onnx.model import model_of
 from demitasse.export.onnx.preprocess import Preprocess
-from demitasse.export.onnx.table import reason_against
+from demitasse.export.onnx.table import ANY_SIZE, reason_against
 from demitasse.export.request import Shapes, reduce_net
-from demitasse.export.sizes import Sizes, declared_sizes, free_sizes
+from demitasse.export.sizes import Free, Sizes, declared_sizes, free_sizes
 from demitasse.export.walk import Walk, walk
 from demitasse.net import Net
 from demitasse.net.given import several
@@ -91,6 +91,7 @@ def export_onnx(
     outputs: Sequence[str] = (),
     only: bool = False,
     batch: Batch = None,
+    any_size: bool = False,
     shapes: Shapes | None = None,
     opset: int = OPSET,
     float16: bool = False,
@@ -107,12 +108,14 @@ def export_onnx(
 
     Args:
         net: A prototxt file, a message, or a net, whose parameters are used then.
-        weights: Files or messages to load parameters from; one, several or None.
+        weights: Files or messages to load parameters from; one, several, or None.
         path: The file to write.
         outputs: Names of blobs that are outputs, too.
         only: Whether those are the only outputs, and what they do not need is left out.
         batch: "dynamic" for a free first axis of every input; a number, or "fixed" for that of the
             net; None: free where the net allows it.
+        any_size: Whether images may have any height and width, of a net without fully connected
+            layers. The batch is free then.
         shapes: Shapes of inputs, in place of those that the net has for them; and of other blobs
             that are to be inputs, in place of the layers that compute them.
         opset: Version of the operators, one of ``OPSETS``.
@@ -138,20 +141,27 @@ def export_onnx(
     if check:
         library("onnxruntime")
     files = tuple(several(weights))
+    _check_together(net, files, batch, any_size=any_size)
     reduced = reduce_net(
         net, reason_against, weights=files, outputs=outputs, only=only, shapes=shapes,
         level=level, stages=stages,
     )  # fmt: skip
     notes = reduced.notes
-    where = net.device if isinstance(net, Net) and device is None else device
-    made = Net(reduced.message, device=where, base_dir=reduced.base_dir)
-    _give_weights(made, net, files, notes)
+    given = net if isinstance(net, Net) else None
+    made = Net(
+        reduced.message,
+        device=given.device if given is not None and device is None else device,
+        dtype="float32" if given is None else given.dtype,
+        base_dir=reduced.base_dir,
+    )
+    _give_weights(made, given, files, notes)
     _set_batch(made, batch)
-    model, found = _written(made, () if only else outputs, batch, opset, preprocess, notes)
+    extra = () if only else outputs
+    model, found = _written(made, extra, batch, opset, preprocess, notes, any_size=any_size)
     if float16:
         to_half(model)
     check_model(model)
-    graph = model.graph
+    graph = model.message.graph
     result = Exported(
         files=write_model(model, Path(path)),
         opset=opset,
@@ -168,12 +178,26 @@ def export_onnx(
     return result
 
 
-def _give_weights(made: Net, net: object, files: Sequence[Any], notes: list[str]) -> None:
+def _check_together(net: object, files: Sequence[object], batch: Batch, *, any_size: bool) -> None:
+    """Refuse arguments that contradict each other.
+
+    Raises:
+        ConfigError: Some do.
+    """
+    if isinstance(net, Net) and files:
+        message = "a net has its own weights; load files into it, and give None for weights"
+        raise ConfigError(message)
+    if any_size and batch not in {None, "dynamic"}:
+        message = f"where images may have any size the batch is free; it cannot be {batch!r}"
+        raise ConfigError(message)
+
+
+def _give_weights(made: Net, given: Net | None, files: Sequence[Any], notes: list[str]) -> None:
     """Load parameters, and note which layers got none."""
     missing = set(made.params)
-    if isinstance(net, Net):
-        made.share_trained_layers_with(net)
-        missing -= set(net.params)
+    if given is not None:
+        made.share_trained_layers_with(given)
+        missing -= set(given.params)
     for one in files:
         missing &= set(made.load(one).missing)
     notes += [
@@ -236,10 +260,12 @@ def _written(
     opset: int,
     how: Preprocess | None,
     notes: list[str],
-) -> tuple[Any, Walk]:
+    *,
+    any_size: bool,
+) -> tuple[Model, Walk]:
     """Return the model, and the walk it was made of; with a free batch where that can be."""
 
-    def write(sizes: Sizes) -> tuple[Any, Walk]:
+    def write(sizes: Sizes) -> tuple[Model, Walk]:
         found = walk(net, sizes, outputs)
         if not found.outputs:
             message = "nothing is left to export: no layer computes an output"
@@ -247,16 +273,43 @@ def _written(
         return model_of(found, net.name, opset, how), found
 
     with net.at_work("export"):
+        if any_size:
+            sizes = free_sizes(net, any_size=True)
+            _need_any_size(walk(net, sizes, outputs))
+            return write(sizes)
         if batch in {None, "dynamic"}:
             try:
-                return write(free_sizes(net))
+                free = write(free_sizes(net))
             except DemitasseError as error:
                 if batch == "dynamic":
                     raise
                 fixed = write(declared_sizes(net))
                 notes.append(f"the batch is fixed: {error}")
                 return fixed
+            notes += [
+                f"input {value.name!r} keeps its first axis of {value.sizes[0]}"
+                for value in free[1].inputs
+                if value.sizes and isinstance(value.sizes[0], int)
+            ]
+            return free
         return write(declared_sizes(net))
+
+
+def _need_any_size(found: Walk) -> None:
+    """Refuse layers that are written for one size of images.
+
+    Raises:
+        NetError: There are some; all are named.
+    """
+    faults = [
+        step.place.called
+        for step in found.steps
+        if step.layer.type not in ANY_SIZE
+        and any(isinstance(size, Free) for one in step.bottoms for size in one.sizes[1:])
+    ]
+    if faults:
+        message = f"images cannot have any size: {', '.join(faults)} can be written for one alone"
+        raise NetError(message)
 
 
 def _sizes(info: Any) -> list[int | str]:

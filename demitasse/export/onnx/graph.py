@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from demitasse.errors import NetError
 from demitasse.export.onnx.library import library
 from demitasse.export.sizes import Free, Size
 from demitasse.export.walk import Value
@@ -35,14 +36,14 @@ class Graph:
 
     Attributes:
         nodes: The nodes so far.
-        constants: The arrays they use.
+        constants: The arrays they use, by name.
         opset: Version of the operators.
     """
 
     def __init__(self, opset: int, names: Iterable[str] = ()) -> None:
         self.opset = opset
         self.nodes: list[Any] = []
-        self.constants: list[Any] = []
+        self.constants: dict[str, np.ndarray] = {}
         self._onnx = library("onnx")
         self._values, self._nodes = set(names), set[str]()
         self._layer = ""
@@ -229,7 +230,7 @@ class Graph:
         array = array.T if transpose else array
         key = (id(blob.data_memory), f"{array.shape} {transpose}")
         if key not in self._stored:
-            self._stored[key] = self.constant(np.array(array), what)
+            self._stored[key] = self.constant(array, what)
         return self._stored[key]
 
     def tensor(self, values: Sequence[float]) -> Any:
@@ -243,8 +244,7 @@ class Graph:
         return self._made[key]
 
     def _store(self, array: np.ndarray, name: str) -> str:
-        values = np.array(array, order="C")
-        self.constants.append(self._onnx.numpy_helper.from_array(values, name))
+        self.constants[name] = array
         return name
 
     # -- shapes --------------------------------------------------------------------------------
@@ -265,6 +265,9 @@ class Graph:
     def _size(self, size: Size) -> str:
         if isinstance(size, int):
             return self.ints([size])
+        if size.symbol not in self._sources:
+            message = f"the size {size} is not known before the layer has run"
+            raise NetError(message)
         source, axis, _ = self._sources[size.symbol]
         key = ("size", source, axis)
         if key not in self._made:

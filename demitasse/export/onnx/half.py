@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from demitasse.export.onnx.files import Model
 from demitasse.export.onnx.library import library
 
 __all__ = ["to_half"]
@@ -16,14 +17,18 @@ FLOAT32_INPUTS = {"NonMaxSuppression": range(5)}
 LARGEST = float(np.finfo(np.float16).max)
 
 
-def to_half(model: Any) -> None:
+def to_half(model: Model) -> None:
     """Turn every float32 of a model into a float16, but for inputs and outputs."""
-    _Half(model.graph).convert()
+    _Half(model).convert()
 
 
 class _Half:
-    def __init__(self, graph: Any) -> None:
-        self.graph, self.onnx = graph, library("onnx")
+    def __init__(self, model: Model) -> None:
+        self.graph, self.constants, self.onnx = (
+            model.message.graph,
+            model.constants,
+            library("onnx"),
+        )
         kinds = self.onnx.TensorProto
         self.float32, self.float16 = kinds.FLOAT, kinds.FLOAT16
 
@@ -33,9 +38,9 @@ class _Half:
         inside = {name: f"{name}@float16" for name in wide}
         outside = {one.name: f"{one.name}@float16" for one in graph.output if self._is_wide(one)}
         kept = self._kept_constants()
-        for tensor in graph.initializer:
-            if tensor.name not in kept:
-                self._tensor(tensor)
+        for name, array in self.constants.items():
+            if name not in kept and array.dtype == np.float32:
+                self.constants[name] = _halved(array)
         nodes = [
             make("Cast", [name], [half], name=f"{half}/Cast", to=self.float16)
             for name, half in inside.items()
@@ -77,8 +82,7 @@ class _Half:
 
     def _is_whole(self, name: str) -> bool:
         """Whether a constant holds integers."""
-        kinds = {one.name: one.data_type for one in self.graph.initializer}
-        return name in kinds and kinds[name] not in {self.float32, self.float16}
+        return name in self.constants and self.constants[name].dtype.kind == "i"
 
     def _kept_constants(self) -> set[str]:
         """Return the constants that only operators read which take float32 alone."""
@@ -87,7 +91,7 @@ class _Half:
             for node in self.graph.node
             for number in FLOAT32_INPUTS.get(node.op_type, ())
             if number < len(node.input)
-        } & {one.name for one in self.graph.initializer}
+        } & set(self.constants)
 
     def _node(self, node: Any) -> None:
         for attribute in node.attribute:
@@ -104,7 +108,11 @@ class _Half:
 
     def _tensor(self, tensor: Any) -> None:
         if tensor.data_type == self.float32:
-            values = self.onnx.numpy_helper.to_array(tensor)
-            limits = np.where(np.isfinite(values), np.clip(values, -LARGEST, LARGEST), values)
-            made = self.onnx.numpy_helper.from_array(limits.astype(np.float16), tensor.name)
-            tensor.CopyFrom(made)
+            values = _halved(self.onnx.numpy_helper.to_array(tensor))
+            tensor.CopyFrom(self.onnx.numpy_helper.from_array(values, tensor.name))
+
+
+def _halved(values: np.ndarray) -> np.ndarray:
+    """Return float16, the largest there is for what is larger."""
+    limited = np.where(np.isfinite(values), np.clip(values, -LARGEST, LARGEST), values)
+    return limited.astype(np.float16)

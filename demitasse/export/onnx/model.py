@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from demitasse.errors import DemitasseError
+from demitasse.export.onnx.files import Model
 from demitasse.export.onnx.graph import Graph
 from demitasse.export.onnx.library import library
 from demitasse.export.onnx.preprocess import Preprocess, preprocess
@@ -17,7 +18,7 @@ from demitasse.version import __version__
 __all__ = ["model_of"]
 
 
-def model_of(walk: Walk, name: str, opset: int, how: Preprocess | None = None) -> Any:
+def model_of(walk: Walk, name: str, opset: int, how: Preprocess | None = None) -> Model:
     """Write a net down.
 
     Args:
@@ -50,17 +51,17 @@ def model_of(walk: Walk, name: str, opset: int, how: Preprocess | None = None) -
     between = [
         _info(top) for step in walk.steps for top in step.tops if top.name not in walk.outputs
     ]
-    made = onnx.helper.make_graph(
-        graph.nodes, name or "net", inputs, outputs, graph.constants, value_info=between
-    )
+    made = onnx.helper.make_graph(graph.nodes, name or "net", inputs, outputs, value_info=between)
     imports = [onnx.helper.make_opsetid("", opset)]
-    return onnx.helper.make_model(
+    message = onnx.helper.make_model(
         made,
         opset_imports=imports,
         ir_version=onnx.helper.find_min_ir_version_for(imports),
         producer_name="demitasse",
         producer_version=__version__,
+        doc_string=f"The Caffe net {name!r} in phase TEST",
     )
+    return Model(message, graph.constants)
 
 
 def _write(step: Step, graph: Graph, renamed: Mapping[str, str]) -> None:

@@ -19,7 +19,7 @@ from demitasse.export.onnx.families import (
 from demitasse.export.request import is_left_out
 from demitasse.proto import LayerParameter
 
-__all__ = ["CONVERTERS", "REASONS", "reason_against"]
+__all__ = ["ANY_SIZE", "CONVERTERS", "REASONS", "reason_against"]
 
 CONVERTERS: Mapping[str, Converter] = {
     name: converter
@@ -30,12 +30,23 @@ CONVERTERS: Mapping[str, Converter] = {
 }  # fmt: skip
 """Layer type -> what writes it down."""
 
+ANY_SIZE = {
+    *neurons.CONVERTERS, *normalisation.CONVERTERS, "ArgMax", "Axpy", "Bias", "Concat",
+    "Convolution", "ConvolutionDepthwise", "Crop", "Deconvolution", "DepthwiseConvolution",
+    "Eltwise", "Interp", "Permute", "Pooling", "ROIPooling", "Scale", "Slice",
+}  # fmt: skip
+"""Types of layers that can be written for images of any size."""
+
 REASONS: Mapping[str, str] = {
     "Python": "its code is Python, which ONNX cannot hold",
 }
 """Layer type of the catalogue -> why it has no form in ONNX."""
 
-REFUSALS: Mapping[str, Refusal] = {"DetectionOutput": detection.detection_refusal}
+REFUSALS: Mapping[str, Refusal] = {
+    "DetectionOutput": detection.detection_refusal,
+    "Dropout": neurons.dropout_refusal,
+}
+"""Layer type -> what looks at its fields for a reason."""
 
 
 def reason_against(param: LayerParameter) -> str:

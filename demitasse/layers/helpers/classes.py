@@ -25,12 +25,20 @@ class ClassAxis:
         outer: Product of the axes before it.
         classes: Its size.
         inner: Product of the axes after it.
+
+    Raises:
+        ShapeError: There is no class, and something to be of one.
     """
 
     axis: int
     outer: int
     classes: int
     inner: int
+
+    def __post_init__(self) -> None:
+        if not self.classes and self.positions:
+            message = f"there are no classes on axis {self.axis}, and {self.positions} labels"
+            raise ShapeError(message)
 
     @classmethod
     def of(cls, scores: Blob, axis: int, labels: Blob) -> ClassAxis:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -108,6 +109,7 @@ class Kernels:
             str(library(f'{shim}\n#line 1 "kernels.cu"\n{text}\n{calls}\n', *flags))
         )
         self._signatures: dict[str, list[Parameter]] = {}
+        self._launches: dict[str, Any] = {}
 
     def signature(self, name: str) -> list[Parameter]:
         if name not in self._signatures:
@@ -144,7 +146,9 @@ class Kernels:
         pointers = (ctypes.c_void_p * max(1, len(values)))(*(v.ctypes.data for v in values))
         how = _Launch((ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(*threads), order)
         trouble = ctypes.create_string_buffer(200)
-        if self._library[f"launch_of_{name}"](ctypes.byref(how), pointers, trouble):
+        if name not in self._launches:  # finding it in the library takes longer than a launch
+            self._launches[name] = self._library[f"launch_of_{name}"]
+        if self._launches[name](ctypes.byref(how), pointers, trouble):
             message = f"{name}: {trouble.value.decode()}"
             raise AssertionError(message)
 

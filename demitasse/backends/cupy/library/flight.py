@@ -10,22 +10,20 @@ import threading
 from collections import deque
 from typing import Any
 
-import numpy as np
-
 __all__ = ["Flights"]
 
 
 class Flights:
-    """Host arrays kept alive until queued copies from them are done."""
+    """Arrays kept alive until queued copies are done, host arrays above all."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._held: deque[tuple[Any, np.ndarray]] = deque()
+        self._held: deque[tuple[Any, object]] = deque()
 
-    def add(self, event: Any, host: np.ndarray) -> None:
-        """Hold ``host`` until ``event`` has passed."""
+    def add(self, event: Any, arrays: object) -> None:
+        """Hold ``arrays`` until ``event`` has passed."""
         with self._lock:
-            self._held.append((event, host))
+            self._held.append((event, arrays))
         self.settle()
 
     def settle(self) -> None:

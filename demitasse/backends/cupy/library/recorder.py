@@ -63,6 +63,7 @@ class GraphRecorder:
         engine: Whose work is recorded.
         updates: The updates of the same GPU.
         asides: Is told of our stream, by address, and for which other it stands while it is used.
+        alone: Held while we record: other threads wait before they use the GPU.
     """
 
     def __init__(

@@ -8,8 +8,8 @@ from importlib.resources import files
 __all__ = ["FAMILIES", "MOST_THREADS", "options", "source"]
 
 FAMILIES = (
-    "activation", "batch_norm", "conv", "elementwise", "function", "loss", "lrn", "pool", "random",
-    "softmax", "sums", "update",
+    "activation", "batch_norm", "conv", "elementwise", "function", "input", "loss", "lrn", "pool",
+    "random", "softmax", "sums", "update",
 )  # fmt: skip
 
 MOST_THREADS = 512

@@ -16,7 +16,7 @@ from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Qu
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description
-from demitasse.backends.onednn.ports import Call, Gradient, Port, Reader, Writer
+from demitasse.backends.onednn.ports import Call, Gradient, Parameter, Port, Reader, Writer
 from demitasse.backends.onednn.step import Runnable
 from demitasse.backends.onednn.steps.activation import post_ops
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
@@ -233,7 +233,7 @@ class ConvStep(WindowStep[ops.Conv]):
             offsets = self.engine.plain((self.maps[1],)).handle
             fixed = [(Arg.WEIGHTS, w.handle, packed), (Arg.BIAS, offsets, folded.bias)]
         else:
-            ports.append(Reader(Arg.WEIGHTS, at.params[0], w))
+            ports.append(Parameter(Arg.WEIGHTS, at.params[0], w))
             if self.bias:
                 ports.append(Reader(Arg.BIAS, at.params[1], self.bias))
         if other is not None:

@@ -12,7 +12,7 @@ from demitasse.backends import ops
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description
-from demitasse.backends.onednn.ports import Call, Gradient, Reader, Writer
+from demitasse.backends.onednn.ports import Call, Gradient, Parameter, Reader, Writer
 from demitasse.backends.onednn.steps.windows import WindowStep
 from demitasse.backends.windows import ConvGeometry
 
@@ -41,7 +41,7 @@ class DeconvStep(WindowStep[ops.Deconv]):
         y, w, x = found.layouts(Query.DIFF_SRC, Query.WEIGHTS, Query.DIFF_DST)
         ports = [
             Reader(Arg.DIFF_DST, at.bottom[0], x),
-            Reader(Arg.WEIGHTS, at.params[0], w),
+            Parameter(Arg.WEIGHTS, at.params[0], w),
             Writer(Arg.DIFF_SRC, at.top[0], y),
         ]
         self.forward_calls = [Call(engine, found, ports)]
@@ -113,7 +113,7 @@ class DeconvStep(WindowStep[ops.Deconv]):
         dy, w, dx = found.layouts(Query.SRC, Query.WEIGHTS, Query.DST)
         ports = [
             Reader(Arg.SRC, at.top[0], dy, diff=True),
-            Reader(Arg.WEIGHTS, at.params[0], w),
+            Parameter(Arg.WEIGHTS, at.params[0], w),
             Writer(Arg.DST, at.bottom[0], dx, diff=True),
         ]
         self.backward_calls.append(Call(self.engine, found, ports))

@@ -126,24 +126,27 @@ class FoldedStep(FusedStep[ops.Conv]):
     """
 
     def __init__(self, conv: ConvStep, tail: Tail, followers: Sequence[str]) -> None:
-        weight = conv.engine.plain(conv.layouts[1].shape)
-        self.plain_weight, self.bias = aligned(weight.size), aligned(conv.maps[1])
+        self.bias = aligned(conv.maps[1])
         self.folded, self.tail = Folded(self.bias), tail
         call = conv.fused(
             tail.target, tail.then, other=tail.other, folded=self.folded, pool=tail.pool
         )
         super().__init__(conv, call, followers)
-        self.kept = self.plain_weight.nbytes + self.bias.nbytes
+        self.kept = self.bias.nbytes
         self.blobs = [*self.at.params, *(blob for _, at in tail.links for blob in at.params)]
-        self.versions: tuple[tuple[int, int], ...] = ()
+        self.versions: list[tuple[int, int]] = []
 
     def forward(self) -> None:
-        memories = [blob.data_memory for blob in self.blobs]
-        versions = tuple((memory.serial, memory.version) for memory in memories)
-        if versions != self.versions:
+        if self._present_versions() != self.versions:
             self._fold()
-            self.versions = tuple((memory.serial, memory.version) for memory in memories)
+            self.versions = self._present_versions()
         super().forward()
+
+    def _present_versions(self) -> list[tuple[int, int]]:
+        """Return what tells the parameters' values from earlier ones; asked in every pass."""
+        return [
+            (memory.serial, memory.version) for memory in [blob.data_memory for blob in self.blobs]
+        ]
 
     def _fold(self) -> None:
         """Multiply factors into the weights, channel by channel, and add up the offsets."""
@@ -161,8 +164,10 @@ class FoldedStep(FusedStep[ops.Conv]):
                 self.bias[...] = self.bias * by + (_values(at.params[1]) if op.bias else 0.0)
             factor = factor * by
         weight = _values(params[0]).reshape(channels, -1)
-        np.multiply(weight, factor[:, np.newaxis], out=self.plain_weight.reshape(channels, -1))
-        self.folded.update(self.plain_weight)
+        [scratch] = self.engine.workspaces(weight.size)  # until it is packed
+        product = scratch[: weight.size]
+        np.multiply(weight, factor[:, np.newaxis], out=product.reshape(channels, -1))
+        self.folded.update(product)
 
 
 def _values(blob: Operand) -> np.ndarray:

@@ -10,7 +10,7 @@ from demitasse.backends.onednn.library.constants import Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description
-from demitasse.backends.onednn.ports import Call, Gradient, Port, Reader, Writer
+from demitasse.backends.onednn.ports import Call, Gradient, Parameter, Port, Reader, Writer
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
 from demitasse.backends.onednn.steps.activation import post_ops
 from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
@@ -79,7 +79,7 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
         at = self.at
         ports: list[Port] = [
             Reader(Arg.SRC, at.bottom[0], self.x),
-            Reader(Arg.WEIGHTS, at.params[0], self.weight),
+            Parameter(Arg.WEIGHTS, at.params[0], self.weight),
         ]
         if self.bias:
             ports.append(Reader(Arg.BIAS, at.params[1], self.bias))

@@ -17,6 +17,7 @@ from demitasse.backends.windows import Shape, Window
 from demitasse.errors import NetError
 from demitasse.export.onnx.converter import Converter
 from demitasse.export.onnx.graph import Graph
+from demitasse.export.sizes import Free
 from demitasse.export.walk import Step, Value
 from demitasse.layers.pooling import pooling_window
 from demitasse.layers.spp import SPP
@@ -82,6 +83,9 @@ def pooling(step: Step, graph: Graph) -> None:
     """Add the pooling of a Pooling layer."""
     p, [x] = step.layer.param.pooling_param, step.bottoms
     top, *mask = step.tops
+    if any(isinstance(size, Free) for size in x.sizes[2:]) and not p.global_pooling:
+        _of_any_size(graph, x, p, step)
+        return
     fit = fit_of(p, x.shape[2:])
     if p.pool == PoolingParameter.AVE:
         if p.global_pooling:
@@ -96,6 +100,37 @@ def pooling(step: Step, graph: Graph) -> None:
         graph.add("GlobalMaxPool", x, to=top)
     else:
         largest(graph, x, fit, to=top)
+
+
+def _of_any_size(graph: Graph, x: Value, p: PoolingParameter, step: Step) -> None:
+    """Add a pooling for images of any size, whose rounding is left to ONNX.
+
+    Raises:
+        NetError: ONNX would round or divide otherwise than Caffe, or there is a mask.
+    """
+    window = pooling_window(p, x.shape[2:])
+    up = p.round_mode == PoolingParameter.CEIL and set(window.stride) != {1}
+    ends, [top, *mask] = [*window.pad, *window.pad], step.tops
+    gaps = any(s > k for s, k in zip(window.stride, window.kernel, strict=True))
+    means = p.pool != PoolingParameter.MAX
+    if mask or (up and (gaps or (means and any(window.pad)))):
+        message = (
+            "a mask, and with sizes that are rounded up a mean with pads or a stride above the "
+            "kernel, is written for one size of images alone"
+        )
+        raise NetError(message)
+
+    def pool(operator: str, image: str | Value, **how: Any) -> str:
+        return graph.add(operator, image, ceil_mode=int(up), pads=ends, **_window(window), **how)
+
+    if p.pool == PoolingParameter.MAX:
+        pool("MaxPool", x, to=top)
+    elif p.pool == PoolingParameter.AVE:
+        pool("AveragePool", x, to=top, count_include_pad=int(not up))
+    else:
+        squares = pool("AveragePool", graph.add("Mul", x, x), count_include_pad=0)
+        mean = graph.add("Add", pool("AveragePool", x, count_include_pad=0), graph.number(TINY))
+        graph.add("Div", squares, mean, to=top)
 
 
 def largest(graph: Graph, x: str | Value, fit: Fit, to: Value | None = None) -> str:

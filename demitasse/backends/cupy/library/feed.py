@@ -1,0 +1,110 @@
+"""Batches of bytes on their way to a GPU, on a stream of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from demitasse.backends.arrays import Array, Event
+from demitasse.backends.cupy.library.engine import Engine
+from demitasse.backends.cupy.library.flight import Flights
+from demitasse.backends.pixels import Pixels
+
+__all__ = ["GpuFeed"]
+
+
+class _Room:
+    """Where one batch is on the GPU.
+
+    Args:
+        nothing: Arrays of no elements.
+
+    Attributes:
+        arrays: Bytes and places, as ``Pixels`` has them, in one dimension; they may be longer.
+        used: Has passed when what was there last is no longer needed.
+    """
+
+    def __init__(self, nothing: list[Array]) -> None:
+        self.arrays = nothing
+        self.used: Any = None
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """A batch in its room.
+
+    Attributes:
+        feed: What sends.
+        room: Where the batch is.
+        pixels: The batch.
+        there: Has passed when the batch is there.
+    """
+
+    feed: GpuFeed
+    room: _Room
+    pixels: Pixels
+    there: Event
+
+    def unpack(self, target: Array) -> None:
+        self.feed.unpack(self.room, self.pixels, self.there, target)
+
+    def wait(self) -> None:
+        self.there.synchronize()
+
+
+class GpuFeed:
+    """Sends batches for one layer.
+
+    Args:
+        cupy: The library.
+        device: ``cupy.cuda.Device`` of the GPU, which is current.
+        engine: Runs the kernel.
+        flights: Holds memory while copies use it.
+    """
+
+    def __init__(self, cupy: Any, device: Any, engine: Engine, flights: Flights) -> None:
+        self._cupy, self._device, self._engine, self._flights = cupy, device, engine, flights
+        self._stream = cupy.cuda.Stream(non_blocking=True)
+        empty = cupy.empty
+        self._rooms = [_Room([empty(0, "uint8"), empty(0, "int32")]) for _ in range(2)]
+        self._mean: tuple[np.ndarray, Array] | None = None
+
+    def send(self, pixels: Pixels) -> _Sent:
+        self._rooms.reverse()
+        room, stream = self._rooms[0], self._stream
+        hosts = pixels.bytes.reshape(-1), pixels.places.reshape(-1)
+        with self._device:
+            cuda = self._cupy.cuda
+            for index, host in enumerate(hosts):
+                if room.arrays[index].size < host.size:
+                    room.arrays[index] = self._cupy.empty(host.size, host.dtype)
+                    # who had its memory before, on the stream that is current, comes first
+                    room.used = cuda.get_current_stream().record()
+            stream.wait_event(room.used)
+            for array, host in zip(room.arrays, hosts, strict=True):
+                array[: host.size].set(host, stream=stream)
+            there = cuda.Event(disable_timing=True)
+            there.record(stream)
+        self._flights.add(there, (hosts, *room.arrays))
+        return _Sent(self, room, pixels, there)
+
+    def unpack(self, room: _Room, pixels: Pixels, there: Event, target: Array) -> None:
+        """Queue what makes numbers of a batch, once it is there."""
+        size, mean = pixels.bytes.size, (0, 0, 0) if pixels.mean is None else pixels.mean.shape
+        numbers = (*pixels.shape[1:], *mean, float(pixels.scale))
+        with self._device:
+            stream = self._cupy.cuda.get_current_stream()
+            stream.wait_event(there)
+            centred = self._engine.each("input", "centred", str(target.dtype), size, *numbers)
+            centred(*room.arrays, self._mean_of(pixels, target), target)
+            room.used = stream.record()
+
+    def _mean_of(self, pixels: Pixels, instead: Array) -> Array:
+        """Return the mean on the GPU, or ``instead`` where there is none."""
+        if pixels.mean is None:
+            return instead
+        if self._mean is None or self._mean[0] is not pixels.mean:
+            self._mean = pixels.mean, self._engine.asarray(pixels.mean)
+        return self._mean[1]

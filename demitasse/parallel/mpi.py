@@ -1,0 +1,183 @@
+"""Processes connected by MPI, through mpi4py. The one file that imports it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from demitasse.errors import ConfigError, ParallelError
+from demitasse.parallel.communicator import Value
+
+__all__ = ["Mpi", "launched", "library"]
+
+LAUNCHERS = (
+    "OMPI_COMM_WORLD_SIZE",
+    "PMIX_RANK",
+    "PMI_SIZE",
+    "MPI_LOCALNRANKS",
+    "MV2_COMM_WORLD_SIZE",
+)
+"""Variables by which launchers of MPI tell a process that it is one of several."""
+
+NOTE = 256
+"""Bytes of a note."""
+
+LATER = 1.5
+"""How much longer than process 0 the others wait: it tells them who is late."""
+
+COME, TABLE, SHARED, PARTS, SUMS = 1, 2, 3, 4, 5
+"""Tags of messages."""
+
+
+def library() -> str:
+    """Return which MPI would connect processes; nothing where there is none."""
+    try:
+        import mpi4py
+
+        mpi4py.rc.initialize = False  # to look at it, and join nobody
+        from mpi4py import MPI
+    except (ImportError, RuntimeError):
+        return ""
+    return _name(MPI)
+
+
+def _name(mpi: Any) -> str:
+    return str(mpi.Get_library_version()).split("\n", 1)[0].split(",", 1)[0].strip("\0 ")
+
+
+def launched() -> bool:
+    """Whether this process was started by a launcher of MPI."""
+    return any(name in os.environ for name in LAUNCHERS)
+
+
+class Mpi:
+    """All processes that one ``mpirun`` started.
+
+    Args:
+        deadline: Seconds that one waits for the others in an iteration.
+
+    Raises:
+        ConfigError: mpi4py or a library of MPI is missing; or a launcher started several processes
+            that do not know of each other.
+    """
+
+    def __init__(self, deadline: float = 300.0) -> None:
+        try:
+            from mpi4py import MPI
+        except (ImportError, RuntimeError) as error:
+            message = (
+                f"training by several processes needs MPI: pip install 'demitasse[mpi]' ({error})"
+            )
+            raise ConfigError(message) from error
+        self._mpi: Any = MPI
+        self._comm: Any = MPI.COMM_WORLD.Dup()
+        self._deadline = deadline
+        self.rank: int = self._comm.Get_rank()
+        self.size: int = self._comm.Get_size()
+        self.name = _name(MPI)
+        tasks = os.environ.get("SLURM_NTASKS", "1")
+        in_step = "SLURM_STEP_ID" in os.environ and not launched()
+        if self.size == 1 and in_step and tasks.isdecimal() and int(tasks) > 1:
+            message = (
+                f"srun started {tasks} processes that MPI does not connect, so each would train "
+                "by itself; use mpirun, or srun --mpi=pmix"
+            )
+            raise ConfigError(message)
+
+    def agree(self, note: bytes, patience: float = 1.0) -> list[bytes]:
+        own = np.frombuffer(note[:NOTE].ljust(NOTE, b"\0"), np.uint8).copy()
+        table = np.zeros((self.size + 1, NOTE), np.uint8)  # and what has gone wrong
+        if self.rank == 0:
+            table[1] = own
+            coming = [self._comm.Irecv(table[1 + r], r, COME) for r in range(1, self.size)]
+            late = self._wait(coming, self._deadline * patience)
+            if late:
+                text = _late(1 + i for i in late).encode()[:NOTE]
+                table[0, : len(text)] = np.frombuffer(text, np.uint8)
+            sent = [self._comm.Isend(table, r, TABLE) for r in range(1, self.size)]
+            self._wait([one for i, one in enumerate(sent) if i not in late], self._deadline)
+        else:
+            sent = [self._comm.Isend(own, 0, COME)]
+            got = [self._comm.Irecv(table, 0, TABLE)]
+            if self._wait([*sent, *got], self._deadline * patience * LATER):
+                raise ParallelError(_late([0]))
+        wrong = table[0].tobytes().rstrip(b"\0")
+        if wrong:
+            raise ParallelError(wrong.decode(errors="replace"))
+        return [row.tobytes().rstrip(b"\0") for row in table[1:]]
+
+    def share(self, value: Value, patience: float = 1.0) -> Value:
+        if self.rank == 0:
+            sent = [self._comm.isend(value, r, SHARED) for r in range(1, self.size)]
+            self._need(sent, patience)
+            return value
+        end = time.monotonic() + self._deadline * patience * LATER
+        pause = 0.0
+        while not self._comm.iprobe(0, SHARED):
+            if time.monotonic() > end:
+                raise ParallelError(_late([0]))
+            time.sleep(pause)
+            pause = min(0.01, pause + 1e-5)
+        shared: Value = self._comm.recv(source=0, tag=SHARED)
+        return shared
+
+    def broadcast(self, array: np.ndarray) -> None:
+        self._need([self._comm.Ibcast(array, 0)])
+
+    def exchange(self, parts: Sequence[np.ndarray], sizes: Sequence[int]) -> list[np.ndarray]:
+        received = [np.empty(size, parts[0].dtype) for size in sizes]
+        self._trade(parts, received, PARTS)
+        return received
+
+    def collect(self, part: np.ndarray, whole: np.ndarray, bounds: Sequence[int]) -> None:
+        places = [whole[a:b] for a, b in pairwise(bounds)]
+        self._trade([part] * self.size, places, SUMS)
+
+    def add(self, array: np.ndarray) -> None:
+        self._need([self._comm.Iallreduce(self._mpi.IN_PLACE, array)])
+
+    def abort(self, code: int) -> None:
+        if self.size > 1:
+            self._comm.Abort(code)
+
+    def _trade(self, given: Sequence[np.ndarray], taken: Sequence[np.ndarray], tag: int) -> None:
+        """Give each process an array and take one of each; names who does not take part.
+
+        One message for each pair, where the library's own functions would not tell whose is late.
+        """
+        taken[self.rank][...] = given[self.rank]
+        others = [r for r in range(self.size) if r != self.rank]
+        requests = [self._comm.Irecv(taken[r], r, tag) for r in others]
+        requests += [self._comm.Isend(given[r], r, tag) for r in others]
+        late = self._wait(requests, self._deadline)
+        if late:
+            raise ParallelError(_late([others[i % len(others)] for i in late]))
+
+    def _need(self, requests: Sequence[Any], patience: float = 1.0) -> None:
+        if self._wait(requests, self._deadline * patience):
+            message = f"another process was lost or hangs: nothing came for {self._deadline:g} s"
+            raise ParallelError(message)
+
+    def _wait(self, requests: Sequence[Any], seconds: float) -> list[int]:
+        """Wait for requests; return the numbers of those that did not end in time.
+
+        A process that waits leaves its core to others, after a moment.
+        """
+        end, pause = time.monotonic() + seconds, 0.0
+        waiting = dict(enumerate(requests))
+        while waiting:
+            waiting = {i: one for i, one in waiting.items() if not one.Test()}
+            if not waiting or time.monotonic() > end:
+                break
+            time.sleep(pause)
+            pause = min(0.002, pause + 2e-6)
+        return list(waiting)
+
+
+def _late(ranks: Iterable[int]) -> str:
+    return f"process {', '.join(map(str, sorted(set(ranks))))} did not come in time"

@@ -1,0 +1,74 @@
+"""The mean over all shards, in an order that does not depend on who hosts them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from demitasse.parallel.communicator import Communicator
+from demitasse.parallel.order import add_up
+from demitasse.parallel.shards import Shards
+
+__all__ = ["exact_mean", "fast_mean"]
+
+BUCKET = 8 << 20
+"""Bytes that are reduced at a time: enough to be fast, few enough to stay small."""
+
+
+def exact_mean(
+    communicator: Communicator, shards: Shards, parts: Sequence[np.ndarray], bucket: int = BUCKET
+) -> None:
+    """Replace the first part by the mean over all shards of the run: the same bits for any size.
+
+    Each process adds a slice of the whole for all shards, in the order of ``add_up``, and gives the
+    sum to the others. The bytes that travel are those of a ring where processes may first add up
+    what they host.
+
+    Args:
+        communicator: The processes.
+        shards: Who hosts what.
+        parts: The values of this process's shards, (count,) each; all change.
+        bucket: How many bytes are worked on at a time.
+    """
+    if shards.added_at_home:
+        add_up(parts)
+        parts = parts[:1]
+    count, itemsize = parts[0].shape[0], parts[0].itemsize
+    step = max(1, bucket // itemsize)
+    for start in range(0, count, step):
+        buffers = [part[start : start + step] for part in parts]
+        if communicator.size > 1:
+            _add_bucket(communicator, shards, buffers)
+        buffers[0] /= shards.count
+
+
+def fast_mean(communicator: Communicator, shards: Shards, parts: Sequence[np.ndarray]) -> None:
+    """Replace the first part by the mean over all shards, as the library adds it fastest.
+
+    All processes get the same bits; another number of processes, or another library, may give
+    others.
+    """
+    add_up(parts)
+    if communicator.size > 1:
+        communicator.add(parts[0])
+    parts[0] /= shards.count
+
+
+def _add_bucket(communicator: Communicator, shards: Shards, buffers: Sequence[np.ndarray]) -> None:
+    """Replace the first buffer by the sum of all processes' buffers."""
+    size, rank, count = communicator.size, communicator.rank, buffers[0].shape[0]
+    bounds = [count * r // size for r in range(size + 1)]
+    slices = [slice(a, b) for a, b in pairwise(bounds)]
+    mine = bounds[rank + 1] - bounds[rank]
+    many = [1 if shards.added_at_home else len(shards.of(r)) for r in range(size)]
+    to_send = [np.concatenate([buffer[s] for buffer in buffers]) for s in slices]
+    received = communicator.exchange(to_send, [mine * m for m in many])
+    ordered: dict[int, np.ndarray] = {}
+    for source, array in enumerate(received):
+        for number, part in zip(shards.of(source), array.reshape(many[source], mine), strict=False):
+            ordered[number] = part
+    terms = [ordered[number] for number in sorted(ordered)]
+    add_up(terms)
+    communicator.collect(terms[0], buffers[0], bounds)

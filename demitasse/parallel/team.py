@@ -1,0 +1,164 @@
+"""Who trains a net: one process, or several whose gradients become one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Literal, Protocol
+
+from demitasse.errors import ParallelError
+from demitasse.interrupts import Uninterrupted
+from demitasse.net import Net
+from demitasse.parallel.communicator import Communicator, Value
+from demitasse.parallel.flat import Flat, carried_params
+from demitasse.parallel.reduction import exact_mean, fast_mean
+from demitasse.parallel.shards import Shards
+
+__all__ = ["Alone", "Crew", "Reduce", "Team"]
+
+Reduce = Literal["exact", "fast"]
+"""How gradients are added: "exact" in one order whatever the number of processes is, "fast" as the
+library likes."""
+
+FAILED = b"!"
+
+
+class Team(Protocol):
+    """What a training run asks of those who train it.
+
+    Attributes:
+        alone: Whether the run is one process with one shard.
+        others: Nets of this process besides the run's own: those of its further shards.
+    """
+
+    alone: bool
+    others: Sequence[Net]
+
+    def passes(self, net: Net, batches: int) -> float:
+        """Run batches forward and backward, so that the net has the gradients of all.
+
+        Returns:
+            The mean loss.
+        """
+
+    def agreed(self, request: str | None) -> str | None:
+        """Return what any process is asked for, the same in all; "stop" before all else."""
+
+    def share(self, value: Value, patience: float = 1.0) -> Value:
+        """Return what the first process gives."""
+
+    def level(self) -> None:
+        """Make all nets the same as the first process's, after weights have been loaded."""
+
+
+class Alone:
+    """One process with one shard."""
+
+    alone = True
+    others: Sequence[Net] = ()
+
+    def passes(self, net: Net, batches: int) -> float:
+        return sum(net.forward_backward() for _ in range(batches)) / batches
+
+    def agreed(self, request: str | None) -> str | None:
+        return request
+
+    def share(self, value: Value, patience: float = 1.0) -> Value:
+        del patience
+        return value
+
+    def level(self) -> None:
+        """Do nothing: there is one net."""
+
+
+class Crew:
+    """Processes that train together, each with its shards.
+
+    Each shard has a net of its own in the process that hosts it; those of one process hold the same
+    weights. Gradients, running averages and losses are averaged over all shards of the run.
+
+    Args:
+        nets: The nets of this process's shards, in their order; the first is the run's own.
+        communicator: The processes.
+        shards: Who hosts what.
+        reduce: How gradients are added.
+    """
+
+    alone = False
+
+    def __init__(
+        self, nets: Sequence[Net], communicator: Communicator, shards: Shards,
+        reduce: Reduce = "exact",
+    ) -> None:  # fmt: skip
+        self._nets = list(nets)
+        self.others: Sequence[Net] = self._nets[1:]
+        self._communicator, self._shards = communicator, shards
+        self._mean = exact_mean if reduce == "exact" else fast_mean
+        for other in self.others:
+            _hold_weights_of(nets[0], other)
+        self._flats = [Flat(net) for net in nets]
+        self.level()
+
+    def passes(self, net: Net, batches: int) -> float:
+        losses = []
+        try:
+            for one in self.others:
+                one.clear_param_diffs()
+            for one in self._nets:
+                losses.append(sum(one.forward_backward() for _ in range(batches)) / batches)
+        except BaseException as error:
+            with suppress(ParallelError):
+                self._agree(FAILED + f"{type(error).__name__}: {error}".encode()[:200])
+            raise
+        self._agree(b"")
+        with Uninterrupted():
+            for flat, loss in zip(self._flats, losses, strict=True):
+                flat.fill(loss)
+            self._mean(self._communicator, self._shards, [flat.array for flat in self._flats])
+            first = self._flats[0]
+            first.overwritten()
+            losses = [flat.take(first) for flat in self._flats]
+        return losses[0]
+
+    def agreed(self, request: str | None) -> str | None:
+        notes = self._agree((request or "").encode())
+        asked = {note.decode() for note in notes if note}
+        return "stop" if "stop" in asked else next(iter(sorted(asked)), None)
+
+    def share(self, value: Value, patience: float = 1.0) -> Value:
+        return self._communicator.share(value, patience)
+
+    def level(self) -> None:
+        first = self._nets[0]
+        with first.turn, Uninterrupted():
+            for memory in dict.fromkeys(blob.data_memory for blob in first.structure.params_list):
+                self._communicator.broadcast(memory.mutable_cpu_data())
+            for other in self.others:
+                pairs = zip(carried_params(first), carried_params(other), strict=True)
+                for mine, theirs in pairs:
+                    theirs.copy_from(mine)
+
+    def _agree(self, note: bytes) -> list[bytes]:
+        """Hear of everybody else; where one has failed, end here, too.
+
+        Raises:
+            ParallelError: Another process has failed.
+        """
+        notes = self._communicator.agree(note)
+        if note.startswith(FAILED):
+            return notes
+        for rank, other in enumerate(notes):
+            if other.startswith(FAILED):
+                text = other[len(FAILED) :].decode(errors="replace")
+                message = f"process {rank} failed: {text}"
+                raise ParallelError(message)
+        return notes
+
+
+def _hold_weights_of(net: Net, other: Net) -> None:
+    """Let a net hold the weights of another, but running averages of its own."""
+    own = {id(blob.data_memory) for blob in carried_params(net)}
+    pairs = zip(net.structure.params_list, other.structure.params_list, strict=True)
+    for source, blob in pairs:
+        if id(source.data_memory) not in own:
+            blob.share_data(source)

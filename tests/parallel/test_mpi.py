@@ -1,0 +1,196 @@
+"""Processes connected by MPI, as the command line trains with them; on the loopback alone."""
+
+import hashlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(MPIRUN is None, reason="mpirun is not there: pip install 'demitasse[mpi]'"),
+]
+
+ITERATIONS = 30
+SOLVER = """
+train_net: "{net}" base_lr: 0.1 momentum: 0.9 lr_policy: "fixed" clip_gradients: 5 random_seed: 3
+max_iter: 30 snapshot: 3 snapshot_prefix: "{prefix}"
+"""
+CHANCE = random.Random(11)
+
+
+class Job:
+    """What ``mpirun`` starts, in a network of its own where that is allowed.
+
+    Args:
+        folder: Where the net is.
+        prefix: How the names of snapshots begin.
+        size: How many processes.
+        arguments: Further ones of ``demitasse train``.
+    """
+
+    def __init__(self, folder, prefix, size, *arguments, program="-m demitasse"):
+        solver = prefix.with_suffix(".prototxt")
+        solver.write_text(SOLVER.format(net=folder / "net.prototxt", prefix=prefix))
+        train = [sys.executable, *program.split(), "train", "--solver", str(solver), *arguments]
+        mpirun = [MPIRUN, "--oversubscribe", "--bind-to", "none", "-n", str(size), *train]
+        alone = [
+            "unshare",
+            "--map-root-user",
+            "--net",
+            "sh",
+            "-c",
+            'ip link set lo up; exec "$@"',
+            "-",
+        ]
+        offline = (
+            shutil.which("ip")
+            and not subprocess.run(
+                ["unshare", "--map-root-user", "--net", "true"], capture_output=True, check=False
+            ).returncode
+        )
+        self.process = subprocess.Popen(
+            [*(alone if offline else []), *mpirun],
+            cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            start_new_session=True,
+            env={
+                **os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                "OMP_NUM_THREADS": "1",
+            },
+        )  # fmt: skip
+
+    def end(self, seconds=120):
+        """Wait for the end; return the code and what was printed."""
+        try:
+            printed, _ = self.process.communicate(timeout=seconds)
+        finally:
+            if self.process.poll() is None:
+                os.killpg(self.process.pid, signal.SIGKILL)
+        return self.process.returncode, printed
+
+    def workers(self):
+        """Return the numbers of its processes that train."""
+        found = []
+        for place in Path("/proc").glob("[0-9]*"):
+            try:
+                trains = b"OMPI_COMM_WORLD_RANK=" in (place / "environ").read_bytes()
+                if trains and os.getsid(int(place.name)) == self.process.pid:
+                    found.append(int(place.name))
+            except OSError:  # it has ended
+                continue
+        return sorted(found)
+
+
+def weights_of(prefix, iteration=ITERATIONS):
+    return hashlib.sha256(Path(f"{prefix}_iter_{iteration}.caffemodel").read_bytes()).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def expected(folder, tmp_path_factory):
+    """What a run of one process comes to."""
+    prefix = tmp_path_factory.mktemp("one") / "run"
+    code, printed = Job(folder, prefix, 1, "--shards", "8", "--device", "cpu").end()
+    assert code == 0, printed
+    return weights_of(prefix)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 8])
+def test_any_number_of_processes_writes_the_same_weights(folder, tmp_path, expected, size):
+    job = Job(folder, tmp_path / "run", size, "--shards", "8", "--device", "cpu")
+
+    code, printed = job.end()
+
+    assert code == 0, printed
+    assert weights_of(tmp_path / "run") == expected
+
+
+def test_a_library_s_own_order_is_the_same_in_every_run(folder, tmp_path):
+    found = set()
+    for name in ("one", "two"):
+        job = Job(folder, tmp_path / name, 2, "--reduce", "fast", "--device", "cpu")
+        code, printed = job.end()
+        assert code == 0, printed
+        found.add(weights_of(tmp_path / name))
+
+    assert len(found) == 1
+
+
+def test_a_missing_process_is_noticed(folder, tmp_path):
+    code, printed = Job(folder, tmp_path / "run", 2, "--ranks", "3", "--shards", "8").end()
+
+    assert code == 3
+    assert "--ranks asks for 3 processes, and 2 found each other" in printed
+
+
+def test_the_failure_of_one_ends_all(folder, tmp_path):
+    (tmp_path / "broken.py").write_text(
+        "import os, sys\n"
+        "if os.environ['OMPI_COMM_WORLD_RANK'] == '1':\n"
+        "    import demitasse.parallel.team as team\n"
+        "    from demitasse.errors import DataError\n"
+        "    def passes(self, net, batches, run=team.Crew.passes):\n"
+        "        def wrong(index):\n"
+        "            raise DataError('no such record')\n"
+        "        net.before_forward.append(wrong)\n"
+        "        return run(self, net, batches)\n"
+        "    team.Crew.passes = passes\n"
+        "from demitasse.cli import main\n"
+        "main(sys.argv[1:])\n"
+    )
+    program = str(tmp_path / "broken.py")
+
+    code, printed = Job(folder, tmp_path / "run", 2, program=program).end()
+
+    assert code == 3
+    assert "error: no such record" in printed
+
+
+def test_a_hang_ends_in_an_error_that_names_who_hangs(folder, tmp_path):
+    job = Job(folder, tmp_path / "run", 2, "--deadline", "2", "--shards", "8")
+    hung = None
+    while hung is None and job.process.poll() is None:
+        if Path(f"{tmp_path}/run_iter_3.solverstate").exists():
+            hung = job.workers()[-1]
+            os.kill(hung, signal.SIGSTOP)
+        time.sleep(0.01)
+
+    code, printed = job.end(60)
+
+    assert code != 0
+    assert "did not come in time" in printed, printed
+
+
+@pytest.mark.parametrize("kills", [int(os.environ.get("DEMITASSE_TEST_KILLS", "3"))])
+def test_no_kill_changes_a_bit(folder, tmp_path, expected, kills):
+    """Any process, the first too, is killed at any moment; the run is taken up by any number."""
+    done = 0
+    for _ in range(1000):
+        job = Job(
+            folder, tmp_path / "run", CHANCE.choice([1, 2, 4, 8]),
+            "--shards", "8", "--device", "cpu", "--resume", "auto", "--deadline", "30",
+        )  # fmt: skip
+        if done < kills:
+            seen = time.monotonic()
+            while not job.workers() and time.monotonic() < seen + 20:
+                time.sleep(0.01)
+            time.sleep(CHANCE.uniform(0, 4))
+            workers = job.workers()
+            if workers and job.process.poll() is None:
+                os.kill(CHANCE.choice(workers), signal.SIGKILL)
+                done += 1
+        code, _ = job.end(90)
+        if code == 0 and done == kills:
+            break
+        if code == 0:  # it was quicker; begin anew
+            for path in tmp_path.glob("run_iter_*"):
+                path.unlink()
+
+    assert weights_of(tmp_path / "run") == expected
