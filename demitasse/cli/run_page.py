@@ -109,10 +109,13 @@ def _last(run: RunHistory, names: Sequence[str]) -> str:
 
 
 def _ends(run: RunHistory, name: str) -> tuple[str, str]:
-    """Return the lowest and the highest value, each with its iteration."""
-    ends = [(value, at) for at, value in run.points(name) if math.isfinite(value)]
-    shown = [f"{value:.4g} at {at:.0f}" for value, at in (min(ends), max(ends))] if ends else []
-    return (shown[0], shown[1]) if shown else ("", "")
+    """Return the lowest and the highest value, each with the first iteration that had it."""
+    ends = [(value, -at) for at, value in run.points(name) if math.isfinite(value)]
+    if not ends:
+        return "", ""
+    lowest, at = min(((value, -back) for value, back in ends))
+    highest, back = max(ends)
+    return f"{lowest:.4g} at {at:.0f}", f"{highest:.4g} at {-back:.0f}"
 
 
 def _median(run: RunHistory, name: str, form: str) -> str:
