@@ -444,7 +444,7 @@ def last(net: Net):
             '"Threshold"',
             [(2, 3)],
             "threshold; there are kernels for abs, bnll, clip, elu, exp, gelu, log, power, relu, "
-            "sigmoid, tanh",
+            "sigmoid, swish, tanh",
         ),
         (
             '"ELU" elu_param { alpha: -1 }',

@@ -90,3 +90,20 @@ KERNEL power_gradient(const Real* x, const Real* dy, Real* dx, Index count, Real
     return d * (slope * raised(value * scale + shift, by - 1));
   });
 }
+
+// The part of x that passes, between 0 and 1.
+__device__ inline Real gate(Real value, Real beta) {
+  return (Real)0.5 * tanh((Real)0.5 * beta * value) + (Real)0.5;
+}
+
+KERNEL swish(const Real* x, Real* y, Index count, Real beta) {
+  map(x, y, count, [=](Real value) { return value * gate(value, beta); });
+}
+
+KERNEL swish_gradient(const Real* x, const Real* dy, Real* dx, Index count, Real beta) {
+  map(x, dy, dx, count, [=](Real value, Real d) {
+    const Real passed = gate(value, beta);
+    const Real by = beta * value * passed;
+    return d * (by + passed * (1 - by));
+  });
+}

@@ -23,6 +23,7 @@ FUNCTIONS = {
     # its input, or in place its result: both are above 0 together
     "relu": ("activation", "relu", "bottom"),
     "sigmoid": ("activation", "sigmoid", "result"),
+    "swish": ("function", "swish", "input"),
     "tanh": ("activation", "hyperbolic_tangent", "result"),
 }
 
