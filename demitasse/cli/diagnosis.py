@@ -20,6 +20,7 @@ __all__ = [
     "blas",
     "cudnn",
     "devices",
+    "environment",
     "examine",
     "kernels",
     "libraries",
@@ -66,6 +67,19 @@ BLAS_VARIABLES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 def examine() -> dict[str, Any]:
     """Return all of it, ready for JSON."""
     found = {
+        **environment(),
+        "cudnn": cudnn(),
+        "mpi": mpi(),
+        "devices": devices(),
+        "memory": memory(),
+        "settings": settings_table(),
+    }
+    return {**found, "problems": problems(found)}
+
+
+def environment() -> dict[str, Any]:
+    """Return what a run is made with, without looking for devices that it does not use."""
+    return {
         "demitasse": __version__,
         "installed_at": str(Path(__file__).parents[1]),
         "python": f"{platform.python_version()} ({sys.executable})",
@@ -78,13 +92,7 @@ def examine() -> dict[str, Any]:
         "blas": blas(),
         "onednn": onednn(),
         "kernels": kernels(),
-        "cudnn": cudnn(),
-        "mpi": mpi(),
-        "devices": devices(),
-        "memory": memory(),
-        "settings": settings_table(),
     }
-    return {**found, "problems": problems(found)}
 
 
 def libraries() -> dict[str, str | None]:

@@ -44,6 +44,7 @@ VERBS = (
     "upgrade_net_proto_text",
     "upgrade_net_proto_binary",
     "upgrade_solver_proto_text",
+    "report",
     "parse_log",
     "extract_seconds",
     "plot_training_log",

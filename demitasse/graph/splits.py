@@ -20,6 +20,7 @@ __all__ = [
     "moved_weights",
     "split_blob_name",
     "split_layer_name",
+    "without_splits",
 ]
 
 Top = tuple[int, int]  # (layer, top) that produced a version of a blob
@@ -77,6 +78,20 @@ def insert_splits(net: NetParameter) -> tuple[NetParameter, list[int]]:
                     copy.ClearField("loss_weight")
                     next_copy[i, j] += 1
     return split, origin
+
+
+def without_splits(net: NetParameter) -> NetParameter:
+    """Return a copy of ``net`` in which layers read what their Split layers copied."""
+    names = {top: layer.bottom[0] for layer in net.layer if layer.type == "Split" and layer.bottom
+             for top in layer.top}  # fmt: skip
+    plain = NetParameter()
+    plain.CopyFrom(net)
+    del plain.layer[:]
+    for layer in (one for one in net.layer if one.type != "Split"):
+        copy = plain.layer.add()
+        copy.CopyFrom(layer)
+        copy.bottom[:] = [names.get(blob, blob) for blob in layer.bottom]
+    return plain
 
 
 def moved_weights(net: NetParameter) -> Iterator[Top]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
@@ -14,7 +15,7 @@ from demitasse.escapes import escaped
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Line", "line_chart", "save_chart"]
+__all__ = ["Line", "drawing", "line_chart", "save_chart", "shown_name", "svg_of"]
 
 INK = "#010203"
 """Drawn in it and then replaced: the page's own colour of text, be it light or dark."""
@@ -73,8 +74,12 @@ def line_chart(
     Raises:
         DemitasseError: Matplotlib is not installed.
     """
+    return svg_of(_figure(lines, places, (x_label, y_label), scale, limit))
+
+
+def svg_of(figure: Figure) -> str:
+    """Return a figure as SVG text for a page, whose colour of text it takes."""
     text = io.StringIO()
-    figure = _figure(lines, places, (x_label, y_label), scale, limit)
     _save(figure, text, "svg", transparent=True)
     svg = text.getvalue()
     return svg[svg.index("<svg") :].replace(INK, "currentColor")
@@ -118,6 +123,25 @@ def _save(figure: Figure, file: IO[Any], kind: str, **options: Any) -> None:
         figure.savefig(file, format=kind, **options)
 
 
+@contextmanager
+def drawing() -> Iterator[Figure]:
+    """Yield a figure to draw on, in the colours and sizes of all charts.
+
+    Raises:
+        DemitasseError: Matplotlib is not installed.
+    """
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ImportError:
+        message = "drawing charts needs Matplotlib; run: pip install demitasse[plot]"
+        raise DemitasseError(message) from None
+    inks = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
+    rules: dict[Any, Any] = {"font.size": 9} | dict.fromkeys(inks, INK)
+    with mpl.rc_context(rules):
+        yield Figure(figsize=(9.5, 3.6), layout="constrained")
+
+
 def _figure(
     lines: Sequence[Line],
     places: Sequence[str],
@@ -125,17 +149,9 @@ def _figure(
     scale: Literal["linear", "log"],
     limit: float | None,
 ) -> Figure:
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
+    with drawing() as figure:
         from matplotlib.ticker import LogLocator, NullLocator
-    except ImportError:
-        message = "drawing charts needs Matplotlib; run: pip install demitasse[plot]"
-        raise DemitasseError(message) from None
-    inks = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
-    rules: dict[Any, Any] = {"font.size": 9} | dict.fromkeys(inks, INK)
-    with mpl.rc_context(rules):
-        figure = Figure(figsize=(9.5, 3.6), layout="constrained")
+
         axes = figure.add_subplot()
         for number, line in enumerate(lines):
             values = [float("nan") if v is None or (scale == "log" and v <= 0) else v
@@ -145,7 +161,7 @@ def _figure(
             axes.plot(
                 range(len(places)),
                 values,
-                label=_name(line.name, len(line.name)),
+                label=shown_name(line.name, len(line.name)),
                 color=COLORS[color % len(COLORS)],
                 linestyle=STYLES[style % len(STYLES)],
                 linewidth=1.2,
@@ -163,7 +179,7 @@ def _figure(
             axes.yaxis.set_major_formatter("{x:g}")
             axes.yaxis.set_minor_locator(NullLocator())
         step = max(1, -(-len(places) // 40))
-        named = [_name(place) for place in places[::step]]
+        named = [shown_name(place) for place in places[::step]]
         ticks = range(0, len(places), step)
         if sum(map(len, named)) < SHORT:
             axes.set_xticks(ticks, named)
@@ -177,7 +193,7 @@ def _figure(
     return figure
 
 
-def _name(text: str, longest: int = LONGEST) -> str:
+def shown_name(text: str, longest: int = LONGEST) -> str:
     """Return a name as text to be drawn: without control characters, formulas and great length."""
     shown = escaped(text, one_line=True)
     if len(shown) > longest:

@@ -25,9 +25,14 @@ td.number, th.number { text-align: right; }
 tr.bad td { color: var(--bad); font-weight: 600; }
 figure { margin: 1rem 0; }
 svg { width: 100%; min-width: 42rem; height: auto; }
+.drawing { background: #fff; width: fit-content; max-width: 100%; max-height: 40rem; }
+.drawing { overflow: auto; }
+.drawing svg { width: auto; min-width: 0; }
 footer { margin-top: 3rem; font-size: .85rem; opacity: .7; }
 @media print {
   body { margin: 0; max-width: none; } svg { min-width: 0; }
+  .drawing { max-height: none; } .drawing svg { max-width: 100%; height: auto; }
+  figure { break-inside: avoid; } h2 { break-after: avoid; }
   th { position: static; } tr { break-inside: avoid; }
 }
 """
@@ -61,6 +66,17 @@ class Page:
         """
         self._parts.append(
             f'<figure class="wide" role="img" aria-label="{_text(about)}">{svg}</figure>'
+        )
+
+    def drawing(self, svg: str, about: str) -> None:
+        """Add a drawing in its own size, on paper's colour: it is made for a light ground.
+
+        Args:
+            svg: The drawing; from ourselves, as it is not escaped.
+            about: What it shows, for who cannot see it.
+        """
+        self._parts.append(
+            f'<figure class="wide drawing" role="img" aria-label="{_text(about)}">{svg}</figure>'
         )
 
     def table(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,15 +36,17 @@ from demitasse.solvers.launcher import Launcher
 from demitasse.solvers.nets import make_nets
 from demitasse.solvers.nonfinite import Nonfinite, OnNonfinite
 from demitasse.solvers.policies import learning_rate
-from demitasse.solvers.report import TrainReport, tell_test
+from demitasse.solvers.report import TrainReport
 from demitasse.solvers.requests import Request, Requests
 from demitasse.solvers.run import Run
 from demitasse.solvers.schedule import scheduled_rate
 from demitasse.solvers.snapshot import check_folder, check_prefix
+from demitasse.solvers.told import about_run
 from demitasse.solvers.updater import Updater
 from demitasse.solvers.updates import find_rule
 from demitasse.solvers.watch import EarlyStopping, Watch
 from demitasse.solvers.workers import Workers
+from demitasse.tracking import Broadcast, Logger
 from demitasse.weights.pairing import OnMismatch
 
 __all__ = ["Solver"]
@@ -108,6 +110,10 @@ class Solver:
         on_gradients_ready: Called after them, before the update.
         on_test: Called after each test with the number of the net and the means of its outputs.
         on_snapshot: Called after each snapshot with its weights file and its state file.
+        loggers: Take the numbers of the run, as ``demitasse.tracking.JsonLines(path)`` does: loss,
+            learning rate and speed when they are displayed, results of tests, snapshots. Only the
+            first of several ranks tells them. One that fails does not end the run. ``close``
+            closes them.
 
     Raises:
         ConfigError: The type is unknown, or a field is missing or has a value it cannot have.
@@ -165,12 +171,16 @@ class Solver:
         self.on_gradients_ready: list[Callback] = []
         self.on_test: list[Callable[[int, dict[str, np.ndarray]], None]] = []
         self.on_snapshot: list[Callable[[Path, Path], None]] = []
+        self.loggers: list[Logger] = []
+        told = Broadcast(
+            self.loggers if rank == 0 else [], lambda: about_run(self.param, self.net, ranks)
+        )
         self._run = Run(
             self.param,
             self.net,
             self.test_nets,
             Updater(self.net, rule),
-            TrainReport(self.param.average_loss),
+            TrainReport(self.param.average_loss, told, self.param.iter_size * ranks),
             Watch(self.param, self.test_nets, keep_best, early_stopping),
             Nonfinite(on_nonfinite),
             workers.team(self.net),
@@ -207,7 +217,7 @@ class Solver:
         self._checkpointer.need_whole(self.iter)
         last = self.iter + iterations
         self.stopped = self.early_stopped = False
-        self._run.report.start(self.iter)
+        self._run.report.start(self.net, self.iter)
         while self.iter < last:
             if not self._whole_iteration():
                 break
@@ -412,7 +422,8 @@ class Solver:
         if self.stopped:
             log.info("Test interrupted.")
             return {}
-        tell_test(net, index, self.iter, means, loss if self.param.test_compute_loss else None)
+        shown = loss if self.param.test_compute_loss else None
+        self._run.report.test(net, index, self.iter, means, shown)
         for callback in self.on_test:
             callback(index, means)
         return means
@@ -424,6 +435,17 @@ class Solver:
             else:
                 self.stopped = True
         return not self.stopped
+
+    # -- loggers -------------------------------------------------------------------------------
+
+    def tell_loggers(self, kind: str, facts: Mapping[str, object]) -> None:
+        """Tell every logger of something that happened at the present iteration.
+
+        Args:
+            kind: What it is.
+            facts: About it, as JSON knows values.
+        """
+        self._run.report.loggers.event(self.iter, kind, facts)
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -454,6 +476,8 @@ class Solver:
                 another rank than 0; or weights are NaN or infinite and ``on_nonfinite`` is "stop".
         """
         paths = self._checkpointer.write(self.iter, self.current_step, prefix)
+        weights, state = map(str, paths)
+        self.tell_loggers("snapshot", {"weights": weights, "state": state})
         for callback in self.on_snapshot:
             callback(*paths)
         return paths
@@ -485,11 +509,13 @@ class Solver:
             self.iter, self.current_step = state.iter, state.current_step
             self._checkpointer.torn = False
         self.lr = math.nan
+        self._run.report.loggers.begin()
 
     # -- the end -------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Stop the threads and close the files of all nets."""
+        """Stop the threads and close the files of all nets, and close the loggers."""
+        self._run.report.loggers.close()
         for net in (*self._run.training_nets, *self.test_nets):
             net.close()
 

@@ -17,6 +17,7 @@ MODULES = {
     "cupy-cuda12x": "cupy",
     "cupy-cuda13x": "cupy",
     "grpcio-tools": "grpc_tools",
+    "mlflow-skinny": "mlflow",
     "nvidia-cudnn-frontend": "cudnn",
     "opencv-python-headless": "cv2",
     "pillow": "PIL",

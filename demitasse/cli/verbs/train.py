@@ -111,6 +111,13 @@ EFFECTS = click.Choice(["stop", "snapshot", "none"])
 @click.option(
     "--min_delta", type=float, default=0.0, help="How much better is better, for --early_stopping."
 )
+@click.option(
+    "--log_to",
+    multiple=True,
+    metavar="KIND:PLACE",
+    help="Where numbers of the run go besides the log: jsonl:PATH, tensorboard:DIR, wandb:PROJECT "
+    "or mlflow:EXPERIMENT. As often as needed; `demitasse report` draws the first kind.",
+)
 @state_options
 @training_device_options
 @workers_options
@@ -133,6 +140,7 @@ def command(
     early_stopping: str | None,
     patience: int,
     min_delta: float,
+    log_to: tuple[str, ...],
     level: int | None,
     stages: list[str],
     device: str | None,
@@ -194,6 +202,8 @@ def command(
         if snapshot is not None:
             log.info("Resuming from %s", snapshot)
             solver.restore(snapshot, force=force, exact=exact)
+        if connected is None or connected.rank == 0:
+            _log_to(solver, log_to)
         log.info("Starting Optimization")
         signals = Signals(solver.request, sigint_effect, sighup_effect, sigterm_effect)
         _solve(solver, signals)
@@ -201,6 +211,19 @@ def command(
         if written:
             log.info("To go on: demitasse train --solver %s --snapshot %s", file, written[-1])
         ctx.exit(INTERRUPTED)
+
+
+def _log_to(solver: Solver, targets: tuple[str, ...]) -> None:
+    """Give a solver its loggers, and tell them where the run is made."""
+    if not targets:
+        return
+    from demitasse.cli.diagnosis import environment
+    from demitasse.tracking import open_logger
+
+    found = environment()
+    for target in targets:
+        solver.loggers.append(open_logger(target))
+    solver.tell_loggers("environment", found)
 
 
 def _solve(solver: Solver, signals: Signals) -> None:

@@ -1,0 +1,131 @@
+"""A training run from its file of JSON lines, or from a log, ours or Caffe's."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from demitasse.cli.training_log import read_log
+from demitasse.errors import DataError
+from demitasse.paths import text_in
+
+__all__ = ["RunHistory", "read_run"]
+
+MOST_NAMES = 1000
+"""Different names of numbers in a run; each is a curve."""
+
+COLUMNS = {"NumIters", "Seconds", "LearningRate"}
+
+
+@dataclass
+class RunHistory:
+    """What is known of a run.
+
+    Attributes:
+        path: The file it was read from.
+        scalars: Numbers by name, then by iteration.
+        facts: What was told when the run began, and later of it.
+        environment: What it was made with, as ``doctor`` tells it.
+        snapshots: Files of weights and the iterations they were written at.
+    """
+
+    path: Path
+    scalars: dict[str, dict[float, float]] = field(default_factory=dict)
+    facts: Mapping[str, object] = field(default_factory=dict)
+    environment: Mapping[str, object] = field(default_factory=dict)
+    snapshots: dict[str, int] = field(default_factory=dict)
+
+    def put(self, name: str, iteration: float, value: float) -> None:
+        """Take a number; one that comes later counts.
+
+        Raises:
+            DataError: There are too many names.
+        """
+        if name not in self.scalars and len(self.scalars) == MOST_NAMES:
+            message = f"it tells of more than {MOST_NAMES} different numbers"
+            raise DataError(message, str(self.path))
+        self.scalars.setdefault(name, {})[iteration] = value
+
+    def points(self, name: str) -> list[tuple[float, float]]:
+        """Return iterations and values of a name, in order; none where there is no such name."""
+        return sorted(self.scalars.get(name, {}).items())
+
+    def go_back(self, iteration: float) -> None:
+        """Forget what was told of this and later iterations: the run goes on from here."""
+        for values in self.scalars.values():
+            for late in [one for one in values if one >= iteration]:
+                del values[late]
+
+
+def read_run(path: Path) -> RunHistory:
+    """Read a run; the file's first character says in which form.
+
+    Raises:
+        DataError: It cannot be read, or holds no run.
+    """
+    try:
+        text = text_in(path, errors="replace")
+    except OSError as error:
+        message = f"the run cannot be read: {error.strerror or error}"
+        raise DataError(message, str(path)) from error
+    run = _of_lines(path, text) if text.lstrip().startswith("{") else _of_log(path)
+    if not any(run.scalars.values()):
+        message = "there are no numbers of a run in it"
+        raise DataError(message, str(path))
+    return run
+
+
+def _of_lines(path: Path, text: str) -> RunHistory:
+    run = RunHistory(path)
+    for kind, iteration, entry in _entries(text):
+        facts = entry.get("facts")
+        match kind, facts:
+            case "scalars", _:
+                values = entry.get("values")
+                for name, value in values.items() if isinstance(values, dict) else ():
+                    run.put(str(name), iteration, _number(value))
+            case "begin", dict():
+                run.go_back(iteration)
+                run.facts = facts
+            case "environment", dict():
+                run.environment = facts
+            case "snapshot", {"weights": str(weights)}:
+                run.snapshots[weights] = iteration
+    return run
+
+
+def _entries(text: str) -> Iterator[tuple[str, int, dict[str, object]]]:
+    """Yield what lines say; half a line, which a killed process leaves, is passed over."""
+    for line in text.splitlines():
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        match entry:
+            case {"kind": str(kind), "iteration": int(iteration)}:
+                yield kind, iteration, entry
+
+
+def _of_log(path: Path) -> RunHistory:
+    run, log = RunHistory(path), read_log(path)
+    for rows, known in ((log.losses, {"loss": "smoothed_loss"}),
+                        (log.rates, {"LearningRate": "learning_rate"})):  # fmt: skip
+        for row in rows:
+            for column, name in known.items():
+                run.put(name, row["NumIters"], row[column])
+    for rows, group in ((log.train, "train"), (log.test, "test0")):
+        for row in rows:
+            for name in row.keys() - COLUMNS:
+                run.put(f"{group}/{name}", row["NumIters"], row[name])
+    return run
+
+
+def _number(value: object) -> float:
+    """Return a number; those that JSON lacks stand there as text."""
+    try:
+        return float(value) if isinstance(value, int | float | str) else math.nan
+    except (ValueError, OverflowError):
+        return math.nan

@@ -1,0 +1,40 @@
+"""Loggers by what a command line calls them: ``jsonl:PATH``, ``tensorboard:DIR``, ..."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from demitasse.errors import ConfigError
+from demitasse.tracking.json_lines import JsonLines
+from demitasse.tracking.logger import Logger
+from demitasse.tracking.mlflow_runs import MlflowRun
+from demitasse.tracking.tensorboard import TensorBoard
+from demitasse.tracking.weights_and_biases import WeightsAndBiases
+
+__all__ = ["FORMS", "open_logger"]
+
+MAKERS: dict[str, Callable[[str], Logger]] = {
+    "jsonl": JsonLines,
+    "tensorboard": TensorBoard,
+    "wandb": WeightsAndBiases,
+    "mlflow": MlflowRun,
+}
+
+FORMS = "jsonl:PATH, tensorboard:DIR, wandb:PROJECT or mlflow:EXPERIMENT"
+
+
+def open_logger(target: str) -> Logger:
+    """Return the logger of a target.
+
+    Args:
+        target: ``jsonl:PATH``, ``tensorboard:DIR``, ``wandb:PROJECT`` or ``mlflow:EXPERIMENT``.
+
+    Raises:
+        ConfigError: There is no such kind, nothing follows it, or its library is not installed.
+        OSError: A file or folder cannot be written.
+    """
+    kind, _, place = target.partition(":")
+    if kind not in MAKERS or not place:
+        message = f"numbers of a run cannot be logged to {target!r}; write {FORMS}"
+        raise ConfigError(message)
+    return MAKERS[kind](place)
