@@ -8,7 +8,6 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import click
 
@@ -77,8 +76,10 @@ class Fault(click.ClickException):
 
 def _leave_unsaid() -> None:
     """Let what standard error still holds go nowhere: Python would fail at the end otherwise."""
-    with suppress(OSError, ValueError), Path(os.devnull).open("w") as nowhere:
-        os.dup2(nowhere.fileno(), sys.stderr.fileno())
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stderr.fileno())
+        os.close(nowhere)
 
 
 def exit_code(error: BaseException) -> int:

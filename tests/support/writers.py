@@ -65,6 +65,11 @@ WRITERS = (
         "train --solver in/quiet.prototxt --device numpy --log_level info --log_format json",
         fresh=True, streams=("log",), stderr="out/log",
     ),
+    Writer(
+        "numbers of a run",
+        "train --solver in/quiet.prototxt --device numpy --log_to jsonl:out/run.jsonl",
+        fresh=True, streams=("run.jsonl",),
+    ),
     Writer("HDF5Output", "call hdf5_output", fresh=True, codes=BEFORE, streams=("rows.h5",)),
     *(
         Writer(f"weights to {kind}", f"weights export in/w.caffemodel out/w.{kind}")
@@ -158,6 +163,7 @@ WRITING = {
     "pycaffe/draw.py": "drawing as svg",
     "pycaffe/graphs/dot.py": "graph by pydot's names",
     "solvers/snapshot.py": "train",
+    "tracking/json_lines.py": "numbers of a run",
     "weights/hdf5.py": "weights to h5",
     "weights/npz.py": "weights to npz",
     "weights/safetensors.py": "weights to safetensors",

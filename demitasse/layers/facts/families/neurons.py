@@ -109,6 +109,7 @@ FACTS: Mapping[str, LayerFacts] = {
     "Sigmoid": LayerFacts(op="sigmoid", judge="Caffe", reads=TOPS, same_shape=True),
     "Swish": LayerFacts(
         fields=("swish_param",),
+        op="swish",
         judge="Caffe",
         reads=TOPS,
         same_shape=True,
