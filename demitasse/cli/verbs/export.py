@@ -118,7 +118,7 @@ def command(
     are; data layers become inputs, losses and metrics are left out. Exits with 1 when --check finds
     a blob that is off by more than --rtol.
     """
-    from demitasse.cli.output import print_json
+    from demitasse.cli.output import print_json, show
     from demitasse.export import export_onnx
 
     if out.suffix != ".onnx":
@@ -134,9 +134,9 @@ def command(
     if shown.as_json:
         print_json(_as_dict(done, result))
     else:
-        click.echo(_text(done))
+        show(_text(done))
         if result is not None:
-            click.echo("\n" + result.text(worst_first=shown.worst, details=shown.details))
+            show("\n" + result.text(worst_first=shown.worst, details=shown.details))
     if result is not None:
         shown.write_files(result)
         if not result.agree:

@@ -9,7 +9,7 @@ import click
 
 from demitasse.cli.exits import MODEL_OR_DATA
 from demitasse.cli.options import FILE, json_option
-from demitasse.cli.output import print_json
+from demitasse.cli.output import print_json, show
 from demitasse.cli.verb import Verb
 
 
@@ -31,7 +31,7 @@ def command(ctx: click.Context, files: tuple[Path, ...], strict: bool, as_json: 
         print_json([asdict(finding) for finding in findings])
     else:
         for finding in findings:
-            click.echo(str(finding))
+            show(str(finding))
         click.echo(_sum([finding.severity for finding in findings]))
     bad = {"error", "warning"} if strict else {"error"}
     if any(finding.severity in bad for finding in findings):
