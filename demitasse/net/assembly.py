@@ -57,7 +57,7 @@ def assemble(
         DemitasseError: A layer refuses its fields or its bottoms; says which.
     """
     filtered, kept = filter_net(message)
-    split, source = insert_splits(filtered)
+    split, source = insert_splits(filtered, [origins[i] for i in kept] if origins else ())
     for producer, which in moved_weights(filtered):
         weighted = filtered.layer[producer]
         log.warning("%s: %s", called(weighted), moved_weight(weighted.top[which]))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import click
 
+from demitasse.cli.completion import complete_devices
 from demitasse.cli.exits import FAILED
 from demitasse.cli.lists import DEVICES, ListVerb
 from demitasse.cli.options import FILE, split_names
@@ -28,7 +29,13 @@ class Bench(ListVerb):
 
 @click.command(cls=Bench)
 @click.argument("nets", type=FILE, nargs=-1, required=True, metavar="NET...")
-@click.option("--devices", default="", metavar="A,B,...", help="Where to run; default: the device.")
+@click.option(
+    "--devices",
+    default="",
+    metavar="A,B,...",
+    shell_complete=complete_devices,
+    help="Where to run; default: the device.",
+)
 @click.option("--batches", default="1,8,64", show_default=True, metavar="N,M,...")
 @click.option(
     "--phases",

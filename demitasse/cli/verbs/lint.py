@@ -33,6 +33,8 @@ def command(ctx: click.Context, files: tuple[Path, ...], strict: bool, as_json: 
         for finding in findings:
             show(str(finding))
         click.echo(_sum([finding.severity for finding in findings]))
+        if findings:
+            click.echo(f"more about it: demitasse explain {findings[0].code}", err=True)
     bad = {"error", "warning"} if strict else {"error"}
     if any(finding.severity in bad for finding in findings):
         ctx.exit(MODEL_OR_DATA)

@@ -42,10 +42,10 @@ def command(
     Work is that of a forward pass, by the shapes: multiplications, each with an addition, and what
     layers read and write.
     """
-    from demitasse.cli.anatomy import anatomy, shapes_text
     from demitasse.cli.launching import launching
     from demitasse.cli.running import running_table
     from demitasse.net import Net
+    from demitasse.notebook.anatomy import anatomy, shapes_text
     from demitasse.plan.report import report
 
     # shapes need no device, so none is asked for unless what runs there is wanted

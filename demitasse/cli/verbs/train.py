@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from demitasse.cli.completion import complete_files, complete_loggers
 from demitasse.cli.exits import INTERRUPTED, running
 from demitasse.cli.options import (
     FILE,
@@ -53,6 +54,7 @@ EFFECTS = click.Choice(["stop", "snapshot", "none"])
     "--weights",
     multiple=True,
     metavar="FILE[,FILE]",
+    shell_complete=complete_files,
     help="Weights to begin with, loaded by layer name, one file after the other.",
 )
 @click.option(
@@ -115,6 +117,7 @@ EFFECTS = click.Choice(["stop", "snapshot", "none"])
     "--log_to",
     multiple=True,
     metavar="KIND:PLACE",
+    shell_complete=complete_loggers,
     help="Where numbers of the run go besides the log: jsonl:PATH, tensorboard:DIR, wandb:PROJECT "
     "or mlflow:EXPERIMENT. As often as needed; `demitasse report` draws the first kind.",
 )
@@ -162,6 +165,7 @@ def command(
     if (force or exact) and snapshot is None and resume is None:
         message = "--force and --exact say how to go on from a --snapshot, which is not given"
         raise click.UsageError(message)
+    from demitasse.cli.solver_file import fields_of
     from demitasse.log import get_logger
     from demitasse.proto import read_solver_params
     from demitasse.solvers import EarlyStopping, Solver
@@ -179,6 +183,7 @@ def command(
     early = EarlyStopping(early_stopping, patience, min_delta) if early_stopping else None
     written: list[Path] = []
     with (
+        fields_of(file),
         processes(workers) as connected,
         Solver(
             param,

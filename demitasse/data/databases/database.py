@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from demitasse.errors import ConfigError, DataError
+from demitasse.suggest import suggestion
 
 __all__ = [
     "BACKENDS",
@@ -103,7 +104,8 @@ def open_db(source: str | Path, backend: str = "LMDB", mode: Mode = "read") -> D
         DataError: It cannot be opened; says what was found there.
     """
     if backend not in BACKENDS:
-        message = f"unknown database backend {backend!r}; known are {', '.join(BACKENDS)}"
+        near = suggestion(backend, BACKENDS)
+        message = f"unknown database backend {backend!r}{near}; known are {', '.join(BACKENDS)}"
         raise ConfigError(message)
     path = Path(source)
     try:
