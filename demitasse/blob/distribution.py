@@ -49,13 +49,6 @@ class Distribution:
     edges: tuple[float, ...]
     counts: tuple[int, ...]
 
-    def quantile(self, share: float) -> float:
-        """Return the value below which a share of the sampled values lies, by the histogram."""
-        if not sum(self.counts):
-            return math.nan
-        reached = np.concatenate([[0], np.cumsum(self.counts)])
-        return float(np.interp(share * reached[-1], reached, self.edges))
-
 
 def distribution(blob: Blob, *, diff: bool = False) -> Distribution | None:
     """Return how the data of a blob, or its gradient, are distributed; None where it has none.

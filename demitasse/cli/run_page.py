@@ -30,6 +30,15 @@ WIDE = 30
 MOST_CHARTS = 40
 """Charts of outputs; a net can have hundreds, and a page would not open."""
 
+QUANTILES = (
+    ("largest", 1.0, 1, 3),
+    ("95 %", 0.95, 0, 1),
+    ("median", 0.5, 0, 0),
+    ("5 %", 0.05, 0, 1),
+    ("smallest", 0.0, 1, 3),
+)
+"""Curves that show how values are distributed: name, share of values below, colour and style."""
+
 Runs = Mapping[str, RunHistory]
 
 
@@ -61,8 +70,12 @@ def write_run_page(path: Path, histories: Sequence[RunHistory]) -> None:
         page.heading("Speed")
         for name, label in SPEEDS.items():
             _chart(page, runs, (name,), label)
+    if "gradient_norm" in known:
+        page.heading("Norm of all gradients")
+        _chart(page, runs, ("gradient_norm",), "norm")
     for name, run in runs.items():
         _about(page, run, name)
+        _distributions(page, run, name)
     page.write(path)
 
 
@@ -158,6 +171,26 @@ def _about(page: Page, run: RunHistory, name: str) -> None:
     if drawing:
         page.heading(f"{name}: the net")
         page.drawing(drawing, "The layers of the net and the blobs between them")
+
+
+def _distributions(page: Page, run: RunHistory, name: str) -> None:
+    """Add how weights and gradients were distributed: a chart for each parameter."""
+    if not run.histograms:
+        return
+    page.heading(f"{name}: weights and gradients")
+    page.text(
+        "Of each parameter the median, the ends of the middle 90 %, and the ends of all values."
+    )
+    for parameter, found in list(run.histograms.items())[:MOST_CHARTS]:
+        told = sorted(found.items())
+        curves = [
+            Curve(label, [(at, one.quantile(share)) for at, one in told], color, style)
+            for label, share, color, style in QUANTILES
+        ]
+        svg = curve_chart(curves, x_label="iteration", y_label=parameter)
+        page.chart(svg, f"How {parameter} is distributed, over iterations")
+    if len(run.histograms) > MOST_CHARTS:
+        page.text(f"{len(run.histograms) - MOST_CHARTS} more are not drawn.")
 
 
 def _text(value: object) -> str:

@@ -64,6 +64,7 @@ class LiveCurves:
             "loss": [loss, *(name for name in tests if "loss" in name)],
             "tests": [name for name in tests if "loss" not in name],
             "learning rate": ["learning_rate"],
+            "norm of all gradients": ["gradient_norm"],
         }
         charts = [
             curves({name: list(self.values.get(name, {}).items()) for name in names}, label)

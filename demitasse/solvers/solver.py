@@ -460,6 +460,10 @@ class Solver:
         """
         self._run.report.loggers.event(self.iter, kind, facts)
 
+    def tell_numbers(self, values: Mapping[str, float]) -> None:
+        """Tell every logger of numbers, by name, at the present iteration."""
+        self._run.report.loggers.scalars(self.iter, values)
+
     # -- requests ------------------------------------------------------------------------------
 
     def request(self, action: Request | None) -> None:

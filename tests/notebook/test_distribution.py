@@ -59,14 +59,6 @@ def test_what_is_not_finite_is_counted(blob):
     assert np.isfinite(found.edges).all()
 
 
-def test_quantiles_are_those_of_the_histogram(blob):
-    found = distribution(blob)
-
-    assert found.quantile(0) == -1
-    assert found.quantile(0.5) == pytest.approx(1, abs=0.1)
-    assert found.quantile(1) == 3
-
-
 def test_nothing_is_known_of_what_was_never_written(backend):
     assert distribution(Blob((2, 3), device=backend)) is None
     assert distribution(Blob((0, 3), device=backend)) is None

@@ -121,6 +121,12 @@ EFFECTS = click.Choice(["stop", "snapshot", "none"])
     help="Where numbers of the run go besides the log: jsonl:PATH, tensorboard:DIR, wandb:PROJECT "
     "or mlflow:EXPERIMENT. As often as needed; `demitasse report` draws the first kind.",
 )
+@click.option(
+    "--histograms",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Every N iterations also log how weights and gradients are distributed, to --log_to.",
+)
 @state_options
 @training_device_options
 @workers_options
@@ -144,6 +150,7 @@ def command(
     patience: int,
     min_delta: float,
     log_to: tuple[str, ...],
+    histograms: int | None,
     level: int | None,
     stages: list[str],
     device: str | None,
@@ -164,6 +171,9 @@ def command(
         raise click.UsageError(message)
     if (force or exact) and snapshot is None and resume is None:
         message = "--force and --exact say how to go on from a --snapshot, which is not given"
+        raise click.UsageError(message)
+    if histograms is not None and not log_to:
+        message = "--histograms are written to --log_to, which is not given"
         raise click.UsageError(message)
     from demitasse.cli.solver_file import fields_of
     from demitasse.log import get_logger
@@ -208,7 +218,7 @@ def command(
             log.info("Resuming from %s", snapshot)
             solver.restore(snapshot, force=force, exact=exact)
         if connected is None or connected.rank == 0:
-            _log_to(solver, log_to)
+            _log_to(solver, log_to, histograms)
         log.info("Starting Optimization")
         signals = Signals(solver.request, sigint_effect, sighup_effect, sigterm_effect)
         _solve(solver, signals)
@@ -218,17 +228,20 @@ def command(
         ctx.exit(INTERRUPTED)
 
 
-def _log_to(solver: Solver, targets: tuple[str, ...]) -> None:
+def _log_to(solver: Solver, targets: tuple[str, ...], histograms: int | None) -> None:
     """Give a solver its loggers, and tell them where the run is made."""
     if not targets:
         return
     from demitasse.cli.diagnosis import environment
+    from demitasse.solvers.distributions import tell_distributions
     from demitasse.tracking import open_logger
 
     found = environment()
     for target in targets:
         solver.loggers.append(open_logger(target))
     solver.tell_loggers("environment", found)
+    if histograms is not None:
+        tell_distributions(solver, histograms)
 
 
 def _solve(solver: Solver, signals: Signals) -> None:
