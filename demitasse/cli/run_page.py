@@ -11,6 +11,7 @@ from demitasse.cli.run_history import RunHistory
 from demitasse.errors import ConfigError, PrototxtError
 from demitasse.graph.splits import without_splits
 from demitasse.pages import Curve, Page, curve_chart
+from demitasse.pages.chart import COLORS
 from demitasse.proto import NetParameter, parse_text
 
 __all__ = ["write_run_page"]
@@ -26,6 +27,9 @@ LOSSES = ("smoothed_loss", "loss")
 
 WIDE = 30
 """Values that are so many times as large as others are drawn on a log scale."""
+
+MOST_CURVES = 4 * len(COLORS)
+"""Curves of one chart that can be told apart: four styles of each colour."""
 
 MOST_CHARTS = 40
 """Charts of outputs; a net can have hundreds, and a page would not open."""
@@ -178,6 +182,15 @@ def _distributions(page: Page, run: RunHistory, name: str) -> None:
     if not run.histograms:
         return
     page.heading(f"{name}: weights and gradients")
+    gradients = [name for name in run.histograms if name.startswith("gradients/")]
+    norms = [
+        Curve(name.removeprefix("gradients/"), _norms(run, name), number, number // len(COLORS))
+        for number, name in enumerate(gradients[:MOST_CURVES])
+    ]
+    if norms:
+        scale = _scale([value for curve in norms for _, value in curve.points])
+        svg = curve_chart(norms, x_label="iteration", y_label="norm of the gradient", scale=scale)
+        page.chart(svg, "The norm of each parameter's gradient over iterations")
     page.text(
         "Of each parameter the median, the ends of the middle 90 %, and the ends of all values."
     )
@@ -191,6 +204,10 @@ def _distributions(page: Page, run: RunHistory, name: str) -> None:
         page.chart(svg, f"How {parameter} is distributed, over iterations")
     if len(run.histograms) > MOST_CHARTS:
         page.text(f"{len(run.histograms) - MOST_CHARTS} more are not drawn.")
+
+
+def _norms(run: RunHistory, name: str) -> list[tuple[float, float]]:
+    return [(at, one.norm) for at, one in sorted(run.histograms[name].items())]
 
 
 def _text(value: object) -> str:
