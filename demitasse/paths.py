@@ -13,7 +13,17 @@ from pathlib import Path
 from demitasse.errors import ConfigError
 from demitasse.suggest import suggestion
 
-__all__ = ["bytes_in", "is_file", "is_folder", "real", "regular", "resolve", "text_in", "why_not"]
+__all__ = [
+    "bytes_in",
+    "is_file",
+    "is_folder",
+    "near_name",
+    "real",
+    "regular",
+    "resolve",
+    "text_in",
+    "why_not",
+]
 
 ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 """What is said of a file that is not there."""
@@ -146,11 +156,13 @@ def is_folder(name: str | Path) -> bool:
 def why_not(error: OSError, path: str | os.PathLike[str]) -> str:
     """Return why a file cannot be read; of one that is not there, what is called nearly so."""
     reason = error.strerror or str(error)
-    if error.errno != errno.ENOENT:
-        return reason
-    name = Path(path).name
+    return reason + near_name(path) if error.errno == errno.ENOENT else reason
+
+
+def near_name(path: str | os.PathLike[str]) -> str:
+    """Return "; did you mean ...?" with what a folder has of nearly this name, or nothing."""
     try:
         beside = [entry.name for entry in islice(os.scandir(Path(path).parent), MOST_NEIGHBOURS)]
     except (OSError, ValueError):
-        return reason
-    return f"{reason}{suggestion(name, beside)}"
+        return ""
+    return suggestion(Path(path).name, beside)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from demitasse.errors import DemitasseError, PrototxtError
 from demitasse.escapes import escaped
@@ -20,6 +21,9 @@ LONGEST_LAYER = 200
 NAMED = re.compile(r"'([^']+)'|\b([a-z]+(?:_[a-z]+)+)\b")
 """What a message quotes, or calls by a name with underscores, as fields have them."""
 
+
+ENDINGS = {".prototxt", ".pbtxt", ".textproto"}
+"""Of files whose lines are shown: a solver can name any file as its net, and logs are passed on."""
 
 WHERE = re.compile(r"^.*layer '[^']*' \([^)]*\): ")
 """Which layer a message is about, which is no part of what is wrong."""
@@ -46,6 +50,9 @@ def with_excerpts(error: BaseException) -> str:
 
 
 def _lines(source: str) -> list[str]:
+    """Return the lines of a prototxt; of files called otherwise none, which may be secret."""
+    if Path(source).suffix not in ENDINGS:
+        return []
     try:
         return text_in(source, errors="replace").split("\n")
     except OSError:
@@ -66,7 +73,11 @@ def _layer_excerpt(lines: Sequence[str], begin: int, message: str) -> list[str]:
 
 
 def _names(message: str) -> Iterator[str]:
-    for quoted, field in NAMED.findall(WHERE.sub("", message)):
+    said = WHERE.sub("", message)
+    first, colon, _ = said.partition(": ")
+    if colon and " " not in first:  # a file, which the layer names
+        yield first
+    for quoted, field in NAMED.findall(said):
         yield quoted or field
 
 

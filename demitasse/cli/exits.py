@@ -110,6 +110,7 @@ def _as_flags(message: str) -> str:
     context = click.get_current_context(silent=True)
     for name in context.params if context is not None else ():
         message = re.sub(rf"(?<![\w-]){name}= ", f"--{name} ", message)
+        message = re.sub(rf"(?<![\w-]){name}='(\w+)'", rf"--{name} \1", message)
     return message
 
 

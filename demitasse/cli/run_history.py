@@ -10,7 +10,7 @@ from pathlib import Path
 
 from demitasse.cli.training_log import read_log
 from demitasse.errors import DataError
-from demitasse.paths import text_in
+from demitasse.paths import text_in, why_not
 from demitasse.tracking.histograms import Histogram, histograms
 
 __all__ = ["RunHistory", "read_run"]
@@ -79,7 +79,7 @@ def read_run(path: Path) -> RunHistory:
     try:
         text = text_in(path, errors="replace")
     except OSError as error:
-        message = f"the run cannot be read: {error.strerror or error}"
+        message = f"the run cannot be read: {why_not(error, path)}"
         raise DataError(message, str(path)) from error
     run = _of_lines(path, text) if text.lstrip().startswith("{") else _of_log(path)
     if not any(run.scalars.values()):

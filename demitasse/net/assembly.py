@@ -69,7 +69,8 @@ def assemble(
         return origins[kept[source[index]]] if origins and source[index] >= 0 else ""
 
     layers = _create(split, context, origin_of)
-    graph = wire(split, [layer.tops.low if layer.auto_tops else 0 for layer in layers])
+    needed = [layer.tops.low if layer.auto_tops else 0 for layer in layers]
+    graph = wire(split, needed, origin_of)
     blobs = [Blob((), context.dtype, context.device, name) for name in graph.blobs]
     records: list[Param] = []
     params: list[Blob] = []

@@ -110,10 +110,40 @@ def test_a_field_of_a_solver_is_told_with_its_file(project, run, right, wrong, s
     assert "solver.prototxt" in error
 
 
+def test_a_database_that_is_not_there_has_a_near_name(project, run):
+    file = Path("net.prototxt")
+    file.write_text(file.read_text().replace('"test_lmdb"', '"tset_lmdb"'))
+
+    error = run("summary net.prototxt").stderr
+
+    assert "did you mean 'test_lmdb'?" in error
+    assert error.rstrip().endswith("^" * len("tset_lmdb"))
+
+
+def test_lines_of_files_that_are_no_prototxt_are_not_shown(project, run):
+    Path("secret").write_text("root: hidden words\n")
+    Path("solver.prototxt").write_text('net: "secret"')
+
+    error = run("train --solver solver.prototxt").stderr
+
+    assert "secret:1:" in error
+    assert "hidden words" not in error
+
+
 def test_arguments_are_called_as_on_the_command_line(project, run):
     error = run("largest_batch deploy.prototxt --keep pron --at_most 2").stderr
 
     assert "--keep names pron; did you mean 'prob'?" in error
+
+
+def test_values_of_arguments_are_flags_too(project, run):
+    run("train --solver solver.prototxt --log_level error")
+    file = Path("deploy.prototxt")
+    file.write_text(file.read_text().replace("num_output: 3", "num_output: 4"))
+
+    error = run("test --model deploy.prototxt --weights run_iter_20.caffemodel").stderr
+
+    assert "leave it out with --on_mismatch skip" in error
 
 
 def test_a_code_is_explained(run):
