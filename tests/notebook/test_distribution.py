@@ -71,3 +71,17 @@ def test_nothing_is_copied_for_it(blob):
     distribution(blob)
 
     assert blob.data_memory.head is head
+
+
+def test_no_more_than_the_sample_leaves_a_device(blob, monkeypatch):
+    backend, moved = blob.device.backend, []
+    if blob.device.shares_host:
+        pytest.skip("its memory is the host's")
+    blob.write(blob.read() * 1)
+    to_host = backend.to_host
+    monkeypatch.setattr(backend, "to_host", lambda a: moved.append(a.shape) or to_host(a))
+    monkeypatch.setattr(module, "MOST_SAMPLED", 60)
+
+    distribution(blob)
+
+    assert moved == [(60,)]
