@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -10,13 +11,18 @@ from demitasse.errors import DemitasseError, PrototxtError
 from demitasse.escapes import escaped
 from demitasse.paths import text_in
 
-__all__ = ["with_excerpts"]
+__all__ = ["excerpt_of", "with_excerpts"]
 
-AROUND = 60
-"""Letters of a long line that are shown on each side of the mark."""
+AROUND, WIDE = 60, 200
+"""Letters of a long line that are shown on each side of the mark, and of what is no terminal."""
+
+FRAME = "12345 | …"
+"""What stands before a line, and as much behind it."""
 
 LONGEST_LAYER = 200
 """Lines of a layer in which the field is looked for that an error names."""
+
+PLACE = re.compile(r"(?P<file>.+?):(?P<line>\d+)(?::(?P<column>\d+))?(?=$|: )")
 
 NAMED = re.compile(r"'([^']+)'|\b([a-z]+(?:_[a-z]+)+)\b")
 """What a message quotes, or calls by a name with underscores, as fields have them."""
@@ -47,6 +53,22 @@ def with_excerpts(error: BaseException) -> str:
         elif at := ORIGIN.search(line):
             shown += _layer_excerpt(_lines(at[1]), int(at[2]) - 1, line[: at.start()])
     return "\n".join(shown)
+
+
+def excerpt_of(where: str, message: str) -> list[str]:
+    """Return the line that a message is about.
+
+    Args:
+        where: A file, its line, perhaps a column, perhaps what part of it, with colons between.
+        message: What is said about it.
+    """
+    at = PLACE.match(where)
+    if at is None:
+        return []
+    lines, line = _lines(at["file"]), int(at["line"]) - 1
+    if at["column"]:
+        return _excerpt(lines, line, int(at["column"]) - 1, 1)
+    return _layer_excerpt(lines, line, message)
 
 
 def _lines(source: str) -> list[str]:
@@ -98,8 +120,9 @@ def _excerpt(lines: Sequence[str], line: int, column: int, width: int) -> list[s
     if line >= len(lines) or not lines[line].strip():
         return []
     text = lines[line].replace("\t", " ")
-    begin = max(0, column - AROUND) if len(text) > 2 * AROUND else 0
-    cut = text[begin : begin + 2 * AROUND].rstrip()
+    around = min(AROUND, shutil.get_terminal_size((WIDE, 1)).columns // 2 - len(FRAME))
+    begin = max(0, column - around) if len(text) > 2 * around else 0
+    cut = text[begin : begin + 2 * around].rstrip()
     before = escaped(cut[: column - begin], one_line=True)  # which may be longer than it was
     shown = before + escaped(cut[column - begin :], one_line=True)
     if begin:

@@ -49,6 +49,23 @@ def test_histograms_are_curves_of_quantiles(project, run):
         assert word in page
 
 
+def test_names_in_a_file_are_drawn_as_text(tmp_path, run):
+    pytest.importorskip("matplotlib")
+    name = r"<b>$\frac$\x1b" + 100 * "x"
+    about = {"low": 0, "high": 1, "mean": 0, "norm": 1, "count": 2}
+    found = {"weights": about | {"edges": [0, 1], "counts": [2]}}
+    lines = (
+        scalars(0, **{f"train/{name}": 1.0, "loss": 1.0}),
+        line("distributions", 0, facts={"parameters": {name: found}}),
+    )
+    written(tmp_path / "a.jsonl", *lines)
+
+    result = run(f"report {tmp_path / 'a.jsonl'} -o {tmp_path / 'r.html'}")
+
+    assert result.exit_code == 0, result.output
+    assert "<b>" not in (tmp_path / "r.html").read_text(encoding="utf-8")
+
+
 def test_histograms_need_a_place(project, run):
     result = run("train -solver solver.prototxt --histograms 5")
 

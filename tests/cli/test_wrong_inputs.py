@@ -146,6 +146,18 @@ def test_values_of_arguments_are_flags_too(project, run):
     assert "leave it out with --on_mismatch skip" in error
 
 
+def test_lint_shows_lines_on_a_terminal_alone(project, run, monkeypatch):
+    Path("small.prototxt").write_text(DEPLOY.replace('bottom: "data"', 'bottom: "dat"'))
+    piped = run("lint small.prototxt").stdout
+
+    monkeypatch.setattr("demitasse.cli.verbs.lint.terminal_width", lambda: 100)
+    shown = run("lint small.prototxt").stdout
+
+    assert "did you mean 'data'?" in piped
+    assert "^" not in piped
+    assert '   11 |   bottom: "dat"\n      |            ^^^' in shown
+
+
 def test_a_code_is_explained(run):
     result = run("explain zero-weights")
 
