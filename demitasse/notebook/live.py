@@ -95,6 +95,9 @@ class LiveCurves:
         self.close()
         self._shown, self._last = None, -math.inf
 
+    def __repr__(self) -> str:
+        return f"LiveCurves of {', '.join(self.values) or 'nothing yet'}"
+
     def _repr_html_(self) -> str:
         return html_of(self)
 
@@ -126,4 +129,4 @@ def _shell() -> _Shell | None:
     """Return the shell of the notebook that runs this, or None; imports nothing."""
     ipython = sys.modules.get("IPython")
     found: _Shell | None = ipython.get_ipython() if ipython is not None else None
-    return found
+    return found if hasattr(found, "kernel") else None  # a terminal's shell draws nothing

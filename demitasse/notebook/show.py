@@ -12,6 +12,7 @@ from demitasse.errors import DemitasseError
 from demitasse.graph.splits import without_splits
 from demitasse.layers.base import Layer
 from demitasse.net import Net
+from demitasse.net.named import Named
 from demitasse.notebook import markup
 from demitasse.notebook.drawings import histogram
 from demitasse.notebook.live import LiveCurves
@@ -37,6 +38,8 @@ def html_of(thing: object) -> str:
     match thing:
         case Net():
             return markup.framed(*_net(thing))
+        case Named():
+            return markup.framed(_named(thing))
         case Blob():
             return markup.framed(*_blob(thing))
         case Layer():
@@ -80,10 +83,23 @@ def _drawing(net: Net) -> str:
     return markup.folded("drawing", content, is_open=len(message.layer) <= MOST_OPEN)
 
 
+def _named(held: Named[Blob | Sequence[Blob]]) -> str:
+    """Return the blobs of a net, or the parameters of its layers; their values are not read."""
+    rows = [
+        (name, "" if isinstance(found, Blob) else index, _shape(blob), blob.dtype, blob.count)
+        for name, found in held.items()
+        for index, blob in enumerate([found] if isinstance(found, Blob) else found)
+    ]
+    return markup.table(("name", "number", "shape", "dtype", "values"), rows)
+
+
+def _shape(blob: Blob) -> str:
+    return "x".join(map(str, blob.shape)) or "1"
+
+
 def _blob(blob: Blob) -> list[str]:
-    shape = "x".join(map(str, blob.shape)) or "1"
     title = f"{blob.name} " if blob.name else ""
-    parts = [markup.heading(f"{title}{shape} {blob.dtype} on {blob.device}")]
+    parts = [markup.heading(f"{title}{_shape(blob)} {blob.dtype} on {blob.device}")]
     try:
         shown = [_values(blob, "data"), _values(blob, "gradient")]
         image, about = picture(blob)

@@ -172,6 +172,13 @@ def test_a_layer_shows_its_parameters():
     assert "without parameters" in checked(net.layers[2]._repr_html_())
 
 
+def test_blobs_and_parameters_are_tables():
+    net = made()
+
+    assert "2x4x4x4" in checked(net.blobs._repr_html_())
+    assert "4x3x3x3" in checked(net.params._repr_html_())
+
+
 def test_pycaffe_shows_the_same(tmp_path):
     from demitasse import pycaffe
 

@@ -13,6 +13,8 @@ from demitasse.notebook.drawings import curves, histogram
 class Notebook:
     """Stands for IPython: keeps what is shown, and calls what waits for the end of a cell."""
 
+    kernel = "that of a notebook"
+
     def __init__(self) -> None:
         self.shown: list[str] = []
         self.waiting: list = []
@@ -78,6 +80,14 @@ def test_the_next_cell_has_a_drawing_of_its_own(notebook):
     curves_of_run.scalars(2, {"loss": 7.0})
 
     assert len(notebook.shown) == 2
+
+
+def test_in_a_terminal_nothing_is_drawn(notebook, monkeypatch):
+    monkeypatch.delattr(Notebook, "kernel")
+
+    LiveCurves().scalars(1, {"loss": 8.0})
+
+    assert not notebook.shown
 
 
 def test_without_a_notebook_numbers_are_kept(monkeypatch):
