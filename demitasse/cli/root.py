@@ -23,6 +23,7 @@ VERBS = (
     "consistency",
     "diff",
     "run",
+    "serve",
     "card",
     "classify",
     "detect",
