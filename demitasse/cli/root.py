@@ -23,6 +23,7 @@ VERBS = (
     "consistency",
     "diff",
     "run",
+    "predict",
     "serve",
     "card",
     "classify",
