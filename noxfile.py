@@ -222,7 +222,12 @@ def wheels(session: nox.Session) -> None:
 def packaging(session: nox.Session) -> None:
     """Look at what packages and releases are made by: images, conda's recipe, workflows."""
     session.install(*nox.project.dependency_groups(PROJECT, "packaging"))
-    session.run("hadolint", *map(str, sorted(ROOT.glob("packaging/docker/*.Dockerfile"))))
+    cluster = ROOT / "examples" / "cluster"
+    images = [*sorted(ROOT.glob("packaging/docker/*.Dockerfile")), cluster / "Dockerfile"]
+    session.run("hadolint", *map(str, images))
+    session.run("shellcheck", *map(str, sorted(cluster.glob("*.sbatch"))))
+    known = [str(path) for path in sorted(cluster.glob("*.yaml")) if "mpijob" not in path.name]
+    session.run("kubernetes-validate", "--strict", *known)
     session.run("check-jsonschema", "--builtin-schema=vendor.citation-file-format", "CITATION.cff")
     workflows = [str(path) for path in sorted(ROOT.glob(".github/workflows/*.yml"))]
     session.run("check-jsonschema", "--builtin-schema=vendor.github-workflows", *workflows)
