@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from demitasse.errors import NetError
 from demitasse.export.sizes import Free, Size
 from demitasse.export.torch.library import helpers
 from demitasse.export.torch.names import Names
-from demitasse.export.walk import Step, Value, Walk
+from demitasse.export.walk import Step, Value
 
 __all__ = ["Code"]
 
@@ -32,32 +32,11 @@ GLOBALS = {"F", "Path", "float", "load", "load_file", "nn", "self", "torch"}
 """Names that lines use."""
 
 
-def variables_of(walk: Walk, names: Names) -> dict[str, str]:
-    """Return the variable of each value, by its name.
-
-    Values of a blob that layers write in place have one variable, unless an earlier one is read
-    after a later one is there.
-    """
-    end = len(walk.steps)
-    last = {value.name: end for value in walk.outputs.values()}
-    for number, step in enumerate(walk.steps):
-        for value in step.bottoms:
-            last[value.name] = max(number, last.get(value.name, 0))
-    found: dict[str, str] = {}
-    holds: dict[str, tuple[str, str]] = {}  # blob -> its variable, and the value there
-    written = [(-1, value) for value in walk.inputs]
-    written += [(number, top) for number, step in enumerate(walk.steps) for top in step.tops]
-    for number, value in written:
-        variable, before = holds.get(value.blob, ("", ""))
-        if not variable or last.get(before, 0) > number:
-            variable = names.give(value.blob)
-        found[value.name] = variable
-        holds[value.blob] = variable, value.name
-    return found
-
-
 class Code:
     """What is written of a net.
+
+    Args:
+        inputs: What the caller of the module gives.
 
     Attributes:
         attributes: Lines of ``__init__``.
@@ -67,7 +46,7 @@ class Code:
         where: Name of a value -> its variable, and how many values that had before.
     """
 
-    def __init__(self, walk: Walk) -> None:
+    def __init__(self, inputs: Iterable[Value]) -> None:
         self.attributes: list[str] = []
         self.arrays: dict[str, np.ndarray] = {}
         self.lines: list[str] = []
@@ -75,19 +54,24 @@ class Code:
         self.where: dict[str, tuple[str, int]] = {}
         self._attributes = Names(MODULE.split(), "layer")
         self._names = Names({*GLOBALS, *helpers()}, "blob")
-        self._variable_of = variables_of(walk, self._names)
+        self._blobs: dict[str, str] = {}
         self._assigned: dict[str, int] = {}
         self._shared: dict[tuple[object, ...], str] = {}
         self._symbols: dict[str, tuple[str, int]] = {}
-        for value in walk.inputs:
+        for value in inputs:
             self._written(value)
             self.know(value)
 
     # -- values --------------------------------------------------------------------------------
 
     def variable(self, value: Value) -> str:
-        """Return the variable of a value: that of its blob, unless what it holds is needed yet."""
-        return self._variable_of[value.name]
+        """Return the variable of a value: that of its blob.
+
+        Once a layer has written a blob in place, nobody reads what was there before.
+        """
+        if value.blob not in self._blobs:
+            self._blobs[value.blob] = self._names.give(value.blob)
+        return self._blobs[value.blob]
 
     def let(self, expression: str, to: Value | str) -> str:
         """Add a line that gives a value, or a variable for a moment, what is computed."""

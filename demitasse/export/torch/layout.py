@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 __all__ = ["laid_out"]
 
 WIDTH = 88
@@ -23,10 +25,17 @@ def laid_out(text: str, indent: int) -> list[str]:
     line = " " * indent + text
     if len(line) <= WIDTH:
         return [line]
+    target, equals, value = text.partition(" = ")
+    operands = _operands(value) if equals and target.isidentifier() else []
+    if len(operands) > 1:
+        return _in_brackets(f"{' ' * indent}{target} = (", operands, indent)
     opening, end = _last_bracket(text)
     if opening is None:
         return [line]
     head, inside, tail = text[: opening + 1], text[opening + 1 : end], text[end:]
+    if equals and indent + len(head) > WIDTH:
+        spaces = " " * indent
+        return [f"{spaces}{target} = (", *laid_out(value, indent + STEP), f"{spaces})"]
     elements = _elements(inside)
     if not elements:
         return [line]
@@ -42,6 +51,28 @@ def laid_out(text: str, indent: int) -> list[str]:
             broken = laid_out(element + ",", inner)
         lines += broken
     return [*lines, " " * indent + tail]
+
+
+def _in_brackets(head: str, operands: list[str], indent: int) -> list[str]:
+    """Lay out a sum or a product in brackets of its own, on one line if it fits."""
+    inner = " " * (indent + STEP)
+    together = inner + " ".join(operands)
+    lines = [together] if len(together) <= WIDTH else [inner + one for one in operands]
+    return [head, *lines, " " * indent + ")"]
+
+
+def _operands(text: str) -> list[str]:
+    """Split at the operators outside brackets that bind least; each part begins with its own."""
+    depth, places = 0, dict[str, list[int]]()
+    for place in _outside_strings(text):
+        if text[place] in CLOSING:
+            depth += 1
+        elif text[place] in CLOSING.values():
+            depth -= 1
+        elif text[place] in "+-*/" and not depth and text[place - 1 : place + 2 : 2] == "  ":
+            places.setdefault("sum" if text[place] in "+-" else "product", []).append(place)
+    cuts = [0, *places.get("sum", places.get("product", [])), len(text)]
+    return [text[a:b].strip() for a, b in pairwise(cuts)]
 
 
 def _last_bracket(text: str) -> tuple[int | None, int]:

@@ -51,7 +51,7 @@ def module_of(walk: Walk, name: str, origin: str) -> Module:
     Raises:
         NetError: Some layers cannot be written: all are named.
     """
-    code, faults = Code(walk), []
+    code, faults = Code(walk.inputs), []
     for step in walk.steps:
         try:
             CONVERTERS[step.layer.type](step, code)
@@ -125,8 +125,9 @@ def _load(own: str) -> str:
     """
     from safetensors.torch import load_file
 
+    weights = weights or Path(__file__).with_suffix(".safetensors")
     net = {own}()
-    net.load_state_dict(load_file(weights or Path(__file__).with_suffix(".safetensors")))
+    net.load_state_dict(load_file(weights))
     return net.eval()'''
 
 
