@@ -108,6 +108,19 @@ def test_floats_of_16_bits(dtype, folder):
     assert np.allclose(back.params["fc"][0].data, folder.params["fc"][0].data, rtol=precision)
 
 
+def test_bfloat16_is_rounded_to_the_nearest_even_number(tmp_path):
+    whole = np.array([1, 1.00390625, 1.01171875, -0.0, np.inf, -np.inf, np.nan, 3.3895e38],
+                     np.float32)  # fmt: skip
+
+    write_safetensors(tmp_path / "x.safetensors", {"x": whole}, "pt", "bfloat16")
+
+    found = read_safetensors(tmp_path / "x.safetensors")["x"]
+    want = np.array([1, 1, 1.015625, -0.0, np.inf, -np.inf, np.nan, 3.3895314e38], np.float32)
+    assert np.array_equal(found, want, equal_nan=True)
+    assert np.signbit(found[3])
+    assert (tmp_path / "x.safetensors").stat().st_size < 100 + 2 * whole.size
+
+
 def altered(**changes):
     """Write bad.safetensors: what was exported, but some tensors otherwise."""
     run("weights export net.caffemodel out.safetensors --map names.txt")
@@ -208,6 +221,18 @@ def test_a_file_of_pytorch_comes_back(torch, folder):
 
     assert result.exit_code == 0, result.output
     assert torch.load("net.pt", weights_only=True)["conv.weight"].shape == (4, 3, 3, 3)
+
+
+def test_bfloat16_is_what_pytorch_makes_of_it(torch, tmp_path):
+    safetensors = pytest.importorskip("safetensors.torch")
+    bits = np.random.default_rng(0).integers(0, 2**32, 4096, np.uint32)
+    whole = bits.view(np.float32)
+    whole = whole[np.isfinite(whole)]
+
+    write_safetensors(tmp_path / "x.safetensors", {"x": whole}, "pt", "bfloat16")
+
+    found = safetensors.load_file(tmp_path / "x.safetensors")["x"]
+    assert torch.equal(found, torch.from_numpy(whole).to(torch.bfloat16))
 
 
 def test_a_file_that_would_run_code_is_refused(torch, folder):
