@@ -118,7 +118,8 @@ def test_bfloat16_is_rounded_to_the_nearest_even_number(tmp_path):
     want = np.array([1, 1, 1.015625, -0.0, np.inf, -np.inf, np.nan, 3.3895314e38], np.float32)
     assert np.array_equal(found, want, equal_nan=True)
     assert np.signbit(found[3])
-    assert (tmp_path / "x.safetensors").stat().st_size < 100 + 2 * whole.size
+    content = (tmp_path / "x.safetensors").read_bytes()
+    assert len(content) == 8 + int.from_bytes(content[:8], "little") + 2 * whole.size
 
 
 def altered(**changes):

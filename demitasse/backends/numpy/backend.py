@@ -11,11 +11,12 @@ import numpy as np
 from demitasse.backends import random
 from demitasse.backends.base import Backend
 from demitasse.backends.numpy import updates
-from demitasse.backends.numpy.blas import blas, held_to, wanted_threads
+from demitasse.backends.numpy.blas import blas, held_to
 from demitasse.backends.numpy.engine import Engine
 from demitasse.backends.numpy.lowerings import LOWERINGS
 from demitasse.backends.step import Lowerings
 from demitasse.backends.updates import UpdateKernels
+from demitasse.threads import wanted_threads
 
 __all__ = ["NumpyBackend"]
 

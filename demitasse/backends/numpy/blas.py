@@ -6,10 +6,9 @@ import weakref
 from functools import cache
 from typing import Any
 
-from demitasse.config import settings
-from demitasse.cores import cores
+from demitasse.threads import wanted_threads
 
-__all__ = ["blas", "held_to", "wanted_threads"]
+__all__ = ["blas", "held_to"]
 
 
 @cache
@@ -21,15 +20,6 @@ def blas() -> list[Any]:
         return []
     controller = ThreadpoolController().select(user_api="blas", internal_api="openblas")
     return list(controller.lib_controllers)
-
-
-def wanted_threads(has: int) -> int:
-    """Return how many threads a library that has so many should have.
-
-    That is what the setting says; else no more than there are cores for them, which a library that
-    knows of no quota may have.
-    """
-    return int(settings.get_often("threads")) or min(has, cores())
 
 
 _passes: weakref.WeakSet[held_to] = weakref.WeakSet()
