@@ -118,7 +118,7 @@ def frameworks(session: nox.Session) -> None:
     """Run the tests that hold nets against ONNX Runtime and PyTorch."""
     session.install(*TORCH_FOR_CPU)  # PyPI's own brings gigabytes of CUDA
     install(session, "test", extras="all,torch,onnx")
-    pytest(session, "tests/testing/frameworks", "tests/export",
+    pytest(session, "tests/testing/frameworks", "tests/export", "tests/cli/test_state_dicts.py",
            "tests/project/test_export_page.py", "-n0", "-rs")  # fmt: skip
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         SnapshotError,
         WeightsError,
     )
-    from demitasse.export import Preprocess, export_onnx
+    from demitasse.export import Preprocess, export_onnx, export_torch
     from demitasse.layers.base import Layer
     from demitasse.layers.registry import register
     from demitasse.memory import transfer_guard
@@ -65,6 +65,7 @@ __all__ = [
     "__version__",
     "current_device",
     "export_onnx",
+    "export_torch",
     "largest_batch",
     "load_model",
     "load_weights",
@@ -85,7 +86,7 @@ _PACKAGES = {
     "demitasse.config": ["settings"],
     "demitasse.device": ["Device", "current_device", "memory_info", "set_device", "use_device"],
     "demitasse.errors": [name for name in __all__ if name.endswith("Error")],
-    "demitasse.export": ["Preprocess", "export_onnx"],
+    "demitasse.export": ["Preprocess", "export_onnx", "export_torch"],
     "demitasse.weights.read": ["load_weights"],
     "demitasse.layers.base": ["Layer"],
     "demitasse.layers.registry": ["register"],
