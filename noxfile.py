@@ -118,8 +118,9 @@ def frameworks(session: nox.Session) -> None:
     """Run the tests that hold nets against ONNX Runtime and PyTorch."""
     session.install(*TORCH_FOR_CPU)  # PyPI's own brings gigabytes of CUDA
     install(session, "test", extras="all,torch,onnx")
-    pytest(session, "tests/testing/frameworks", "tests/export", "tests/cli/test_state_dicts.py",
-           "tests/project/test_export_page.py", "-n0", "-rs")  # fmt: skip
+    pages = [f"tests/project/test_{page}_page.py" for page in ("export", "import")]
+    pytest(session, "tests/testing/frameworks", "tests/export", "tests/intake",
+           "tests/cli/test_state_dicts.py", *pages, "-n0", "-rs")  # fmt: skip
 
 
 @nox.session(python=list(PYTHONS))

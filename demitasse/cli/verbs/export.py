@@ -9,7 +9,7 @@ import click
 
 from demitasse.cli.completion import complete_devices, complete_files
 from demitasse.cli.exits import FAILED
-from demitasse.cli.options import FILE, split_names, state_options
+from demitasse.cli.options import FILE, shapes_given, split_names, state_options
 from demitasse.cli.shown import Shown, agreement_options
 from demitasse.cli.verb import Verb
 
@@ -37,21 +37,6 @@ def _batch(_ctx: click.Context, _param: click.Parameter, text: str) -> Any:
         return int(text)
     message = f"{text!r} is no number above 0, and not dynamic, fixed or auto"
     raise click.BadParameter(message)
-
-
-def _shapes(
-    _ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]
-) -> dict[str, tuple[int, ...]]:
-    """Return the sizes of each input that is named, e.g. by "data=1,3,224,224"."""
-    found = {}
-    for text in texts:
-        name, _, sizes = text.rpartition("=")
-        parts = [part.strip() for part in sizes.split(",")]
-        if not name or not all(part.isdigit() for part in parts):
-            message = f"{text!r} is no name and sizes, such as data=1,3,224,224"
-            raise click.BadParameter(message)
-        found[name] = tuple(map(int, parts))
-    return found
 
 
 @click.command(cls=Verb)
@@ -88,7 +73,7 @@ def _shapes(
 @click.option(
     "--shape",
     "shapes",
-    callback=_shapes,
+    callback=shapes_given,
     multiple=True,
     metavar="BLOB=N,C,H,W",
     help="Shape of an input, in place of that in NET; makes any other blob an input.",
