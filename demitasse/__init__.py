@@ -10,6 +10,7 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from demitasse.shown import made_by as _made_by
 from demitasse.version import __version__
 
 if TYPE_CHECKING:
@@ -95,6 +96,8 @@ _PACKAGES = {
 _HOME = {name: (package, name) for package, names in _PACKAGES.items() for name in names}
 _HOME["register_backend"] = ("demitasse.backends", "register")
 
+
+_made_by("demitasse.notebook", "html_of")
 
 # Quiet until a program asks: without any handler Python would print warnings by itself.
 logging.getLogger(__name__).addHandler(logging.NullHandler())

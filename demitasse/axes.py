@@ -68,7 +68,11 @@ class Axes:
         """
         n = self.num_axes
         if not -n <= axis < n:
-            message = f"axis {axis} is not in [-{n}, {n}) of {self._called()} {self.shape_string}"
+            message = (
+                f"axis {axis} is not in [-{n}, {n}) of {self._called()} {self.shape_string}"
+                if n
+                else f"{self._called()} has no axes, so no axis {axis}; was it given a shape?"
+            )
             raise ShapeError(message)
         return axis + n if axis < 0 else axis
 

@@ -7,14 +7,29 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
 from demitasse.errors import ConfigError
+from demitasse.suggest import suggestion
 
-__all__ = ["bytes_in", "is_file", "is_folder", "real", "regular", "resolve", "text_in"]
+__all__ = [
+    "bytes_in",
+    "is_file",
+    "is_folder",
+    "near_name",
+    "real",
+    "regular",
+    "resolve",
+    "text_in",
+    "why_not",
+]
 
 ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 """What is said of a file that is not there."""
+
+MOST_NEIGHBOURS = 2000
+"""Files of a folder among which one of a near name is looked for."""
 
 
 def resolve(name: str, base: Path | None = None) -> Path:
@@ -136,3 +151,18 @@ def is_folder(name: str | Path) -> bool:
         return Path(name).is_dir()
     except OSError:
         return False
+
+
+def why_not(error: OSError, path: str | os.PathLike[str]) -> str:
+    """Return why a file cannot be read; of one that is not there, what is called nearly so."""
+    reason = error.strerror or str(error)
+    return reason + near_name(path) if error.errno == errno.ENOENT else reason
+
+
+def near_name(path: str | os.PathLike[str]) -> str:
+    """Return "; did you mean ...?" with what a folder has of nearly this name, or nothing."""
+    try:
+        beside = [entry.name for entry in islice(os.scandir(Path(path).parent), MOST_NEIGHBOURS)]
+    except (OSError, ValueError):
+        return ""
+    return suggestion(Path(path).name, beside)

@@ -8,9 +8,12 @@ from contextlib import contextmanager
 
 from demitasse.errors import DemitasseError, OutOfMemoryError
 
-__all__ = ["placed", "shortages_at"]
+__all__ = ["SHORTAGES", "placed", "shortage_at", "shortages_at"]
 
 Explain = Callable[[Exception], Exception]
+
+SHORTAGES = (OutOfMemoryError, MemoryError, OSError)
+"""What may be raised where memory is short."""
 
 
 def placed(
@@ -51,10 +54,15 @@ def shortages_at(place: str, explain: Explain) -> Iterator[None]:
     """
     try:
         yield
-    except (OutOfMemoryError, MemoryError, OSError) as error:
-        if isinstance(error, OutOfMemoryError) and error.place:
-            raise
-        fault = placed(error, place, explain=explain)
+    except SHORTAGES as error:
+        fault = shortage_at(error, place, explain)
         if fault is error:
             raise
         raise fault from fault.__cause__
+
+
+def shortage_at(error: Exception, place: str, explain: Explain) -> Exception:
+    """Return one of ``SHORTAGES`` with its place, unless it says already where it was."""
+    if isinstance(error, OutOfMemoryError) and error.place:
+        return error
+    return placed(error, place, explain=explain)

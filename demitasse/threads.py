@@ -7,12 +7,24 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
+from demitasse.config import settings
+from demitasse.cores import cores
 from demitasse.errors import DeviceError
 
-__all__ = ["Pool", "start"]
+__all__ = ["Pool", "start", "wanted_threads"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def wanted_threads(most: int | None = None) -> int:
+    """Return how many threads are to work on numbers: what the setting says, else one a core.
+
+    Args:
+        most: How many there are at most, unless the setting says more.
+    """
+    there = cores()
+    return int(settings.get_often("threads")) or (there if most is None else min(most, there))
 
 
 def start(thread: threading.Thread) -> None:

@@ -7,8 +7,8 @@ What it lowers runs faster; nothing else changes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, ClassVar
 
@@ -77,10 +77,9 @@ class Backend(ABC):
         """Say why ``devices`` is empty and what to do about it."""
         return f"no {cls.name} device was found"
 
-    @contextmanager
-    def enter(self) -> Iterator[None]:
+    def enter(self) -> AbstractContextManager[None]:
         """Make this the current device of its library for the duration of a pass."""
-        yield
+        return _NOTHING
 
     def here(self) -> AbstractContextManager[None]:
         """Make this the current device of its library for work on single arrays, in a pass or not.

@@ -12,6 +12,7 @@ from demitasse.blob.views import Views
 from demitasse.errors import ShapeError
 from demitasse.memory import Head, SyncedMemory
 from demitasse.proto import BlobProto, floats, set_floats, stored_shape
+from demitasse.shown import html_of
 
 __all__ = ["Blob"]
 
@@ -190,3 +191,6 @@ class Blob(Views):
     def __repr__(self) -> str:
         name = f"{self.name!r} " if self.name else ""
         return f"Blob({name}{self.shape_string} {self.dtype} on {self.device})"
+
+    def _repr_html_(self) -> str:
+        return html_of(self)

@@ -109,7 +109,7 @@ class Agreement:
         found = [row.of(kind)[d] for d in self.found.devices for kind in self._kinds()]
         bad = any(one is not None and self._parts(one) for one in found)
         cells = ["-" if one is None else f"{one.relative:.1e}" for one in found]
-        return [_short(row.layer, 32), _short(row.type, 20), *cells, "parts" if bad else ""]
+        return [row.layer, row.type, *cells, "parts" if bad else ""]
 
     def _details(self) -> str:
         rows = [
@@ -225,10 +225,6 @@ def _plain(one: Difference) -> dict[str, Any]:
 
 def _value(one: Difference | None) -> float | None:
     return None if one is None else one.relative
-
-
-def _short(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def _xml(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterator
@@ -97,8 +98,20 @@ def faults() -> Iterator[None]:
     except tuple(EXIT_CODES) as error:
         if logging.getLogger("demitasse").isEnabledFor(logging.DEBUG):
             traceback.print_exception(error)
-        message = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
+        from demitasse.cli.excerpts import with_excerpts
+
+        told = "interrupted" if isinstance(error, KeyboardInterrupt) else with_excerpts(error)
+        message = _as_flags(told)
         raise Fault(message or type(error).__name__, exit_code(error)) from error
+
+
+def _as_flags(message: str) -> str:
+    """Return a message that names arguments of Python, as ``keep=``, with the verb's flags."""
+    context = click.get_current_context(silent=True)
+    for name in context.params if context is not None else ():
+        message = re.sub(rf"(?<![\w-]){name}= ", f"--{name} ", message)
+        message = re.sub(rf"(?<![\w-]){name}='(\w+)'", rf"--{name} \1", message)
+    return message
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from demitasse.cli.completion import complete_devices
 from demitasse.cli.options import FILE
 
 if TYPE_CHECKING:
@@ -58,7 +59,12 @@ def image_options(function: Function) -> Function:
 
     @click.option("--model_def", metavar="FILE", required=True, help="The net's prototxt.")
     @click.option("--pretrained_model", metavar="FILE", required=True, help="Its weights.")
-    @click.option("--device", metavar="DEVICE", help="Where to run: cpu, cuda:0, numpy, ...")
+    @click.option(
+        "--device",
+        metavar="DEVICE",
+        shell_complete=complete_devices,
+        help="Where to run: cpu, cuda:0, numpy, ...",
+    )
     @click.option("--gpu", is_flag=True, help="Run on the first GPU, as in Caffe.")
     @click.option(
         "--mean_file",

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from demitasse.cli.completion import complete_devices
 from demitasse.cli.gpus import gpu_numbers
 
 __all__ = [
@@ -66,7 +67,12 @@ def training_device_options(function: Function) -> Function:
 
 
 def _with_device(function: Function, *, several: bool) -> Function:
-    @click.option("--device", metavar="DEVICE", help="Where to run: cpu, cuda:0, numpy, ...")
+    @click.option(
+        "--device",
+        metavar="DEVICE",
+        shell_complete=complete_devices,
+        help="Where to run: cpu, cuda:0, numpy, ...",
+    )
     @click.option("--gpu", metavar="ID|all", help="Number of the GPU to run on, as in Caffe.")
     @wraps(function)
     def with_device(*args: Any, device: str | None, gpu: str | None, **kwargs: Any) -> Any:

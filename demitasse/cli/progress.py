@@ -18,7 +18,7 @@ __all__ = ["line_progress", "train_progress"]
 
 @contextmanager
 def train_progress(solver: Solver) -> Iterator[None]:
-    """Show iteration, speed, time left, loss and learning rate below the log lines.
+    """Show iteration, loss, learning rate and time left below the log lines; batches in a test.
 
     Nothing is shown, and rich is not imported, when standard error is no terminal.
     """
@@ -28,11 +28,18 @@ def train_progress(solver: Solver) -> Iterator[None]:
     progress = _progress()
     task = progress.add_task("", total=solver.param.max_iter, completed=solver.iter, note="")
 
+    def trained() -> str:
+        return f"loss {solver.smoothed_loss:.4g}  lr {solver.lr:.3g}" if solver.iter else ""
+
     def show() -> None:
-        note = f"loss {solver.smoothed_loss:.4g}  lr {solver.lr:.3g}"
-        progress.update(task, completed=solver.iter, note=note)
+        progress.update(task, completed=solver.iter, note=trained())
+
+    def show_test(net: int, done: int, batches: int) -> None:
+        tested = f"test net #{net}: {done}" + (f" of {batches} batches" if batches else " batches")
+        progress.update(task, completed=solver.iter, note=f"{trained()}  {tested}".lstrip())
 
     solver.on_start.append(show)
+    solver.on_test_batch.append(show_test)
     before = sys.stderr
     with progress:
         _log_to(before, sys.stderr)  # rich's, which keeps the line below what is logged
@@ -42,6 +49,7 @@ def train_progress(solver: Solver) -> Iterator[None]:
             progress.update(task, completed=solver.iter)
             _log_to(sys.stderr, before)
             solver.on_start.remove(show)
+            solver.on_test_batch.remove(show_test)
 
 
 def _progress() -> Progress:

@@ -50,6 +50,7 @@ VERBS = (
     "plot_training_log",
     "caffe_shims",
     "lint",
+    "explain",
     "example",
     "doctor",
     "trust",

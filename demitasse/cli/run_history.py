@@ -10,7 +10,8 @@ from pathlib import Path
 
 from demitasse.cli.training_log import read_log
 from demitasse.errors import DataError
-from demitasse.paths import text_in
+from demitasse.paths import text_in, why_not
+from demitasse.tracking.histograms import Histogram, histograms
 
 __all__ = ["RunHistory", "read_run"]
 
@@ -29,6 +30,7 @@ class RunHistory:
         scalars: Numbers by name, then by iteration.
         facts: What was told when the run began, and later of it.
         environment: What it was made with, as ``doctor`` tells it.
+        histograms: Of each parameter and its gradient, by name, then by iteration.
         snapshots: Files of weights and the iterations they were written at.
     """
 
@@ -36,6 +38,7 @@ class RunHistory:
     scalars: dict[str, dict[float, float]] = field(default_factory=dict)
     facts: Mapping[str, object] = field(default_factory=dict)
     environment: Mapping[str, object] = field(default_factory=dict)
+    histograms: dict[str, dict[float, Histogram]] = field(default_factory=dict)
     snapshots: dict[str, int] = field(default_factory=dict)
 
     def put(self, name: str, iteration: float, value: float) -> None:
@@ -49,13 +52,20 @@ class RunHistory:
             raise DataError(message, str(self.path))
         self.scalars.setdefault(name, {})[iteration] = value
 
+    def put_histogram(self, name: str, iteration: float, found: Histogram) -> None:
+        """Take a histogram; those of more names than are drawn are left out."""
+        if name in self.histograms or len(self.histograms) < MOST_NAMES:
+            self.histograms.setdefault(name, {})[iteration] = found
+
     def points(self, name: str) -> list[tuple[float, float]]:
         """Return iterations and values of a name, in order; none where there is no such name."""
         return sorted(self.scalars.get(name, {}).items())
 
     def go_back(self, iteration: float) -> None:
         """Forget what was told of this and later iterations: the run goes on from here."""
-        for values in self.scalars.values():
+        tables: list[dict[float, float] | dict[float, Histogram]]
+        tables = [*self.scalars.values(), *self.histograms.values()]
+        for values in tables:
             for late in [one for one in values if one >= iteration]:
                 del values[late]
 
@@ -69,7 +79,7 @@ def read_run(path: Path) -> RunHistory:
     try:
         text = text_in(path, errors="replace")
     except OSError as error:
-        message = f"the run cannot be read: {error.strerror or error}"
+        message = f"the run cannot be read: {why_not(error, path)}"
         raise DataError(message, str(path)) from error
     run = _of_lines(path, text) if text.lstrip().startswith("{") else _of_log(path)
     if not any(run.scalars.values()):
@@ -92,6 +102,9 @@ def _of_lines(path: Path, text: str) -> RunHistory:
                 run.facts = facts
             case "environment", dict():
                 run.environment = facts
+            case "distributions", dict():
+                for name, found in histograms(facts):
+                    run.put_histogram(name, iteration, found)
             case "snapshot", {"weights": str(weights)}:
                 run.snapshots[weights] = iteration
     return run

@@ -11,6 +11,7 @@ from demitasse.cli.run_history import RunHistory
 from demitasse.errors import ConfigError, PrototxtError
 from demitasse.graph.splits import without_splits
 from demitasse.pages import Curve, Page, curve_chart
+from demitasse.pages.chart import COLORS
 from demitasse.proto import NetParameter, parse_text
 
 __all__ = ["write_run_page"]
@@ -27,8 +28,20 @@ LOSSES = ("smoothed_loss", "loss")
 WIDE = 30
 """Values that are so many times as large as others are drawn on a log scale."""
 
+MOST_CURVES = 4 * len(COLORS)
+"""Curves of one chart that can be told apart: four styles of each colour."""
+
 MOST_CHARTS = 40
 """Charts of outputs; a net can have hundreds, and a page would not open."""
+
+QUANTILES = (
+    ("largest", 1.0, 1, 3),
+    ("95 %", 0.95, 0, 1),
+    ("median", 0.5, 0, 0),
+    ("5 %", 0.05, 0, 1),
+    ("smallest", 0.0, 1, 3),
+)
+"""Curves that show how values are distributed: name, share of values below, colour and style."""
 
 Runs = Mapping[str, RunHistory]
 
@@ -61,8 +74,12 @@ def write_run_page(path: Path, histories: Sequence[RunHistory]) -> None:
         page.heading("Speed")
         for name, label in SPEEDS.items():
             _chart(page, runs, (name,), label)
+    if "gradient_norm" in known:
+        page.heading("Norm of all gradients")
+        _chart(page, runs, ("gradient_norm",), "norm")
     for name, run in runs.items():
         _about(page, run, name)
+        _distributions(page, run, name)
     page.write(path)
 
 
@@ -158,6 +175,39 @@ def _about(page: Page, run: RunHistory, name: str) -> None:
     if drawing:
         page.heading(f"{name}: the net")
         page.drawing(drawing, "The layers of the net and the blobs between them")
+
+
+def _distributions(page: Page, run: RunHistory, name: str) -> None:
+    """Add how weights and gradients were distributed: a chart for each parameter."""
+    if not run.histograms:
+        return
+    page.heading(f"{name}: weights and gradients")
+    gradients = [name for name in run.histograms if name.startswith("gradients/")]
+    norms = [
+        Curve(name.removeprefix("gradients/"), _norms(run, name), number, number // len(COLORS))
+        for number, name in enumerate(gradients[:MOST_CURVES])
+    ]
+    if norms:
+        scale = _scale([value for curve in norms for _, value in curve.points])
+        svg = curve_chart(norms, x_label="iteration", y_label="norm of the gradient", scale=scale)
+        page.chart(svg, "The norm of each parameter's gradient over iterations")
+    page.text(
+        "Of each parameter the median, the ends of the middle 90 %, and the ends of all values."
+    )
+    for parameter, found in list(run.histograms.items())[:MOST_CHARTS]:
+        told = sorted(found.items())
+        curves = [
+            Curve(label, [(at, one.quantile(share)) for at, one in told], color, style)
+            for label, share, color, style in QUANTILES
+        ]
+        svg = curve_chart(curves, x_label="iteration", y_label=parameter)
+        page.chart(svg, f"How {parameter} is distributed, over iterations")
+    if len(run.histograms) > MOST_CHARTS:
+        page.text(f"{len(run.histograms) - MOST_CHARTS} more are not drawn.")
+
+
+def _norms(run: RunHistory, name: str) -> list[tuple[float, float]]:
+    return [(at, one.norm) for at, one in sorted(run.histograms[name].items())]
 
 
 def _text(value: object) -> str:

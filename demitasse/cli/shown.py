@@ -12,7 +12,7 @@ import click
 
 from demitasse.cli.exits import FAILED
 from demitasse.cli.options import FILE, json_option
-from demitasse.cli.output import print_json
+from demitasse.cli.output import print_json, show
 
 if TYPE_CHECKING:
     from demitasse.cli.agreement import Agreement
@@ -46,7 +46,7 @@ class Shown:
         if self.as_json:
             print_json(result.as_dict())
         else:
-            click.echo(result.text(worst_first=self.worst, details=self.details))
+            show(result.text(worst_first=self.worst, details=self.details))
         if not result.agree:
             ctx.exit(FAILED)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from demitasse.cli.fitting import terminal_width
 from demitasse.errors import ConfigError, DataError
 from demitasse.escapes import escaped
 
@@ -41,14 +41,10 @@ def as_text(picture: Picture, answer: Answer, top: int | None) -> str:
     frame = "" if picture.frame is None else f", frame {picture.frame}"
     lines = [f"{picture.name}{frame} ({width} x {height})", *_rows(answer, top or _usual(answer))]
     shown = [escaped(line, one_line=True) for line in lines]
-    if not _is_terminal():
+    most = terminal_width()
+    if most is None:
         return "\n".join(shown)
-    most = shutil.get_terminal_size().columns
     return "\n".join(line if len(line) <= most else f"{line[: most - 1]}…" for line in shown)
-
-
-def _is_terminal() -> bool:
-    return sys.stdout.isatty()
 
 
 def _usual(answer: Answer) -> int:

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from demitasse.errors import DataError
-from demitasse.paths import text_in
+from demitasse.paths import text_in, why_not
 
 __all__ = ["Row", "TrainingLog", "read_log", "seconds_of_iterations"]
 
@@ -108,7 +108,7 @@ def _timed(path: Path, *, whole: bool = False) -> Iterator[tuple[float, str]]:
         lines = text_in(path, errors="replace").splitlines()
         year = datetime.fromtimestamp(path.stat().st_mtime).year
     except OSError as error:
-        message = f"the log cannot be read: {error.strerror or error}"
+        message = f"the log cannot be read: {why_not(error, path)}"
         raise DataError(message, str(path)) from error
     times = list(_times(lines, year))
     begun = next((n for n, (_, line) in enumerate(times) if START in line), None)

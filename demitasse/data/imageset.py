@@ -28,7 +28,7 @@ from demitasse.data.sources.order import Order
 from demitasse.data.threads import THREADS, ahead
 from demitasse.errors import DataError
 from demitasse.log import get_logger
-from demitasse.paths import bytes_in, text_in
+from demitasse.paths import bytes_in, text_in, why_not
 from demitasse.proto import AnnotatedDatum, Datum
 
 __all__ = ["Annotations", "Converted", "ImageSet", "convert_imageset"]
@@ -219,7 +219,7 @@ def read_lines(source: Path, *, objects: bool = False) -> list[Line]:
     try:
         text = text_in(source)
     except OSError as error:
-        message = f"the list of images cannot be read: {error.strerror}"
+        message = f"the list of images cannot be read: {why_not(error, source)}"
         raise DataError(message, str(source)) from error
     lines = text.split("\n")
     if not lines[-1]:

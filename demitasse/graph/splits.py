@@ -8,11 +8,12 @@ Source: Caffe, ``src/caffe/util/insert_splits.cpp``.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from demitasse.errors import NetError
 from demitasse.graph.faults import listed
 from demitasse.proto import LayerParameter, NetParameter
+from demitasse.suggest import suggestion
 
 __all__ = [
     "insert_splits",
@@ -36,11 +37,15 @@ def split_blob_name(layer: str, blob: str, top: int, copy: int) -> str:
     return f"{split_layer_name(layer, blob, top)}_{copy}"
 
 
-def insert_splits(net: NetParameter) -> tuple[NetParameter, list[int]]:
+def insert_splits(net: NetParameter, origins: Sequence[str] = ()) -> tuple[NetParameter, list[int]]:
     """Return a copy of ``net`` with Split layers where a top has more than one use.
 
     A top used in place is a new version of its blob and counts for itself. A loss weight counts
     as a use and moves to the first copy; then the layer loses all its loss weights, as in Caffe.
+
+    Args:
+        net: The layers of one phase.
+        origins: ``file:line`` of each of them, where known.
 
     Returns:
         The copy, and for each of its layers the index of the layer it comes from; -1 for splits.
@@ -48,7 +53,7 @@ def insert_splits(net: NetParameter) -> tuple[NetParameter, list[int]]:
     Raises:
         NetError: Some bottoms are produced by nobody; all are named.
     """
-    sources = _sources(net)
+    sources = _sources(net, origins)
     uses: Counter[Top] = Counter(sources.values())
     weights = _weights(net)
     uses.update(weights.keys())
@@ -122,32 +127,35 @@ def _weights(net: NetParameter) -> dict[Top, float]:
     }
 
 
-def _sources(net: NetParameter) -> dict[tuple[int, int], Top]:
+def _sources(net: NetParameter, origins: Sequence[str] = ()) -> dict[tuple[int, int], Top]:
     """Return, for each (layer, bottom), the (layer, top) that produced what it reads."""
     latest: dict[str, Top] = {}
     sources: dict[tuple[int, int], Top] = {}
-    faults: list[str] = []
+    faults: list[NetError] = []
     for i, layer in enumerate(net.layer):
         for j, blob in enumerate(layer.bottom):
             if blob in latest:
                 sources[i, j] = latest[blob]
             else:
-                faults.append(
+                message = (
                     f"unknown bottom blob {blob!r} (layer {layer.name!r}, bottom index {j}): "
-                    f"{_hint(net, blob, i)}"
+                    f"{_hint(net, blob, i, latest)}"
                 )
+                faults.append(NetError(message).from_line(origins[i] if origins else ""))
         for j, blob in enumerate(layer.top):
             latest[blob] = (i, j)
-    if faults:
+    if len(faults) > 1:
         raise NetError(listed(faults))
+    if faults:
+        raise faults[0]
     return sources
 
 
-def _hint(net: NetParameter, blob: str, reader: int) -> str:
+def _hint(net: NetParameter, blob: str, reader: int, before: Iterable[str]) -> str:
     for layer in net.layer[reader:]:
         if blob in layer.top:
             return f"layer {layer.name!r} produces it only later; move it before its reader"
-    return "no layer that takes part in this phase produces it"
+    return f"no layer that takes part in this phase produces it{suggestion(blob, before)}"
 
 
 def _split_layer(layer: str, blob: str, top: int, count: int, weight: float) -> LayerParameter:

@@ -5,7 +5,7 @@ Source: Caffe, ``Net::AppendTop`` and ``Net::AppendBottom`` in ``src/caffe/net.c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from demitasse.errors import NetError
@@ -44,13 +44,16 @@ class Graph:
     outputs: tuple[int, ...]
 
 
-def wire(net: NetParameter, tops_needed: Sequence[int]) -> Graph:
+def wire(
+    net: NetParameter, tops_needed: Sequence[int], origin_of: Callable[[int], str] = lambda _: ""
+) -> Graph:
     """Wire a filtered net whose splits are in place.
 
     Args:
         net: The message.
         tops_needed: For each layer, how many tops it must have; missing ones are made up. 0 for
             layers that make up none.
+        origin_of: Returns ``file:line`` of a layer of the message, where known.
 
     Raises:
         NetError: Bottoms that nobody produced, tops produced twice, or a wrong number of
@@ -63,7 +66,7 @@ def wire(net: NetParameter, tops_needed: Sequence[int]) -> Graph:
     inputs: list[int] = []
     faults: list[str] = []
 
-    for param, needed in zip(net.layer, tops_needed, strict=True):
+    for number, (param, needed) in enumerate(zip(net.layer, tops_needed, strict=True)):
         if param.propagate_down and len(param.propagate_down) != len(param.bottom):
             faults.append(
                 f"layer {param.name!r}: propagate_down is given {len(param.propagate_down)} "
@@ -84,7 +87,8 @@ def wire(net: NetParameter, tops_needed: Sequence[int]) -> Graph:
             if in_place and blob in index:
                 tops.append(index[blob])
             elif blob in index:
-                faults.append(f"top blob {blob!r} of layer {param.name!r} is produced twice")
+                message = f"top blob {blob!r} of layer {param.name!r} is produced twice"
+                faults.append(str(NetError(message).from_line(origin_of(number))))
                 continue
             else:
                 index[blob] = len(names)

@@ -28,6 +28,7 @@ from demitasse.layers.fillers import filling
 from demitasse.layers.saved import Saved
 from demitasse.proto import FillerParameter, LayerParameter
 from demitasse.shortage import placed
+from demitasse.shown import html_of
 
 __all__ = [
     "AtLeast",
@@ -391,6 +392,9 @@ class Layer(Arrays):
         for blob in (*self.blobs, *self.internal_blobs()):
             blob.to(device)
         self._constants.clear()
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
 
     def _blob(self, shape: tuple[int, ...], name: str) -> Blob:
         return Blob(shape, self.dtype, self.device, name)

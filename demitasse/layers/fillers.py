@@ -18,6 +18,7 @@ import numpy as np
 from demitasse.backends import random
 from demitasse.errors import ConfigError
 from demitasse.proto import FillerParameter
+from demitasse.suggest import suggestion
 
 __all__ = ["FILLERS", "fill", "filling"]
 
@@ -54,7 +55,10 @@ def filling(
     """
     prepare = FILLERS.get(filler.type)
     if prepare is None:
-        message = f"unknown filler type {filler.type!r}; known are {', '.join(FILLERS)}"
+        message = (
+            f"unknown filler type {filler.type!r}{suggestion(filler.type, FILLERS)}; "
+            f"known are {', '.join(FILLERS)}"
+        )
         raise ConfigError(message)
     if filler.sparse != -1 and filler.type != "gaussian":
         message = f"filler type {filler.type!r} has no 'sparse'; only gaussian does"

@@ -12,6 +12,7 @@ from demitasse.layers.facts import facts_of
 from demitasse.lint.codes import Code
 from demitasse.lint.finding import Finding, Severity
 from demitasse.proto import LayerParameter, NetParameter, NetState, Phase, ReadNet
+from demitasse.suggest import suggestion
 
 __all__ = ["IN_PHASE", "Told", "View"]
 
@@ -123,7 +124,9 @@ class View:
         for index, layer in enumerate(self.layers):
             for blob, source in zip(layer.bottom, self.sources[index], strict=True):
                 if source is None:
-                    message = f"no layer before it has a top {blob!r}{IN_PHASE}"
+                    tops = [top for layer in self.layers[:index] for top in layer.top]
+                    near = suggestion(blob, tops)
+                    message = f"no layer before it has a top {blob!r}{IN_PHASE}{near}"
                     self.say("error", "unknown-blob", index, message)
         found = self.told[before:]
         del self.told[before:]

@@ -57,7 +57,7 @@ def assemble(
         DemitasseError: A layer refuses its fields or its bottoms; says which.
     """
     filtered, kept = filter_net(message)
-    split, source = insert_splits(filtered)
+    split, source = insert_splits(filtered, [origins[i] for i in kept] if origins else ())
     for producer, which in moved_weights(filtered):
         weighted = filtered.layer[producer]
         log.warning("%s: %s", called(weighted), moved_weight(weighted.top[which]))
@@ -69,7 +69,8 @@ def assemble(
         return origins[kept[source[index]]] if origins and source[index] >= 0 else ""
 
     layers = _create(split, context, origin_of)
-    graph = wire(split, [layer.tops.low if layer.auto_tops else 0 for layer in layers])
+    needed = [layer.tops.low if layer.auto_tops else 0 for layer in layers]
+    graph = wire(split, needed, origin_of)
     blobs = [Blob((), context.dtype, context.device, name) for name in graph.blobs]
     records: list[Param] = []
     params: list[Blob] = []

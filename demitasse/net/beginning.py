@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from demitasse.blob import Blob
-from demitasse.config import settings
-from demitasse.cores import cores
-from demitasse.threads import Pool
+from demitasse.threads import Pool, wanted_threads
 
 __all__ = ["begin"]
 
@@ -21,7 +19,7 @@ def begin(params: Iterable[Blob]) -> None:
     Raises:
         DemitasseError: There is no memory for one, or there are no threads; others may be made.
     """
-    threads = int(settings.get("threads")) or cores()
+    threads = wanted_threads()
     waiting = [blob.data_memory for blob in params if blob.data_memory.deferred]
     waiting.sort(key=lambda memory: -memory.size)
     if sum(memory.size for memory in waiting) < WORTH_THREADS or threads < 2:

@@ -15,7 +15,7 @@ from demitasse.layers.helpers.classes import ClassAxis
 from demitasse.layers.losses.base import LossLayer
 from demitasse.layers.losses.targets import Normalization
 from demitasse.log import number
-from demitasse.memory.synced import Head
+from demitasse.memory.two_sides import Head
 from demitasse.net.structure import Structure
 
 __all__ = ["LabelCheck"]

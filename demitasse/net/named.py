@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NoReturn, TypeVar
 
+from demitasse.shown import html_of
+
 __all__ = ["Named"]
 
 V = TypeVar("V")
@@ -50,3 +52,6 @@ class Named(Mapping[str, V]):
     def __repr__(self) -> str:
         """Show the names and what they stand for."""
         return f"{self._what} {self._items!r}"
+
+    def _repr_html_(self) -> str:
+        return html_of(self)

@@ -29,6 +29,7 @@ from demitasse.net.turn import Turn
 from demitasse.plan.liveness import Keep, kept_names
 from demitasse.proto import NetParameter
 from demitasse.shortage import shortages_at
+from demitasse.shown import html_of
 from demitasse.weights.hdf5 import write_hdf5_weights
 from demitasse.weights.load import load_into
 from demitasse.weights.pairing import LoadReport, OnMismatch, matched
@@ -353,3 +354,6 @@ class Net(Running):
 
     def __repr__(self) -> str:
         return f"Net({self.name!r}, {self.phase}, {len(self.layers)} layers on {self.device})"
+
+    def _repr_html_(self) -> str:
+        return html_of(self)

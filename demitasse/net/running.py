@@ -25,7 +25,7 @@ from demitasse.net.passes import Callback, Passes
 from demitasse.net.states import States
 from demitasse.net.turn import Turn
 from demitasse.plan import Plan
-from demitasse.shortage import shortages_at
+from demitasse.shortage import SHORTAGES, shortage_at
 
 __all__ = ["Running"]
 
@@ -295,11 +295,15 @@ class Running(Described):
         """
         backend = self.device.backend
         try:
-            with self.turn, shortages_at(doing, backend.explained), backend.enter():
+            with self.turn, backend.enter():
                 yield
-        except OutOfMemoryError as error:
-            say_what_fits(error, self)
-            raise
+        except SHORTAGES as error:
+            fault = shortage_at(error, doing, backend.explained)
+            if isinstance(fault, OutOfMemoryError):
+                say_what_fits(fault, self)
+            if fault is error:
+                raise
+            raise fault from fault.__cause__
 
     @property
     def memory_use(self) -> MemoryUse:

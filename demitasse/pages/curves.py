@@ -14,6 +14,9 @@ __all__ = ["Curve", "curve_chart"]
 MOST_POINTS = 1000
 """Points of a curve that are drawn; of more, the lowest and highest of each stretch."""
 
+LONGEST_LABEL = 50
+"""Letters that fit along the y axis; the end tells more than the beginning."""
+
 Point = tuple[float, float]
 
 
@@ -64,7 +67,7 @@ def curve_chart(
             )
         axes.set_yscale(scale)
         axes.set_xlabel(x_label)
-        axes.set_ylabel(y_label)
+        axes.set_ylabel(shown_name(y_label, LONGEST_LABEL))
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
         axes.grid(axis="y", linewidth=0.3, color=INK, alpha=0.4)

@@ -20,6 +20,7 @@ from demitasse.layers.facts import facts_of
 from demitasse.memory import SyncedMemory
 from demitasse.memory.arena import Arena, Assignment, Slot
 from demitasse.plan import Place
+from demitasse.suggest import suggestion
 
 __all__ = ["Allocator", "Keep", "bytes_taken", "hidden_blobs", "kept_names"]
 
@@ -38,7 +39,10 @@ def kept_names(keep: Keep, known: Sequence[str]) -> frozenset[str] | None:
     names = frozenset(() if keep == "outputs" else [keep] if isinstance(keep, str) else keep)
     unknown = sorted(names - set(known))
     if unknown:
-        message = f"keep= names {', '.join(unknown)}; the net has {', '.join(known)}"
+        message = (
+            f"keep= names {', '.join(unknown)}{suggestion(unknown[0], known)}; "
+            f"the net has {', '.join(known)}"
+        )
         raise NetError(message)
     return names
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from google.protobuf.message import Message
 
 from demitasse.errors import PrototxtError, WeightsError
-from demitasse.paths import is_folder, regular
+from demitasse.paths import is_folder, regular, why_not
 from demitasse.proto.caffe_pb2 import NetParameter, SolverParameter
 from demitasse.proto.lines import ReadNet
 from demitasse.proto.read_binary import read_binary
@@ -175,8 +175,7 @@ def text_of_file(path: PathLike) -> str:
             if b"\0" not in raw:  # else it may be gigabytes of weights
                 raw += file.read()
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise PrototxtError(reason, os.fspath(path)) from error
+        raise PrototxtError(why_not(error, path), os.fspath(path)) from error
     if b"\0" in raw:
         message = "this is a binary file, not prototxt; are two arguments swapped?"
         raise PrototxtError(message, os.fspath(path))

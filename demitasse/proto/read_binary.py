@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 from google.protobuf.message import DecodeError, Message
 
 from demitasse.errors import DemitasseError, WeightsError
-from demitasse.paths import regular
+from demitasse.paths import regular, why_not
 from demitasse.proto.caffe_pb2 import NetParameter, SolverState
 from demitasse.proto.strings import mend_strings
 from demitasse.proto.zero_copy.wire import LARGEST
@@ -55,7 +55,7 @@ def bytes_of_file(path: str | os.PathLike[str], error: type[DemitasseError]) -> 
     try:
         return _bytes(Path(path))
     except OSError as fault:
-        raise error(fault.strerror or str(fault)).at(os.fspath(path)) from fault
+        raise error(why_not(fault, path)).at(os.fspath(path)) from fault
     except ValueError as fault:
         raise error(str(fault)).at(os.fspath(path)) from None
 

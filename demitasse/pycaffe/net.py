@@ -24,6 +24,7 @@ from demitasse.pycaffe.files import Path, path_of
 from demitasse.pycaffe.glog import begin_log
 from demitasse.pycaffe.modes import default_phase
 from demitasse.pycaffe.vectors import BoolVec, DtypeVec, IntVec, LayerVec, ParamVec, StringVec
+from demitasse.shown import html_of
 from demitasse.weights.save import ARRAYS, save_caffemodel
 
 __all__ = ["Net", "NetVec"]
@@ -349,6 +350,9 @@ class Net:
 
     def __repr__(self) -> str:
         return f"pycaffe.{self._net!r}"
+
+    def _repr_html_(self) -> str:
+        return html_of(self._net)
 
 
 class NetVec(list[Net]):

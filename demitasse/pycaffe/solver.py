@@ -14,6 +14,7 @@ from demitasse.pycaffe.files import Path, path_of
 from demitasse.pycaffe.glog import begin_log
 from demitasse.pycaffe.net import Net, NetVec
 from demitasse.pycaffe.parallel import NCCL
+from demitasse.shown import html_of
 
 __all__ = [
     "AdaDeltaSolver",
@@ -118,6 +119,9 @@ class Solver:
 
     def __repr__(self) -> str:
         return f"pycaffe.{self._solver!r}"
+
+    def _repr_html_(self) -> str:
+        return html_of(self._solver)
 
 
 class SGDSolver(Solver):

@@ -14,6 +14,7 @@ from demitasse.layers.accuracy import Accuracy
 from demitasse.layers.facts import facts_of
 from demitasse.net import Net
 from demitasse.proto import ResumeState
+from demitasse.suggest import suggestion
 
 __all__ = ["Best", "Metric", "find_metric"]
 
@@ -70,7 +71,8 @@ def find_metric(text: str, nets: Sequence[Net]) -> Metric:
         return Metric(name, larger, index, _maker(net, name))
     outputs = list(dict.fromkeys(output for net in nets for output in net.outputs))
     has = f"their outputs are {', '.join(outputs)}" if outputs else "there is none"
-    message = f"no test net has an output {name!r} that could be the metric; {has}"
+    near = suggestion(name, outputs)
+    message = f"no test net has an output {name!r} that could be the metric{near}; {has}"
     raise ConfigError(message)
 
 

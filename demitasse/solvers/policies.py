@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from demitasse.errors import ConfigError
 from demitasse.proto import SolverParameter
+from demitasse.suggest import suggestion
 
 __all__ = ["POLICIES", "Rate", "check_policy", "in_ramp", "learning_rate"]
 
@@ -69,7 +70,8 @@ def check_policy(param: SolverParameter) -> None:
     """
     name = param.lr_policy
     if name not in POLICIES:
-        given = f"unknown lr_policy {name!r}" if name else "lr_policy is missing"
+        near = suggestion(name, POLICIES)
+        given = f"unknown lr_policy {name!r}{near}" if name else "lr_policy is missing"
         message = f"{given}; known are {', '.join(POLICIES)}"
         raise ConfigError(message, fields=("lr_policy",))
     _check_limits(param)
@@ -77,7 +79,7 @@ def check_policy(param: SolverParameter) -> None:
         _check_stages(param)
         return
     if not param.HasField("base_lr"):
-        message = "base_lr is missing"
+        message = "base_lr is missing, the learning rate; give one, as base_lr: 0.01"
         raise ConfigError(message, fields=("base_lr",))
     if param.HasField("min_lr") and param.min_lr > param.base_lr:
         message = f"min_lr ({param.min_lr:g}) is above base_lr ({param.base_lr:g})"

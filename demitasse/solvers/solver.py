@@ -5,6 +5,7 @@ Source: Caffe, ``src/caffe/solver.cpp``.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,7 @@ from demitasse.log import get_logger
 from demitasse.parallel import Communicator, Reduce
 from demitasse.plan.liveness import Keep
 from demitasse.proto import SolverParameter
+from demitasse.shown import html_of
 from demitasse.solvers.checkpointer import Checkpointer
 from demitasse.solvers.due import (
     display_is_due,
@@ -108,6 +110,8 @@ class Solver:
         early_stopped: Whether it was ended by ``early_stopping``.
         on_start: Called before the passes of each iteration.
         on_gradients_ready: Called after them, before the update.
+        on_test_batch: Called before each batch of a test and after the last, with the number of
+            the net, how many batches are done, and of how many; 0 for a whole epoch.
         on_test: Called after each test with the number of the net and the means of its outputs.
         on_snapshot: Called after each snapshot with its weights file and its state file.
         loggers: Take the numbers of the run, as ``demitasse.tracking.JsonLines(path)`` does: loss,
@@ -169,6 +173,7 @@ class Solver:
         self.stopped = self.early_stopped = False
         self.on_start: list[Callback] = []
         self.on_gradients_ready: list[Callback] = []
+        self.on_test_batch: list[Callable[[int, int, int], None]] = []
         self.on_test: list[Callable[[int, dict[str, np.ndarray]], None]] = []
         self.on_snapshot: list[Callable[[Path, Path], None]] = []
         self.loggers: list[Logger] = []
@@ -300,7 +305,7 @@ class Solver:
         """
         if not self.param.HasField("max_iter"):
             message = "max_iter is missing; say how many iterations to train for, or call step"
-            raise ConfigError(message)
+            raise ConfigError(message, fields=("max_iter",))
         if self.param.snapshot_after_train and self._run.is_root:
             check_folder(self.param.snapshot_prefix)
         log.info("Solving %s", self.net.name)
@@ -418,7 +423,15 @@ class Solver:
         if net.device is not self.net.device:  # which may have moved
             net.to(self.net.device)
         net.share_trained_layers_with(self.net)
-        means, loss = evaluate(self.param, index, net, self._may_go_on)
+        batches = itertools.count()
+
+        def go_on() -> bool:
+            done = next(batches)
+            for callback in self.on_test_batch:
+                callback(index, done, self.param.test_iter[index])
+            return self._may_go_on()
+
+        means, loss = evaluate(self.param, index, net, go_on)
         if self.stopped:
             log.info("Test interrupted.")
             return {}
@@ -446,6 +459,10 @@ class Solver:
             facts: About it, as JSON knows values.
         """
         self._run.report.loggers.event(self.iter, kind, facts)
+
+    def tell_numbers(self, values: Mapping[str, float]) -> None:
+        """Tell every logger of numbers, by name, at the present iteration."""
+        self._run.report.loggers.scalars(self.iter, values)
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -528,6 +545,9 @@ class Solver:
     def __repr__(self) -> str:
         name = self.__class__.__name__
         return f"{name}({self.type}, {self.net!r}, iteration {self.iter})"
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
 
 
 def _call(callbacks: Sequence[Callback]) -> None:

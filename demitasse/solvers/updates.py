@@ -18,6 +18,7 @@ from demitasse.backends.arrays import Array
 from demitasse.backends.updates import Piece, Update
 from demitasse.errors import ConfigError
 from demitasse.proto import SolverParameter
+from demitasse.suggest import suggestion
 
 __all__ = [
     "RULES",
@@ -135,7 +136,9 @@ def find_rule(type_: str) -> UpdateRule:
         ConfigError: There is none; names those there are.
     """
     if type_ not in RULES:
-        message = f"unknown solver type {type_!r}; known are {', '.join(RULES)}"
+        message = (
+            f"unknown solver type {type_!r}{suggestion(type_, RULES)}; known are {', '.join(RULES)}"
+        )
         raise ConfigError(message, fields=("type",))
     return RULES[type_]
 

@@ -22,7 +22,8 @@ class Logger(Protocol):
             iteration: Number of updates made before.
             values: ``loss``, ``smoothed_loss``, ``learning_rate``, ``iterations_per_second``,
                 ``images_per_second``, ``data_wait`` (a share, 0 to 1), ``train/NAME`` for outputs
-                of the net, ``test0/NAME`` for those of the first test net. Not all come at once.
+                of the net, ``test0/NAME`` for those of the first test net, ``gradient_norm``. Not
+                all come at once.
         """
 
     def event(self, iteration: int, kind: str, facts: Mapping[str, object]) -> None:
@@ -30,7 +31,8 @@ class Logger(Protocol):
 
         Args:
             iteration: Number of updates made before.
-            kind: ``begin`` when a run begins or goes on, ``snapshot``, ``environment``.
+            kind: ``begin`` when a run begins or goes on, ``snapshot``, ``environment``, and
+                ``distributions`` with histograms of ``parameters``.
             facts: About it, as JSON knows values: text, numbers, lists, mappings.
         """
 

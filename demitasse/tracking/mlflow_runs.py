@@ -50,7 +50,9 @@ class MlflowRun:
         self._client.log_batch(self._run, metrics=metrics)
 
     def event(self, iteration: int, kind: str, facts: Mapping[str, object]) -> None:
-        """Set a tag for each fact; long ones are cut. Of a kind, the last count."""
+        """Set a tag for each fact; long ones are cut, histograms left out. Of a kind, the last."""
+        if kind == "distributions":
+            return
         for name, value in {"iteration": iteration, **facts}.items():
             self._client.set_tag(self._run, f"{kind}.{name}", str(value)[:LONGEST])
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from demitasse.errors import ConfigError
+from demitasse.suggest import suggestion
 from demitasse.tracking.json_lines import JsonLines
 from demitasse.tracking.logger import Logger
 from demitasse.tracking.mlflow_runs import MlflowRun
 from demitasse.tracking.tensorboard import TensorBoard
 from demitasse.tracking.weights_and_biases import WeightsAndBiases
 
-__all__ = ["FORMS", "open_logger"]
+__all__ = ["FORMS", "KINDS", "open_logger"]
 
 MAKERS: dict[str, Callable[[str], Logger]] = {
     "jsonl": JsonLines,
@@ -19,6 +20,8 @@ MAKERS: dict[str, Callable[[str], Logger]] = {
     "wandb": WeightsAndBiases,
     "mlflow": MlflowRun,
 }
+
+KINDS = tuple(MAKERS)
 
 FORMS = "jsonl:PATH, tensorboard:DIR, wandb:PROJECT or mlflow:EXPERIMENT"
 
@@ -35,6 +38,7 @@ def open_logger(target: str) -> Logger:
     """
     kind, _, place = target.partition(":")
     if kind not in MAKERS or not place:
-        message = f"numbers of a run cannot be logged to {target!r}; write {FORMS}"
+        near = "" if kind in MAKERS else suggestion(kind, MAKERS)
+        message = f"numbers of a run cannot be logged to {target!r}{near}; write {FORMS}"
         raise ConfigError(message)
     return MAKERS[kind](place)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from demitasse.errors import ConfigError
 from demitasse.log import json_ready
+from demitasse.tracking.histograms import histograms
 
 __all__ = ["TensorBoard"]
 
@@ -40,10 +41,28 @@ class TensorBoard:
         self._writer.flush()
 
     def event(self, iteration: int, kind: str, facts: Mapping[str, object]) -> None:
-        """Add the facts as text."""
+        """Add the facts as text, and histograms as such."""
+        if kind == "distributions":
+            self._histograms(iteration, facts)
+            return
         text = json.dumps(json_ready(facts), indent=1)
         indented = "\n".join(f"    {line}" for line in text.splitlines())  # code, in Markdown
         self._writer.add_text(kind, indented, iteration)
+        self._writer.flush()
+
+    def _histograms(self, iteration: int, facts: Mapping[str, object]) -> None:
+        for name, found in histograms(facts):
+            self._writer.add_histogram_raw(
+                name,
+                min=found.low,
+                max=found.high,
+                num=sum(found.counts),
+                sum=found.mean * found.count,
+                sum_squares=found.norm**2,
+                bucket_limits=found.edges[1:],
+                bucket_counts=found.counts,
+                global_step=iteration,
+            )
         self._writer.flush()
 
     def close(self) -> None:

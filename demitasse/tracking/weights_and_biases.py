@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from demitasse.errors import ConfigError
 from demitasse.log import json_ready
+from demitasse.tracking.histograms import histograms
 
 __all__ = ["WeightsAndBiases"]
 
@@ -28,7 +29,7 @@ class WeightsAndBiases:
                 "logging to Weights & Biases needs its client; run: pip install demitasse[wandb]"
             )
             raise ConfigError(message) from None
-        self._project = project
+        self._project, self._client = project, wandb
         self._run = wandb.init(project=project)
         # Its own count of steps cannot go back, as a run does that goes on from a snapshot.
         self._run.define_metric("iteration")
@@ -40,6 +41,13 @@ class WeightsAndBiases:
 
     def event(self, iteration: int, kind: str, facts: Mapping[str, object]) -> None:
         """Put the facts among what is known of the run; of a kind, the last count."""
+        if kind == "distributions":
+            shown = {
+                name: self._client.Histogram(np_histogram=(list(one.counts), list(one.edges)))
+                for name, one in histograms(facts)
+            }
+            self._run.log({**shown, "iteration": iteration})
+            return
         told = {"iteration": iteration, **facts}
         self._run.config.update({kind: json_ready(told)}, allow_val_change=True)
 

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from demitasse.backends.numpy import blas as module
-from demitasse.backends.numpy.blas import blas, held_to, wanted_threads
+from demitasse import threads as module
+from demitasse.backends.numpy.blas import blas, held_to
 from demitasse.config import settings
 from demitasse.device import Device
+from demitasse.threads import wanted_threads
 
 pytestmark = pytest.mark.skipif(not blas(), reason="numpy's BLAS cannot be asked for its threads")
 

@@ -113,6 +113,19 @@ def test_filters_that_fill_no_vector_are_ours_in_the_forward_pass_too():
     expect_same(text, ["c"], "TEST", rtol=ROUNDING)
 
 
+@pytest.mark.parametrize("layout", [LIBRARY])
+def test_no_windows_are_copied_where_an_image_has_more_padding_than_a_window_is_wide(layout):
+    text = net(conv(32, "kernel_size: 3 pad: 9"), layer("r", "ReLU", "c", "c"), shape=(2, 3, 12, 9))
+
+    planned = build(text, "TEST")
+    planned.forward()
+
+    codes = [step.code for step in planned.plan.steps() if step is not None]
+    assert not any("x64:gemm" in code for code in codes)
+    expect_same(text, ["c"], "TEST", rtol=ROUNDING)
+    expect_same(text, rtol=ROUNDING)
+
+
 def test_wide_windows_are_left_to_the_library():
     text = net(conv(20, "kernel_h: 3 kernel_w: 17"), shape=(2, 1, 12, 40))
 

@@ -14,6 +14,9 @@ from demitasse.backends.onednn import status
 pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
 
 
+SCALE = "scale_param { bias_term: true }"
+
+
 def conv(name, bottom, top, m, rest=""):
     return layer(
         name, "Convolution", bottom, top, f"convolution_param {{ num_output: {m} {rest} }}"
@@ -149,6 +152,36 @@ def test_normalisation_is_folded_into_a_convolution_that_needs_no_gradient():
         want = portable.blobs["z"].data
         assert np.allclose(planned.blobs["z"].data, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
     assert planned.plan.entries[1].group.count == 4
+
+
+@pytest.mark.parametrize("channels", [3, 16, 20], ids=str)
+@pytest.mark.parametrize("first", ["BatchNorm", "Scale", "BatchNorm Scale"])
+@pytest.mark.parametrize("value", [1.0, np.nan, np.inf, -np.inf], ids=str)
+def test_factors_offsets_and_relu_run_as_one_where_no_gradient_is_wanted(channels, first, value):
+    kinds = first.split()
+    text = net(
+        *(
+            layer(kind, kind, "x" if i == 0 else kinds[i - 1], kind, SCALE if "S" in kind else "")
+            for i, kind in enumerate(kinds)
+        ),
+        layer("relu", "ReLU", kinds[-1], "y"),
+        shape=(2, channels, 5, 4),
+    ).replace("force_backward: true\n", "")
+    planned, portable = build(text, "TEST", keep="outputs"), build(text, "TEST", lowered=False)
+    image = np.random.default_rng(1).normal(size=(2, channels, 5, 4))
+    image[1, 2, 3, 3] = value
+
+    for factor in (1.0, -2.0):  # changed parameters are taken again
+        for each in (planned, portable):
+            each.blobs["x"].data[...] = image
+            for blobs in each.params.values():
+                for i, blob in enumerate(blobs):
+                    blob.data[...] = factor if i == 0 else 0.5
+            each.forward()
+
+        want = portable.blobs["y"].data
+        np.testing.assert_allclose(planned.blobs["y"].data, want, rtol=1e-5, atol=1e-5)
+    assert planned.plan.entries[1].group.count == len(kinds) + 1
 
 
 @given(

@@ -31,6 +31,7 @@ def test_a_terminal_shows_progress_below_the_log(project, start):
 
     assert process.wait() == 0
     assert re.search(r"\d+/20 .* loss .* lr .* left", shown)
+    assert re.search(r"/20 .* test net #0: \d of 2 batches", shown)
     assert "Iteration 15, lr = 0.025" in shown
 
 

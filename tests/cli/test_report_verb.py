@@ -36,6 +36,43 @@ def test_a_run_is_kept_and_shown(project, run):
         assert loaded not in page
 
 
+def test_histograms_are_curves_of_quantiles(project, run):
+    pytest.importorskip("matplotlib")
+    train = "train -solver solver.prototxt --log_to jsonl:a.jsonl --histograms 5"
+    assert run(train).exit_code == 0
+
+    result = run("report a.jsonl -o report.html")
+
+    assert result.exit_code == 0, result.output
+    page = Path("report.html").read_text(encoding="utf-8")
+    for word in ("Norm of all gradients", "weights/ip/0", "gradients/ip/1", "median"):
+        assert word in page
+
+
+def test_names_in_a_file_are_drawn_as_text(tmp_path, run):
+    pytest.importorskip("matplotlib")
+    name = r"<b>$\frac$\x1b" + 100 * "x"
+    about = {"low": 0, "high": 1, "mean": 0, "norm": 1, "count": 2}
+    found = {"weights": about | {"edges": [0, 1], "counts": [2]}}
+    lines = (
+        scalars(0, **{f"train/{name}": 1.0, "loss": 1.0}),
+        line("distributions", 0, facts={"parameters": {name: found}}),
+    )
+    written(tmp_path / "a.jsonl", *lines)
+
+    result = run(f"report {tmp_path / 'a.jsonl'} -o {tmp_path / 'r.html'}")
+
+    assert result.exit_code == 0, result.output
+    assert "<b>" not in (tmp_path / "r.html").read_text(encoding="utf-8")
+
+
+def test_histograms_need_a_place(project, run):
+    result = run("train -solver solver.prototxt --histograms 5")
+
+    assert result.exit_code == 2
+    assert "--histograms are written to --log_to, which is not given" in result.stderr
+
+
 def test_runs_and_logs_are_compared_in_one_chart(project, run):
     pytest.importorskip("matplotlib")
     result = run("train -solver solver.prototxt --log_to jsonl:a.jsonl")

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from demitasse import Net
-from demitasse.cli.anatomy import anatomy
+from demitasse.notebook.anatomy import anatomy
 from demitasse.proto import NetParameter, parse_text
 
 NET = """

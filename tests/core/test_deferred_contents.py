@@ -180,7 +180,7 @@ def test_what_is_drawn_does_not_depend_on_when(prototxt, backend):
 
 
 def test_large_ones_are_made_on_all_cores_and_shared_ones_once(monkeypatch):
-    monkeypatch.setattr(beginning, "cores", lambda: 3)
+    monkeypatch.setattr("demitasse.threads.cores", lambda: 3)
     threads, writers = set(), [Writer() for _ in range(4)]
     blobs = [Blob((300_000,), device="numpy") for _ in writers]
     for blob, writer in zip(blobs, writers, strict=True):

@@ -54,6 +54,16 @@ def test_getting_started_runs(beside_digits):
 
 
 @pytest.mark.usefixtures("beside_digits")
+def test_a_notebook_is_followed(capsys):
+    names = run(python_blocks("docs/notebooks.md"), "docs/notebooks.md")
+
+    assert "conv1" in names["net"]._repr_html_()
+    assert "norm of all gradients" in names["solver"]._repr_html_()
+    assert len(names["speeds"]) == 1
+    assert "conv1 " in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("beside_digits")
 def test_a_model_runs_on_an_image():
     names = run(python_blocks("docs/run.md"), "docs/run.md")
 

@@ -126,6 +126,15 @@ def test_callbacks_are_told_of_snapshots_and_tests(made, tmp_path):
     ]  # fmt: skip
 
 
+def test_callbacks_are_told_how_far_a_test_is(made):
+    solver, seen = made(text="test_iter: 2 test_interval: 2"), []
+    solver.on_test_batch.append(lambda *told: seen.append(told))
+
+    solver.test()
+
+    assert seen == [(0, 0, 2), (0, 1, 2), (0, 2, 2)]
+
+
 def test_a_full_disk_is_told_of_before_training(made, monkeypatch, caplog):
     monkeypatch.setattr("shutil.disk_usage", lambda _folder: SimpleNamespace(free=1000))
     made()

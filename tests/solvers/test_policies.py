@@ -91,7 +91,7 @@ def test_the_rate_depends_on_the_iteration_alone(policy, iteration):
     ("text", "what"),
     [
         ("", "lr_policy is missing; known are fixed, step"),
-        ('lr_policy: "steps"', "unknown lr_policy 'steps'; known are fixed"),
+        ('lr_policy: "steps"', "did you mean 'step'.; known are fixed"),
         ('lr_policy: "step" gamma: 0.1', "needs stepsize > 0, it is missing"),
         ('lr_policy: "step" gamma: 0.1 stepsize: -5', "needs stepsize > 0, it is -5"),
         ('lr_policy: "sigmoid" gamma: 0.1', "needs stepsize > 0"),

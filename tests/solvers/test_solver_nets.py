@@ -86,7 +86,10 @@ def test_a_solver_can_be_subclassed(fields, tmp_path, kind):
 
 
 def test_an_unknown_type_is_refused(fields):
-    with pytest.raises(ConfigError, match="unknown solver type 'Adamm'; known are SGD, Nesterov"):
+    with pytest.raises(
+        ConfigError,
+        match=r"unknown solver type 'Adamm'; did you mean 'Adam'\?; known are SGD, Nesterov",
+    ):
         Solver(fields(type="Adamm"))
 
 

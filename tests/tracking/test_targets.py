@@ -71,6 +71,41 @@ def test_weights_and_biases_counts_iterations_and_not_calls(monkeypatch):
     ]
 
 
+DISTRIBUTIONS = {
+    "parameters": {
+        "ip/0": {
+            "weights": {
+                "low": -1.0, "high": 1.0, "mean": 0.0, "norm": 2.0, "count": 10,
+                "edges": [-1.0, 0.0, 1.0], "counts": [4, 6],
+            }
+        }
+    }
+}  # fmt: skip
+
+
+def test_tensorboard_gets_histograms(tmp_path):
+    if importlib.util.find_spec("tensorboardX") is None:
+        pytest.skip("files of events need tensorboardX")
+    logger = open_logger(f"tensorboard:{tmp_path}")
+
+    logger.event(3, "distributions", DISTRIBUTIONS)
+    logger.close()
+
+    [file] = tmp_path.rglob("events.out.tfevents.*")
+    assert b"weights/ip/0" in file.read_bytes()
+
+
+def test_weights_and_biases_gets_histograms(monkeypatch):
+    calls = []
+    run = SimpleNamespace(define_metric=lambda *_, **__: None, log=calls.append)
+    client = SimpleNamespace(init=lambda project: run, Histogram=lambda np_histogram: np_histogram)
+    monkeypatch.setitem(sys.modules, "wandb", client)
+
+    open_logger("wandb:digits").event(3, "distributions", DISTRIBUTIONS)
+
+    assert calls == [{"weights/ip/0": ([4, 6], [-1.0, 0.0, 1.0]), "iteration": 3}]
+
+
 def test_mlflow_gets_metrics_with_names_it_knows(monkeypatch):
     calls = []
     client = SimpleNamespace(

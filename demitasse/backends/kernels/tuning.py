@@ -60,5 +60,5 @@ class Tuning:
             self,
             width=self.width if status().ready else 0,
             threads=threads,
-            winograd=self.winograd if settings.get("winograd") else "never",
+            winograd=self.winograd if settings.get_often("winograd") else "never",
         )

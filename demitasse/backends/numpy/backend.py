@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import ClassVar
 
@@ -12,16 +11,41 @@ import numpy as np
 from demitasse.backends import random
 from demitasse.backends.base import Backend
 from demitasse.backends.numpy import updates
-from demitasse.backends.numpy.blas import blas, held_to, wanted_threads
+from demitasse.backends.numpy.blas import blas, held_to
 from demitasse.backends.numpy.engine import Engine
 from demitasse.backends.numpy.lowerings import LOWERINGS
 from demitasse.backends.step import Lowerings
 from demitasse.backends.updates import UpdateKernels
+from demitasse.threads import wanted_threads
 
 __all__ = ["NumpyBackend"]
 
 ELEMENTS = 1 << 16
 """Most elements that are scattered at once, unless a single row has more."""
+
+
+class _Entered(held_to):
+    """A pass: overflow and NaN are values, as on every other device; debug_info finds them."""
+
+    __slots__ = ("_quiet",)
+
+    def __init__(self, threads: int | None) -> None:
+        super().__init__(threads)
+        self._quiet = np.errstate(all="ignore")
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        try:
+            self._quiet.__enter__()
+        except BaseException:
+            super().__exit__()
+            raise
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            self._quiet.__exit__(None, None, None)
+        finally:
+            super().__exit__()
 
 
 class NumpyBackend(Backend):
@@ -39,11 +63,8 @@ class NumpyBackend(Backend):
     def devices(cls) -> list[str]:
         return ["numpy"]
 
-    @contextmanager
-    def enter(self) -> Iterator[None]:
-        # overflow and NaN are values, as on every other device; debug_info finds them
-        with held_to(self.blas_threads), np.errstate(all="ignore"):
-            yield
+    def enter(self) -> AbstractContextManager[None]:
+        return _Entered(self.blas_threads)
 
     def conditions(self) -> dict[str, str]:
         found = {"numpy": np.__version__}

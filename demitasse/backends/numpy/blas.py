@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from demitasse.config import settings
-from demitasse.cores import cores
+from demitasse.threads import wanted_threads
 
-__all__ = ["blas", "held_to", "wanted_threads"]
+__all__ = ["blas", "held_to"]
 
 
 @cache
@@ -25,43 +22,41 @@ def blas() -> list[Any]:
     return list(controller.lib_controllers)
 
 
-def wanted_threads(has: int) -> int:
-    """Return how many threads a library that has so many should have.
-
-    That is what the setting says; else no more than there are cores for them, which a library that
-    knows of no quota may have.
-    """
-    return int(settings.get_often("threads")) or min(has, cores())
-
-
-class _Pass:
-    """A pass that is under way."""
-
-
-_passes: weakref.WeakSet[_Pass] = weakref.WeakSet()
+_passes: weakref.WeakSet[held_to] = weakref.WeakSet()
 _before: dict[Any, int] = {}
 """How many threads each of numpy's BLAS libraries had before passes changed that."""
 
 
-@contextmanager
-def held_to(threads: int | None = None) -> Iterator[None]:
+class held_to:  # noqa: N801 - is read as what the block is
     """Let numpy's BLAS have so many threads in a pass, None for as many as are wanted.
 
     What it had comes back when the last pass of the process ends. There is no lock and no count
-    that an interrupt could leave taken: a pass counts as long as its frame lives.
+    that an interrupt could leave taken: a pass counts as long as its frame lives. It is a class,
+    for a pass over a small net is not much longer than the two switches of a generator.
     """
-    own = _Pass()
-    try:
-        _passes.add(own)
-        for library in blas():
-            has = library.get_num_threads()
-            wanted = wanted_threads(has) if threads is None else threads
-            if has != wanted:
-                _before.setdefault(library, has)
-                library.set_num_threads(wanted)
-        yield
-    finally:
-        _passes.discard(own)
+
+    __slots__ = ("__weakref__", "_threads")
+
+    def __init__(self, threads: int | None = None) -> None:
+        self._threads = threads
+
+    def __enter__(self) -> None:
+        """Give the libraries as many."""
+        try:
+            _passes.add(self)
+            for library in blas():
+                has = library.get_num_threads()
+                wanted = wanted_threads(has) if self._threads is None else self._threads
+                if has != wanted:
+                    _before.setdefault(library, has)
+                    library.set_num_threads(wanted)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *error: object) -> None:
+        """Give back what they had, if no other pass goes on."""
+        _passes.discard(self)
         if not _passes:
             for library in blas():
                 threads = _before.pop(library, 0)

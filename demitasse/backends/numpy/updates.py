@@ -15,10 +15,8 @@ from functools import cache
 import numpy as np
 
 from demitasse.backends.updates import Piece, Update
-from demitasse.config import settings
-from demitasse.cores import cores
 from demitasse.errors import DeviceError
-from demitasse.threads import Pool
+from demitasse.threads import Pool, wanted_threads
 
 __all__ = ["BLOCK", "apply", "sumsq"]
 
@@ -67,7 +65,7 @@ def sumsq(diffs: Sequence[np.ndarray]) -> float:
 
 
 def _workers() -> int:
-    return int(settings.get("threads")) or cores()
+    return wanted_threads()
 
 
 @cache

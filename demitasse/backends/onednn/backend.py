@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -39,11 +39,9 @@ class OnednnBackend(NumpyBackend):
     def devices(cls) -> list[str]:
         return ["cpu"]
 
-    @contextmanager
-    def enter(self) -> Iterator[None]:
+    def enter(self) -> AbstractContextManager[None]:
         ready_threads()
-        with super().enter():
-            yield
+        return super().enter()
 
     def conditions(self) -> dict[str, str]:
         found, made = library.status(), kernels.status()

@@ -42,4 +42,5 @@ def ready_threads() -> None:
 
 def wanted() -> int:
     """Return how many threads a pass has."""
-    return int(settings.get("threads")) or int(os.environ.get("OMP_NUM_THREADS") or 0) or cores()
+    asked = int(settings.get_often("threads")) or int(os.environ.get("OMP_NUM_THREADS") or 0)
+    return asked or cores()

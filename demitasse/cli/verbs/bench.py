@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 import click
 
+from demitasse.cli.completion import complete_devices
 from demitasse.cli.exits import FAILED
 from demitasse.cli.lists import DEVICES, ListVerb
 from demitasse.cli.options import FILE, split_names
-from demitasse.cli.output import table
+from demitasse.cli.output import show, table
 
 if TYPE_CHECKING:
     from demitasse.benchmark import Case
@@ -28,7 +29,13 @@ class Bench(ListVerb):
 
 @click.command(cls=Bench)
 @click.argument("nets", type=FILE, nargs=-1, required=True, metavar="NET...")
-@click.option("--devices", default="", metavar="A,B,...", help="Where to run; default: the device.")
+@click.option(
+    "--devices",
+    default="",
+    metavar="A,B,...",
+    shell_complete=complete_devices,
+    help="Where to run; default: the device.",
+)
 @click.option("--batches", default="1,8,64", show_default=True, metavar="N,M,...")
 @click.option(
     "--phases",
@@ -100,7 +107,7 @@ def command(
     results = measure(
         cases, rounds=rounds, seconds=seconds, layers=layers, reading=reading, tell=tell
     )
-    click.echo(table(*table_of(results)))
+    show(table(*table_of(results)))
     for result in (one for one in results if one.layers):
         click.echo(f"\n{result.case.name}, the layers that take longest:")
         click.echo(table(("layer", "ms", "share"), layers_of(result, 10)))
@@ -108,7 +115,7 @@ def command(
         click.echo(f"{result.case.name}: {result.error}", err=True)
     slower = None if saved is None else regressions(results, saved, allowed / 100)
     for one in slower or ():
-        click.echo(
+        show(
             f"slower than in {against}: {one.name} takes {one.factor:.2f} times as long "
             f"({1e3 * one.before:.4g} -> {1e3 * one.now:.4g} ms)"
         )

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from demitasse.cli.completion import complete_devices, complete_files
 from demitasse.cli.lists import ListVerb
 from demitasse.cli.options import FILE, phase_option, split_names, state_options
 from demitasse.cli.shown import Shown, agreement_options
@@ -16,11 +17,18 @@ from demitasse.cli.shown import Shown, agreement_options
 @click.argument("net", type=FILE)
 @click.option(
     "--devices",
+    shell_complete=complete_devices,
     required=True,
     metavar="A B ...",
     help="Two devices or more; the first is the one the others are held against.",
 )
-@click.option("--weights", multiple=True, metavar="FILE[,FILE]", help="Weights to run with.")
+@click.option(
+    "--weights",
+    multiple=True,
+    metavar="FILE[,FILE]",
+    shell_complete=complete_files,
+    help="Weights to run with.",
+)
 @click.option(
     "--steps",
     type=click.IntRange(min=0),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from demitasse.cli.completion import complete_devices, complete_files
 from demitasse.cli.options import FILE, phase_option, split_names, state_options
 from demitasse.cli.shown import Shown, agreement_options
 from demitasse.cli.verb import Verb
@@ -23,11 +24,26 @@ WEIGHTS = {".caffemodel", ".h5", ".safetensors"}
 @click.command(cls=Verb)
 @click.argument("net", type=FILE)
 @click.argument("other", type=FILE)
-@click.option("--weights", multiple=True, metavar="FILE[,FILE]", help="Weights of NET.")
 @click.option(
-    "--other_weights", multiple=True, metavar="FILE[,FILE]", help="Weights of OTHER, a prototxt."
+    "--weights",
+    multiple=True,
+    metavar="FILE[,FILE]",
+    shell_complete=complete_files,
+    help="Weights of NET.",
 )
-@click.option("--device", metavar="DEVICE", help="Where NET runs: cpu, cuda:0, numpy, ...")
+@click.option(
+    "--other_weights",
+    multiple=True,
+    metavar="FILE[,FILE]",
+    shell_complete=complete_files,
+    help="Weights of OTHER, a prototxt.",
+)
+@click.option(
+    "--device",
+    metavar="DEVICE",
+    shell_complete=complete_devices,
+    help="Where NET runs: cpu, cuda:0, numpy, ...",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of random inputs.")
 @click.option(
     "--inputs",

@@ -8,7 +8,7 @@ import click
 
 from demitasse.cli.exits import FAILED
 from demitasse.cli.options import json_option
-from demitasse.cli.output import print_json, table
+from demitasse.cli.output import print_json, show, table
 from demitasse.cli.verb import Verb
 
 
@@ -27,7 +27,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
     if as_json:
         print_json(found)
     else:
-        click.echo(_text(found))
+        show(_text(found))
     if found["problems"]:
         ctx.exit(FAILED)
 

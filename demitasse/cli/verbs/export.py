@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from demitasse.cli.completion import complete_devices, complete_files
 from demitasse.cli.exits import FAILED
 from demitasse.cli.options import FILE, split_names, state_options
 from demitasse.cli.shown import Shown, agreement_options
@@ -49,7 +50,13 @@ def _shapes(
 @click.command(cls=Verb)
 @click.argument("net", type=FILE)
 @click.argument("out", type=FILE)
-@click.option("--weights", multiple=True, metavar="FILE[,FILE]", help="Weights of NET.")
+@click.option(
+    "--weights",
+    multiple=True,
+    metavar="FILE[,FILE]",
+    shell_complete=complete_files,
+    help="Weights of NET.",
+)
 @click.option(
     "--outputs", multiple=True, metavar="BLOB[,BLOB]", help="Blobs that are outputs, too."
 )
@@ -84,7 +91,12 @@ def _shapes(
 @click.option("--check", is_flag=True, help="Run OUT by ONNX Runtime, and compare every blob.")
 @click.option("--inputs", type=FILE, help="A .npz file with an array for each input, for --check.")
 @click.option("--seed", type=int, default=0, help="Seed of random inputs, for --check.")
-@click.option("--device", metavar="DEVICE", help="Where NET runs for --check: cpu, numpy, ...")
+@click.option(
+    "--device",
+    metavar="DEVICE",
+    shell_complete=complete_devices,
+    help="Where NET runs for --check: cpu, numpy, ...",
+)
 @agreement_options
 @state_options
 @click.pass_context
@@ -118,7 +130,7 @@ def command(
     are; data layers become inputs, losses and metrics are left out. Exits with 1 when --check finds
     a blob that is off by more than --rtol.
     """
-    from demitasse.cli.output import print_json
+    from demitasse.cli.output import print_json, show
     from demitasse.export import export_onnx
 
     if out.suffix != ".onnx":
@@ -134,9 +146,9 @@ def command(
     if shown.as_json:
         print_json(_as_dict(done, result))
     else:
-        click.echo(_text(done))
+        show(_text(done))
         if result is not None:
-            click.echo("\n" + result.text(worst_first=shown.worst, details=shown.details))
+            show("\n" + result.text(worst_first=shown.worst, details=shown.details))
     if result is not None:
         shown.write_files(result)
         if not result.agree:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from demitasse.cli.completion import complete_devices
 from demitasse.cli.converters import tell_written
 from demitasse.cli.gpus import gpu_numbers
 from demitasse.cli.options import BACKEND, FILE, json_option, overwrite_option, split_names
@@ -25,7 +26,12 @@ from demitasse.cli.verb import Verb
 @click.argument("backend", metavar="DB_TYPE", type=BACKEND)
 @click.argument("mode", metavar="[CPU|GPU]", required=False, type=click.Choice(["CPU", "GPU"]))
 @click.argument("gpu", metavar="[DEVICE_ID=0]", required=False, default="0")
-@click.option("--device", metavar="DEVICE", help="Where to run, in place of CPU or GPU.")
+@click.option(
+    "--device",
+    metavar="DEVICE",
+    shell_complete=complete_devices,
+    help="Where to run, in place of CPU or GPU.",
+)
 @overwrite_option
 @json_option
 def command(

@@ -10,7 +10,7 @@ import click
 
 from demitasse.capacity import bytes_text
 from demitasse.cli.options import FILE, device_options, json_option, phase_option, split_names
-from demitasse.cli.output import print_json, table
+from demitasse.cli.output import print_json, show, table
 from demitasse.cli.verb import Verb
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def command(
         about["use"]["total"] = found.use.total
         print_json(about)
     else:
-        click.echo(_text(found))
+        show(_text(found))
 
 
 def _text(found: LargestBatch) -> str:

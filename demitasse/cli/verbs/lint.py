@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from demitasse.cli.exits import MODEL_OR_DATA
+from demitasse.cli.fitting import terminal_width
 from demitasse.cli.options import FILE, json_option
-from demitasse.cli.output import print_json
+from demitasse.cli.output import print_json, show
 from demitasse.cli.verb import Verb
+
+if TYPE_CHECKING:
+    from demitasse.lint import Finding
 
 
 @click.command(cls=Verb)
@@ -31,11 +36,22 @@ def command(ctx: click.Context, files: tuple[Path, ...], strict: bool, as_json: 
         print_json([asdict(finding) for finding in findings])
     else:
         for finding in findings:
-            click.echo(str(finding))
+            show(str(finding))
+            for line in _excerpt(finding):
+                click.echo(line)
         click.echo(_sum([finding.severity for finding in findings]))
+        if findings:
+            click.echo(f"more about it: demitasse explain {findings[0].code}", err=True)
     bad = {"error", "warning"} if strict else {"error"}
     if any(finding.severity in bad for finding in findings):
         ctx.exit(MODEL_OR_DATA)
+
+
+def _excerpt(finding: Finding) -> list[str]:
+    """Return the line that it is about, for people; programs read one line for each finding."""
+    from demitasse.cli.excerpts import excerpt_of
+
+    return excerpt_of(finding.where, finding.message) if terminal_width() else []
 
 
 def _sum(severities: list[str]) -> str:

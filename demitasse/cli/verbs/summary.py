@@ -15,7 +15,7 @@ from demitasse.cli.options import (
     phase_option,
     state_options,
 )
-from demitasse.cli.output import print_json, table
+from demitasse.cli.output import print_json, show, table
 from demitasse.cli.verb import Verb
 
 
@@ -42,10 +42,10 @@ def command(
     Work is that of a forward pass, by the shapes: multiplications, each with an addition, and what
     layers read and write.
     """
-    from demitasse.cli.anatomy import anatomy
     from demitasse.cli.launching import launching
     from demitasse.cli.running import running_table
     from demitasse.net import Net
+    from demitasse.notebook.anatomy import anatomy, shapes_text
     from demitasse.plan.report import report
 
     # shapes need no device, so none is asked for unless what runs there is wanted
@@ -66,16 +66,17 @@ def command(
             layer["name"],
             layer["type"],
             ", ".join(layer["bottoms"]),
-            "; ".join(f"{n} {'x'.join(map(str, s)) or '1'}" for n, s in layer["tops"].items()),
+            ", ".join(layer["tops"]),
+            shapes_text(list(layer["tops"].values())),
             layer["parameters"],
             layer["multiply_adds"],
             bytes_text(layer["bytes_moved"]),
         )
         for layer in found["layers"]
     ]
-    head = ("layer", "type", "bottoms", "tops", "parameters", "multiply-adds", "moved")
+    head = ("layer", "type", "bottom", "top", "shape", "parameters", "multiply-adds", "moved")
     total = found["total"]
-    click.echo(
+    show(
         f"{found['name'] or net}, phase {found['phase']}\n\n{table(head, rows)}\n\n"
         f"{total['layers']:,} layers, {total['parameters']:,} parameters "
         f"({bytes_text(total['parameter_bytes'])}), "
@@ -87,4 +88,4 @@ def command(
     )
     if runs:
         shown = filter(None, (running_table(layers), found["launching"]))
-        click.echo(f"\nOn {found['device']}:\n\n" + "\n\n".join(shown))
+        show(f"\nOn {found['device']}:\n\n" + "\n\n".join(shown))

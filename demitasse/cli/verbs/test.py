@@ -10,6 +10,7 @@ from typing import Literal
 
 import click
 
+from demitasse.cli.completion import complete_files
 from demitasse.cli.options import (
     FILE,
     device_options,
@@ -35,7 +36,12 @@ def _iterations(ctx: click.Context, param: click.Parameter, value: str) -> int |
 @click.command(cls=Verb)
 @click.option("--model", type=FILE, required=True, help="The net's prototxt.")
 @click.option(
-    "--weights", multiple=True, required=True, metavar="FILE[,FILE]", help="Weights to score."
+    "--weights",
+    multiple=True,
+    required=True,
+    metavar="FILE[,FILE]",
+    shell_complete=complete_files,
+    help="Weights to score.",
 )
 @click.option(
     "--iterations",

@@ -16,7 +16,7 @@ from demitasse.cli.options import (
     phase_option,
     state_options,
 )
-from demitasse.cli.output import print_json
+from demitasse.cli.output import print_json, show
 from demitasse.cli.verb import Verb
 
 
@@ -68,4 +68,4 @@ def command(
             about = {"model": str(model), "device": str(net.device), "phase": net.phase}
             print_json({**about, **timing.as_dict()})
         else:
-            click.echo(timing_table(timing))
+            show(timing_table(timing))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from demitasse.cli.completion import complete_files, complete_loggers
 from demitasse.cli.exits import INTERRUPTED, running
 from demitasse.cli.options import (
     FILE,
@@ -53,6 +54,7 @@ EFFECTS = click.Choice(["stop", "snapshot", "none"])
     "--weights",
     multiple=True,
     metavar="FILE[,FILE]",
+    shell_complete=complete_files,
     help="Weights to begin with, loaded by layer name, one file after the other.",
 )
 @click.option(
@@ -115,8 +117,15 @@ EFFECTS = click.Choice(["stop", "snapshot", "none"])
     "--log_to",
     multiple=True,
     metavar="KIND:PLACE",
+    shell_complete=complete_loggers,
     help="Where numbers of the run go besides the log: jsonl:PATH, tensorboard:DIR, wandb:PROJECT "
     "or mlflow:EXPERIMENT. As often as needed; `demitasse report` draws the first kind.",
+)
+@click.option(
+    "--histograms",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Every N iterations also log how weights and gradients are distributed, to --log_to.",
 )
 @state_options
 @training_device_options
@@ -141,6 +150,7 @@ def command(
     patience: int,
     min_delta: float,
     log_to: tuple[str, ...],
+    histograms: int | None,
     level: int | None,
     stages: list[str],
     device: str | None,
@@ -162,6 +172,10 @@ def command(
     if (force or exact) and snapshot is None and resume is None:
         message = "--force and --exact say how to go on from a --snapshot, which is not given"
         raise click.UsageError(message)
+    if histograms is not None and not log_to:
+        message = "--histograms are written to --log_to, which is not given"
+        raise click.UsageError(message)
+    from demitasse.cli.solver_file import fields_of
     from demitasse.log import get_logger
     from demitasse.proto import read_solver_params
     from demitasse.solvers import EarlyStopping, Solver
@@ -179,6 +193,7 @@ def command(
     early = EarlyStopping(early_stopping, patience, min_delta) if early_stopping else None
     written: list[Path] = []
     with (
+        fields_of(file),
         processes(workers) as connected,
         Solver(
             param,
@@ -203,7 +218,7 @@ def command(
             log.info("Resuming from %s", snapshot)
             solver.restore(snapshot, force=force, exact=exact)
         if connected is None or connected.rank == 0:
-            _log_to(solver, log_to)
+            _log_to(solver, log_to, histograms)
         log.info("Starting Optimization")
         signals = Signals(solver.request, sigint_effect, sighup_effect, sigterm_effect)
         _solve(solver, signals)
@@ -213,17 +228,20 @@ def command(
         ctx.exit(INTERRUPTED)
 
 
-def _log_to(solver: Solver, targets: tuple[str, ...]) -> None:
+def _log_to(solver: Solver, targets: tuple[str, ...], histograms: int | None) -> None:
     """Give a solver its loggers, and tell them where the run is made."""
     if not targets:
         return
     from demitasse.cli.diagnosis import environment
+    from demitasse.solvers.distributions import tell_distributions
     from demitasse.tracking import open_logger
 
     found = environment()
     for target in targets:
         solver.loggers.append(open_logger(target))
     solver.tell_loggers("environment", found)
+    if histograms is not None:
+        tell_distributions(solver, histograms)
 
 
 def _solve(solver: Solver, signals: Signals) -> None:

@@ -11,7 +11,7 @@ import click
 from demitasse.capacity import bytes_text
 from demitasse.cli.exits import FAILED
 from demitasse.cli.options import FILE, json_option
-from demitasse.cli.output import print_json, table
+from demitasse.cli.output import print_json, show, table
 from demitasse.cli.verb import Verb
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def diff(
     if as_json:
         print_json({"within_rtol": result.within(rtol), **asdict(result)})
     else:
-        click.echo(_text(result, top))
+        show(_text(result, top))
     if not result.within(rtol):
         ctx.exit(FAILED)
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from demitasse.errors import ConfigError, DataError
+from demitasse.paths import near_name
+from demitasse.suggest import suggestion
 
 __all__ = [
     "BACKENDS",
@@ -103,7 +105,8 @@ def open_db(source: str | Path, backend: str = "LMDB", mode: Mode = "read") -> D
         DataError: It cannot be opened; says what was found there.
     """
     if backend not in BACKENDS:
-        message = f"unknown database backend {backend!r}; known are {', '.join(BACKENDS)}"
+        near = suggestion(backend, BACKENDS)
+        message = f"unknown database backend {backend!r}{near}; known are {', '.join(BACKENDS)}"
         raise ConfigError(message)
     path = Path(source)
     try:
@@ -120,7 +123,8 @@ def open_db(source: str | Path, backend: str = "LMDB", mode: Mode = "read") -> D
 def what_is_there(path: Path, wanted: str) -> str:
     """Say why ``path`` cannot be opened as a database of the backend ``wanted``."""
     if not path.exists():
-        return f"there is no such database (looked for in {Path.cwd()})"
+        near = near_name(path)
+        return f"there is no such database (looked for in {Path.cwd()}){near}"
     marks = {"data.mdb": "LMDB", "CURRENT": "LEVELDB"}
     for mark, backend in marks.items():
         if backend != wanted and (path / mark).exists():

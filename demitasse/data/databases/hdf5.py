@@ -19,7 +19,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from demitasse.errors import DataError, DemitasseError
-from demitasse.paths import regular, text_in
+from demitasse.paths import regular, text_in, why_not
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -55,7 +55,7 @@ def read_list(source: Path) -> list[str]:
     try:
         names = text_in(source).split()
     except OSError as error:
-        message = f"the list of HDF5 files cannot be read: {error.strerror}"
+        message = f"the list of HDF5 files cannot be read: {why_not(error, source)}"
         raise DataError(message, str(source)) from error
     except ValueError as error:
         raise DataError(str(error), str(source)) from error

@@ -23,7 +23,7 @@ from demitasse.data.sources.order import Order
 from demitasse.data.sources.source import Batch, Reading, Shape
 from demitasse.data.transform.transformer import DataTransformer
 from demitasse.errors import ConfigError, DataError, DemitasseError
-from demitasse.paths import text_in
+from demitasse.paths import text_in, why_not
 
 __all__ = ["Entry", "ImageListBatches", "read_image_list"]
 
@@ -63,7 +63,7 @@ def read_image_list(source: Path, find: Find) -> list[Entry]:
     try:
         text = text_in(source)
     except OSError as error:
-        message = f"the list of images cannot be read: {error.strerror}"
+        message = f"the list of images cannot be read: {why_not(error, source)}"
         raise DataError(message, str(source)) from error
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     if not lines:

@@ -25,7 +25,7 @@ from demitasse.data.sources.source import Batch, Reading, Shape
 from demitasse.data.transform.augment.augmenter import Augmenter
 from demitasse.data.transform.random import RandomWords
 from demitasse.errors import DataError, DemitasseError, ShapeError
-from demitasse.paths import text_in
+from demitasse.paths import text_in, why_not
 
 __all__ = ["LabelImageBatches", "Look", "Pair", "read_pairs"]
 
@@ -88,7 +88,7 @@ def read_pairs(source: Path, label_type: str) -> list[Pair]:
     try:
         text = text_in(source)
     except OSError as error:
-        message = f"the list of images cannot be read: {error.strerror}"
+        message = f"the list of images cannot be read: {why_not(error, source)}"
         raise DataError(message, str(source)) from error
     wanted = 1 if label_type == "NONE" else 2
     pairs: list[Pair] = []

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from demitasse.errors import DataError
-from demitasse.paths import text_in
+from demitasse.paths import text_in, why_not
 
 __all__ = ["Window", "WindowFile", "read_window_file"]
 
@@ -69,7 +69,7 @@ def read_window_file(source: Path, fg_threshold: float, bg_threshold: float) -> 
     try:
         words = iter(text_in(source).split())
     except OSError as error:
-        message = f"the window file cannot be read: {error.strerror}"
+        message = f"the window file cannot be read: {why_not(error, source)}"
         raise DataError(message, str(source)) from error
     channels, index = 0, ""
     foreground: list[Window] = []

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from demitasse.data.databases.database import open_db, printable, records
 from demitasse.data.databases.datum import datum_to_array
 from demitasse.errors import DataError, DemitasseError, WeightsError
-from demitasse.paths import bytes_in
+from demitasse.paths import bytes_in, why_not
 from demitasse.proto import BlobProto, Datum, floats, set_floats, stored_shape
 
 __all__ = ["compute_mean", "read_mean"]
@@ -32,7 +32,7 @@ def read_mean(path: Path) -> np.ndarray:
     try:
         proto = BlobProto.FromString(bytes_in(path))
     except OSError as error:
-        message = f"the mean file cannot be read: {error.strerror}"
+        message = f"the mean file cannot be read: {why_not(error, path)}"
         raise DataError(message, str(path)) from error
     except DecodeError as error:
         message = "this is not a mean file: it does not hold a BlobProto"

@@ -18,9 +18,22 @@ MOVED = {
     "cropsize": "transform_param { crop_size: ... }",
 }
 
+# What only the one kind of file begins with, by the message that it is.
+WRONG_FILE = {
+    "NetParameter": {"layer", "layers", "name", "input", "input_dim", "input_shape"},
+    "SolverParameter": {"net", "train_net", "test_net", "base_lr", "lr_policy", "max_iter"},
+}
+FILES = {"NetParameter": "a net", "SolverParameter": "a solver"}
+
 
 def placed_elsewhere(name: str, shape: Schema) -> str:
     """Where a misplaced field belongs, if one of the message's own messages has it."""
+    for other, fields in WRONG_FILE.items():
+        if shape.name != other and name in fields and shape.name in WRONG_FILE:
+            what, kind = FILES[other], FILES[shape.name]
+            return f"; {what} has it, and this file is read as {kind}: are two files swapped?"
+    if shape.name == "LayerParameter" and name in {"layer", "layers"}:
+        return "; a '}' is missing before it, which ends the layer above"
     if name in MOVED:
         return f"; it is now {MOVED[name]}"
     owners = [owner for owner, names in shape.inner.items() if name in names]

@@ -91,7 +91,7 @@ def _probed() -> Status:
 
 def status() -> Status:
     """Say whether kernels can be made at run time; or why not."""
-    if not settings.get("jit"):
+    if not settings.get_often("jit"):
         return Status(False, reason="it was switched off")
     return _probed()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -88,6 +89,12 @@ class ConvStep(WindowStep[ops.Conv]):
             with suppress(Declined):
                 return self._in(likes, last)
         found = self._in(likes, likes)
+        if self.kernels.banding is not None and _copies_windows(found):
+            with suppress(Declined):
+                found = self._in(last, last)  # our kernels write so, and read C order
+                self.kernels = replace(self.kernels, slow_library=True)
+                return found
+            return self._in(likes, likes)
         few = self.image[1] // self.op.group < BLOCK
         if few and self.at.backward and self._pads_bottom(found):
             with suppress(Declined):
@@ -311,3 +318,8 @@ class ConvStep(WindowStep[ops.Conv]):
             return ours
         ports = [source, Reader(Arg.WEIGHTS, at.params[0], w), target]
         return Call(self.engine, found, ports)
+
+
+def _copies_windows(found: Description) -> bool:
+    """Whether the library copies every window, to multiply them as one matrix: its slowest code."""
+    return "gemm:" in found.implementation and "brgemm" not in found.implementation

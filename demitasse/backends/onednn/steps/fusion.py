@@ -14,15 +14,15 @@ from demitasse.backends.onednn.step import FusedStep, called
 from demitasse.backends.onednn.steps.activation import post_ops
 from demitasse.backends.onednn.steps.convolution import ConvStep, Folded
 from demitasse.backends.onednn.steps.eltwise import SumStep
+from demitasse.backends.onednn.steps.factors import FactorsStep, fold, values, versions_of
 from demitasse.backends.onednn.steps.inner_product import InnerProductStep
 from demitasse.backends.onednn.steps.norm import NormStep
 from demitasse.backends.onednn.steps.norm_parts import (
     NormParts,
     decline_other_scales,
-    stored_statistics,
 )
 from demitasse.backends.onednn.steps.tail import Tail
-from demitasse.backends.step import AnyStep, Declined, Operand, Operands
+from demitasse.backends.step import AnyStep, Declined, Operands
 
 __all__ = ["fuse"]
 
@@ -82,6 +82,10 @@ def _norm(
     if whole.backward and not whole.in_place:
         message = "not in place; the gradient of the last top is not that of the first"
         raise Declined(message)
+    measures = any(isinstance(op, ops.BatchNorm) and not op.use_global_stats for op in chain)
+    if isinstance(chain[-1], ops.Activation) and not (measures or any(one.backward for one in at)):
+        post_ops(chain[-1])
+        return FactorsStep(engine, chain, at)
     parts = NormParts(whole.top[0].shape, whole)
     for op, own in zip(chain, (whole, *at[1:]), strict=True):
         if isinstance(op, ops.BatchNorm) and op is chain[0]:
@@ -137,38 +141,21 @@ class FoldedStep(FusedStep[ops.Conv]):
         self.versions: list[tuple[int, int]] = []
 
     def forward(self) -> None:
-        if self._present_versions() != self.versions:
+        present = versions_of(self.blobs)
+        if present != self.versions:
             self._fold()
-            self.versions = self._present_versions()
+            self.versions = present
         super().forward()
-
-    def _present_versions(self) -> list[tuple[int, int]]:
-        """Return what tells the parameters' values from earlier ones; asked in every pass."""
-        return [
-            (memory.serial, memory.version) for memory in [blob.data_memory for blob in self.blobs]
-        ]
 
     def _fold(self) -> None:
         """Multiply factors into the weights, channel by channel, and add up the offsets."""
         params = self.at.params
         channels = self.bias.shape[0]
         factor: np.ndarray = np.ones(channels, np.float32)
-        self.bias[...] = _values(params[1]) if self.op.bias else 0.0
-        for op, at in self.tail.links:
-            if isinstance(op, ops.BatchNorm):
-                mean, variance = stored_statistics(at.params)
-                by = np.reciprocal(np.sqrt(variance + np.float32(op.eps)))
-                self.bias[...] = (self.bias - mean) * by
-            else:
-                by = _values(at.params[0])
-                self.bias[...] = self.bias * by + (_values(at.params[1]) if op.bias else 0.0)
-            factor = factor * by
-        weight = _values(params[0]).reshape(channels, -1)
+        self.bias[...] = values(params[1]) if self.op.bias else 0.0
+        fold(self.tail.links, factor, self.bias)
+        weight = values(params[0]).reshape(channels, -1)
         [scratch] = self.engine.workspaces(weight.size)  # until it is packed
         product = scratch[: weight.size]
         np.multiply(weight, factor[:, np.newaxis], out=product.reshape(channels, -1))
         self.folded.update(product)
-
-
-def _values(blob: Operand) -> np.ndarray:
-    return blob.data_memory.cpu_data()[: blob.count]

@@ -44,6 +44,8 @@ class ConvKernels:
         tiling: How it is tiled; None where it does not go over tiles.
         banding: How a direct convolution of few channels is divided; None where it is another.
         why: Why there is neither; empty where there is one.
+        slow_library: Whether the library multiplies matrices made of copied windows here, as where
+            an image has more padding than a window is wide.
     """
 
     engine: Engine
@@ -51,6 +53,7 @@ class ConvKernels:
     tiling: Tiling | None
     banding: Banding | None
     why: tuple[str, ...] = ()
+    slow_library: bool = False
     _filters: TiledFilters | None = field(default=None, repr=False)
 
     @property
@@ -91,7 +94,7 @@ class ConvKernels:
         return WinogradCall(self.engine, tiling, operands, (x, y), filters, pool=pool is not None)
 
     def _direct(self, operands: ConvOperands, pool: ops.Pool | None) -> DirectCall | None:
-        if self.banding is None or not (pool or self.banding.pads):
+        if self.banding is None or not (pool or self.banding.pads or self.slow_library):
             return None  # the library's own code is good
         y = _fitting(operands.target.layout, self.banding.width)
         if y is None:

@@ -9,15 +9,13 @@ from demitasse.backends import ops
 from demitasse.backends.onednn.step import called
 from demitasse.backends.onednn.steps.activation import post_ops
 from demitasse.backends.onednn.steps.convolution import ConvStep
+from demitasse.backends.onednn.steps.factors import Link
 from demitasse.backends.onednn.steps.norm_parts import decline_other_scales
 from demitasse.backends.onednn.steps.pooling import PoolStep
 from demitasse.backends.onednn.steps.sums import ONES
 from demitasse.backends.step import AnyStep, Declined, Operand, Operands
 
 __all__ = ["Tail"]
-
-Link = tuple[ops.BatchNorm | ops.Scale, Operands]
-"""An operation that multiplies channels with factors and adds offsets, and its blobs."""
 
 
 @dataclass(frozen=True)

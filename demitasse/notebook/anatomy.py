@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from demitasse.layers.facts.work import multiply_adds, values_moved
 from demitasse.net import Net
 
-__all__ = ["anatomy"]
+__all__ = ["anatomy", "shapes_text"]
 
 
 def anatomy(net: Net) -> dict[str, Any]:
@@ -52,3 +53,9 @@ def anatomy(net: Net) -> dict[str, Any]:
             "memory_used": net.structure.memory_used,
         },
     }
+
+
+def shapes_text(shapes: Sequence[Sequence[int]]) -> str:
+    """Return shapes in few words: ``1x64x56x56``, or with ``each`` where several are equal."""
+    texts = ["x".join(map(str, shape)) or "1" for shape in shapes]
+    return f"{texts[0]} each" if len(texts) > 1 and len(set(texts)) == 1 else ", ".join(texts)

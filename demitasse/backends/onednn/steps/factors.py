@@ -1,0 +1,117 @@
+"""Factors and offsets of channels that stay as they are, and the ReLU after them, in one pass.
+
+A BatchNorm with stored statistics and a Scale come to y = x * factor + offset for each channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import numpy as np
+
+from demitasse.backends import ops
+from demitasse.backends.arrays import aligned
+from demitasse.backends.onednn.library.attributes import lent_attributes
+from demitasse.backends.onednn.library.candidates import candidates
+from demitasse.backends.onednn.library.constants import Algorithm, Arg
+from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.ports import Call, Reader, Writer
+from demitasse.backends.onednn.step import OnednnStep, called
+from demitasse.backends.onednn.steps.norm_parts import decline_other_scales, stored_statistics
+from demitasse.backends.onednn.steps.rectifier import RECTIFIER
+from demitasse.backends.step import Declined, Operand, Operands
+
+__all__ = ["FactorsStep", "Link", "fold", "values", "versions_of"]
+
+Link = tuple[ops.BatchNorm | ops.Scale, Operands]
+"""An operation that multiplies channels with factors and adds offsets, and its blobs."""
+
+
+class FactorsStep(OnednnStep[ops.BatchNorm | ops.Scale]):
+    """BatchNorm and Scale, either or both, and ReLU, where no gradient is wanted.
+
+    Args:
+        engine: The engine.
+        chain: The operations; the last is the ReLU.
+        at: Their blobs.
+
+    Raises:
+        Declined: They are others, or oneDNN has no fast code for the sizes.
+    """
+
+    def __init__(self, engine: Engine, chain: Sequence[ops.Op], at: Sequence[Operands]) -> None:
+        links: list[Link] = []
+        shape = at[0].bottom[0].shape
+        for op, own in zip(chain[:-1], at[:-1], strict=True):
+            if isinstance(op, ops.Scale):
+                decline_other_scales(op, own, shape)
+            elif not isinstance(op, ops.BatchNorm) or not op.use_global_stats:
+                message = f"{called(op)} there; fixed factors and offsets go before ReLU"
+                raise Declined(message)
+            links.append((op, own))
+        super().__init__(engine, links[0][0], at[0])
+        self.links, self.shape, self.followers = links, shape, [called(op) for op in chain[1:]]
+        self.factor, self.offset = aligned(shape[1]), aligned(shape[1])
+        self.kept = self.factor.nbytes + self.offset.nbytes
+        self.blobs = [blob for _, own in links for blob in own.params]
+        self.versions: list[tuple[int, int]] = []
+        self.forward_calls = [self._call(at[-1].top[0])]
+
+    @property
+    def code(self) -> str:
+        return " + ".join([super().code, *self.followers])
+
+    def _call(self, target: Operand) -> Call:
+        source = self.at.bottom[0]
+        for layout in candidates(self.engine, self.engine.expected(source.data_memory, self.shape)):
+            with suppress(Declined):
+                return self._in(layout, source, target)
+        message = "sizes for which oneDNN has no fast code in any layout"
+        raise Declined(message)
+
+    def _in(self, layout: Layout, source: Operand, target: Operand) -> Call:
+        engine = self.engine
+        row = engine.plain((1, self.shape[1], *[1] * (len(self.shape) - 2))).handle
+        with lent_attributes(engine.library, other=row, functions=RECTIFIER) as attributes:
+            found = engine.describe(
+                "binary", Algorithm.MUL, layout.handle, row, layout.handle, attributes
+            )
+        ports = [Reader(Arg.SRC, source, layout), Writer(Arg.DST, target, layout)]
+        fixed = [(Arg.SECOND_SRC, row, self.factor), (Arg.ADDED, row, self.offset)]
+        return Call(engine, found, ports, fixed)
+
+    def forward(self) -> None:
+        present = versions_of(self.blobs)
+        if present != self.versions:
+            self.factor[...], self.offset[...] = 1.0, 0.0
+            fold(self.links, self.factor, self.offset)
+            self.versions = present
+        super().forward()
+
+
+def fold(links: Sequence[Link], factor: np.ndarray, offset: np.ndarray) -> None:
+    """Let factors and offsets do what operations after them do, too, channel by channel.
+
+    Shapes: factor (C,), offset (C,).
+    """
+    for op, at in links:
+        if isinstance(op, ops.BatchNorm):
+            mean, variance = stored_statistics(at.params)
+            by = np.reciprocal(np.sqrt(variance + np.float32(op.eps)))
+            offset[...] = (offset - mean) * by
+        else:
+            by = values(at.params[0])
+            offset[...] = offset * by + (values(at.params[1]) if op.bias else 0.0)
+        factor *= by
+
+
+def values(blob: Operand) -> np.ndarray:
+    """Return a parameter. Shape: (count,)."""
+    return blob.data_memory.cpu_data()[: blob.count]
+
+
+def versions_of(blobs: Sequence[Operand]) -> list[tuple[int, int]]:
+    """Return what tells the parameters' values from earlier ones; asked in every pass."""
+    return [(memory.serial, memory.version) for memory in [blob.data_memory for blob in blobs]]

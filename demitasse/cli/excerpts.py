@@ -1,0 +1,133 @@
+"""The line of a prototxt that an error is about, as compilers show it, with a mark below it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from demitasse.errors import DemitasseError, PrototxtError
+from demitasse.escapes import escaped
+from demitasse.paths import text_in
+
+__all__ = ["excerpt_of", "with_excerpts"]
+
+AROUND, WIDE = 60, 200
+"""Letters of a long line that are shown on each side of the mark, and of what is no terminal."""
+
+FRAME = "12345 | …"
+"""What stands before a line, and as much behind it."""
+
+LONGEST_LAYER = 200
+"""Lines of a layer in which the field is looked for that an error names."""
+
+PLACE = re.compile(r"(?P<file>.+?):(?P<line>\d+)(?::(?P<column>\d+))?(?=$|: )")
+
+NAMED = re.compile(r"'([^']+)'|\b([a-z]+(?:_[a-z]+)+)\b")
+"""What a message quotes, or calls by a name with underscores, as fields have them."""
+
+
+ENDINGS = {".prototxt", ".pbtxt", ".textproto"}
+"""Of files whose lines are shown: a solver can name any file as its net, and logs are passed on."""
+
+WHERE = re.compile(r"^.*layer '[^']*' \([^)]*\): ")
+"""Which layer a message is about, which is no part of what is wrong."""
+
+ORIGIN = re.compile(r"  \[(.+):(\d+)\]$")
+"""Where a layer begins that a line of a message is about."""
+
+
+def with_excerpts(error: BaseException) -> str:
+    """Return what an error says, and below each place that it names the line that stands there."""
+    text = str(error)
+    if not isinstance(error, DemitasseError):
+        return text
+    source = error.source if isinstance(error, PrototxtError) else None
+    place = re.compile(rf"{re.escape(source)}:(\d+):(\d+): " if source else "(?!)")
+    shown: list[str] = []
+    for line in text.split("\n"):
+        shown.append(line)
+        if source and (at := place.search(line)):
+            shown += _excerpt(_lines(source), int(at[1]) - 1, int(at[2]) - 1, 1)
+        elif at := ORIGIN.search(line):
+            shown += _layer_excerpt(_lines(at[1]), int(at[2]) - 1, line[: at.start()])
+    return "\n".join(shown)
+
+
+def excerpt_of(where: str, message: str) -> list[str]:
+    """Return the line that a message is about.
+
+    Args:
+        where: A file, its line, perhaps a column, perhaps what part of it, with colons between.
+        message: What is said about it.
+    """
+    at = PLACE.match(where)
+    if at is None:
+        return []
+    lines, line = _lines(at["file"]), int(at["line"]) - 1
+    if at["column"]:
+        return _excerpt(lines, line, int(at["column"]) - 1, 1)
+    return _layer_excerpt(lines, line, message)
+
+
+def _lines(source: str) -> list[str]:
+    """Return the lines of a prototxt; of files called otherwise none, which may be secret."""
+    if Path(source).suffix not in ENDINGS:
+        return []
+    try:
+        return text_in(source, errors="replace").split("\n")
+    except OSError:
+        return []
+
+
+def _layer_excerpt(lines: Sequence[str], begin: int, message: str) -> list[str]:
+    """Return the line that a message is about within the layer that begins at a line."""
+    if begin >= len(lines):
+        return []
+    layer = range(begin, _end_of(lines, begin))
+    for name in _names(message):
+        word = re.compile(rf"(?<![\w/]){re.escape(name)}(?![\w/])")
+        for index in layer:
+            if at := word.search(lines[index].partition("#")[0]):
+                return _excerpt(lines, index, at.start(), len(name))
+    return _excerpt(lines, begin, len(lines[begin]) - len(lines[begin].lstrip()), 1)
+
+
+def _names(message: str) -> Iterator[str]:
+    said = WHERE.sub("", message)
+    first, colon, _ = said.partition(": ")
+    if colon and " " not in first:  # a file, which the layer names
+        yield first
+    for quoted, field in NAMED.findall(said):
+        yield quoted or field
+
+
+def _end_of(lines: Sequence[str], begin: int) -> int:
+    """Return the line after the one that closes what is opened at the first."""
+    open_, seen = 0, False
+    for index in range(begin, min(begin + LONGEST_LAYER, len(lines))):
+        text = lines[index].partition("#")[0]
+        open_ += text.count("{") - text.count("}")
+        seen = seen or "{" in text
+        if seen and open_ <= 0:
+            return index + 1
+    return min(begin + LONGEST_LAYER, len(lines))
+
+
+def _excerpt(lines: Sequence[str], line: int, column: int, width: int) -> list[str]:
+    """Return a line of a file with its number, and a mark below it; nothing of an empty one."""
+    if line >= len(lines) or not lines[line].strip():
+        return []
+    text = lines[line].replace("\t", " ")
+    around = min(AROUND, shutil.get_terminal_size((WIDE, 1)).columns // 2 - len(FRAME))
+    begin = max(0, column - around) if len(text) > 2 * around else 0
+    cut = text[begin : begin + 2 * around].rstrip()
+    before = escaped(cut[: column - begin], one_line=True)  # which may be longer than it was
+    shown = before + escaped(cut[column - begin :], one_line=True)
+    if begin:
+        shown, before = f"…{shown}", f"…{before}"
+    if begin + len(cut) < len(text.rstrip()):
+        shown += "…"
+    number = f"{line + 1:>5}"
+    return [f"{number} | {shown}", f"{'':>5} | {' ' * len(before)}{'^' * width}"]

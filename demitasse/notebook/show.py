@@ -1,0 +1,168 @@
+"""The HTML of each kind of object."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from demitasse.blob import Blob
+from demitasse.blob.distribution import distribution
+from demitasse.capacity import bytes_text
+from demitasse.errors import DemitasseError
+from demitasse.graph.splits import without_splits
+from demitasse.layers.base import Layer
+from demitasse.net import Net
+from demitasse.net.named import Named
+from demitasse.notebook import markup
+from demitasse.notebook.drawings import histogram
+from demitasse.notebook.live import LiveCurves
+from demitasse.notebook.pictures import picture
+from demitasse.notebook.table import Table, summary
+from demitasse.solvers import Solver
+
+__all__ = ["html_of"]
+
+MOST_OPEN = 40
+"""Layers of a net whose drawing is shown at once; of larger ones when it is clicked."""
+
+MOST_DRAWN = 1000
+"""Layers of a net that is drawn: a larger drawing would make the notebook's file large."""
+
+
+def html_of(thing: object) -> str:
+    """Return what a notebook shows of an object.
+
+    Raises:
+        TypeError: There is nothing to show of its kind.
+    """
+    match thing:
+        case Net():
+            return markup.framed(*_net(thing))
+        case Named():
+            return markup.framed(_named(thing))
+        case Blob():
+            return markup.framed(*_blob(thing))
+        case Layer():
+            return markup.framed(*_layer(thing))
+        case Solver():
+            return markup.framed(*_solver(thing))
+        case LiveCurves():
+            return markup.framed(thing.html())
+        case Table():
+            return markup.framed(markup.heading(thing.title), thing.html())
+    message = f"notebooks show nothing of a {type(thing).__name__}"
+    raise TypeError(message)
+
+
+def _net(net: Net) -> list[str]:
+    parameters = sum(blob.count for blob in net.learnable_params)
+    size = sum(blob.count * _width(blob) for blob in net.learnable_params)
+    facts = (
+        f"phase {net.phase}, {len(net.layers):,} layers, {parameters:,} parameters "
+        f"({bytes_text(size)}), on {net.device}"
+    )
+    return [
+        markup.heading(net.name or "net"),
+        markup.note(facts),
+        _drawing(net),
+        markup.folded("layers", summary(net).html(), is_open=len(net.layers) <= MOST_OPEN),
+    ]
+
+
+def _drawing(net: Net) -> str:
+    from demitasse.pycaffe.draw import draw_net
+
+    message = without_splits(net.structure.message)
+    if len(message.layer) > MOST_DRAWN:
+        return markup.note(f"a net of more than {MOST_DRAWN:,} layers is not drawn")
+    try:
+        svg = draw_net(message, "TB", "svg").decode()
+    except (DemitasseError, ValueError) as error:
+        return markup.note(f"it cannot be drawn: {error}")
+    content = f'<div class="drawing">{svg[svg.index("<svg") :]}</div>'
+    return markup.folded("drawing", content, is_open=len(message.layer) <= MOST_OPEN)
+
+
+def _named(held: Named[Blob | Sequence[Blob]]) -> str:
+    """Return the blobs of a net, or the parameters of its layers; their values are not read."""
+    rows = [
+        (name, "" if isinstance(found, Blob) else index, _shape(blob), blob.dtype, blob.count)
+        for name, found in held.items()
+        for index, blob in enumerate([found] if isinstance(found, Blob) else found)
+    ]
+    return markup.table(("name", "number", "shape", "dtype", "values"), rows)
+
+
+def _shape(blob: Blob) -> str:
+    return "x".join(map(str, blob.shape)) or "1"
+
+
+def _blob(blob: Blob) -> list[str]:
+    title = f"{blob.name} " if blob.name else ""
+    parts = [markup.heading(f"{title}{_shape(blob)} {blob.dtype} on {blob.device}")]
+    try:
+        shown = [_values(blob, "data"), _values(blob, "gradient")]
+        image, about = picture(blob)
+    except DemitasseError as error:  # such as of a buffer that other blobs use by now
+        return [*parts, markup.note(str(error))]
+    if image:
+        shown.append(f"<div>{image}{markup.note(about)}</div>")
+    return [*parts, f'<div class="side">{"".join(shown)}</div>']
+
+
+def _values(blob: Blob, what: str) -> str:
+    """Return how the data or the gradient are distributed; nothing of a gradient not there."""
+    found = distribution(blob, diff=what == "gradient")
+    if found is None:
+        return "" if what == "gradient" else markup.note("nothing was written to it yet")
+    rows: list[tuple[str, object]] = [
+        ("smallest", found.low),
+        ("mean", found.mean),
+        ("largest", found.high),
+        ("norm", found.norm),
+    ]
+    if found.nonfinite:
+        rows.append(("NaN or infinite", found.nonfinite))
+    parts = [f"<b>{what}</b>", markup.table(("", ""), rows)]
+    if found.counts and not math.isclose(found.edges[0], found.edges[-1]):
+        parts.append(histogram(found.counts, found.edges[0], found.edges[-1], f"of the {what}"))
+    if found.sampled < found.count:
+        parts.append(markup.note(f"drawn from {found.sampled:,} of {found.count:,} values"))
+    return f"<div>{''.join(parts)}</div>"
+
+
+def _layer(layer: Layer) -> list[str]:
+    parts = [markup.heading(f"{layer.name} ({layer.type})")]
+    if not layer.blobs:
+        return [*parts, markup.note("a layer without parameters")]
+    for number, blob in enumerate(layer.blobs):
+        parts.append(markup.note(f"parameter {number}"))
+        parts += _blob(blob)
+    return parts
+
+
+def _solver(solver: Solver) -> list[str]:
+    param = solver.param
+    facts: list[tuple[str, object]] = [
+        ("iteration", f"{solver.iter:,}" + (f" of {param.max_iter:,}" if param.max_iter else "")),
+        ("loss", _number(solver.smoothed_loss)),
+        ("learning rate", _number(solver.lr)),
+        ("policy", param.lr_policy),
+        ("test nets", str(len(solver.test_nets))),
+        ("net", f"{solver.net.name} on {solver.net.device}"),
+    ]
+    live = [logger.html() for logger in solver.loggers if isinstance(logger, LiveCurves)]
+    return [markup.heading(f"{solver.type} solver"), markup.table(("", ""), _given(facts)), *live]
+
+
+def _given(facts: Sequence[tuple[str, object]]) -> list[tuple[str, object]]:
+    return [(name, value) for name, value in facts if value != ""]
+
+
+def _number(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.4g}"
+
+
+def _width(blob: Blob) -> int:
+    """Return the bytes of a value."""
+    return 8 if blob.dtype.endswith("64") else 2 if blob.dtype.endswith("16") else 4

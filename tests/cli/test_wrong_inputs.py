@@ -1,0 +1,178 @@
+"""Mistakes that newcomers make are told with what is wrong, where, and what to do."""
+
+from pathlib import Path
+
+import pytest
+
+DEPLOY = """\
+name: "small"
+layer {
+  name: "data"
+  type: "Input"
+  top: "data"
+  input_param { shape { dim: 2 dim: 4 } }
+}
+layer {
+  name: "ip"
+  type: "InnerProduct"
+  bottom: "data"
+  top: "ip"
+  inner_product_param { num_output: 3 weight_filler { type: "xavier" } }
+}
+"""
+
+
+@pytest.fixture
+def told(project, run):
+    """Return what ``summary`` says of the net with something in place of something else."""
+
+    def of(right: str, wrong: str) -> str:
+        Path("small.prototxt").write_text(DEPLOY.replace(right, wrong))
+        return run("summary small.prototxt").stderr
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "said", "marked"),
+    [
+        ("num_output", "num_outptu", "did you mean 'num_output'?", "num_outptu"),
+        ('"InnerProduct"', '"InerProduct"', "did you mean InnerProduct", "InerProduct"),
+        ('"xavier"', '"xaver"', "did you mean 'xavier'?", "xaver"),
+        ('bottom: "data"', 'bottom: "dat"', "did you mean 'data'?", "dat"),
+        ("num_output: 3", "num_output: many", "expected an integer", "many"),
+    ],
+)
+def test_the_line_is_shown_with_a_mark_below_what_is_wrong(told, right, wrong, said, marked):
+    error = told(right, wrong)
+
+    _, line, mark = error.rstrip().rsplit("\n", 2)
+    assert said in error
+    assert line[mark.index("^") :].startswith(marked)
+
+
+def test_every_fault_has_its_line(told):
+    error = told("top", "tops")
+
+    assert "small.prototxt:5:3: " in error
+    assert '    5 |   tops: "data"\n      |   ^' in error
+
+
+def test_a_brace_that_is_missing_is_asked_for(told):
+    error = told("}\nlayer", "layer")
+
+    assert "a '}' is missing before it" in error
+
+
+def test_a_long_line_is_shown_around_the_fault(told):
+    long = f'bottom: "data" {" " * 300} botom: "data"'
+
+    error = told('bottom: "data"', long)
+
+    assert max(map(len, error.splitlines()[1:])) < 140
+    assert 'botom: "data"' in error
+
+
+def test_a_file_that_is_not_there_has_a_near_name(project, run):
+    error = run("summary deplyo.prototxt").stderr
+
+    assert "No such file or directory; did you mean 'deploy.prototxt'?" in error
+
+
+def test_a_solver_in_place_of_a_net_is_noticed(project, run):
+    error = run("summary solver.prototxt").stderr
+
+    assert "a solver has it, and this file is read as a net" in error
+
+
+def test_a_net_in_place_of_a_solver_is_noticed(project, run):
+    error = run("train --solver net.prototxt").stderr
+
+    assert "a net has it, and this file is read as a solver" in error
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        ('"step"', '"stp"', "did you mean 'step'?"),
+        ("base_lr: 0.05", "", "solver.prototxt: base_lr is missing"),
+        ("max_iter: 20", "", "solver.prototxt: max_iter is missing"),
+        ("net:", 'type: "Adm" net:', "did you mean 'Adam'?"),
+    ],
+)
+def test_a_field_of_a_solver_is_told_with_its_file(project, run, right, wrong, said):
+    file = Path("solver.prototxt")
+    file.write_text(file.read_text().replace(right, wrong))
+
+    error = run("train --solver solver.prototxt").stderr
+
+    assert said in error
+    assert "solver.prototxt" in error
+
+
+def test_a_database_that_is_not_there_has_a_near_name(project, run):
+    file = Path("net.prototxt")
+    file.write_text(file.read_text().replace('"test_lmdb"', '"tset_lmdb"'))
+
+    error = run("summary net.prototxt").stderr
+
+    assert "did you mean 'test_lmdb'?" in error
+    assert error.rstrip().endswith("^" * len("tset_lmdb"))
+
+
+def test_lines_of_files_that_are_no_prototxt_are_not_shown(project, run):
+    Path("secret").write_text("root: hidden words\n")
+    Path("solver.prototxt").write_text('net: "secret"')
+
+    error = run("train --solver solver.prototxt").stderr
+
+    assert "secret:1:" in error
+    assert "hidden words" not in error
+
+
+def test_arguments_are_called_as_on_the_command_line(project, run):
+    error = run("largest_batch deploy.prototxt --keep pron --at_most 2").stderr
+
+    assert "--keep names pron; did you mean 'prob'?" in error
+
+
+def test_values_of_arguments_are_flags_too(project, run):
+    run("train --solver solver.prototxt --log_level error")
+    file = Path("deploy.prototxt")
+    file.write_text(file.read_text().replace("num_output: 3", "num_output: 4"))
+
+    error = run("test --model deploy.prototxt --weights run_iter_20.caffemodel").stderr
+
+    assert "leave it out with --on_mismatch skip" in error
+
+
+def test_lint_shows_lines_on_a_terminal_alone(project, run, monkeypatch):
+    Path("small.prototxt").write_text(DEPLOY.replace('bottom: "data"', 'bottom: "dat"'))
+    piped = run("lint small.prototxt").stdout
+
+    monkeypatch.setattr("demitasse.cli.verbs.lint.terminal_width", lambda: 100)
+    shown = run("lint small.prototxt").stdout
+
+    assert "did you mean 'data'?" in piped
+    assert "^" not in piped
+    assert '   11 |   bottom: "dat"\n      |            ^^^' in shown
+
+
+def test_a_code_is_explained(run):
+    result = run("explain zero-weights")
+
+    assert result.exit_code == 0
+    assert result.stdout.startswith("zero-weights: Weights without a filler begin at 0")
+    assert "What to do: Add a filler" in result.stdout
+    assert "weight_filler" in result.stdout
+
+
+def test_without_a_code_all_are_listed(run):
+    assert "mirror-in-test" in run("explain").stdout
+
+
+def test_a_code_that_there_is_not_has_a_near_one(run):
+    result = run("explain zero-weight")
+
+    assert result.exit_code == 2
+    assert "did you mean 'zero-weights'?" in result.stderr
