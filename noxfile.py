@@ -115,7 +115,7 @@ def tests_torch(session: nox.Session) -> None:
 
 @nox.session
 def mpi(session: nox.Session) -> None:
-    """Train by several processes over MPI: equal bits, kills, hangs (DEMITASSE_TEST_KILLS=50)."""
+    """Train by several processes over MPI: equal bits, kills, hangs (DEMITASSE_KILLS=50)."""
     install(session, "test", extras="all,mpi")
     pytest(session, "tests/parallel", "-n0", "-m", "slow or not slow", "-rs")
 

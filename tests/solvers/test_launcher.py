@@ -47,7 +47,15 @@ layer { name: "ip" type: "InnerProduct" bottom: "pool" top: "ip" inner_product_p
 layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
 """
 FIELDS = 'base_lr: 0.01 lr_policy: "step" gamma: 0.5 stepsize: 2 random_seed: 1'
-TYPES = ["SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam", "AdamW"]
+TYPES = [
+    "SGD",
+    "Nesterov",
+    "AdaGrad",
+    "RMSProp",
+    "AdaDelta",
+    "Adam",
+    "AdamW",
+]  # what can be recorded
 
 
 @pytest.fixture(params=[pytest.param("host", marks=pytest.mark.exhaustive), "cuda:0"])
@@ -111,6 +119,11 @@ def test_a_run_is_the_same(make, kind):
     fields += '"L2"' if kind == "AdamW" else '"L1"'
 
     check(make, lambda solver: solver.step(8), fields, times=6, type=kind)
+
+
+@pytest.mark.parametrize("kind", ["LARS", "LAMB"])
+def test_updates_with_a_rate_for_each_parameter_are_queued(make, kind):
+    check(make, lambda solver: solver.step(8), "momentum: 0.9", times=0, type=kind)
 
 
 @pytest.mark.parametrize("limit", [0.05, 1000])
