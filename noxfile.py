@@ -87,11 +87,18 @@ def _imports(session: nox.Session) -> None:
 @nox.session
 @nox.parametrize("backend", BACKENDS, ids=BACKENDS)
 def tests(session: nox.Session, backend: str) -> None:
-    """Run the tests on one backend; `tests(cpu)` also runs those that ask for no backend."""
+    """Run all cases on one backend; `tests(cpu)` also runs the tests that ask for no backend."""
     install(session, "test", *(["kernels"] if backend == "cpu" else []))
-    chosen = [] if backend == "cpu" else ["-m", "backend and not slow"]
-    pytest(session, *chosen, f"--backends={backend}")
+    chosen = "not slow" if backend == "cpu" else "backend and not slow"
+    pytest(session, "-m", chosen, f"--backends={backend}")
     session.run("python", "-m", "demitasse.testing.conformance", f"--device={backend}")
+
+
+@nox.session
+def exhaustive(session: nox.Session) -> None:
+    """Run the cases that `pytest` leaves out, because others like them run every time."""
+    install(session, "test")
+    pytest(session, "-m", "exhaustive and not slow", OMP_NUM_THREADS="1")
 
 
 @nox.session
@@ -238,7 +245,8 @@ def packaging(session: nox.Session) -> None:
 def tests_gpu(session: nox.Session) -> None:
     """Run the tests on a GPU, which must be there (DEMITASSE_CUDA_EXTRA=cuda12 for CUDA 12)."""
     install(session, "test", extras=f"all,{os.environ.get('DEMITASSE_CUDA_EXTRA', 'cuda13')}")
-    pytest(session, "-n0", "--backends=cpu,cuda:0", DEMITASSE_REQUIRE_GPU="1")
+    chosen = ("-m", "not slow", "--backends=cpu,cuda:0")
+    pytest(session, "-n0", *chosen, DEMITASSE_REQUIRE_GPU="1")
 
 
 @nox.session

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from cuda_host import cuda_at
 from PIL import Image
+from replays import played_from_now_on
 
 from demitasse import Solver
 from demitasse.backends.recording import NotRecorded
 from demitasse.blob import Blob
 from demitasse.config import settings
 from demitasse.errors import DeviceError, NetError
-from demitasse.net.replay import Replay
 
 NET = """
 name: "small"
@@ -58,7 +58,7 @@ TYPES = [
 ]  # what can be recorded
 
 
-@pytest.fixture(params=["host", "cuda:0"])
+@pytest.fixture(params=[pytest.param("host", marks=pytest.mark.exhaustive), "cuda:0"])
 def make(request, tmp_path, monkeypatch):
     """Makes a solver."""
     monkeypatch.chdir(tmp_path)
@@ -76,15 +76,8 @@ def make(request, tmp_path, monkeypatch):
 @pytest.fixture(autouse=True)
 def played(monkeypatch):
     """The iterations that were launched as one: a list that grows by one for each."""
-    play = Replay.play
-
-    def noted(self):
-        played.append(self)
-        play(self)
-
-    monkeypatch.setattr(Replay, "play", noted)
-    check.played = played = []
-    return played
+    check.played = played_from_now_on(monkeypatch)
+    return check.played
 
 
 def state(solver):
