@@ -228,9 +228,11 @@ def wheels(session: nox.Session) -> None:
 
 @nox.session
 def packaging(session: nox.Session) -> None:
-    """Look at what packages and releases are made by: images, conda's recipe, workflows."""
+    """Look at images, conda's recipe, workflows and scripts for batch systems."""
     session.install(*nox.project.dependency_groups(PROJECT, "packaging"))
     session.run("hadolint", *map(str, sorted(ROOT.glob("packaging/docker/*.Dockerfile"))))
+    batch = [str(path) for path in sorted(ROOT.glob("examples/cluster/*.sbatch"))]
+    session.run("shellcheck", "--severity=warning", *batch)
     session.run("check-jsonschema", "--builtin-schema=vendor.citation-file-format", "CITATION.cff")
     workflows = [str(path) for path in sorted(ROOT.glob(".github/workflows/*.yml"))]
     session.run("check-jsonschema", "--builtin-schema=vendor.github-workflows", *workflows)
