@@ -87,11 +87,18 @@ def _imports(session: nox.Session) -> None:
 @nox.session
 @nox.parametrize("backend", BACKENDS, ids=BACKENDS)
 def tests(session: nox.Session, backend: str) -> None:
-    """Run the tests on one backend; `tests(cpu)` also runs those that ask for no backend."""
+    """Run all cases on one backend; `tests(cpu)` also runs the tests that ask for no backend."""
     install(session, "test", *(["kernels"] if backend == "cpu" else []))
-    chosen = [] if backend == "cpu" else ["-m", "backend and not slow"]
-    pytest(session, *chosen, f"--backends={backend}")
+    chosen = "not slow" if backend == "cpu" else "backend and not slow"
+    pytest(session, "-m", chosen, f"--backends={backend}")
     session.run("python", "-m", "demitasse.testing.conformance", f"--device={backend}")
+
+
+@nox.session
+def exhaustive(session: nox.Session) -> None:
+    """Run the cases that `pytest` leaves out, because others like them run every time."""
+    install(session, "test")
+    pytest(session, "-m", "exhaustive and not slow", OMP_NUM_THREADS="1")
 
 
 @nox.session
@@ -108,7 +115,7 @@ def tests_torch(session: nox.Session) -> None:
 
 @nox.session
 def mpi(session: nox.Session) -> None:
-    """Train by several processes over MPI: equal bits, kills, hangs (DEMITASSE_TEST_KILLS=50)."""
+    """Train by several processes over MPI: equal bits, kills, hangs (DEMITASSE_KILLS=50)."""
     install(session, "test", extras="all,mpi")
     pytest(session, "tests/parallel", "-n0", "-m", "slow or not slow", "-rs")
 
@@ -118,8 +125,9 @@ def frameworks(session: nox.Session) -> None:
     """Run the tests that hold nets against ONNX Runtime and PyTorch."""
     session.install(*TORCH_FOR_CPU)  # PyPI's own brings gigabytes of CUDA
     install(session, "test", extras="all,torch,onnx")
-    pytest(session, "tests/testing/frameworks", "tests/export",
-           "tests/project/test_export_page.py", "-n0", "-rs")  # fmt: skip
+    pages = [f"tests/project/test_{page}_page.py" for page in ("export", "import")]
+    pytest(session, "tests/testing/frameworks", "tests/export", "tests/intake",
+           "tests/cli/test_state_dicts.py", *pages, "-n0", "-rs")  # fmt: skip
 
 
 @nox.session(python=list(PYTHONS))
@@ -220,12 +228,13 @@ def wheels(session: nox.Session) -> None:
 
 @nox.session
 def packaging(session: nox.Session) -> None:
-    """Look at what packages and releases are made by: images, conda's recipe, workflows."""
+    """Look at images, conda's recipe, workflows and scripts for batch systems."""
     session.install(*nox.project.dependency_groups(PROJECT, "packaging"))
     cluster = ROOT / "examples" / "cluster"
     images = [*sorted(ROOT.glob("packaging/docker/*.Dockerfile")), cluster / "Dockerfile"]
     session.run("hadolint", *map(str, images))
-    session.run("shellcheck", *map(str, sorted(cluster.glob("*.sbatch"))))
+    batch = [str(path) for path in sorted(cluster.glob("*.sbatch"))]
+    session.run("shellcheck", "--severity=warning", *batch)
     known = [str(path) for path in sorted(cluster.glob("*.yaml")) if "mpijob" not in path.name]
     session.run("kubernetes-validate", "--strict", *known)
     session.run("check-jsonschema", "--builtin-schema=vendor.citation-file-format", "CITATION.cff")
@@ -242,7 +251,8 @@ def packaging(session: nox.Session) -> None:
 def tests_gpu(session: nox.Session) -> None:
     """Run the tests on a GPU, which must be there (DEMITASSE_CUDA_EXTRA=cuda12 for CUDA 12)."""
     install(session, "test", extras=f"all,{os.environ.get('DEMITASSE_CUDA_EXTRA', 'cuda13')}")
-    pytest(session, "-n0", "--backends=cpu,cuda:0", DEMITASSE_REQUIRE_GPU="1")
+    chosen = ("-m", "not slow", "--backends=cpu,cuda:0")
+    pytest(session, "-n0", *chosen, DEMITASSE_REQUIRE_GPU="1")
 
 
 @nox.session

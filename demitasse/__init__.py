@@ -34,7 +34,8 @@ if TYPE_CHECKING:
         SnapshotError,
         WeightsError,
     )
-    from demitasse.export import Preprocess, export_onnx
+    from demitasse.export import Preprocess, export_onnx, export_torch
+    from demitasse.intake import import_onnx
     from demitasse.layers.base import Layer
     from demitasse.layers.registry import register
     from demitasse.memory import transfer_guard
@@ -65,6 +66,8 @@ __all__ = [
     "__version__",
     "current_device",
     "export_onnx",
+    "export_torch",
+    "import_onnx",
     "largest_batch",
     "load_model",
     "load_weights",
@@ -85,7 +88,8 @@ _PACKAGES = {
     "demitasse.config": ["settings"],
     "demitasse.device": ["Device", "current_device", "memory_info", "set_device", "use_device"],
     "demitasse.errors": [name for name in __all__ if name.endswith("Error")],
-    "demitasse.export": ["Preprocess", "export_onnx"],
+    "demitasse.export": ["Preprocess", "export_onnx", "export_torch"],
+    "demitasse.intake": ["import_onnx"],
     "demitasse.weights.read": ["load_weights"],
     "demitasse.layers.base": ["Layer"],
     "demitasse.layers.registry": ["register"],

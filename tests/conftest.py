@@ -16,16 +16,18 @@ import pytest
 from _pytest.runner import (
     runtestprotocol,
 )  # no public name says it; plugins that repeat tests do so
+from covering import PORTABLE
+from covering import mark as mark_exhaustive
 from gpu import plugin as gpu_plugin
 from gpu.plugin import stand_in
 
 __all__ = ["stand_in"]
 
 BACKENDS = ("numpy", "readonly", "strict:device1", "cpu", "cuda:0")
-PORTABLE = ("readonly", "strict:device1")
-"""Devices without Steps: what layers run together, or by other code, does not concern them."""
-
 MOST_PROCESSES = 8
+
+LEFT_OUT = pytest.StashKey[int]()
+"""How many tests ``-m`` has left out of a run that is shared out."""
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # read when numpy and OpenMP are loaded, which is after this; the cores are taken by the
@@ -78,8 +80,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_report_header(config: pytest.Config) -> str:
-    return gpu_plugin.header(config)
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    return [line for line in (gpu_plugin.header(config), _left_out(config)) if line]
+
+
+def _left_out(config: pytest.Config) -> str:
+    """Say which tests the expression of ``-m`` leaves out, and where they run."""
+    if "not exhaustive" not in config.option.markexpr:
+        return ""
+    return (
+        "cases: those in which two values of parameters meet for the first time, and on readonly "
+        "and strict one of each test. The others: nox -s exhaustive"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -114,6 +126,31 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_exhaustive(items)  # before `-m` chooses
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    """Count what is left out, for the process that prints the summary."""
+    if items and hasattr(items[0].config, "workeroutput"):
+        output = items[0].config.workeroutput
+        output["left_out"] = output.get("left_out", 0) + len(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over the count of a process; all have collected the same tests."""
+    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many tests were left out, where other processes have collected them."""
+    count = terminalreporter.config.stash.get(LEFT_OUT, 0)
+    if count:
+        terminalreporter.write_line(f"{count} tests were left out by -m")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -21,7 +21,7 @@ class Update:
 
     Attributes:
         kind: The solver's type: "SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam",
-            "AdamW".
+            "AdamW", "LARS", "LAMB".
         rate: Learning rate times ``lr_mult``.
         decay: ``weight_decay`` times ``decay_mult``.
         l1: The decay is that of the absolute value, not of the square.
@@ -31,6 +31,8 @@ class Update:
         decay2: ``momentum2`` or ``rms_decay``: how slowly averages of squares move.
         delta: Keeps denominators away from 0.
         correction: Makes up for Adam's averages starting at 0.
+        trust: The rate is multiplied with this and with the norm of the weights over that of what
+            is to be subtracted. 0 leaves the rate as it is.
         guard: A 0-d array of the gradient's dtype: where it is NaN or infinite nothing is changed.
             None changes all. Only backends that queue their work are given one.
     """
@@ -44,6 +46,7 @@ class Update:
     decay2: float = 0.0
     delta: float = 0.0
     correction: float = 1.0
+    trust: float = 0.0
     guard: Array | None = None
 
 

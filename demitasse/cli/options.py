@@ -22,6 +22,7 @@ __all__ = [
     "mismatch_option",
     "overwrite_option",
     "phase_option",
+    "shapes_given",
     "split_names",
     "state_options",
     "training_device_options",
@@ -132,3 +133,18 @@ def backend_option(
 def split_names(lists: tuple[str, ...]) -> list[str]:
     """Return the names in lists that have commas between them."""
     return [name.strip() for one in lists for name in one.split(",") if name.strip()]
+
+
+def shapes_given(
+    _ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]
+) -> dict[str, tuple[int, ...]]:
+    """Return the sizes of each input that is named, e.g. by "data=1,3,224,224"."""
+    found = {}
+    for text in texts:
+        name, _, sizes = text.rpartition("=")
+        parts = [part.strip() for part in sizes.split(",")]
+        if not name or not all(part.isdigit() for part in parts):
+            message = f"{text!r} is no name and sizes, such as data=1,3,224,224"
+            raise click.BadParameter(message)
+        found[name] = tuple(map(int, parts))
+    return found

@@ -32,6 +32,7 @@ VERBS = (
     "draw_net",
     "weights",
     "export",
+    "import",
     "convert",
     "convert_imageset",
     "convert_annoset",
@@ -59,6 +60,9 @@ VERBS = (
     "version",
 )
 """Verbs in the order of ``--help``; each is ``command`` in the module of its name."""
+
+MODULES = {"import": "import_model"}
+"""Verbs whose name no module can have."""
 
 
 class Root(click.Group):
@@ -105,7 +109,8 @@ class Root(click.Group):
             return replaced(cmd_name)
         if cmd_name not in VERBS:
             return None
-        command: click.Command = import_module(f"demitasse.cli.verbs.{cmd_name}").command
+        module = MODULES.get(cmd_name, cmd_name)
+        command: click.Command = import_module(f"demitasse.cli.verbs.{module}").command
         return command
 
 

@@ -232,11 +232,14 @@ class PrefetchingDataLayer(BaseDataLayer):
         if feed is not None:
             batches += 1  # the one on its way
         takes_bytes = feed is not None
-        source, prefetcher = self.open_source(self._position), None
-        try:
+        source: BatchSource | None = None
+        prefetcher: Prefetcher | None = None
+        filled = [Batch(memory, self.dtype, takes_bytes=takes_bytes) for _ in range(batches)]
+        try:  # whatever happens from the moment that there is something to close
+            source = self.open_source(self._position)
             prefetcher = Prefetcher(
                 source,
-                [Batch(memory, self.dtype, takes_bytes=takes_bytes) for _ in range(batches)],
+                filled,
                 name=f"prefetch of {self.name}",
                 log_on_wait=f"layer {self.name!r} waits for data",
             )
@@ -247,7 +250,9 @@ class PrefetchingDataLayer(BaseDataLayer):
                 self._feed = feed
                 self._prefetcher = prefetcher  # only now: nobody waits for one not started
         except BaseException:
-            (prefetcher or source).close()
+            opened = prefetcher or source
+            if opened is not None:
+                opened.close()
             raise
         return prefetcher
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from time import perf_counter
 from typing import Literal, Protocol
 
 from demitasse.errors import ParallelError
@@ -13,6 +14,7 @@ from demitasse.parallel.communicator import Communicator, Value
 from demitasse.parallel.flat import Flat, carried_params
 from demitasse.parallel.reduction import exact_mean, fast_mean
 from demitasse.parallel.shards import Shards
+from demitasse.parallel.waiting import Waiting, note
 
 __all__ = ["Alone", "Crew", "Reduce", "Team"]
 
@@ -29,10 +31,12 @@ class Team(Protocol):
     Attributes:
         alone: Whether the run is one process with one shard.
         others: Nets of this process besides the run's own: those of its further shards.
+        waiting: What processes have waited for each other, up to the iteration before this.
     """
 
     alone: bool
     others: Sequence[Net]
+    waiting: Waiting
 
     def passes(self, net: Net, batches: int) -> float:
         """Run batches forward and backward, so that the net has the gradients of all.
@@ -56,6 +60,7 @@ class Alone:
 
     alone = True
     others: Sequence[Net] = ()
+    waiting = Waiting()
 
     def passes(self, net: Net, batches: int) -> float:
         return sum(net.forward_backward() for _ in range(batches)) / batches
@@ -97,6 +102,8 @@ class Crew:
         for other in self.others:
             _hold_weights_of(nets[0], other)
         self._flats = [Flat(net) for net in nets]
+        self.waiting = Waiting()
+        self._waited = self._added = 0.0
         self.level()
 
     def passes(self, net: Net, batches: int) -> float:
@@ -110,7 +117,9 @@ class Crew:
             with suppress(ParallelError):
                 self._agree(FAILED + f"{type(error).__name__}: {error}".encode()[:200])
             raise
-        self._agree(b"")
+        ready = perf_counter()
+        self.waiting = Waiting.read(self._agree(note(self._waited, self._added)))
+        together = perf_counter()
         with Uninterrupted():
             for flat, loss in zip(self._flats, losses, strict=True):
                 flat.fill(loss)
@@ -118,6 +127,8 @@ class Crew:
             first = self._flats[0]
             first.overwritten()
             losses = [flat.take(first) for flat in self._flats]
+        self._waited += together - ready
+        self._added += perf_counter() - together
         return losses[0]
 
     def agreed(self, request: str | None) -> str | None:

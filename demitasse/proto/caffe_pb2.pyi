@@ -891,6 +891,7 @@ class SolverParameter(Message):
     AP_VERSION_FIELD_NUMBER: Final = 5009
     SHOW_PER_CLASS_RESULT_FIELD_NUMBER: Final = 5010
     PLATEAU_METRIC_FIELD_NUMBER: Final = 5100
+    TRUST_COEFFICIENT_FIELD_NUMBER: Final = 5101
     net: str
     @property
     def net_param(self) -> NetParameter: ...
@@ -957,6 +958,7 @@ class SolverParameter(Message):
     ap_version: str
     show_per_class_result: bool
     plateau_metric: str
+    trust_coefficient: float
     def __init__(
         self,
         *,
@@ -1014,6 +1016,7 @@ class SolverParameter(Message):
         ap_version: str | None = ...,
         show_per_class_result: bool | None = ...,
         plateau_metric: str | None = ...,
+        trust_coefficient: float | None = ...,
     ) -> None: ...
 
 class SolverState(Message):

@@ -29,6 +29,7 @@ def accumulate_gradients(run: Run, iteration: int, rate: float) -> None:
     take_loss(run, loss, iteration, rate)
     if display:
         run.report.display(run.net, iteration, run.param.display)
+        run.report.waiting(iteration, run.team.waiting)
 
 
 def take_loss(run: Run, loss: float, iteration: int, rate: float) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from demitasse.log import get_logger, number
 from demitasse.net import Net
+from demitasse.parallel.waiting import Waiting
 from demitasse.solvers.pace import Pace, images_of_a_pass
 from demitasse.tracking import Broadcast
 
@@ -40,6 +41,7 @@ class TrainReport:
         self.losses: deque[float] = deque(maxlen=window)
         self.loggers = Broadcast([], dict) if loggers is None else loggers
         self._passes, self._pace = passes, Pace()
+        self._waited = Waiting()
 
     @property
     def smoothed_loss(self) -> float:
@@ -74,6 +76,21 @@ class TrainReport:
             iteration,
             {"loss": self.losses[-1], "smoothed_loss": loss, **rates, **_scalars("train", outputs)},
         )
+
+    def waiting(self, iteration: int, waiting: Waiting) -> None:
+        """Tell how long processes have waited since the last time; of one there is nothing."""
+        if len(waiting.others) < 2:
+            return
+        now, self._waited = waiting.since(self._waited), waiting
+        slowest, longest = now.slowest, max(now.others)
+        metrics = {"phase": "train", "iter": iteration, "slowest": slowest}
+        log.info(
+            "    Waited %s s for process %d, the slowest; added up for %s s",
+            number(longest), slowest, number(max(now.adding)),
+            extra={"metrics": {**metrics, "waited": longest, "added": max(now.adding)}},
+        )  # fmt: skip
+        told = {f"waiting/process {rank}": one for rank, one in enumerate(now.others)}
+        self.loggers.scalars(iteration, told | {"adding_up": max(now.adding)})
 
     def last(self, iteration: int) -> None:
         """Tell the loss after the last update."""

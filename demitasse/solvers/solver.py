@@ -66,8 +66,8 @@ class Solver:
 
     Args:
         source: A solver's prototxt file or message.
-        type: "SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam" or "AdamW"; None takes
-            what ``source`` says, else this wins.
+        type: "SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam", "AdamW", "LARS" or
+            "LAMB"; None takes what ``source`` says, else this wins.
         device: Where its nets run; None asks the configuration.
         dtype: "float32" or "float64".
         lowered: Whether backends may lower operations; None asks the setting ``plan``.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from demitasse.backends.arrays import Array, PrivateLayout
-from demitasse.backends.recording import PreparedUpdate, RecordedUpdates
+from demitasse.backends.recording import NotRecorded, PreparedUpdate, RecordedUpdates
 from demitasse.backends.updates import Piece, Update
 from demitasse.blob import Blob
 from demitasse.errors import OutOfMemoryError
@@ -41,7 +41,8 @@ class Updater:
 
     def __init__(self, net: Net, rule: UpdateRule) -> None:
         self.net, self.rule = net, rule
-        self._factors = [(r.lr_mult, r.decay_mult) for r in net.structure.learnable_records]
+        records = zip(net.structure.learnable_records, net.learnable_params, strict=True)
+        self._factors = [(r.lr_mult, r.decay_mult, len(blob.shape)) for r, blob in records]
         self.history = History(net.learnable_params, rule.histories, net.dtype, net.device)
 
     def apply(
@@ -68,7 +69,7 @@ class Updater:
                 memory.before_pass()
             pieces = self._pieces(param, rate, iteration, guard)
             kernels = net.device.backend.updates
-            if kernels is not None:
+            if kernels is not None and not self.rule.trusts:
                 kernels.apply(pieces)
             else:
                 for piece in pieces:
@@ -84,14 +85,23 @@ class Updater:
         iteration: int,
         guard: Array | None,
     ) -> PreparedUpdate:
-        """Return the update for kernels that are recorded; its numbers are given later."""
+        """Return the update for kernels that are recorded; its numbers are given later.
+
+        Raises:
+            NotRecorded: Each parameter has a rate of its own, by what is on the device.
+        """
+        if self.rule.trusts:
+            message = f"{self.rule.type} computes a learning rate for each parameter"
+            raise NotRecorded(message)
         return kernels.prepare(self._pieces(param, rate, iteration, guard))
 
     def moved(self) -> tuple[int, ...]:
         """Return which parameters an update changes."""
         coasts, moving = self.rule.coasts, self.history.moving
         return tuple(
-            index for index, (lr, _) in enumerate(self._factors) if lr or (coasts and moving[index])
+            index
+            for index, (lr, *_) in enumerate(self._factors)
+            if lr or (coasts and moving[index])
         )
 
     def updates(
@@ -112,13 +122,13 @@ class Updater:
             guard: As ``apply`` takes it.
         """
         common = replace(updates.numbers(param, self.rule, rate, iteration), guard=guard)
-        known: dict[tuple[float, float], Update] = {}
+        known: dict[tuple[float, float, int], Update] = {}
         found = []
         for index in self.moved():
-            lr, decay = self._factors[index]
-            if (lr, decay) not in known:
-                known[lr, decay] = updates.scaled(common, lr, decay, scale)
-            found.append(known[lr, decay])
+            factors = self._factors[index]
+            if factors not in known:
+                known[factors] = updates.scaled(common, *factors, scale)
+            found.append(known[factors])
         return found
 
     def _pieces(

@@ -4,7 +4,8 @@ Written once for every backend. In the formulas w is the weight, g its gradient 
 ``iter_size``, with the decay added), r the learning rate times ``lr_mult``, h and k the history.
 
 Source: Caffe, ``src/caffe/solvers/*_solver.cpp``; AdamW is Loshchilov and Hutter's, "Decoupled
-weight decay regularization".
+weight decay regularization"; LARS You, Gitman and Ginsburg's, "Large batch training of
+convolutional networks"; LAMB You and others', "Large batch optimization for deep learning".
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.updates import Piece, Update
@@ -92,6 +93,9 @@ class UpdateRule:
         takes_l1: Whether weights may decay by their absolute value.
         corrected: Whether averages are corrected for their start at 0.
         decoupled: Whether the decay goes around the averages.
+        trusts: Whether each parameter has a learning rate of its own, by the norm of its weights
+            over that of its "gradient", decay included, or of its "step". Parameters of one axis,
+            biases and the factors of a normalisation, have the common one.
         coasts: Whether a parameter whose ``lr_mult`` is 0 still moves by the momentum it has.
         zero_stays: Whether a zero weight with a zero gradient stays as it is, whatever the numbers
             are; what pads a layout may then be updated too.
@@ -106,6 +110,7 @@ class UpdateRule:
     takes_l1: bool = True
     corrected: bool = False
     decoupled: bool = False
+    trusts: Literal["", "gradient", "step"] = ""
     coasts: bool = False
     zero_stays: bool = False
 
@@ -124,6 +129,8 @@ RULES = {
         UpdateRule("AdaDelta", _adadelta, histories=2, averages=("momentum",)),
         ADAM,
         replace(ADAM, type="AdamW", decoupled=True, takes_l1=False),
+        UpdateRule("LARS", _sgd, takes_l1=False, trusts="gradient", coasts=True, zero_stays=True),
+        replace(ADAM, type="LAMB", decoupled=True, takes_l1=False, trusts="step"),
     )
 }
 """The rules by the ``type`` in solver files."""
@@ -150,14 +157,35 @@ def apply(xp: Any, piece: Piece) -> None:
     """
     u, w = piece.update, piece.data
     g, rule = piece.diff * u.scale, RULES[u.kind]
+    raw = g
     if u.decay and not rule.decoupled:
         g = g + u.decay * (xp.sign(w) if u.l1 else w)
+    if u.trust and rule.trusts == "gradient":
+        length = _norm(xp, w)
+        g = g * _trust(xp, u.trust, length, _norm(xp, raw) + u.decay * length)
     value, *history = rule.formula(xp, u, g, piece.history)
     if u.decay and rule.decoupled:
         value = value + (u.rate * u.decay) * w
+    if u.trust and rule.trusts == "step":
+        value = value * _trust(xp, u.trust * u.rate, _norm(xp, w), _norm(xp, value))
     arrays = (*piece.history, piece.diff, w)
     for kept, new in zip(arrays, (*history, value, w - value), strict=True):
         kept[...] = new if u.guard is None else xp.where(xp.isfinite(u.guard), new, kept)
+
+
+def _norm(xp: Any, array: Array) -> Array:
+    """Return the L2 norm as a 0-d array. Shape: (n,) -> ()."""
+    return xp.sqrt(xp.sum(array * array))
+
+
+def _trust(xp: Any, coefficient: float, weights: Array, change: Array) -> Array:
+    """Return what a layer's rate is multiplied with; 1 where the weights or the change are 0.
+
+    Shapes: ``weights`` and ``change``, two norms, () -> ().
+    """
+    one = xp.ones_like(change)
+    known = (weights > 0) & (change > 0)  # False for NaN
+    return xp.where(known, coefficient * weights / xp.where(known, change, one), one)
 
 
 def sumsq(xp: Any, diffs: Sequence[Array]) -> Array:
@@ -182,10 +210,21 @@ def clip_scale(xp: Any, total: Array, limit: float) -> Array:
     return xp.where(above, limit / xp.where(above, norm, one), one)
 
 
-def scaled(update: Update, lr_mult: float, decay_mult: float, scale: float | Array) -> Update:
-    """Return the numbers of a parameter from those of one with multipliers of 1."""
+def scaled(
+    update: Update, lr_mult: float, decay_mult: float, axes: int, scale: float | Array
+) -> Update:
+    """Return the numbers of a parameter from those of one with multipliers of 1.
+
+    Args:
+        update: Those.
+        lr_mult: The multiplier of the rate.
+        decay_mult: The multiplier of the decay.
+        axes: How many axes the parameter has.
+        scale: What its raw gradient is multiplied with first.
+    """
     rate, decay = update.rate * lr_mult, update.decay * decay_mult
-    return replace(update, rate=rate, decay=decay, scale=scale)
+    trust = update.trust if axes > 1 else 0.0
+    return replace(update, rate=rate, decay=decay, trust=trust, scale=scale)
 
 
 def numbers(param: SolverParameter, rule: UpdateRule, rate: float, iteration: int) -> Update:
@@ -208,6 +247,7 @@ def numbers(param: SolverParameter, rule: UpdateRule, rate: float, iteration: in
         decay2=getattr(param, rule.squares),
         delta=param.delta,
         correction=math.sqrt(1 - beta2**time) / (1 - beta1**time) if rule.corrected else 1.0,
+        trust={"": 0.0, "gradient": param.trust_coefficient, "step": 1.0}[rule.trusts],
     )
 
 
@@ -225,6 +265,11 @@ def check_update(param: SolverParameter, rule: UpdateRule) -> None:
         if not 0 <= value < 1:
             message = f"{name} of {rule.type} must be at least 0 and below 1, it is {value:g}"
             raise ConfigError(message, fields=(name,))
+    if rule.trusts == "gradient" and not param.trust_coefficient > 0:
+        message = (
+            f"trust_coefficient of {rule.type} must be above 0, it is {param.trust_coefficient:g}"
+        )
+        raise ConfigError(message, fields=("trust_coefficient",))
     known = ["L2", "L1"] if rule.takes_l1 else ["L2"]
     if param.weight_decay and param.regularization_type not in known:
         message = (

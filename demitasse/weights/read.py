@@ -10,11 +10,11 @@ import numpy as np
 
 from demitasse.axes import shape_string
 from demitasse.errors import WeightsError
-from demitasse.proto import BlobProto, read_net_arrays, stored_shape
+from demitasse.proto import BlobProto, LayerParameter, read_net_arrays, stored_shape
 from demitasse.proto.zero_copy.read import Arrays
 from demitasse.weights.formats import Parameters, read_arrays
 
-__all__ = ["load_weights", "read_weights"]
+__all__ = ["load_weights", "read_layers", "read_weights"]
 
 
 def load_weights(path: str | os.PathLike[str]) -> dict[str, list[np.ndarray]]:
@@ -53,6 +53,25 @@ def read_weights(path: str | os.PathLike[str]) -> Parameters:
         }
     except WeightsError as error:
         raise error.at(os.fspath(path)) from None
+
+
+def read_layers(path: str | os.PathLike[str]) -> list[LayerParameter]:
+    """Return the messages of a caffemodel's layers that have parameters, without these.
+
+    Raises:
+        WeightsError: It is no caffemodel, or cannot be read.
+    """
+    if read_arrays(Path(path)) is not None:
+        message = (
+            f"{os.fspath(path)} does not say of what types its layers are; give the caffemodel"
+        )
+        raise WeightsError(message)
+    layers = []
+    for layer in read_net_arrays(path)[0].layer:
+        if layer.blobs:
+            del layer.blobs[:]
+            layers.append(layer)
+    return layers
 
 
 def _array_of(layer: str, index: int, blob: BlobProto, arrays: Arrays) -> np.ndarray:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,19 @@ from demitasse.atomic import atomic_write
 from demitasse.errors import WeightsError
 from demitasse.paths import regular
 
-__all__ = ["read_safetensors", "write_safetensors"]
+__all__ = ["STORED", "read_safetensors", "safetensors_pieces", "write_safetensors"]
 
 TYPES = {"float16": "F16", "float32": "F32", "float64": "F64"}
+BFLOAT16 = "bfloat16"
+STORED = {**TYPES, BFLOAT16: "BF16"}
+"""What floats can be stored as -> its name in the header; numpy has no bfloat16 of its own."""
+
+WHOLE = {
+    "bool": "BOOL", "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64",
+    "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64",
+}  # fmt: skip
+"""What other frameworks store besides, such as counts of batches; it is read alone."""
+
 UNREADABLE = (
     OSError, ValueError, KeyError, TypeError, RecursionError, MemoryError, struct.error
 )  # fmt: skip
@@ -38,33 +49,71 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
         raise WeightsError(message) from error
 
 
-def write_safetensors(path: Path, arrays: dict[str, np.ndarray]) -> None:
+def write_safetensors(
+    path: Path, arrays: dict[str, np.ndarray], kind: str = "np", dtype: str | None = None
+) -> None:
     """Write arrays, atomically.
+
+    Args:
+        path: The file.
+        arrays: Name -> array.
+        kind: Framework that they are for: "np" or "pt".
+        dtype: What floats are stored as: one of ``STORED``; None: as they are.
 
     Raises:
         WeightsError: One holds no floats.
         OSError: The file cannot be written; an old one is kept.
     """
-    header: dict[str, object] = {"__metadata__": {"format": "np"}}
+    pieces = safetensors_pieces(arrays, kind, dtype)
+    with atomic_write(path) as file:
+        for piece in pieces:
+            file.write(piece)
+
+
+def safetensors_pieces(
+    arrays: dict[str, np.ndarray], kind: str = "np", dtype: str | None = None
+) -> Iterator[bytes]:
+    """Return the bytes of a file, piece by piece; arguments are those of ``write_safetensors``.
+
+    Raises:
+        WeightsError: One holds no floats.
+    """
+    header: dict[str, object] = {"__metadata__": {"format": kind}}
     start = 0
     for name, array in arrays.items():
-        if array.dtype.name not in TYPES:
+        own = array.dtype.name if dtype is None else dtype
+        if array.dtype.name not in TYPES or own not in STORED:
             message = (
                 f"{name} holds {array.dtype}; as safetensors only {', '.join(TYPES)} are written"
             )
             raise WeightsError(message)
+        size = array.size * (2 if own == BFLOAT16 else np.dtype(own).itemsize)
         header[name] = {
-            "dtype": TYPES[array.dtype.name],
+            "dtype": STORED[own],
             "shape": list(array.shape),
-            "data_offsets": [start, start + array.nbytes],
+            "data_offsets": [start, start + size],
         }
-        start += array.nbytes
+        start += size
     encoded = json.dumps(header).encode()
     encoded += b" " * (-len(encoded) % 8)  # so that the data begin at a multiple of 8
-    with atomic_write(path) as file:
-        file.write(struct.pack("<Q", len(encoded)) + encoded)
+
+    def pieces() -> Iterator[bytes]:
+        yield struct.pack("<Q", len(encoded)) + encoded
         for array in arrays.values():
-            file.write(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
+            yield _stored(array, array.dtype.name if dtype is None else dtype)
+
+    return pieces()
+
+
+def _stored(array: np.ndarray, dtype: str) -> bytes:
+    """Return the bytes of an array, the smallest of each number first."""
+    if dtype != BFLOAT16:
+        with np.errstate(over="ignore"):
+            return array.astype(np.dtype(dtype).newbyteorder("<"), copy=False).tobytes()
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    rounded = (bits + (0x7FFF + ((bits >> 16) & 1)).astype(np.uint32)) >> 16  # ties to even
+    rounded = np.where(np.isnan(array), (bits >> 16) | 0x40, rounded)
+    return rounded.astype("<u2").tobytes()
 
 
 def _arrays_of(content: np.ndarray) -> dict[str, np.ndarray]:
@@ -76,7 +125,8 @@ def _arrays_of(content: np.ndarray) -> dict[str, np.ndarray]:
     if not isinstance(header, dict):
         message = "its header is no object"
         raise TypeError(message)
-    types = {text: np.dtype(name).newbyteorder("<") for name, text in TYPES.items()}
+    types = {text: np.dtype(name).newbyteorder("<") for name, text in (TYPES | WHOLE).items()}
+    types["BF16"] = np.dtype("<u2")
     data, arrays, used = content[8 + length :], {}, 0
     for name, about in header.items():
         if name == "__metadata__":
@@ -90,5 +140,8 @@ def _arrays_of(content: np.ndarray) -> dict[str, np.ndarray]:
         if used > data.size:
             message = f"tensor {name!r} lies in bytes of other tensors"
             raise ValueError(message)
-        arrays[name] = data[begin:end].copy().view(kind).reshape(shape)
+        array = data[begin:end].copy().view(kind).reshape(shape)
+        if about["dtype"] == "BF16":  # the upper half of a float32
+            array = (array.astype(np.uint32) << 16).view(np.float32)
+        arrays[name] = array
     return arrays

@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+from wide_net import NET
 
 import demitasse as dm
 from demitasse import device as devices
@@ -14,15 +15,6 @@ from demitasse.net.memory_use import MemoryUse
 from demitasse.proto import NetParameter
 
 MIB = 1 << 20
-NET = """
-name: "wide"
-layer { name: "data" type: "Input" top: "data" top: "label"
-        input_param { shape { dim: 4 dim: 4096 } shape { dim: 4 } } }
-layer { name: "tanh" type: "TanH" bottom: "data" top: "tanh" }
-layer { name: "ip" type: "InnerProduct" bottom: "tanh" top: "ip"
-        inner_product_param { num_output: 16 weight_filler { type: "xavier" } } }
-layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
-"""
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are limited on Linux")
 

@@ -10,7 +10,7 @@ from demitasse.cli.timing import measure
 from demitasse.config import settings
 
 
-@pytest.fixture(params=["host", "cuda:0"])
+@pytest.fixture(params=[pytest.param("host", marks=pytest.mark.exhaustive), "cuda:0"])
 def net(request, project):
     return Net("deploy.prototxt", "TEST", device=cuda_at(request.param))
 

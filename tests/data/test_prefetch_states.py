@@ -142,3 +142,13 @@ class Reading(RuleBasedStateMachine):
 
 TestReading = Reading.TestCase
 TestReading.settings = settings(stateful_step_count=15)
+
+
+def test_nothing_stays_open_wherever_reading_is_cut_short_as_it_begins():
+    for at in range(1, 60):
+        reading = Reading()
+        reading.begin(ahead=1)
+
+        reading.be_interrupted(at, KeyboardInterrupt)
+
+        reading.teardown()

@@ -91,7 +91,9 @@ def test_inputs_that_are_given(folder):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ("export net.prototxt net.pb", "must end in .onnx"),
+        ("export net.prototxt net.pb", "must end in .onnx or .py"),
+        ("export net.prototxt net.onnx --to torch", "must end in .py"),
+        ("export net.prototxt net.py --opset 17 --bgr", "--opset, --bgr: only a file of ONNX"),
         (f"{EXPORT} --batch none", "'none' is no number above 0"),
         (f"{EXPORT} --shape data", "'data' is no name and sizes"),
     ],

@@ -31,9 +31,10 @@ def writes(node: ast.AST) -> bool:
     name = ast.unparse(node.func)
     if name.rpartition(".")[2] in CALLS or name == "lmdb.open":
         return True
+    if not name.endswith((".open", "open", "h5py.File")) or name.startswith("archive"):
+        return False
     modes = [a.value for a in ast.walk(node) if isinstance(a, ast.Constant)]
-    opens = name.endswith((".open", "open", "h5py.File")) and not name.startswith("archive")
-    return opens and any(
+    return any(
         isinstance(mode, str) and set(mode) <= set("rwaxbt+") and set(mode) & set("wax+")
         for mode in modes
     )

@@ -59,6 +59,7 @@ def every(table):
     return pytest.mark.parametrize("case", [c for cases in table.values() for c in cases], ids=str)
 
 
+@pytest.mark.everywhere
 @every(CASES)
 def test_the_gradient_is_that_of_differences(case, backend):
     options = {"step": 1e-4, "threshold": 1e-5, **case.check}
@@ -68,9 +69,8 @@ def test_the_gradient_is_that_of_differences(case, backend):
     )
 
 
-@pytest.mark.parametrize(
-    "case", [case for cases in OTHER_CASES.values() for case in cases], ids=str
-)
+@pytest.mark.everywhere
+@every(OTHER_CASES)
 def test_a_layer_without_a_gradient_computes_the_same_everywhere(case, backend):
     expect_portable_values(
         case.text, *case.bottoms, device=backend, phase=case.phase, passes=case.passes

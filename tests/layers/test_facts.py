@@ -5,13 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from example_nets import example_net
 
 from demitasse import Net
 from demitasse.layers import layer_class, register, unregister
 from demitasse.layers.base import Exactly, Layer
 from demitasse.layers.facts import ALWAYS, FACTS, IN_PLACE, LayerFacts, facts_of
 from demitasse.layers.facts.examples import EXAMPLES
-from demitasse.proto import LayerParameter, NetParameter, parse_text
+from demitasse.proto import LayerParameter, parse_text
 from demitasse.testing import make_layer
 from demitasse.testing.conformance.files import FILES
 from demitasse.testing.layer_cases import (
@@ -281,18 +282,10 @@ def test_an_example_runs(name, tmp_path, monkeypatch):
             pytest.importorskip(library)
         tried.write()
     Path("my_layers.py").write_text(HALVES)
-    inputs = "".join(
-        f'layer {{ name: "{blob}" type: "Input" top: "{blob}" input_param {{ shape {{ '
-        + " ".join(f"dim: {n}" for n in shape)
-        + " } } }\n"
-        for blob, shape in example.inputs.items()
-    )
-    param = parse_text(inputs + example.text, NetParameter)
-    param.force_backward = facts.gradient == "gradient"
-    phase = "TEST" if "phase: TEST" in example.text else "TRAIN"
+    param = example_net(name)
     assert name in {layer.type for layer in param.layer}
 
-    with Net(param, phase, device="numpy", base_dir=tmp_path) as net:
+    with Net(param, device="numpy", base_dir=tmp_path) as net:
         if tried is not None and tried.prepare is not None:
             [layer] = [layer.name for layer in net.layers]
             tried.prepare(Renamed(net, layer))

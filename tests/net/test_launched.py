@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from cuda_host import cuda_at
 from PIL import Image
+from replays import played_from_now_on
 
 from demitasse import Net
 from demitasse.backends.recording import NotRecorded
 from demitasse.config import settings
 from demitasse.errors import DeviceError
-from demitasse.net.replay import Replay
 
 LAYERS = """
 layer { name: "conv" type: "Convolution" bottom: "data" top: "conv" convolution_param {
@@ -61,7 +61,7 @@ layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "
 """
 
 
-@pytest.fixture(params=["host", "cuda:0"])
+@pytest.fixture(params=[pytest.param("host", marks=pytest.mark.exhaustive), "cuda:0"])
 def make(request, tmp_path):
     """Makes a net."""
     device = cuda_at(request.param)
@@ -80,15 +80,8 @@ def make(request, tmp_path):
 @pytest.fixture(autouse=True)
 def played(monkeypatch):
     """The passes that were launched as one: a list that grows by one for each."""
-    play = Replay.play
-
-    def noted(self):
-        played.append(self)
-        play(self)
-
-    monkeypatch.setattr(Replay, "play", noted)
-    check.played = played = []
-    return played
+    check.played = played_from_now_on(monkeypatch)
+    return check.played
 
 
 def images(count, seed=0):

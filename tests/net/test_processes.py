@@ -64,7 +64,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "method", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.exhaustive)]
+)
 def test_a_child_computes_what_its_parent_does(tmp_path, method):
     if method not in multiprocessing.get_all_start_methods():
         pytest.skip(f"there is no {method} here")

@@ -32,7 +32,9 @@ def outputs(folder, name, device, value):
         return {key: np.array(net.blobs[key].cpu_data()) for key in net.outputs}
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=str)
+@pytest.mark.parametrize(
+    "value", [np.nan, np.inf, pytest.param(-np.inf, marks=pytest.mark.exhaustive)], ids=str
+)
 @pytest.mark.parametrize("name", NETS)
 def test_what_is_no_number_is_where_it_is_on_numpy(name, value, reference_data, backend_with_steps):
     expected = outputs(reference_data, name, "numpy", value)

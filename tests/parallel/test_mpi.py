@@ -168,7 +168,7 @@ def test_a_hang_ends_in_an_error_that_names_who_hangs(folder, tmp_path):
     assert "did not come in time" in printed, printed
 
 
-@pytest.mark.parametrize("kills", [int(os.environ.get("DEMITASSE_TEST_KILLS", "3"))])
+@pytest.mark.parametrize("kills", [int(os.environ.get("DEMITASSE_KILLS", "3"))])
 def test_no_kill_changes_a_bit(folder, tmp_path, expected, kills):
     """Any process, the first too, is killed at any moment; the run is taken up by any number."""
     done = 0

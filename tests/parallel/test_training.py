@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from demitasse.errors import ConfigError, DataError, ParallelError
+from demitasse.parallel.waiting import Waiting, note
 from demitasse.solvers import Solver
 
 
@@ -75,6 +76,48 @@ def test_tests_have_the_same_results_everywhere(train):
     [one], [other] = (found for found, _ in results)
     assert one.keys() == other.keys() == {"accuracy", "loss"}
     assert all(one[name] == other[name] for name in one)
+
+
+class Told:
+    """A logger that keeps all numbers."""
+
+    def __init__(self):
+        self.numbers = {}
+
+    def scalars(self, iteration, values):
+        self.numbers |= {(iteration, name): value for name, value in values.items()}
+
+    def event(self, iteration, kind, facts):
+        """Keep nothing."""
+
+    def close(self):
+        """Hold nothing."""
+
+
+def test_loggers_are_told_how_long_each_process_waited(train, caplog):
+    def follow(solver):
+        solver.param.display = 2
+        solver.loggers.append(told := Told())
+        solver.step(6)
+        return told.numbers
+
+    caplog.set_level("INFO", logger="demitasse")
+
+    results, errors = train(2, follow, device="numpy")
+
+    assert errors == [None, None]
+    told = results[0][0]
+    for name in ("waiting/process 0", "waiting/process 1", "adding_up"):
+        assert all(told[iteration, name] >= 0 for iteration in (2, 4))
+    assert any("the slowest; added up for" in line for line in caplog.messages)
+
+
+def test_who_waits_least_is_the_slowest():
+    before = Waiting.read([note(1.0, 0.5), note(2.0, 0.5)])
+    now = Waiting.read([note(4.0, 0.75), note(2.5, 1.0)]).since(before)
+
+    assert now == Waiting((3.0, 0.5), (0.25, 0.5))
+    assert now.slowest == 1
 
 
 def test_a_request_to_one_stops_all_after_the_same_iteration(train):

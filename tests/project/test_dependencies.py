@@ -43,6 +43,10 @@ def constants(call: ast.Call) -> list[ast.Constant]:
     return [argument for argument in call.args if isinstance(argument, ast.Constant)]
 
 
+def named(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
 @cache
 def imported() -> set[str]:
     """Top-level names of all libraries that the package imports anywhere, by whatever means."""
@@ -53,7 +57,7 @@ def imported() -> set[str]:
                 found |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 found.add(str(node.module).partition(".")[0])
-            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "import_module":
+            elif isinstance(node, ast.Call) and named(node.func, "import_module"):
                 found |= {str(name.value).partition(".")[0] for name in constants(node)}
     return found - sys.stdlib_module_names - {"demitasse"}
 

@@ -26,7 +26,7 @@ layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "
 layer { name: "accuracy" type: "Accuracy" bottom: "ip" bottom: "label" top: "accuracy" }
 """
 FIELDS = 'base_lr: 0.1 lr_policy: "step" gamma: 0.5 stepsize: 2 random_seed: 1'
-TYPES = ["SGD", "Adam", "AdaDelta", "AdamW"]
+TYPES = ["SGD", "Adam", "AdaDelta", "AdamW", "LARS", "LAMB"]
 
 
 @pytest.fixture(params=["kernels", "portable"])

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from cuda_host import cuda_at
 from PIL import Image
+from replays import played_from_now_on
 
 from demitasse import Solver
 from demitasse.backends.recording import NotRecorded
 from demitasse.blob import Blob
 from demitasse.config import settings
 from demitasse.errors import DeviceError, NetError
-from demitasse.net.replay import Replay
 
 NET = """
 name: "small"
@@ -47,10 +47,18 @@ layer { name: "ip" type: "InnerProduct" bottom: "pool" top: "ip" inner_product_p
 layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
 """
 FIELDS = 'base_lr: 0.01 lr_policy: "step" gamma: 0.5 stepsize: 2 random_seed: 1'
-TYPES = ["SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam", "AdamW"]
+TYPES = [
+    "SGD",
+    "Nesterov",
+    "AdaGrad",
+    "RMSProp",
+    "AdaDelta",
+    "Adam",
+    "AdamW",
+]  # what can be recorded
 
 
-@pytest.fixture(params=["host", "cuda:0"])
+@pytest.fixture(params=[pytest.param("host", marks=pytest.mark.exhaustive), "cuda:0"])
 def make(request, tmp_path, monkeypatch):
     """Makes a solver."""
     monkeypatch.chdir(tmp_path)
@@ -68,15 +76,8 @@ def make(request, tmp_path, monkeypatch):
 @pytest.fixture(autouse=True)
 def played(monkeypatch):
     """The iterations that were launched as one: a list that grows by one for each."""
-    play = Replay.play
-
-    def noted(self):
-        played.append(self)
-        play(self)
-
-    monkeypatch.setattr(Replay, "play", noted)
-    check.played = played = []
-    return played
+    check.played = played_from_now_on(monkeypatch)
+    return check.played
 
 
 def state(solver):
@@ -118,6 +119,11 @@ def test_a_run_is_the_same(make, kind):
     fields += '"L2"' if kind == "AdamW" else '"L1"'
 
     check(make, lambda solver: solver.step(8), fields, times=6, type=kind)
+
+
+@pytest.mark.parametrize("kind", ["LARS", "LAMB"])
+def test_updates_with_a_rate_for_each_parameter_are_queued(make, kind):
+    check(make, lambda solver: solver.step(8), "momentum: 0.9", times=0, type=kind)
 
 
 @pytest.mark.parametrize("limit", [0.05, 1000])

@@ -11,7 +11,7 @@ import pytest
 from demitasse import Solver
 from demitasse.proto import write_text
 
-KINDS = ["SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam", "AdamW"]
+KINDS = ["SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam", "AdamW", "LARS", "LAMB"]
 TESTED = "test_iter: 2 test_iter: 1 test_interval: 3 average_loss: 3 display: 1"
 
 

@@ -37,6 +37,22 @@ def test_multipliers_scale_rate_and_decay(fields, backend):
     np.testing.assert_allclose(bias.data, 4 - 0.1 * 2 * 1, rtol=1e-6)
 
 
+def test_lars_scales_the_rate_of_weights_and_not_of_biases(fields, backend):
+    solver = Solver(
+        fields(net=PLAIN, type="LARS", momentum=0, weight_decay=0.5, trust_coefficient=0.01),
+        device=backend,
+    )
+    weight, bias = params(solver)
+    weight.data[...], bias.data[...] = 4, 4
+    set_gradients(solver, 1, 1)
+
+    solver.apply_update()
+
+    ratio = 0.01 * 8 / (2 + 0.5 * 8)  # four elements: the norms are 8 and 2
+    np.testing.assert_allclose(weight.data, 4 - 0.1 * ratio * (1 + 0.5 * 4), rtol=1e-6)
+    np.testing.assert_allclose(bias.data, 4 - 0.1 * 2 * 1, rtol=1e-6)
+
+
 def test_the_gradient_becomes_what_was_subtracted(fields, backend):
     solver = Solver(fields(net=PLAIN, weight_decay=0), device=backend)
     weight, _ = params(solver)
@@ -92,7 +108,7 @@ def test_a_parameter_without_gradient_still_decays(fields, backend):
     np.testing.assert_allclose(weight.data, 4 - 0.1 * 0.5 * 4, rtol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["SGD", "AdaGrad", "Adam", "AdamW"])
+@pytest.mark.parametrize("kind", ["SGD", "AdaGrad", "Adam", "AdamW", "LARS", "LAMB"])
 def test_a_frozen_parameter_stays(fields, kind, backend):
     frozen = PLAIN.replace("lr_mult: 1", "lr_mult: 0")
     momentum = 0 if kind == "AdaGrad" else 0.9

@@ -15,6 +15,7 @@ from demitasse.solvers import updates
 from demitasse.solvers.updates import RULES, check_update, numbers
 
 KINDS = list(RULES)
+FAST = [kind for kind in KINDS if not RULES[kind].trusts]
 
 
 def update(kind: str, **values: float) -> Update:
@@ -36,10 +37,10 @@ def arrays(kind: str, size: int, dtype: str = "float64") -> list[np.ndarray]:
 def by_hand(u: Update, w: float, g: float, h: float, k: float) -> tuple[float, float, float]:
     """One element: the value subtracted and the new histories."""
     g *= float(u.scale)
-    if u.kind != "AdamW":
+    if u.kind not in {"AdamW", "LAMB"}:
         g += u.decay * (math.copysign(1, w) if u.l1 else w)
     m, r = u.momentum, u.rate
-    if u.kind == "SGD":
+    if u.kind in {"SGD", "LARS"}:
         h = m * h + r * g
         return h, h, k
     if u.kind == "Nesterov":
@@ -58,7 +59,7 @@ def by_hand(u: Update, w: float, g: float, h: float, k: float) -> tuple[float, f
     h = m * h + (1 - m) * g
     k = u.decay2 * k + (1 - u.decay2) * g**2
     value = r * u.correction * h / (k**0.5 + u.delta)
-    return value + (r * u.decay * w if u.kind == "AdamW" else 0), h, k
+    return value + (r * u.decay * w if u.kind in {"AdamW", "LAMB"} else 0), h, k
 
 
 def expected(u: Update, given: list[np.ndarray]) -> list[np.ndarray]:
@@ -78,7 +79,7 @@ def run(u: Update, given: list[np.ndarray], device: str) -> list[np.ndarray]:
         data, diff, *history = [backend.asarray(a) for a in given]
         piece = Piece(u, data, diff, history)
         kernels = backend.updates
-        if kernels is None:
+        if kernels is None or u.kind not in FAST:
             updates.apply(backend.xp, piece)
         else:
             kernels.apply([piece])
@@ -97,13 +98,60 @@ def test_update_is_the_formula(kind, dtype, backend):
         np.testing.assert_allclose(array, want, rtol=2e-5 if dtype == "float32" else 1e-12)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "AdamW"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if RULES[kind].takes_l1])
 def test_l1_decay_is_the_sign(kind, backend):
     u, given = update(kind, l1=True), arrays(kind, 20)
 
     got = run(u, given, backend)
 
     for array, want in zip(got, expected(u, given), strict=True):
+        np.testing.assert_allclose(array, want, rtol=1e-12)
+
+
+def length(values):
+    return math.sqrt(sum(float(value) ** 2 for value in values))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_lars_has_a_rate_by_the_norms_of_weights_and_gradient(dtype, backend):
+    u = update("LARS", scale=0.5, trust=0.01)
+    w, g, h = arrays("LARS", 37, dtype)
+
+    got, change, history = run(u, [w, g, h], backend)
+
+    ratio = 0.01 * length(w) / (0.5 * length(g) + u.decay * length(w))
+    want = [
+        u.momentum * h[i] + u.rate * ratio * (0.5 * float(g[i]) + u.decay * float(w[i]))
+        for i in range(37)
+    ]
+    rtol = 2e-5 if dtype == "float32" else 1e-12
+    np.testing.assert_allclose(change, want, rtol=rtol)
+    np.testing.assert_allclose(history, want, rtol=rtol)
+    np.testing.assert_allclose(got, w - np.array(want), rtol=rtol, atol=rtol)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_lamb_steps_as_far_as_the_weights_are_long(dtype, backend):
+    u, given = update("LAMB", trust=1.0), arrays("LAMB", 37, dtype)
+
+    got, change, *_ = run(u, given, backend)
+
+    _, plain, *_ = expected(u, given)  # with the common rate
+    want = plain * length(given[0]) / (length(plain) / u.rate)
+    rtol = 2e-5 if dtype == "float32" else 1e-12
+    np.testing.assert_allclose(change, want, rtol=rtol)
+    np.testing.assert_allclose(length(change), u.rate * length(given[0]), rtol=rtol)
+    np.testing.assert_allclose(got, given[0] - want, rtol=rtol, atol=rtol)
+
+
+@pytest.mark.parametrize("kind", ["LARS", "LAMB"])
+def test_weights_of_zero_have_the_common_rate(kind, backend):
+    w, g, *history = arrays(kind, 9)
+    given = [np.zeros_like(w), g, *history]
+
+    got = run(update(kind, trust=1.0), given, backend)
+
+    for array, want in zip(got, expected(update(kind), given), strict=True):
         np.testing.assert_allclose(array, want, rtol=1e-12)
 
 
@@ -117,7 +165,7 @@ def test_nothing_comes_of_nothing(kind, backend):
     assert not np.any(got)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FAST)
 @pytest.mark.parametrize("changes", [{}, {"decay": 0.0}, {"l1": True}, {"scale": 0.25}], ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_fast_updates_are_the_portable_ones_bit_for_bit(kind, changes, dtype):
@@ -192,6 +240,9 @@ def test_adam_corrects_its_first_steps():
         ("Adam", "momentum: 1", "momentum of Adam .* it is 1"),
         ("Adam", "momentum2: -0.5", "momentum2 of Adam .* it is -0.5"),
         ("AdamW", "momentum2: 1", "momentum2 of AdamW"),
+        ("LARS", "trust_coefficient: 0", "trust_coefficient of LARS must be above 0"),
+        ("LARS", "weight_decay: 1 regularization_type: 'L1'", "of LARS must be L2"),
+        ("LAMB", "momentum: 1", "momentum of LAMB"),
         ("SGD", "weight_decay: 1 regularization_type: 'L3'", "must be L2 or L1, it is 'L3'"),
         ("AdamW", "weight_decay: 1 regularization_type: 'L1'", "of AdamW must be L2"),
     ],

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from demitasse import Net
-from demitasse.export import export_onnx
+from demitasse.export import export_onnx, export_torch
 from demitasse.proto import NetParameter, parse_text
 
 TOLERANCE = 1e-5
@@ -45,8 +45,20 @@ def net(text: str, inputs: Shapes, phase: str = "TEST") -> Net:
 def expect_same(
     source: Any, folder: Path, inputs: Mapping[str, np.ndarray] | None = None, **options: Any
 ) -> Any:
-    """Export a net, and fail unless every blob is the same; return what was written."""
+    """Export a net to ONNX, and fail unless every blob is the same; return what was written."""
     done = export_onnx(source, None, folder / "net.onnx", device="numpy", **options)
+    return _compared(done, inputs)
+
+
+def expect_same_torch(
+    source: Any, folder: Path, inputs: Mapping[str, np.ndarray] | None = None, **options: Any
+) -> Any:
+    """Export a net to PyTorch, and fail unless every blob is the same; return what was written."""
+    done = export_torch(source, None, folder / "net.py", device="numpy", **options)
+    return _compared(done, inputs)
+
+
+def _compared(done: Any, inputs: Mapping[str, np.ndarray] | None) -> Any:
     found = done.compare(inputs)
     wrong = [one for one in found.all if not one.relative <= TOLERANCE]
     assert found.all

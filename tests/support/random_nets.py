@@ -302,7 +302,7 @@ layer { name: "accuracy" type: "Accuracy" bottom: "ip2" bottom: "y" top: "accura
   include { phase: TEST } }
 """
 POLICIES = ("fixed", "step", "exp", "inv", "multistep", "poly", "sigmoid", "cosine", "plateau")
-TYPES = ("SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam", "AdamW")
+TYPES = ("SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam", "AdamW", "LARS", "LAMB")
 KEPT = {"net", "train_net", "test_net", "snapshot_prefix", "weights", "snapshot", "test_iter"}
 """What names files, or says how long it takes."""
 

@@ -123,6 +123,16 @@ WRITERS = (
            "--device numpy"),
     Writer("parts put together", "predict --join in/parts -o out/all.npz"),
     Writer("net for ONNX", "call onnx"),
+    Writer(
+        "net for PyTorch",
+        "export in/deploy.prototxt out/net.py --weights in/w.caffemodel --device numpy",
+    ),
+    Writer("state_dict for PyTorch", "call state_dict"),
+    Writer(
+        "state_dict to weights",
+        "weights import in/s.safetensors in/deploy.prototxt out/back.caffemodel --yes "
+        "--save-map out/map.txt",
+    ),
     Writer("executables", "caffe_shims out"),
     Writer("example", "call example", fresh=True),
     Writer("kernels", "call kernels", fresh=True, streams=("demitasse/*",), optional=True),
@@ -146,6 +156,7 @@ WRITING = {
     "cli/shims.py": "executables",
     "cli/told.py": "drawn answers",
     "cli/verbs/card.py": "card",
+    "cli/verbs/weights.py": "state_dict to weights",
     "cli/verb.py": "log file",
     "cli/verbs/classify.py": "scores",
     "cli/verbs/compute_image_mean.py": "mean as npy",
@@ -162,6 +173,7 @@ WRITING = {
     "data/databases/writing.py": "a new database",
     "examples/digits/__init__.py": "example",
     "export/onnx/files.py": "net for ONNX",
+    "export/torch/export.py": "net for PyTorch",
     "pages/chart.py": "results of measuring",
     "pages/page.py": "results of measuring",
     "prediction/parts.py": "part of answers",
@@ -174,6 +186,7 @@ WRITING = {
     "weights/hdf5.py": "weights to h5",
     "weights/npz.py": "weights to npz",
     "weights/safetensors.py": "weights to safetensors",
+    "weights/state_dicts/files.py": "state_dict for PyTorch",
 }
 """File of the package that writes files -> a writer that has it do so."""
 
@@ -321,6 +334,21 @@ def _onnx() -> None:
     _as_a_script(lambda: write_model(model, Path("out/net.onnx")))
 
 
+def _state_dict() -> None:
+    """Write what stands for a file of PyTorch, which need not be there."""
+    from types import SimpleNamespace
+
+    from demitasse.weights.read import load_weights
+    from demitasse.weights.state_dicts.files import write_state_dict
+
+    sys.modules["torch"] = SimpleNamespace(
+        from_numpy=lambda array: array,
+        save=lambda tensors, file: [file.write(one.tobytes()) for one in tensors.values()],
+    )
+    arrays = {"ip.weight": load_weights("in/w.caffemodel")["ip"][0]}
+    _as_a_script(lambda: write_state_dict(Path("out/net.pt"), arrays, None))
+
+
 def _trust() -> None:
     from demitasse.cli import main
 
@@ -411,6 +439,7 @@ def make_inputs(folder: Path, seed: int) -> None:
 
     from demitasse import Net
     from demitasse.data.databases.writing import write_database
+    from demitasse.weights.safetensors import write_safetensors
 
     rng = np.random.default_rng(seed)
     place = folder / "in"
@@ -446,6 +475,9 @@ def make_inputs(folder: Path, seed: int) -> None:
         Image.fromarray(rng.integers(0, 256, (50, 50, 3), np.uint8)).save(place / "d.png")
         with Net("in/deploy.prototxt", "TEST", device="numpy", seed=seed) as net:
             net.save("in/w.caffemodel")
+            weight, bias = (blob.data for blob in net.params["ip"])
+            state = {"fc.weight": weight.reshape(seed + 2, -1), "fc.bias": bias}
+            write_safetensors(place / "s.safetensors", state)
         _make_old_weights(place, seed)
         _make_published(place, rng)
         _make_parts(place, rng)

@@ -127,7 +127,12 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+ONE, *OTHERS = FAULTS
+
+
+@pytest.mark.parametrize(
+    "fault", [ONE, *(pytest.param(fault, marks=pytest.mark.exhaustive) for fault in OTHERS)]
+)
 def test_a_broken_contract_is_found(mine, fault):
     method, test = FAULTS[fault]
     with (mine / "demitasse_mine.py").open("a") as file:

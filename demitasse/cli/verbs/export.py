@@ -9,7 +9,7 @@ import click
 
 from demitasse.cli.completion import complete_devices, complete_files
 from demitasse.cli.exits import FAILED
-from demitasse.cli.options import FILE, split_names, state_options
+from demitasse.cli.options import FILE, shapes_given, split_names, state_options
 from demitasse.cli.shown import Shown, agreement_options
 from demitasse.cli.verb import Verb
 
@@ -17,7 +17,14 @@ if TYPE_CHECKING:
     import numpy as np
 
     from demitasse.cli.agreement import Agreement
-    from demitasse.export import Exported, Preprocess
+    from demitasse.export import Exported, Preprocess, TorchExported
+
+
+ENDINGS = {"onnx": ".onnx", "torch": ".py"}
+"""Framework -> how a file for it ends."""
+
+FOR_ONNX = ("any_size", "opset", "float16", "mean", "scale", "bgr", "uint8")
+"""Options that only a file of ONNX has."""
 
 
 def _batch(_ctx: click.Context, _param: click.Parameter, text: str) -> Any:
@@ -32,21 +39,6 @@ def _batch(_ctx: click.Context, _param: click.Parameter, text: str) -> Any:
     raise click.BadParameter(message)
 
 
-def _shapes(
-    _ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]
-) -> dict[str, tuple[int, ...]]:
-    """Return the sizes of each input that is named, e.g. by "data=1,3,224,224"."""
-    found = {}
-    for text in texts:
-        name, _, sizes = text.rpartition("=")
-        parts = [part.strip() for part in sizes.split(",")]
-        if not name or not all(part.isdigit() for part in parts):
-            message = f"{text!r} is no name and sizes, such as data=1,3,224,224"
-            raise click.BadParameter(message)
-        found[name] = tuple(map(int, parts))
-    return found
-
-
 @click.command(cls=Verb)
 @click.argument("net", type=FILE)
 @click.argument("out", type=FILE)
@@ -56,6 +48,12 @@ def _shapes(
     metavar="FILE[,FILE]",
     shell_complete=complete_files,
     help="Weights of NET.",
+)
+@click.option(
+    "--to",
+    "kind",
+    type=click.Choice(list(ENDINGS)),
+    help="Framework that OUT is for; by default the one its ending names.",
 )
 @click.option(
     "--outputs", multiple=True, metavar="BLOB[,BLOB]", help="Blobs that are outputs, too."
@@ -75,7 +73,7 @@ def _shapes(
 @click.option(
     "--shape",
     "shapes",
-    callback=_shapes,
+    callback=shapes_given,
     multiple=True,
     metavar="BLOB=N,C,H,W",
     help="Shape of an input, in place of that in NET; makes any other blob an input.",
@@ -88,7 +86,9 @@ def _shapes(
 @click.option("--scale", type=float, default=1.0, help="Multiply images by this, after --mean.")
 @click.option("--bgr", is_flag=True, help="Images come as RGB, and NET wants BGR.")
 @click.option("--uint8", is_flag=True, help="Images come as whole numbers from 0 to 255.")
-@click.option("--check", is_flag=True, help="Run OUT by ONNX Runtime, and compare every blob.")
+@click.option(
+    "--check", is_flag=True, help="Run OUT by ONNX Runtime or PyTorch, and compare every blob."
+)
 @click.option("--inputs", type=FILE, help="A .npz file with an array for each input, for --check.")
 @click.option("--seed", type=int, default=0, help="Seed of random inputs, for --check.")
 @click.option(
@@ -105,6 +105,7 @@ def command(
     net: Path,
     out: Path,
     weights: tuple[str, ...],
+    kind: str | None,
     outputs: tuple[str, ...],
     only: bool,
     batch: Any,
@@ -124,24 +125,30 @@ def command(
     stages: list[str],
     shown: Shown,
 ) -> None:
-    """Write a net in phase TEST as a file of ONNX.
+    """Write a net in phase TEST as a file of ONNX, or as a module of PyTorch.
 
-    NET is its prototxt, OUT an .onnx file. Inputs, outputs and nodes are called as blobs and layers
-    are; data layers become inputs, losses and metrics are left out. Exits with 1 when --check finds
-    a blob that is off by more than --rtol.
+    NET is its prototxt, OUT an .onnx file or a .py file, beside which its weights lie as
+    .safetensors. Inputs, outputs and nodes are called as blobs and layers are; data layers become
+    inputs, losses and metrics are left out. Exits with 1 when --check finds a blob that is off by
+    more than --rtol.
     """
     from demitasse.cli.output import print_json, show
-    from demitasse.export import export_onnx
+    from demitasse.export import export_onnx, export_torch
 
-    if out.suffix != ".onnx":
-        message = f"{out} must end in .onnx, the format that there is"
-        raise click.UsageError(message)
-    done = export_onnx(
-        net, split_names(weights), out, outputs=split_names(outputs), only=only, batch=batch,
-        any_size=any_size, shapes=shapes, opset=opset, float16=float16,
-        preprocess=_preprocess(mean, scale, bgr=bgr, uint8=uint8),
-        level=level or 0, stages=stages, device=device,
-    )  # fmt: skip
+    kind = _kind(ctx, out, kind)
+    done: Exported | TorchExported
+    if kind == "torch":
+        done = export_torch(
+            net, split_names(weights), out, outputs=split_names(outputs), only=only, batch=batch,
+            shapes=shapes, level=level or 0, stages=stages, device=device,
+        )  # fmt: skip
+    else:
+        done = export_onnx(
+            net, split_names(weights), out, outputs=split_names(outputs), only=only, batch=batch,
+            any_size=any_size, shapes=shapes, opset=opset, float16=float16,
+            preprocess=_preprocess(mean, scale, bgr=bgr, uint8=uint8),
+            level=level or 0, stages=stages, device=device,
+        )  # fmt: skip
     result = _compared(done, shown, inputs, seed) if check else None
     if shown.as_json:
         print_json(_as_dict(done, result))
@@ -153,6 +160,30 @@ def command(
         shown.write_files(result)
         if not result.agree:
             ctx.exit(FAILED)
+
+
+def _kind(ctx: click.Context, out: Path, kind: str | None) -> str:
+    """Return the framework; refuse endings and options that are not its own.
+
+    Raises:
+        click.UsageError: OUT ends otherwise, or an option is one of ONNX alone.
+    """
+    named = {ending: name for name, ending in ENDINGS.items()}.get(out.suffix)
+    found = kind or named
+    if found is None or out.suffix != ENDINGS[found]:
+        wanted = ENDINGS[found] if found else " or ".join(ENDINGS.values())
+        message = f"{out} must end in {wanted}"
+        raise click.UsageError(message)
+    given = [
+        name
+        for name in FOR_ONNX
+        if ctx.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE
+    ]
+    if found == "torch" and given:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        message = f"{flags}: only a file of ONNX has that"
+        raise click.UsageError(message)
+    return found
 
 
 def _preprocess(mean: str | None, scale: float, *, bgr: bool, uint8: bool) -> Preprocess | None:
@@ -178,7 +209,9 @@ def _mean(text: str) -> np.ndarray:
     return np.array(numbers if len(numbers) > 1 else numbers[0], np.float32)
 
 
-def _compared(done: Exported, shown: Shown, inputs: Path | None, seed: int) -> Agreement:
+def _compared(
+    done: Exported | TorchExported, shown: Shown, inputs: Path | None, seed: int
+) -> Agreement:
     from demitasse.cli.agreement import Agreement
     from demitasse.testing.others.recorded import read_arrays
 
@@ -187,9 +220,10 @@ def _compared(done: Exported, shown: Shown, inputs: Path | None, seed: int) -> A
     return Agreement(done.files[0].name, found, [], done.dtype, shown.rtol, title="Check")
 
 
-def _text(done: Exported) -> str:
+def _text(done: Exported | TorchExported) -> str:
     from demitasse.cli.output import table
     from demitasse.escapes import escaped
+    from demitasse.export import Exported
 
     rows = [
         (what, name, " x ".join(map(str, sizes)))
@@ -198,14 +232,15 @@ def _text(done: Exported) -> str:
     ]
     files = " and ".join(map(str, done.files))
     notes = [f"note: {escaped(note, one_line=True)}" for note in done.notes]
-    return "\n".join([f"Wrote {files}, opset {done.opset}.", table(("", "name", "sizes"), rows),
+    opset = f", opset {done.opset}" if isinstance(done, Exported) else ""
+    return "\n".join([f"Wrote {files}{opset}.", table(("", "name", "sizes"), rows),
                       *notes])  # fmt: skip
 
 
-def _as_dict(done: Exported, result: Agreement | None) -> dict[str, Any]:
+def _as_dict(done: Exported | TorchExported, result: Agreement | None) -> dict[str, Any]:
     return {
         "files": [str(file) for file in done.files],
-        "opset": done.opset,
+        "opset": getattr(done, "opset", None),
         "dtype": done.dtype,
         "inputs": done.inputs,
         "outputs": done.outputs,

@@ -16,13 +16,15 @@ from demitasse.cli.verb import Verb
 
 if TYPE_CHECKING:
     from demitasse.cli.weight_diff import WeightsDifference
+    from demitasse.weights.formats import Parameters
 
-FORMATS = ["npz", "h5", "safetensors", "caffemodel"]
+FORMATS = ["npz", "h5", "safetensors", "caffemodel", "pt", "pth"]
+TYPES = ["float32", "float16", "bfloat16"]
 
 
 @click.group()
 def command() -> None:
-    """List, export and compare files of weights."""
+    """List, export, import and compare files of weights."""
 
 
 @command.command("list", cls=Verb)
@@ -60,11 +62,19 @@ def list_weights(file: Path, as_json: bool) -> None:
     type=click.Choice(FORMATS),
     help="Kind of OUT; by default the one its ending names.",
 )
-def export(file: Path, out: Path, kind: str | None) -> None:
+@click.option(
+    "--map",
+    "names",
+    type=FILE,
+    help="Layers and their modules: OUT is a state_dict of PyTorch, called by these.",
+)
+@click.option("--dtype", type=click.Choice(TYPES), help="What a state_dict is stored as.")
+def export(file: Path, out: Path, kind: str | None, names: Path | None, dtype: str | None) -> None:
     """Write the parameters in FILE to OUT.
 
     In npz and safetensors files a parameter is called LAYER/INDEX; in HDF5 files it is where Caffe
-    puts it.
+    puts it. With --map, and in .pt and .pth files, which PyTorch writes, they are a state_dict:
+    LAYER.weight, LAYER.bias, LAYER.running_mean, ...
     """
     from demitasse.weights.formats import write_weights
     from demitasse.weights.read import read_weights
@@ -74,7 +84,71 @@ def export(file: Path, out: Path, kind: str | None) -> None:
         message = f"the ending of {out} is none of {', '.join(FORMATS)}; say which with --to"
         raise click.UsageError(message)
     weights = read_weights(file)
-    write_weights(out, kind, weights)
+    if names is None and kind not in {"pt", "pth"} and dtype is None:
+        write_weights(out, kind, weights)
+        click.echo(f"{out}: {sum(map(len, weights.values()))} arrays of {len(weights)} layers")
+        return
+    _export_state_dict(file, weights, out, kind, names, dtype)
+
+
+def _export_state_dict(
+    file: Path, weights: Parameters, out: Path, kind: str, names: Path | None, dtype: str | None
+) -> None:
+    from demitasse.weights.read import read_layers
+    from demitasse.weights.state_dicts.convert import to_state_dict
+    from demitasse.weights.state_dicts.files import ENDINGS, write_state_dict
+
+    if f".{kind}" not in ENDINGS or out.suffix != f".{kind}":
+        message = f"a state_dict is written to {', '.join(sorted(ENDINGS))}, not to {out}"
+        raise click.UsageError(message)
+    arrays, pairs = to_state_dict(read_layers(file), weights, names)
+    write_state_dict(out, arrays, dtype)
+    click.echo(table(("layer", "module"), [(str(unit), module) for unit, module in pairs]))
+    click.echo(f"\n{out}: {len(arrays)} tensors of {len(pairs)} modules")
+
+
+@command.command("import", cls=Verb)
+@click.argument("file", type=FILE)
+@click.argument("net", type=FILE)
+@click.argument("out", type=FILE)
+@click.option(
+    "--map", "names", type=FILE, help="Layers and their modules; else found by order and shape."
+)
+@click.option("--save_map", type=FILE, help="Write which layers are which modules to this file.")
+@click.option("--yes", is_flag=True, help="Take what was found by order and shape unasked.")
+def import_state_dict(
+    file: Path, net: Path, out: Path, names: Path | None, save_map: Path | None, yes: bool
+) -> None:
+    """Write the state_dict in FILE as weights of NET, a prototxt, to OUT.
+
+    FILE is a .safetensors file, or a .pt or .pth file, of which PyTorch reads tensors alone.
+    Without --map modules are found by order and shape, shown, and taken when that is confirmed.
+    Where something does not fit, nothing is written.
+    """
+    from demitasse.atomic import atomic_write
+    from demitasse.net import Net
+    from demitasse.weights.state_dicts.convert import pairs_for, to_parameters
+    from demitasse.weights.state_dicts.files import read_state_dict
+    from demitasse.weights.state_dicts.maps import map_text
+
+    arrays = read_state_dict(file)
+    made = Net(net, "TEST", device="numpy")
+    layers = [layer for layer in made.layers if layer.blobs]
+    shapes = {layer.name: [blob.shape for blob in layer.blobs] for layer in layers}
+    pairs = pairs_for([layer.param for layer in layers], shapes, arrays, names)
+    weights, unread = to_parameters(pairs, shapes, arrays)
+    click.echo(table(("layer", "module"), [(str(unit), module) for unit, module in pairs]))
+    for module in unread:
+        click.echo(f"note: no layer takes module {module!r}")
+    if save_map is not None:
+        with atomic_write(save_map) as opened:
+            opened.write(map_text(pairs).encode())
+    if names is None and not yes:
+        click.confirm("Found by order and shape. Is that right?", abort=True)
+    for name, blobs in weights.items():
+        for number, array in blobs.items():
+            made.params[name][number].mutable_cpu_data()[...] = array
+    made.save(out)
     click.echo(f"{out}: {sum(map(len, weights.values()))} arrays of {len(weights)} layers")
 
 

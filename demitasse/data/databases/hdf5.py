@@ -123,7 +123,9 @@ class SteadyFile(io.RawIOBase):
         return self.tell() if size is None else size
 
     def flush(self) -> None:
-        """Hand everything to the system."""
+        """Hand everything to the system; of a file that is closed, nothing is left."""
+        if self._file.closed:  # the interpreter flushes once more what it throws away
+            return
         with self._going_on():
             self._file.flush()
 

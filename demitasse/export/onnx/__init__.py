@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from demitasse.export.onnx.export import OPSET, OPSETS, Batch, Exported, export_onnx
+from demitasse.export.onnx.export import OPSET, OPSETS, Exported, export_onnx
 from demitasse.export.onnx.preprocess import Preprocess
 
-__all__ = ["OPSET", "OPSETS", "Batch", "Exported", "Preprocess", "export_onnx"]
+__all__ = ["OPSET", "OPSETS", "Exported", "Preprocess", "export_onnx"]

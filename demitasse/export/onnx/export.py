@@ -6,23 +6,24 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from demitasse.device import Device
-from demitasse.errors import ConfigError, DemitasseError, NetError
+from demitasse.errors import ConfigError, NetError
+from demitasse.export.check import need_agreement
 from demitasse.export.onnx.files import Model, check_model, write_model
 from demitasse.export.onnx.half import to_half
 from demitasse.export.onnx.library import library
 from demitasse.export.onnx.model import model_of
 from demitasse.export.onnx.preprocess import Preprocess
 from demitasse.export.onnx.table import ANY_SIZE, reason_against
-from demitasse.export.request import Shapes, reduce_net
-from demitasse.export.sizes import Free, Sizes, declared_sizes, free_sizes
-from demitasse.export.walk import Walk, walk
+from demitasse.export.prepare import Batch, made_net, with_free_batch, written
+from demitasse.export.request import Shapes
+from demitasse.export.sizes import Free, free_sizes
+from demitasse.export.walk import Walk
 from demitasse.net import Net
 from demitasse.net.given import several
 from demitasse.proto import NetParameter
-from demitasse.testing.tolerances import tolerance
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,9 +37,6 @@ OPSETS = range(13, 23)
 
 OPSET = 17
 """The version that is used where none is asked for."""
-
-Batch = int | Literal["dynamic", "fixed"] | None
-"""A free batch, one of a size, that of the net, or a free one where that can be."""
 
 
 @dataclass
@@ -141,21 +139,13 @@ def export_onnx(
     if check:
         library("onnxruntime")
     files = tuple(several(weights))
-    _check_together(net, files, batch, any_size=any_size)
-    reduced = reduce_net(
-        net, reason_against, weights=files, outputs=outputs, only=only, shapes=shapes,
-        level=level, stages=stages,
+    if any_size and batch not in {None, "dynamic"}:
+        message = f"where images may have any size the batch is free; it cannot be {batch!r}"
+        raise ConfigError(message)
+    made, notes = made_net(
+        net, files, reason_against, outputs=outputs, only=only, batch=batch, shapes=shapes,
+        level=level, stages=stages, device=device,
     )  # fmt: skip
-    notes = reduced.notes
-    given = net if isinstance(net, Net) else None
-    made = Net(
-        reduced.message,
-        device=given.device if given is not None and device is None else device,
-        dtype="float32" if given is None else given.dtype,
-        base_dir=reduced.base_dir,
-    )
-    _give_weights(made, given, files, notes)
-    _set_batch(made, batch)
     extra = () if only else outputs
     model, found = _written(made, extra, batch, opset, preprocess, notes, any_size=any_size)
     if float16:
@@ -174,54 +164,8 @@ def export_onnx(
         preprocess=preprocess,
     )
     if check:
-        _need_agreement(result)
+        need_agreement(result.compare(), result.files[0], result.dtype)
     return result
-
-
-def _check_together(net: object, files: Sequence[object], batch: Batch, *, any_size: bool) -> None:
-    """Refuse arguments that contradict each other.
-
-    Raises:
-        ConfigError: Some do.
-    """
-    if isinstance(net, Net) and files:
-        message = "a net has its own weights; load files into it, and give None for weights"
-        raise ConfigError(message)
-    if any_size and batch not in {None, "dynamic"}:
-        message = f"where images may have any size the batch is free; it cannot be {batch!r}"
-        raise ConfigError(message)
-
-
-def _give_weights(made: Net, given: Net | None, files: Sequence[Any], notes: list[str]) -> None:
-    """Load parameters, and note which layers got none."""
-    missing = set(made.params)
-    if given is not None:
-        made.share_trained_layers_with(given)
-        missing -= set(given.params)
-    for one in files:
-        missing &= set(made.load(one).missing)
-    notes += [
-        f"no file has weights for layer {name!r}; it has those it was made with"
-        for name in made.params
-        if name in missing
-    ]
-
-
-def _need_agreement(result: Exported) -> None:
-    """Refuse a file that computes something else than the net.
-
-    Raises:
-        NetError: It does; names the first layer, and the worst.
-    """
-    found = result.compare()
-    for one in found.all:
-        allowed = tolerance(result.dtype, one.type)
-        if not one.relative <= allowed:
-            message = (
-                f"{result.files[0]} parts from the net (allowed {allowed:.1e}) at "
-                f"{found.explain(one)}; worst: {found.worst}"
-            )
-            raise NetError(message)
 
 
 def _check_opset(opset: int) -> None:
@@ -232,25 +176,6 @@ def _check_opset(opset: int) -> None:
             f"{OPSET} is widely read"
         )
         raise ConfigError(message)
-
-
-def _set_batch(net: Net, batch: Batch) -> None:
-    """Give the inputs the batch that is asked for: all whose first axis is the first one's.
-
-    Raises:
-        ConfigError: It is no number above 0 and no word that is known.
-    """
-    if batch in {None, "dynamic", "fixed"}:
-        return
-    if not isinstance(batch, int) or batch < 1:
-        message = f"batch must be a number above 0, 'dynamic' or 'fixed', not {batch!r}"
-        raise ConfigError(message)
-    names = [name for name in net.inputs if net.blobs[name].num_axes]
-    own = {name: net.blobs[name].shape for name in names}
-    for name in names:
-        if own[name][0] == own[names[0]][0]:
-            net.blobs[name].reshape((batch, *own[name][1:]))
-    net.reshape()
 
 
 def _written(
@@ -265,34 +190,15 @@ def _written(
 ) -> tuple[Model, Walk]:
     """Return the model, and the walk it was made of; with a free batch where that can be."""
 
-    def write(sizes: Sizes) -> tuple[Model, Walk]:
-        found = walk(net, sizes, outputs)
-        if not found.outputs:
-            message = "nothing is left to export: no layer computes an output"
-            raise NetError(message)
-        return model_of(found, net.name, opset, how), found
+    def write(found: Walk) -> Model:
+        if any_size:
+            _need_any_size(found)
+        return model_of(found, net.name, opset, how)
 
     with net.at_work("export"):
         if any_size:
-            sizes = free_sizes(net, any_size=True)
-            _need_any_size(walk(net, sizes, outputs))
-            return write(sizes)
-        if batch in {None, "dynamic"}:
-            try:
-                free = write(free_sizes(net))
-            except DemitasseError as error:
-                if batch == "dynamic":
-                    raise
-                fixed = write(declared_sizes(net))
-                notes.append(f"the batch is fixed: {error}")
-                return fixed
-            notes += [
-                f"input {value.name!r} keeps its first axis of {value.sizes[0]}"
-                for value in free[1].inputs
-                if value.sizes and isinstance(value.sizes[0], int)
-            ]
-            return free
-        return write(declared_sizes(net))
+            return written(net, outputs, free_sizes(net, any_size=True), write)
+        return with_free_batch(net, outputs, batch, notes, write)
 
 
 def _need_any_size(found: Walk) -> None:

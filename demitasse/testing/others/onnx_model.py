@@ -1,23 +1,21 @@
 """Models in ONNX files, run by ONNX Runtime with every intermediate array made an output.
 
 A file cannot make us run code: ONNX has no operation that does, and libraries of custom operations
-are never loaded. Weights in files of their own are read from the model's folder alone.
+are never loaded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from importlib import import_module
-from pathlib import Path, PurePosixPath, PureWindowsPath
-from types import ModuleType
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from demitasse.errors import DataError, DemitasseError
-from demitasse.paths import regular
 from demitasse.testing.others.kinds import kind_of, role_of
 from demitasse.testing.others.model import Parameter, Value
+from demitasse.testing.others.onnx_file import onnx_library, read_onnx
 
 __all__ = ["OnnxModel"]
 
@@ -43,8 +41,10 @@ class OnnxModel:
 
     def __init__(self, path: Path) -> None:
         self.name = path.name
-        self._onnx, self._runtime = _library("onnx"), _library("onnxruntime")
-        self._model = self._read(path)
+        self._onnx, self._runtime = (
+            onnx_library(name, "running .onnx files") for name in ("onnx", "onnxruntime")
+        )
+        self._model = read_onnx(path, self._onnx)
         graph = self._model.graph
         self.outputs = tuple(one.name for one in graph.output)
         self._stored = {
@@ -61,34 +61,8 @@ class OnnxModel:
                 self._model.SerializeToString(), options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:  # the library's exceptions have no common base
-            raise _refused(path, f"ONNX Runtime cannot load it: {error}") from error
-
-    def _read(self, path: Path) -> Any:
-        """Return the model with all its weights."""
-        try:
-            model = self._onnx.load(str(regular(path)), load_external_data=False)
-            folder = path.resolve().parent
-            for tensor in self._tensors(model):
-                for entry in tensor.external_data:
-                    if entry.key == "location":
-                        _need_inside(path, folder, entry.value)
-            self._onnx.external_data_helper.load_external_data_for_model(model, str(folder))
-        except DataError:
-            raise
-        except Exception as error:  # protobuf's, onnx's and the system's
-            raise _refused(path, f"it cannot be read as ONNX: {error}") from error
-        return model
-
-    def _tensors(self, message: Any) -> Iterator[Any]:
-        """Yield every tensor in a message, however deep."""
-        if isinstance(message, self._onnx.TensorProto):
-            yield message
-            return
-        for field, value in message.ListFields():
-            if field.message_type is not None:
-                several = hasattr(value, "append") or hasattr(value, "add")
-                for one in value if several else [value]:
-                    yield from self._tensors(one)
+            message = f"ONNX Runtime cannot load it: {error}"
+            raise DataError(message, str(path)) from error
 
     def inputs(self) -> Mapping[str, tuple[int | None, ...]]:
         """Return the shapes of the inputs that are no weights."""
@@ -144,29 +118,3 @@ def _names(name: str, node: Any) -> tuple[str, ...]:
     """Return the names of a node's output: its own, the node's, and that of PyTorch's module."""
     module = node.name.strip("/").rpartition("/")[0]
     return tuple(dict.fromkeys(one for one in (name, node.name, module) if one))
-
-
-def _need_inside(path: Path, folder: Path, location: str) -> None:
-    """Refuse a file of weights that is not in the model's folder.
-
-    Raises:
-        DataError: It is outside, or leads outside by a link.
-    """
-    parts = (*PurePosixPath(location).parts, *PureWindowsPath(location).parts)
-    absolute = PurePosixPath(location).is_absolute() or PureWindowsPath(location).anchor
-    target = folder / location
-    if absolute or ".." in parts or not target.resolve().is_relative_to(folder):
-        raise _refused(path, f"it wants weights of {location!r}, which is outside its folder")
-    regular(target)
-
-
-def _refused(path: Path, why: str) -> DataError:
-    return DataError(why, str(path))
-
-
-def _library(name: str) -> ModuleType:
-    try:
-        return import_module(name)
-    except ImportError as error:
-        message = f"running .onnx files needs {name} ({error}); run: pip install demitasse[onnx]"
-        raise DemitasseError(message) from None

@@ -2,10 +2,7 @@
 
 import numpy as np
 import pytest
-from exporting import expect_same, message, net
-
-pytest.importorskip("onnx", reason="needs onnx: nox -s frameworks")
-pytest.importorskip("onnxruntime", reason="needs onnxruntime: nox -s frameworks")
+from exporting import message, net
 
 
 def layer(name, kind, bottoms, tops, fields=""):
@@ -52,7 +49,7 @@ FASTER_RCNN = (
 )  # fmt: skip
 
 
-def test_a_detector_with_proposals_in_python(tmp_path):
+def test_a_detector_with_proposals_in_python(tmp_path, expect_same):
     source = message(FASTER_RCNN, {"data": (1, 3, 64, 96), "im_info": (1, 3)})
     given = {"data": images(1, 3, 64, 96), "im_info": np.array([[64, 96, 1]], np.float32)}
 
@@ -96,13 +93,17 @@ SSD = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("batch", [1, 2])
-def test_a_single_shot_detector(batch, tmp_path):
+def small_ssd(batch):
+    """A detector whose boxes are about as large as images are."""
     made = net(SSD, {"data": (batch, 3, 16, 16)})
     for blobs in made.params.values():
         blobs[0].mutable_cpu_data()[...] *= 0.1
+    return made
 
-    done = expect_same(made, tmp_path)
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_single_shot_detector(batch, tmp_path, expect_same):
+    done = expect_same(small_ssd(batch), tmp_path)
 
     assert done.outputs == {"out": [1, 1, "out_count", 7]}
 
@@ -124,7 +125,7 @@ FCN = (
 )  # fmt: skip
 
 
-def test_a_fully_convolutional_net(tmp_path):
+def test_a_fully_convolutional_net(tmp_path, expect_same):
     expect_same(net(FCN, {"data": (1, 3, 15, 14)}), tmp_path, outputs=["final"])
 
 
@@ -140,11 +141,11 @@ SEGNET = (
 )  # fmt: skip
 
 
-def test_a_net_that_remembers_where_maxima_were(tmp_path):
+def test_a_net_that_remembers_where_maxima_were(tmp_path, expect_same):
     expect_same(net(SEGNET, {"data": (2, 3, 9, 11)}), tmp_path)
 
 
-def test_sequences_of_images(tmp_path):
+def test_sequences_of_images(tmp_path, expect_same):
     text = (
         layer("fc", "InnerProduct", "data", "fc", "inner_product_param { num_output: 6 }")
         + layer("steps", "Reshape", "fc", "steps",
@@ -162,7 +163,7 @@ def test_sequences_of_images(tmp_path):
     assert done.outputs == {"classes": [4, 2, 3]}
 
 
-def test_twins_with_one_set_of_weights(tmp_path):
+def test_twins_with_one_set_of_weights(tmp_path, expect_same):
     def twin(tail):
         named = 'param { name: "w%s" } param { name: "b%s" } inner_product_param { num_output: 4 }'
         return (
@@ -196,7 +197,7 @@ layers { name: "prob" type: SOFTMAX bottom: "both" top: "prob" }
 """
 
 
-def test_a_file_of_2014_whose_input_is_overwritten(tmp_path):
+def test_a_file_of_2014_whose_input_is_overwritten(tmp_path, expect_same):
     file = tmp_path / "old.prototxt"
     file.write_text(V1)
 
@@ -206,7 +207,7 @@ def test_a_file_of_2014_whose_input_is_overwritten(tmp_path):
     assert list(done.outputs) == ["prob", "data@scaled"]
 
 
-def test_a_chain_of_normalisations_in_place(tmp_path):
+def test_a_chain_of_normalisations_in_place(tmp_path, expect_same):
     text = (
         layer("bn0", "BatchNorm", "data", "data")
         + conv("conv", "data", 4)
@@ -225,7 +226,7 @@ def test_a_chain_of_normalisations_in_place(tmp_path):
     assert list(done.outputs) == ["gated"]
 
 
-def test_a_net_that_is_run_and_reshaped_first(tmp_path):
+def test_a_net_that_is_run_and_reshaped_first(tmp_path, expect_same):
     made = net(FCN, {"data": (1, 3, 15, 14)})
     made.blobs["data"].reshape((1, 3, 20, 18))
     made.forward()
@@ -235,8 +236,8 @@ def test_a_net_that_is_run_and_reshaped_first(tmp_path):
     assert done.inputs == {"data": ["batch", 3, 20, 18]}
 
 
-def test_the_same_file_is_written_twice(tmp_path):
-    made = net(SSD, {"data": (1, 3, 16, 16)})
+def test_the_same_file_is_written_twice(tmp_path, expect_same):
+    made = small_ssd(1)
 
     one = expect_same(made, tmp_path).files[0].read_bytes()
     two = expect_same(made, tmp_path).files[0].read_bytes()

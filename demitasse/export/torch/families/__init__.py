@@ -1,0 +1,1 @@
+"""Families of layers, each with its converters."""

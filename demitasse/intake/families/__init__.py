@@ -1,0 +1,1 @@
+"""What operators of ONNX become, one family a file."""

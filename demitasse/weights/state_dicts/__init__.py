@@ -1,0 +1,1 @@
+"""Parameters of layers as state_dicts of PyTorch, and back."""
