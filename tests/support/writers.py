@@ -127,6 +127,7 @@ WRITERS = (
         "net for PyTorch",
         "export in/deploy.prototxt out/net.py --weights in/w.caffemodel --device numpy",
     ),
+    Writer("net of ONNX", "call imported"),
     Writer("state_dict for PyTorch", "call state_dict"),
     Writer(
         "state_dict to weights",
@@ -174,6 +175,7 @@ WRITING = {
     "examples/digits/__init__.py": "example",
     "export/onnx/files.py": "net for ONNX",
     "export/torch/export.py": "net for PyTorch",
+    "intake/imports.py": "net of ONNX",
     "pages/chart.py": "results of measuring",
     "pages/page.py": "results of measuring",
     "prediction/parts.py": "part of answers",
@@ -328,10 +330,40 @@ def _onnx() -> None:
 
     from demitasse.export.onnx.files import write_model
 
-    constants = SimpleNamespace(initializer=[])
-    content = Path("in/w.caffemodel").read_bytes()
-    model = SimpleNamespace(graph=constants, SerializeToString=lambda: content)
+    message = _model_message()()
+    message.graph.doc_string = Path("in/w.caffemodel").read_bytes().hex()
+    model = SimpleNamespace(message=message, constants={}, nbytes=0)
     _as_a_script(lambda: write_model(model, Path("out/net.onnx")))
+
+
+def _model_message() -> type:
+    """Return a message that has what is written of ONNX's: a graph, with initializers."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    file = descriptor_pb2.FileDescriptorProto(name="model.proto", package="writers")
+    graph, model = file.message_type.add(name="Graph"), file.message_type.add(name="Model")
+    graph.field.add(name="initializer", number=5, type="TYPE_BYTES", label="LABEL_REPEATED")
+    graph.field.add(name="doc_string", number=10, type="TYPE_STRING", label="LABEL_OPTIONAL")
+    model.field.add(
+        name="graph", number=7, type="TYPE_MESSAGE", label="LABEL_OPTIONAL",
+        type_name=".writers.Graph",
+    )  # fmt: skip
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("writers.Model"))
+
+
+def _imported() -> None:
+    """Write what stands for an imported model; the library that reads them need not be there."""
+    from demitasse.intake.draft import Draft
+    from demitasse.intake.imports import _write
+    from demitasse.proto.read import read_net_params
+    from demitasse.weights.read import load_weights
+
+    draft = Draft("small", ())
+    draft.message = read_net_params("in/deploy.prototxt")
+    draft.weights = load_weights("in/w.caffemodel")
+    _as_a_script(lambda: _write(draft, Path("out/net.prototxt"), Path("out/net.caffemodel")))
 
 
 def _state_dict() -> None:
