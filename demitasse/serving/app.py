@@ -99,9 +99,8 @@ class App:
         self._held = 0
         self._most_held = self._limits.held or 8 * self._limits.max_bytes
         self._readers = ThreadPoolExecutor(READERS, "reader")
-        self._parsing = (
-            Lock()
-        )  # a large body at a time, since what is read takes several times its size
+        # large bodies one at a time: what is read takes several times their size
+        self._parsing = Lock()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer a request, or take note of the server's beginning and end."""
