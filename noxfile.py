@@ -230,9 +230,13 @@ def wheels(session: nox.Session) -> None:
 def packaging(session: nox.Session) -> None:
     """Look at images, conda's recipe, workflows and scripts for batch systems."""
     session.install(*nox.project.dependency_groups(PROJECT, "packaging"))
-    session.run("hadolint", *map(str, sorted(ROOT.glob("packaging/docker/*.Dockerfile"))))
-    batch = [str(path) for path in sorted(ROOT.glob("examples/cluster/*.sbatch"))]
+    cluster = ROOT / "examples" / "cluster"
+    images = [*sorted(ROOT.glob("packaging/docker/*.Dockerfile")), cluster / "Dockerfile"]
+    session.run("hadolint", *map(str, images))
+    batch = [str(path) for path in sorted(cluster.glob("*.sbatch"))]
     session.run("shellcheck", "--severity=warning", *batch)
+    known = [str(path) for path in sorted(cluster.glob("*.yaml")) if "mpijob" not in path.name]
+    session.run("kubernetes-validate", "--strict", *known)
     session.run("check-jsonschema", "--builtin-schema=vendor.citation-file-format", "CITATION.cff")
     workflows = [str(path) for path in sorted(ROOT.glob(".github/workflows/*.yml"))]
     session.run("check-jsonschema", "--builtin-schema=vendor.github-workflows", *workflows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from demitasse.cards.card import Card
@@ -14,12 +15,27 @@ from demitasse.device import Device
 from demitasse.errors import ConfigError
 from demitasse.paths import is_file, is_folder
 
-__all__ = ["Name", "find_card", "load_model"]
+__all__ = ["Found", "Name", "find_card", "find_model", "load_model"]
 
 Name = str | os.PathLike[str]
 
 WEIGHTS = {".caffemodel", ".h5", ".npz", ".safetensors"}
 """Endings of files of weights."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A model, with or without a card.
+
+    Attributes:
+        net: Its prototxt.
+        weights: Its weights.
+        card: What is known of its images and outputs; None for weights that nothing is known of.
+    """
+
+    net: Path
+    weights: tuple[Path, ...]
+    card: Card | None
 
 
 def load_model(
@@ -85,6 +101,27 @@ def find_card(
         )
         raise ConfigError(message)
     return _published(path, given.weights, card, given)
+
+
+def find_model(source: Name, weights: Name | Sequence[Name] = ()) -> Found:
+    """Return the files of a model, which may have no card; see ``load_model``.
+
+    Raises:
+        ConfigError: There is no net, there are no weights, or a card cannot be what it says.
+    """
+    path = Path(source)
+    some = (weights,) if isinstance(weights, str | os.PathLike) else weights
+    files = tuple(Path(one) for one in some)
+    if is_folder(path) or path.suffix == ".toml":
+        card: Card | None = find_card(path, files)
+        assert card is not None
+        assert card.net is not None
+        return Found(card.net, card.weights, card)
+    if path.suffix in WEIGHTS and not files:
+        path, files = _net_beside(path), (path,)
+    known = recognised(files) if files else None
+    card = find_card(path, files) if known is not None or not files else None
+    return Found(path, files, card)
 
 
 def _published(net: Path, weights: Sequence[Path], card: str, given: Given) -> Card:

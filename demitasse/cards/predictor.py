@@ -54,6 +54,10 @@ class Predictor:
     Attributes:
         card: As given.
         net: The net, in phase TEST.
+        input: The name of the net's input that images go to.
+        outputs: Names of the blobs that are read.
+        prepare: Makes of an image's pixels, uint8, blue first, what the net takes.
+        read: Makes answers of the outputs of a batch and of the views of its images.
 
     Raises:
         ConfigError: Card and net do not fit together.
@@ -71,15 +75,15 @@ class Predictor:
         detect = card.detect
         wanted = card.outputs or ((detect.boxes, detect.scores) if detect.boxes else ())
         self.net = Net(card.net, "TEST", device=device, keep=list(wanted) or "outputs")
-        self._outputs = list(wanted) or self.net.outputs
-        self._input = _input(self.net, card.input)
-        shape = self._blob(self._input).shape
+        self.outputs = list(wanted) or self.net.outputs
+        self.input = _input(self.net, card.input)
+        shape = self._blob(self.input).shape
         if len(shape) != 4:
-            message = f"input {self._input!r} is {shape}; images need (N, C, H, W)"
+            message = f"input {self.input!r} is {shape}; images need (N, C, H, W)"
             raise ConfigError(message)
-        self._prepare = Preparer(card.preprocess, (shape[1], shape[2], shape[3]))
-        softmax = card.softmax and not _ends_in_softmax(self.net, self._outputs)
-        self._read = reader_of(card, softmax=softmax, threshold=threshold)
+        self.prepare = Preparer(card.preprocess, (shape[1], shape[2], shape[3]))
+        softmax = card.softmax and not _ends_in_softmax(self.net, self.outputs)
+        self.read = reader_of(card, softmax=softmax, threshold=threshold)
         _load(self.net, card.weights)
 
     def __reduce__(self) -> tuple[Callable[..., Predictor], tuple[object, ...]]:
@@ -131,7 +135,7 @@ class Predictor:
         for item in items:
             ready: Prepared | DataError
             try:
-                ready = self._prepare(pixels(item))
+                ready = self.prepare(pixels(item))
             except DataError as error:
                 ready = error
             else:
@@ -186,10 +190,10 @@ class Predictor:
 
     def _run(self, images: Sequence[Prepared]) -> list[Answer]:
         with self.net.turn:
-            self.net.set_input(self._input, np.stack([one.values for one in images]))
+            self.net.set_input(self.input, np.stack([one.values for one in images]))
             self.net.forward()
-            outputs = {name: self._blob(name).cpu_data().copy() for name in self._outputs}
-        return self._read(outputs, [one.view for one in images])
+            outputs = {name: self._blob(name).cpu_data().copy() for name in self.outputs}
+        return self.read(outputs, [one.view for one in images])
 
     def _blob(self, name: str) -> Blob:
         return self.net.blob_by_name(name)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from demitasse.data.images.files import IMAGES, VIDEOS, files_in
 from demitasse.errors import DataError
 from demitasse.paths import bytes_in, is_folder, regular
 
@@ -17,15 +18,6 @@ if TYPE_CHECKING:
     from demitasse.data.images.decode import Color
 
 __all__ = ["Picture", "pictures"]
-
-IMAGES = {
-    *(".bmp", ".dib", ".gif", ".jpe", ".jpeg", ".jpg", ".jp2", ".pbm", ".pgm", ".png", ".pnm"),
-    *(".ppm", ".ras", ".sr", ".tif", ".tiff", ".webp"),
-}
-VIDEOS = {
-    *(".avi", ".flv", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".webm", ".wmv"),
-}
-"""Endings of names, in small letters."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +69,7 @@ def pictures(names: Iterable[str], color: Color, every: int = 1) -> Iterator[Pic
 def _in_folder(folder: Path, color: Color, every: int) -> Iterator[Picture]:
     found = False
     try:
-        for path in _walked(folder):
+        for path in files_in(folder, IMAGES | VIDEOS):
             found = True
             yield from _frames(path, path.relative_to(folder), color, every)
     except OSError as error:
@@ -87,18 +79,6 @@ def _in_folder(folder: Path, color: Color, every: int) -> Iterator[Picture]:
     if not found:
         why = DataError("the folder holds no images and no videos")
         yield Picture(str(folder), Path(folder.name), None, why)
-
-
-def _walked(folder: Path) -> Iterator[Path]:
-    """Yield the images and videos of a folder in order, hidden ones and linked folders left out."""
-    for path in sorted(folder.iterdir()):
-        if path.name.startswith("."):
-            continue
-        if path.is_dir():
-            if not path.is_symlink():
-                yield from _walked(path)
-        elif path.suffix.lower() in IMAGES | VIDEOS:
-            yield path
 
 
 def _frames(path: Path, place: Path, color: Color, every: int) -> Iterator[Picture]:

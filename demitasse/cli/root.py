@@ -23,6 +23,8 @@ VERBS = (
     "consistency",
     "diff",
     "run",
+    "predict",
+    "serve",
     "card",
     "classify",
     "detect",

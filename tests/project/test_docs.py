@@ -2,6 +2,8 @@
 
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +72,32 @@ def test_a_model_runs_on_an_image():
     [(digit, probability)] = names["answer"].top(1)
     assert digit == "1"
     assert probability > 0.5
+
+
+@pytest.mark.usefixtures("beside_digits")
+def test_many_inputs_run_in_parts():
+    run(python_blocks("docs/predict.md"), "docs/predict.md")
+
+    with np.load("all.npz") as joined:
+        assert joined["prob"].shape == (10, 10)
+    assert len(list(Path("parts").iterdir())) == 3
+
+
+@pytest.mark.usefixtures("beside_digits")
+def test_a_net_is_served():
+    pytest.importorskip("uvicorn", reason="the server needs uvicorn")
+    command = [sys.executable, "-m", "demitasse", "serve", "digits", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            address = re.search(r"http://\S+?:\d+", server.stdout.readline())[0]
+            code = python_blocks("docs/serving.md").replace("http://127.0.0.1:8000", address)
+
+            names = run(code, "docs/serving.md")
+        finally:
+            server.terminate()
+
+    assert names["output"]["shape"] == [1]
+    assert names["answer"]["classes"][0]["label"] == "1"
 
 
 def test_the_way_from_opencv_runs(beside_digits):

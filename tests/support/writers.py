@@ -46,6 +46,8 @@ MODEL = "--model_def in/deploy.prototxt --pretrained_model in/w.caffemodel --dev
 WINDOWS = f"{MODEL} --crop_mode list --context_pad 0"
 FEATURES = "in/w.caffemodel in/net.prototxt ip,scaled out/a,out/b 2"
 
+PREDICT = "predict in/w.caffemodel in/db -o out --device numpy"
+
 BEFORE = (0, 1, 3)
 """Where a place that the prototxt names cannot be written to from the beginning, which is 3."""
 
@@ -116,6 +118,10 @@ WRITERS = (
     Writer("list of trusted files", "call trust"),
     Writer("card", "call card"),
     Writer("drawn answers", "run in/model.toml in/a.png --draw out --device numpy"),
+    Writer("part of arrays", f"{PREDICT} --force"),
+    Writer("part of answers", "predict in/model.toml in/a.png -o out --format jsonl --force "
+           "--device numpy"),
+    Writer("parts put together", "predict --join in/parts -o out/all.npz"),
     Writer("net for ONNX", "call onnx"),
     Writer(
         "net for PyTorch",
@@ -172,6 +178,7 @@ WRITING = {
     "intake/imports.py": "net of ONNX",
     "pages/chart.py": "results of measuring",
     "pages/page.py": "results of measuring",
+    "prediction/parts.py": "part of answers",
     "proto/write.py": "old net to text",
     "proto/zero_copy/write.py": "train",
     "pycaffe/draw.py": "drawing as svg",
@@ -505,6 +512,7 @@ def make_inputs(folder: Path, seed: int) -> None:
             write_safetensors(place / "s.safetensors", state)
         _make_old_weights(place, seed)
         _make_published(place, rng)
+        _make_parts(place, rng)
     finally:
         os.chdir(here)
 
@@ -521,6 +529,14 @@ def _make_old_weights(place: Path, seed: int) -> None:
     (place / "v1.caffemodel").write_bytes(
         text_format.Parse(text, NetParameter()).SerializeToString()
     )
+
+
+def _make_parts(place: Path, rng: np.random.Generator) -> None:
+    """Write a prediction in two parts."""
+    (place / "parts").mkdir()
+    for index in range(2):
+        arrays = {"prob": rng.random((3, 2)), "items": np.array(["a", "b", "c"]), "made_from": "x"}
+        np.savez(place / "parts" / f"part-{index:05}-of-00002.npz", **arrays)
 
 
 def _make_published(place: Path, rng: np.random.Generator) -> None:

@@ -1,0 +1,37 @@
+"""Which files of a folder are images or videos, by the endings of their names."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+__all__ = ["IMAGES", "VIDEOS", "files_in"]
+
+IMAGES = {
+    *(".bmp", ".dib", ".gif", ".jpe", ".jpeg", ".jpg", ".jp2", ".pbm", ".pgm", ".png", ".pnm"),
+    *(".ppm", ".ras", ".sr", ".tif", ".tiff", ".webp"),
+}
+VIDEOS = {
+    *(".avi", ".flv", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".webm", ".wmv"),
+}
+"""Endings of names, in small letters."""
+
+
+def files_in(folder: Path, endings: Collection[str]) -> Iterator[Path]:
+    """Yield the files of a folder in order, hidden ones and linked folders left out.
+
+    Args:
+        folder: The folder; those in it are walked through, too.
+        endings: Which files are wanted, in small letters.
+
+    Raises:
+        OSError: A folder cannot be read.
+    """
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith("."):
+            continue
+        if path.is_dir():
+            if not path.is_symlink():
+                yield from files_in(path, endings)
+        elif path.suffix.lower() in endings:
+            yield path

@@ -1,0 +1,169 @@
+"""``serve``: trained nets over HTTP, until the process is asked to end."""
+
+import json
+import re
+import signal
+import socket
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import numpy as np
+import pytest
+
+from demitasse.net import Net
+
+DATA = np.random.default_rng(1).standard_normal((2, 1, 3, 3)).astype(np.float32)
+
+
+@pytest.fixture
+def model(project):
+    """Weights with a net beside them, which have no card."""
+    Net("deploy.prototxt", "TEST", device="numpy").save("stripes.caffemodel")
+    return project
+
+
+@pytest.fixture
+def server(model, start):
+    """Start a server on a port that is free; wait until it is ready."""
+    pytest.importorskip("uvicorn", reason="the server needs uvicorn")
+
+    def begin(args=""):
+        process = start(f"serve stripes.caffemodel --port 0 --device numpy {args}")
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if line == "Ready\n":
+                break
+        else:
+            pytest.fail(process.stderr.read())
+        address = re.search(r"http://\S+?:\d+", lines[0])[0]
+        return process, address, lines
+
+    return begin
+
+
+def asked(values):
+    tensor = {"name": "data", "datatype": "FP32", "shape": list(values.shape)}
+    return json.dumps({"inputs": [{**tensor, "data": values.ravel().tolist()}]}).encode()
+
+
+def infer(address, body):
+    url = f"{address}/v2/models/stripes/infer"
+    with urllib.request.urlopen(url, body, timeout=60) as reply:
+        return json.load(reply)
+
+
+def test_a_net_is_served_until_it_is_asked_to_end(server):
+    process, address, lines = server()
+    with Net("deploy.prototxt", "TEST", device="numpy") as net:
+        net.load("stripes.caffemodel")
+        wanted = net.predict(DATA)["prob"]
+
+    answer = infer(address, asked(DATA))
+
+    assert "data [-1, 1, 3, 3], up to 16 at once" in lines[0]
+    assert "Only programs of this machine reach it" in lines[1]
+    np.testing.assert_array_equal(
+        np.array(answer["outputs"][0]["data"], "f4").reshape(2, 3), wanted
+    )
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+
+
+def test_what_is_under_way_is_finished(server):
+    process, address, _ = server()
+    host, port = address.removeprefix("http://").split(":")
+    body = asked(DATA)
+    head = (
+        f"POST /v2/models/stripes/infer HTTP/1.1\r\nHost: {host}\r\nExpect: 100-continue\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+
+    with socket.create_connection((host, int(port)), timeout=60) as client:
+        client.sendall(head.encode())
+        begun = client.recv(1000)  # the application has asked for the body
+        process.send_signal(signal.SIGTERM)
+        wait_until_nobody_listens(host, int(port))
+        client.sendall(body)
+        answer = b"".join(iter(lambda: client.recv(1 << 16), b""))
+
+    assert begun.startswith(b"HTTP/1.1 100")
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b'"name":"prob"' in answer
+    assert process.wait(60) == 0
+
+
+def wait_until_nobody_listens(host, port):
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        try:
+            socket.create_connection((host, port), timeout=60).close()
+        except ConnectionRefusedError:
+            return
+        time.sleep(0.02)
+
+
+NO_HTTP = [
+    b"GET / HTTP/9.9\r\n\r\n",
+    b"POST /v2/models/stripes/infer HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+    b"POST /v2 HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\n{}{}{}",
+    b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\n\r\n",
+    bytes(range(256)),
+]
+
+
+def test_what_is_no_http_is_refused(server):
+    _, address, _ = server()
+    host, port = address.removeprefix("http://").split(":")
+
+    answers = []
+    for sent in NO_HTTP:
+        with socket.create_connection((host, int(port)), timeout=60) as client:
+            client.sendall(sent)
+            answers.append(client.recv(1000)[:10])
+
+    assert answers == [b"HTTP/1.1 4"] * len(NO_HTTP)
+    assert "prob" in str(infer(address, asked(DATA)))
+
+
+def test_a_request_that_is_too_long_is_refused(server):
+    _, address, _ = server("--max_bytes 100")
+
+    with pytest.raises(urllib.error.HTTPError, match="413") as caught:
+        infer(address, asked(DATA))
+
+    assert json.load(caught.value) == {"error": "a request has at most 100 bytes"}
+
+
+@pytest.mark.usefixtures("model")
+def test_without_uvicorn_it_is_told_what_to_install(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+
+    shown = run("serve stripes.caffemodel")
+
+    assert shown.exit_code == 3
+    assert "run: pip install demitasse[serve]" in shown.stderr
+
+
+@pytest.mark.usefixtures("model")
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        ("serve", 2, "Missing argument 'MODEL...'"),
+        ("serve stripes.caffemodel stripes.caffemodel", 2, "two models are called 'stripes'"),
+        ("serve a=stripes.caffemodel b=none.caffemodel --port 0", 3, "none.caffemodel"),
+        ("serve a=deploy.prototxt", 3, "is a net without weights"),
+        ("serve a=x b=y --weights w", 2, "--weights is for one MODEL"),
+        ("serve stripes.caffemodel --port 0 --host 300.1.1.1", 3, "nothing can be served at"),
+        ("serve -- -", 2, "cannot be a model's name"),
+    ],
+)
+def test_what_cannot_be_served_is_told(run, args, code, message):
+    pytest.importorskip("uvicorn", reason="the server needs uvicorn")
+
+    shown = run(args)
+
+    assert shown.exit_code == code
+    assert message in shown.stderr.replace("\n", " ")
