@@ -13,6 +13,7 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from queue import Empty, SimpleQueue
 
@@ -46,6 +47,7 @@ class Prefetcher:
         name: What the thread is called.
         log_on_wait: What to log when there is no full batch and somebody wants one (one wait in
             1000 is logged).
+        others: Called before each batch is filled; what it returns is delivered ahead of it.
 
     Attributes:
         waited: Time spent waiting for full batches so far, in seconds.
@@ -58,9 +60,11 @@ class Prefetcher:
         *,
         name: str = "prefetch",
         log_on_wait: str = "",
+        others: Callable[[], Iterable[Batch]] = tuple,
     ) -> None:
         self.waited = 0.0
         self._source, self._name, self._log_on_wait = source, name, log_on_wait
+        self._others = others
         self._waits = 0
         # A SimpleQueue may be put into while the same thread is inside it: by a garbage collection.
         self._free: SimpleQueue[Batch | None] = SimpleQueue()
@@ -157,6 +161,8 @@ class Prefetcher:
         try:
             with closing(self._source):  # here, so that it is never closed while it is used
                 while (batch := self._free.get()) is not None and not self._stopped:
+                    for other in self._others():
+                        self._full.put(other)
                     self._source.fill(batch)
                     self._full.put(batch)
         except BaseException as error:  # raised by ``next``

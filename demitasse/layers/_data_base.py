@@ -14,6 +14,7 @@ from demitasse.blob import Blob
 from demitasse.data.broken import Broken, skips
 from demitasse.data.prefetch import Prefetcher
 from demitasse.data.sources.source import ALONE, Batch, BatchSource, Reading, Shard
+from demitasse.data.sources.turns import EVERY, Turn, Turns
 from demitasse.data.transform.augment.draws import WORDS
 from demitasse.data.transform.random import RecordRandom
 from demitasse.data.transform.transformer import DataTransformer
@@ -67,7 +68,10 @@ class PrefetchingDataLayer(BaseDataLayer):
     as bytes (``Backend.feed``): those of the next batch are sent while this one is used.
 
     Attributes:
+        batch_size: Records in a batch.
         skipped: Broken records that were skipped on the way to the batch in the tops.
+        skips_broken: Whether broken records are skipped.
+        turn: Which of the batches are made here; others are passed over.
         whole_epochs: Whether a batch ends where a round does, and may then be smaller.
     """
 
@@ -79,8 +83,12 @@ class PrefetchingDataLayer(BaseDataLayer):
     _sent: Sent | None = None  # the images of the batch in the tops, if they came as bytes
     _adopted = False  # whether the first top works on the memory of a batch
     _position = 0
+    _at_end = True
     _taking = False  # a batch, which is lost when that is cut short
+    batch_size: int
     skipped = 0
+    skips_broken = False
+    turn = EVERY
     whole_epochs = False
 
     def open_source(self, position: int) -> BatchSource:
@@ -105,7 +113,8 @@ class PrefetchingDataLayer(BaseDataLayer):
         """
         context = self.context
         shard = Shard(context.rank, context.ranks) if self.phase == "TRAIN" else ALONE
-        broken = Broken(self.name, skip=skips(on_error), count=self.skipped)
+        self.skips_broken = skips(on_error)
+        broken = Broken(self.name, skip=self.skips_broken, count=self.skipped)
         return Reading(position, shard, self.whole_epochs, broken)
 
     def shape_tops(self, top: Blobs) -> None:
@@ -118,14 +127,13 @@ class PrefetchingDataLayer(BaseDataLayer):
         """Do nothing: ``setup`` and ``forward`` give the tops their shapes."""
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
-        if self._prefetcher is not None and self._prefetcher.was_left_behind:
-            self.close()
-        self._taking = True
-        prefetcher = self._prefetcher or self._start()
-        batch, sent = self._ahead or self._on_its_way(prefetcher.next())
+        prefetcher, batch, sent = self._next()
+        if batch.left_out:  # somebody wants it after all
+            self.take_turns(EVERY)
+            prefetcher, batch, sent = self._next()
         used, used_sent, self._ahead = self._current, self._sent, None
         self._current, self._sent = batch, sent
-        self._position, self.skipped = batch.position, batch.skipped
+        self._note(batch)
         moved = False
         for index, (blob, array) in enumerate(zip(top, batch.arrays, strict=False)):
             moved |= blob.shape != array.shape
@@ -145,6 +153,41 @@ class PrefetchingDataLayer(BaseDataLayer):
         if self._feed is not None and (following := prefetcher.ready()) is not None:
             self._ahead = self._on_its_way(following)
         self._taking = False
+
+    def take_turns(self, turn: Turn) -> None:
+        """From the next batch on, make those of one reader alone; all batches by default."""
+        if turn != self.turn:
+            self.turn = turn
+            self.set_state(self.state())
+
+    def has_turn(self) -> bool:
+        """Whether the next batch is made here, for ``forward``; else it is to be passed over."""
+        _, batch, sent = self._next()
+        self._ahead, self._taking = (batch, sent), False
+        return not batch.left_out
+
+    def pass_over(self) -> None:
+        """Go on to the batch after the next one; the tops stay as they are."""
+        _, batch, _ = self._next()
+        self._ahead = None
+        self._note(batch)
+        self._taking = False
+
+    def _next(self) -> tuple[Prefetcher, Batch, Sent | None]:
+        """Return the next batch, and its images if they are on their way to the device.
+
+        Until it has been used, ``_taking`` says that it may be lost.
+        """
+        if self._prefetcher is not None and self._prefetcher.was_left_behind:
+            self.close()
+        self._taking = True
+        prefetcher = self._prefetcher or self._start()
+        return prefetcher, *(self._ahead or self._on_its_way(prefetcher.next()))
+
+    def _note(self, batch: Batch) -> None:
+        """Take note of where a batch ends."""
+        self._position, self.skipped = batch.position, batch.skipped
+        self._at_end = batch.last
 
     def _unpack(self, sent: Sent, blob: Blob) -> None:
         """Make numbers of a batch of bytes on the device."""
@@ -172,8 +215,8 @@ class PrefetchingDataLayer(BaseDataLayer):
         if self._current is None or self.skipped:
             return None
         from_end = self._current.arrays[0].shape[0] - place
-        shard = self.reading(self._position).shard
-        return self.record(self._position - from_end * shard.ranks + shard.rank)
+        shard = self.reading(self._current.position).shard
+        return self.record(self._current.position - from_end * shard.ranks + shard.rank)
 
     def record(self, number: int) -> tuple[str, str] | None:
         """Return the source and the key of a record, counted through all rounds; None if unknown.
@@ -218,7 +261,7 @@ class PrefetchingDataLayer(BaseDataLayer):
         prefetcher, abandon = self._prefetcher, self._abandon
         self._prefetcher = self._abandon = self._feed = None
         self._current = self._ahead = self._sent = None
-        self._taking = False
+        self._taking, self._at_end = False, True
         if abandon is not None:
             abandon.detach()
         if prefetcher is not None:
@@ -237,11 +280,13 @@ class PrefetchingDataLayer(BaseDataLayer):
         filled = [Batch(memory, self.dtype, takes_bytes=takes_bytes) for _ in range(batches)]
         try:  # whatever happens from the moment that there is something to close
             source = self.open_source(self._position)
+            turns = Turns(source, self.turn, self.batch_size) if self.turn != EVERY else None
             prefetcher = Prefetcher(
                 source,
                 filled,
                 name=f"prefetch of {self.name}",
                 log_on_wait=f"layer {self.name!r} waits for data",
+                others=turns.others if turns is not None else tuple,
             )
             with Uninterrupted():
                 self._abandon = weakref.finalize(self, prefetcher.abandon)
@@ -289,5 +334,5 @@ class EpochDataLayer(PrefetchingDataLayer):
 
     @property
     def epoch_ended(self) -> bool:
-        """Whether the batch in the tops holds the last record, or there is none yet."""
-        return self._current is None or self._current.last
+        """Whether the last batch held the last record, or there was none yet."""
+        return self._at_end

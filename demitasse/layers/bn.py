@@ -106,6 +106,10 @@ class BN(Layer):
     def carried(self) -> Blobs:
         return self.blobs[2:] if self.by_batch else ()
 
+    @property
+    def carries(self) -> bool:
+        return self.by_batch
+
     def _note(self, mean: Array, variance: Array) -> None:
         """Give statistics of the batch to the averages."""
         for blob, value in zip(self.blobs[2:], (mean, variance), strict=True):

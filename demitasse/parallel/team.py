@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from time import perf_counter
 from typing import Literal, Protocol
+
+import numpy as np
 
 from demitasse.errors import ParallelError
 from demitasse.interrupts import Uninterrupted
@@ -16,7 +19,7 @@ from demitasse.parallel.reduction import exact_mean, fast_mean
 from demitasse.parallel.shards import Shards
 from demitasse.parallel.waiting import Waiting, note
 
-__all__ = ["Alone", "Crew", "Reduce", "Team"]
+__all__ = ["Alone", "Crew", "Reduce", "Team", "first_request"]
 
 Reduce = Literal["exact", "fast"]
 """How gradients are added: "exact" in one order whatever the number of processes is, "fast" as the
@@ -30,11 +33,15 @@ class Team(Protocol):
 
     Attributes:
         alone: Whether the run is one process with one shard.
+        rank: The number of this process.
+        size: How many processes there are.
         others: Nets of this process besides the run's own: those of its further shards.
         waiting: What processes have waited for each other, up to the iteration before this.
     """
 
     alone: bool
+    rank: int
+    size: int
     others: Sequence[Net]
     waiting: Waiting
 
@@ -51,6 +58,9 @@ class Team(Protocol):
     def share(self, value: Value, patience: float = 1.0) -> Value:
         """Return what the first process gives."""
 
+    def gather(self, work: Callable[[], Value]) -> list[Value]:
+        """Return what each process's work comes to, by rank: plain Python values and arrays."""
+
     def level(self) -> None:
         """Make all nets the same as the first process's, after weights have been loaded."""
 
@@ -59,6 +69,7 @@ class Alone:
     """One process with one shard."""
 
     alone = True
+    rank, size = 0, 1
     others: Sequence[Net] = ()
     waiting = Waiting()
 
@@ -71,6 +82,9 @@ class Alone:
     def share(self, value: Value, patience: float = 1.0) -> Value:
         del patience
         return value
+
+    def gather(self, work: Callable[[], Value]) -> list[Value]:
+        return [work()]
 
     def level(self) -> None:
         """Do nothing: there is one net."""
@@ -98,6 +112,7 @@ class Crew:
         self._nets = list(nets)
         self.others: Sequence[Net] = self._nets[1:]
         self._communicator, self._shards = communicator, shards
+        self.rank, self.size = communicator.rank, communicator.size
         self._mean = exact_mean if reduce == "exact" else fast_mean
         for other in self.others:
             _hold_weights_of(nets[0], other)
@@ -108,15 +123,11 @@ class Crew:
 
     def passes(self, net: Net, batches: int) -> float:
         losses = []
-        try:
+        with self._failing_together():
             for one in self.others:
                 one.clear_param_diffs()
             for one in self._nets:
                 losses.append(sum(one.forward_backward() for _ in range(batches)) / batches)
-        except BaseException as error:
-            with suppress(ParallelError):
-                self._agree(FAILED + f"{type(error).__name__}: {error}".encode()[:200])
-            raise
         ready = perf_counter()
         self.waiting = Waiting.read(self._agree(note(self._waited, self._added)))
         together = perf_counter()
@@ -132,12 +143,17 @@ class Crew:
         return losses[0]
 
     def agreed(self, request: str | None) -> str | None:
-        notes = self._agree((request or "").encode())
-        asked = {note.decode() for note in notes if note}
-        return "stop" if "stop" in asked else next(iter(sorted(asked)), None)
+        return first_request(note.decode() for note in self._agree((request or "").encode()))
 
     def share(self, value: Value, patience: float = 1.0) -> Value:
         return self._communicator.share(value, patience)
+
+    def gather(self, work: Callable[[], Value]) -> list[Value]:
+        with self._failing_together():
+            mine = np.frombuffer(pickle.dumps(work()), np.uint8)
+        sizes = [int(told) for told in self._agree(str(mine.size).encode())]
+        found = self._communicator.exchange([mine] * self.size, sizes)
+        return [pickle.loads(one.tobytes()) for one in found]
 
     def level(self) -> None:
         first = self._nets[0]
@@ -148,6 +164,16 @@ class Crew:
                 pairs = zip(carried_params(first), carried_params(other), strict=True)
                 for mine, theirs in pairs:
                     theirs.copy_from(mine)
+
+    @contextmanager
+    def _failing_together(self) -> Iterator[None]:
+        """Tell the others of an error, so that they do not wait in vain."""
+        try:
+            yield
+        except BaseException as error:
+            with suppress(ParallelError):
+                self._agree(FAILED + f"{type(error).__name__}: {error}".encode()[:200])
+            raise
 
     def _agree(self, note: bytes) -> list[bytes]:
         """Hear of everybody else; where one has failed, end here, too.
@@ -164,6 +190,11 @@ class Crew:
                 message = f"process {rank} failed: {text}"
                 raise ParallelError(message)
         return notes
+
+
+def first_request(asked: Iterable[str | None]) -> str | None:
+    """Return what is to be done of all that processes are asked for: "stop" before all else."""
+    return max((one for one in asked if one), key="stop".__eq__, default=None)
 
 
 def _hold_weights_of(net: Net, other: Net) -> None:

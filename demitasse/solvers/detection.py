@@ -6,7 +6,6 @@ Source: SSD (weiliu89/caffe), ``Solver::TestDetection`` in ``src/caffe/solver.cp
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from demitasse.errors import ConfigError
 from demitasse.log import get_logger
 from demitasse.net import Net
-from demitasse.solvers.epoch import passes
+from demitasse.solvers.tester import ByItself, Tester
 
 __all__ = ["AP_VERSIONS", "average_precision", "mean_precisions"]
 
@@ -101,7 +100,7 @@ def mean_precisions(
     net: Net,
     batches: int,
     version: str,
-    go_on: Callable[[], bool] = lambda: True,
+    tester: Tester | None = None,
     *,
     per_class: bool = False,
 ) -> tuple[dict[str, np.ndarray], float]:
@@ -111,7 +110,7 @@ def mean_precisions(
         net: The net, whose outputs are those of DetectionEvaluate layers.
         batches: How many; 0 is a whole epoch.
         version: One of ``AP_VERSIONS``.
-        go_on: Asked before each batch; False ends the run.
+        tester: Runs the batches; by default this process does.
         per_class: Whether to log the average precision of each class.
 
     Returns:
@@ -123,10 +122,16 @@ def mean_precisions(
     _check_outputs(net)
     tallies = {name: Tally() for name in net.outputs}
     losses, weights = 0.0, 0
-    for weight, loss in passes(net, batches, go_on):
+
+    def judged(_: int) -> dict[str, np.ndarray]:
+        return {
+            name: net.blob_by_name(name).cpu_data()[0, 0].astype(np.float64) for name in tallies
+        }
+
+    for weight, loss, found in (tester or ByItself()).run(net, batches, judged):
         losses, weights = losses + weight * loss, weights + weight
         for name, tally in tallies.items():
-            tally.add(net.blob_by_name(name).cpu_data()[0, 0].astype(np.float64))
+            tally.add(found[name])
     means = {}
     for name, tally in tallies.items():
         precisions = tally.precisions(version) if tally.rows else {}

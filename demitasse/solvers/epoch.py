@@ -50,21 +50,38 @@ class Epoch:
         Raises:
             ConfigError: Data layers of the net read unequal numbers of records.
         """
-        for layer in self._sources:
-            layer.begin_epoch()
+        self.begin()
         ended = False
         while not ended:
             loss = self._net.forward()
-            seen = {(layer.batch_records, layer.epoch_ended) for layer in self._sources}
-            if len(seen) != 1:
-                counts = ", ".join(f"{one.name!r} {one.batch_records}" for one in self._sources)
-                message = (
-                    "the data layers do not read equally many records in equal batches, so they "
-                    f"have no common epoch; in the last batch: {counts}"
-                )
-                raise ConfigError(message)
-            [(records, ended)] = seen
+            records, ended = self.seen()
             yield records, loss
+
+    def begin(self) -> None:
+        """Go back to the first record."""
+        for layer in self._sources:
+            layer.begin_epoch()
+
+    def seen(self) -> tuple[int, bool]:
+        """Return how many records the last batch had, and whether the last of all was among them.
+
+        Raises:
+            ConfigError: Data layers of the net have read unequal numbers of records.
+        """
+        seen = {(layer.batch_records, layer.epoch_ended) for layer in self._sources}
+        if len(seen) != 1:
+            counts = ", ".join(f"{one.name!r} {one.batch_records}" for one in self._sources)
+            message = (
+                "the data layers do not read equally many records in equal batches, so they "
+                f"have no common epoch; in the last batch: {counts}"
+            )
+            raise ConfigError(message)
+        return seen.pop()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the last record of all has been read, or passed over."""
+        return any(layer.epoch_ended for layer in self._sources)
 
 
 def passes(net: Net, batches: int, go_on: Callable[[], bool]) -> Iterator[tuple[int, float]]:

@@ -5,7 +5,7 @@ Source: Caffe, ``Solver::Test`` in ``src/caffe/solver.cpp``; whole epochs are ou
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from demitasse.log import get_logger
 from demitasse.net import Net
 from demitasse.proto import SolverParameter
 from demitasse.solvers.detection import mean_precisions
-from demitasse.solvers.epoch import passes
+from demitasse.solvers.tester import ByItself, Tester
 
 __all__ = ["evaluate", "mean_outputs"]
 
@@ -23,7 +23,7 @@ log = get_logger(__name__)
 
 
 def evaluate(
-    param: SolverParameter, index: int, net: Net, go_on: Callable[[], bool]
+    param: SolverParameter, index: int, net: Net, tester: Tester
 ) -> tuple[dict[str, np.ndarray], float]:
     """Test a net as ``eval_type`` says.
 
@@ -31,16 +31,17 @@ def evaluate(
         param: The solver's fields.
         index: Which of the test nets it is.
         net: That net.
-        go_on: Asked before each batch; False ends the run, and what is returned is then of no use.
+        tester: Runs the batches. Where that is ended before its time, what is returned is of no
+            use.
 
     Returns:
         The mean of every output, or the mean average precision of it, and the mean loss.
     """
     batches = param.test_iter[index]
     if param.eval_type != "detection":
-        return mean_outputs(net, batches, go_on)
+        return _mean_outputs(net, batches, tester)
     per_class = param.show_per_class_result
-    return mean_precisions(net, batches, param.ap_version, go_on, per_class=per_class)
+    return mean_precisions(net, batches, param.ap_version, tester, per_class=per_class)
 
 
 def mean_outputs(
@@ -59,32 +60,45 @@ def mean_outputs(
         ConfigError: A whole epoch is wanted of a net that has none.
         ShapeError: An output changes its shape from one batch to another.
     """
-    sums = _Sums(net, whole_epoch=batches == 0)
-    for weight, loss in passes(net, batches, go_on):
-        sums.add(weight, loss)
+    return _mean_outputs(net, batches, ByItself(go_on))
+
+
+def _mean_outputs(net: Net, batches: int, tester: Tester) -> tuple[dict[str, np.ndarray], float]:
+    sums = _Sums(net, whole_epoch=batches == 0, on_host=tester.several)
+    for weight, loss, parts in tester.run(net, batches, sums.parts):
+        sums.add(weight, loss, parts)
     return sums.means()
 
 
 class _Sums:
-    """Weighted sums of a net's outputs."""
+    """Weighted sums of a net's outputs, on its device or on the host: with the same bits."""
 
-    def __init__(self, net: Net, whole_epoch: bool) -> None:
-        self._net, self._whole_epoch = net, whole_epoch
+    def __init__(self, net: Net, *, whole_epoch: bool, on_host: bool) -> None:
+        self._net, self._whole_epoch, self._on_host = net, whole_epoch, on_host
         self._sums: dict[str, Array] = {}
         self._outputs = list(net.outputs)
         self._loss, self._weight = 0.0, 0
 
-    def add(self, weight: int, loss: float) -> None:
-        """Add what the net holds now, so many times."""
-        self._loss += weight * loss
-        self._weight += weight
+    def parts(self, weight: int) -> dict[str, Array]:
+        """Return the outputs that the net holds now, so many times."""
         backend = self._net.device.backend
         widest = backend.dtype("float64" if backend.has_float64 else "float32")
         with backend.enter():
+            parts = {
+                name: backend.xp.astype(self._net.blob_by_name(name).read(), widest) * weight
+                for name in self._outputs  # copies, whatever the dtype
+            }
+        if self._on_host:
+            return {name: np.asarray(backend.to_host(part)) for name, part in parts.items()}
+        return parts
+
+    def add(self, weight: int, loss: float, parts: Mapping[str, Array]) -> None:
+        """Add the parts of a batch."""
+        self._loss += weight * loss
+        self._weight += weight
+        with self._net.device.backend.enter():
             for name in list(self._outputs):
-                value = self._net.blob_by_name(name).read()
-                part = backend.xp.astype(value, widest) * weight  # a copy, whatever the dtype
-                total = self._sums.get(name)
+                part, total = parts[name], self._sums.get(name)
                 if total is None:
                     self._sums[name] = part
                 elif total.shape == part.shape:
@@ -104,7 +118,7 @@ class _Sums:
     def means(self) -> tuple[dict[str, np.ndarray], float]:
         """Return the mean of each output, in the net's dtype, and of the loss."""
         weight = self._weight or 1
-        to_host = self._net.device.backend.to_host
+        to_host = np.asarray if self._on_host else self._net.device.backend.to_host
         means = {
             name: np.asarray(to_host(total) / weight).astype(self._net.dtype)
             for name, total in self._sums.items()

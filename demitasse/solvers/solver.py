@@ -43,6 +43,7 @@ from demitasse.solvers.requests import Request, Requests
 from demitasse.solvers.run import Run
 from demitasse.solvers.schedule import scheduled_rate
 from demitasse.solvers.snapshot import check_folder, check_prefix
+from demitasse.solvers.tester import ByItself, Tester, Together, needs_one_process
 from demitasse.solvers.told import about_run
 from demitasse.solvers.updater import Updater
 from demitasse.solvers.updates import find_rule
@@ -94,8 +95,8 @@ class Solver:
         shards: How many shards the data of the run has, each with the net's batch size: the joined
             batch is so many times as large. The same for the whole life of a run; the number of
             processes may change. None for one, or as many as there are processes.
-        processes: Those that train together; None for this one alone. Only the first tests and
-            writes snapshots.
+        processes: Those that train together; None for this one alone. They share out the batches of
+            tests; only the first writes snapshots.
         reduce: How gradients are added: "exact" gives the same bits for any number of processes,
             "fast" as the library between them likes best.
 
@@ -111,8 +112,10 @@ class Solver:
         on_start: Called before the passes of each iteration.
         on_gradients_ready: Called after them, before the update.
         on_test_batch: Called before each batch of a test and after the last, with the number of
-            the net, how many batches are done, and of how many; 0 for a whole epoch.
-        on_test: Called after each test with the number of the net and the means of its outputs.
+            the net, how many batches are done, and of how many; 0 for a whole epoch. Where n
+            processes share out the batches, before each n of them.
+        on_test: Called after each test with the number of the net and the means of its outputs; of
+            several processes in the first.
         on_snapshot: Called after each snapshot with its weights file and its state file.
         loggers: Take the numbers of the run, as ``demitasse.tracking.JsonLines(path)`` does: loss,
             learning rate and speed when they are displayed, results of tests, snapshots. Only the
@@ -192,6 +195,7 @@ class Solver:
             rank,
             ranks,
         )
+        self._tested_by_root = self._say_who_tests()
         self._launcher = Launcher(self._run)
         self._requests = Requests()
         self._checkpointer = Checkpointer(self._run, keep_last, asked_seed)
@@ -374,18 +378,17 @@ class Solver:
     # -- testing -------------------------------------------------------------------------------
 
     def test_all(self) -> list[dict[str, np.ndarray]]:
-        """Test with every test net, on the first of several ranks.
+        """Test with every test net.
+
+        All processes of a run call this. Where somebody else adds up the gradients of several
+        ranks, only the first of these tests.
 
         Returns:
             For each net tested to the end, the mean of every output.
         """
-        results = self._tested() if self._run.is_root else []
-        batches = sum(self.param.test_iter) or 1
-        results, self.stopped = self._run.team.share((results, self.stopped), patience=batches)
-        return results
-
-    def _tested(self) -> list[dict[str, np.ndarray]]:
-        results = []
+        results: list[dict[str, np.ndarray]] = []
+        if self._run.team.alone and not self._run.is_root:
+            return results
         with self._checkpointer.whole_test(lambda: self.stopped):
             for index in range(len(self.test_nets)):
                 if not self.stopped:
@@ -405,7 +408,8 @@ class Solver:
     def test(self, index: int = 0) -> dict[str, np.ndarray]:
         """Run ``test_iter`` batches through a test net with the present weights.
 
-        Where ``test_iter`` is 0 it is one epoch: every record counts once.
+        Where ``test_iter`` is 0 it is one epoch: every record counts once. All processes of a run
+        call this: they share out the batches, or the first runs them all where the net needs that.
 
         Returns:
             The mean of every output over the batches, or with ``eval_type: "detection"`` the mean
@@ -418,35 +422,70 @@ class Solver:
         if not 0 <= index < len(self.test_nets):
             message = f"there is no test net {index}; this solver has {len(self.test_nets)}"
             raise ConfigError(message)
-        log.info("Iteration %d, Testing net (#%d)", self.iter, index)
+        team, is_root = self._run.team, self._run.is_root
+        if is_root:
+            log.info("Iteration %d, Testing net (#%d)", self.iter, index)
         net = self.test_nets[index]
         if net.device is not self.net.device:  # which may have moved
             net.to(self.net.device)
         net.share_trained_layers_with(self.net)
-        batches = itertools.count()
-
-        def go_on() -> bool:
-            done = next(batches)
-            for callback in self.on_test_batch:
-                callback(index, done, self.param.test_iter[index])
-            return self._may_go_on()
-
-        means, loss = evaluate(self.param, index, net, go_on)
+        tester = self._tester(index)
+        if tester.several or team.size == 1 or is_root:
+            means, loss = evaluate(self.param, index, net, tester)
+        else:
+            means, loss = {}, 0.0
+        if team.size > 1 and not tester.several:
+            batches = self.param.test_iter[index] or 1
+            means, loss, self.stopped = team.share((means, loss, self.stopped), patience=batches)
         if self.stopped:
             log.info("Test interrupted.")
             return {}
-        shown = loss if self.param.test_compute_loss else None
-        self._run.report.test(net, index, self.iter, means, shown)
-        for callback in self.on_test:
-            callback(index, means)
+        if is_root:
+            shown = loss if self.param.test_compute_loss else None
+            self._run.report.test(net, index, self.iter, means, shown)
+            for callback in self.on_test:
+                callback(index, means)
         return means
 
-    def _may_go_on(self) -> bool:
-        while request := self._requests.next():
-            if request == "snapshot":
-                self._checkpointer.attempt(self.snapshot, self.iter)
-            else:
-                self.stopped = True
+    def _say_who_tests(self) -> set[int]:
+        """Return the test nets that the first of several processes runs by itself."""
+        alone = set()
+        for index, net in enumerate(self.test_nets if self._run.team.size > 1 else ()):
+            why = needs_one_process(net)
+            if why:
+                alone.add(index)
+                if self._run.is_root:
+                    log.info("Test net #%d is tested by process 0 alone: %s.", index, why)
+        return alone
+
+    def _tester(self, index: int) -> Tester:
+        """Return who runs the batches of a test net."""
+        if self._run.team.size > 1 and index not in self._tested_by_root:
+
+            def go_on(done: int, asked: str | None) -> bool:
+                self._tell_test_batch(index, done)
+                return self._heed(asked)
+
+            return Together(self._run.team, self._requests.next, go_on)
+        batches = itertools.count()
+
+        def may_go_on() -> bool:
+            self._tell_test_batch(index, next(batches))
+            while request := self._requests.next():
+                self._heed(request)
+            return not self.stopped
+
+        return ByItself(may_go_on)
+
+    def _tell_test_batch(self, index: int, done: int) -> None:
+        for callback in self.on_test_batch:
+            callback(index, done, self.param.test_iter[index])
+
+    def _heed(self, request: str | None) -> bool:
+        """Do what is asked for during a test; return whether that goes on."""
+        if request == "snapshot" and self._run.is_root:
+            self._checkpointer.attempt(self.snapshot, self.iter)
+        self.stopped |= request == "stop"
         return not self.stopped
 
     # -- loggers -------------------------------------------------------------------------------

@@ -60,13 +60,15 @@ def digest(net):
 def train(folder, tmp_path):
     """Train with so many threads in the place of processes; return what each comes to."""
 
-    def run(size, work=lambda solver: solver.step(6), shards=8, deadline=60, **options):
+    def run(
+        size, work=lambda solver: solver.step(6), shards=8, deadline=60, place=folder, **options
+    ):
         results, errors = [None] * size, [None] * size
 
         def one(communicator):
             try:
                 with Solver(
-                    folder / "solver.prototxt", shards=shards, processes=communicator, **options
+                    place / "solver.prototxt", shards=shards, processes=communicator, **options
                 ) as solver:
                     solver.param.snapshot_prefix = str(tmp_path / "run")
                     results[communicator.rank] = (work(solver), digest(solver.net))

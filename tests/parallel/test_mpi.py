@@ -21,7 +21,7 @@ pytestmark = [
 
 ITERATIONS = 30
 SOLVER = """
-train_net: "{net}" base_lr: 0.1 momentum: 0.9 lr_policy: "fixed" clip_gradients: 5 random_seed: 3
+{net} base_lr: 0.1 momentum: 0.9 lr_policy: "fixed" clip_gradients: 5 random_seed: 3
 max_iter: 30 snapshot: 3 snapshot_prefix: "{prefix}"
 """
 CHANCE = random.Random(11)
@@ -35,11 +35,14 @@ class Job:
         prefix: How the names of snapshots begin.
         size: How many processes.
         arguments: Further ones of ``demitasse train``.
+        program: What is run with them.
+        test: Fields of the solver that name the net, and say how it is tested.
     """
 
-    def __init__(self, folder, prefix, size, *arguments, program="-m demitasse"):
+    def __init__(self, folder, prefix, size, *arguments, program="-m demitasse", test=""):
         solver = prefix.with_suffix(".prototxt")
-        solver.write_text(SOLVER.format(net=folder / "net.prototxt", prefix=prefix))
+        net = test or f'train_net: "{folder / "net.prototxt"}"'
+        solver.write_text(SOLVER.format(net=net, prefix=prefix))
         train = [sys.executable, *program.split(), "train", "--solver", str(solver), *arguments]
         mpirun = [MPIRUN, "--oversubscribe", "--bind-to", "none", "-n", str(size), *train]
         alone = [
@@ -121,6 +124,23 @@ def test_a_library_s_own_order_is_the_same_in_every_run(folder, tmp_path):
         found.add(weights_of(tmp_path / name))
 
     assert len(found) == 1
+
+
+def test_any_number_of_processes_finds_the_same_in_tests(folder, tmp_path):
+    def tested(size, test_iter):
+        job = Job(
+            folder, tmp_path / f"run{size}", size, "--shards", "6", "--device", "cpu",
+            test=f'net: "{folder}/net.prototxt" test_iter: {test_iter} test_interval: 10',
+        )  # fmt: skip
+        code, printed = job.end()
+        assert code == 0, printed
+        return [line.split("] ")[-1] for line in printed.splitlines() if "Test net output" in line]
+
+    for test_iter in (5, 0):
+        expected = tested(1, test_iter)
+
+        assert len(expected) == 8  # accuracy and loss of four tests
+        assert [tested(size, test_iter) for size in (2, 3)] == [expected] * 2
 
 
 def test_a_missing_process_is_noticed(folder, tmp_path):

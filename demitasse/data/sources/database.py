@@ -93,6 +93,11 @@ class DatabaseBatches:
         if self._whole_epochs:
             self._position -= self._reader.begin_round()
 
+    @property
+    def position(self) -> int:
+        """Records before the next batch."""
+        return self._position
+
     def shapes(self) -> list[Shape]:
         """Return the shapes of a batch, one for each top."""
         slot = self._reader.number
@@ -115,8 +120,13 @@ class DatabaseBatches:
             self._position += len(records) * self._step
             slots = range(first, first + len(records) * self._step, self._step)
             made = self._fill(batch, records, slots)
-        batch.position, batch.last = self._position, self._whole_epochs and self._reader.at_start
-        batch.skipped = self._broken.count
+        self._note(batch)
+
+    def leave_out(self, batch: Batch) -> None:
+        """Go on to the batch after the next one."""
+        count = self._reader.skip(self._batch_size, to_end=self._whole_epochs)
+        self._position += count * self._step
+        self._note(batch)
 
     def key_of(self, number: int) -> str:
         """Return the key of a record, counted through all rounds, for messages."""
@@ -127,6 +137,11 @@ class DatabaseBatches:
         self._maker.close()
         self._reader.close()
         self._database.close()
+
+    def _note(self, batch: Batch) -> None:
+        """Tell a batch where it ends."""
+        batch.position, batch.last = self._position, self._whole_epochs and self._reader.at_start
+        batch.skipped = self._broken.count
 
     def _fill(self, batch: Batch, records: list[Raw], slots: range) -> bool:
         """Make a batch of some records, or of good ones for them; tell whether there are any."""

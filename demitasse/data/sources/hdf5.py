@@ -57,6 +57,11 @@ class Hdf5Batches:
             self._position -= self._position % self._rows_in_all
         self._skip(self._position + reading.shard.rank)
 
+    @property
+    def position(self) -> int:
+        """Rows before the next batch."""
+        return self._position
+
     def shapes(self) -> list[Shape]:
         """Return the shapes of a batch, one for each top."""
         shapes = self._open().shapes
@@ -68,9 +73,7 @@ class Hdf5Batches:
         Raises:
             DataError: A file cannot be read, or its rows have another shape than those before.
         """
-        size = self._batch_size
-        if self._whole_epochs:
-            size = min(size, self._rows_in_all - self._position % self._rows_in_all)
+        size = self._next_size()
         arrays = [batch.array(i, (size, *shape[1:])) for i, shape in enumerate(self.shapes())]
         for place in range(size):
             file = self._open()
@@ -85,15 +88,30 @@ class Hdf5Batches:
                     raise DataError(message, str(file.path))
                 array[place] = values
             self._skip(self._step)
-        self._position += size * self._step
-        batch.position = self._position
-        batch.last = self._whole_epochs and self._position % self._rows_in_all == 0
+        self._go_on(size, batch)
+
+    def leave_out(self, batch: Batch) -> None:
+        """Go on to the batch after the next one."""
+        size = self._next_size()
+        self._skip(size * self._step)
+        self._go_on(size, batch)
 
     def close(self) -> None:
         """Close the file that is open."""
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def _next_size(self) -> int:
+        """Return how many rows the next batch has."""
+        if self._whole_epochs:
+            return min(self._batch_size, self._rows_in_all - self._position % self._rows_in_all)
+        return self._batch_size
+
+    def _go_on(self, size: int, batch: Batch) -> None:
+        self._position += size * self._step
+        batch.position = self._position
+        batch.last = self._whole_epochs and self._position % self._rows_in_all == 0
 
     def _skip(self, rows: int) -> None:
         """Go on by some rows, into the files that follow."""

@@ -151,6 +151,11 @@ class ImageListBatches:
             reading or Reading(),
         )
 
+    @property
+    def position(self) -> int:
+        """Images before the next batch."""
+        return self._walk.position
+
     def shapes(self) -> list[Shape]:
         """Return the shapes of a batch: data (N, C, h, w) and labels (N,) or (N, labels).
 
@@ -180,6 +185,10 @@ class ImageListBatches:
                 self._transformer.finish([pixels], data[index : index + 1], first=number)
             except DemitasseError as error:
                 raise self._placed(error, entry) from error
+
+    def leave_out(self, batch: Batch) -> None:
+        """Go on to the batch after the next one."""
+        self._walk.leave_out(batch)
 
     def close(self) -> None:
         """Let go of threads; no file is kept open."""

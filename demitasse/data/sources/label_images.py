@@ -149,6 +149,11 @@ class LabelImageBatches:
             reading or Reading(),
         )
 
+    @property
+    def position(self) -> int:
+        """Images before the next batch."""
+        return self._walk.position
+
     def shapes(self) -> list[Shape]:
         """Return the shapes of a batch: data (N, C, h, w), labels (N, 1, h, w), sizes (N, 1, 1, 2).
 
@@ -182,6 +187,10 @@ class LabelImageBatches:
                 raise DataError(message, str(self._source), one.pair.image)
             sizes[index] = np.minimum(one.labels.shape, (h, w))
             self._put(one, data[index], labels[index, 0])
+
+    def leave_out(self, batch: Batch) -> None:
+        """Go on to the batch after the next one."""
+        self._walk.leave_out(batch)
 
     def close(self) -> None:
         """Let go of threads; no file is kept open."""

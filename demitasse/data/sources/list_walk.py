@@ -45,6 +45,11 @@ class ListWalk(Generic[Item]):
         if self._whole_epochs:
             self._position -= self._position % size
 
+    @property
+    def position(self) -> int:
+        """Items before the next batch."""
+        return self._position
+
     def first(self) -> Item:
         """Return the first item there will be, without going on.
 
@@ -65,10 +70,7 @@ class ListWalk(Generic[Item]):
         """
         items: list[Item] = []
         while not items:  # all of a batch may be broken
-            size = self._batch_size
-            if self._whole_epochs:
-                size = min(size, self._size - self._position % self._size)
-            slots = self._shard.numbers(self._position, size)
+            slots = self._shard.numbers(self._position, self._next_size())
             found = self._threads.map(self._find, slots)
             for slot, (item, fault) in zip(slots, found, strict=True):
                 if fault is not None:
@@ -77,16 +79,29 @@ class ListWalk(Generic[Item]):
                     items.append(item)
                 elif fault is not None and not self._whole_epochs:
                     raise fault
-            self._position += size * self._shard.ranks
-            batch.last = self._whole_epochs and self._position % self._size == 0
+            self._go_on(len(slots), batch)
             if batch.last and not items:
                 raise nothing_left(self._source)
-        batch.position, batch.skipped = self._position, self._broken.count
         return items
+
+    def leave_out(self, batch: Batch) -> None:
+        """Go on to the batch after the next one, and tell the batch where that is."""
+        self._go_on(self._next_size(), batch)
 
     def close(self) -> None:
         """Let go of threads."""
         self._threads.close()
+
+    def _next_size(self) -> int:
+        """Return how many items the next batch is made of."""
+        if self._whole_epochs:
+            return min(self._batch_size, self._size - self._position % self._size)
+        return self._batch_size
+
+    def _go_on(self, count: int, batch: Batch) -> None:
+        self._position += count * self._shard.ranks
+        batch.position, batch.skipped = self._position, self._broken.count
+        batch.last = self._whole_epochs and self._position % self._size == 0
 
     def _find(self, slot: int) -> tuple[Item | None, DataError | None]:
         """Return the item for a slot, and the error of its own item where that is broken."""

@@ -66,6 +66,15 @@ class RecordReader:
         self.number += len(taken) * self._step
         return taken
 
+    def skip(self, count: int, *, to_end: bool = False) -> int:
+        """Go on as ``take`` does; return how many records that were."""
+        skipped = 0
+        while skipped < count and not (to_end and skipped and self.at_start):
+            self._advance(self._step)
+            skipped += 1
+        self.number += skipped * self._step
+        return skipped
+
     @property
     def at_start(self) -> bool:
         """Whether ``take`` would begin with the first record of the database."""

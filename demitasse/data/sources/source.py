@@ -80,13 +80,14 @@ class Batch:
         skipped: Broken records that were skipped until then.
         last: Whether the last record of all is the last one of this batch, for sources that end a
             batch there.
+        left_out: Whether it holds nothing, since another reader makes it (``Turns``).
     """
 
     def __init__(self, memory: HostMemory, dtype: str, *, takes_bytes: bool = False) -> None:
         self.arrays: list[np.ndarray] = []
         self.pixels: Pixels | None = None
         self.position = self.skipped = 0
-        self.last = False
+        self.last = self.left_out = False
         self._memory, self._dtype = memory, dtype
         self._flat: list[np.ndarray] = []
         self._takes_bytes = takes_bytes
@@ -136,6 +137,10 @@ class BatchSource(Protocol):
     The thread that fills batches is the only one that uses it.
     """
 
+    @property
+    def position(self) -> int:
+        """Records that all ranks have used before the next batch."""
+
     def shapes(self) -> list[Shape]:
         """Return the shapes of the next batch, one for each top; nothing moves on.
 
@@ -152,6 +157,13 @@ class BatchSource(Protocol):
 
         Raises:
             DataError: A record cannot be used; names it.
+        """
+
+    def leave_out(self, batch: Batch) -> None:
+        """Go on as ``fill`` does, without reading the records where that can be helped.
+
+        Args:
+            batch: Its ``position``, ``skipped`` and ``last`` are set.
         """
 
     def close(self) -> None:

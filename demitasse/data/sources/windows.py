@@ -109,6 +109,11 @@ class WindowBatches:
                 message = f"a batch has {count} {kind} windows, but the window file has none"
                 raise DataError(message, str(source))
 
+    @property
+    def position(self) -> int:
+        """Windows before the next batch."""
+        return self._position
+
     def shapes(self) -> list[Shape]:
         """Return the shapes of a batch: data (N, C, size, size) and labels (N,)."""
         N, size = sum(self._counts), self._cut.size
@@ -129,12 +134,19 @@ class WindowBatches:
             choice = self._windows.foreground if shown else self._windows.background
             mirror = self._mirror and bool(words[index, 1] & 1)
             labels[index] = self._draw(choice, int(words[index, 0]), data[index], mirror=mirror)
-        self._position += count * ranks
-        batch.position, batch.skipped = self._position, self._broken.count
+        self._go_on(batch)
+
+    def leave_out(self, batch: Batch) -> None:
+        """Go on to the batch after the next one."""
+        self._go_on(batch)
 
     def close(self) -> None:
         """Let go of cached images."""
         self._files.clear()
+
+    def _go_on(self, batch: Batch) -> None:
+        self._position += sum(self._counts) * self._shard.ranks
+        batch.position, batch.skipped = self._position, self._broken.count
 
     def _draw(self, choice: list[Window], word: int, out: np.ndarray, *, mirror: bool) -> int:
         """Put one window of some, the next good one from a random one on; return its label."""
