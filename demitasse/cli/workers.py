@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["Workers", "processes", "workers_options"]
 
 Function = Callable[..., Any]
+
+FIRST_WORD = 3.0
+"""Seconds that a process which has failed has, to end all, before those do that hear of it."""
 
 
 class Workers(NamedTuple):
@@ -93,7 +97,7 @@ def processes(workers: Workers) -> Iterator[Communicator | None]:
     Raises:
         ConfigError: There are others than were asked for.
     """
-    from demitasse.errors import ConfigError
+    from demitasse.errors import ConfigError, ParallelError
     from demitasse.parallel.mpi import Mpi, launched
 
     connected = Mpi(workers.deadline) if launched() else None
@@ -117,6 +121,8 @@ def processes(workers: Workers) -> Iterator[Communicator | None]:
         raise
     except click.ClickException as error:
         error.show()
+        if isinstance(error.__cause__, ParallelError):
+            time.sleep(FIRST_WORD)  # who has failed ends all, with the exit code that says why
         connected.abort(error.exit_code)
         raise click.exceptions.Exit(error.exit_code) from error
     except BaseException:
