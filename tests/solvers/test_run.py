@@ -11,6 +11,7 @@ from demitasse.solvers.checkpointer import Checkpointer
 from demitasse.solvers.evaluate import evaluate
 from demitasse.solvers.iteration import accumulate_gradients
 from demitasse.solvers.schedule import scheduled_rate
+from demitasse.solvers.tester import ByItself
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def test_the_schedule_takes_a_step_and_says_so(run, lines):
 def test_a_test_asks_before_each_batch_whether_to_go_on(run):
     answers = iter([True, True, True])
 
-    means, loss = evaluate(run.param, 0, run.test_nets[0], lambda: next(answers))
+    means, loss = evaluate(run.param, 0, run.test_nets[0], ByItself(lambda: next(answers)))
 
     assert next(answers, None) is None
     assert set(means) == {"accuracy", "loss"}
