@@ -42,7 +42,9 @@ class Updater:
     def __init__(self, net: Net, rule: UpdateRule) -> None:
         self.net, self.rule = net, rule
         records = zip(net.structure.learnable_records, net.learnable_params, strict=True)
-        self._factors = [(r.lr_mult, r.decay_mult, len(blob.shape)) for r, blob in records]
+        self._factors = [
+            (r.lr_mult, r.decay_mult, sum(n > 1 for n in blob.shape)) for r, blob in records
+        ]
         self.history = History(net.learnable_params, rule.histories, net.dtype, net.device)
 
     def apply(

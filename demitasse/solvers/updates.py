@@ -94,8 +94,8 @@ class UpdateRule:
         corrected: Whether averages are corrected for their start at 0.
         decoupled: Whether the decay goes around the averages.
         trusts: Whether each parameter has a learning rate of its own, by the norm of its weights
-            over that of its "gradient", decay included, or of its "step". Parameters of one axis,
-            biases and the factors of a normalisation, have the common one.
+            over that of its "gradient", decay included, or of its "step". Parameters with one axis
+            longer than 1, as biases and the factors of a normalisation, have the common one.
         coasts: Whether a parameter whose ``lr_mult`` is 0 still moves by the momentum it has.
         zero_stays: Whether a zero weight with a zero gradient stays as it is, whatever the numbers
             are; what pads a layout may then be updated too.
@@ -219,7 +219,7 @@ def scaled(
         update: Those.
         lr_mult: The multiplier of the rate.
         decay_mult: The multiplier of the decay.
-        axes: How many axes the parameter has.
+        axes: How many axes of the parameter are longer than 1.
         scale: What its raw gradient is multiplied with first.
     """
     rate, decay = update.rate * lr_mult, update.decay * decay_mult

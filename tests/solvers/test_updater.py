@@ -53,6 +53,24 @@ def test_lars_scales_the_rate_of_weights_and_not_of_biases(fields, backend):
     np.testing.assert_allclose(bias.data, 4 - 0.1 * 2 * 1, rtol=1e-6)
 
 
+def test_lars_leaves_factors_of_any_shape_the_common_rate(fields, backend):
+    net = """
+    layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
+    layer { name: "bn" type: "BN" bottom: "x" top: "bn" }
+    """
+    solver = Solver(
+        fields(net=net, type="LARS", momentum=0, weight_decay=0, trust_coefficient=0.01),
+        device=backend,
+    )
+    slope = solver.net.params["bn"][0]
+    slope.data[...], slope.diff[...] = 4, 1
+
+    solver.apply_update()
+
+    assert len(slope.shape) > 1
+    np.testing.assert_allclose(slope.data, 4 - 0.1, rtol=1e-6)
+
+
 def test_the_gradient_becomes_what_was_subtracted(fields, backend):
     solver = Solver(fields(net=PLAIN, weight_decay=0), device=backend)
     weight, _ = params(solver)
