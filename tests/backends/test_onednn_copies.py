@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 
-from demitasse import Solver
+from demitasse import Net, Solver
 from demitasse.backends.onednn import status
 from demitasse.backends.onednn.copies import Copy
 from demitasse.backends.onednn.library.engine import engine
+from demitasse.backends.onednn.steps.kernel_calls import WinogradCall
 from demitasse.device import Device
 from demitasse.memory import SyncedMemory
-from demitasse.proto import SolverParameter, parse_text
+from demitasse.proto import NetParameter, SolverParameter, parse_text
 
 pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
 
@@ -82,11 +83,11 @@ SOLVER = """
 base_lr: 0.01 lr_policy: "fixed" random_seed: 3 snapshot_after_train: false
 net_param {
   layer { name: "x" type: "DummyData" top: "x" dummy_data_param {
-    shape { dim: 4 dim: 32 dim: 14 dim: 14 } data_filler { type: "gaussian" } } }
+    shape { dim: 4 dim: 64 dim: 28 dim: 28 } data_filler { type: "gaussian" } } }
   layer { name: "conv" type: "Convolution" bottom: "x" top: "conv" convolution_param {
-    num_output: 32 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } } }
+    num_output: 64 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } } }
   layer { name: "conv2" type: "Convolution" bottom: "conv" top: "conv2" convolution_param {
-    num_output: 32 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } } }
+    num_output: 64 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } } }
   layer { name: "mean" type: "Reduction" bottom: "conv2" top: "mean" loss_weight: 1
     reduction_param { operation: SUMSQ } }
 }
@@ -97,7 +98,26 @@ def test_training_keeps_no_weights_in_other_forms_than_those_it_updates():
     with Solver(parse_text(SOLVER, SolverParameter), device="cpu") as solver:
         solver.step(3)
 
-        entries = solver.net.plan.entries
-        kept = {entry.layer.name: entry.workspace for entry in entries}
+        convs = {e.layer.name: e for e in solver.net.plan.entries if e.layer.type == "Convolution"}
 
-    assert kept["conv"] == kept["conv2"] == 0
+    assert all("winograd" in conv.step.code for conv in convs.values())
+    assert {name: conv.workspace for name, conv in convs.items()} == {"conv": 0, "conv2": 0}
+
+
+def test_kernels_are_not_made_for_a_step_that_another_takes_the_place_of():
+    text = """
+    layer { name: "x" type: "Input" top: "x" input_param {
+      shape { dim: 1 dim: 64 dim: 28 dim: 28 } } }
+    layer { name: "conv" type: "Convolution" bottom: "x" top: "conv" convolution_param {
+      num_output: 64 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } } }
+    layer { name: "relu" type: "ReLU" bottom: "conv" top: "conv" }
+    """
+    net = Net(parse_text(text, NetParameter), "TEST", device="cpu")
+
+    net.forward()
+
+    conv = next(entry for entry in net.plan.entries if entry.layer.name == "conv")
+    [alone], [fused] = conv.step.forward_calls, conv.group.step.forward_calls
+    assert isinstance(alone, WinogradCall)
+    assert "_kernel" in vars(fused)
+    assert "_kernel" not in vars(alone)

@@ -32,7 +32,7 @@ SIZES = pytest.mark.parametrize(("c", "m", "group"), [(16, 16, 1), (20, 50, 1), 
 def test_filters_are_transformed_from_both_sides(taps, c, m, group, threads, width):
     of = tiling((1, c, 8, 8), m, taps, width, group=group, threads=threads)
     weights, filters = normal(m, c // group, taps, taps), Filters(of)
-    points = np.full(filters.size, np.nan, np.float32)
+    points = np.full(of.filter_size, np.nan, np.float32)
 
     filters.update(weights, points)
 
@@ -50,7 +50,7 @@ def test_filters_are_transformed_from_both_sides(taps, c, m, group, threads, wid
 def test_filters_of_the_gradient_are_turned_round(taps, c, m, group, width):
     of = tiling((1, c, 8, 8), m, taps, width, group=group).backward
     weights, filters = normal(m, c // group, taps, taps), Filters(of, backward=True)
-    points = np.full(filters.size, np.nan, np.float32)
+    points = np.full(of.filter_size, np.nan, np.float32)
 
     filters.update(weights, points)
 

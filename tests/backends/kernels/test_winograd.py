@@ -44,7 +44,7 @@ def test_the_output_is_that_of_the_definition(taps, c, m, group, threads, tuning
     of = tiling(shape, m, taps, width, pad, group, threads, **tuning)
     (x, memory), weights, offsets = images(shape), normal(m, c // group, taps, taps), normal(m)
     filters, y = Filters(of), np.zeros((3, *of.output, m), np.float32)
-    points = np.full(filters.size, np.nan, np.float32)
+    points = np.full(of.filter_size, np.nan, np.float32)
     filters.update(weights, points)
 
     convolve = WinogradConvolution(
@@ -65,7 +65,7 @@ def test_pooling_and_a_rectifier_follow(size, taps, width):
     (x, memory), weights = images(shape), normal(2 * width, 16, taps, taps)
     high, wide = (-(-side // 2) for side in size)
     filters, out = Filters(of), np.zeros((2, 2, high, wide, width), np.float32)
-    points = np.full(filters.size, np.nan, np.float32)
+    points = np.full(of.filter_size, np.nan, np.float32)
     filters.update(weights, points)
 
     target = Images.in_blocks((2, 2 * width, high, wide), width)
@@ -86,7 +86,7 @@ def test_the_gradient_of_the_input_is_a_convolution(taps, c, m, group, threads, 
     weights, turned = normal(m, c // group, taps, taps), of.backward
     slopes, memory = images((2, m, *of.output))
     filters, out = Filters(turned, backward=True), np.zeros((2, 9, 10, c), np.float32)
-    points = np.full(filters.size, np.nan, np.float32)
+    points = np.full(turned.filter_size, np.nan, np.float32)
     filters.update(weights, points)
 
     x = Images.of(out.transpose(0, 3, 1, 2))

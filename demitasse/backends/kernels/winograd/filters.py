@@ -186,19 +186,18 @@ class Filters:
     Args:
         tiling: The convolution, or that which is the gradient of its input.
         backward: For that gradient: the filters are turned round.
-
-    Attributes:
-        size: Elements of all of them.
     """
 
     def __init__(self, tiling: Tiling, *, backward: bool = False) -> None:
         self._threads = tiling.threads
         self._kernel = _kernel(tiling.matrices.taps, tiling.width, turned=backward)
-        self.size = tiling.filter_size
         self._arguments = Arguments(_values(tiling, backward=backward))
 
     def update(self, weights: np.ndarray, points: np.ndarray) -> None:
-        """Write the transforms of ``weights``, which are in C order. Shapes: points (size,)."""
+        """Write the transforms of ``weights``, which are in C order.
+
+        Shapes: points (tiling.filter_size,).
+        """
         each = {"weights": weights, "points": points}
         self._arguments.run(self._kernel, self._threads, each)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
 
@@ -59,9 +60,13 @@ class TiledFilters:
     def __init__(
         self, engine: Engine, tiling: Tiling, *, backward: bool = False, kept: bool = False
     ) -> None:
-        self._engine, self._filters = engine, Filters(tiling, backward=backward)
+        self._engine, self._tiling, self._backward = engine, tiling, backward
         self._copy = Copy(Arg.WEIGHTS, tiling.filter_size, self._transform, kept=kept)
         self._given: np.ndarray | None = None
+
+    @cached_property
+    def _filters(self) -> Filters:
+        return Filters(self._tiling, backward=self._backward)
 
     def of(self, weight: Operand | None) -> np.ndarray:
         """Return them as a parameter is now, or as they were given; to be used at once."""
@@ -75,7 +80,7 @@ class TiledFilters:
     def update(self, weights: np.ndarray) -> None:
         """Take weights, in C order."""
         if self._given is None:
-            self._given = aligned(self._filters.size)
+            self._given = aligned(self._tiling.filter_size)
         self._filters.update(weights, self._given)
 
     def _transform(self, memory: Memory, points: np.ndarray) -> None:
@@ -88,7 +93,7 @@ class TiledFilters:
 
 
 class _KernelCall:
-    """A kernel with its ports.
+    """A kernel with its ports. Those over tiles are made when they run for the first time.
 
     Args:
         engine: The engine.
@@ -136,9 +141,13 @@ class WinogradCall(_KernelCall):
         pool: bool = False,
     ) -> None:
         self.tiling, self.operands, self.filters = tiling, operands, filters
-        self._kernel = WinogradConvolution(tiling, *images, relu=operands.relu, pool=pool)
-        ports = operands.source, operands.target
-        super().__init__(engine, ports, self._kernel.code, 0)
+        self._images, self._pool = images, pool
+        super().__init__(engine, (operands.source, operands.target), tiling.code, 0)
+
+    @cached_property
+    def _kernel(self) -> WinogradConvolution:
+        relu = self.operands.relu
+        return WinogradConvolution(self.tiling, *self._images, relu=relu, pool=self._pool)
 
     @property
     def workspace(self) -> int:
@@ -173,9 +182,12 @@ class WinogradGradientCall(_KernelCall):
         operands: GradientOperands,
         images: tuple[Images, Images],
     ) -> None:
-        self.tiling, self.operands = tiling, operands
-        self._kernel = WinogradGradient(tiling, *images)
-        super().__init__(engine, operands.ports, self._kernel.code, 0)
+        self.tiling, self.operands, self._images = tiling, operands, images
+        super().__init__(engine, operands.ports, tiling.code, 0)
+
+    @cached_property
+    def _kernel(self) -> WinogradGradient:
+        return WinogradGradient(self.tiling, *self._images)
 
     def __call__(self) -> None:
         operands, kernel = self.operands, self._kernel
