@@ -97,6 +97,12 @@ class Backend(ABC):
         """
         return before
 
+    def hold(self) -> None:  # noqa: B027 - most put nothing off
+        """Let what Steps that may wait compute be put off from now on, until ``settle``."""
+
+    def settle(self) -> None:  # noqa: B027
+        """Compute what was put off; from now on nothing is."""
+
     def conditions(self) -> dict[str, str]:
         """Return what the last digits of results depend on here: versions, threads, ..."""
         return {}

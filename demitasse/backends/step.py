@@ -193,6 +193,14 @@ class Step(ABC, Generic[E, O]):
         return self.code
 
     @property
+    def may_wait(self) -> bool:
+        """Whether its forward pass may be computed a little later, with those of Steps after it.
+
+        It then only makes calls ready, which the backend puts off (``Backend.hold``).
+        """
+        return False
+
+    @property
     def workspace(self) -> int:
         """Scratch memory it holds or borrows, in bytes."""
         return 0

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.language import later
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.numpy.engine import Engine as HostEngine
 from demitasse.backends.onednn.library.attributes import make_attributes
@@ -105,17 +106,21 @@ class Engine(HostEngine):
         return Description(self.library, handle.value)
 
     def reorder(self, source: np.ndarray, here: Layout, target: np.ndarray, there: Layout) -> None:
-        """Copy elements from one layout to another of the same shape; padding becomes 0."""
+        """Copy elements from one layout to another of the same shape; padding becomes 0.
+
+        It is done when this returns, and so is what was put off before.
+        """
         known = self._own.reorders
         if known is None:
             known = self._own.reorders = {}
         primitive = known.get((here, there))
         if primitive is None:
             primitive = known[here, there] = self._reorder(here, there)
-        primitive.bind(0, source)
-        primitive.bind(1, target)
-        primitive.run()
-        primitive.release()
+        with later.at_once():
+            primitive.bind(0, source)
+            primitive.bind(1, target)
+            primitive.run()
+            primitive.release()
 
     def _reorder(self, here: Layout, there: Layout) -> Primitive:
         try:

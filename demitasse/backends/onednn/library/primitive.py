@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends.arrays import address
+from demitasse.backends.kernels.language import later
 from demitasse.backends.onednn.library.constants import Arg, Query
 from demitasse.backends.onednn.library.failures import check, create
 from demitasse.backends.onednn.library.layout import Layout, layout_of
@@ -99,6 +100,7 @@ class Primitive:
         self._bound: list[np.ndarray | None] = [None] * len(roles)
         self._addresses = [0] * len(roles)
         self._count = len(roles)
+        self._put_off = -1
         self._execute = library.dnnl_primitive_execute
         self._set = library.dnnl_memory_set_data_handle
         weakref.finalize(self, _free_memories, library, self._memories).atexit = False
@@ -117,6 +119,8 @@ class Primitive:
         """Let an argument be what is at this address, which the caller keeps alive for the run."""
         self._bound[place] = None
         if self._addresses[place] != where:
+            if later.held() and self._put_off == later.turn():
+                later.flush()  # where it was pointed last is still to be used
             self._addresses[place] = 0  # unknown, should this be cut short in between
             check(self._set(self._memories[place], where))
             self._addresses[place] = where
@@ -134,7 +138,7 @@ class Primitive:
         self._bound = [None] * self._count
 
     def run(self) -> None:
-        """Compute.
+        """Compute, now or with what is put off.
 
         Raises:
             DeviceError: The library refuses.
@@ -143,9 +147,10 @@ class Primitive:
             self.bind(self._count - 1, self._stream.scratchpad(self.scratch))
         if not self._handle:
             self._write()
-        status = self._execute(self._handle, self._stream.handle, self._count, self._arguments)
-        if status:
-            check(status)
+        if later.held():
+            self._put_off = later.turn()
+        arguments = self._handle, self._stream.handle, self._count, self._arguments
+        later.put(self._execute, arguments, (self, *self._bound), check)
 
     def _write(self) -> None:
         library = self._stream.library

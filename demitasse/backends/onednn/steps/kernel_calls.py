@@ -12,6 +12,7 @@ from demitasse.backends.kernels.direct.banding import Banding
 from demitasse.backends.kernels.direct.convolution import DirectConvolution
 from demitasse.backends.kernels.direct.gradient import DirectGradient
 from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.language import later
 from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
 from demitasse.backends.kernels.winograd.filters import Filters
 from demitasse.backends.kernels.winograd.gradient import WinogradGradient
@@ -43,7 +44,8 @@ class _Follower:
         """Make it again if the memory holds something else than the last time."""
         version = memory.serial, memory.version
         if version != self._version:
-            self._update(memory.cpu_data())
+            with later.at_once():  # it is done when it is said to be
+                self._update(memory.cpu_data())
             self._version = version
 
 
