@@ -36,7 +36,7 @@ class Workers(NamedTuple):
 
     shards: int | None
     ranks: int | None
-    reduce: Literal["exact", "fast"]
+    reduce: Literal["exact", "fast"] | None
     deadline: float
 
 
@@ -60,10 +60,9 @@ def workers_options(function: Function) -> Function:
     @click.option(
         "--reduce",
         type=click.Choice(["exact", "fast"]),
-        default="exact",
-        show_default=True,
         help="How gradients of several processes are added: in one order whatever their number "
-        "is, or as MPI likes best.",
+        "is, or as MPI or NCCL likes best; by default fast between GPUs that NCCL connects, else "
+        "exact.",
     )
     @click.option(
         "--deadline",
@@ -78,7 +77,7 @@ def workers_options(function: Function) -> Function:
         *args: Any,
         shards: int | None,
         ranks: int | None,
-        reduce: Literal["exact", "fast"],
+        reduce: Literal["exact", "fast"] | None,
         deadline: float,
         **kwargs: Any,
     ) -> Any:

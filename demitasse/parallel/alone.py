@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,7 +15,7 @@ __all__ = ["Single"]
 class Single:
     """The communicator of a process that is by itself."""
 
-    rank, size, name = 0, 1, "one process"
+    rank, size, name, deadline = 0, 1, "one process", math.inf
 
     def agree(self, note: bytes, patience: float = 1.0) -> list[bytes]:
         del patience
