@@ -15,7 +15,8 @@ __all__ = ["Single"]
 class Single:
     """The communicator of a process that is by itself."""
 
-    rank, size, name, deadline = 0, 1, "one process", math.inf
+    rank, size, name = 0, 1, "one process"
+    local_rank, deadline = 0, math.inf
 
     def agree(self, note: bytes, patience: float = 1.0) -> list[bytes]:
         del patience

@@ -18,9 +18,11 @@ class Communicator(Collective, Protocol):
     late.
 
     Attributes:
+        local_rank: The number of this process among those of its machine.
         deadline: Seconds that one waits for the others in an iteration.
     """
 
+    local_rank: int
     deadline: float
 
     def agree(self, note: bytes, patience: float = 1.0) -> list[bytes]:

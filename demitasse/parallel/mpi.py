@@ -79,6 +79,7 @@ class Mpi:
         self.deadline = deadline
         self.rank: int = self._comm.Get_rank()
         self.size: int = self._comm.Get_size()
+        self.local_rank: int = self._comm.Split_type(MPI.COMM_TYPE_SHARED).Get_rank()
         self.name = _name(MPI)
         tasks = os.environ.get("SLURM_NTASKS", "1")
         in_step = "SLURM_STEP_ID" in os.environ and not launched()

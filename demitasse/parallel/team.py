@@ -15,6 +15,7 @@ from demitasse.backends.collective import Collective
 from demitasse.errors import ParallelError
 from demitasse.interrupts import Uninterrupted
 from demitasse.net import Net
+from demitasse.parallel.alone import Single
 from demitasse.parallel.communicator import Communicator, Value
 from demitasse.parallel.flat import Flat, carried_params
 from demitasse.parallel.nccl import connected
@@ -120,7 +121,7 @@ class Crew:
         self.rank, self.size = communicator.rank, communicator.size
         self._arrays, self._where = _exchange(communicator, nets[0])
         if reduce is None:
-            reduce = "exact" if self._arrays is communicator else "fast"
+            reduce = "exact" if isinstance(self._where, OnHost) else "fast"
         self._mean = partial(exact_mean, xp=self._where.xp) if reduce == "exact" else fast_mean
         for other in self.others:
             _hold_weights_of(nets[0], other)
@@ -204,7 +205,7 @@ def _exchange(communicator: Communicator, net: Net) -> tuple[Collective, Where]:
     """Return what exchanges a net's gradients with other processes, and where it wants them."""
     on_device = net.device.backend.connector is not None
     if communicator.size == 1:
-        return communicator, OnDevice(net.device) if on_device else OnHost()
+        return Single(), OnDevice(net.device) if on_device else OnHost()
     group = connected(communicator, net.device)
     return (communicator, OnHost()) if group is None else (group, OnDevice(net.device))
 

@@ -94,7 +94,7 @@ class Thread:
 
     def __init__(self, board: _Board, rank: int) -> None:
         self._board, self.rank, self.size = board, rank, board.size
-        self.deadline = board.deadline
+        self.local_rank, self.deadline = rank, board.deadline
 
     def agree(self, note: bytes, patience: float = 1.0) -> list[bytes]:
         found = self._all(note, list, patience)
