@@ -16,6 +16,7 @@ import numpy as np
 
 from demitasse.backends import random
 from demitasse.backends.arrays import Array, Event, PrivateLayout
+from demitasse.backends.collective import Connector
 from demitasse.backends.ops import Op
 from demitasse.backends.pixels import Feed
 from demitasse.backends.recording import Recorder
@@ -312,6 +313,11 @@ class Backend(ABC):
     @property
     def recorder(self) -> Recorder | None:
         """What records work to be launched as a whole, or None where work is done as it comes."""
+        return None
+
+    @property
+    def connector(self) -> Connector | None:
+        """What connects the device to others; None where arrays travel by the host's memory."""
         return None
 
     def lower(self, op: Op, at: Operands) -> AnyStep:

@@ -24,6 +24,7 @@ from demitasse.backends.cupy.library.failures import failures
 from demitasse.backends.cupy.library.feed import GpuFeed
 from demitasse.backends.cupy.library.flight import Flights
 from demitasse.backends.cupy.library.gpu import GpuEngine
+from demitasse.backends.cupy.library.nccl import NcclConnector
 from demitasse.backends.cupy.library.pools import Pools
 from demitasse.backends.cupy.library.properties import properties
 from demitasse.backends.cupy.library.recorder import GraphRecorder
@@ -277,6 +278,11 @@ class CupyBackend(Backend):
     @cached_property
     def _recorder(self) -> GraphRecorder:
         return GraphRecorder(self._cupy, self.engine, self.updates, self._asides, self._recording)
+
+    @property
+    def connector(self) -> NcclConnector:
+        """Connects this GPU to others by NCCL."""
+        return NcclConnector(self._cupy, self)
 
     @cached_property
     def pools(self) -> Pools:
