@@ -75,5 +75,7 @@ def unpacked(message: np.ndarray, values: np.ndarray) -> None:
 def _scaled(values: np.ndarray, power: int) -> np.ndarray:
     """Return values times a power of two, which may be beyond float32's own."""
     if -126 <= power <= 127:
-        return values * values.dtype.type(2.0**power)
-    return np.ldexp(values, power)
+        scaled: np.ndarray = values * values.dtype.type(2.0**power)
+    else:
+        scaled = np.ldexp(values, power)
+    return scaled
