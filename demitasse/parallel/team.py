@@ -17,7 +17,7 @@ from demitasse.interrupts import Uninterrupted
 from demitasse.net import Net
 from demitasse.parallel.alone import Single
 from demitasse.parallel.communicator import Communicator, Value
-from demitasse.parallel.flat import Flat, carried_params
+from demitasse.parallel.flat import Flat, broadcast, carried_params
 from demitasse.parallel.nccl import connected
 from demitasse.parallel.reduction import exact_mean, fast_mean
 from demitasse.parallel.shards import Shards
@@ -146,10 +146,12 @@ class Crew:
             self._mean(self._arrays, self._shards, [flat.array for flat in self._flats])
             first = self._flats[0]
             first.overwritten()
-            losses = [flat.take(first) for flat in self._flats]
+            for flat in self._flats:
+                flat.take(first)
+            loss = first.loss
         self._waited += together - ready
         self._added += perf_counter() - together
-        return losses[0]
+        return loss
 
     def agreed(self, request: str | None) -> str | None:
         return first_request(note.decode() for note in self._agree((request or "").encode()))
@@ -167,8 +169,7 @@ class Crew:
     def level(self) -> None:
         first = self._nets[0]
         with first.turn, Uninterrupted(), self._where.here():
-            for memory in dict.fromkeys(blob.data_memory for blob in first.structure.params_list):
-                self._arrays.broadcast(self._where.change(memory))
+            broadcast(first, self._arrays, self._where)
             for other in self.others:
                 pairs = zip(carried_params(first), carried_params(other), strict=True)
                 for mine, theirs in pairs:
