@@ -33,6 +33,7 @@ from demitasse.backends.cupy.steps.fusion import fuse
 from demitasse.backends.cupy.updates import Updates
 from demitasse.backends.ops import Op
 from demitasse.backends.step import AnyStep, Lowerings, Operands
+from demitasse.backends.storage import STORAGES, Stored
 from demitasse.config import settings
 from demitasse.errors import DeviceError
 
@@ -66,6 +67,7 @@ class CupyBackend(Backend):
     records_arrays: ClassVar[bool] = True
     default_index = "0"
     lowerings: ClassVar[Lowerings] = LOWERINGS
+    storages: ClassVar[tuple[Stored, ...]] = STORAGES
 
     def __init__(self, index: str = "") -> None:
         super().__init__(index or self.default_index)
@@ -227,6 +229,14 @@ class CupyBackend(Backend):
 
     def add(self, a: Array, b: Array) -> Array:
         return self.engine.add(a, b)
+
+    def narrow(self, array: Array, storage: str, out: Array | None = None) -> Array:
+        with self.array_device, self._failures():
+            return self.engine.narrow(array, storage, out)
+
+    def widen(self, array: Array, storage: str) -> Array:
+        with self.array_device, self._failures():
+            return self.engine.widen(array, storage)
 
     def copier(self, pairs: Sequence[tuple[Array, Array]]) -> Callable[[], None]:
         with self.array_device, self._failures():
