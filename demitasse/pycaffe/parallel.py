@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import math
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from demitasse.errors import ConfigError
 
 if TYPE_CHECKING:
-    from demitasse import Net
     from demitasse.parallel.gradients import Gradients
-    from demitasse.pycaffe.solver import Solver
+    from demitasse.pycaffe.net import Net
 
 __all__ = [
     "NCCL",
@@ -95,6 +94,12 @@ def set_multiprocess(multiprocess: bool) -> None:
     del multiprocess
 
 
+class Solver(Protocol):
+    """What is needed of a solver."""
+
+    net: Net
+
+
 class NCCL:
     """Adds up the gradients of several solvers, each with a GPU; of one, there is nothing to add.
 
@@ -116,7 +121,7 @@ class NCCL:
         self._gradients: Gradients | None = None
         if solver_count() > 1:
             name = uid.encode("latin-1") if isinstance(uid, str) else bytes(uid)
-            self._gradients = _connected(solver._solver.net, name)
+            self._gradients = _connected(solver.net, name)
 
     @staticmethod
     def new_uid() -> bytes:
@@ -147,13 +152,14 @@ class NCCL:
 def _connected(net: Net, uid: bytes) -> Gradients:
     from demitasse.parallel.gradients import Gradients
 
-    connector = net.device.backend.connector
+    engine = net._net
+    connector = engine.device.backend.connector
     count = solver_count()
-    why = f"this net is on {net.device}" if connector is None else connector.missing()
+    why = f"this net is on {engine.device}" if connector is None else connector.missing()
     if connector is None or why:
         message = (
             f"NCCL connects GPUs, and {why}; without it {count} processes train one net by: "
             f"mpirun -n {count} demitasse train --solver SOLVER"
         )
         raise ConfigError(message)
-    return Gradients(net, connector.join(uid, solver_rank(), count, deadline=math.inf))
+    return Gradients(engine, connector.join(uid, solver_rank(), count, deadline=math.inf))
