@@ -20,7 +20,7 @@ from demitasse.errors import ParallelError
 
 __all__ = ["Nccl", "NcclConnector", "missing", "new_uid"]
 
-BRINGS = 'pip install "nvidia-nccl-cu13" (or cu12)'
+INSTALL = 'pip install "demitasse[nccl13]" (or nccl12)'
 
 
 def missing() -> str:
@@ -31,7 +31,7 @@ def missing() -> str:
             nccl = import_module("cupy.cuda.nccl")
     except Exception as error:  # a broken installation can raise anything
         return f"NCCL is reached through cupy, which cannot be imported ({error})"
-    return "" if nccl.available else f"NCCL is not installed; {BRINGS} brings it"
+    return "" if nccl.available else f"NCCL is not installed; {INSTALL} brings it"
 
 
 def new_uid() -> bytes:
