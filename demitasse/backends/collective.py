@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from demitasse.backends.arrays import Array
 
-__all__ = ["Collective", "Connector"]
+__all__ = ["Collective", "Connector", "DeviceCollective"]
 
 
 class Collective(Protocol):
@@ -44,6 +45,19 @@ class Collective(Protocol):
         """Replace an array by the sum of everybody's, added in whatever order is fastest."""
 
 
+class DeviceCollective(Collective, Protocol):
+    """A group of devices that queue their work."""
+
+    def start_add(self, array: Array) -> None:
+        """Queue what ``add`` does; what is queued behind it finds the sum."""
+
+    def aside(self) -> AbstractContextManager[None]:
+        """Queue what is done within the block behind all that is queued now, and beside the rest.
+
+        Later work waits for it only where it uses the same memories.
+        """
+
+
 class Connector(Protocol):
     """Connects a device to those of other processes or threads."""
 
@@ -60,7 +74,7 @@ class Connector(Protocol):
             ParallelError: The library fails.
         """
 
-    def join(self, uid: bytes, rank: int, size: int, deadline: float) -> Collective:
+    def join(self, uid: bytes, rank: int, size: int, deadline: float) -> DeviceCollective:
         """Return the group of this name, once all its members have come.
 
         Args:

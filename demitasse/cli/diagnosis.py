@@ -46,6 +46,7 @@ LIBRARIES = {
     "cupy": ["cupy-cuda13x", "cupy-cuda12x", "cupy"],
     "cuDNN": ["nvidia-cudnn-cu13", "nvidia-cudnn-cu12"],
     "cuDNN frontend": ["nvidia-cudnn-frontend"],
+    "NCCL": ["nvidia-nccl-cu13", "nvidia-nccl-cu12"],
 }
 """Library -> distributions that may bring it."""
 
@@ -57,6 +58,7 @@ EXTRAS = {
     "cupy": "cuda13",
     "cuDNN": "cudnn13",
     "cuDNN frontend": "cudnn13",
+    "NCCL": "nccl13",
 }
 """Optional library -> the extra of demitasse that installs it."""
 

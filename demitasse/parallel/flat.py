@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import accumulate, pairwise
 
 from demitasse.backends.arrays import Array
+from demitasse.backends.collective import Collective
 from demitasse.blob import Blob
 from demitasse.net import Net
 from demitasse.parallel.where import OnHost, Where
 
-__all__ = ["Flat", "carried_params"]
+__all__ = ["Flat", "broadcast", "carried_params"]
 
 
 def carried_params(net: Net) -> list[Blob]:
@@ -35,46 +37,59 @@ class Flat:
         self._where = OnHost() if where is None else where
         self._params, self._carried = net.learnable_params, carried_params(net)
         sizes = [blob.count for blob in (*self._params, *self._carried)]
+        self._bounds = list(accumulate(sizes, initial=0))
         with self._where.here():
             self.array = self._where.zeros(sum(sizes) + 1, net.dtype)
-            views = [self.array[a:b] for a, b in pairwise(accumulate(sizes, initial=0))]
+            views = [self.array[a:b] for a, b in pairwise(self._bounds)]
             self._gradients, self._averages = views[: len(self._params)], views[len(self._params) :]
             for blob, view in zip(self._params, self._gradients, strict=True):
                 self._where.adopt(blob.diff_memory, view)
 
-    def fill(self, loss: float) -> None:
+    def fill(self, loss: float = 0.0) -> None:
         """Bring everything up to date after a net's passes."""
-        self.fill_gradients(range(len(self._params)))
+        self.gather(range(len(self._params)))
         self.fill_rest(loss)
 
-    def fill_gradients(self, numbers: range) -> None:
-        """Bring the gradients of some parameters up to date."""
-        where = self._where
-        for number in numbers:
-            memory, view = self._params[number].diff_memory, self._gradients[number]
-            gradient = where.read(memory)
-            if not where.holds(memory, view):  # somebody gave the blob another array
-                view[...] = gradient[: view.shape[0]]
-                where.adopt(memory, view)
-
     def fill_rest(self, loss: float) -> None:
-        """Bring up to date what lies behind the gradients."""
+        """Bring up to date what lies behind the gradients: running averages, and the loss."""
         for blob, view in zip(self._carried, self._averages, strict=True):
             view[...] = self._where.read(blob.data_memory)[: blob.count]
         self.array[-1] = loss
 
-    @property
-    def rest(self) -> Array:
-        """What lies behind the gradients: running averages, and the loss."""
-        return self.array[sum(blob.count for blob in self._params) :]
+    def gather(self, params: Iterable[int]) -> None:
+        """Bring the gradients of some parameters up to date."""
+        for index in params:
+            blob, view = self._params[index], self._gradients[index]
+            gradient = self._where.read(blob.diff_memory)
+            if not self._where.holds(blob.diff_memory, view):  # somebody gave it another array
+                view[...] = gradient[: blob.count]
+                self._where.adopt(blob.diff_memory, view)
 
-    def take(self, source: Flat) -> float:
-        """Give the net the running averages of ``source``; return its loss."""
+    def part(self, first: int, end: int) -> Array:
+        """Return the gradients of parameters ``first`` to ``end - 1``. Shape: (n,)."""
+        return self.array[self._bounds[first] : self._bounds[end]]
+
+    def rest(self, first: int) -> Array:
+        """Return the gradients from parameter ``first`` on, and all behind them. Shape: (n,)."""
+        return self.array[self._bounds[first] :]
+
+    def take(self, source: Flat) -> None:
+        """Give the net the running averages of ``source``."""
         for blob, view in zip(self._carried, source._averages, strict=True):
             self._where.overwrite(blob.data_memory)[: blob.count] = view
-        return self._where.number(source.array[-1:])
 
-    def overwritten(self) -> None:
-        """Take note that the gradients in the array are new."""
-        for blob in self._params:
-            self._where.change(blob.diff_memory)
+    @property
+    def loss(self) -> float:
+        """The loss, once the device has come to it."""
+        return self._where.number(self.array[-1:])
+
+    def overwritten(self, params: Iterable[int] | None = None) -> None:
+        """Take note that gradients in the array are new: those of some parameters, or all."""
+        for index in range(len(self._params)) if params is None else params:
+            self._where.change(self._params[index].diff_memory)
+
+
+def broadcast(net: Net, collective: Collective, where: Where) -> None:
+    """Give all members of a group the parameters that the first has."""
+    for memory in dict.fromkeys(blob.data_memory for blob in net.structure.params_list):
+        collective.broadcast(where.change(memory))

@@ -18,7 +18,7 @@ from demitasse.interrupts import Uninterrupted
 from demitasse.net import Net
 from demitasse.parallel.alone import Single
 from demitasse.parallel.communicator import Communicator, Value
-from demitasse.parallel.flat import Flat, carried_params
+from demitasse.parallel.flat import Flat, broadcast, carried_params
 from demitasse.parallel.nccl import connected
 from demitasse.parallel.overlap import Overlap
 from demitasse.parallel.reduction import exact_mean, fast_mean, half_mean
@@ -160,14 +160,16 @@ class Crew:
                     flat.fill(loss)
                 else:
                     flat.fill_rest(loss)
-            late = self._overlap is not None
-            self._mean([flat.rest if late else flat.array for flat in self._flats])
+            begin = 0 if self._overlap is None else len(self._nets[0].learnable_params)
+            self._mean([flat.rest(begin) for flat in self._flats])
             first = self._flats[0]
             first.overwritten()
-            losses = [flat.take(first) for flat in self._flats]
+            for flat in self._flats:
+                flat.take(first)
+            loss = first.loss
         self._waited += together - ready - added
         self._added += perf_counter() - together + added
-        return losses[0]
+        return loss
 
     def _mean_by(self, reduce: Reduce | None) -> Callable[[Sequence[Array]], None]:
         """Return what replaces the first array by the mean over all shards of the run."""
@@ -202,8 +204,7 @@ class Crew:
     def level(self) -> None:
         first = self._nets[0]
         with first.turn, Uninterrupted(), self._where.here():
-            for memory in dict.fromkeys(blob.data_memory for blob in first.structure.params_list):
-                self._arrays.broadcast(self._where.change(memory))
+            broadcast(first, self._arrays, self._where)
             for other in self.others:
                 pairs = zip(carried_params(first), carried_params(other), strict=True)
                 for mine, theirs in pairs:

@@ -13,7 +13,7 @@ from demitasse.proto import SolverParameter, read_solver_params
 from demitasse.pycaffe.files import Path, path_of
 from demitasse.pycaffe.glog import begin_log
 from demitasse.pycaffe.net import Net, NetVec
-from demitasse.pycaffe.parallel import NCCL
+from demitasse.pycaffe.parallel import NCCL, place
 from demitasse.shown import html_of
 
 __all__ = [
@@ -49,7 +49,10 @@ class Solver:
 
     def __init__(self, param_file: Path | SolverParameter) -> None:
         begin_log()
-        self._solver = solvers.Solver(_source(param_file), type=self.type or None)
+        rank, ranks = place()
+        self._solver = solvers.Solver(
+            _source(param_file), type=self.type or None, rank=rank, ranks=ranks
+        )
         self.net = Net._over(self._solver.net)
         self.test_nets = NetVec(Net._over(net) for net in self._solver.test_nets)
         self._told = False

@@ -12,7 +12,9 @@ __all__ = ["accumulate_gradients", "loss_waits", "take_loss"]
 
 
 def accumulate_gradients(run: Run, iteration: int, rate: float) -> None:
-    """Run ``iter_size`` batches forward and backward, look at their loss, and show it when due.
+    """Run ``iter_size`` batches forward and backward, and look at their loss.
+
+    The first worker shows it when due.
 
     Args:
         run: The run; the gradients of its net's parameters grow, and its report has the loss.
@@ -27,7 +29,7 @@ def accumulate_gradients(run: Run, iteration: int, rate: float) -> None:
     run.net.debug_info = display and run.param.debug_info
     loss = run.team.passes(run.net, run.param.iter_size)
     take_loss(run, loss, iteration, rate)
-    if display:
+    if display and run.is_root:
         run.report.display(run.net, iteration, run.param.display)
         run.report.waiting(iteration, run.team.waiting)
 

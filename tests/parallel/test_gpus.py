@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from demitasse.backends.cupy.library.nccl import new_uid
+from demitasse.errors import ParallelError
 from demitasse.memory import transfers
 from demitasse.parallel.threads import group, together
 from demitasse.solvers import Solver
@@ -77,10 +79,11 @@ def test_a_run_is_taken_up_by_another_number_of_gpus(train, tmp_path):
         solver.restore(tmp_path / "run_iter_3.solverstate", exact=True)
         solver.step(3)
 
-    results, errors = train(1, go_on, shards=2, device="cuda:0")
+    for devices in (["cuda:1"], TWO):
+        results, errors = train(len(devices), go_on, shards=2, devices=devices)
 
-    assert errors == [None]
-    assert results[0][1] == expected
+        assert errors == [None] * len(devices)
+        assert {weights for _, weights in results} == {expected}
 
 
 def test_a_gpu_that_is_lost_is_told_of(train):
@@ -99,7 +102,11 @@ def collectives(deadline=60.0):
     from demitasse.device import Device
     from demitasse.parallel.nccl import connected
 
-    return together(2, lambda one: connected(one, Device(TWO[one.rank])), deadline)
+    def connect(one):
+        one.deadline = deadline
+        return connected(one, Device(TWO[one.rank]))
+
+    return together(2, connect)
 
 
 def on_gpus(work):
@@ -150,6 +157,26 @@ class TestArraysOfTwoGpus:
 
 
 class TestNccl:
+    def test_a_gpu_that_never_comes_is_told_of(self, cupy, monkeypatch):
+        found = collectives(deadline=0.2)
+        monkeypatch.setattr(cupy.cuda.Event, "done", False)
+
+        def add(one):
+            with cupy.cuda.Device(one.rank):
+                found[one.rank].add(cupy.zeros(3, "float32"))
+
+        with pytest.raises(ParallelError, match=r"nothing came for 0\.2 s"):
+            together(2, add)
+
+    def test_what_the_library_says_is_told(self, cupy, monkeypatch):
+        def fail():
+            raise cupy.cuda.nccl.NcclError(2)
+
+        monkeypatch.setattr(cupy.cuda.nccl, "get_unique_id", fail)
+
+        with pytest.raises(ParallelError, match=r"NCCL failed: .*NCCL_DEBUG=INFO"):
+            new_uid()
+
     def test_says_who_does_not_do_the_same(self):
         from gpu.errors import Misuse
 

@@ -5,7 +5,7 @@ import pytest
 from demitasse import settings
 from demitasse.device import set_device
 from demitasse.log import stop_logging
-from demitasse.pycaffe import glog, modes
+from demitasse.pycaffe import glog, modes, parallel
 
 NET = """
 name: "classifier"
@@ -47,6 +47,7 @@ def _modes_end_with_the_test(monkeypatch):
     monkeypatch.setattr(glog, "_begun", [])
     monkeypatch.setattr(modes, "_phase", [])
     monkeypatch.setattr(modes, "_gpu", {"id": 0})
+    monkeypatch.setattr(parallel, "_solvers", {"count": 1, "rank": 0})
     yield
     set_device(None)
     settings.set("seed", None)

@@ -48,6 +48,7 @@ class CompileException(Exception):  # noqa: N818 - cupy's name
 
 
 INVALID_VALUE = 1
+NOT_INITIALIZED = 3
 INVALID_DEVICE = 101
 INVALID_HANDLE = 400
 CAPTURE_UNSUPPORTED = 900
@@ -59,6 +60,7 @@ CAPTURED_EVENT = 907
 
 NAMES = {
     INVALID_VALUE: "cudaErrorInvalidValue: invalid argument",
+    NOT_INITIALIZED: "cudaErrorInitializationError: initialization error",
     INVALID_DEVICE: "cudaErrorInvalidDevice: invalid device ordinal",
     INVALID_HANDLE: "cudaErrorInvalidResourceHandle: invalid resource handle",
     CAPTURE_UNSUPPORTED: "cudaErrorStreamCaptureUnsupported: operation not permitted when stream "

@@ -7,6 +7,7 @@ that, so whoever reads or overwrites too early reads what was there before.
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 from bisect import bisect_right
 from collections import deque
@@ -19,6 +20,7 @@ from gpu.errors import (
     CAPTURE_IMPLICIT,
     CAPTURE_UNSUPPORTED,
     INVALID_DEVICE,
+    NOT_INITIALIZED,
     CUDARuntimeError,
     Misuse,
 )
@@ -162,6 +164,17 @@ _addresses = itertools.count(0x5000_0000, 0x100)
 _faults: list[BaseException] = []
 
 
+_begun: list[int] = []
+
+
+def begin() -> None:
+    """Note that this process uses CUDA, which processes that it starts by a fork then cannot."""
+    if not _begun:
+        _begun.append(os.getpid())
+    if _begun[0] != os.getpid():
+        raise CUDARuntimeError(NOT_INITIALIZED)
+
+
 def new_queue(gpu: Gpu, kind: str) -> Queue:
     with lock:
         address = next(_addresses)
@@ -205,6 +218,7 @@ def current() -> Gpu:
 
 
 def make_current(device: int) -> None:
+    begin()
     if not 0 <= device < len(gpus):
         raise CUDARuntimeError(INVALID_DEVICE)
     _current.number = device

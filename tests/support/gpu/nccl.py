@@ -104,6 +104,7 @@ class NcclCommunicator:
         self._gpu, self._size, self._rank = machine.current(), ndev, rank
         self._folder = Path(commId.rstrip(b"\0").decode())
         self._works: list[tuple[machine.Queue, int]] = []
+        self._done = 0  # works that are
         self._gone = False
         self._give("comes", os.getpid(), self._gpu.number)
         came = self._all("comes")
@@ -168,12 +169,19 @@ class NcclCommunicator:
     def _queue(self, parts: Sequence[Part], queue: machine.Queue) -> None:
         with machine.lock:
             number = len(self._works)
-            queue.add(lambda: self._run(number, parts))
+            # what a communicator does on several streams it does in the order it was asked for
+            queue.add(lambda: self._run(number, parts), self._works[-1:])
             self._works.append((queue, queue.issued))
 
     # -- working -------------------------------------------------------------------------------
 
     def _run(self, number: int, parts: Sequence[Part]) -> None:
+        try:
+            self._work(number, parts)
+        finally:
+            self._done = number + 1
+
+    def _work(self, number: int, parts: Sequence[Part]) -> None:
         gives = [part.array if part.kind != "receive" else None for part in parts]
         self._give(number, [part.told for part in parts], gives)
         try:
@@ -233,10 +241,11 @@ class NcclCommunicator:
         """Let members in this process come to this point: GPUs work all the time."""
         for rank in range(self._size):
             other = _members.get((str(self._folder), rank))
-            if other is not None and other is not self and len(other._works) > number:
-                queue, reached = other._works[number]
-                if queue.finished < reached:
-                    queue.run(reached)
+            if other is None or other is self or len(other._works) <= number:
+                continue
+            queue, reached = other._works[number]
+            if other._done == number:  # what was before may be under way in a thread of its own
+                queue.run(reached)
 
 
 class _Rest:

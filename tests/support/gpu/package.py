@@ -31,13 +31,17 @@ def runtime() -> ModuleType:
             type=kind, device=gpu.number if gpu else 0, devicePointer=ptr, hostPointer=ptr
         )
 
+    def getDeviceCount() -> int:  # noqa: N802
+        machine.begin()
+        return len(machine.gpus)
+
     def memGetInfo() -> tuple[int, int]:  # noqa: N802
         return streams.Device().mem_info
 
     return _module(
         "cupy.cuda.runtime",
         CUDARuntimeError=errors.CUDARuntimeError,
-        getDeviceCount=lambda: len(machine.gpus),
+        getDeviceCount=getDeviceCount,
         getDevice=lambda: machine.current().number,
         setDevice=machine.make_current,
         getDeviceProperties=getDeviceProperties,

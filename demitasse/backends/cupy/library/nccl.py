@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
 from importlib import import_module
 from itertools import pairwise
 from typing import Any, Protocol
@@ -19,7 +20,7 @@ from demitasse.errors import ParallelError
 
 __all__ = ["Nccl", "NcclConnector", "missing", "new_uid"]
 
-BRINGS = 'pip install "nvidia-nccl-cu13" (or cu12)'
+INSTALL = 'pip install "demitasse[nccl13]" (or nccl12)'
 
 
 def missing() -> str:
@@ -30,7 +31,7 @@ def missing() -> str:
             nccl = import_module("cupy.cuda.nccl")
     except Exception as error:  # a broken installation can raise anything
         return f"NCCL is reached through cupy, which cannot be imported ({error})"
-    return "" if nccl.available else f"NCCL is not installed; {BRINGS} brings it"
+    return "" if nccl.available else f"NCCL is not installed; {INSTALL} brings it"
 
 
 def new_uid() -> bytes:
@@ -122,12 +123,23 @@ class Nccl:
         self._finish()
 
     def start_add(self, array: Array) -> None:
-        """Queue what ``add`` does; nobody waits for it but the stream."""
         address, *what = self._place(array)
         with _failures(self._nccl):
             self._communicator.allReduce(
                 address, address, *what, self._nccl.NCCL_SUM, self._stream().ptr
             )
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        event = self._cupy.cuda.Event(disable_timing=True)
+        event.record(self._stream())
+        self._aside.wait_event(event)
+        with self._aside:
+            yield
+
+    @cached_property
+    def _aside(self) -> Any:
+        return self._cupy.cuda.Stream(non_blocking=True)
 
     def _trade(self, given: Sequence[Array], taken: Sequence[Array]) -> None:
         """Give each member an array and take one of each."""
