@@ -276,10 +276,13 @@ class DataTransformer:
         Raises:
             ShapeError: A record becomes another shape than (C, h, w) of ``shape``, (N, C, h, w).
         """
+        h, w = shape[2:]
+        checked: tuple[int, ...] = ()
         for i, image in enumerate(images):
-            C, h, w = self.infer_shape(image.shape)
-            need_shape(f"record {i} of the batch becomes", (C, h, w), shape[1:])
-            room = image.shape[1] - h, image.shape[2] - w
+            if image.shape != checked:
+                checked = image.shape
+                need_shape(f"record {i} of the batch becomes", self.infer_shape(checked), shape[1:])
+            room = checked[1] - h, checked[2] - w
             yield image, *self._placed(*room, None if words is None else words[i])
 
     def _one_by_one(self, images: Images, out: np.ndarray, words: np.ndarray | None) -> None:
