@@ -27,6 +27,10 @@ TOGETHER = 1 << 18
 """Bytes of records that are read at once where they lie one behind the other."""
 
 
+Elsewhere = tuple[int, int, int]
+"""A record outside its leaf: its first page, the size of its contents in bytes, its pages."""
+
+
 class Leaf(NamedTuple):
     """A leaf page.
 
@@ -116,8 +120,11 @@ class LmdbTree:
         """
         content, at, _, spans = leaf
         wanted = spans[begin:end]
+        page_size = self._page_size
         elsewhere = [
-            (page_number(content, at + place), size) for place, last, size in wanted if not last
+            (page_number(content, at + place), size, -(-(RECORD_HEADER_SIZE + size) // page_size))
+            for place, last, size in wanted
+            if not last
         ]
         overflowing = self._overflowing(elsewhere, rooms)
         return [
@@ -125,44 +132,41 @@ class LmdbTree:
             for first, last, _ in wanted
         ]
 
-    def _overflowing(self, records: list[tuple[int, int]], rooms: Rooms) -> Iterator[Raw]:
+    def _overflowing(self, records: list[Elsewhere], rooms: Rooms) -> Iterator[Raw]:
         """Yield the contents of records that have pages of their own; neighbours are read at once.
 
         Args:
-            records: The first page of each, and the size of its contents in bytes.
+            records: Where they are.
             rooms: Memory for them.
         """
         page_size = self._page_size
         for run in self._neighbours(records):
-            first, (last, size) = run[0][0], run[-1]
+            first, (last, size, _) = run[0][0], run[-1]
             whole = (last - first) * page_size + RECORD_HEADER_SIZE + size
             self._file.need(first, whole)  # before there is memory for it
             room = rooms.next(whole)
             self._file.read_into(first, room)
-            for number, size in run:
+            contents = room.toreadonly()
+            for number, size, pages in run:
                 at = (number - first) * page_size
-                check_record_header(room, at, number, self._pages_of(size))
+                check_record_header(contents, at, number, pages)
                 at += RECORD_HEADER_SIZE
-                yield room[at : at + size].toreadonly()
+                yield contents[at : at + size]
 
-    def _neighbours(self, records: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+    def _neighbours(self, records: list[Elsewhere]) -> Iterator[list[Elsewhere]]:
         """Yield records that lie one behind the other, not too many at once."""
         most = TOGETHER // self._page_size
-        run: list[tuple[int, int]] = []
+        run: list[Elsewhere] = []
         behind = 0
-        for number, size in records:
-            end = number + self._pages_of(size)
-            if run and (number != behind or end - run[0][0] > most):
+        for record in records:
+            number, _, pages = record
+            if run and (number != behind or number + pages - run[0][0] > most):
                 yield run
                 run = []
-            run.append((number, size))
-            behind = end
+            run.append(record)
+            behind = number + pages
         if run:
             yield run
-
-    def _pages_of(self, size: int) -> int:
-        """Return how many overflow pages a record has."""
-        return -(-(RECORD_HEADER_SIZE + size) // self._page_size)
 
     def _records_of(self, content: bytes, at: int, number: int) -> tuple[list[bytes], list[Span]]:
         """Return the keys of a leaf and where its records are."""
