@@ -17,6 +17,7 @@ import numpy as np
 from demitasse.backends.arrays import Array, PrivateLayout
 from demitasse.backends.ops import Op
 from demitasse.backends.random import Draw
+from demitasse.backends.storage import Stored
 
 __all__ = [
     "AnyStep",
@@ -62,6 +63,7 @@ class Memory(Protocol):
     def mutable_private_data(self, layout: PrivateLayout) -> Array: ...
     def exchange_private(self, layout: PrivateLayout, side: Array) -> Array | None: ...
     def convert(self, layout: PrivateLayout, target: Array) -> None: ...
+    def keep_as(self, storage: Stored, *, discard: bool = False) -> None: ...
 
 
 class Operand(Protocol):
@@ -83,6 +85,9 @@ class Operand(Protocol):
     def read(self) -> Array: ...
     def write(self, array: Array) -> None: ...
     def buffer(self) -> Array: ...
+    def read_narrow(self, storage: Stored) -> Array: ...
+    def narrow_buffer(self, storage: Stored) -> Array: ...
+    def cpu_data(self) -> np.ndarray: ...
     def read_diff(self) -> Array: ...
     def write_diff(self, array: Array) -> None: ...
     def set_diff(self, value: float) -> None: ...
@@ -116,6 +121,7 @@ class Operands:
         phase: "TRAIN" or "TEST".
         backward: Whether the layer takes part in the net's backward pass at all.
         draw: ``draw()`` says which random words these are.
+        storage: How the device is to keep what is computed, and the weights.
         words: ``words(shape)`` returns the layer's random 32-bit words of this pass for elements of
             a blob, the same ones as in portable code.
     """
@@ -130,6 +136,7 @@ class Operands:
     backward: bool
     words: Callable[[tuple[int, ...]], Array]
     draw: Callable[[], Draw]
+    storage: Stored = "float"
 
     @property
     def in_place(self) -> bool:
@@ -184,6 +191,14 @@ class Step(ABC, Generic[E, O]):
     def backward_code(self) -> str:
         """What runs in the backward pass, in a word."""
         return self.code
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether its forward pass may be computed a little later, with those of Steps after it.
+
+        It then only makes calls ready, which the backend puts off (``Backend.hold``).
+        """
+        return False
 
     @property
     def workspace(self) -> int:

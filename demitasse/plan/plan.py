@@ -14,9 +14,11 @@ from weakref import WeakSet
 from demitasse.backends.arrays import Array
 from demitasse.backends.step import AnyStep
 from demitasse.blob import Changes
+from demitasse.config import settings
 from demitasse.errors import DemitasseError, NetError
 from demitasse.memory.guard import watching
 from demitasse.plan.entry import Entry, Group, Place
+from demitasse.plan.waiting import Waiting
 from demitasse.shortage import placed
 
 __all__ = ["Plan", "Ran"]
@@ -86,30 +88,43 @@ class Plan:
         terms: list[Array] = []
         if self.watch is not None:
             self.watch.begin()
+        if start > end:
+            return terms
         guard = watching()
-        for first, last in self._segments(start, end):
-            if self._seen != self._changes.number:
-                self._prepare(first, last)
-            index = first
-            while index <= last:
-                entry, number = self.entries[index], index
-                group = entry.group
-                if guard is not None:
-                    guard.at(entry.place.called, "forward", feeds=not entry.place.bottom)
-                try:
-                    if group is None or index + group.count - 1 > last:
-                        entry.forward()
-                        index += 1
+        hurried = self.watch is not None or guard is not None or settings.get_often("poison")
+        with Waiting(self.entries[start].layer.device.backend) as waiting:
+            for first, last in self._segments(start, end):
+                if self._seen != self._changes.number:
+                    waiting.end()
+                    self._prepare(first, last)
+                index = first
+                while index <= last:
+                    entry, number = self.entries[index], index
+                    group = entry.group
+                    if group is not None and index + group.count - 1 > last:
+                        group = None
+                    step = entry.step if group is None else group.step
+                    if hurried or not (entry.layer.only_shares if step is None else step.may_wait):
+                        waiting.end()
                     else:
-                        self._forward_group(index, group)
-                        index += group.count
-                except (DemitasseError, MemoryError, OSError) as error:
-                    fault = _fault(error, entry, "forward")
-                    raise fault from fault.__cause__
-                if entry.layer.loss_weights:
-                    terms += entry.layer.loss_terms(entry.place.top)
-                if self.watch is not None:
-                    self.watch.ran(number, backward=False)
+                        waiting.begin()
+                    if guard is not None:
+                        guard.at(entry.place.called, "forward", feeds=not entry.place.bottom)
+                    try:
+                        if group is None:
+                            entry.forward()
+                            index += 1
+                        else:
+                            self._forward_group(index, group)
+                            index += group.count
+                    except (DemitasseError, MemoryError, OSError) as error:
+                        fault = _fault(error, entry, "forward")
+                        raise fault from fault.__cause__
+                    if entry.layer.loss_weights:
+                        waiting.end()
+                        terms += entry.layer.loss_terms(entry.place.top)
+                    if self.watch is not None:
+                        self.watch.ran(number, backward=False)
         now = self._changes.number
         if self._seen != now and all(entry.seen == now for entry in self.entries):
             self._seen = now

@@ -11,6 +11,7 @@ import numpy as np
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels import language as kernels
+from demitasse.backends.kernels.language import later
 from demitasse.backends.numpy.backend import NumpyBackend
 from demitasse.backends.onednn import updates
 from demitasse.backends.onednn.library import library
@@ -42,6 +43,12 @@ class OnednnBackend(NumpyBackend):
     def enter(self) -> AbstractContextManager[None]:
         ready_threads()
         return super().enter()
+
+    def hold(self) -> None:
+        later.hold()
+
+    def settle(self) -> None:
+        later.settle()
 
     def conditions(self) -> dict[str, str]:
         found, made = library.status(), kernels.status()

@@ -60,6 +60,11 @@ class OnednnStep(Step[Engine, O], Generic[O]):
         self.kept = 0
 
     @property
+    def may_wait(self) -> bool:
+        # calls of the library and of kernels alone, whose results nobody looks at in between
+        return type(self).forward is OnednnStep.forward and not self.at.backward
+
+    @property
     def code(self) -> str:
         return _names(self.forward_calls)
 

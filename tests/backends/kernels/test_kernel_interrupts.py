@@ -46,8 +46,8 @@ class Calls:
         self.count = self.at = 0
         self._run = team.run
 
-    def run(self, kernel: int, argument: int, threads: int) -> None:
-        self._run(kernel, argument, threads)
+    def run(self, *given: object) -> None:
+        self._run(*given)
         self.count += 1
         if self.count == self.at:
             raise KeyboardInterrupt

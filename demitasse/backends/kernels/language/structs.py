@@ -22,7 +22,7 @@ from typing import Final, Self, SupportsIndex, get_type_hints
 import numpy as np
 
 from demitasse.backends.arrays import address
-from demitasse.backends.kernels.language import team
+from demitasse.backends.kernels.language import later, team
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.words import Word
 
@@ -115,6 +115,7 @@ class Arguments:
         self._each_call: dict[str, int] = {}
         self._words = np.zeros(len(values.flat), np.int64)
         self._at = address(self._words)
+        self._put_off = -1
         for place, (name, value) in enumerate(values.flat.items()):
             if value is EACH_CALL:
                 self._each_call[name] = place
@@ -124,7 +125,7 @@ class Arguments:
     def run(
         self, kernel: int, threads: int, each: Mapping[str, int | np.ndarray] | None = None
     ) -> None:
-        """Run a kernel on a team.
+        """Run a kernel on a team, now or with what is put off.
 
         Args:
             kernel: Its address.
@@ -141,11 +142,15 @@ class Arguments:
                 f"{', '.join(self._each_call) or 'nothing'}"
             )
             raise TypeError(message)
+        if later.held():
+            if self._put_off == later.turn():
+                later.flush()  # what it was given last is still to be used
+            self._put_off = later.turn()
         for name, value in each.items():
             self._words[self._each_call[name]] = (
                 address(value) if isinstance(value, np.ndarray) else value
             )
-        team.run(kernel, self._at, threads)
+        team.run(kernel, self._at, threads, (self, each))
 
 
 _known: dict[type, dict[str, type]] = {}

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
 
+from demitasse.backends.kernels.language import later
 from demitasse.errors import DeviceError
 
 __all__ = ["FUNCTIONS", "bounded_spinning", "check_workers", "functions", "openmp", "run"]
@@ -121,8 +122,8 @@ def functions() -> dict[str, int]:
     }
 
 
-def run(kernel: int, argument: int, threads: int) -> None:
-    """Run a kernel on a team of at most so many threads.
+def run(kernel: int, argument: int, threads: int, needs: object = None) -> None:
+    """Run a kernel on a team of at most so many threads, now or with what is put off.
 
     One thread is this one, which needs no OpenMP; without it there are no others.
 
@@ -130,9 +131,10 @@ def run(kernel: int, argument: int, threads: int) -> None:
         kernel: Its address. It learns from the runtime which thread it is, and of how many.
         argument: What each thread calls it with.
         threads: How many are asked for.
+        needs: Is kept alive until the kernel has run.
     """
     runtime = openmp() if threads > 1 else None
     if runtime is None:
-        _ALONE(kernel)(argument)
+        later.put(_ALONE(kernel), (argument,), needs)
     else:
-        runtime.GOMP_parallel(kernel, argument, threads, 0)
+        later.put(runtime.GOMP_parallel, (kernel, argument, threads, 0), needs)

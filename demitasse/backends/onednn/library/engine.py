@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.language import later
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.numpy.engine import Engine as HostEngine
 from demitasse.backends.onednn.library.attributes import make_attributes
@@ -31,6 +32,7 @@ __all__ = ["Engine", "engine"]
 
 class _OfThread(threading.local):
     workspaces: list[np.ndarray] | None = None
+    lent: dict[int, np.ndarray] | None = None
     reorders: dict[tuple[Layout, Layout], Primitive] | None = None
 
 
@@ -104,17 +106,21 @@ class Engine(HostEngine):
         return Description(self.library, handle.value)
 
     def reorder(self, source: np.ndarray, here: Layout, target: np.ndarray, there: Layout) -> None:
-        """Copy elements from one layout to another of the same shape; padding becomes 0."""
+        """Copy elements from one layout to another of the same shape; padding becomes 0.
+
+        It is done when this returns, and so is what was put off before.
+        """
         known = self._own.reorders
         if known is None:
             known = self._own.reorders = {}
         primitive = known.get((here, there))
         if primitive is None:
             primitive = known[here, there] = self._reorder(here, there)
-        primitive.bind(0, source)
-        primitive.bind(1, target)
-        primitive.run()
-        primitive.release()
+        with later.at_once():
+            primitive.bind(0, source)
+            primitive.bind(1, target)
+            primitive.run()
+            primitive.release()
 
     def _reorder(self, here: Layout, there: Layout) -> Primitive:
         try:
@@ -183,6 +189,7 @@ class Engine(HostEngine):
     def nbytes(self) -> int:
         """Bytes of this thread's working memory, that of primitives included."""
         own = sum(array.nbytes for array in self._own.workspaces or ())
+        own += sum(array.nbytes for array in (self._own.lent or {}).values())
         return super().nbytes + own + self.stream.nbytes
 
     def workspaces(self, *sizes: int) -> list[np.ndarray]:
@@ -196,6 +203,19 @@ class Engine(HostEngine):
             elif own[place].shape[0] < size:
                 own[place] = aligned(size)
         return own[: len(sizes)]
+
+    def lend(self, role: int, size: int) -> np.ndarray:
+        """Return an array for an argument of some role, the same one to all Steps of a thread.
+
+        Shape: (size,).
+        """
+        lent = self._own.lent
+        if lent is None:
+            lent = self._own.lent = {}
+        found = lent.get(role)
+        if found is None or found.shape[0] < size:
+            found = lent[role] = aligned(size)
+        return found[:size]
 
 
 def _words(function: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends.arrays import address
+from demitasse.backends.kernels.language import later
 from demitasse.backends.onednn.library.constants import Arg, Query
 from demitasse.backends.onednn.library.failures import check, create
 from demitasse.backends.onednn.library.layout import Layout, layout_of
@@ -73,6 +74,9 @@ class Description:
 class Primitive:
     """Prepared code with its arguments, which are bound to buffers before it runs.
 
+    The library writes the code when it runs for the first time: many a primitive is prepared whose
+    place another one takes.
+
     Args:
         stream: Where it runs.
         description: What to make.
@@ -80,9 +84,9 @@ class Primitive:
     """
 
     def __init__(self, stream: Stream, description: Description, uses: Sequence[tuple[int, int]]):
-        self._stream, library = stream, stream.library
+        self._stream, self._description, library = stream, description, stream.library
         self.implementation = description.implementation
-        self._handle = create(library.dnnl_primitive_create, description.handle)
+        self._handle = 0
         self.scratch = description.bytes_of(Query.SCRATCHPAD)
         roles = [(role, descriptor) for role, descriptor in uses if descriptor]
         if self.scratch:
@@ -96,9 +100,10 @@ class Primitive:
         self._bound: list[np.ndarray | None] = [None] * len(roles)
         self._addresses = [0] * len(roles)
         self._count = len(roles)
+        self._put_off = -1
         self._execute = library.dnnl_primitive_execute
         self._set = library.dnnl_memory_set_data_handle
-        weakref.finalize(self, _free, library, self._handle, self._memories).atexit = False
+        weakref.finalize(self, _free_memories, library, self._memories).atexit = False
 
     def place(self, role: int) -> int:
         """Return the index of an argument, to bind it with."""
@@ -114,6 +119,8 @@ class Primitive:
         """Let an argument be what is at this address, which the caller keeps alive for the run."""
         self._bound[place] = None
         if self._addresses[place] != where:
+            if later.held() and self._put_off == later.turn():
+                later.flush()  # where it was pointed last is still to be used
             self._addresses[place] = 0  # unknown, should this be cut short in between
             check(self._set(self._memories[place], where))
             self._addresses[place] = where
@@ -131,19 +138,27 @@ class Primitive:
         self._bound = [None] * self._count
 
     def run(self) -> None:
-        """Compute.
+        """Compute, now or with what is put off.
 
         Raises:
             DeviceError: The library refuses.
         """
         if self.scratch:
             self.bind(self._count - 1, self._stream.scratchpad(self.scratch))
-        status = self._execute(self._handle, self._stream.handle, self._count, self._arguments)
-        if status:
-            check(status)
+        if not self._handle:
+            self._write()
+        if later.held():
+            self._put_off = later.turn()
+        arguments = self._handle, self._stream.handle, self._count, self._arguments
+        later.put(self._execute, arguments, (self, *self._bound), check)
+
+    def _write(self) -> None:
+        library = self._stream.library
+        handle = create(library.dnnl_primitive_create, self._description.handle)
+        weakref.finalize(self, library.dnnl_primitive_destroy, handle).atexit = False
+        self._handle = handle
 
 
-def _free(library: Any, primitive: int, memories: list[int]) -> None:
-    library.dnnl_primitive_destroy(primitive)
+def _free_memories(library: Any, memories: list[int]) -> None:
     for memory in memories:
         library.dnnl_memory_destroy(memory)

@@ -41,6 +41,8 @@ class FactorsStep(OnednnStep[ops.BatchNorm | ops.Scale]):
         Declined: They are others, or oneDNN has no fast code for the sizes.
     """
 
+    may_wait = True  # the factors that it makes anew are its own
+
     def __init__(self, engine: Engine, chain: Sequence[ops.Op], at: Sequence[Operands]) -> None:
         links: list[Link] = []
         shape = at[0].bottom[0].shape

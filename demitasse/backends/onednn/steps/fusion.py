@@ -9,6 +9,7 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.language import later
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.step import FusedStep, called
 from demitasse.backends.onednn.steps.activation import post_ops
@@ -129,6 +130,8 @@ class FoldedStep(FusedStep[ops.Conv]):
     The folded weights are made again when a parameter has changed.
     """
 
+    may_wait = True  # those are its own
+
     def __init__(self, conv: ConvStep, tail: Tail, followers: Sequence[str]) -> None:
         self.bias = aligned(conv.maps[1])
         self.folded, self.tail = Folded(self.bias), tail
@@ -143,7 +146,8 @@ class FoldedStep(FusedStep[ops.Conv]):
     def forward(self) -> None:
         present = versions_of(self.blobs)
         if present != self.versions:
-            self._fold()
+            with later.at_once():  # in memory that all Steps share
+                self._fold()
             self.versions = present
         super().forward()
 

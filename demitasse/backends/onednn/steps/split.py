@@ -14,6 +14,8 @@ __all__ = ["SplitStep"]
 class SplitStep(OnednnStep[ops.Split]):
     """The gradient is a sum in the first of the readers' layouts that is not C order."""
 
+    may_wait = True  # no elements are looked at
+
     def __init__(self, engine: Engine, op: ops.Split, at: Operands) -> None:
         super().__init__(engine, op, at)
         if not op.shape:

@@ -1,0 +1,154 @@
+"""Steps of a pass wait for each other's preparation, and nobody sees it."""
+
+import numpy as np
+import pytest
+
+from demitasse import Net
+from demitasse.backends.kernels.language import later
+from demitasse.backends.onednn import status
+from demitasse.backends.onednn.backend import OnednnBackend
+from demitasse.config import settings
+from demitasse.plan.stopwatch import Stopwatch
+from demitasse.proto import NetParameter, parse_text
+
+pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
+
+NET = """
+layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 32 dim: 28 dim: 27 } } }
+layer { name: "c1" type: "Convolution" bottom: "x" top: "c1" convolution_param { num_output: 32
+  kernel_size: 3 pad: 1 weight_filler { type: "gaussian" std: 0.3 } } }
+layer { name: "norm" type: "BatchNorm" bottom: "c1" top: "c1" }
+layer { name: "scale" type: "Scale" bottom: "c1" top: "c1" }
+layer { name: "relu" type: "ReLU" bottom: "c1" top: "c1" }
+layer { name: "c2" type: "Convolution" bottom: "c1" top: "c2" convolution_param { num_output: 32
+  kernel_size: 3 pad: 1 weight_filler { type: "gaussian" std: 0.3 } } }
+layer { name: "norm2" type: "BatchNorm" bottom: "c2" top: "c2" }
+layer { name: "scale2" type: "Scale" bottom: "c2" top: "c2" }
+layer { name: "c4" type: "Convolution" bottom: "c2" top: "c4" convolution_param { num_output: 32
+  kernel_size: 3 pad: 1 weight_filler { type: "gaussian" std: 0.1 } } }
+layer { name: "norm4" type: "BatchNorm" bottom: "c4" top: "c4" }
+layer { name: "scale4" type: "Scale" bottom: "c4" top: "c4" }
+layer { name: "c3" type: "Convolution" bottom: "c1" top: "c3" convolution_param { num_output: 32
+  kernel_size: 1 weight_filler { type: "gaussian" std: 0.3 } } }
+layer { name: "both" type: "Concat" bottom: "c4" bottom: "c3" top: "both" }
+layer { name: "exp" type: "Exp" bottom: "c3" top: "exp" exp_param { scale: 0.01 } }
+layer { name: "sum" type: "Eltwise" bottom: "c2" bottom: "exp" top: "sum" }
+layer { name: "turned" type: "Permute" bottom: "both" top: "turned"
+  permute_param { order: 0 order: 2 order: 3 order: 1 } }
+layer { name: "ip" type: "InnerProduct" bottom: "sum" top: "y" inner_product_param { num_output: 5
+  weight_filler { type: "gaussian" std: 0.3 } } }
+layer { name: "prob" type: "Softmax" bottom: "y" top: "prob" }
+"""
+
+
+@pytest.fixture
+def made():
+    def make(**options):
+        net = Net(parse_text(NET, NetParameter), "TEST", device="cpu", seed=3, **options)
+        rng = np.random.default_rng(1)
+        for name in ("norm", "norm2", "norm4"):
+            for blob, value in zip(net.params[name], (0.3, 3.0, 1.5), strict=True):
+                blob.mutable_cpu_data()[...] = value
+        net.blobs["x"].mutable_cpu_data()[...] = rng.normal(size=net.blobs["x"].shape)
+        return net
+
+    return make
+
+
+@pytest.fixture
+def settled(monkeypatch):
+    """How many calls were put off each time before they were made."""
+    counts, settle = [], OnednnBackend.settle
+
+    def counted(self):
+        counts.append(len(later._own.calls or ()))
+        settle(self)
+
+    monkeypatch.setattr(OnednnBackend, "settle", counted)
+    return counts
+
+
+def values(net, names):
+    return [net.blobs[name].cpu_data().copy() for name in names]
+
+
+def test_a_pass_gives_the_bits_of_one_that_computes_at_once(made, monkeypatch):
+    waits, hurries = made(), made()
+    names = [name for name in waits.blobs if name != "x"]
+
+    waits.forward()
+    monkeypatch.setattr(OnednnBackend, "hold", lambda self: None)
+    hurries.forward()
+
+    for one, other in zip(values(waits, names), values(hurries, names), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_calls_of_several_layers_follow_each_other(made, settled):
+    net = made(keep="outputs")
+    net.forward()
+    settled.clear()
+
+    net.forward()
+
+    assert max(settled) >= 3
+
+
+def test_a_part_of_a_pass_is_done_when_it_returns(made):
+    whole, part = made(), made()
+    whole.forward()
+
+    part.forward(end="scale2")
+
+    for one, other in zip(values(part, ["c2"]), values(whole, ["c2"]), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_new_weights_count_in_the_next_pass(made):
+    changed, fresh = made(), made()
+    changed.forward()
+
+    for net in (changed, fresh):
+        net.params["c1"][0].mutable_cpu_data()[...] *= 2
+        net.params["c3"][0].mutable_cpu_data()[...] *= 3
+        net.forward()
+
+    np.testing.assert_array_equal(*(net.blobs["prob"].cpu_data() for net in (changed, fresh)))
+
+
+def test_nothing_waits_while_layers_are_timed(made, settled):
+    net = made()
+    net.forward()
+    settled.clear()
+
+    with Stopwatch(net.plan, net.synchronize):
+        net.forward()
+
+    assert settled == []
+
+
+def test_nothing_waits_while_stale_memory_is_poisoned(made, settled):
+    with settings.override(poison=True):
+        net = made()
+        net.forward()
+
+    assert settled == []
+
+
+def test_work_that_waited_is_done_when_a_later_layer_fails(made, monkeypatch):
+    net = made()
+    net.forward()
+    before = values(net, ["c2"])
+    net.blobs["c2"].mutable_cpu_data()[...] = 0
+    exp = net.layer_by_name("exp")
+
+    def fail(bottom, top):
+        message = "no more"
+        raise ValueError(message)
+
+    monkeypatch.setattr(exp, "forward", fail)
+    with pytest.raises(ValueError, match="no more"):
+        net.forward()
+
+    np.testing.assert_array_equal(before, values(net, ["c2"]))
+    assert not later.held()
