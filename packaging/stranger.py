@@ -27,7 +27,7 @@ LIGHT = (
     "image", "video", "hdf5", "serve", "plot", "bench", "examples", "mpi", "onnx", "tensorboard",
     "wandb", "mlflow", "all",
 )  # fmt: skip
-WALK = "image,examples,onnx"
+WALK = "image,examples,onnx,plot"
 
 # A digit that training has not seen, as a photo lies on somebody's disk.
 DRAW_A_DIGIT = """
