@@ -83,7 +83,7 @@ def _h5py(path: Path) -> ModuleType:
     try:
         import h5py
     except ImportError:
-        message = "HDF5 files need h5py; run: pip install demitasse[hdf5]"
+        message = "HDF5 files need h5py; run: pip install 'demitasse[hdf5]'"
         raise DataError(message, str(path)) from None
     return h5py  # type: ignore[no-any-return]
 
