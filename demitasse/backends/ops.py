@@ -25,6 +25,7 @@ __all__ = [
     "InnerProduct",
     "Op",
     "PairLoss",
+    "Permute",
     "Pool",
     "Recurrent",
     "Scale",
@@ -254,6 +255,19 @@ class Concat(Op):
 
     bottoms: tuple[Shape, ...]
     axis: int
+
+
+@dataclass(frozen=True)
+class Permute(Op):
+    """The axes in another order: axis ``order[i]`` of the bottom is axis ``i`` of the top."""
+
+    bottom: Shape
+    order: Shape
+
+    @property
+    def top(self) -> Shape:
+        """The top's shape."""
+        return tuple(self.bottom[axis] for axis in self.order)
 
 
 @dataclass(frozen=True)

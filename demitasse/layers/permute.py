@@ -5,6 +5,7 @@ Source: SSD (weiliu89/caffe), ``src/caffe/layers/permute_layer.cpp``.
 
 from __future__ import annotations
 
+from demitasse.backends import ops
 from demitasse.errors import ConfigError, ShapeError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.registry import register
@@ -48,7 +49,8 @@ class Permute(Layer):
                 f"that of {len(self.order)} axes"
             )
             raise ShapeError(message)
-        top[0].reshape(tuple(bottom[0].shape[axis] for axis in self.order))
+        self.op = ops.Permute(dtype=self.dtype, bottom=bottom[0].shape, order=self.order)
+        top[0].reshape(self.op.top)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         top[0].write(self.xp.permute_dims(bottom[0].read(), self.order))

@@ -104,7 +104,7 @@ class Plan:
                     if group is not None and index + group.count - 1 > last:
                         group = None
                     step = entry.step if group is None else group.step
-                    if hurried or step is None or not step.may_wait:
+                    if hurried or not (entry.layer.only_shares if step is None else step.may_wait):
                         waiting.end()
                     else:
                         waiting.begin()

@@ -302,6 +302,11 @@ ROWS = [
     Row("concat of nothing and something", ops.Concat, layers("Concat", "axis: 1",
         shapes=[((2, 0, 4), (2, 2, 4))]), HOST),
     Row("concat of one", ops.Concat, layers("Concat", shapes=[((2, 3),)]), (), frozen=False),
+    Row("permute", ops.Permute, layers("Permute",
+        "order: 0 order: 2 order: 3 order: 1", "order: 0 order: 3 order: 1 order: 2", "order: 3",
+        "order: 0", shapes=[((2, 3, 5, 4),), ((1, 24, 3, 1),), ((2, 16, 1, 1),)]), ("onednn",)),
+    Row("permute of nothing", ops.Permute, layers("Permute", "order: 1 order: 0",
+        shapes=[((0, 3),)]), ()),
     *(Row(f"split for {readers}", ops.Split, layers("Split", shapes=FLAT, tops=readers))
       for readers in (2, 3, 5)),
     *(Row(kind, ops.Recurrent, recurrent(kind), ("onednn",), frozen=False)

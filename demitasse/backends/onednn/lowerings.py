@@ -11,6 +11,7 @@ from demitasse.backends.onednn.steps.dropout import DropoutStep
 from demitasse.backends.onednn.steps.eltwise import SumStep
 from demitasse.backends.onednn.steps.inner_product import InnerProductStep
 from demitasse.backends.onednn.steps.lrn import LRNStep
+from demitasse.backends.onednn.steps.permute import PermuteStep
 from demitasse.backends.onednn.steps.pooling import PoolStep
 from demitasse.backends.onednn.steps.recurrent import RecurrentStep
 from demitasse.backends.onednn.steps.scale import ScaleStep
@@ -31,6 +32,7 @@ LOWERINGS: Lowerings = {
     ops.Eltwise: (SumStep, *NUMPY[ops.Eltwise]),
     ops.InnerProduct: (InnerProductStep, *NUMPY[ops.InnerProduct]),
     ops.LRN: (LRNStep, *NUMPY[ops.LRN]),
+    ops.Permute: (PermuteStep,),
     ops.Pool: (PoolStep, *NUMPY[ops.Pool]),
     ops.Recurrent: (RecurrentStep,),
     ops.Scale: (ScaleStep, *NUMPY[ops.Scale]),

@@ -42,6 +42,10 @@ class DropoutStep(OnednnStep[ops.Dropout]):
         if self._works:
             self.forward_calls = [self._call(at.bottom[0], at.top[0], diff=False)]
 
+    @property
+    def may_wait(self) -> bool:
+        return not self.op.drops
+
     def forward(self) -> None:
         if self.op.drops and self.mask is not None:
             self._fill(self.mask)

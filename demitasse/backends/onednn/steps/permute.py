@@ -1,0 +1,53 @@
+"""Permute: one copy in each direction, from whatever layout the elements are in.
+
+Channels that lie innermost already, as convolutions write them, are copied as they are where they
+shall come last: a detector's boxes and scores.
+"""
+
+from __future__ import annotations
+
+import math
+
+from demitasse.backends import ops
+from demitasse.backends.onednn.library.constants import Arg
+from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.ports import BlobPort, Call, Reader, Writer
+from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
+from demitasse.backends.step import Operands, decline_in_place
+
+__all__ = ["PermuteStep"]
+
+
+class PermuteStep(OnednnStep[ops.Permute]):
+    """The bottom in the layout it is in; the top in C order."""
+
+    def __init__(self, engine: Engine, op: ops.Permute, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        decline_in_place(at, NEEDS_BOTTOM)
+
+    def prepare(self) -> None:
+        [bottom] = self.at.bottom
+        self.layout = self.engine.expected(bottom.data_memory, self.op.bottom)
+        source = Reader(Arg.SRC, bottom, self.layout)
+        target = Writer(Arg.DST, self.at.top[0], self.engine.plain(self.op.top))
+        target.descriptor = self._turned()
+        self.forward_calls = [self._copy(source, target)]
+
+    def prepare_backward(self) -> None:
+        if not self.at.propagate_down[0]:
+            return
+        source = Reader(Arg.SRC, self.at.top[0], self.engine.plain(self.op.top), diff=True)
+        source.descriptor = self._turned()
+        target = Writer(Arg.DST, self.at.bottom[0], self.layout, diff=True)
+        self.backward_calls = [self._copy(source, target)]
+
+    def _turned(self) -> int:
+        """Return the descriptor of the top's memory as one of the bottom's shape."""
+        op = self.op
+        strides = [math.prod(op.top[place + 1 :]) for place in range(len(op.top))]
+        turned = tuple(strides[op.order.index(axis)] for axis in range(len(op.bottom)))
+        return self.engine.strided(op.bottom, turned)
+
+    def _copy(self, source: BlobPort, target: BlobPort) -> Call:
+        found = self.engine.describe_reorder(source.descriptor, target.descriptor)
+        return Call(self.engine, found, [source, target])
