@@ -9,6 +9,7 @@ import numpy as np
 from demitasse.backends.kernels.direct.banding import Banding
 from demitasse.backends.kernels.direct.convolution import DirectConvolution
 from demitasse.backends.kernels.direct.gradient import DirectGradient
+from demitasse.backends.kernels.factors import ChannelFactors
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import later
 from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
@@ -16,12 +17,13 @@ from demitasse.backends.kernels.winograd.filters import Filters
 from demitasse.backends.kernels.winograd.gradient import WinogradGradient
 from demitasse.backends.kernels.winograd.tiling import Tiling
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.ports import Port, converted_bytes
+from demitasse.backends.onednn.ports import Port, Reader, Writer, converted_bytes
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 from demitasse.backends.step import Memory, Operand
 
 __all__ = [
-    "DirectCall", "DirectGradientCall", "TiledFilters", "WinogradCall", "WinogradGradientCall",
+    "DirectCall", "DirectGradientCall", "FactorsCall", "TiledFilters", "WinogradCall",
+    "WinogradGradientCall",
 ]  # fmt: skip
 
 
@@ -191,6 +193,27 @@ class DirectCall(_KernelCall):
     def update(self, weights: np.ndarray) -> None:
         """Take new weights, in C order."""
         self._kernel.update(weights)
+
+
+class FactorsCall(_KernelCall):
+    """Factors and offsets of channels, and a rectifier.
+
+    Args:
+        engine: The engine.
+        source: What is read.
+        target: What is written, in the same layout.
+        kernel: The kernel.
+    """
+
+    def __init__(
+        self, engine: Engine, source: Reader, target: Writer, kernel: ChannelFactors
+    ) -> None:
+        self._source, self._target, self._kernel = source, target, kernel
+        super().__init__(engine, (source, target), kernel.code, 0)
+        target.promise(engine)
+
+    def __call__(self) -> None:
+        self._kernel(self._source.array(), self._target.array())
 
 
 class DirectGradientCall(_KernelCall):

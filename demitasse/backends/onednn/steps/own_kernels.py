@@ -15,21 +15,26 @@ from demitasse.backends.kernels.winograd.tiling import Tiling
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.ports import Reader
+from demitasse.backends.onednn.ports import Reader, Writer
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from demitasse.backends.onednn.steps.kernel_calls import (
         DirectCall,
         DirectGradientCall,
+        FactorsCall,
         TiledFilters,
         WinogradCall,
         WinogradGradientCall,
     )
 
-__all__ = ["ConvKernels", "conv_kernels", "images_of"]
+__all__ = ["ConvKernels", "conv_kernels", "factors_call", "images_of"]
+
+IMAGE_AXES = 4
 
 
 @dataclass(frozen=True)
@@ -172,6 +177,29 @@ def conv_kernels(
         return replace(found, banding=banding_of(op, x, y, tuning))
     except Declined as declined:
         return replace(found, why=(tiled, str(declined)))
+
+
+def factors_call(
+    engine: Engine, source: Reader, target: Writer, values: tuple[np.ndarray, np.ndarray]
+) -> FactorsCall | None:
+    """Return what multiplies channels with factors, adds offsets and rectifies; perhaps None.
+
+    Args:
+        engine: The engine.
+        source: What is read.
+        target: What is written, in the same layout.
+        values: Factors and offsets, which may change between calls.
+    """
+    tuning = engine.tuning.as_set(wanted())
+    images = images_of(source.layout) if len(source.layout.shape) == IMAGE_AXES else None
+    if not tuning.width or images is None:
+        return None
+    from demitasse.backends.kernels.factors import ChannelFactors, takes
+    from demitasse.backends.onednn.steps.kernel_calls import FactorsCall
+
+    if not takes(images, tuning.width):
+        return None
+    return FactorsCall(engine, source, target, ChannelFactors(images, *values, tuning))
 
 
 def images_of(layout: Layout) -> Images | None:
