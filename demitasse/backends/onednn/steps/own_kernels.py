@@ -101,14 +101,24 @@ class ConvKernels:
     def _direct(self, operands: ConvOperands, pool: ops.Pool | None) -> DirectCall | None:
         if self.banding is None or not (pool or self.banding.pads or self.slow_library):
             return None  # the library's own code is good
-        y = _fitting(operands.target.layout, self.banding.width)
+        target = operands.target
+        if pool:  # without gradients; those would read it in the layout of before
+            target = self._as_it_is_read(target, self.banding.width)
+        y = _fitting(target.layout, self.banding.width)
         if y is None:
             return None
         from demitasse.backends.onednn.steps.kernel_calls import DirectCall
 
         banding = replace(self.banding, pool=pool)
-        operands = replace(operands, source=self._plain(operands.source))
+        operands = replace(operands, source=self._plain(operands.source), target=target)
         return DirectCall(self.engine, banding, operands, y)
+
+    def _as_it_is_read(self, port: Writer, width: int) -> Writer:
+        """Return a port of the same blob in the layout in which it will be read, if that fits."""
+        wished = self.engine.wished(port.blob.data_memory, port.layout.shape)
+        if wished is None or not _fitting(wished, width):
+            return port
+        return Writer(Arg.DST, port.blob, wished)
 
     def weights(
         self, operands: GradientOperands
