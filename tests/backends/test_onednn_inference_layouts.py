@@ -48,6 +48,14 @@ layer {{ name: "relu" type: "ReLU" bottom: "c1" top: "c1" }}
 layer {{ name: "pool" type: "Pooling" bottom: "c1" top: "pool"
   pooling_param {{ kernel_size: 3 stride: 2 }} }}
 """
+MOBILE = f"""
+{INPUT}
+{convolution("c1", "x", 32, 3, stride=2)}
+layer {{ name: "relu" type: "ReLU" bottom: "c1" top: "c1" }}
+layer {{ name: "each" type: "Convolution" bottom: "c1" top: "each" convolution_param {{
+  num_output: 32 group: 32 kernel_size: 3 pad: 1 weight_filler {{ type: "xavier" }} }} }}
+{convolution("y", "each", 64, 1)}
+"""
 SQUEEZE = BEGIN + convolution("y", "pool", 16, 1)
 DENSE = f"""
 {BEGIN}
@@ -91,7 +99,16 @@ def test_what_is_pooled_is_written_as_the_next_convolution_reads_it(monkeypatch)
     assert reorders(net, monkeypatch) == []
 
 
-@pytest.mark.parametrize("text", [SQUEEZE, DENSE], ids=["squeeze", "dense"])
+@WIDE
+def test_a_depthwise_convolution_reads_what_a_first_one_writes(monkeypatch):
+    net = made(MOBILE, device="cpu")
+
+    assert reorders(net, monkeypatch) == []
+    codes = {layer.name: layer.code for layer in report(net.plan)}
+    assert codes["each"].startswith("depthwise llvm")
+
+
+@pytest.mark.parametrize("text", [SQUEEZE, DENSE, MOBILE], ids=["squeeze", "dense", "mobile"])
 def test_results_are_those_of_portable_code(text):
     fast, portable = made(text, device="cpu"), made(text, device="numpy", lowered=False)
 

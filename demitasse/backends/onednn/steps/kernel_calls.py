@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
+from demitasse.backends.kernels.depthwise.strips import Strips
 from demitasse.backends.kernels.direct.banding import Banding
 from demitasse.backends.kernels.direct.convolution import DirectConvolution
 from demitasse.backends.kernels.direct.gradient import DirectGradient
@@ -22,8 +24,8 @@ from demitasse.backends.onednn.steps.conv_operands import ConvOperands, Gradient
 from demitasse.backends.step import Memory, Operand
 
 __all__ = [
-    "DirectCall", "DirectGradientCall", "FactorsCall", "TiledFilters", "WinogradCall",
-    "WinogradGradientCall",
+    "DepthwiseCall", "DirectCall", "DirectGradientCall", "FactorsCall", "TiledFilters",
+    "WinogradCall", "WinogradGradientCall",
 ]  # fmt: skip
 
 
@@ -214,6 +216,37 @@ class FactorsCall(_KernelCall):
 
     def __call__(self) -> None:
         self._kernel(self._source.array(), self._target.array())
+
+
+class DepthwiseCall(_KernelCall):
+    """A depthwise convolution.
+
+    Args:
+        engine: The engine.
+        strips: The convolution.
+        operands: Its operands.
+        images: Where those lie that are read, and those that are written.
+    """
+
+    def __init__(
+        self, engine: Engine, strips: Strips, operands: ConvOperands, images: tuple[Images, Images]
+    ) -> None:
+        self.operands = operands
+        self._kernel = DepthwiseConvolution(strips, *images, relu=operands.relu)
+        self._follower = _Follower(self._kernel.update)
+        ports = operands.source, operands.target
+        super().__init__(engine, ports, self._kernel.code, self._kernel.filters.nbytes)
+
+    def __call__(self) -> None:
+        operands = self.operands
+        source, target = operands.source.array(), operands.target.array()
+        if operands.weight is not None:
+            self._follower.follow(operands.weight.data_memory)
+        self._kernel(source, target, operands.offsets())
+
+    def update(self, weights: np.ndarray) -> None:
+        """Take new weights, in C order."""
+        self._kernel.update(weights)
 
 
 class DirectGradientCall(_KernelCall):

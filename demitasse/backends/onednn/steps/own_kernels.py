@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from demitasse.backends import ops
+from demitasse.backends.kernels.depthwise import strips_of
+from demitasse.backends.kernels.depthwise.strips import Strips
 from demitasse.backends.kernels.direct import banding_of
 from demitasse.backends.kernels.direct.banding import Banding
 from demitasse.backends.kernels.images import Images
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from demitasse.backends.onednn.steps.kernel_calls import (
+        DepthwiseCall,
         DirectCall,
         DirectGradientCall,
         FactorsCall,
@@ -48,7 +51,8 @@ class ConvKernels:
         x: The input's shape, (N, C, *spatial).
         tiling: How it is tiled; None where it does not go over tiles.
         banding: How a direct convolution of few channels is divided; None where it is another.
-        why: Why there is neither; empty where there is one.
+        strips: How a depthwise convolution is divided, forward; None where it is another.
+        why: Why there is none of them; empty where there is one.
         slow_library: Whether the library multiplies matrices made of copied windows here, as where
             an image has more padding than a window is wide.
     """
@@ -57,6 +61,7 @@ class ConvKernels:
     x: ops.Shape
     tiling: Tiling | None
     banding: Banding | None
+    strips: Strips | None = None
     why: tuple[str, ...] = ()
     slow_library: bool = False
     _filters: TiledFilters | None = field(default=None, repr=False)
@@ -80,10 +85,12 @@ class ConvKernels:
 
     def forward(
         self, operands: ConvOperands, pool: ops.Pool | None
-    ) -> WinogradCall | DirectCall | None:
+    ) -> WinogradCall | DirectCall | DepthwiseCall | None:
         """Return the forward pass, and perhaps MAX pooling after it."""
         if self.tiling is not None:
             return self._tiled(self.tiling, operands, pool)
+        if self.strips is not None:
+            return self._depthwise(self.strips, operands, pool)
         return self._direct(operands, pool)
 
     def _tiled(
@@ -97,6 +104,23 @@ class ConvKernels:
         shared = self._filters if operands.weight is not None else None
         filters = shared or TiledFilters(tiling)
         return WinogradCall(self.engine, tiling, operands, (x, y), filters, pool=pool is not None)
+
+    def _depthwise(
+        self, strips: Strips, operands: ConvOperands, pool: ops.Pool | None
+    ) -> DepthwiseCall | None:
+        source = self._as_it_comes(operands.source, strips.width)
+        x, y = (_fitting(port.layout, strips.width) for port in (source, operands.target))
+        if x is None or y is None or pool:
+            return None
+        from demitasse.backends.onednn.steps.kernel_calls import DepthwiseCall
+
+        operands = replace(operands, source=source)
+        return DepthwiseCall(self.engine, strips, operands, (x, y))
+
+    def _as_it_comes(self, port: Reader, width: int) -> Reader:
+        """Return a port of the same blob in the layout in which it is written, if that fits."""
+        expected = self.engine.expected(port.blob.data_memory, self.x)
+        return Reader(Arg.SRC, port.blob, expected) if _fitting(expected, width) else port
 
     def _direct(self, operands: ConvOperands, pool: ops.Pool | None) -> DirectCall | None:
         if self.banding is None or not (pool or self.banding.pads or self.slow_library):
@@ -179,6 +203,11 @@ def conv_kernels(
     found = ConvKernels(engine, x, tiling=None, banding=None)
     if max(op.kernel) == 1:
         return found  # a product of matrices, which the library does best
+    if op.group == x[1] > 1 and not training:
+        try:
+            return replace(found, strips=strips_of(op, x, y, tuning))
+        except Declined as declined:
+            return replace(found, why=(str(declined),))
     try:
         return replace(found, tiling=tiling_of(op, x, y, tuning, training=training))
     except Declined as declined:
