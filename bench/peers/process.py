@@ -19,11 +19,12 @@ BENCH = Path(__file__).resolve().parents[1]
 
 LEFT_OUT = (
     "OPENBLAS_", "OMP_", "GOMP_", "KMP_", "MKL_", "GOTO_", "BLIS_", "ONEDNN_", "DNNL_", "MALLOC_",
-    "GLIBC_TUNABLES", "LD_PRELOAD", "TORCH", "ORT_", "OPENCV_",
+    "GLIBC_TUNABLES", "LD_PRELOAD", "TORCH", "ORT_", "OPENCV_", "PYTHONDONTWRITEBYTECODE",
 )  # fmt: skip
 """Variables that tune one engine or another begin with these; no process gets them from outside.
 
-``OPENBLAS_CORETYPE``, for one, chooses slower kernels than the processor has.
+``OPENBLAS_CORETYPE``, for one, chooses slower kernels than the processor has; and Python compiles
+all sources of a checkout in every process if it may not keep what it has compiled.
 """
 
 

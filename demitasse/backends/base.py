@@ -16,10 +16,12 @@ import numpy as np
 
 from demitasse.backends import random
 from demitasse.backends.arrays import Array, Event, PrivateLayout
+from demitasse.backends.collective import Connector
 from demitasse.backends.ops import Op
 from demitasse.backends.pixels import Feed
 from demitasse.backends.recording import Recorder
 from demitasse.backends.step import AnyStep, Declined, Lowerings, Operands
+from demitasse.backends.storage import Stored
 from demitasse.backends.updates import UpdateKernels
 
 __all__ = ["Backend"]
@@ -155,6 +157,20 @@ class Backend(ABC):
     ) -> None:
         """Write the elements in ``private`` to ``target``, from one layout to another."""
         raise NotImplementedError(there)
+
+    storages: ClassVar[tuple[Stored, ...]] = ("float",)
+    """How the device side of a memory may keep float32."""
+
+    def narrow(self, array: Array, storage: str, out: Array | None = None) -> Array:
+        """Return float32 values in 16 bits, rounded to the nearest; or write them to ``out``.
+
+        Shapes: any -> the same; ``out`` has as many elements, or more.
+        """
+        raise NotImplementedError(storage)
+
+    def widen(self, array: Array, storage: str) -> Array:
+        """Return values of 16 bits as float32. Shapes: any -> the same."""
+        raise NotImplementedError(storage)
 
     @abstractmethod
     def asarray(self, host: np.ndarray) -> Array:
@@ -297,6 +313,11 @@ class Backend(ABC):
     @property
     def recorder(self) -> Recorder | None:
         """What records work to be launched as a whole, or None where work is done as it comes."""
+        return None
+
+    @property
+    def connector(self) -> Connector | None:
+        """What connects the device to others; None where arrays travel by the host's memory."""
         return None
 
     def lower(self, op: Op, at: Operands) -> AnyStep:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends.arrays import Array
+from demitasse.backends.storage import Stored
 from demitasse.blob.given import host_array, is_on
 from demitasse.blob.storage import Storage
 from demitasse.errors import ShapeError
@@ -137,7 +138,18 @@ class Views(Storage):
         """
         self._need_shape(array)
         with self.device.backend.here():
-            self.buffer()[...] = array
+            if self._data.storage == "float":
+                self.buffer()[...] = array
+            else:
+                self._data.overwrite(array)
+
+    def read_narrow(self, storage: Stored) -> Array:
+        """Return the data on the device in 16 bits. Not to be written, nor kept."""
+        return self._view(self._data.narrow_data(storage))
+
+    def narrow_buffer(self, storage: Stored) -> Array:
+        """Return the data's device array of 16 bits, to be overwritten completely."""
+        return self._view(self._data.mutable_narrow_data(storage))
 
     def write_diff(self, array: Array) -> None:
         """Copy ``array``, which must have exactly our shape, into the gradient."""

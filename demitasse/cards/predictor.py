@@ -9,22 +9,19 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
-from demitasse.blob import Blob
 from demitasse.cards.answers import Answer
 from demitasse.cards.card import Card
 from demitasse.cards.outputs import reader_of
 from demitasse.cards.preparing import Prepared, Preparer
-from demitasse.data.images.decode import read_image
+from demitasse.cards.running import load_weights, run_net
+from demitasse.data.images.decode import Color, read_image
 from demitasse.device import Device
 from demitasse.errors import ConfigError, DataError
-from demitasse.log import get_logger
 from demitasse.net import Net
 
 __all__ = ["Predictor"]
 
 Item = TypeVar("Item")
-
-log = get_logger(__name__)
 
 BATCH = 16
 
@@ -77,14 +74,14 @@ class Predictor:
         self.net = Net(card.net, "TEST", device=device, keep=list(wanted) or "outputs")
         self.outputs = list(wanted) or self.net.outputs
         self.input = _input(self.net, card.input)
-        shape = self._blob(self.input).shape
+        shape = self.net.blob_by_name(self.input).shape
         if len(shape) != 4:
             message = f"input {self.input!r} is {shape}; images need (N, C, H, W)"
             raise ConfigError(message)
         self.prepare = Preparer(card.preprocess, (shape[1], shape[2], shape[3]))
         softmax = card.softmax and not _ends_in_softmax(self.net, self.outputs)
         self.read = reader_of(card, softmax=softmax, threshold=threshold)
-        _load(self.net, card.weights)
+        load_weights(self.net, card.weights)
 
     def __reduce__(self) -> tuple[Callable[..., Predictor], tuple[object, ...]]:
         return _made_again, (self.card, *self._given)
@@ -149,6 +146,11 @@ class Predictor:
                 waiting, count = [], 0
         yield from self._answered(waiting)
 
+    @property
+    def color(self) -> Color:
+        """How files of images are decoded for the net."""
+        return "gray" if self.card.preprocess.channels == "gray" else "color"
+
     def pixels(self, image: object) -> np.ndarray:
         """Return an image's pixels, blue first. Shape: (C, H, W), uint8.
 
@@ -157,8 +159,7 @@ class Predictor:
             ConfigError: It is no file, no image of Pillow and no array of pixels.
         """
         if isinstance(image, str | os.PathLike):
-            gray = self.card.preprocess.channels == "gray"
-            return read_image(Path(image), "gray" if gray else "color")
+            return read_image(Path(image), self.color)
         if isinstance(image, Picture):
             image = np.asarray(image.convert("L" if image.mode in {"1", "L"} else "RGB"))
         if (
@@ -189,14 +190,9 @@ class Predictor:
             yield item, one if isinstance(one, DataError) else next(answers)
 
     def _run(self, images: Sequence[Prepared]) -> list[Answer]:
-        with self.net.turn:
-            self.net.set_input(self.input, np.stack([one.values for one in images]))
-            self.net.forward()
-            outputs = {name: self._blob(name).cpu_data().copy() for name in self.outputs}
+        batch = np.stack([one.values for one in images])
+        outputs = run_net(self.net, {self.input: batch}, self.outputs)
         return self.read(outputs, [one.view for one in images])
-
-    def _blob(self, name: str) -> Blob:
-        return self.net.blob_by_name(name)
 
     def __repr__(self) -> str:
         return f"Predictor({self.card.name or self.net.name!r}, {self.card.task})"
@@ -204,16 +200,6 @@ class Predictor:
 
 def _made_again(card: Card, device: str | None, threshold: float | None) -> Predictor:
     return Predictor(card, device=device, threshold=threshold)
-
-
-def _load(net: Net, weights: Sequence[Path]) -> None:
-    """Load files of weights; tell of layers that none has weights for."""
-    missing = set(net.params)
-    for path in weights:
-        missing &= set(net.load(path).missing)
-    for layer in net.params:
-        if layer in missing:
-            log.warning("No file has weights for layer %s; it keeps those it was made with", layer)
 
 
 def _input(net: Net, name: str) -> str:

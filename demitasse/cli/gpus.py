@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import click
 
-__all__ = ["gpu_numbers", "gpus_there"]
+if TYPE_CHECKING:
+    from demitasse.parallel import Communicator
+
+__all__ = ["gpu_numbers", "gpus_there", "own_gpu"]
 
 
 def gpu_numbers(text: str) -> list[int]:
@@ -36,3 +42,17 @@ def gpus_there() -> list[int]:
     if not there:
         raise DeviceError(backend_class("cuda").missing())
     return there
+
+
+def own_gpu(named: Sequence[str], connected: Communicator | None) -> str | None:
+    """Return the GPU of this process, of those that processes of one machine share out.
+
+    Args:
+        named: Those that a flag names, or "cuda" for all that are there.
+        connected: The processes; None for this one alone.
+    """
+    if connected is None or connected.size == 1:
+        return named[0] if named else None
+    if list(named) in (["cuda"], ["gpu"]):
+        named = [f"cuda:{number}" for number in gpus_there()]
+    return named[connected.local_rank % len(named)] if named else None

@@ -59,15 +59,21 @@ def device_options(function: Function) -> Function:
 
     Where ``--gpu`` names several, the first is meant, as in Caffe.
     """
-    return _with_device(function, several=True)
+
+    @_device_flags
+    @wraps(function)
+    def with_device(*args: Any, devices: list[str], **kwargs: Any) -> Any:
+        return function(*args, device=devices[0] if devices else None, **kwargs)
+
+    return with_device
 
 
 def training_device_options(function: Function) -> Function:
-    """As ``device_options``; but several GPUs are refused, which Caffe would all train on."""
-    return _with_device(function, several=False)
+    """As ``device_options``; but the verb gets ``devices``, a list: all GPUs that are named."""
+    return _device_flags(function)
 
 
-def _with_device(function: Function, *, several: bool) -> Function:
+def _device_flags(function: Function) -> Function:
     @click.option(
         "--device",
         metavar="DEVICE",
@@ -76,22 +82,18 @@ def _with_device(function: Function, *, several: bool) -> Function:
     )
     @click.option("--gpu", metavar="ID|all", help="Number of the GPU to run on, as in Caffe.")
     @wraps(function)
-    def with_device(*args: Any, device: str | None, gpu: str | None, **kwargs: Any) -> Any:
+    def with_devices(*args: Any, device: str | None, gpu: str | None, **kwargs: Any) -> Any:
         if gpu and device is not None:
             message = "--device and --gpu both say where to run; give one of them"
             raise click.UsageError(message)
-        return function(*args, device=_gpu(gpu, several) if gpu else device, **kwargs)
+        named = [] if device is None else [device]
+        return function(*args, devices=_gpus(gpu) if gpu else named, **kwargs)
 
-    return with_device
+    return with_devices
 
 
-def _gpu(gpu: str, several: bool) -> str:
-    numbers = gpu_numbers(gpu)
-    if len(numbers) > 1 and not several:
-        found = f", and there are {len(numbers)}" if gpu == "all" else ""
-        message = f"--gpu {gpu}: nets are trained on one GPU so far{found}; give the number of one"
-        raise click.UsageError(message)
-    return f"cuda:{numbers[0]}"
+def _gpus(gpu: str) -> list[str]:
+    return [f"cuda:{number}" for number in gpu_numbers(gpu)]
 
 
 def state_options(function: Function) -> Function:

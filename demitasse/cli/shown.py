@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
@@ -15,9 +15,19 @@ from demitasse.cli.options import FILE, json_option
 from demitasse.cli.output import print_json, show
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from demitasse.cli.agreement import Agreement
+    from demitasse.testing.comparison import Comparison
 
 __all__ = ["Shown", "agreement_options"]
+
+
+class Comparable(Protocol):
+    """A file or a net that can be held against what it was made from."""
+
+    def compare(self, inputs: Mapping[str, np.ndarray] | None, seed: int) -> Comparison:
+        """Run both on the same inputs."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +52,7 @@ class Shown:
 
     def show(self, ctx: click.Context, result: Agreement) -> None:
         """Print and write a result; exit with 1 where it is no agreement."""
-        self.write_files(result)
+        self._write_files(result)
         if self.as_json:
             print_json(result.as_dict())
         else:
@@ -50,8 +60,47 @@ class Shown:
         if not result.agree:
             ctx.exit(FAILED)
 
-    def write_files(self, result: Agreement) -> None:
-        """Write the files that are asked for."""
+    def show_made(
+        self, ctx: click.Context, text: str, facts: dict[str, Any], check: Agreement | None
+    ) -> None:
+        """Print what was made, and the result of a check; exit with 1 where it is no agreement.
+
+        Args:
+            ctx: The verb's.
+            text: What was made.
+            facts: The same for JSON.
+            check: The result; None where nobody asked for one.
+        """
+        if self.as_json:
+            print_json(facts | {"check": None if check is None else check.as_dict()})
+        else:
+            show(text)
+        if check is not None:
+            if not self.as_json:
+                show("\n" + check.text(worst_first=self.worst, details=self.details))
+            self._write_files(check)
+            if not check.agree:
+                ctx.exit(FAILED)
+
+    def checked(
+        self, made: Comparable, name: str, dtype: str, inputs: Path | None, seed: int
+    ) -> Agreement:
+        """Run what was made and what it was made from on the same inputs.
+
+        Args:
+            made: What was made.
+            name: The other framework's file.
+            dtype: Numbers that it computes in.
+            inputs: A .npz file of inputs; None for random ones.
+            seed: What random ones are made from.
+        """
+        from demitasse.cli.agreement import Agreement
+        from demitasse.testing.others.recorded import read_arrays
+
+        found = made.compare(None if inputs is None else read_arrays(inputs), seed)
+        return Agreement(name, found, [], dtype, self.rtol, title="Check")
+
+    def _write_files(self, result: Agreement) -> None:
         if self.junit is not None:
             result.write_junit(self.junit)
         if self.html is not None:

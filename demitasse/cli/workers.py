@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import click
 
@@ -16,9 +16,10 @@ from demitasse.cli.exits import FAILED, faults
 if TYPE_CHECKING:
     from demitasse.parallel import Communicator
 
-__all__ = ["Workers", "processes", "workers_options"]
+__all__ = ["Workers", "train_together", "workers_options"]
 
 Function = Callable[..., Any]
+Result = TypeVar("Result")
 
 FIRST_WORD = 3.0
 """Seconds that a process which has failed has, to end all, before those do that hear of it."""
@@ -36,7 +37,7 @@ class Workers(NamedTuple):
 
     shards: int | None
     ranks: int | None
-    reduce: Literal["exact", "fast"]
+    reduce: Literal["exact", "fast"] | None
     deadline: float
 
 
@@ -60,10 +61,9 @@ def workers_options(function: Function) -> Function:
     @click.option(
         "--reduce",
         type=click.Choice(["exact", "fast"]),
-        default="exact",
-        show_default=True,
         help="How gradients of several processes are added: in one order whatever their number "
-        "is, or as MPI likes best.",
+        "is, or as MPI or NCCL likes best; by default fast between GPUs that NCCL connects, else "
+        "exact.",
     )
     @click.option(
         "--deadline",
@@ -78,7 +78,7 @@ def workers_options(function: Function) -> Function:
         *args: Any,
         shards: int | None,
         ranks: int | None,
-        reduce: Literal["exact", "fast"],
+        reduce: Literal["exact", "fast"] | None,
         deadline: float,
         **kwargs: Any,
     ) -> Any:
@@ -88,35 +88,73 @@ def workers_options(function: Function) -> Function:
     return with_workers
 
 
-@contextmanager
-def processes(workers: Workers) -> Iterator[Communicator | None]:
-    """Connect the processes that a launcher started; None where it started none.
+def train_together(
+    workers: Workers, gpus: int, train: Callable[[Communicator | None], Result]
+) -> Result:
+    """Train in the processes that a launcher started, or in one thread for each GPU, or alone.
 
-    When one fails, all are ended. Only the first logs what is no warning.
+    Args:
+        workers: What the command line says of them.
+        gpus: How many GPUs this process may use, where no launcher started it.
+        train: What each does, with its communicator; with None where there is nobody else.
 
     Raises:
         ConfigError: There are others than were asked for.
     """
-    from demitasse.errors import ConfigError, ParallelError
     from demitasse.parallel.mpi import Mpi, launched
+    from demitasse.parallel.threads import together
 
-    connected = Mpi(workers.deadline) if launched() else None
-    size = 1 if connected is None else connected.size
-    if workers.ranks not in {None, size}:
+    if launched():
+        connected = Mpi(workers.deadline)
+        _check_ranks(workers.ranks, connected.size)
+        with _one_thread(workers.shards or connected.size), _one_of_all(connected):
+            return train(connected)
+    _check_ranks(workers.ranks, gpus)
+    with _one_thread(workers.shards or gpus):
+        if gpus == 1:
+            return train(None)
+        with _first_thread_logs():
+            return together(gpus, train, workers.deadline)[0]
+
+
+def _check_ranks(wanted: int | None, size: int) -> None:
+    from demitasse.errors import ConfigError
+
+    if wanted not in {None, size}:
         message = (
-            f"--ranks asks for {workers.ranks} processes, and {size} found each other; start them "
-            f"with mpirun -n {workers.ranks}, or with srun --mpi=pmix"
+            f"--ranks asks for {wanted} processes, and {size} found each other; start them with "
+            f"mpirun -n {wanted}, or with srun --mpi=pmix"
         )
         raise ConfigError(message)
-    if connected is None:
-        with _one_thread(workers.shards):
-            yield None
-        return
+
+
+@contextmanager
+def _first_thread_logs() -> Iterator[None]:
+    """Log nothing but warnings of threads that train along with the first."""
+
+    def wanted(record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.WARNING or not (record.threadName or "").startswith("rank")
+
+    handlers = list(logging.getLogger("demitasse").handlers)
+    for handler in handlers:
+        handler.addFilter(wanted)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(wanted)
+
+
+@contextmanager
+def _one_of_all(connected: Communicator) -> Iterator[None]:
+    """When one process fails, end all. Only the first logs what is no warning."""
+    from demitasse.errors import ParallelError
+
     if connected.rank:
         logging.getLogger("demitasse").setLevel(logging.WARNING)
     try:
-        with _one_thread(workers.shards or size), faults():
-            yield connected
+        with faults():
+            yield
     except (click.exceptions.Exit, click.exceptions.Abort):
         raise
     except click.ClickException as error:

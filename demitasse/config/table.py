@@ -194,6 +194,14 @@ TABLE = {
             choices=("auto", "off"),
         ),
         Setting(
+            "storage",
+            _word,
+            "float",
+            "how a GPU keeps blobs and weights of nets of phase TEST: as they are computed, or in "
+            "16 bits; arithmetic is in float32 either way",
+            choices=("float", "half", "bfloat16"),
+        ),
+        Setting(
             "tf32",
             _flag,
             False,

@@ -2,15 +2,19 @@
 
 ``databases`` store records, ``images`` decode and resize, ``transform`` does what
 ``transform_param`` asks for, ``sources`` make batches of all that, ``prefetch`` makes them ahead of
-their use.
+their use. The names are loaded when first used: a net that is given its input reads no data.
 """
 
-from demitasse.data.databases.annotated import annotated_datum, write_annotations
-from demitasse.data.databases.datum import array_to_datum, datum_to_array
-from demitasse.data.databases.writing import write_database
-from demitasse.data.images.decode import read_image
-from demitasse.data.images.resize import resize_image
-from demitasse.data.transform.mean import compute_mean, read_mean
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from demitasse.data.databases.annotated import annotated_datum, write_annotations
+    from demitasse.data.databases.datum import array_to_datum, datum_to_array
+    from demitasse.data.databases.writing import write_database
+    from demitasse.data.images.decode import read_image
+    from demitasse.data.images.resize import resize_image
+    from demitasse.data.transform.mean import compute_mean, read_mean
 
 __all__ = [
     "annotated_datum",
@@ -23,3 +27,28 @@ __all__ = [
     "write_annotations",
     "write_database",
 ]
+
+_HOME = {
+    "annotated_datum": "databases.annotated",
+    "array_to_datum": "databases.datum",
+    "compute_mean": "transform.mean",
+    "datum_to_array": "databases.datum",
+    "read_image": "images.decode",
+    "read_mean": "transform.mean",
+    "resize_image": "images.resize",
+    "write_annotations": "databases.annotated",
+    "write_database": "databases.writing",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from the module it lives in, and keep it."""
+    if name not in _HOME:
+        message = f"module 'demitasse.data' has no attribute {name!r}"
+        raise AttributeError(message)
+    value = globals()[name] = getattr(import_module(f"demitasse.data.{_HOME[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

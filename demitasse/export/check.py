@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
-from demitasse.errors import NetError
 from demitasse.export.sizes import Free
 from demitasse.export.walk import Value, Walk, passes_on
 from demitasse.net import Net
 from demitasse.testing.comparison import Comparison, run_net
 from demitasse.testing.differences import Difference, gap
 from demitasse.testing.inputs import random_inputs
-from demitasse.testing.tolerances import tolerance
 
-__all__ = ["Arrays", "Images", "Run", "check_written", "need_agreement"]
+__all__ = ["Arrays", "Images", "Run", "check_written"]
 
 MORE_PIXELS = 13
 """By how much images are larger where their size is free: no multiple of any stride."""
@@ -107,22 +104,6 @@ def check_written(
         larger = {value.name: _larger(given[value.name], value) for value in walk.inputs}
         result.together += _outputs(runtime, run, net, walk, how, larger, ", larger input")
     return result
-
-
-def need_agreement(found: Comparison, file: Path, dtype: str) -> None:
-    """Refuse a file that computes something else than the net.
-
-    Raises:
-        NetError: It does; names the first layer, and the worst.
-    """
-    for one in found.all:
-        allowed = tolerance(dtype, one.type)
-        if not one.relative <= allowed:
-            message = (
-                f"{file} parts from the net (allowed {allowed:.1e}) at "
-                f"{found.explain(one)}; worst: {found.worst}"
-            )
-            raise NetError(message)
 
 
 def _outputs(

@@ -20,10 +20,8 @@ from demitasse.intake.reading import Model, read_model
 from demitasse.intake.source import FLOATS, NARROW, WHOLE, Node, Shape
 from demitasse.intake.table import CONVERTERS, REASONS
 from demitasse.net import Net
-from demitasse.proto import LayerParameter, NetParameter
 from demitasse.proto.write import text_of
-from demitasse.proto.zero_copy.write import Pieces, blob_pieces, field_pieces, with_field
-from demitasse.testing.tolerances import tolerance
+from demitasse.weights.save import caffemodel_pieces
 
 if TYPE_CHECKING:
     from demitasse.testing.comparison import Comparison
@@ -122,7 +120,7 @@ def import_onnx(
     result = Imported(source, [], net, {}, draft.notes)
     result.blobs = _checked_shapes(net, read, draft)
     if check:
-        _need_agreement(result)
+        result.compare().need_agreement(f"the net parts from {source}", "float32")
     if prototxt is not None and caffemodel is not None:
         result.files = [Path(prototxt), Path(caffemodel)]
         _write(draft, *result.files)
@@ -235,36 +233,15 @@ def _checked_shapes(net: Net, model: Model, draft: Draft) -> dict[str, str]:
     return held
 
 
-def _need_agreement(result: Imported) -> None:
-    """Refuse a net that computes something else than the file.
-
-    Raises:
-        NetError: It does; names the first layer, and the worst.
-    """
-    found = result.compare()
-    for one in found.all:
-        allowed = tolerance("float32", one.type)
-        if not one.relative <= allowed:
-            message = (
-                f"the net parts from {result.source} (allowed {allowed:.1e}) at "
-                f"{found.explain(one)}; worst: {found.worst}"
-            )
-            raise NetError(message)
-
-
 def _write(draft: Draft, prototxt: Path, caffemodel: Path) -> None:
     """Write both files, or none.
 
     Raises:
         OSError: One cannot be written; old ones are kept.
     """
-    layers: Pieces = []
-    for layer in draft.message.layer:
-        blobs = [blob_pieces(array) for array in draft.weights.get(layer.name, [])]
-        pieces = with_field(layer, LayerParameter.BLOBS_FIELD_NUMBER, blobs)
-        layers += field_pieces(NetParameter.LAYER_FIELD_NUMBER, pieces)
-    head = NetParameter(name=draft.message.name).SerializeToString()
+    messages = list(draft.message.layer)
+    blobs = [[(array, None) for array in draft.weights.get(one.name, [])] for one in messages]
     with atomic_write(prototxt) as text, atomic_write(caffemodel) as binary:
         text.write(text_of(draft.message).encode())
-        for piece in (head, *layers):
+        for piece in caffemodel_pieces(draft.message.name, messages, blobs):
             binary.write(piece)

@@ -166,6 +166,16 @@ class Layer(Arrays):
         """
         return None
 
+    def record_of(self, place: int) -> tuple[str, str] | None:
+        """Return the source of a record of the batch in the tops and its key there, for messages.
+
+        None where that is not known, as of layers that read none.
+
+        Args:
+            place: Which record of the batch.
+        """
+        return None
+
     def close(self) -> None:
         """Let go of threads and files."""
 

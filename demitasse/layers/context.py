@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from demitasse.backends.storage import Stored
 from demitasse.device import Device, current_device
 
 __all__ = ["Clock", "LayerContext"]
@@ -32,6 +33,8 @@ class LayerContext:
         base_dir: Folder of the prototxt, where named files are looked for too; or None.
         rank: Which of ``ranks`` data-parallel workers this is.
         ranks: How many of them there are.
+        storage: How the device keeps what is computed, and weights: "float" as it is, or in 16
+            bits, "half" or "bfloat16".
         python_layers: Whether ``Python`` layers may import modules.
         clock: The net's pass counter.
     """
@@ -42,5 +45,6 @@ class LayerContext:
     base_dir: Path | None = None
     rank: int = 0
     ranks: int = 1
+    storage: Stored = "float"
     python_layers: bool = True
     clock: Clock = field(default_factory=Clock)

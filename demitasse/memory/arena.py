@@ -50,12 +50,15 @@ class Slot:
     """One shared buffer. It has an array of each kind: on the host, on a device, private.
 
     Attributes:
+        expected: Elements of the largest memory that will use it. Arrays outside the host are made
+            for that at once: those that grew during a pass would stay until the next one.
         arrays: One-dimensional arrays by kind.
         sizes: The most elements of each kind that were asked for.
         traffic: What may still be under way in the arrays.
         outgrown: Whether a larger array has replaced one that some memory still uses.
     """
 
+    expected: int = 0
     arrays: dict[Kind, Array] = field(default_factory=dict)
     sizes: dict[Kind, int] = field(default_factory=dict)
     traffic: Traffic = field(default_factory=Traffic)
@@ -71,7 +74,8 @@ class Slot:
 
         Shape: (size,).
         """
-        most = self.sizes[kind] = max(size, self.sizes.get(kind, 0))
+        expected = 0 if kind[0] == HOST else self.expected
+        most = self.sizes[kind] = max(size, expected, self.sizes.get(kind, 0))
         array = self.arrays.get(kind)
         if array is None or array.shape[0] < size:
             self.outgrown |= array is not None

@@ -6,11 +6,13 @@ and when to copy from one to the other, is for ``SyncedMemory`` to decide.
 
 from __future__ import annotations
 
+import math
 import weakref
 
 import numpy as np
 
 from demitasse.backends.arrays import Array, Event, PrivateLayout
+from demitasse.backends.storage import ARRAYS, Stored, nan_of, narrowed, widen_into
 from demitasse.device import Device
 from demitasse.memory.leases import Lease
 from demitasse.memory.transfers import transfers
@@ -89,16 +91,18 @@ class DeviceSide:
         array: One-dimensional; None until the device side is first used.
         device: The device that the array is on.
         layout: The private layout that the array is in; None for C order.
+        storage: How it keeps numbers: "float" as the host does, or in 16 bits.
         traffic: What may still be under way in it.
     """
 
-    __slots__ = ("array", "device", "layout", "traffic")
+    __slots__ = ("array", "device", "layout", "storage", "traffic")
 
     def __init__(self, device: Device, traffic: Traffic) -> None:
         self.array: Array | None = None
         self.device = device
         self.traffic = traffic
         self.layout: PrivateLayout | None = None
+        self.storage: Stored = "float"
 
     def replace(
         self, array: Array | None, device: Device, layout: PrivateLayout | None = None
@@ -114,7 +118,8 @@ class DeviceSide:
         """Set all elements to one number."""
         self.follow()
         with self.device.backend.here():
-            self.device.backend.fill(self.array, value)
+            narrow = self.storage != "float" and math.isnan(value)
+            self.device.backend.fill(self.array, nan_of(self.storage) if narrow else value)
 
     def copy_to(self, host: np.ndarray) -> None:
         """Write the elements in C order to the beginning of ``host``, and wait for it."""
@@ -123,9 +128,14 @@ class DeviceSide:
         if self.layout is not None:
             backend.unpack(self.array, self.layout, host)
             transfers.note(reorders=1)
-        else:
+        elif self.storage == "float":
             backend.download(self.array, host)
             transfers.note(down=host.nbytes)
+        else:
+            narrow = np.empty(host.size, ARRAYS[self.storage])
+            backend.download(self.array, narrow)
+            widen_into(narrow, self.storage, host)
+            transfers.note(down=narrow.nbytes)
 
     def copy_from(self, host: np.ndarray) -> Event | None:
         """Start copying ``host``, of our size, into the array, which is in C order.
@@ -133,6 +143,8 @@ class DeviceSide:
         Returns:
             What to wait for before ``host`` may be overwritten, or None when it already may.
         """
+        if self.storage != "float":
+            host = narrowed(host, self.storage)
         event = self.device.backend.upload(host, self.array)
         transfers.note(up=host.nbytes)
         return event

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from demitasse.backends.arrays import Array, PrivateLayout
+from demitasse.backends.storage import Stored
 from demitasse.capacity import ledger
 from demitasse.device import Device
 from demitasse.errors import DeviceError, ShapeError
@@ -68,7 +69,10 @@ class SyncedMemory(TwoSides):
         self._check_open()
         if self.device.shares_host:
             return self._to_cpu()
-        return self._to_gpu()
+        side = self._to_gpu()
+        if self.storage == "float":
+            return side
+        return self.device.backend.widen(side, self.storage)
 
     def mutable_gpu_data(self, *, discard: bool = False) -> Array:
         """Return the device side for writing; the host side becomes stale.
@@ -79,12 +83,53 @@ class SyncedMemory(TwoSides):
         if self.device.shares_host:
             return self.mutable_cpu_data(discard=discard)
         self._check_open()
+        self.keep_as("float", discard=discard)
+        return self._written_at_device(discard=discard)
+
+    def _written_at_device(self, *, discard: bool) -> Array:
         elsewhere = self._head is not Head.HEAD_AT_GPU
         side = self._to_gpu(discard=discard)
         if elsewhere:
             self._newest_at_device()
         self.version += 1
         return side
+
+    # -- values in 16 bits ---------------------------------------------------------------------
+
+    def keep_as(self, storage: Stored, *, discard: bool = False) -> None:
+        """Keep numbers on the device like that from now on.
+
+        Args:
+            storage: "float" for as on the host, "half" or "bfloat16" for 16 bits, rounded.
+            discard: Everything will be overwritten, so the contents need not be converted.
+        """
+        side = self._device_side
+        if storage == side.storage:
+            return
+        if self._head is Head.HEAD_AT_GPU and not discard:
+            self._to_cpu()
+        self._drop_device_side()
+        side.storage = storage
+
+    def narrow_data(self, storage: Stored) -> Array:
+        """Return the contents in 16 bits on the device, for reading. Shape: (size,)."""
+        self._check_open()
+        side = self._to_gpu()
+        return side if self.storage == storage else self.device.backend.narrow(side, storage)
+
+    def mutable_narrow_data(self, storage: Stored) -> Array:
+        """Return the device side, kept in 16 bits, to be overwritten. Shape: (size,)."""
+        self._check_open()
+        self.keep_as(storage, discard=True)
+        return self._written_at_device(discard=True)
+
+    def overwrite(self, array: Array) -> None:
+        """Write values to the beginning of the device side, which is kept in 16 bits.
+
+        Shapes: array any; as many elements as we have, or fewer.
+        """
+        self._check_open()
+        self.device.backend.narrow(array, self.storage, self._written_at_device(discard=True))
 
     # -- the private side ----------------------------------------------------------------------
 
@@ -257,6 +302,8 @@ class SyncedMemory(TwoSides):
 
     def to(self, device: Device) -> None:
         """Move to another device; the contents are copied when they are next used."""
+        if device is not self.device:
+            self.keep_as("float")
         self.device = device
         if self._device_side.device is not device and self._head is not Head.HEAD_AT_GPU:
             self._drop_device_side()

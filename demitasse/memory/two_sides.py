@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 
 from demitasse.backends.arrays import Array, PrivateLayout
+from demitasse.backends.storage import ARRAYS, Stored
 from demitasse.capacity import Share, bytes_text, ledger
 from demitasse.capacity.ledger import HOST
 from demitasse.config import settings
@@ -116,7 +117,21 @@ class TwoSides:
         there = self._device_side
         if there.array is None:
             return host
-        return host + (self.nbytes if there.layout is None else int(there.array.nbytes))
+        return host + (self.device_nbytes if there.layout is None else int(there.array.nbytes))
+
+    @property
+    def storage(self) -> Stored:
+        """How the device side keeps numbers: "float" as the host does, or in 16 bits."""
+        return self._device_side.storage
+
+    @property
+    def device_nbytes(self) -> int:
+        """Size of the device side in C order, in bytes."""
+        return self.size * np.dtype(self._device_dtype).itemsize
+
+    @property
+    def _device_dtype(self) -> str:
+        return ARRAYS.get(self._device_side.storage, self.dtype)
 
     def shares(self) -> list[Share]:
         """Return the arrays that it holds now."""
@@ -128,7 +143,7 @@ class TwoSides:
         if there.array is not None and there.layout is not None:
             found.append(Share(HOST, id(there.array), int(there.array.nbytes)))
         elif there.array is not None:
-            found.append(Share(str(there.device), id(there.array), self.nbytes))
+            found.append(Share(str(there.device), id(there.array), self.device_nbytes))
         return found
 
     @property
@@ -251,19 +266,23 @@ class TwoSides:
     def _device_array(self) -> Array:
         side = self._device_side
         if side.array is None:
-            make = partial(self.device.backend.zeros, dtype=self.dtype)
-            side.array = self._allocate(str(self.device), self.size, make)
+            dtype = self._device_dtype
+            make = partial(self.device.backend.zeros, dtype=dtype)
+            side.array = self._allocate(str(self.device), self.size, make, dtype)
         return side.array
 
-    def _allocate(self, where: str, size: int, make: Callable[[int], Array]) -> Array:
+    def _allocate(
+        self, where: str, size: int, make: Callable[[int], Array], dtype: str = ""
+    ) -> Array:
         """Return a new array, or the part of the slot's that is ours for now.
 
         Raises:
             OutOfMemoryError: There is no room, or the setting ``memory_limit`` leaves none.
         """
+        dtype = dtype or self.dtype
 
         def within_limit(size: int) -> Array:
-            self._ask_for_room(where, size)
+            self._ask_for_room(where, size, dtype)
             try:
                 return make(size)
             except (OutOfMemoryError, MemoryError, OSError) as error:
@@ -273,7 +292,7 @@ class TwoSides:
         ledger.note(self)
         if self._assignment is None:
             return within_limit(size)
-        return self._assignment.slot.lend((where, self.dtype), size, within_limit)
+        return self._assignment.slot.lend((where, dtype), size, within_limit)
 
     def _private_array(self, layout: PrivateLayout) -> Array:
         side = self._device_side
@@ -284,7 +303,7 @@ class TwoSides:
             side.replace(array, self.device, layout)
         return side.array
 
-    def _ask_for_room(self, where: str, size: int) -> None:
+    def _ask_for_room(self, where: str, size: int, dtype: str) -> None:
         """See that so many elements more are within the limit of our device.
 
         Host sides of a device with memory of its own are not: its limit is not the host's.
@@ -294,7 +313,7 @@ class TwoSides:
             ledger.unasked()
             return
         place = HOST if self.device.shares_host else str(self.device)
-        nbytes = size * np.dtype(self.dtype).itemsize
+        nbytes = size * np.dtype(dtype).itemsize
         if not ledger.has_room(place, nbytes, limit):
             message = (
                 f"{self.called} needs {bytes_text(nbytes)} on {self.device}, where nets hold "

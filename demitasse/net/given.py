@@ -8,11 +8,21 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from demitasse.backends.storage import STORAGES, Stored
 from demitasse.config import settings
+from demitasse.device import Device
 from demitasse.errors import ConfigError
 from demitasse.proto import NetParameter, Phase, ReadNet, read_net, upgrade_net
 
-__all__ = ["choose_seed", "folder", "phase_number", "read_source", "several"]
+__all__ = [
+    "choose_seed",
+    "choose_storage",
+    "folder",
+    "need_inference",
+    "phase_number",
+    "read_source",
+    "several",
+]
 
 
 def read_source(source: str | os.PathLike[str] | NetParameter, lenient: bool) -> ReadNet:
@@ -56,6 +66,42 @@ def choose_seed(seed: int | None) -> int:
     """Return the seed, or that of the settings; a negative one stands for any."""
     chosen = settings.get("seed") if seed is None else seed
     return secrets.randbits(31) if chosen < 0 else int(chosen)
+
+
+def choose_storage(storage: Stored | None, device: Device, dtype: str) -> Stored:
+    """Return how the device is to keep values, or what the settings say of it.
+
+    Raises:
+        ConfigError: There is no such way, or the device does not have it.
+    """
+    chosen: Stored = settings.get("storage") if storage is None else storage
+    if chosen not in STORAGES:
+        message = f"storage must be one of {', '.join(STORAGES)}, not {chosen!r}"
+        raise ConfigError(message)
+    asked = "" if storage is not None else f" ({settings.where('storage')})"
+    if chosen not in device.backend.storages:
+        message = (
+            f"storage {chosen!r}{asked} is for GPUs; {device} keeps values as they are computed"
+        )
+        raise ConfigError(message)
+    if chosen != "float" and dtype != "float32":
+        message = f"storage {chosen!r}{asked} is for nets of float32, not {dtype}"
+        raise ConfigError(message)
+    return chosen
+
+
+def need_inference(storage: Stored, phase: str) -> None:
+    """Refuse a net that is trained in values of 16 bits.
+
+    Raises:
+        ConfigError: It is one.
+    """
+    if storage != "float" and phase == "TRAIN":
+        message = (
+            f"storage {storage!r} is for nets of phase TEST: small gradients and updates would be "
+            'lost in 16 bits; train with storage "float"'
+        )
+        raise ConfigError(message)
 
 
 def several(weights: Any) -> Iterable[Any]:

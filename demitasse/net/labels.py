@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from demitasse.errors import DataError
-from demitasse.layers._data_base import PrefetchingDataLayer
 from demitasse.layers.accuracy import Accuracy
 from demitasse.layers.base import Layer
 from demitasse.layers.helpers.classes import ClassAxis
@@ -117,8 +116,7 @@ class LabelCheck:
                 if layer.type == "Split":
                     [blob] = structure.bottom_ids(index)
                     continue
-                known = isinstance(layer, PrefetchingDataLayer) and layer.record_of(image)
-                return known or ()
+                return layer.record_of(image) or ()
         return ()
 
 

@@ -108,10 +108,10 @@ def memory_needed(net: Working, history: Memories = ()) -> MemoryUse:
                 continue
             seen.add(memory.serial)
             if memory.assignment is None:
-                own += memory.nbytes
+                own += memory.device_nbytes
             else:
                 slot = id(memory.assignment.slot)
-                slots[slot] = max(slots.get(slot, 0), memory.nbytes)
+                slots[slot] = max(slots.get(slot, 0), memory.device_nbytes)
         return own + sum(slots.values())
 
     needs, blobs = net.structure.needs.blobs, net.structure.blob_list

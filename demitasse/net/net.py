@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from demitasse.backends.storage import Stored
 from demitasse.blob import Blob
 from demitasse.blob.given import host_array, is_on
 from demitasse.config import settings
@@ -19,7 +20,15 @@ from demitasse.interrupts import Uninterrupted
 from demitasse.layers import LayerContext
 from demitasse.layers.context import Clock
 from demitasse.net.assembly import assemble, called
-from demitasse.net.given import choose_seed, folder, phase_number, read_source, several
+from demitasse.net.given import (
+    choose_seed,
+    choose_storage,
+    folder,
+    need_inference,
+    phase_number,
+    read_source,
+    several,
+)
 from demitasse.net.labels import LabelCheck
 from demitasse.net.launched import Launched
 from demitasse.net.passes import Passes
@@ -61,6 +70,8 @@ class Net(Running):
         lenient: Whether fields that are not known are left out with a warning, not refused.
         rank: Which of ``ranks`` data-parallel workers this is.
         ranks: How many of them there are.
+        storage: How a GPU keeps its blobs and weights: "float" as they are computed, or "half" or
+            "bfloat16" in 16 bits, in phase TEST alone; None asks the configuration.
 
     Attributes:
         structure: Its parts by number, and how they hang together.
@@ -95,6 +106,7 @@ class Net(Running):
         lenient: bool = False,
         rank: int = 0,
         ranks: int = 1,
+        storage: Stored | None = None,
     ) -> None:
         if dtype not in {"float32", "float64"}:
             message = f"a net computes in float32 or float64, not {dtype!r}"
@@ -115,6 +127,7 @@ class Net(Running):
             base_dir=folder(base_dir, read.source),
             rank=rank,
             ranks=ranks,
+            storage=choose_storage(storage, self.device, dtype),
             python_layers=settings.get("python_layers"),
             clock=Clock(),
         )
@@ -122,12 +135,15 @@ class Net(Running):
         with self.device.backend.enter():
             self.structure = assemble(param, self._context, origins)
         phase, layers = self.structure.phase, self.structure.layers
+        need_inference(self._context.storage, phase)
         self._draws = phase == "TRAIN" or any(layer.draws for layer in layers)
         self._source = param
         self._declared = {name: self.blobs[name].shape for name in self.inputs}
         lowered = settings.get("plan") if lowered is None else lowered
         self._kept, self.turn = kept_names(keep, self.blob_names), Turn(self.name)
-        self._passes = Passes(self.structure, self._kept, lowered=lowered)
+        self._passes = Passes(
+            self.structure, self._kept, lowered=lowered, storage=self._context.storage
+        )
         self._launched = Launched(self)
         self._labels = LabelCheck(self.structure)
         self._passes.debug_info = param.debug_info

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from demitasse.backends.arrays import Array
+from demitasse.backends.storage import Stored
 from demitasse.blob import Changes
 from demitasse.config import settings
 from demitasse.errors import NetError
@@ -50,8 +51,15 @@ class Passes:
         before_backward, after_backward: The same around its backward.
     """
 
-    def __init__(self, structure: Structure, kept: frozenset[str] | None, *, lowered: bool) -> None:
-        self._structure, self._kept = structure, kept
+    def __init__(
+        self,
+        structure: Structure,
+        kept: frozenset[str] | None,
+        *,
+        lowered: bool,
+        storage: Stored = "float",
+    ) -> None:
+        self._structure, self._kept, self._storage = structure, kept, storage
         self._allocator: Allocator | None = None
         self._changes = Changes()
         self._memories: tuple[int, list[SyncedMemory]] = (-1, [])
@@ -149,6 +157,9 @@ class Passes:
                 "a net in phase TEST made with keep=... only runs forward; leave keep out to run "
                 "backward"
             )
+            raise NetError(message)
+        if self._storage != "float":
+            message = f"a net whose values are kept as {self._storage} only runs forward"
             raise NetError(message)
         if self._cut is not None:
             message = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,6 +16,7 @@ class Single:
     """The communicator of a process that is by itself."""
 
     rank, size, name = 0, 1, "one process"
+    local_rank, deadline = 0, math.inf
 
     def agree(self, note: bytes, patience: float = 1.0) -> list[bytes]:
         del patience

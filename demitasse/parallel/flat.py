@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
+from itertools import accumulate, pairwise
 
 from demitasse.blob import Blob
 from demitasse.net import Net
+from demitasse.parallel.where import OnHost, Where
 
 __all__ = ["Flat", "carried_params"]
 
@@ -23,38 +24,42 @@ class Flat:
 
     Args:
         net: The net.
+        where: On which side they lie.
 
     Attributes:
         array: All of it, one-dimensional.
     """
 
-    def __init__(self, net: Net) -> None:
+    def __init__(self, net: Net, where: Where | None = None) -> None:
+        self._where = OnHost() if where is None else where
         self._params, self._carried = net.learnable_params, carried_params(net)
         sizes = [blob.count for blob in (*self._params, *self._carried)]
-        self.array = np.zeros(sum(sizes) + 1, net.dtype)
-        views = np.split(self.array[:-1], np.cumsum(sizes)[:-1]) if sizes else []
-        self._gradients, self._averages = views[: len(self._params)], views[len(self._params) :]
-        for blob, view in zip(self._params, self._gradients, strict=True):
-            blob.diff_memory.set_cpu_data(view)
+        with self._where.here():
+            self.array = self._where.zeros(sum(sizes) + 1, net.dtype)
+            views = [self.array[a:b] for a, b in pairwise(accumulate(sizes, initial=0))]
+            self._gradients, self._averages = views[: len(self._params)], views[len(self._params) :]
+            for blob, view in zip(self._params, self._gradients, strict=True):
+                self._where.adopt(blob.diff_memory, view)
 
     def fill(self, loss: float) -> None:
         """Bring everything up to date after a net's passes."""
+        where = self._where
         for blob, view in zip(self._params, self._gradients, strict=True):
-            gradient = blob.diff_memory.cpu_data()
-            if gradient.ctypes.data != view.ctypes.data:  # somebody gave the blob another array
+            gradient = where.read(blob.diff_memory)
+            if not where.holds(blob.diff_memory, view):  # somebody gave the blob another array
                 view[...] = gradient[: blob.count]
-                blob.diff_memory.set_cpu_data(view)
+                where.adopt(blob.diff_memory, view)
         for blob, view in zip(self._carried, self._averages, strict=True):
-            view[...] = blob.data_memory.cpu_data()[: blob.count]
+            view[...] = where.read(blob.data_memory)[: blob.count]
         self.array[-1] = loss
 
     def take(self, source: Flat) -> float:
         """Give the net the running averages of ``source``; return its loss."""
         for blob, view in zip(self._carried, source._averages, strict=True):
-            blob.data_memory.mutable_cpu_data(discard=True)[: blob.count] = view
-        return float(source.array[-1])
+            self._where.overwrite(blob.data_memory)[: blob.count] = view
+        return self._where.number(source.array[-1:])
 
     def overwritten(self) -> None:
         """Take note that the gradients in the array are new."""
         for blob in self._params:
-            blob.diff_memory.mutable_cpu_data()
+            self._where.change(blob.diff_memory)

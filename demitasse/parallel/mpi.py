@@ -76,9 +76,10 @@ class Mpi:
             raise ConfigError(message) from error
         self._mpi: Any = MPI
         self._comm: Any = MPI.COMM_WORLD.Dup()
-        self._deadline = deadline
+        self.deadline = deadline
         self.rank: int = self._comm.Get_rank()
         self.size: int = self._comm.Get_size()
+        self.local_rank: int = self._comm.Split_type(MPI.COMM_TYPE_SHARED).Get_rank()
         self.name = _name(MPI)
         tasks = os.environ.get("SLURM_NTASKS", "1")
         in_step = "SLURM_STEP_ID" in os.environ and not launched()
@@ -95,16 +96,16 @@ class Mpi:
         if self.rank == 0:
             table[1] = own
             coming = [self._comm.Irecv(table[1 + r], r, COME) for r in range(1, self.size)]
-            late = self._wait(coming, self._deadline * patience)
+            late = self._wait(coming, self.deadline * patience)
             if late:
                 text = _late(1 + i for i in late).encode()[:NOTE]
                 table[0, : len(text)] = np.frombuffer(text, np.uint8)
             sent = [self._comm.Isend(table, r, TABLE) for r in range(1, self.size)]
-            self._wait([one for i, one in enumerate(sent) if i not in late], self._deadline)
+            self._wait([one for i, one in enumerate(sent) if i not in late], self.deadline)
         else:
             sent = [self._comm.Isend(own, 0, COME)]
             got = [self._comm.Irecv(table, 0, TABLE)]
-            if self._wait([*sent, *got], self._deadline * patience * LATER):
+            if self._wait([*sent, *got], self.deadline * patience * LATER):
                 raise ParallelError(_late([0]))
         wrong = table[0].tobytes().rstrip(b"\0")
         if wrong:
@@ -116,7 +117,7 @@ class Mpi:
             sent = [self._comm.isend(value, r, SHARED) for r in range(1, self.size)]
             self._need(sent, patience)
             return value
-        end = time.monotonic() + self._deadline * patience * LATER
+        end = time.monotonic() + self.deadline * patience * LATER
         pause = 0.0
         while not self._comm.iprobe(0, SHARED):
             if time.monotonic() > end:
@@ -154,13 +155,13 @@ class Mpi:
         others = [r for r in range(self.size) if r != self.rank]
         requests = [self._comm.Irecv(taken[r], r, tag) for r in others]
         requests += [self._comm.Isend(given[r], r, tag) for r in others]
-        late = self._wait(requests, self._deadline)
+        late = self._wait(requests, self.deadline)
         if late:
             raise ParallelError(_late([others[i % len(others)] for i in late]))
 
     def _need(self, requests: Sequence[Any], patience: float = 1.0) -> None:
-        if self._wait(requests, self._deadline * patience):
-            message = f"another process was lost or hangs: nothing came for {self._deadline:g} s"
+        if self._wait(requests, self.deadline * patience):
+            message = f"another process was lost or hangs: nothing came for {self.deadline:g} s"
             raise ParallelError(message)
 
     def _wait(self, requests: Sequence[Any], seconds: float) -> list[int]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
+from demitasse.backends.arrays import Array
 
 __all__ = ["add_up"]
 
 
-def add_up(parts: Sequence[np.ndarray]) -> None:
+def add_up(parts: Sequence[Array]) -> None:
     """Replace the first array by the sum of all, added as a tree; the others change, too.
 
     The far half is added to the near half until one is left: of eight, 4 to 0, 5 to 1, 6 to 2 and 7
@@ -21,6 +21,6 @@ def add_up(parts: Sequence[np.ndarray]) -> None:
     count = len(parts)
     while count > 1:
         half = (count + 1) // 2
-        for number in range(half, count):
-            np.add(parts[number - half], parts[number], out=parts[number - half])
+        for near, far in zip(parts, parts[half:count], strict=False):
+            near += far  # noqa: PLW2901 - in place
         count = half

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
-from demitasse.parallel.communicator import Communicator
+from demitasse.backends.arrays import Array
+from demitasse.backends.collective import Collective
 from demitasse.parallel.order import add_up
 from demitasse.parallel.shards import Shards
 
@@ -18,7 +20,11 @@ BUCKET = 8 << 20
 
 
 def exact_mean(
-    communicator: Communicator, shards: Shards, parts: Sequence[np.ndarray], bucket: int = BUCKET
+    collective: Collective,
+    shards: Shards,
+    parts: Sequence[Array],
+    xp: Any = np,
+    bucket: int = BUCKET,
 ) -> None:
     """Replace the first part by the mean over all shards of the run: the same bits for any size.
 
@@ -27,9 +33,10 @@ def exact_mean(
     what they host.
 
     Args:
-        communicator: The processes.
+        collective: The processes, or their devices.
         shards: Who hosts what.
         parts: The values of this process's shards, (count,) each; all change.
+        xp: Their namespace.
         bucket: How many bytes are worked on at a time.
     """
     if shards.added_at_home:
@@ -38,37 +45,40 @@ def exact_mean(
     count, itemsize = parts[0].shape[0], parts[0].itemsize
     step = max(1, bucket // itemsize)
     for start in range(0, count, step):
-        buffers = [part[start : start + step] for part in parts]
-        if communicator.size > 1:
-            _add_bucket(communicator, shards, buffers)
+        buffers: list[Array] = [part[start : start + step] for part in parts]
+        if collective.size > 1:
+            _add_bucket(collective, shards, buffers, xp)
         buffers[0] /= shards.count
 
 
-def fast_mean(communicator: Communicator, shards: Shards, parts: Sequence[np.ndarray]) -> None:
+def fast_mean(collective: Collective, shards: Shards, parts: Sequence[Array]) -> None:
     """Replace the first part by the mean over all shards, as the library adds it fastest.
 
     All processes get the same bits; another number of processes, or another library, may give
     others.
     """
     add_up(parts)
-    if communicator.size > 1:
-        communicator.add(parts[0])
-    parts[0] /= shards.count
+    mean: Array = parts[0]
+    if collective.size > 1:
+        collective.add(mean)
+    mean /= shards.count
 
 
-def _add_bucket(communicator: Communicator, shards: Shards, buffers: Sequence[np.ndarray]) -> None:
+def _add_bucket(collective: Collective, shards: Shards, buffers: Sequence[Array], xp: Any) -> None:
     """Replace the first buffer by the sum of all processes' buffers."""
-    size, rank, count = communicator.size, communicator.rank, buffers[0].shape[0]
+    size, rank, count = collective.size, collective.rank, buffers[0].shape[0]
     bounds = [count * r // size for r in range(size + 1)]
     slices = [slice(a, b) for a, b in pairwise(bounds)]
     mine = bounds[rank + 1] - bounds[rank]
     many = [1 if shards.added_at_home else len(shards.of(r)) for r in range(size)]
-    to_send = [np.concatenate([buffer[s] for buffer in buffers]) for s in slices]
-    received = communicator.exchange(to_send, [mine * m for m in many])
-    ordered: dict[int, np.ndarray] = {}
+    to_send = [xp.concat([buffer[s] for buffer in buffers]) for s in slices]
+    received = collective.exchange(to_send, [mine * m for m in many])
+    ordered: dict[int, Array] = {}
     for source, array in enumerate(received):
-        for number, part in zip(shards.of(source), array.reshape(many[source], mine), strict=False):
+        for number, part in zip(
+            shards.of(source), xp.reshape(array, (many[source], mine)), strict=False
+        ):
             ordered[number] = part
     terms = [ordered[number] for number in sorted(ordered)]
     add_up(terms)
-    communicator.collect(terms[0], buffers[0], bounds)
+    collective.collect(terms[0], buffers[0], bounds)

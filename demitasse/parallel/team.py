@@ -5,19 +5,24 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from time import perf_counter
 from typing import Literal, Protocol
 
 import numpy as np
 
+from demitasse.backends.collective import Collective
 from demitasse.errors import ParallelError
 from demitasse.interrupts import Uninterrupted
 from demitasse.net import Net
+from demitasse.parallel.alone import Single
 from demitasse.parallel.communicator import Communicator, Value
 from demitasse.parallel.flat import Flat, carried_params
+from demitasse.parallel.nccl import connected
 from demitasse.parallel.reduction import exact_mean, fast_mean
 from demitasse.parallel.shards import Shards
 from demitasse.parallel.waiting import Waiting, note
+from demitasse.parallel.where import OnDevice, OnHost, Where
 
 __all__ = ["Alone", "Crew", "Reduce", "Team", "first_request"]
 
@@ -100,23 +105,27 @@ class Crew:
         nets: The nets of this process's shards, in their order; the first is the run's own.
         communicator: The processes.
         shards: Who hosts what.
-        reduce: How gradients are added.
+        reduce: How gradients are added; None is "fast" between GPUs that NCCL connects, else
+            "exact".
     """
 
     alone = False
 
     def __init__(
         self, nets: Sequence[Net], communicator: Communicator, shards: Shards,
-        reduce: Reduce = "exact",
+        reduce: Reduce | None = None,
     ) -> None:  # fmt: skip
         self._nets = list(nets)
         self.others: Sequence[Net] = self._nets[1:]
         self._communicator, self._shards = communicator, shards
         self.rank, self.size = communicator.rank, communicator.size
-        self._mean = exact_mean if reduce == "exact" else fast_mean
+        self._arrays, self._where = _exchange(communicator, nets[0])
+        if reduce is None:
+            reduce = "exact" if isinstance(self._where, OnHost) else "fast"
+        self._mean = partial(exact_mean, xp=self._where.xp) if reduce == "exact" else fast_mean
         for other in self.others:
             _hold_weights_of(nets[0], other)
-        self._flats = [Flat(net) for net in nets]
+        self._flats = [Flat(net, self._where) for net in nets]
         self.waiting = Waiting()
         self._waited = self._added = 0.0
         self.level()
@@ -131,10 +140,10 @@ class Crew:
         ready = perf_counter()
         self.waiting = Waiting.read(self._agree(note(self._waited, self._added)))
         together = perf_counter()
-        with Uninterrupted():
+        with Uninterrupted(), self._where.here():
             for flat, loss in zip(self._flats, losses, strict=True):
                 flat.fill(loss)
-            self._mean(self._communicator, self._shards, [flat.array for flat in self._flats])
+            self._mean(self._arrays, self._shards, [flat.array for flat in self._flats])
             first = self._flats[0]
             first.overwritten()
             losses = [flat.take(first) for flat in self._flats]
@@ -157,9 +166,9 @@ class Crew:
 
     def level(self) -> None:
         first = self._nets[0]
-        with first.turn, Uninterrupted():
+        with first.turn, Uninterrupted(), self._where.here():
             for memory in dict.fromkeys(blob.data_memory for blob in first.structure.params_list):
-                self._communicator.broadcast(memory.mutable_cpu_data())
+                self._arrays.broadcast(self._where.change(memory))
             for other in self.others:
                 pairs = zip(carried_params(first), carried_params(other), strict=True)
                 for mine, theirs in pairs:
@@ -190,6 +199,15 @@ class Crew:
                 message = f"process {rank} failed: {text}"
                 raise ParallelError(message)
         return notes
+
+
+def _exchange(communicator: Communicator, net: Net) -> tuple[Collective, Where]:
+    """Return what exchanges a net's gradients with other processes, and where it wants them."""
+    on_device = net.device.backend.connector is not None
+    if communicator.size == 1:
+        return Single(), OnDevice(net.device) if on_device else OnHost()
+    group = connected(communicator, net.device)
+    return (communicator, OnHost()) if group is None else (group, OnDevice(net.device))
 
 
 def first_request(asked: Iterable[str | None]) -> str | None:

@@ -1,18 +1,28 @@
-"""Threads of one process in place of processes, for tests of everything but the library between."""
+"""Threads of one process in place of processes: one for each GPU of a machine.
+
+What they compute is the same as that of processes. The interpreter runs one of them at a time, so
+processes are faster where queueing work takes longer than the work.
+"""
 
 from __future__ import annotations
 
 import copy
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextvars import copy_context
+from typing import Any, TypeVar
 
 import numpy as np
 
 from demitasse.errors import ParallelError
 from demitasse.parallel.communicator import Value
 
-__all__ = ["Thread", "group"]
+__all__ = ["Thread", "group", "together"]
+
+Result = TypeVar("Result")
+
+ENDING = 5.0
+"""Seconds that threads have to end once one of them has failed."""
 
 
 class _Board:
@@ -36,6 +46,47 @@ def group(size: int, deadline: float = 60.0) -> list[Thread]:
     return [Thread(board, rank) for rank in range(size)]
 
 
+def together(size: int, work: Callable[[Thread], Result], deadline: float = 300.0) -> list[Result]:
+    """Do work in several threads at once, which talk to each other as processes do.
+
+    Args:
+        size: How many; the first is the calling one.
+        work: What each does, with its communicator.
+        deadline: Seconds that one waits for the others.
+
+    Returns:
+        What each work returned, by rank.
+
+    Raises:
+        BaseException: What was raised first; the others end then, too.
+    """
+    members = group(size, deadline)
+    results: dict[int, Result] = {}
+    failures: list[BaseException] = []
+
+    def run(member: Thread) -> None:
+        try:
+            results[member.rank] = work(member)
+        except BaseException as error:
+            failures.append(error)
+            member.abort(1)
+
+    others = [
+        threading.Thread(
+            target=copy_context().run, args=(run, member), name=f"rank {member.rank}", daemon=True
+        )
+        for member in members[1:]
+    ]
+    for thread in others:
+        thread.start()
+    run(members[0])
+    for thread in others:
+        thread.join(ENDING if failures else None)
+    if failures:
+        raise min(failures, key=lambda error: isinstance(error, ParallelError))
+    return [results[rank] for rank in range(size)]
+
+
 class Thread:
     """The communicator of one thread."""
 
@@ -43,6 +94,7 @@ class Thread:
 
     def __init__(self, board: _Board, rank: int) -> None:
         self._board, self.rank, self.size = board, rank, board.size
+        self.local_rank, self.deadline = rank, board.deadline
 
     def agree(self, note: bytes, patience: float = 1.0) -> list[bytes]:
         found = self._all(note, list, patience)

@@ -214,6 +214,7 @@ class Entry:
 
     def _operands(self) -> Operands:
         place, layer = self.place, self.layer
+        storage = layer.context.storage
         return Operands(
             bottom=place.bottom,
             top=place.top,
@@ -224,7 +225,8 @@ class Entry:
                 layer.param_propagate_down(i) for i in range(len(layer.blobs))
             ),
             phase=layer.phase,
-            backward=place.backward,
+            backward=place.backward and storage == "float",
             words=layer.random_words,
             draw=layer.draw,
+            storage=storage,
         )

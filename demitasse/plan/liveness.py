@@ -275,7 +275,8 @@ class Allocator:
             chosen = free[0] if free else Occupancy(Slot())
             if not free:
                 occupied.append(chosen)
-            chosen.size, chosen.end = max(chosen.size, size), live.end
+            chosen.slot.expected = chosen.size = max(chosen.size, size)
+            chosen.end = live.end
             live.memory.assign(Assignment(self.arena, chosen.slot, live.name))
         self.arena.slots = [one.slot for one in occupied]
 

@@ -9,12 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from demitasse.cards import Predictor
 from demitasse.cards.digests import file_digests
+from demitasse.cards.loaded import Loaded
 from demitasse.cards.opening import Found
-from demitasse.data.images.decode import Color
 from demitasse.errors import ConfigError, DataError, NetError
-from demitasse.net import Net
 from demitasse.prediction.items import Arrays, Items, Records
 
 __all__ = ["Maker"]
@@ -30,20 +28,13 @@ class Maker:
 
     Attributes:
         net: The net.
+        outputs: Names of the blobs that are read.
     """
 
     def __init__(self, found: Found, device: str | None, outputs: Sequence[str] = ()) -> None:
-        self._found = found
-        self._predictor: Predictor | None = None
-        if found.card is not None:
-            card = replace(found.card, outputs=tuple(outputs) or found.card.outputs)
-            self._predictor = Predictor(card, device=device)
-            self.net, self.outputs = self._predictor.net, list(self._predictor.outputs)
-        else:
-            self.net = Net(found.net, "TEST", device=device, keep=list(outputs) or "outputs")
-            self.outputs = list(outputs) or list(self.net.outputs)
-            for path in found.weights:
-                self.net.load(path)
+        self._found, self._model = found, Loaded(found, device, outputs)
+        self.net, self.outputs = self._model.net, self._model.outputs
+        self._predictor = self._model.predictor
 
     def described(self) -> list[str]:
         """Return texts that are others for another model, whatever its files are called."""
@@ -64,11 +55,7 @@ class Maker:
             NetError: An output has no row for each item.
         """
         inputs = items.rows(batch) if isinstance(items, Arrays) else self._stacked(items, batch)
-        with self.net.turn:
-            for name, array in inputs.items():
-                self.net.set_input(name, array)
-            self.net.forward()
-            found = {name: self.net.blob_by_name(name).cpu_data().copy() for name in self.outputs}
+        found = self._model.run(inputs)
         for name, array in found.items():
             if array.shape[:1] != (len(batch),):
                 message = (
@@ -90,7 +77,7 @@ class Maker:
                 "arrays, take --format npz"
             )
             raise ConfigError(message)
-        color = self._color
+        color = self._predictor.color
         lines = []
         answers = self._predictor.stream(batch, lambda i: items.pixels(i, color), len(batch))
         for index, answer in answers:
@@ -98,17 +85,13 @@ class Maker:
             lines.append(json.dumps({"item": items.names[index], **said}))
         return lines
 
-    @property
-    def _color(self) -> Color:
-        assert self._predictor is not None
-        return "gray" if self._predictor.card.preprocess.channels == "gray" else "color"
-
     def _stacked(self, items: Items, batch: range) -> dict[str, np.ndarray]:
         """Return images, prepared by the card, or records as they are; float32."""
         assert not isinstance(items, Arrays)
         if self._predictor is not None:
             prepare, name = self._predictor.prepare, self._predictor.input
-            rows = [prepare(items.pixels(index, self._color)).values for index in batch]
+            color = self._predictor.color
+            rows = [prepare(items.pixels(index, color)).values for index in batch]
         elif isinstance(items, Records) and len(self.net.inputs) == 1:
             name = self.net.inputs[0]
             rows = [items.pixels(index, "native").astype(np.float32) for index in batch]

@@ -3,7 +3,9 @@
 Source: Caffe, ``src/caffe/util/io.cpp`` (ReadProtoFromBinaryFile).
 """
 
+import mmap
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -15,7 +17,7 @@ from demitasse.proto.caffe_pb2 import NetParameter, SolverState
 from demitasse.proto.strings import mend_strings
 from demitasse.proto.zero_copy.wire import LARGEST
 
-__all__ = ["bytes_of_file", "parsed", "read_binary"]
+__all__ = ["bytes_of_file", "mapped_file", "parsed", "read_binary"]
 
 M = TypeVar("M", bound=Message)
 
@@ -60,12 +62,20 @@ def bytes_of_file(path: str | os.PathLike[str], error: type[DemitasseError]) -> 
         raise error(str(fault)).at(os.fspath(path)) from None
 
 
+def mapped_file(path: str | os.PathLike[str], error: type[DemitasseError]) -> mmap.mmap | bytes:
+    """The same, read where it lies in the system's cache; copied where that cannot be."""
+    with suppress(OSError, ValueError), regular(path).open("rb") as file:
+        if os.fstat(file.fileno()).st_size <= LARGEST:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return bytes_of_file(path, error)  # or says what is wrong
+
+
 def parsed(
     encoded: bytes,
     cls: type[M],
     path: str | os.PathLike[str],
     error: type[DemitasseError],
-    whole: bytes | None = None,
+    whole: mmap.mmap | bytes | None = None,
 ) -> M:
     """The message in the contents of a file; ``whole`` are all of them, for messages."""
     name = os.fspath(path)
@@ -73,7 +83,7 @@ def parsed(
     try:
         message.ParseFromString(encoded)
     except DecodeError as fault:
-        raise error(_why(encoded if whole is None else whole, cls)).at(name) from fault
+        raise error(_why(encoded if whole is None else bytes(whole), cls)).at(name) from fault
     mend_strings(message)
     if not message.IsInitialized():
         missing = ", ".join(cast(Any, message).FindInitializationErrors())

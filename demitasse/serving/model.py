@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from demitasse.cards import Predictor
+from demitasse.cards.loaded import Loaded
 from demitasse.cards.opening import Found
 from demitasse.cards.preparing import View
+from demitasse.cards.running import Arrays
 from demitasse.data.images.decode import Color, decode_image, opened
 from demitasse.errors import DataError, DemitasseError
-from demitasse.net import Net
 from demitasse.serving.messages import InferRequest, Tensor, datatype_of
 from demitasse.suggest import suggestion
 
@@ -24,8 +24,6 @@ ANSWER = "answer"
 
 MOST_PIXELS = 1 << 25
 """Of an image that is decoded: 33.5 million."""
-
-Arrays = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -71,15 +69,8 @@ class Runner:
     """
 
     def __init__(self, found: Found, device: str | None) -> None:
-        self.predictor: Predictor | None = None
-        if found.card is not None:
-            self.predictor = Predictor(found.card, device=device)
-            self.net, self.outputs = self.predictor.net, list(self.predictor.outputs)
-        else:
-            self.net = Net(found.net, "TEST", device=device, keep="outputs")
-            self.outputs = list(self.net.outputs)
-            for path in found.weights:
-                self.net.load(path)
+        self.model = Loaded(found, device)
+        self.net, self.outputs = self.model.net, self.model.outputs
 
     def shapes(self, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
         """Return the shapes of blobs."""
@@ -94,12 +85,8 @@ class Runner:
 
     def run(self, works: Sequence[Work]) -> list[Arrays]:
         """Run several requests as one batch, along the first axis; return the outputs of each."""
-        with self.net.turn:
-            for name in self.net.inputs:
-                parts = [work.inputs[name] for work in works]
-                self.net.set_input(name, parts[0] if len(parts) == 1 else np.concatenate(parts))
-            self.net.forward()
-            outputs = {name: self.net.blob_by_name(name).cpu_data().copy() for name in self.outputs}
+        inputs = {name: _joined([work.inputs[name] for work in works]) for name in self.net.inputs}
+        outputs, predictor = self.model.run(inputs), self.model.predictor
         if len(works) == 1:
             found = [outputs]
         else:
@@ -107,8 +94,8 @@ class Runner:
             parts_of = {name: np.split(array, ends) for name, array in outputs.items()}
             found = [{name: parts_of[name][i] for name in outputs} for i in range(len(works))]
         for work, arrays in zip(works, found, strict=True):
-            if work.views and self.predictor is not None:
-                answers = self.predictor.read({**arrays}, work.views)
+            if work.views and predictor is not None:
+                answers = predictor.read({**arrays}, work.views)
                 texts = [json.dumps(answer.as_dict()).encode() for answer in answers]
                 arrays[ANSWER] = np.array(texts, object)
         return found
@@ -143,9 +130,9 @@ class Model:
         free = self.joins
         self.inputs = [_port(first, one, free=free) for one in first.net.inputs]
         self.outputs = [_port(first, one, free=free) for one in first.outputs]
-        self._predictor = first.predictor
-        if first.predictor is not None and card is not None and card.task != "features":
-            rows = -1 if free else declared[first.predictor.input][0]
+        self._predictor = predictor = first.model.predictor
+        if predictor is not None and predictor.card.task != "features":
+            rows = -1 if free else declared[predictor.input][0]
             self.outputs.append(Port(ANSWER, "BYTES", (rows,)))
 
     def runner(self) -> Runner:
@@ -241,11 +228,10 @@ class Model:
                 f"{self.max_batch} elements, not {list(files.shape)}"
             )
             raise DataError(message)
-        color: Color = "gray" if predictor.card.preprocess.channels == "gray" else "color"
         ready = []
         for index, content in enumerate(files):
             try:
-                ready.append(predictor.prepare(_decoded(content, color)))
+                ready.append(predictor.prepare(_decoded(content, predictor.color)))
             except DataError as error:
                 message = f"input {tensor.name!r}, image {index}: {error.message}"
                 raise DataError(message) from None
@@ -256,6 +242,10 @@ class Model:
             )
             raise DataError(message)
         return np.stack([one.values for one in ready]), [one.view for one in ready]
+
+
+def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def _decoded(content: bytes, color: Color) -> np.ndarray:

@@ -5,7 +5,6 @@ Source: Caffe, ``src/caffe/solver.cpp``.
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +29,7 @@ from demitasse.solvers.due import (
     snapshot_is_due,
     test_is_due,
 )
-from demitasse.solvers.evaluate import evaluate
+from demitasse.solvers.evaluator import Evaluator, OnBatch
 from demitasse.solvers.fields import check_fields, check_options, read_fields
 from demitasse.solvers.history import History
 from demitasse.solvers.iteration import accumulate_gradients, loss_waits, take_loss
@@ -43,7 +42,6 @@ from demitasse.solvers.requests import Request, Requests
 from demitasse.solvers.run import Run
 from demitasse.solvers.schedule import scheduled_rate
 from demitasse.solvers.snapshot import check_folder, check_prefix
-from demitasse.solvers.tester import ByItself, Tester, Together, needs_one_process
 from demitasse.solvers.told import about_run
 from demitasse.solvers.updater import Updater
 from demitasse.solvers.updates import find_rule
@@ -98,7 +96,8 @@ class Solver:
         processes: Those that train together; None for this one alone. They share out the batches of
             tests; only the first writes snapshots.
         reduce: How gradients are added: "exact" gives the same bits for any number of processes,
-            "fast" as the library between them likes best.
+            "fast" as the library between them likes best. None is "fast" between GPUs that NCCL
+            connects, else "exact".
 
     Attributes:
         param: The solver's fields; changes count from the next iteration on.
@@ -107,7 +106,7 @@ class Solver:
         iter: Updates made so far.
         lr: Learning rate of the last update; before the first, NaN.
         current_step: Steps that the ``multistep`` policy has taken.
-        stopped: Whether the last run was ended by a request.
+        stopped: Whether the last run, or a test after it, was ended by a request.
         early_stopped: Whether it was ended by ``early_stopping``.
         on_start: Called before the passes of each iteration.
         on_gradients_ready: Called after them, before the update.
@@ -149,7 +148,7 @@ class Solver:
         ranks: int = 1,
         shards: int | None = None,
         processes: Communicator | None = None,
-        reduce: Reduce = "exact",
+        reduce: Reduce | None = None,
     ) -> None:
         self.param, folder = read_fields(source, type=type, lenient=lenient)
         rule = find_rule(self.param.type)
@@ -176,7 +175,7 @@ class Solver:
         self.stopped = self.early_stopped = False
         self.on_start: list[Callback] = []
         self.on_gradients_ready: list[Callback] = []
-        self.on_test_batch: list[Callable[[int, int, int], None]] = []
+        self.on_test_batch: list[OnBatch] = []
         self.on_test: list[Callable[[int, dict[str, np.ndarray]], None]] = []
         self.on_snapshot: list[Callable[[Path, Path], None]] = []
         self.loggers: list[Logger] = []
@@ -195,10 +194,15 @@ class Solver:
             rank,
             ranks,
         )
-        self._tested_by_root = self._say_who_tests()
         self._launcher = Launcher(self._run)
         self._requests = Requests()
         self._checkpointer = Checkpointer(self._run, keep_last, asked_seed)
+        self._evaluator = Evaluator(
+            self._run,
+            self._requests,
+            lambda: self._checkpointer.attempt(self.snapshot, self.iter),
+            self.on_test_batch,
+        )
         log.info("Solver scaffolding done.")
 
     @property
@@ -389,6 +393,7 @@ class Solver:
         results: list[dict[str, np.ndarray]] = []
         if self._run.team.alone and not self._run.is_root:
             return results
+        self.stopped = False
         with self._checkpointer.whole_test(lambda: self.stopped):
             for index in range(len(self.test_nets)):
                 if not self.stopped:
@@ -419,74 +424,13 @@ class Solver:
             ConfigError: There is no such test net.
         """
         self._checkpointer.need_whole(self.iter)
-        if not 0 <= index < len(self.test_nets):
-            message = f"there is no test net {index}; this solver has {len(self.test_nets)}"
-            raise ConfigError(message)
-        team, is_root = self._run.team, self._run.is_root
-        if is_root:
-            log.info("Iteration %d, Testing net (#%d)", self.iter, index)
-        net = self.test_nets[index]
-        if net.device is not self.net.device:  # which may have moved
-            net.to(self.net.device)
-        net.share_trained_layers_with(self.net)
-        tester = self._tester(index)
-        if tester.several or team.size == 1 or is_root:
-            means, loss = evaluate(self.param, index, net, tester)
-        else:
-            means, loss = {}, 0.0
-        if team.size > 1 and not tester.several:
-            batches = self.param.test_iter[index] or 1
-            means, loss, self.stopped = team.share((means, loss, self.stopped), patience=batches)
-        if self.stopped:
-            log.info("Test interrupted.")
+        means = self._evaluator.test(index, self.iter)
+        self.stopped = means is None
+        if means is None:
             return {}
-        if is_root:
-            shown = loss if self.param.test_compute_loss else None
-            self._run.report.test(net, index, self.iter, means, shown)
-            for callback in self.on_test:
-                callback(index, means)
+        for callback in self.on_test if self._run.is_root else ():
+            callback(index, means)
         return means
-
-    def _say_who_tests(self) -> set[int]:
-        """Return the test nets that the first of several processes runs by itself."""
-        alone = set()
-        for index, net in enumerate(self.test_nets if self._run.team.size > 1 else ()):
-            why = needs_one_process(net)
-            if why:
-                alone.add(index)
-                if self._run.is_root:
-                    log.info("Test net #%d is tested by process 0 alone: %s.", index, why)
-        return alone
-
-    def _tester(self, index: int) -> Tester:
-        """Return who runs the batches of a test net."""
-        if self._run.team.size > 1 and index not in self._tested_by_root:
-
-            def go_on(done: int, asked: str | None) -> bool:
-                self._tell_test_batch(index, done)
-                return self._heed(asked)
-
-            return Together(self._run.team, self._requests.next, go_on)
-        batches = itertools.count()
-
-        def may_go_on() -> bool:
-            self._tell_test_batch(index, next(batches))
-            while request := self._requests.next():
-                self._heed(request)
-            return not self.stopped
-
-        return ByItself(may_go_on)
-
-    def _tell_test_batch(self, index: int, done: int) -> None:
-        for callback in self.on_test_batch:
-            callback(index, done, self.param.test_iter[index])
-
-    def _heed(self, request: str | None) -> bool:
-        """Do what is asked for during a test; return whether that goes on."""
-        if request == "snapshot" and self._run.is_root:
-            self._checkpointer.attempt(self.snapshot, self.iter)
-        self.stopped |= request == "stop"
-        return not self.stopped
 
     # -- loggers -------------------------------------------------------------------------------
 

@@ -18,13 +18,15 @@ class Workers:
     Args:
         shards: How many shards; None for as many as there are processes.
         processes: Those that train together; None for this one alone.
-        reduce: How gradients are added.
+        reduce: How gradients are added; None for what suits them.
 
     Raises:
         ConfigError: There are fewer shards than processes.
     """
 
-    def __init__(self, shards: int | None, processes: Communicator | None, reduce: Reduce) -> None:
+    def __init__(
+        self, shards: int | None, processes: Communicator | None, reduce: Reduce | None
+    ) -> None:
         self._processes = processes if processes is not None else Single()
         size = self._processes.size
         self.shards = Shards(size if shards is None else shards, self._processes.rank, size)

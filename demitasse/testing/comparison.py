@@ -13,6 +13,7 @@ from demitasse.errors import DemitasseError, NetError
 from demitasse.net import Net
 from demitasse.plan.report import report
 from demitasse.testing.differences import KINDS, Difference, gap
+from demitasse.testing.tolerances import tolerance
 
 __all__ = ["Comparison", "Found", "Row", "compare", "run_net"]
 
@@ -94,6 +95,24 @@ class Comparison:
     def first_divergence(self, rtol: float) -> Difference | None:
         """Return the first array, as computed, that is off by more than ``rtol``."""
         return next((d for d in self.all if not d.relative <= rtol), None)
+
+    def need_agreement(self, what: str, dtype: str) -> None:
+        """Refuse what computes something else than it should.
+
+        Args:
+            what: What parts from what, for the message.
+            dtype: Numbers that it computes in.
+
+        Raises:
+            NetError: It does; names the first layer, and the worst.
+        """
+        for one in self.all:
+            allowed = tolerance(dtype, one.type)
+            if not one.relative <= allowed:
+                message = (
+                    f"{what} (allowed {allowed:.1e}) at {self.explain(one)}; worst: {self.worst}"
+                )
+                raise NetError(message)
 
     def rows(self) -> list[Row]:
         """Return a row for each layer, in the order of the net."""

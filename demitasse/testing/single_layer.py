@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from demitasse.backends.storage import Stored
 from demitasse.blob import Blob, Changes
 from demitasse.device import Device, current_device, use_device
 from demitasse.errors import NetError, PrototxtError
@@ -166,6 +167,7 @@ def make_layer(
     base_dir: str | Path | None = None,
     propagate_down: Sequence[bool] | None = None,
     lowered: bool = True,
+    storage: Stored = "float",
 ) -> SingleLayer:
     """Create and set up one layer.
 
@@ -182,6 +184,8 @@ def make_layer(
         propagate_down: For each bottom whether its gradient is wanted; by default those that the
             layer has a gradient for.
         lowered: Whether the backend may run a Step; False runs the layer's portable code.
+        storage: How a GPU keeps what the layer computes: "float", or in 16 bits, "half" or
+            "bfloat16", in phase TEST.
 
     Raises:
         PrototxtError: The text is not one layer.
@@ -200,6 +204,7 @@ def make_layer(
         dtype=dtype,
         seed=seed,
         base_dir=None if base_dir is None else Path(base_dir),
+        storage=storage,
     )
     made = create_layer(param, phase, context)
     below = [_blob(param, i, value, context) for i, value in enumerate(bottoms)]

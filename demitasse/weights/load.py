@@ -97,6 +97,7 @@ def _load_message(
     with np.errstate(over="ignore", invalid="ignore"), Uninterrupted():
         for blob, proto in chain.from_iterable(pairs.values()):
             blob.set_floats(arrays.floats(proto), arrays.floats(proto, diff=True))
+            arrays.let_go()
     return finished(net, report)
 
 

@@ -5,7 +5,10 @@ Source: Caffe, ``Net::ToProto`` in ``src/caffe/net.cpp``.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+
+import numpy as np
 
 from demitasse.errors import WeightsError
 from demitasse.proto import LayerParameter, NetParameter
@@ -20,7 +23,10 @@ from demitasse.weights.formats import write_weights
 from demitasse.weights.hdf5 import write_hdf5_weights
 from demitasse.weights.store import ParameterStore
 
-__all__ = ["ARRAYS", "save", "save_caffemodel"]
+__all__ = ["ARRAYS", "caffemodel_pieces", "save", "save_caffemodel"]
+
+Parameter = tuple[np.ndarray, np.ndarray | None]
+"""Values, and gradients or none."""
 
 ARRAYS = {".npz", ".safetensors"}
 """Endings of files of named arrays, which hold no gradients."""
@@ -50,12 +56,26 @@ def save(net: ParameterStore, path: Path, write_diff: bool) -> None:
 
 def save_caffemodel(net: ParameterStore, path: Path, write_diff: bool) -> None:
     """Write a net's parameters to a caffemodel, atomically, without copying them."""
-    layers: Pieces = []
-    for layer, message in zip(net.layers, net.layer_messages(), strict=True):
-        blobs = [
-            blob_pieces(blob.cpu_data(), blob.cpu_diff() if write_diff else None)
-            for blob in layer.blobs
-        ]
-        pieces = with_field(message, LayerParameter.BLOBS_FIELD_NUMBER, blobs)
-        layers += field_pieces(NetParameter.LAYER_FIELD_NUMBER, pieces)
-    write_pieces(path, [NetParameter(name=net.name).SerializeToString(), *layers])
+    blobs = [
+        [(blob.cpu_data(), blob.cpu_diff() if write_diff else None) for blob in layer.blobs]
+        for layer in net.layers
+    ]
+    write_pieces(path, caffemodel_pieces(net.name, net.layer_messages(), blobs))
+
+
+def caffemodel_pieces(
+    name: str, layers: Iterable[LayerParameter], blobs: Iterable[Iterable[Parameter]]
+) -> Pieces:
+    """Return a caffemodel in pieces, the arrays not copied.
+
+    Args:
+        name: Name of the net.
+        layers: The layers, without parameters.
+        blobs: For each layer its parameters, and their gradients where these are stored.
+    """
+    pieces: Pieces = [NetParameter(name=name).SerializeToString()]
+    for layer, arrays in zip(layers, blobs, strict=True):
+        values = [blob_pieces(data, diff) for data, diff in arrays]
+        message = with_field(layer, LayerParameter.BLOBS_FIELD_NUMBER, values)
+        pieces += field_pieces(NetParameter.LAYER_FIELD_NUMBER, message)
+    return pieces

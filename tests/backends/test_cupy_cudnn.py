@@ -98,7 +98,7 @@ def with_cudnn():
     return device
 
 
-def net_of(*layers: str, device, shape=(2, 3, 6, 5), phase="TRAIN", force=True):
+def net_of(*layers: str, device, shape=(2, 3, 6, 5), phase="TRAIN", force=True, storage="float"):
     dims = "".join(f" dim: {n}" for n in shape)
     text = (
         f'layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ {dims} }} }} }} '
@@ -106,7 +106,7 @@ def net_of(*layers: str, device, shape=(2, 3, 6, 5), phase="TRAIN", force=True):
     )
     for number, layer in enumerate(layers):
         text += f' layer {{ name: "l{number}" {layer} }}'
-    net = Net(parse_text(text, NetParameter), phase, device=device, seed=1)
+    net = Net(parse_text(text, NetParameter), phase, device=device, seed=1, storage=storage)
     fill(net)
     return net
 
@@ -177,6 +177,20 @@ class TestResults:
         ]  # fmt: skip
         for one, other in zip(strict[:3], rounded[:3], strict=True):
             assert 1e-5 < np.abs(one - other).max() / np.abs(one).max() < 5e-3
+
+    @pytest.mark.parametrize("kind", ["half", "bfloat16"])
+    def test_values_in_16_bits_are_added_up_in_float32(self, frontend, device, kind):
+        layers = (conv("y", fields="kernel_size: 3 pad: 1"), conv("z", "y"))
+
+        tops = []
+        for place in (device, host_cuda()):
+            net = net_of(*layers, device=place, phase="TEST", storage=kind)
+            net.forward()
+            tops.append(net.blobs["z"].cpu_data())
+
+        unit = {"half": 2.0**-11, "bfloat16": 2.0**-8}[kind]
+        np.testing.assert_allclose(*tops, rtol=0, atol=4 * unit * np.abs(tops[1]).max())
+        assert {engine for _, engine in engines(frontend)} <= {FAST.engine, FUSED.engine}
 
     def test_results_are_the_same_in_every_run_unless_they_need_not_be(self, frontend, device):
         with settings.override(deterministic=False):

@@ -120,7 +120,7 @@ class TestLaunches:
         engine.each("pool", "any", "float32", 1000, 3, 0.5)
 
         flags, grid, numbers = engine.bound
-        assert flags == ("-std=c++17", "-DReal=float", "-DWIDE=0")
+        assert flags == ("-std=c++17", "-DReal=float", "-DSTORED=0", "-DWIDE=0")
         assert (grid.blocks, grid.threads) == (4, 256)
         assert [n.dtype.name for n in numbers] == ["int32", "int32", "float32"]
 
@@ -131,7 +131,7 @@ class TestLaunches:
         engine.each("pool", "any", "float64", count, 3, 0.5, reach=WIDE + 1)
 
         flags, grid, numbers = engine.bound
-        assert flags == ("-std=c++17", "-DReal=double", "-DWIDE=1")
+        assert flags == ("-std=c++17", "-DReal=double", "-DSTORED=0", "-DWIDE=1")
         assert grid.blocks <= engine.most_blocks
         assert [n.dtype.name for n in numbers] == ["int64", "int64", "float64"]
 

@@ -24,7 +24,7 @@ def spilled(code: bytes) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "half", "bfloat16"])
 @pytest.mark.parametrize("wide", [False, True], ids=["32 bits", "64 bits"])
 def test_a_family_compiles(family, dtype, wide):
     text = source(family)
@@ -38,8 +38,9 @@ def test_a_family_compiles(family, dtype, wide):
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("architecture", OTHERS)
-def test_a_family_compiles_for_older_and_newer_gpus(family, architecture):
-    code = machine_code(source(family), options("float32", wide=False), architecture)
+@pytest.mark.parametrize("dtype", ["float32", "half", "bfloat16"])
+def test_a_family_compiles_for_older_and_newer_gpus(family, architecture, dtype):
+    code = machine_code(source(family), options(dtype, wide=False), architecture)
 
     assert spilled(code) == {}
 

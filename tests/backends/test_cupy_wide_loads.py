@@ -104,3 +104,27 @@ def test_the_compiler_loads_and_stores_packs(family, dtype, vector):
 
     assert without == []
     assert slow == []
+
+
+NARROW = {
+    "activation": ("relu", "gelu"),
+    "batch_norm": ("normalise",),
+    "conv": ("add_bias",),
+    "elementwise": ("weighted_sum", "rectified_sum", "scaled", "scale", "into_columns"),
+}
+"""Those of them that take values of 16 bits."""
+
+
+@pytest.mark.parametrize("family", NARROW)
+@pytest.mark.parametrize("kind", ["half", "bfloat16"])
+def test_eight_values_of_16_bits_are_loaded_and_stored_at_a_time(family, kind):
+    code = portable_code(source(family), options(kind, wide=False))
+    kernels = dict(re.findall(r"\.entry (\w+)\((.*?)(?=\.visible|\Z)", code, re.DOTALL))
+
+    without = [
+        name
+        for name in NARROW[family]
+        if not all(re.search(rf"\b{way}\S*\.v4\.u32", kernels[name]) for way in ("ld", "st"))
+    ]
+
+    assert without == []

@@ -114,7 +114,7 @@ def test_all_gpus_where_there_is_none(project, run, monkeypatch):
 def test_the_only_gpu_is_meant_by_all(project, run, monkeypatch, verb, gpus):
     monkeypatch.setattr(CupyBackend, "devices", classmethod(lambda cls: ["cuda:3"]))
     chosen = []
-    monkeypatch.setattr("demitasse.cli.options._gpu", _noting(chosen))
+    monkeypatch.setattr("demitasse.cli.options._gpus", _noting(chosen))
 
     run(f"{verb} -gpu {gpus}")
 
@@ -122,19 +122,19 @@ def test_the_only_gpu_is_meant_by_all(project, run, monkeypatch, verb, gpus):
 
 
 def _noting(chosen):
-    from demitasse.cli.options import _gpu
+    from demitasse.cli.options import _gpus
 
-    def gpu(text, several):
-        chosen.append(_gpu(text, several))
-        return "numpy"
+    def gpus(text):
+        chosen.append(_gpus(text)[0])
+        return ["numpy"]
 
-    return gpu
+    return gpus
 
 
 def test_a_net_that_is_only_run_runs_on_the_first_of_several(project, run, monkeypatch):
     monkeypatch.setattr(CupyBackend, "devices", classmethod(lambda cls: ["cuda:1", "cuda:2"]))
     chosen = []
-    monkeypatch.setattr("demitasse.cli.options._gpu", _noting(chosen))
+    monkeypatch.setattr("demitasse.cli.options._gpus", _noting(chosen))
 
     assert run("time -model deploy.prototxt -gpu all -iterations 1").exit_code == 0
 

@@ -8,20 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from model_cards import classifier_card
 from PIL import Image
 
 from demitasse.net import Net
 
-CARD = """
-[model]
-net = "deploy.prototxt"
-weights = "stripes.caffemodel"
-task = "classify"
-labels = ["top", "middle", "bottom"]
+LABELS = ["top", "middle", "bottom"]
 
-[preprocess]
-channels = "gray"
-"""
+CARD = classifier_card("stripes", LABELS, "gray", net="deploy")
 
 PREDICT = "predict stripes.caffemodel train_lmdb --batch 3 --device"
 

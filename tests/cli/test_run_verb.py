@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from model_cards import classifier_card
 from PIL import Image
 
 from demitasse.net import Net
@@ -26,16 +27,7 @@ layer {{ name: "means" type: "Pooling" bottom: "data" top: "means"
         pooling_param {{ pool: AVE global_pooling: true }} }}
 """
 
-CARD = """
-[model]
-net = "net.prototxt"
-weights = "net.caffemodel"
-task = "classify"
-labels = ["blue", "green", "red"]
-
-[preprocess]
-channels = "bgr"
-"""
+CARD = classifier_card("net", ["blue", "green", "red"], "bgr")
 
 RED, GREEN, BLUE = (200, 10, 20), (10, 200, 20), (10, 20, 200)
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from demitasse import settings
-from demitasse.backends.cupy import CupyBackend
 from demitasse.proto import NetParameter, read_binary, read_net_params_binary, write_binary
 from demitasse.solvers import read_state
 from demitasse.weights.read import load_weights
@@ -223,16 +222,6 @@ def test_a_gpu_that_the_solver_names_and_that_is_not_there_is_an_error(project, 
     assert result.exit_code == 4
     assert "solver_mode of solver.prototxt: device 'cuda:77' is not here" in result.stderr
     assert "--device cpu" in result.stderr
-
-
-@pytest.mark.parametrize("gpus", ["all", "0,1"])
-def test_several_gpus_are_refused(project, run, monkeypatch, gpus):
-    monkeypatch.setattr(CupyBackend, "devices", classmethod(lambda cls: ["cuda:0", "cuda:1"]))
-
-    result = run(f"train -solver solver.prototxt -gpu {gpus}")
-
-    assert result.exit_code == 2
-    assert "one GPU" in result.stderr
 
 
 @pytest.mark.parametrize("flags", ["-gpu 0 -device cpu", "-gpu x"])

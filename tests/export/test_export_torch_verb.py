@@ -1,14 +1,10 @@
 """``demitasse export ... --to torch``."""
 
 import json
-from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
-from exporting import message, net
-
-from demitasse.cli.root import cli
-from demitasse.proto import text_of
+from exporting import run_cli as run
+from exporting import write_net
 
 LAYERS = """
 layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip"
@@ -22,16 +18,8 @@ EXPORT = "export net.prototxt net.py --weights net.caffemodel --to torch"
 def folder(tmp_path, monkeypatch):
     """Work in a folder with net.prototxt and net.caffemodel."""
     monkeypatch.chdir(tmp_path)
-    Path("net.prototxt").write_text(text_of(message(LAYERS, INPUTS)))
-    net(LAYERS, INPUTS).save("net.caffemodel")
+    write_net(LAYERS, INPUTS)
     return tmp_path
-
-
-def run(args):
-    result = CliRunner().invoke(cli, args.split())
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
 
 
 def test_both_files_are_written(folder):

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
-from exporting import message, net
+from exporting import message, write_net
+from exporting import run_cli as run
 
-from demitasse.cli.root import cli
 from demitasse.proto import text_of
 
 pytest.importorskip("onnx", reason="needs onnx: nox -s frameworks")
@@ -28,16 +27,8 @@ INPUTS = {"data": (2, 3, 6, 6)}
 def folder(tmp_path, monkeypatch):
     """Work in a folder with net.prototxt and net.caffemodel."""
     monkeypatch.chdir(tmp_path)
-    Path("net.prototxt").write_text(text_of(message(LAYERS, INPUTS)))
-    net(LAYERS, INPUTS).save("net.caffemodel")
+    write_net(LAYERS, INPUTS)
     return tmp_path
-
-
-def run(args):
-    result = CliRunner().invoke(cli, args.split())
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
 
 
 EXPORT = "export net.prototxt net.onnx --weights net.caffemodel"

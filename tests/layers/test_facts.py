@@ -1,5 +1,6 @@
 """The facts about every layer type are held to what the layers do."""
 
+from collections import defaultdict
 from functools import partial
 from pathlib import Path
 
@@ -44,6 +45,28 @@ SOME = [
 
 WITH_GRADIENT = [case for cases in CASES.values() for case in cases] + SOME
 EVERY_CASE = WITH_GRADIENT + [case for cases in OTHER_CASES.values() for case in cases]
+
+
+def of_each_type(cases):
+    """Make of a test of one case a test of each type, which runs through the cases of it."""
+    types = defaultdict(list)
+    for case in cases:
+        types[case.type].append(case)
+
+    def decorate(check):
+        @pytest.mark.parametrize("its", types.values(), ids=types)
+        def test(its):
+            for case in its:
+                try:
+                    check(case)
+                except Exception as error:
+                    error.add_note(f"case {case}")
+                    raise
+
+        test.__name__ = check.__name__
+        return test
+
+    return decorate
 
 
 def named(case):
@@ -116,7 +139,7 @@ def changes(one, case, blobs, *ways):
     return False
 
 
-@pytest.mark.parametrize("case", WITH_GRADIENT, ids=str)
+@of_each_type(WITH_GRADIENT)
 def test_backward_reads_what_the_facts_say(case):
     one = made(case)
     below = [blob for blob in one.bottom if blob not in one.top]
@@ -138,9 +161,7 @@ def test_backward_reads_what_the_facts_say(case):
 # -- parameters --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "case", [case for case in EVERY_CASE if facts_of(case.type).known], ids=str
-)
+@of_each_type([case for case in EVERY_CASE if facts_of(case.type).known])
 def test_parameters_are_as_many_as_the_facts_say_and_filled_as_they_say(case):
     param = named(case)
     said = facts_of(case.type).params_of(param, case.phase)
@@ -162,7 +183,7 @@ def test_parameters_are_as_many_as_the_facts_say_and_filled_as_they_say(case):
             assert set(np.unique(blob.data)) <= {0.0, 1.0}
 
 
-@pytest.mark.parametrize("case", WITH_GRADIENT, ids=str)
+@of_each_type(WITH_GRADIENT)
 def test_averages_are_not_learned_and_all_else_is(case):
     one = made(case)
     said = facts_of(case.type).params_of(one.layer.param, case.phase)
@@ -195,7 +216,7 @@ def test_tops_have_the_shape_of_the_bottom_where_the_facts_say_so(name):
     assert facts_of(name).same_shape == same or name in MORE_AXES
 
 
-@pytest.mark.parametrize("case", EVERY_CASE, ids=str)
+@of_each_type(EVERY_CASE)
 def test_memory_is_shared_where_the_facts_say_so(case):
     one = made(case)
     one.forward()
@@ -207,7 +228,7 @@ def test_memory_is_shared_where_the_facts_say_so(case):
     assert shared == facts_of(case.type).shares.holds(one.layer.param, case.phase)
 
 
-@pytest.mark.parametrize("case", EVERY_CASE, ids=str)
+@of_each_type(EVERY_CASE)
 def test_bottoms_that_are_no_values_have_no_gradient(case):
     one = made(case)
 
@@ -223,7 +244,7 @@ def test_bottoms_that_are_no_values_have_no_gradient(case):
 SIGNED = [name for name, facts in FACTS.items() if facts.keeps_signs.text != "never"]
 
 
-@pytest.mark.parametrize("case", [c for c in WITH_GRADIENT if c.type in SIGNED], ids=str)
+@of_each_type([case for case in WITH_GRADIENT if case.type in SIGNED])
 def test_signs_are_kept_where_the_facts_say_so(case):
     one = made(case)
     [x], [y] = case.bottoms, one.forward(*case.bottoms)

@@ -8,6 +8,7 @@ from demitasse.backends.onednn import status
 from demitasse.backends.onednn.library.engine import engine
 from demitasse.backends.onednn.library.layout import layout_of
 from demitasse.errors import NetError
+from demitasse.memory.arena import Slot
 from demitasse.proto import NetParameter, SolverParameter, parse_text
 from demitasse.solvers import Solver
 
@@ -15,6 +16,11 @@ from demitasse.solvers import Solver
 def layer(name, kind, bottoms, top, param=""):
     reads = " ".join(f'bottom: "{bottom}"' for bottom in bottoms.split())
     return f'layer {{ name: "{name}" type: "{kind}" {reads} top: "{top}" {param} }}\n'
+
+
+def pool(name, bottom):
+    fields = "pool: AVE kernel_size: 2 stride: 2"
+    return layer(name, "Pooling", bottom, name, f"pooling_param {{ {fields} }}")
 
 
 def conv(name, bottom, m=16):
@@ -251,6 +257,36 @@ def test_training_without_kept_gradients_computes_the_same(backend):
     assert some.blob_bytes == whole.blob_bytes
     for name in ("a", "a_relu", "both"):
         np.testing.assert_array_equal(some.blobs[name].data, whole.blobs[name].data)
+
+
+@pytest.mark.skipif(not status().loaded, reason=str(status()))
+def test_the_first_backward_pass_makes_each_buffer_once(monkeypatch):
+    sizes = []
+    lend = Slot.lend
+
+    def noted(slot, kind, size, make):
+        def counted(size):
+            sizes.append((id(slot), kind))
+            return make(size)
+
+        return lend(slot, kind, size, counted)
+
+    monkeypatch.setattr(Slot, "lend", noted)
+    text = TRAIN.replace(  # the further down, the smaller
+        layer("flat", "Flatten", "both", "flat"),
+        pool("pool", "both")
+        + conv("c", "pool")
+        + pool("pool2", "c")
+        + conv("d", "pool2")
+        + layer("flat", "Flatten", "d", "flat"),
+    )
+    net = Net(parse_text(text, NetParameter), "TRAIN", device="cpu", seed=3, keep="outputs")
+
+    net.forward_backward()
+
+    made = [(slot, kind) for slot, kind in sizes if kind[0] == "private"]
+    assert made
+    assert len(made) == len(set(made))
 
 
 def test_a_gradient_that_was_not_kept_is_refused_by_name(backend):

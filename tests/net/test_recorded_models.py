@@ -1,37 +1,23 @@
 """Trained models of other people, against recorded outputs of Caffe, or of OpenCV for SSD nets."""
 
-import json
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
+from recorded_models import RecordedModel, recorded_names
 
 from demitasse.net import Net
 
 DETECTORS = ["libfacedetection_v1_ssd", "ultralight_rfb320"]
 
 
-def recorded() -> list[str]:
-    folder = os.environ.get("DEMITASSE_REFERENCE_DATA")
-    if not folder or not Path(folder, "refs/index.json").exists():
-        return []
-    names = json.loads(Path(folder, "refs/index.json").read_text())
-    return sorted(name for name in names if Path(folder, "refs", name, "input.npz").exists())
+def check(model: RecordedModel, device: str) -> None:
+    net = Net(model.net, "TEST", weights=model.weights, device=device)
 
-
-def check(folder: Path, name: str, device: str) -> None:
-    entry = json.loads((folder / "refs/index.json").read_text())[name]
-    refs, models = folder / "refs" / name, folder / "models"
-    judge = refs / "caffe.npz" if (refs / "caffe.npz").exists() else refs / "opencv.npz"
-    net = Net(models / entry["net"], "TEST", weights=models / entry["weights"], device=device)
-
-    for key, value in np.load(refs / "input.npz").items():
+    for key, value in model.inputs.items():
         net.set_input(key, value)
     net.forward()
 
-    for key, expected in np.load(judge).items():
-        blob = key.replace("__", "/")
+    for name, expected in model.blobs.items():
+        blob = name
         if blob not in net.blobs:  # OpenCV names outputs after layers
             blob = net.blob_names[net.structure.top_ids(net.layer_names.index(blob))[0]]
         found = net.blobs[blob].cpu_data()
@@ -43,9 +29,9 @@ def check(folder: Path, name: str, device: str) -> None:
 
 @pytest.mark.parametrize("name", DETECTORS)
 def test_detectors_match_opencv(name, reference_data, backend):
-    check(reference_data, name, backend)
+    check(RecordedModel.read(reference_data, name), backend)
 
 
-@pytest.mark.parametrize("name", recorded())
+@pytest.mark.parametrize("name", recorded_names())
 def test_models_match_caffe(name, reference_data):
-    check(reference_data, name, "numpy")
+    check(RecordedModel.read(reference_data, name), "numpy")

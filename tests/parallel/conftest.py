@@ -61,15 +61,18 @@ def train(folder, tmp_path):
     """Train with so many threads in the place of processes; return what each comes to."""
 
     def run(
-        size, work=lambda solver: solver.step(6), shards=8, deadline=60, place=folder, **options
-    ):
+        size, work=lambda solver: solver.step(6), shards=8, deadline=60, place=folder,
+        devices=None, **options,
+    ):  # fmt: skip
         results, errors = [None] * size, [None] * size
 
         def one(communicator):
+            own = {"device": devices[communicator.rank]} if devices else {}
             try:
                 with Solver(
-                    place / "solver.prototxt", shards=shards, processes=communicator, **options
-                ) as solver:
+                    place / "solver.prototxt", shards=shards, processes=communicator,
+                    **options, **own,
+                ) as solver:  # fmt: skip
                     solver.param.snapshot_prefix = str(tmp_path / "run")
                     results[communicator.rank] = (work(solver), digest(solver.net))
             except BaseException as error:

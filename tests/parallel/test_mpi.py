@@ -37,9 +37,10 @@ class Job:
         arguments: Further ones of ``demitasse train``.
         program: What is run with them.
         test: Fields of the solver that name the net, and say how it is tested.
+        path: A folder of further modules.
     """
 
-    def __init__(self, folder, prefix, size, *arguments, program="-m demitasse", test=""):
+    def __init__(self, folder, prefix, size, *arguments, program="-m demitasse", test="", path=""):
         solver = prefix.with_suffix(".prototxt")
         net = test or f'train_net: "{folder / "net.prototxt"}"'
         solver.write_text(SOLVER.format(net=net, prefix=prefix))
@@ -67,6 +68,7 @@ class Job:
             env={
                 **os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                 "OMP_NUM_THREADS": "1",
+                "PYTHONPATH": f"{path}:{os.environ.get('PYTHONPATH', '')}",
             },
         )  # fmt: skip
 
@@ -214,3 +216,41 @@ def test_no_kill_changes_a_bit(folder, tmp_path, expected, kills):
                 path.unlink()
 
     assert weights_of(tmp_path / "run") == expected
+
+
+ON_STAND_IN = """
+import sys
+from gpu.package import put_in
+put_in()
+from demitasse.cli import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile the kernels")
+@pytest.mark.parametrize(
+    ("flags", "used", "connected"),
+    [
+        ("--device cuda", ["cuda:0", "cuda:1"], True),
+        ("--gpu 1,0", ["cuda:1", "cuda:0"], True),
+        ("--gpu 0", ["cuda:0", "cuda:0"], False),
+    ],
+)
+def test_each_process_has_a_gpu(folder, tmp_path, flags, used, connected):
+    (tmp_path / "stand_in.py").write_text(ON_STAND_IN)
+    support = Path(__file__).resolve().parents[1] / "support"
+    found = set()
+
+    for size, more in ((1, "--gpu 0 --shards 2"), (2, flags)):
+        job = Job(
+            folder, tmp_path / f"run{size}", size, *more.split(),
+            program=str(tmp_path / "stand_in.py"), path=support,
+        )  # fmt: skip
+        code, printed = job.end()
+        assert code == 0, printed
+        found.add(weights_of(tmp_path / f"run{size}"))
+
+    assert len(found) == 1
+    for rank, device in enumerate(used):
+        assert f"Process {rank} uses {device} (argument)." in printed
+    assert ("2 GPUs are connected by NCCL" in printed) is connected

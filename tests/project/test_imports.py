@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "demitasse"
@@ -61,6 +62,7 @@ def imports_of(file: Path) -> Iterator[tuple[Path, int]]:
                 yield target, node.lineno
 
 
+@cache
 def file_of(name: str) -> Path | None:
     """Return the file of a module, or of the module that a name is taken from."""
     first, *rest = name.split(".")

@@ -8,6 +8,7 @@ from importlib.metadata import version
 import pytest
 
 import demitasse
+import demitasse.data
 from demitasse import errors
 
 HEAVY = ["PIL", "cupy", "google.protobuf", "h5py", "lmdb", "numpy", "rich", "sklearn"]
@@ -32,6 +33,24 @@ def test_a_device_on_the_cpu_loads_no_optional_library():
     assert not loaded & {"PIL", "cupy", "h5py", "lmdb", "sklearn"}
 
 
+def test_a_net_that_is_given_its_input_loads_nothing_that_reads_data():
+    text = """layer { name: 'x' type: 'Input' top: 'x' input_param { shape { dim: 1 } } }"""
+
+    loaded = loaded_after(
+        "import demitasse; from demitasse.proto import NetParameter, parse_text;"
+        f"demitasse.Net(parse_text({text!r}, NetParameter), 'TEST', device='numpy').forward()"
+    )
+
+    unused = ("images", "transform", "prefetch", "sources.source")
+    assert not [m for m in loaded if m.startswith(tuple(f"demitasse.data.{m}" for m in unused))]
+
+
+@pytest.mark.parametrize("name", demitasse.data.__all__)
+def test_public_name_of_the_data_path_resolves(name):
+    assert getattr(demitasse.data, name) is not None
+    assert name in dir(demitasse.data)
+
+
 @pytest.mark.parametrize("name", demitasse.__all__)
 def test_public_name_resolves(name):
     assert getattr(demitasse, name) is not None
@@ -45,6 +64,11 @@ def test_every_error_is_public():
 def test_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'Nett'"):
         _ = demitasse.Nett
+
+
+def test_unknown_name_of_the_data_path_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'read_imag'"):
+        _ = demitasse.data.read_imag
 
 
 def test_version_is_the_installed_one():

@@ -1,5 +1,7 @@
 """Large arrays are read beside their message, and are what protobuf reads."""
 
+import mmap
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -204,3 +206,31 @@ def test_batch_norms_of_nvcaffe_are_converted(tmp_path):
 def test_what_is_not_well_formed_is_noticed(content):
     with pytest.raises(ValueError, match=r"wire type|beyond the end|does not end"):
         list(fields(memoryview(content)))
+
+
+def test_arrays_are_read_where_the_file_is_mapped(tmp_path):
+    net, arrays = read_net_arrays(written(tmp_path, net_of(blob_of([1, 2, 3]))))
+
+    values = arrays.floats(net.layer[0].blobs[0])
+
+    base = values.base
+    assert isinstance(base, memoryview)
+    assert isinstance(base.obj, mmap.mmap)
+
+
+def test_what_a_file_took_in_memory_comes_back_when_it_is_read_again(tmp_path):
+    net, arrays = read_net_arrays(written(tmp_path, net_of(blob_of([1, 2, 3]))))
+    values = arrays.floats(net.layer[0].blobs[0])
+
+    arrays.let_go()
+
+    assert values.tolist() == [1, 2, 3]
+
+
+def test_a_file_that_cannot_be_mapped_is_read(tmp_path, monkeypatch):
+    def refused(*args, **options):
+        raise OSError
+
+    monkeypatch.setattr(mmap, "mmap", refused)
+
+    assert same(written(tmp_path, net_of(blob_of([1, 2, 3]))))

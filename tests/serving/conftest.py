@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from model_cards import classifier_card
 
 from demitasse.cards.opening import find_model
 from demitasse.net import Net
@@ -34,16 +35,7 @@ layer {{ name: "flat" type: "Reshape" bottom: "data" top: "flat"
         reshape_param {{ shape {{ dim: 1 dim: 96 }} }} }}
 """
 
-CARD = """
-[model]
-net = "net.prototxt"
-weights = "net.caffemodel"
-task = "classify"
-labels = ["blue", "green", "red"]
-
-[preprocess]
-channels = "bgr"
-"""
+CARD = classifier_card("net", ["blue", "green", "red"], "bgr")
 
 
 @dataclass

@@ -391,3 +391,13 @@ def test_a_solver_closes_its_nets(fields):
             net.layers[0].close = lambda net=net: closed.append(net)
 
     assert closed == [solver.net, *solver.test_nets]
+
+
+def test_a_stopped_solver_can_be_tested(fields):
+    solver = Solver(fields("test_iter: 2 test_interval: 100 test_initialization: false"))
+    solver.request("stop")
+    solver.step(5)
+
+    [results] = solver.test_all()
+
+    assert results

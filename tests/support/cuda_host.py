@@ -37,6 +37,7 @@ from demitasse.backends.cupy.updates import Updates
 from demitasse.backends.ops import Op
 from demitasse.backends.recording import NotRecorded
 from demitasse.backends.step import AnyStep, Declined, Lowerings, Operands
+from demitasse.backends.storage import array_dtype
 from demitasse.device import Device
 
 
@@ -96,6 +97,7 @@ class HostEngine(Engine):
         library.run(name, (grid.blocks, 1, 1), (grid.threads, 1, 1), arguments)
 
     def scratch(self, dtype: str, *counts: int) -> list[np.ndarray]:
+        dtype = array_dtype(dtype)
         width = np.dtype(dtype).itemsize
         if self._scratch.size < sum(counts) * width:
             self._scratch = np.empty(sum(counts) * width, np.uint8)
@@ -120,7 +122,8 @@ class HostEngine(Engine):
         return int(array.ctypes.data)
 
     def multiply(self, product: Product, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
-        assert all(x.flags.c_contiguous and x.dtype == product.dtype for x in (a, b, out))
+        dtype = array_dtype(product.dtype)
+        assert all(x.flags.c_contiguous and x.dtype == dtype for x in (a, b, out))
         self.do(lambda: self._handle.multiply(product, *(x.ctypes.data for x in (a, b, out))))
 
     def prepare_convolution(self, convolution: Convolution) -> Prepared:
@@ -176,6 +179,7 @@ class HostCudaBackend(Backend):
     name = "host-cuda"
     queues = True
     lowerings: ClassVar[Lowerings] = CupyBackend.lowerings
+    storages = CupyBackend.storages
     xp = np
     array_device = "cpu"
 
@@ -229,6 +233,12 @@ class HostCudaBackend(Backend):
     @cached_property
     def updates(self) -> Updates:
         return Updates(self.engine)
+
+    def narrow(self, array: np.ndarray, storage: str, out=None) -> np.ndarray:
+        return self.engine.narrow(np.ascontiguousarray(array), storage, out)
+
+    def widen(self, array: np.ndarray, storage: str) -> np.ndarray:
+        return self.engine.widen(array, storage)
 
     def dot(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return self.engine.dot(a, b)

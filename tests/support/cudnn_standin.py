@@ -16,7 +16,9 @@ from types import ModuleType
 
 import numpy as np
 
-DataType = Enum("data_type", ["FLOAT", "DOUBLE", "NOT_SET"])
+from demitasse.backends.storage import ARRAYS, narrowed, widen_into
+
+DataType = Enum("data_type", ["FLOAT", "DOUBLE", "HALF", "BFLOAT16", "NOT_SET"])
 HeurMode = Enum("heur_mode", ["A", "B", "FALLBACK"])
 KnobType = Enum("knob_type", ["NOT_SET", "TILE_SIZE", "SPLIT_K", "WORKSPACE"])
 Note = Enum(
@@ -24,6 +26,7 @@ Note = Enum(
     ["TENSOR_CORE", "DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION", "NONDETERMINISTIC"],
 )
 TYPES = {DataType.FLOAT: np.float32, DataType.DOUBLE: np.float64}
+NARROW = {DataType.HALF: "half", DataType.BFLOAT16: "bfloat16"}
 
 
 class cudnnGraphNotSupportedError(Exception):
@@ -109,14 +112,29 @@ class Tensor:
         self.output = output
 
     def at(self, address):
-        """The array at an address."""
-        dtype = np.dtype(TYPES[self.data_type])
+        """The array at an address, as it is kept."""
+        kind = NARROW.get(self.data_type)
+        dtype = np.dtype(ARRAYS[kind] if kind else TYPES[self.data_type])
         memory = (ctypes.c_char * (math.prod(self.dim) * dtype.itemsize)).from_address(address)
         return np.frombuffer(memory, dtype).reshape(self.dim)
 
+    def read(self, address):
+        """The values at an address."""
+        kept, kind = self.at(address), NARROW.get(self.data_type)
+        if kind is None:
+            return kept
+        wide = np.empty(kept.shape, np.float32)
+        widen_into(kept, kind, wide)
+        return wide
+
+    def write(self, address, values):
+        """Write values to an address, rounded to what is kept there."""
+        kind = NARROW.get(self.data_type)
+        self.at(address)[...] = narrowed(values, kind) if kind else values
+
     def check(self):
         assert self.dim is not None
-        assert self.data_type in TYPES
+        assert self.data_type in TYPES or self.data_type in NARROW
         dense = [math.prod(self.dim[axis + 1 :]) for axis in range(len(self.dim))]
         assert self.stride == dense, "only arrays in C order are ours"
 
@@ -127,9 +145,10 @@ class Graph:
     def __init__(
         self, frontend, io_data_type, intermediate_data_type, compute_data_type, device_property
     ):
-        assert io_data_type is intermediate_data_type is compute_data_type
+        assert intermediate_data_type is compute_data_type
+        assert compute_data_type is (DataType.FLOAT if io_data_type in NARROW else io_data_type)
         assert isinstance(device_property, Properties)
-        self.frontend, self.dtype = frontend, io_data_type
+        self.frontend, self.dtype = frontend, compute_data_type
         self.inputs, self.operations, self.plans = [], [], None
         self.barred, self.built, self.state = set(), None, "new"
 
@@ -248,8 +267,9 @@ class Graph:
         self.frontend.submit(handle.stream, work)
 
     def _compute(self, built, known, addresses):
-        arrays = {one: one.at(addresses[uid]) for uid, one in known.items()}
-        rough = Note.TENSOR_CORE in built.notes and self.dtype is DataType.FLOAT
+        arrays = {one: one.read(addresses[one.uid]) for one in self.inputs}
+        floats = all(one.data_type is DataType.FLOAT for one in self.inputs)
+        rough = Note.TENSOR_CORE in built.notes and floats
         for name, inputs, result, window in self.operations:
             given = [arrays[one] for one in inputs]
             if window is not None:
@@ -259,10 +279,9 @@ class Graph:
             else:
                 computed = np.maximum(given[0], 0) if name == "relu" else given[0] + given[1]
             computed = computed.astype(TYPES[self.dtype])
+            arrays[result] = computed
             if result.output:
-                arrays[result][...] = computed
-            else:
-                arrays[result] = computed
+                result.write(addresses[result.uid], computed)
 
 
 class Frontend(ModuleType):

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from click.testing import CliRunner, Result
 
 from demitasse import Net
+from demitasse.cli.root import cli
 from demitasse.export import export_onnx, export_torch
-from demitasse.proto import NetParameter, parse_text
+from demitasse.proto import NetParameter, parse_text, text_of
 
 TOLERANCE = 1e-5
 """Largest difference, relative to an array's largest value."""
@@ -40,6 +42,20 @@ def net(text: str, inputs: Shapes, phase: str = "TEST") -> Net:
                 abs(values) + 0.5 if is_average or is_variance else values
             )
     return made
+
+
+def write_net(text: str, inputs: Shapes) -> None:
+    """Write net.prototxt and net.caffemodel to the working directory."""
+    Path("net.prototxt").write_text(text_of(message(text, inputs)))
+    net(text, inputs).save("net.caffemodel")
+
+
+def run_cli(args: str) -> Result:
+    """Run the command line; raise what it does not catch."""
+    result = CliRunner().invoke(cli, args.split())
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
 
 
 def expect_same(

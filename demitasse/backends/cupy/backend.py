@@ -24,6 +24,7 @@ from demitasse.backends.cupy.library.failures import failures
 from demitasse.backends.cupy.library.feed import GpuFeed
 from demitasse.backends.cupy.library.flight import Flights
 from demitasse.backends.cupy.library.gpu import GpuEngine
+from demitasse.backends.cupy.library.nccl import NcclConnector
 from demitasse.backends.cupy.library.pools import Pools
 from demitasse.backends.cupy.library.properties import properties
 from demitasse.backends.cupy.library.recorder import GraphRecorder
@@ -32,6 +33,7 @@ from demitasse.backends.cupy.steps.fusion import fuse
 from demitasse.backends.cupy.updates import Updates
 from demitasse.backends.ops import Op
 from demitasse.backends.step import AnyStep, Lowerings, Operands
+from demitasse.backends.storage import STORAGES, Stored
 from demitasse.config import settings
 from demitasse.errors import DeviceError
 
@@ -65,6 +67,7 @@ class CupyBackend(Backend):
     records_arrays: ClassVar[bool] = True
     default_index = "0"
     lowerings: ClassVar[Lowerings] = LOWERINGS
+    storages: ClassVar[tuple[Stored, ...]] = STORAGES
 
     def __init__(self, index: str = "") -> None:
         super().__init__(index or self.default_index)
@@ -227,6 +230,14 @@ class CupyBackend(Backend):
     def add(self, a: Array, b: Array) -> Array:
         return self.engine.add(a, b)
 
+    def narrow(self, array: Array, storage: str, out: Array | None = None) -> Array:
+        with self.array_device, self._failures():
+            return self.engine.narrow(array, storage, out)
+
+    def widen(self, array: Array, storage: str) -> Array:
+        with self.array_device, self._failures():
+            return self.engine.widen(array, storage)
+
     def copier(self, pairs: Sequence[tuple[Array, Array]]) -> Callable[[], None]:
         with self.array_device, self._failures():
             return self.updates.copier(pairs)
@@ -267,6 +278,11 @@ class CupyBackend(Backend):
     @cached_property
     def _recorder(self) -> GraphRecorder:
         return GraphRecorder(self._cupy, self.engine, self.updates, self._asides, self._recording)
+
+    @property
+    def connector(self) -> NcclConnector:
+        """Connects this GPU to others by NCCL."""
+        return NcclConnector(self._cupy, self)
 
     @cached_property
     def pools(self) -> Pools:

@@ -12,6 +12,7 @@ from demitasse.backends.cupy.library.convolutions import Result
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.library.gemm import Product
 from demitasse.backends.cupy.pointwise import PointwiseGradient
+from demitasse.backends.storage import array_dtype
 from demitasse.backends.windows import ConvGeometry
 
 __all__ = ["Correlation"]
@@ -32,7 +33,7 @@ class Correlation:
     def __init__(self, engine: Engine, geometry: ConvGeometry, dtype: str) -> None:
         g = self.g = geometry
         self.engine, self.dtype, self.samples = engine, dtype, g.n
-        sample = (g.group * g.height + g.maps) * g.map_plane * np.dtype(dtype).itemsize
+        sample = (g.group * g.height + g.maps) * g.map_plane * np.dtype(array_dtype(dtype)).itemsize
         most = max(1, engine.column_budget // sample)
         number = max(1, -(-g.n // most))
         self.step = max(1, -(-g.n // number))

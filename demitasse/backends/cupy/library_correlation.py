@@ -10,6 +10,7 @@ from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.library.convolutions import Convolution, Result
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.step import Declined
+from demitasse.backends.storage import array_dtype
 from demitasse.backends.windows import ConvGeometry
 
 __all__ = ["LibraryCorrelation"]
@@ -107,6 +108,8 @@ class LibraryCorrelation:
 
     def _scratch(self, result: Result) -> tuple[Array, Array]:
         """Return the workspace of a product, and memory for a gradient of the weight."""
-        weights = self._weights * np.dtype(self.dtype).itemsize if result == "weight" else 0
+        weights = (
+            self._weights * np.dtype(array_dtype(self.dtype)).itemsize if result == "weight" else 0
+        )
         fresh, workspace = self.engine.scratch("uint8", weights, self._prepared[result].workspace)
-        return workspace, fresh.view(self.dtype)
+        return workspace, fresh.view(array_dtype(self.dtype))

@@ -7,6 +7,7 @@ import numpy as np
 from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.library.gemm import Product
+from demitasse.backends.storage import array_dtype
 from demitasse.backends.windows import ConvGeometry
 
 __all__ = ["PointwiseGradient"]
@@ -27,9 +28,11 @@ class PointwiseGradient:
         self._engine, self._dtype, self._samples = engine, dtype, geometry.n
         self._sides = (geometry.maps, geometry.channels, geometry.map_plane)
         self._count = geometry.maps * geometry.channels
-        most = max(1, engine.column_budget // max(1, self._count * np.dtype(dtype).itemsize))
+        most = max(
+            1, engine.column_budget // max(1, self._count * np.dtype(array_dtype(dtype)).itemsize)
+        )
         self._step = max(1, min(most, geometry.n))
-        self._ones = engine.asarray(np.ones(self._step, dtype))
+        self._ones = engine.asarray(np.ones(self._step, array_dtype(dtype)))
 
     @staticmethod
     def pays(g: ConvGeometry) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from demitasse.backends.arrays import aligned
+from demitasse.backends.onednn.copies import Copy
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description, Primitive
@@ -31,15 +32,13 @@ class Port(ABC):
 
     Attributes:
         descriptor: What the primitive sees of the memory: by default all of it.
-        scratch: A copy in another layout than the memory's, once there is one.
     """
 
-    __slots__ = ("descriptor", "engine", "layout", "place", "plain", "primitive", "role", "scratch")
+    __slots__ = ("descriptor", "engine", "layout", "place", "plain", "primitive", "role")
 
     def __init__(self, role: int, layout: Layout) -> None:
         self.role, self.layout, self.plain = role, layout, layout.plain
         self.descriptor = layout.handle
-        self.scratch: np.ndarray | None = None
 
     def attach(self, primitive: Primitive, engine: Engine) -> None:
         """Belong to this primitive."""
@@ -56,6 +55,11 @@ class Port(ABC):
 
     def done(self) -> None:  # noqa: B027 - most have nothing to clean up
         """Clean up, after the primitive ran."""
+
+    @property
+    def copied(self) -> int:
+        """Bytes of a copy in another layout that it keeps."""
+        return 0
 
 
 class BlobPort(Port):
@@ -84,11 +88,11 @@ class BlobPort(Port):
 class Reader(BlobPort):
     """An argument that is read."""
 
-    __slots__ = ("version",)
+    __slots__ = ("_copy",)
 
     def __init__(self, role: int, blob: Operand, layout: Layout, *, diff: bool = False) -> None:
         super().__init__(role, blob, layout, diff=diff)
-        self.version = (-1, -1)
+        self._copy = Copy(role, layout.size, self._convert)
 
     def attach(self, primitive: Primitive, engine: Engine) -> None:
         super().attach(primitive, engine)
@@ -103,14 +107,15 @@ class Reader(BlobPort):
         return self._converted() if side is None else side
 
     def _converted(self) -> np.ndarray:
-        """Return a copy in our layout of what is up to date in another; kept while it is true."""
-        if self.scratch is None:
-            self.scratch = aligned(self.layout.size)
-        memory = self.memory
-        if self.version != (memory.serial, memory.version):
-            memory.convert(self.layout, self.scratch)
-            self.version = memory.serial, memory.version
-        return self.scratch
+        """Return a copy in our layout of what is up to date in another."""
+        return self._copy.of(self.memory, self.engine)
+
+    def _convert(self, memory: Memory, target: np.ndarray) -> None:
+        memory.convert(self.layout, target)
+
+    @property
+    def copied(self) -> int:
+        return self._copy.nbytes
 
 
 class Parameter(Reader):
@@ -153,43 +158,41 @@ class Writer(BlobPort):
 class Gradient(BlobPort):
     """A parameter's gradient: overwritten where it was cleared, added to otherwise."""
 
-    __slots__ = ("adds",)
+    __slots__ = ("_part",)
 
     def __init__(self, role: int, blob: Operand, layout: Layout) -> None:
         super().__init__(role, blob, layout, diff=True)
-        self.adds = False
+        self._part: np.ndarray | None = None
 
     def array(self) -> np.ndarray:
         memory = self.memory
-        self.adds = not memory.cleared
-        if self.adds:
-            if self.scratch is None:
-                self.scratch = aligned(self.layout.size)
-            return self.scratch
+        self._part = None if memory.cleared else self.engine.lend(self.role, self.layout.size)
+        if self._part is not None:
+            return self._part
         if self.plain:
             return memory.mutable_cpu_data(discard=True)
         side: np.ndarray = memory.mutable_private_data(self.layout)
         return side
 
     def done(self) -> None:
-        if not self.adds or self.scratch is None:
+        if self._part is None:
             return
         memory, layout = self.memory, self.layout
         if memory.layout is layout:
             total = memory.mutable_private_data(layout)
-            total += self.scratch
+            total += self._part
             return
-        part = self.scratch
+        part = self._part
         if not self.plain:
             part = aligned(int(np.prod(layout.shape)))
-            self.engine.reorder(self.scratch, layout, part, self.engine.plain(layout.shape))
+            self.engine.reorder(self._part, layout, part, self.engine.plain(layout.shape))
         total = memory.mutable_cpu_data()[: part.shape[0]]
         total += part
 
 
 def converted_bytes(ports: Sequence[Port]) -> int:
     """Return the bytes of converted copies that ports hold."""
-    return sum(port.scratch.nbytes for port in ports if port.scratch is not None)
+    return sum(port.copied for port in ports)
 
 
 class Call:

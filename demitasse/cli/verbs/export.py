@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from demitasse.cli.completion import complete_devices, complete_files
-from demitasse.cli.exits import FAILED
 from demitasse.cli.options import FILE, shapes_given, split_names, state_options
 from demitasse.cli.shown import Shown, agreement_options
 from demitasse.cli.verb import Verb
@@ -16,7 +15,6 @@ from demitasse.cli.verb import Verb
 if TYPE_CHECKING:
     import numpy as np
 
-    from demitasse.cli.agreement import Agreement
     from demitasse.export import Exported, Preprocess, TorchExported
 
 
@@ -132,7 +130,6 @@ def command(
     inputs, losses and metrics are left out. Exits with 1 when --check finds a blob that is off by
     more than --rtol.
     """
-    from demitasse.cli.output import print_json, show
     from demitasse.export import export_onnx, export_torch
 
     kind = _kind(ctx, out, kind)
@@ -149,17 +146,8 @@ def command(
             preprocess=_preprocess(mean, scale, bgr=bgr, uint8=uint8),
             level=level or 0, stages=stages, device=device,
         )  # fmt: skip
-    result = _compared(done, shown, inputs, seed) if check else None
-    if shown.as_json:
-        print_json(_as_dict(done, result))
-    else:
-        show(_text(done))
-        if result is not None:
-            show("\n" + result.text(worst_first=shown.worst, details=shown.details))
-    if result is not None:
-        shown.write_files(result)
-        if not result.agree:
-            ctx.exit(FAILED)
+    result = shown.checked(done, done.files[0].name, done.dtype, inputs, seed) if check else None
+    shown.show_made(ctx, _text(done), _as_dict(done), result)
 
 
 def _kind(ctx: click.Context, out: Path, kind: str | None) -> str:
@@ -209,17 +197,6 @@ def _mean(text: str) -> np.ndarray:
     return np.array(numbers if len(numbers) > 1 else numbers[0], np.float32)
 
 
-def _compared(
-    done: Exported | TorchExported, shown: Shown, inputs: Path | None, seed: int
-) -> Agreement:
-    from demitasse.cli.agreement import Agreement
-    from demitasse.testing.others.recorded import read_arrays
-
-    given = None if inputs is None else read_arrays(inputs)
-    found = done.compare(given, seed)
-    return Agreement(done.files[0].name, found, [], done.dtype, shown.rtol, title="Check")
-
-
 def _text(done: Exported | TorchExported) -> str:
     from demitasse.cli.output import table
     from demitasse.escapes import escaped
@@ -237,7 +214,7 @@ def _text(done: Exported | TorchExported) -> str:
                       *notes])  # fmt: skip
 
 
-def _as_dict(done: Exported | TorchExported, result: Agreement | None) -> dict[str, Any]:
+def _as_dict(done: Exported | TorchExported) -> dict[str, Any]:
     return {
         "files": [str(file) for file in done.files],
         "opset": getattr(done, "opset", None),
@@ -245,5 +222,4 @@ def _as_dict(done: Exported | TorchExported, result: Agreement | None) -> dict[s
         "inputs": done.inputs,
         "outputs": done.outputs,
         "notes": done.notes,
-        "check": None if result is None else result.as_dict(),
     }

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from demitasse.cli.exits import FAILED
 from demitasse.cli.options import FILE, shapes_given
 from demitasse.cli.shown import Shown, agreement_options
 from demitasse.cli.verb import Verb
 
 if TYPE_CHECKING:
-    from demitasse.cli.agreement import Agreement
     from demitasse.intake import Imported
 
 
@@ -57,7 +55,6 @@ def command(
     layers are called as its values and nodes are. Exits with 1 when --check finds a value that is
     off by more than --rtol.
     """
-    from demitasse.cli.output import print_json
     from demitasse.intake import import_onnx
 
     if model.suffix != ".onnx":
@@ -70,26 +67,8 @@ def command(
         model, prototxt or model.with_suffix(".prototxt"),
         caffemodel or model.with_suffix(".caffemodel"), shapes=shapes, batch=batch, device=device,
     )  # fmt: skip
-    result = _compared(done, shown, inputs, seed) if check else None
-    if shown.as_json:
-        print_json(_as_dict(done, result))
-    else:
-        click.echo(_text(done))
-        if result is not None:
-            click.echo("\n" + result.text(worst_first=shown.worst, details=shown.details))
-    if result is not None:
-        shown.write_files(result)
-        if not result.agree:
-            ctx.exit(FAILED)
-
-
-def _compared(done: Imported, shown: Shown, inputs: Path | None, seed: int) -> Agreement:
-    from demitasse.cli.agreement import Agreement
-    from demitasse.testing.others.recorded import read_arrays
-
-    given = None if inputs is None else read_arrays(inputs)
-    found = done.compare(given, seed)
-    return Agreement(done.source.name, found, [], "float32", shown.rtol, title="Check")
+    result = shown.checked(done, done.source.name, "float32", inputs, seed) if check else None
+    shown.show_made(ctx, _text(done), _as_dict(done), result)
 
 
 def _shapes_of(done: Imported, names: list[str]) -> dict[str, list[int]]:
@@ -112,11 +91,10 @@ def _text(done: Imported) -> str:
                       *notes])  # fmt: skip
 
 
-def _as_dict(done: Imported, result: Agreement | None) -> dict[str, Any]:
+def _as_dict(done: Imported) -> dict[str, Any]:
     return {
         "files": [str(file) for file in done.files],
         "inputs": _shapes_of(done, list(done.net.inputs)),
         "outputs": _shapes_of(done, list(done.net.outputs)),
         "notes": done.notes,
-        "check": None if result is None else result.as_dict(),
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -11,9 +10,6 @@ from demitasse.cli.exits import MODEL_OR_DATA
 from demitasse.cli.images import reading
 from demitasse.cli.options import FILE, FOLDER, device_options
 from demitasse.cli.verb import Verb
-
-if TYPE_CHECKING:
-    from demitasse.data.images.decode import Color
 
 
 @click.command(cls=Verb)
@@ -95,8 +91,7 @@ def command(
             device=device,
             threshold=threshold,
         )
-    color: Color = "gray" if predictor.card.preprocess.channels == "gray" else "color"
-    shown = pictures(images, color, every)
+    shown = pictures(images, predictor.color, every)
     drawings = None if draw is None else Pictures(draw)
     classes = None if masks is None else Pictures(masks)
     broken = False

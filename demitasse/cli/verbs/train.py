@@ -5,6 +5,7 @@ Source: Caffe, ``tools/caffe.cpp`` (``train``).
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -12,6 +13,7 @@ import click
 
 from demitasse.cli.completion import complete_files, complete_loggers
 from demitasse.cli.exits import INTERRUPTED, running
+from demitasse.cli.gpus import own_gpu
 from demitasse.cli.options import (
     FILE,
     mismatch_option,
@@ -21,10 +23,11 @@ from demitasse.cli.options import (
 )
 from demitasse.cli.signals import Effect, Signals
 from demitasse.cli.verb import Verb
-from demitasse.cli.workers import Workers, processes, workers_options
+from demitasse.cli.workers import Workers, train_together, workers_options
 
 if TYPE_CHECKING:
     from demitasse.device import Device
+    from demitasse.parallel import Communicator
     from demitasse.proto import SolverParameter
     from demitasse.solvers import Solver
 
@@ -153,12 +156,13 @@ def command(
     histograms: int | None,
     level: int | None,
     stages: list[str],
-    device: str | None,
+    devices: list[str],
     workers: Workers,
 ) -> None:
     """Train a net, or go on training it.
 
-    Started by mpirun, all processes train one net: mpirun -n 4 demitasse train --solver S.
+    Several GPUs train one net: --gpu 0,1. Started by mpirun, all processes do, each on a GPU of its
+    machine where it is to be a GPU: mpirun -n 4 demitasse train --solver S.
 
     Exits with 130 when it was interrupted; the snapshot is kept then. The device is that of
     --device or --gpu, else what the settings name, else the solver's solver_mode and device_id.
@@ -182,47 +186,51 @@ def command(
     from demitasse.solvers.newest import newest_state
 
     log = get_logger(__name__)
-    param = read_solver_params(file)
-    chosen, where = _device(device, param, file)
-    log.info("Use %s (%s).", chosen, where)
-    if level is not None:
-        param.train_state.level = level
-    param.train_state.stage.extend(stages)
-    if snapshot is not None or weights:
-        param.weights[:] = split_names(weights)
     early = EarlyStopping(early_stopping, patience, min_delta) if early_stopping else None
-    written: list[Path] = []
-    with (
-        fields_of(file),
-        processes(workers) as connected,
-        Solver(
-            param,
-            device=chosen,
-            base_dir=file.parent,
-            on_nonfinite=on_nonfinite,
-            on_mismatch=on_mismatch,
-            keep_last=keep_last,
-            keep_best=keep_best,
-            early_stopping=early,
-            keep="outputs",
-            shards=workers.shards,
-            processes=connected,
-            reduce=workers.reduce,
-        ) as solver,
-    ):
-        solver.on_snapshot.append(lambda weights, state: written.append(state))
-        if resume is not None:
-            snapshot = newest_state(param.snapshot_prefix)
-            snapshot = snapshot if connected is None else connected.share(snapshot)
-        if snapshot is not None:
-            log.info("Resuming from %s", snapshot)
-            solver.restore(snapshot, force=force, exact=exact)
-        if connected is None or connected.rank == 0:
-            _log_to(solver, log_to, histograms)
-        log.info("Starting Optimization")
-        signals = Signals(solver.request, sigint_effect, sighup_effect, sigterm_effect)
-        _solve(solver, signals)
-    if solver.stopped:
+
+    def train(connected: Communicator | None) -> tuple[bool, list[Path]]:
+        param = read_solver_params(file)
+        chosen = _device(devices, param, file, connected)
+        if level is not None:
+            param.train_state.level = level
+        param.train_state.stage.extend(stages)
+        if snapshot is not None or weights:
+            param.weights[:] = split_names(weights)
+        begin = snapshot
+        written: list[Path] = []
+        with (
+            fields_of(file),
+            Solver(
+                param,
+                device=chosen,
+                base_dir=file.parent,
+                on_nonfinite=on_nonfinite,
+                on_mismatch=on_mismatch,
+                keep_last=keep_last,
+                keep_best=keep_best,
+                early_stopping=early,
+                keep="outputs",
+                shards=workers.shards,
+                processes=connected,
+                reduce=workers.reduce,
+            ) as solver,
+        ):
+            solver.on_snapshot.append(lambda weights, state: written.append(state))
+            if resume is not None:
+                begin = newest_state(param.snapshot_prefix)
+                begin = begin if connected is None else connected.share(begin)
+            if begin is not None:
+                log.info("Resuming from %s", begin)
+                solver.restore(begin, force=force, exact=exact)
+            if connected is None or connected.rank == 0:
+                _log_to(solver, log_to, histograms)
+            log.info("Starting Optimization")
+            signals = Signals(solver.request, sigint_effect, sighup_effect, sigterm_effect)
+            _solve(solver, signals, show=connected is None or connected.rank == 0)
+            return solver.stopped, written
+
+    stopped, written = train_together(workers, max(1, len(devices)), train)
+    if stopped:
         if written:
             log.info("To go on: demitasse train --solver %s --snapshot %s", file, written[-1])
         ctx.exit(INTERRUPTED)
@@ -244,27 +252,38 @@ def _log_to(solver: Solver, targets: tuple[str, ...], histograms: int | None) ->
         tell_distributions(solver, histograms)
 
 
-def _solve(solver: Solver, signals: Signals) -> None:
+def _solve(solver: Solver, signals: Signals, *, show: bool) -> None:
     from demitasse.cli.progress import train_progress
 
-    with signals, running(), train_progress(solver):
+    with signals, running(), train_progress(solver) if show else nullcontext():
         solver.solve()
 
 
-def _device(argument: str | None, param: SolverParameter, file: Path) -> tuple[Device, str]:
-    """Return the device to train on and who named it."""
+def _device(
+    named: list[str], param: SolverParameter, file: Path, connected: Communicator | None
+) -> Device:
+    """Return the device that this process trains on; the first logs where all do."""
     from demitasse.device import SOLVER_FILE, Device, named_device
     from demitasse.errors import DeviceError
+    from demitasse.log import get_logger
 
+    several = connected is not None and connected.size > 1
     wanted = None
     if param.HasField("solver_mode"):
         gpu = param.solver_mode == type(param).GPU
-        wanted = f"cuda:{param.device_id}" if gpu else "cpu"
-    name, where = named_device(argument, wanted)
+        wanted = ("cuda" if several else f"cuda:{param.device_id}") if gpu else "cpu"
+    found, where = named_device(own_gpu(named, connected), wanted)
     try:
-        return Device(name), where
+        device = Device(own_gpu([str(found)], connected) or found)
     except DeviceError as error:
         if where == SOLVER_FILE:
             error.message += "; to train elsewhere than the solver says, add e.g. --device cpu"
             error.at(f"solver_mode of {file}")
         raise
+    log = get_logger(__name__)
+    if connected is None or not several:
+        log.info("Use %s (%s).", device, where)
+        return device
+    for rank, name in enumerate(connected.agree(device.name.encode())):
+        log.info("Process %d uses %s (%s).", rank, name.decode(), where)
+    return device

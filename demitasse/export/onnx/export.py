@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from demitasse.device import Device
 from demitasse.errors import ConfigError, NetError
-from demitasse.export.check import need_agreement
 from demitasse.export.onnx.files import Model, check_model, write_model
 from demitasse.export.onnx.half import to_half
 from demitasse.export.onnx.library import library
@@ -164,7 +163,7 @@ def export_onnx(
         preprocess=preprocess,
     )
     if check:
-        need_agreement(result.compare(), result.files[0], result.dtype)
+        result.compare().need_agreement(f"{result.files[0]} parts from the net", result.dtype)
     return result
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
-from demitasse.errors import DemitasseError
+from demitasse.testing.others.onnx_file import onnx_library
 
 __all__ = ["library"]
 
@@ -16,8 +15,4 @@ def library(name: str) -> Any:
     Raises:
         DemitasseError: It is not installed.
     """
-    try:
-        return import_module(name)
-    except ImportError as error:
-        message = f"exporting to ONNX needs {name} ({error}); run: pip install demitasse[onnx]"
-        raise DemitasseError(message) from None
+    return onnx_library(name, "exporting to ONNX")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from demitasse.export.onnx.converter import Converter, Refusal
+from demitasse.export.onnx.converter import Converter
 from demitasse.export.onnx.families import (
     detection,
     neurons,
@@ -16,8 +16,7 @@ from demitasse.export.onnx.families import (
     shapes,
     windows,
 )
-from demitasse.export.request import is_left_out
-from demitasse.proto import LayerParameter
+from demitasse.export.refusals import Refusals, dropout_refusal
 
 __all__ = ["ANY_SIZE", "CONVERTERS", "REASONS", "reason_against"]
 
@@ -42,19 +41,9 @@ REASONS: Mapping[str, str] = {
 }
 """Layer type of the catalogue -> why it has no form in ONNX."""
 
-REFUSALS: Mapping[str, Refusal] = {
-    "DetectionOutput": detection.detection_refusal,
-    "Dropout": neurons.dropout_refusal,
-}
-"""Layer type -> what looks at its fields for a reason."""
-
-
-def reason_against(param: LayerParameter) -> str:
-    """Say why a layer has no form in ONNX, by its message; "" where it has one."""
-    if param.type in REASONS:
-        return REASONS[param.type]
-    if is_left_out(param.type):
-        return "it is for training and tests, and left out only where no layer reads it"
-    if param.type not in CONVERTERS:
-        return "nobody has said yet how it is written in operators of ONNX"
-    return REFUSALS[param.type](param) if param.type in REFUSALS else ""
+reason_against = Refusals(
+    "operators of ONNX",
+    CONVERTERS,
+    REASONS,
+    {"DetectionOutput": detection.detection_refusal, "Dropout": dropout_refusal},
+)

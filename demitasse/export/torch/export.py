@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from demitasse.atomic import atomic_write
 from demitasse.device import Device
 from demitasse.errors import ConfigError
-from demitasse.export.check import need_agreement
 from demitasse.export.prepare import Batch, made_net, with_free_batch
 from demitasse.export.request import Shapes
 from demitasse.export.torch.model import Module, module_of
@@ -143,7 +142,7 @@ def export_torch(
         module=module,
     )
     if check:
-        need_agreement(result.compare(), result.files[0], result.dtype)
+        result.compare().need_agreement(f"{result.files[0]} parts from the net", result.dtype)
     return result
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from demitasse.export.request import is_left_out
+from demitasse.export.refusals import Refusals, dropout_refusal
 from demitasse.export.torch.converter import Converter
 from demitasse.export.torch.families import (
     detection,
@@ -15,7 +15,6 @@ from demitasse.export.torch.families import (
     shapes,
     windows,
 )
-from demitasse.proto import LayerParameter
 
 __all__ = ["CONVERTERS", "REASONS", "reason_against"]
 
@@ -31,16 +30,4 @@ REASONS: Mapping[str, str] = {
 }
 """Layer type of the catalogue -> why it has no form in PyTorch."""
 
-
-def reason_against(param: LayerParameter) -> str:
-    """Say why a layer has no form in PyTorch, by its message; "" where it has one."""
-    if param.type in REASONS:
-        return REASONS[param.type]
-    if is_left_out(param.type):
-        return "it is for training and tests, and left out only where no layer reads it"
-    if param.type not in CONVERTERS:
-        return "nobody has said yet how it is written in PyTorch"
-    p = param.dropout_param
-    if param.type == "Dropout" and p.sample_weights_test and p.dropout_ratio:
-        return "dropout_param.sample_weights_test draws other random numbers in each run"
-    return ""
+reason_against = Refusals("PyTorch", CONVERTERS, REASONS, {"Dropout": dropout_refusal})

@@ -1,9 +1,11 @@
 """Read messages whose large arrays stay where they are in the file's bytes.
 
 protobuf would copy every array into memory of its own. Here the arrays are cut out first, what is
-left is parsed as usual, and a mark in each blob says which array belongs to it.
+left is parsed as usual, and a mark in each blob says which array belongs to it. The file is mapped:
+what is read of it is read from the system's cache.
 """
 
+import mmap
 import os
 from typing import Any, TypeVar
 
@@ -19,7 +21,7 @@ from demitasse.proto.caffe_pb2 import (
     SolverState,
     V1LayerParameter,
 )
-from demitasse.proto.read_binary import bytes_of_file, parsed
+from demitasse.proto.read_binary import mapped_file, parsed
 from demitasse.proto.zero_copy.arrays import count_floats, floats, set_floats
 from demitasse.proto.zero_copy.wire import LENGTH, fields, length_prefix
 
@@ -51,9 +53,14 @@ KINDS = {
 
 
 class Arrays:
-    """The arrays that were cut out of a message."""
+    """The arrays that were cut out of a message.
 
-    def __init__(self) -> None:
+    Args:
+        contents: Of the file that they are in.
+    """
+
+    def __init__(self, contents: mmap.mmap | bytes = b"") -> None:
+        self._contents = contents
         self._mark = os.urandom(16)  # no file can know it
         self._arrays: list[Array] = []
 
@@ -79,6 +86,11 @@ class Arrays:
             if array is not None:
                 set_floats(blob, array, diff)
 
+    def let_go(self) -> None:
+        """Give back the memory that the file takes; what is read again comes back."""
+        if isinstance(self._contents, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            self._contents.madvise(mmap.MADV_DONTNEED)
+
     def _of(self, blob: BlobProto, diff: bool) -> Array | None:
         raw: bytes = blob.raw_diff if diff else blob.raw_data
         if not raw.startswith(self._mark):
@@ -99,13 +111,13 @@ def read_cut(
     Raises:
         DemitasseError: As ``error``: the file is not there, empty, damaged or not such a message.
     """
-    encoded = bytes_of_file(path, error)
-    arrays = Arrays()
+    contents = mapped_file(path, error)
+    arrays = Arrays(contents)
     try:
-        parts = _rest(memoryview(encoded), PLACES[cls], arrays)
+        parts = _rest(memoryview(contents), PLACES[cls], arrays)
     except ValueError:  # protobuf will say what is wrong
-        return parsed(encoded, cls, path, error), Arrays()
-    return parsed(b"".join(parts), cls, path, error, whole=encoded), arrays
+        return parsed(bytes(contents), cls, path, error), Arrays()
+    return parsed(b"".join(parts), cls, path, error, whole=contents), arrays
 
 
 def _rest(view: memoryview, places: dict[int, Any], arrays: Arrays) -> list[bytes | memoryview]:

@@ -10,6 +10,7 @@ import numpy as np
 from demitasse.axes import shape_string
 from demitasse.errors import ShapeError, WeightsError
 from demitasse.proto import LayerParameter
+from demitasse.weights.running_averages import running_averages
 
 __all__ = ["Tensors", "Unit", "units_of"]
 
@@ -57,7 +58,8 @@ class Unit:
         """
         first, own = self.layers[0], [np.asarray(blob) for blob in blobs[0]]
         if first.type == "BatchNorm":
-            return {**_averages(own), **_affine(own[3:5] if len(own) == 5 else blobs[-1], self)}
+            averages = dict(zip(AVERAGES, running_averages(own[:3]), strict=True))
+            return averages | _affine(own[3:5] if len(own) == 5 else blobs[-1], self)
         if first.type == "LSTM" and len(own) == 3:
             weight, bias, hidden = map(_exchanged, own)
             values = (weight, bias.reshape(-1), hidden, np.zeros_like(bias.reshape(-1)))
@@ -134,12 +136,6 @@ def units_of(layers: Sequence[LayerParameter]) -> list[Unit]:
             normed[layer.top[0]] = len(found)
         found.append(Unit((layer,)))
     return found
-
-
-def _averages(blobs: Sequence[np.ndarray]) -> Tensors:
-    factor = float(blobs[2].reshape(-1)[0]) if blobs[2].size else 0.0
-    times = np.float32(1 / factor) if factor else np.float32(0)
-    return {name: blob.reshape(-1) * times for name, blob in zip(AVERAGES, blobs[:2], strict=True)}
 
 
 def _affine(blobs: Sequence[np.ndarray], unit: Unit) -> Tensors:

@@ -25,9 +25,8 @@ def run(width, **options):
     of = banding((2, 3, 9, 10), width, width, **options)
     x, out = normal(*of.x), np.zeros((2, *of.y[2:], width), np.float32)
     scratch = np.full((of.chunks, of.copy_size), np.nan, np.float32)
-    products = dict.fromkeys((1, 2, 3), 0)
     values = band_values(
-        of, Images.of(out.transpose(0, 3, 1, 2)), products, of.tap_table, of.taps, [0],
+        of, Images.of(out.transpose(0, 3, 1, 2)), lambda vectors: 0, of.tap_table, of.taps, [0],
         filters=out, filter_chunk_stride=0, chunk_scratch=of.copy_size,
     )  # fmt: skip
 

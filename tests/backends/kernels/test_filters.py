@@ -32,14 +32,15 @@ SIZES = pytest.mark.parametrize(("c", "m", "group"), [(16, 16, 1), (20, 50, 1), 
 def test_filters_are_transformed_from_both_sides(taps, c, m, group, threads, width):
     of = tiling((1, c, 8, 8), m, taps, width, group=group, threads=threads)
     weights, filters = normal(m, c // group, taps, taps), Filters(of)
+    points = np.full(of.filter_size, np.nan, np.float32)
 
-    filters.update(weights)
+    filters.update(weights, points)
 
     g = of.matrices.filter
     want = np.einsum(
         "ri,sj,gmcij->rsgcm", g, g, weights.reshape(group, -1, *weights.shape[1:]), optimize=True
     )
-    got = unpacked(filters.points, of)
+    got = unpacked(points, of)
     np.testing.assert_allclose(got, want.reshape(got.shape), rtol=1e-4, atol=1e-5)
 
 
@@ -49,14 +50,15 @@ def test_filters_are_transformed_from_both_sides(taps, c, m, group, threads, wid
 def test_filters_of_the_gradient_are_turned_round(taps, c, m, group, width):
     of = tiling((1, c, 8, 8), m, taps, width, group=group).backward
     weights, filters = normal(m, c // group, taps, taps), Filters(of, backward=True)
+    points = np.full(of.filter_size, np.nan, np.float32)
 
-    filters.update(weights)
+    filters.update(weights, points)
 
     g, turned = of.matrices.filter, weights[..., ::-1, ::-1]
     want = np.einsum(
         "ri,sj,gmcij->rsgmc", g, g, turned.reshape(group, -1, *weights.shape[1:]), optimize=True
     )
-    got = unpacked(filters.points, of)
+    got = unpacked(points, of)
     np.testing.assert_allclose(got, want.reshape(got.shape), rtol=1e-4, atol=1e-5)
 
 

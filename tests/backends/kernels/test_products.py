@@ -5,6 +5,7 @@ import pytest
 from stages import WIDTH, called
 
 from demitasse.backends.kernels.language.words import FLOAT
+from demitasse.backends.kernels.products import registers
 from demitasse.backends.kernels.products.matrix import matrix_products
 from demitasse.backends.kernels.products.panels import split_columns
 
@@ -23,7 +24,7 @@ def test_products_of_any_number_of_rows(packed, width, vectors, adds):
         behind = c[-1].copy()
 
         called(
-            matrix_products(width, packed=packed)[vectors],
+            matrix_products(width, packed=packed)(vectors),
             a, 11 * FLOAT, FLOAT, b, columns * FLOAT,
             c, columns * FLOAT, rows, 11, int(adds),
         )  # fmt: skip
@@ -39,7 +40,7 @@ def test_a_product_of_a_transposed_matrix(width):
     c = np.zeros((5, width), np.float32)
 
     called(
-        matrix_products(width)[1], a, FLOAT, 5 * FLOAT, b, width * FLOAT,
+        matrix_products(width)(1), a, FLOAT, 5 * FLOAT, b, width * FLOAT,
         c, width * FLOAT, 5, 9, 0,
     )  # fmt: skip
 
@@ -54,3 +55,18 @@ def test_panels_cover_all_columns_once(columns, width):
     places = [at + width * n for vectors, at in found for n in range(vectors)]
     assert places == list(range(0, columns, width))
     assert all(1 <= vectors <= 3 for vectors, _ in found)
+
+
+def test_only_kernels_that_are_asked_for_are_compiled(monkeypatch):
+    names = []
+
+    def compiled(name, write, *exports):
+        names.append(name)
+        return dict.fromkeys(exports, 1)
+
+    monkeypatch.setattr(registers, "compiled", compiled)
+    kernels = registers.by_panel("some", 16, 10, lambda k, vectors: None)
+
+    kernels(2)
+
+    assert names == ["some_2x16"]

@@ -31,7 +31,7 @@ def test_a_row_of_pixels(step, stride, vectors, width):
         first_of_rows = taps[:, 0].copy()
 
         called(
-            window_products(width, TAPS, step, stride)[vectors], image, first_of_rows, ROWS * INT,
+            window_products(width, TAPS, step, stride)(vectors), image, first_of_rows, ROWS * INT,
             filters, out, m * FLOAT, places, offsets, pixels, np.zeros(1, np.float32),
         )  # fmt: skip
 
@@ -53,7 +53,7 @@ def test_sums_over_pixels_are_added_to_the_gradient(count, vectors, width):
     totals = np.ones((count + 1, m), np.float32)
 
     called(
-        window_sums(width)[vectors], image, FLOAT, columns * FLOAT, taps, count,
+        window_sums(width)(vectors), image, FLOAT, columns * FLOAT, taps, count,
         slopes, m * FLOAT, pixels * m * FLOAT, places, totals, pixels, rows,
     )  # fmt: skip
 

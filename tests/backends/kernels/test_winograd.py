@@ -44,12 +44,13 @@ def test_the_output_is_that_of_the_definition(taps, c, m, group, threads, tuning
     of = tiling(shape, m, taps, width, pad, group, threads, **tuning)
     (x, memory), weights, offsets = images(shape), normal(m, c // group, taps, taps), normal(m)
     filters, y = Filters(of), np.zeros((3, *of.output, m), np.float32)
-    filters.update(weights)
+    points = np.full(of.filter_size, np.nan, np.float32)
+    filters.update(weights, points)
 
     convolve = WinogradConvolution(
         of, Images.in_blocks(shape, c), Images.of(y.transpose(0, 3, 1, 2))
     )
-    convolve(memory, y, filters.points, offsets, *zeros(convolve.scratch_size))
+    convolve(memory, y, points, offsets, *zeros(convolve.scratch_size))
 
     want = correlated(x, weights, pad, group) + offsets[:, None, None]
     expect_close(y.transpose(0, 3, 1, 2), want)
@@ -64,11 +65,12 @@ def test_pooling_and_a_rectifier_follow(size, taps, width):
     (x, memory), weights = images(shape), normal(2 * width, 16, taps, taps)
     high, wide = (-(-side // 2) for side in size)
     filters, out = Filters(of), np.zeros((2, 2, high, wide, width), np.float32)
-    filters.update(weights)
+    points = np.full(of.filter_size, np.nan, np.float32)
+    filters.update(weights, points)
 
     target = Images.in_blocks((2, 2 * width, high, wide), width)
     convolve = WinogradConvolution(of, Images.in_blocks(shape, 16), target, relu=True, pool=True)
-    convolve(memory, out, filters.points, None, *zeros(convolve.scratch_size))
+    convolve(memory, out, points, None, *zeros(convolve.scratch_size))
 
     y = np.maximum(correlated(x, weights, pad), 0)
     want = pooled(y, (2, 2), (2, 2), (0, 0), (high, wide))
@@ -84,11 +86,12 @@ def test_the_gradient_of_the_input_is_a_convolution(taps, c, m, group, threads, 
     weights, turned = normal(m, c // group, taps, taps), of.backward
     slopes, memory = images((2, m, *of.output))
     filters, out = Filters(turned, backward=True), np.zeros((2, 9, 10, c), np.float32)
-    filters.update(weights)
+    points = np.full(turned.filter_size, np.nan, np.float32)
+    filters.update(weights, points)
 
     x = Images.of(out.transpose(0, 3, 1, 2))
     convolve = WinogradConvolution(turned, Images.in_blocks((2, m, *of.output), m), x)
-    convolve(memory, out, filters.points, None, *zeros(convolve.scratch_size))
+    convolve(memory, out, points, None, *zeros(convolve.scratch_size))
 
     parts = weights.reshape(group, m // group, c // group, taps, taps)
     back = parts.transpose(0, 2, 1, 3, 4)[..., ::-1, ::-1].reshape(c, m // group, taps, taps)

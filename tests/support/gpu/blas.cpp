@@ -66,17 +66,25 @@ int cublasSetMathMode(Handle* handle, int mode) {
 }
 
 template <typename T>
-static int gemm(Handle* handle, int trans_a, int trans_b, int m, int n, int k, const T* alpha,
-                const T* a, int lda, long long step_a, const T* b, int ldb, long long step_b,
-                const T* beta, T* c, int ldc, long long step_c, int batch) {
+static int gemm_of(Handle* handle, int width, int trans_a, int trans_b, int m, int n, int k,
+                   double alpha, const T* a, int lda, long long step_a, const T* b, int ldb,
+                   long long step_b, double beta, T* c, int ldc, long long step_c, int batch) {
   const int rows_a = trans_a ? k : m, rows_b = trans_b ? n : k;
   if (!handle || m < 0 || n < 0 || k < 0 || batch < 0) return INVALID_VALUE;
   if (lda < (rows_a > 1 ? rows_a : 1) || ldb < (rows_b > 1 ? rows_b : 1)) return INVALID_VALUE;
   if (ldc < (m > 1 ? m : 1)) return INVALID_VALUE;
   if (handle->workspace == nullptr) return NO_WORKSPACE;  // ours always sets one
-  return multiply(handle, handle->device, handle->stream, handle->math_mode, sizeof(T), trans_a,
-                  trans_b, m, n, k, *alpha, a, lda, step_a, b, ldb, step_b, *beta, c, ldc, step_c,
+  return multiply(handle, handle->device, handle->stream, handle->math_mode, width, trans_a,
+                  trans_b, m, n, k, alpha, a, lda, step_a, b, ldb, step_b, beta, c, ldc, step_c,
                   batch);
+}
+
+template <typename T>
+static int gemm(Handle* handle, int trans_a, int trans_b, int m, int n, int k, const T* alpha,
+                const T* a, int lda, long long step_a, const T* b, int ldb, long long step_b,
+                const T* beta, T* c, int ldc, long long step_c, int batch) {
+  return gemm_of<T>(handle, sizeof(T), trans_a, trans_b, m, n, k, *alpha, a, lda, step_a, b, ldb,
+                    step_b, *beta, c, ldc, step_c, batch);
 }
 
 #define GEMM(letter, T)                                                                          \
@@ -91,6 +99,20 @@ static int gemm(Handle* handle, int trans_a, int trans_b, int m, int n, int k, c
       long long sc, int batch) {                                                                 \
     return gemm<T>(h, ta, tb, m, n, k, alpha, a, lda, sa, b, ldb, sb, beta, c, ldc, sc, batch);  \
   }
+
+// Matrices of 16 bits, added up in float. The width that Python is told is negative for bfloat16.
+extern "C" int cublasGemmStridedBatchedEx(Handle* h, int ta, int tb, int m, int n, int k,
+                                          const float* alpha, const void* a, int type_a, int lda,
+                                          long long sa, const void* b, int type_b, int ldb,
+                                          long long sb, const float* beta, void* c, int type_c,
+                                          int ldc, long long sc, int batch, int compute,
+                                          int algorithm) {
+  const bool half = type_a == 2, bfloat16 = type_a == 14;
+  if (!(half || bfloat16) || type_b != type_a || type_c != type_a) return INVALID_VALUE;
+  if (compute != 68 || algorithm != -1) return INVALID_VALUE;
+  return gemm_of<void>(h, half ? 2 : -2, ta, tb, m, n, k, *alpha, a, lda, sa, b, ldb, sb, *beta, c,
+                       ldc, sc, batch);
+}
 
 GEMM(S, float)
 GEMM(D, double)

@@ -12,12 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from demitasse.backends.storage import ARRAYS, narrowed, widen_into
 from gpu import machine
 from gpu.errors import Misuse
 from gpu.host import HERE, library
 from gpu.memory import bytes_at
 
 TF32 = 3
+MODES = 15
+"""What of a mode says how it computes; the rest says what it may not."""
 INTERNAL_ERROR = 14
 
 _Multiply = ctypes.CFUNCTYPE(
@@ -26,6 +29,9 @@ _Multiply = ctypes.CFUNCTYPE(
     c_int,
 )  # fmt: skip
 _Device = ctypes.CFUNCTYPE(c_int)
+
+NARROW = {2: "half", -2: "bfloat16"}
+"""Width of an element as ``blas.cpp`` tells it -> what it holds."""
 
 calls: list[tuple[int, ...]] = []
 """Device, stream, math mode, m, n, k and batch of every product, for tests that look at them."""
@@ -110,7 +116,10 @@ class Product:
 
     def compute(self, mode: int) -> None:
         left, right, out = (matrices.array() for matrices in self.operands())
-        if mode == TF32:
+        if self.width in NARROW:
+            self._compute_narrow(left, right, out)
+            return
+        if mode & MODES == TF32:
             left, right = _rounded(left), _rounded(right)
         left = left.swapaxes(1, 2) if self.ta else left
         right = right.swapaxes(1, 2) if self.tb else right
@@ -120,6 +129,17 @@ class Product:
         if self.beta:
             product += out if self.beta == 1 else self.beta * out
         out[...] = product
+
+    def _compute_narrow(self, *matrices: np.ndarray) -> None:
+        """Compute with matrices of 16 bits: their products are exact in float32, the sums its."""
+        kind = NARROW[self.width]
+        left, right, out = (widened(one, kind) for one in matrices)
+        left = left.swapaxes(1, 2) if self.ta else left
+        right = right.swapaxes(1, 2) if self.tb else right
+        product = np.matmul(left, right) * np.float32(self.alpha)
+        if self.beta:
+            product += np.float32(self.beta) * out
+        matrices[2][...] = narrowed(product, kind)
 
 
 @dataclass(frozen=True)
@@ -142,10 +162,11 @@ class _Matrices:
 
     def array(self) -> np.ndarray:
         """Return it in place. Shape: (batch, rows, columns)."""
-        width, count = self.product.width, self.count
+        width, count = abs(self.product.width), self.count
+        dtype = ARRAYS[NARROW[self.product.width]] if self.product.width in NARROW else f"f{width}"
         if not count:
-            return np.empty((self.product.batch, *self.shape), f"f{width}")
-        flat = bytes_at(self.address, count * width).view(f"f{width}")
+            return np.empty((self.product.batch, *self.shape), dtype)
+        flat = bytes_at(self.address, count * width).view(dtype)
         strides = (self.step * width, width, self.leading * width)
         return as_strided(flat, (self.product.batch, *self.shape), strides)
 
@@ -157,7 +178,7 @@ def _queue(handle: int, device: int, stream: int, mode: int, width: int, *given:
     if product.empty:
         return 0
     for matrices in product.operands():
-        if matrices.count and not gpu.owns(matrices.address or 0, matrices.count * width):
+        if matrices.count and not gpu.owns(matrices.address or 0, matrices.count * abs(width)):
             message = (
                 f"a matrix product reaches beyond an array: {matrices.count} elements at "
                 f"{matrices.address or 0:#x}"
@@ -166,6 +187,12 @@ def _queue(handle: int, device: int, stream: int, mode: int, width: int, *given:
     calls.append((device, stream, mode, product.m, product.n, product.k, product.batch))
     machine.queue_at(stream).add(lambda: product.compute(mode))
     return 0
+
+
+def widened(narrow: np.ndarray, kind: str) -> np.ndarray:
+    wide = np.empty(narrow.shape, np.float32)
+    widen_into(narrow, kind, wide)
+    return wide
 
 
 def _rounded(x: np.ndarray) -> np.ndarray:

@@ -26,7 +26,15 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 from gpu import functions, graphs, kernels, memory, package, pinned, streams  # noqa: E402
 
 PACKAGE = Path(__file__).resolve().parents[3] / "demitasse"
-ROOTS = {"cupy": "", "_cupy": "", "cuda": "cuda", "runtime": "cuda.runtime"}
+ROOTS = {
+    "cupy": "",
+    "_cupy": "",
+    "cuda": "cuda",
+    "runtime": "cuda.runtime",
+    "nccl": "cuda.nccl",
+    "_nccl": "cuda.nccl",
+    "_communicator": "cuda.nccl.NcclCommunicator",
+}
 """What variables of ``backends/cupy`` are called that hold cupy or a part of it."""
 
 OURS = {
@@ -170,6 +178,7 @@ def compared(name: str, mine: Any, real: Any) -> Iterator[str]:
 def main() -> int:
     cupy = import_module("cupy")
     import_module("cupy.cuda.pinned_memory")
+    import_module("cupy.cuda.nccl")
     found = [*of_the_backend(cupy), *of_the_layers(), *of_the_stand_in(cupy)]
     used = {name for _, name, _ in names_used()}
     print(*found, sep="\n")

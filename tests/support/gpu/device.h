@@ -37,6 +37,40 @@ static const int warpSize = 32;
 
 #define VECTOR2(name, T) struct alignas(2 * sizeof(T)) name { T x, y; };
 #define VECTOR4(name, T) struct alignas(sizeof(T) > 4 ? 16 : 4 * sizeof(T)) name { T x, y, z, w; };
+static inline unsigned int __float_as_uint(float value) {
+  unsigned int bits;
+  memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+static inline float __uint_as_float(unsigned int bits) {
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+// Half precision: 5 bits of exponent, 10 of fraction; rounded to nearest even.
+#define HALF_CONVERSIONS
+static inline unsigned short half_bits(float value) {
+  const unsigned int bits = __float_as_uint(value), sign = bits >> 16 & 0x8000;
+  const float size = fabsf(value);
+  if (value != value) return (unsigned short)(sign | 0x7E00);
+  if (size >= 65520.0f) return (unsigned short)(sign | 0x7C00);
+  if (size < 6.103515625e-05f) {  // below the normal numbers: a whole number of 2^-24
+    return (unsigned short)(sign | (unsigned int)nearbyintf(size * 16777216.0f));
+  }
+  const unsigned int rest = bits & 0x7FFFFFFF;
+  const unsigned int rounded = rest + 0x0FFF + (rest >> 13 & 1);
+  return (unsigned short)(sign | ((rounded - 0x38000000) >> 13));
+}
+static inline float half_value(unsigned short bits) {
+  const unsigned int exponent = bits >> 10 & 31, fraction = bits & 1023;
+  const unsigned int sign = (unsigned int)(bits & 0x8000) << 16;
+  if (exponent == 31) return __uint_as_float(sign | 0x7F800000 | fraction << 13);
+  const float size = exponent == 0 ? (float)fraction / 16777216.0f
+                                   : __uint_as_float((exponent + 112) << 23 | fraction << 13);
+  return sign ? -size : size;
+}
+
 VECTOR2(float2, float)
 VECTOR4(float4, float)
 VECTOR2(double2, double)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from gpu import blas, errors, functions, graphs, kernels, machine, memory, pinned, streams
+from gpu import blas, errors, functions, graphs, kernels, machine, memory, nccl, pinned, streams
 
 VERSION = "14.2.0"
 """Of the cupy that it stands in for."""
@@ -67,6 +67,7 @@ def modules() -> dict[str, ModuleType]:
                           get_current_stream=streams.get_current_stream),
         "device": _module("cupy.cuda.device", Device=streams.Device),
         "graph": _module("cupy.cuda.graph", Graph=graphs.Graph),
+        "nccl": _module("cupy.cuda.nccl", **{name: getattr(nccl, name) for name in NCCL}),
         "pinned_memory": _module("cupy.cuda.pinned_memory",
                                  alloc_pinned_memory=pinned.alloc_pinned_memory,
                                  is_memory_pinned=pinned.is_memory_pinned,
@@ -106,6 +107,12 @@ def modules() -> dict[str, ModuleType]:
     found["cuda"] = _module("cuda", pathfinder=pathfinder, __path__=[])
     found |= {f"cupy.{name}": module for name, module in empty.items()}
     return found | {f"cupy.cuda.{name}": module for name, module in parts.items()}
+
+
+NCCL = (
+    "NCCL_FLOAT16", "NCCL_FLOAT32", "NCCL_FLOAT64", "NCCL_SUM", "NcclCommunicator", "NcclError",
+    "available", "get_unique_id", "get_version", "groupEnd", "groupStart",
+)  # fmt: skip
 
 
 def _module(name: str, **contents: Any) -> ModuleType:

@@ -62,6 +62,10 @@ class Device:
         return "90"
 
     @property
+    def pci_bus_id(self) -> str:
+        return f"0000:{self.id:02X}:00.0"
+
+    @property
     def attributes(self) -> dict[str, int]:
         return {"MultiProcessorCount": 132}
 

@@ -1,6 +1,6 @@
 // Functions of every element. Source and destination may be one array.
 
-KERNEL relu(const Real* x, Real* y, Index count, Real slope) {
+KERNEL relu(const Stored* x, Stored* y, Index count, Real slope) {
   map(x, y, count, [=](Real value) { return rectified(value, slope); });
 }
 
@@ -9,7 +9,7 @@ KERNEL relu_gradient(const Real* x, const Real* dy, Real* dx, Index count, Real 
   map(x, dy, dx, count, [=](Real value, Real d) { return d * rectifier_slope(value, slope); });
 }
 
-KERNEL sigmoid(const Real* x, Real* y, Index count) {
+KERNEL sigmoid(const Stored* x, Stored* y, Index count) {
   map(x, y, count, [](Real value) { return (Real)0.5 * tanh((Real)0.5 * value) + (Real)0.5; });
 }
 
@@ -17,7 +17,7 @@ KERNEL sigmoid_gradient(const Real* y, const Real* dy, Real* dx, Index count) {
   map(y, dy, dx, count, [](Real value, Real d) { return d * value * (1 - value); });
 }
 
-KERNEL hyperbolic_tangent(const Real* x, Real* y, Index count) {
+KERNEL hyperbolic_tangent(const Stored* x, Stored* y, Index count) {
   map(x, y, count, [](Real value) { return tanh(value); });
 }
 
@@ -41,7 +41,7 @@ __device__ inline Real within_tail(Real value) {
   return a > 40 ? (Real)40 : a;
 }
 
-KERNEL gelu(const Real* x, Real* y, Index count) {
+KERNEL gelu(const Stored* x, Stored* y, Index count) {
   map(x, y, count, [](Real value) {
     const Real a = within_tail(value);
     return (value > 0 ? value : (Real)0) - a * normal_tail(a);

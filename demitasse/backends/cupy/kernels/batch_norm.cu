@@ -129,8 +129,8 @@ KERNEL stored_statistics(const Real* __restrict__ sum_of_means,
 
 // normalised = (x - mean) / deviation, where it is to be kept, and y is what follows makes of it;
 // y may be x.
-KERNEL normalise(const Real* x, const Real* __restrict__ mean, const Real* __restrict__ deviation,
-                 AFTER_ARRAYS, Real* y, Real* normalised, Index count, Index channels, Index plane,
+KERNEL normalise(const Stored* x, const Real* __restrict__ mean, const Real* __restrict__ deviation,
+                 AFTER_ARRAYS, Stored* y, Real* normalised, Index count, Index channels, Index plane,
                  Index keep, AFTER_NUMBERS) {
   const bool whole = aligned(x, y, normalised);
   AFTER

@@ -1,7 +1,8 @@
 // What every kernel here begins with. The text of this file is put in front of the others.
 //
-// Compiler options choose Real, the dtype of the net (float or double), and WIDE, which is 1 where an
-// array has so many elements that an int could overflow. A kernel works for any number of blocks and
+// Compiler options choose Real, the dtype of the net (float or double); WIDE, which is 1 where an
+// array has so many elements that an int could overflow; and STORED, which is 1 where values are kept
+// as half, 2 where they are kept as bfloat16, and 0 where they are kept as Real. A kernel works for any number of blocks and
 // threads, one thread included.
 
 #if WIDE
@@ -25,8 +26,54 @@ typedef int Index;
 #define EACH_IN_ROW(k, count) \
   for (Index k = (Index)threadIdx.x; k < (count); k += (Index)blockDim.x)
 
-// As many elements as one load of 16 bytes brings.
-#define LANES ((int)(16 / sizeof(Real)))
+// -- values in 16 bits -----------------------------------------------------------------------------
+
+#if STORED == 0
+typedef Real Stored;
+#else
+
+#ifndef HALF_CONVERSIONS  // other compilers bring their own
+__device__ inline unsigned short half_bits(float value) {
+  unsigned short bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+
+__device__ inline float half_value(unsigned short bits) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
+}
+#endif
+
+// Rounded to nearest even; NaN stays NaN.
+__device__ inline unsigned short bfloat16_bits(float value) {
+  const unsigned int bits = __float_as_uint(value);
+  if (value != value) return (unsigned short)(bits >> 16 | 0x40);
+  return (unsigned short)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+
+__device__ inline float bfloat16_value(unsigned short half) {
+  return __uint_as_float((unsigned int)half << 16);
+}
+
+// A value that is widened where it is read and rounded where it is written.
+struct alignas(2) Stored {
+  unsigned short bits;
+
+  Stored() = default;
+#if STORED == 1
+  __device__ Stored(Real value) : bits(half_bits(value)) {}
+  __device__ operator Real() const { return half_value(bits); }
+#else
+  __device__ Stored(Real value) : bits(bfloat16_bits(value)) {}
+  __device__ operator Real() const { return bfloat16_value(bits); }
+#endif
+};
+#endif
+
+// As many stored values as one load of 16 bytes brings.
+#define LANES ((int)(16 / sizeof(Stored)))
 
 // Most threads in a block; their number is a power of two.
 #define MOST_THREADS 512
@@ -75,7 +122,7 @@ struct Lanes {
 // Whether all these arrays begin where a Pack may.
 template <class... T>
 __device__ inline bool aligned(const T*... arrays) {
-  return (((unsigned long long)arrays | ...) % sizeof(Pack)) == 0;
+  return (((unsigned long long)arrays | ...) % 16) == 0;
 }
 
 // Return the N elements from `at` on; in one load where they are a pack of an aligned array.
@@ -97,6 +144,36 @@ __device__ inline void store(Real* y, Index at, bool whole, Lanes<N>, const Pack
   for (int k = 0; k < N; ++k) y[at + k] = pack.lane[k];
 }
 
+#if STORED
+struct alignas(16) StoredPack {
+  Stored lane[LANES];
+};
+
+// The same of values in 16 bits, which are computed with as Real.
+template <int N>
+__device__ inline Pack load(const Stored* x, Index at, bool whole, Lanes<N>) {
+  Pack pack = {};
+  if (N == LANES && whole) {
+    const StoredPack stored = *(const StoredPack*)(x + at);
+    for (int k = 0; k < N; ++k) pack.lane[k] = stored.lane[k];
+    return pack;
+  }
+  for (int k = 0; k < N; ++k) pack.lane[k] = x[at + k];
+  return pack;
+}
+
+template <int N>
+__device__ inline void store(Stored* y, Index at, bool whole, Lanes<N>, const Pack& pack) {
+  if (N == LANES && whole) {
+    StoredPack stored;
+    for (int k = 0; k < N; ++k) stored.lane[k] = pack.lane[k];
+    *(StoredPack*)(y + at) = stored;
+    return;
+  }
+  for (int k = 0; k < N; ++k) y[at + k] = pack.lane[k];
+}
+#endif
+
 // Call body(i, lanes) for the first of every LANES elements below count, and for each that is left
 // over, spread over all threads.
 template <class Body>
@@ -115,8 +192,8 @@ __device__ inline void each_pack_in_row(Index count, Body body) {
 }
 
 // y = f(x) of every element.
-template <class F>
-__device__ inline void map(const Real* x, Real* y, Index count, F f) {
+template <class T, class F>
+__device__ inline void map(const T* x, T* y, Index count, F f) {
   const bool whole = aligned(x, y);
   each_pack(count, [&](Index i, auto lanes) {
     Pack pack = load(x, i, whole, lanes);
@@ -126,8 +203,8 @@ __device__ inline void map(const Real* x, Real* y, Index count, F f) {
 }
 
 // y = f(a, b) of every element.
-template <class F>
-__device__ inline void map(const Real* a, const Real* b, Real* y, Index count, F f) {
+template <class T, class F>
+__device__ inline void map(const T* a, const T* b, T* y, Index count, F f) {
   const bool whole = aligned(a, b, y);
   each_pack(count, [&](Index i, auto lanes) {
     Pack pack = load(a, i, whole, lanes);

@@ -5,7 +5,7 @@
 
 // image (N, C, height, width) -> columns (C, kernel_h, kernel_w, N, out_h, out_w).
 // count = C * N * out_h * out_w.
-KERNEL im2col(const Real* __restrict__ image, Real* __restrict__ columns, Index count, Index samples,
+KERNEL im2col(const Stored* __restrict__ image, Stored* __restrict__ columns, Index count, Index samples,
               Index channels, Index height, Index width, Index kernel_h, Index kernel_w,
               Index stride_h, Index stride_w, Index pad_h, Index pad_w, Index dilation_h,
               Index dilation_w, Index out_h, Index out_w) {
@@ -13,15 +13,15 @@ KERNEL im2col(const Real* __restrict__ image, Real* __restrict__ columns, Index 
   EACH(i, count) {
     const Index place = i % length, c = i / length;
     const Index out_x = place % out_w, out_y = place / out_w % out_h, n = place / (out_w * out_h);
-    const Real* plane = image + (n * channels + c) * height * width;
-    Real* column = columns + c * kernel_h * kernel_w * length + place;
+    const Stored* plane = image + (n * channels + c) * height * width;
+    Stored* column = columns + c * kernel_h * kernel_w * length + place;
     const Index top = out_y * stride_h - pad_h, left = out_x * stride_w - pad_w;
     for (Index r = 0; r < kernel_h; ++r) {
       const Index y = top + r * dilation_h;
       for (Index s = 0; s < kernel_w; ++s) {
         const Index x = left + s * dilation_w;
         const bool inside = y >= 0 && y < height && x >= 0 && x < width;
-        *column = inside ? plane[y * width + x] : (Real)0;
+        *column = inside ? plane[y * width + x] : (Stored)0;
         column += length;
       }
     }
@@ -31,7 +31,7 @@ KERNEL im2col(const Real* __restrict__ image, Real* __restrict__ columns, Index 
 // The transpose: every element of the image adds up the columns that saw it.
 // columns (C, kernel_h, kernel_w, N, out_h, out_w) -> image (N, C, height, width).
 // count = N * C * height * width.
-KERNEL col2im(const Real* __restrict__ columns, Real* __restrict__ image, Index count, Index samples,
+KERNEL col2im(const Stored* __restrict__ columns, Stored* __restrict__ image, Index count, Index samples,
               Index channels, Index height, Index width, Index kernel_h, Index kernel_w,
               Index stride_h, Index stride_w, Index pad_h, Index pad_w, Index dilation_h,
               Index dilation_w, Index out_h, Index out_w) {
@@ -39,7 +39,7 @@ KERNEL col2im(const Real* __restrict__ columns, Real* __restrict__ image, Index 
   EACH(i, count) {
     const Index x = i % width, y = i / width % height;
     const Index c = i / (width * height) % channels, n = i / (width * height * channels);
-    const Real* column = columns + c * kernel_h * kernel_w * length + n * out_h * out_w;
+    const Stored* column = columns + c * kernel_h * kernel_w * length + n * out_h * out_w;
     Real total = 0;
     for (Index r = 0; r < kernel_h; ++r) {
       const Index top = y + pad_h - r * dilation_h, out_y = top / stride_h;
@@ -56,7 +56,7 @@ KERNEL col2im(const Real* __restrict__ columns, Real* __restrict__ image, Index 
 
 // The same over any number of axes. geometry: six rows of `axes` numbers: size, kernel, stride,
 // pad, dilation, out. count = C * N * places.
-KERNEL im2col_nd(const Real* __restrict__ image, Real* __restrict__ columns,
+KERNEL im2col_nd(const Stored* __restrict__ image, Stored* __restrict__ columns,
                  const int* __restrict__ geometry, Index count, Index samples, Index channels,
                  Index axes, Index taps, Index places, Index plane) {
   const int *size = geometry, *kernel = size + axes, *stride = kernel + axes;
@@ -64,7 +64,7 @@ KERNEL im2col_nd(const Real* __restrict__ image, Real* __restrict__ columns,
   const Index length = samples * places;
   EACH(i, count) {
     const Index place = i % length, c = i / length;
-    const Real* source = image + (place / places * channels + c) * plane;
+    const Stored* source = image + (place / places * channels + c) * plane;
     for (Index tap = 0; tap < taps; ++tap) {
       Index rest = tap, spot = place % places, offset = 0, step = 1;
       bool inside = true;
@@ -77,13 +77,13 @@ KERNEL im2col_nd(const Real* __restrict__ image, Real* __restrict__ columns,
         rest /= kernel[axis];
         spot /= out[axis];
       }
-      columns[(c * taps + tap) * length + place] = inside ? source[offset] : (Real)0;
+      columns[(c * taps + tap) * length + place] = inside ? source[offset] : (Stored)0;
     }
   }
 }
 
 // count = N * C * plane.
-KERNEL col2im_nd(const Real* __restrict__ columns, Real* __restrict__ image,
+KERNEL col2im_nd(const Stored* __restrict__ columns, Stored* __restrict__ image,
                  const int* __restrict__ geometry, Index count, Index samples, Index channels,
                  Index axes, Index taps, Index places, Index plane) {
   const int *size = geometry, *kernel = size + axes, *stride = kernel + axes;
@@ -111,7 +111,7 @@ KERNEL col2im_nd(const Real* __restrict__ columns, Real* __restrict__ image,
 }
 
 // maps (N, M, places) -> rows (M, N, places).
-KERNEL samples_to_rows(const Real* __restrict__ maps, Real* __restrict__ rows, Index count,
+KERNEL samples_to_rows(const Stored* __restrict__ maps, Stored* __restrict__ rows, Index count,
                        Index samples, Index channels, Index places) {
   EACH(i, count) {
     const Index place = i % places, n = i / places % samples, m = i / (places * samples);
@@ -120,7 +120,7 @@ KERNEL samples_to_rows(const Real* __restrict__ maps, Real* __restrict__ rows, I
 }
 
 // rows (M, N, places) -> maps (N, M, places).
-KERNEL rows_to_samples(const Real* __restrict__ rows, Real* __restrict__ maps, Index count,
+KERNEL rows_to_samples(const Stored* __restrict__ rows, Stored* __restrict__ maps, Index count,
                        Index samples, Index channels, Index places) {
   EACH(i, count) {
     const Index place = i % places, m = i / places % channels, n = i / (places * channels);
@@ -129,8 +129,8 @@ KERNEL rows_to_samples(const Real* __restrict__ rows, Real* __restrict__ maps, I
 }
 
 // The same, and the bias (M,) added.
-KERNEL rows_to_samples_with_bias(const Real* __restrict__ rows, const Real* __restrict__ bias,
-                                 Real* __restrict__ maps, Index count, Index samples,
+KERNEL rows_to_samples_with_bias(const Stored* __restrict__ rows, const Real* __restrict__ bias,
+                                 Stored* __restrict__ maps, Index count, Index samples,
                                  Index channels, Index places) {
   EACH(i, count) {
     const Index place = i % places, m = i / places % channels, n = i / (places * channels);
@@ -139,7 +139,7 @@ KERNEL rows_to_samples_with_bias(const Real* __restrict__ rows, const Real* __re
 }
 
 // maps (N, M, places) += bias (M,).
-KERNEL add_bias(Real* __restrict__ maps, const Real* __restrict__ bias, Index count, Index channels,
+KERNEL add_bias(Stored* __restrict__ maps, const Real* __restrict__ bias, Index count, Index channels,
                 Index places) {
   const bool whole = aligned(maps);
   each_in_channels(count, channels, places, [&](Index i, Index m, auto lanes) {

@@ -1,12 +1,12 @@
 // Sums, copies and scales of whole arrays.
 
 // y = a * first + b * second; y may be either of them.
-KERNEL weighted_sum(const Real* a, const Real* b, Real* y, Index count, Real first, Real second) {
+KERNEL weighted_sum(const Stored* a, const Stored* b, Stored* y, Index count, Real first, Real second) {
   map(a, b, y, count, [=](Real one, Real other) { return first * one + second * other; });
 }
 
 // The same, rectified.
-KERNEL rectified_sum(const Real* a, const Real* b, Real* y, Index count, Real first, Real second,
+KERNEL rectified_sum(const Stored* a, const Stored* b, Stored* y, Index count, Real first, Real second,
                      Real slope) {
   map(a, b, y, count, [=](Real one, Real other) {
     return rectified(first * one + second * other, slope);
@@ -14,7 +14,7 @@ KERNEL rectified_sum(const Real* a, const Real* b, Real* y, Index count, Real fi
 }
 
 // y = factor * x; y may be x.
-KERNEL scaled(const Real* x, Real* y, Index count, Real factor) {
+KERNEL scaled(const Stored* x, Stored* y, Index count, Real factor) {
   map(x, y, count, [=](Real value) { return factor * value; });
 }
 
@@ -48,7 +48,7 @@ __device__ inline bool packed(Index width, Index full, Index first) {
   return width % LANES == 0 && full % LANES == 0 && first % LANES == 0;
 }
 
-KERNEL into_columns(const Real* __restrict__ x, Real* __restrict__ y, Index count, Index width,
+KERNEL into_columns(const Stored* __restrict__ x, Stored* __restrict__ y, Index count, Index width,
                     Index full, Index first) {
   const bool whole = aligned(x, y);
   const auto copy = [&](Index apart, Index among, auto lanes) {
@@ -75,7 +75,7 @@ KERNEL from_columns(const Real* __restrict__ x, Real* __restrict__ y, Index coun
 }
 
 // x and y (outer, dim, inner), s and b (dim,): y = x * s + b; y may be x.
-KERNEL scale(const Real* x, const Real* __restrict__ s, const Real* __restrict__ b, Real* y,
+KERNEL scale(const Stored* x, const Real* __restrict__ s, const Real* __restrict__ b, Stored* y,
              Index count, Index dim, Index inner, Index has_bias) {
   const bool whole = aligned(x, y);
   each_in_channels(count, dim, inner, [&](Index i, Index d, auto lanes) {

@@ -1,7 +1,7 @@
 // Functions of every element that few nets have; apart from the others, since to compile them takes
 // longer. Source and destination may be one array.
 
-KERNEL absolute(const Real* x, Real* y, Index count) {
+KERNEL absolute(const Stored* x, Stored* y, Index count) {
   map(x, y, count, [](Real value) { return fabs(value); });
 }
 
@@ -12,7 +12,7 @@ KERNEL absolute_gradient(const Real* x, const Real* dy, Real* dx, Index count) {
 }
 
 // log(1 + exp(x)), which no large x makes infinite.
-KERNEL bnll(const Real* x, Real* y, Index count) {
+KERNEL bnll(const Stored* x, Stored* y, Index count) {
   map(x, y, count, [](Real value) {
     return (value < 0 ? (Real)0 : value) + log1p(exp(-fabs(value)));
   });
@@ -25,7 +25,7 @@ KERNEL bnll_gradient(const Real* x, const Real* dy, Real* dx, Index count) {
   });
 }
 
-KERNEL clip(const Real* x, Real* y, Index count, Real low, Real high) {
+KERNEL clip(const Stored* x, Stored* y, Index count, Real low, Real high) {
   map(x, y, count, [=](Real value) {
     const Real below = value > high ? high : value;
     return below < low ? low : below;
@@ -38,7 +38,7 @@ KERNEL clip_gradient(const Real* x, const Real* dy, Real* dx, Index count, Real 
   });
 }
 
-KERNEL elu(const Real* x, Real* y, Index count, Real alpha) {
+KERNEL elu(const Stored* x, Stored* y, Index count, Real alpha) {
   map(x, y, count, [=](Real value) { return value > 0 ? value : alpha * expm1(value); });
 }
 
@@ -47,7 +47,7 @@ KERNEL elu_gradient(const Real* y, const Real* dy, Real* dx, Index count, Real a
   map(y, dy, dx, count, [=](Real value, Real d) { return d * (value > 0 ? 1 : value + alpha); });
 }
 
-KERNEL exponential(const Real* x, Real* y, Index count, Real inner, Real outer) {
+KERNEL exponential(const Stored* x, Stored* y, Index count, Real inner, Real outer) {
   map(x, y, count, [=](Real value) { return exp(value * inner) * outer; });
 }
 
@@ -57,7 +57,7 @@ KERNEL exponential_gradient(const Real* y, const Real* dy, Real* dx, Index count
   map(y, dy, dx, count, [=](Real value, Real d) { return d * value * inner; });
 }
 
-KERNEL logarithm(const Real* x, Real* y, Index count, Real scale, Real shift, Real outer) {
+KERNEL logarithm(const Stored* x, Stored* y, Index count, Real scale, Real shift, Real outer) {
   map(x, y, count, [=](Real value) { return log(value * scale + shift) * outer; });
 }
 
@@ -76,7 +76,7 @@ __device__ inline Real raised(Real value, Real by) {
 }
 
 // (shift + scale x)^by; where that is the same for every x, also for one that is no number.
-KERNEL power(const Real* x, Real* y, Index count, Real by, Real scale, Real shift) {
+KERNEL power(const Stored* x, Stored* y, Index count, Real by, Real scale, Real shift) {
   map(x, y, count, [=](Real value) {
     return raised(by * scale == 0 ? shift : value * scale + shift, by);
   });
@@ -96,7 +96,7 @@ __device__ inline Real gate(Real value, Real beta) {
   return (Real)0.5 * tanh((Real)0.5 * beta * value) + (Real)0.5;
 }
 
-KERNEL swish(const Real* x, Real* y, Index count, Real beta) {
+KERNEL swish(const Stored* x, Stored* y, Index count, Real beta) {
   map(x, y, count, [=](Real value) { return value * gate(value, beta); });
 }
 

@@ -5,7 +5,7 @@
 // Source: Caffe, src/caffe/layers/lrn_layer.cpp.
 
 // x, scale, y (N, channels, plane); count: their size. The scale is kept where has_scale.
-KERNEL lrn_across(const Real* __restrict__ x, Real* scale, Real* y, Index count,
+KERNEL lrn_across(const Stored* __restrict__ x, Real* scale, Stored* y, Index count,
                   Index channels, Index plane, Index size, Real alpha_over_size, Real beta, Real k,
                   Index has_scale) {
   EACH(i, count) {
@@ -44,17 +44,20 @@ KERNEL lrn_across_gradient(const Real* __restrict__ x, const Real* __restrict__ 
 
 // The same within a channel: scale is 1 + rate * (sum of squares over a window of pixels), and the
 // windows that hold a pixel are those of the pixels in its own. size: of a window's side, odd.
-KERNEL lrn_within(const Real* __restrict__ x, Real* scale, Real* y, Index count, Index height,
+KERNEL lrn_within(const Stored* __restrict__ x, Real* scale, Stored* y, Index count, Index height,
                   Index width, Index size, Real rate, Real beta, Index has_scale) {
   EACH(i, count) {
     const Index column = i % width, row = i / width % height, reach = size / 2;
-    const Real* plane = x + (i - row * width - column);
+    const Stored* plane = x + (i - row * width - column);
     const Index top = row > reach ? row - reach : 0, left = column > reach ? column - reach : 0;
     const Index bottom = row + reach < height ? row + reach : height - 1;
     const Index right = column + reach < width ? column + reach : width - 1;
     Real total = 0;
     for (Index r = top; r <= bottom; ++r) {
-      for (Index c = left; c <= right; ++c) total += plane[r * width + c] * plane[r * width + c];
+      for (Index c = left; c <= right; ++c) {
+        const Real value = plane[r * width + c];
+        total += value * value;
+      }
     }
     const Real s = 1 + rate * total;
     if (has_scale) scale[i] = s;

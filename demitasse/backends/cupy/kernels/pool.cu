@@ -6,13 +6,13 @@
 // x (planes, height, width) -> y, winners (planes, out_h, out_w); a winner is the index in its
 // plane of the first largest value, or -1 where no value is above the smallest float.
 // mask: the winners as numbers of the net's dtype, where has_mask. count: size of y.
-KERNEL max_pool(const Real* __restrict__ x, Real* y, int* winners, Real* mask, Index count,
+KERNEL max_pool(const Stored* __restrict__ x, Stored* y, int* winners, Real* mask, Index count,
                 Index height, Index width, Index kernel_h, Index kernel_w, Index stride_h,
                 Index stride_w, Index pad_h, Index pad_w, Index out_h, Index out_w,
                 Index has_winners, Index has_mask) {
   EACH(i, count) {
     const Index out_x = i % out_w, out_y = i / out_w % out_h;
-    const Real* plane = x + i / (out_w * out_h) * height * width;
+    const Stored* plane = x + i / (out_w * out_h) * height * width;
     const Index top = out_y * stride_h - pad_h, left = out_x * stride_w - pad_w;
     const Index bottom = top + kernel_h < height ? top + kernel_h : height;
     const Index right = left + kernel_w < width ? left + kernel_w : width;
@@ -62,12 +62,12 @@ __device__ inline Index counted(Index start, Index kernel, Index size, Index pad
 }
 
 // x (planes, height, width) -> y (planes, out_h, out_w). count: size of y.
-KERNEL average_pool(const Real* __restrict__ x, Real* __restrict__ y, Index count, Index height,
+KERNEL average_pool(const Stored* __restrict__ x, Stored* __restrict__ y, Index count, Index height,
                     Index width, Index kernel_h, Index kernel_w, Index stride_h, Index stride_w,
                     Index pad_h, Index pad_w, Index out_h, Index out_w) {
   EACH(i, count) {
     const Index out_x = i % out_w, out_y = i / out_w % out_h;
-    const Real* plane = x + i / (out_w * out_h) * height * width;
+    const Stored* plane = x + i / (out_w * out_h) * height * width;
     const Index top = out_y * stride_h - pad_h, left = out_x * stride_w - pad_w;
     const Index bottom = top + kernel_h < height ? top + kernel_h : height;
     const Index right = left + kernel_w < width ? left + kernel_w : width;

@@ -4,27 +4,26 @@
 //
 // Source: Caffe, src/caffe/layers/softmax_layer.cpp and softmax_loss_layer.cpp.
 
-KERNEL softmax_rows(const Real* x, Real* y, Index outer, Index classes) {
+KERNEL softmax_rows(const Stored* x, Stored* y, Index outer, Index classes) {
   __shared__ Real shared[MOST_THREADS];
   EACH_ROW(row, outer) {
-    const Real* source = x + row * classes;
-    Real* target = y + row * classes;
+    const Stored* source = x + row * classes;
+    Stored* target = y + row * classes;
     Real largest = source[0];
-    EACH_IN_ROW(k, classes) largest = source[k] > largest ? source[k] : largest;
+    EACH_IN_ROW(k, classes) {
+      const Real value = source[k];
+      largest = value > largest ? value : largest;
+    }
     largest = block_max(largest, shared);
     Real total = 0;
-    EACH_IN_ROW(k, classes) {
-      const Real value = exp(source[k] - largest);
-      target[k] = value;
-      total += value;
-    }
+    EACH_IN_ROW(k, classes) total += exp(source[k] - largest);
     total = block_sum(total, shared);
-    EACH_IN_ROW(k, classes) target[k] /= total;
+    EACH_IN_ROW(k, classes) target[k] = exp(source[k] - largest) / total;
   }
 }
 
 // count = outer * inner.
-KERNEL softmax_places(const Real* x, Real* y, Index count, Index classes, Index inner) {
+KERNEL softmax_places(const Stored* x, Stored* y, Index count, Index classes, Index inner) {
   EACH(i, count) {
     const Index start = i / inner * classes * inner + i % inner;
     Real largest = x[start];
@@ -33,12 +32,10 @@ KERNEL softmax_places(const Real* x, Real* y, Index count, Index classes, Index 
       largest = value > largest ? value : largest;
     }
     Real total = 0;
+    for (Index k = 0; k < classes; ++k) total += exp(x[start + k * inner] - largest);
     for (Index k = 0; k < classes; ++k) {
-      const Real value = exp(x[start + k * inner] - largest);
-      y[start + k * inner] = value;
-      total += value;
+      y[start + k * inner] = exp(x[start + k * inner] - largest) / total;
     }
-    for (Index k = 0; k < classes; ++k) y[start + k * inner] /= total;
   }
 }
 

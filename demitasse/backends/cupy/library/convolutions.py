@@ -26,7 +26,7 @@ class Convolution:
     Attributes:
         result: What is computed; it is overwritten.
         geometry: Image, map and window.
-        dtype: Of all arrays.
+        dtype: Of all arrays; "half" and "bfloat16" have a bias in float32.
         bias: Whether a bias is added to the map.
         relu: Whether what is below 0 in the map becomes 0, after the bias.
 

@@ -20,7 +20,15 @@ __all__ = ["Cublas", "Handle", "load"]
 
 DEFAULT_MATH, TF32_MATH = 0, 3
 
+NO_NARROW_SUMS = 16
+"""Part of the mode: products of 16 bits are added up in float32 throughout."""
+
 _SCALARS = {"float32": ("S", c_float), "float64": ("D", c_double)}
+
+_NARROW = {"half": 2, "bfloat16": 14}
+"""How matrices hold values -> what cuBLAS calls it (``cudaDataType``)."""
+
+COMPUTE_FLOAT, ANY_ALGORITHM = 68, -1
 
 
 def load() -> ctypes.CDLL:
@@ -60,6 +68,10 @@ class Cublas:
             self._declare(f"cublas{letter}gemm_v2", one)
             batch = [*sizes, c_void_p, *matrix, *step, *matrix, *step, c_void_p, *matrix, *step]
             self._declare(f"cublas{letter}gemmStridedBatched", [*batch, c_int])
+        typed, ways = [c_void_p, c_int, c_int], [c_int, c_int]
+        strided = [*typed, c_longlong]
+        batch = [*sizes, c_void_p, *strided, *strided, c_void_p, *strided, c_int, *ways]
+        self._declare("cublasGemmStridedBatchedEx", batch)
         library.cublasGetStatusName.argtypes = [c_int]
         library.cublasGetStatusName.restype = c_char_p
 
@@ -98,13 +110,15 @@ class Handle:
         cublas.call("cublasSetStream_v2", self._handle, stream)
         # setting the stream takes the workspace away, so this comes after it
         cublas.call("cublasSetWorkspace_v2", self._handle, *workspace)
-        cublas.call("cublasSetMathMode", self._handle, TF32_MATH if tf32 else DEFAULT_MATH)
+        mode = (TF32_MATH if tf32 else DEFAULT_MATH) | NO_NARROW_SUMS
+        cublas.call("cublasSetMathMode", self._handle, mode)
 
     def multiply(self, product: Product, a: int, b: int, out: int) -> None:
         """Queue a product of the matrices at these addresses."""
         if product.empty:
             return
-        letter, scalar = _SCALARS[product.dtype]
+        kind = _NARROW.get(product.dtype)
+        letter, scalar = ("", c_float) if kind else _SCALARS[product.dtype]
         call, (step_a, step_b, step_out) = product.column_major(), product.steps
         alpha, beta = byref(scalar(1.0)), byref(scalar(1.0 if product.accumulate else 0.0))
         sizes = (
@@ -112,6 +126,15 @@ class Handle:
             *(call.m, call.n, call.k),
         )
         first, second, target = call.first_stride, call.second_stride, call.out_stride
+        if kind:
+            self._cublas.call(
+                "cublasGemmStridedBatchedEx",
+                *sizes,
+                *(alpha, b, kind, first, step_b, a, kind, second, step_a),
+                *(beta, out, kind, target, step_out, product.batch),
+                *(COMPUTE_FLOAT, ANY_ALGORITHM),
+            )
+            return
         if product.batch == 1:
             arguments = (alpha, b, first, a, second, beta, out, target)
             self._cublas.call(f"cublas{letter}gemm_v2", *sizes, *arguments)

@@ -16,6 +16,7 @@ from demitasse.backends.cupy.library.cudnn_graphs import BIAS, IMAGE, MAPS, WEIG
 from demitasse.backends.cupy.library.cudnn_library import cudnn
 from demitasse.backends.cupy.library.cudnn_plans import Plans, Rules
 from demitasse.backends.step import Declined
+from demitasse.backends.storage import ARRAYS, array_dtype
 from demitasse.config import settings
 from demitasse.errors import DeviceError
 
@@ -95,6 +96,7 @@ class Cudnn:
             deterministic=bool(settings.get("deterministic")),
             most_workspace=self._device.column_budget,
             timed=bool(settings.get("cudnn_autotune")),
+            narrow=convolution.dtype in ARRAYS,
         )
         graph, choice = self._plans.graph(convolution, rules)
         self.handle()  # so that none is made while a CUDA graph is recorded
@@ -113,10 +115,11 @@ class Cudnn:
 
     def _time(self, graph: Any, convolution: Convolution) -> float:
         """Return the milliseconds that a built graph takes, on memory of its own."""
-        device, dtype = self._device, convolution.dtype
+        device, dtype = self._device, array_dtype(convolution.dtype)
+        wide = "float32" if convolution.dtype in ARRAYS else dtype
         shapes = (convolution.image, convolution.weight, convolution.maps)
         image, weight, maps = (device.empty(math.prod(shape), dtype) for shape in shapes)
-        bias = device.empty(convolution.geometry.maps, dtype) if convolution.bias else None
+        bias = device.empty(convolution.geometry.maps, wide) if convolution.bias else None
         one = Executable(self, graph, 0, int(graph.get_workspace_size()))
         [workspace] = device.scratch("uint8", one.workspace)
         return device.elapsed(lambda: one.run(image, weight, maps, bias, workspace))

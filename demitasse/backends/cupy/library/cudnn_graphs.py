@@ -12,6 +12,7 @@ from typing import Any
 
 from demitasse.backends.cupy.library.convolutions import Convolution
 from demitasse.backends.step import Declined
+from demitasse.backends.storage import ARRAYS
 from demitasse.backends.windows import Shape
 
 __all__ = ["BIAS", "IMAGE", "MAPS", "MOST_AXES", "WEIGHT", "graph_of"]
@@ -22,7 +23,7 @@ IMAGE, WEIGHT, MAPS, BIAS = 1, 2, 3, 4
 MOST_AXES = 3
 """Spatial axes that cuDNN knows, at most."""
 
-DTYPES = {"float32": "FLOAT", "float64": "DOUBLE"}
+DTYPES = {"float32": "FLOAT", "float64": "DOUBLE", "half": "HALF", "bfloat16": "BFLOAT16"}
 
 
 def graph_of(cudnn: ModuleType, convolution: Convolution, properties: Any) -> Any:
@@ -60,11 +61,13 @@ class _Graph:
     def __init__(self, cudnn: ModuleType, convolution: Convolution, properties: Any) -> None:
         self.convolution = convolution
         self.dtype = getattr(cudnn.data_type, DTYPES[convolution.dtype])
+        # what is kept in 16 bits is added up, and has its bias, in float32
+        self.computed = cudnn.data_type.FLOAT if convolution.dtype in ARRAYS else self.dtype
         self.missing = max(0, 2 - len(convolution.geometry.spatial))
         self.graph = cudnn.pygraph(
             io_data_type=self.dtype,
-            intermediate_data_type=self.dtype,
-            compute_data_type=self.dtype,
+            intermediate_data_type=self.computed,
+            compute_data_type=self.computed,
             device_property=properties,
         )
 
@@ -94,28 +97,29 @@ class _Graph:
     def _appended(self, result: Any, shape: list[int]) -> Any:
         """Return what follows a map in the same graph."""
         if self.convolution.bias:
-            self._sized(result, shape)
-            bias = [1, shape[1], *[1] * (len(shape) - 2)]
-            result = self.graph.bias(input=result, bias=self._input("bias", bias, BIAS))
+            self._sized(result, shape, self.computed)
+            shape_of_bias = [1, shape[1], *[1] * (len(shape) - 2)]
+            bias = self._input("bias", shape_of_bias, BIAS, self.computed)
+            result = self.graph.bias(input=result, bias=bias)
         if self.convolution.relu:
-            self._sized(result, shape)
+            self._sized(result, shape, self.computed)
             result = self.graph.relu(input=result)
         return result
 
-    def _input(self, name: str, shape: list[int], number: int) -> Any:
+    def _input(self, name: str, shape: list[int], number: int, dtype: Any = None) -> Any:
         return self.graph.tensor(
-            name=name, dim=shape, stride=_strides(shape), data_type=self.dtype, uid=number
+            name=name, dim=shape, stride=_strides(shape), data_type=dtype or self.dtype, uid=number
         )
 
     def _output(self, tensor: Any, shape: list[int], number: int) -> None:
-        self._sized(tensor, shape)
+        self._sized(tensor, shape, self.dtype)
         tensor.set_output(True)
         tensor.set_uid(number)
 
-    def _sized(self, tensor: Any, shape: list[int]) -> None:
+    def _sized(self, tensor: Any, shape: list[int], dtype: Any) -> None:
         tensor.set_dim(shape)
         tensor.set_stride(_strides(shape))
-        tensor.set_data_type(self.dtype)
+        tensor.set_data_type(dtype)
 
     def _shape(self, shape: Shape) -> list[int]:
         """Return a shape with two spatial axes at least: one axis is a width."""

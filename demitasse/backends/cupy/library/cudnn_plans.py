@@ -33,6 +33,8 @@ class Rules:
 
     Attributes:
         tf32: Whether float32 may be rounded to TF32 on the way.
+        narrow: Whether values are kept in 16 bits: products of them are exact in float32 by tensor
+            cores, too, which are then free to use.
         deterministic: Whether results must be the same bits in every run.
         most_workspace: Scratch memory that one may use, in bytes.
         timed: Whether the fastest of several is taken, or what cuDNN recommends.
@@ -42,12 +44,15 @@ class Rules:
     deterministic: bool
     most_workspace: int
     timed: bool
+    narrow: bool = False
 
     def notes(self, cudnn: ModuleType) -> list[Any]:
         """Return the frontend's notes of plans that these rules exclude."""
         note = cudnn.numerical_note
-        rounding = [note.TENSOR_CORE, note.DOWN_CONVERT_INPUTS, note.REDUCED_PRECISION_REDUCTION]
-        return rounding * (not self.tf32) + [note.NONDETERMINISTIC] * self.deterministic
+        rounding = [note.DOWN_CONVERT_INPUTS, note.REDUCED_PRECISION_REDUCTION]
+        if not self.narrow:
+            rounding = [note.TENSOR_CORE, *rounding] * (not self.tf32)
+        return rounding + [note.NONDETERMINISTIC] * self.deterministic
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from demitasse.backends.cupy.library.convolutions import Convolution, Prepared
 from demitasse.backends.cupy.library.gemm import Product
 from demitasse.backends.cupy.library.sources import MOST_THREADS, options
 from demitasse.backends.random import MASK, WORDS_PER_BLOCK, Draw
+from demitasse.backends.storage import ARRAYS, array_dtype
 
 __all__ = ["Engine", "Grid", "Launch"]
 
@@ -84,7 +85,8 @@ class Engine(ABC):
         Args:
             family: The source file, without its ending.
             name: The kernel in it.
-            dtype: What it computes in, "float32" or "float64".
+            dtype: What it computes in, "float32" or "float64"; or "half" or "bfloat16", which it
+                keeps float32 in.
             count: Number of elements, its first argument after the arrays.
             numbers: Its other arguments: int becomes an index, float a value of ``dtype``.
             reach: Size of the largest array, where that is more than ``count``.
@@ -100,12 +102,13 @@ class Engine(ABC):
         Args:
             family: The source file, without its ending.
             name: The kernel in it.
-            dtype: What it computes in, "float32" or "float64".
+            dtype: What it computes in, "float32" or "float64"; or "half" or "bfloat16", which it
+                keeps float32 in.
             count: Number of elements, its first argument after the arrays.
             numbers: Its other arguments: int becomes an index, float a value of ``dtype``.
             reach: Size of the largest array, where that is more than ``count``.
         """
-        blocks = -(-count * np.dtype(dtype).itemsize // (PACK * THREADS))
+        blocks = -(-count * np.dtype(array_dtype(dtype)).itemsize // (PACK * THREADS))
         grid = Grid(min(blocks, self.most_blocks), THREADS)
         return self._launch(family, name, dtype, grid, max(count, reach), (count, *numbers))
 
@@ -124,7 +127,8 @@ class Engine(ABC):
         Args:
             family: The source file, without its ending.
             name: The kernel in it.
-            dtype: What it computes in, "float32" or "float64".
+            dtype: What it computes in, "float32" or "float64"; or "half" or "bfloat16", which it
+                keeps float32 in.
             count: Number of rows.
             length: Number of elements a block shares among its threads.
             numbers: All arguments after the arrays.
@@ -142,7 +146,8 @@ class Engine(ABC):
         if not grid.blocks:
             return _nothing
         wide = reach > WIDE
-        real, index = np.dtype(dtype).type, np.int64 if wide else np.int32
+        real = np.dtype("float32" if dtype in ARRAYS else dtype).type
+        index = np.int64 if wide else np.int32
         arguments = tuple(real(n) if isinstance(n, float) else index(n) for n in numbers)
         return self.function(family, name, options(dtype, wide=wide), grid, arguments)
 
@@ -192,6 +197,25 @@ class Engine(ABC):
         total = self.empty(1, dtype)
         self.each("elementwise", "weighted_sum", dtype, 1, 1.0, 1.0)(a, b, total)
         return total.reshape(())
+
+    # -- values in 16 bits -----------------------------------------------------------------------
+
+    def narrow(self, array: Array, kind: str, out: Array | None = None) -> Array:
+        """Write float32 values to an array of 16 bits, which is new unless one is given.
+
+        Shapes: any -> the same; ``out`` has as many elements.
+        """
+        count = int(array.size)
+        target = self.empty(count, array_dtype(kind)) if out is None else out
+        self.each("storage", "narrow", kind, count)(array, target)
+        return target if out is not None else target.reshape(array.shape)
+
+    def widen(self, array: Array, kind: str) -> Array:
+        """Return float32 values of an array of 16 bits. Shapes: any -> the same."""
+        count = int(array.size)
+        target = self.empty(count, "float32")
+        self.each("storage", "widen", kind, count)(array, target)
+        return target.reshape(array.shape)
 
     # -- matrix products -----------------------------------------------------------------------
 

@@ -33,6 +33,8 @@ class Product:
     out (m, n); a leading axis of ``batch`` in front of each, where a step of 0 repeats an operand.
 
     Attributes:
+        dtype: Of all matrices, "float32" or "float64"; or "half" or "bfloat16", which are added up
+            in float32.
         accumulate: Add to ``out`` rather than overwrite it.
     """
 

@@ -18,6 +18,7 @@ from demitasse.backends.cupy.library.gemm import Product
 from demitasse.backends.cupy.library.sources import source
 from demitasse.backends.recent import Recent
 from demitasse.backends.step import Declined
+from demitasse.backends.storage import array_dtype
 from demitasse.config import settings
 
 __all__ = ["GpuEngine"]
@@ -85,6 +86,7 @@ class GpuEngine(Engine):
         return self._cupy.RawModule(code=source(family), options=flags).get_function(name)
 
     def scratch(self, dtype: str, *counts: int) -> list[Array]:
+        dtype = array_dtype(dtype)
         width = np.dtype(dtype).itemsize
         sizes = [-(-count * width // ALIGNMENT) * ALIGNMENT for count in counts]
         memory, start, parts = self.scratch_memory(sum(sizes)), 0, []

@@ -9,13 +9,16 @@ __all__ = ["FAMILIES", "MOST_THREADS", "options", "source"]
 
 FAMILIES = (
     "activation", "batch_norm", "conv", "elementwise", "function", "input", "loss", "lrn", "pool",
-    "random", "softmax", "sums", "update",
+    "random", "softmax", "storage", "sums", "update",
 )  # fmt: skip
 
 MOST_THREADS = 512
 """Most threads in a block that adds up or compares; ``common.cuh`` has the same number."""
 
 REAL = {"float32": "float", "float64": "double"}
+
+STORED = {"half": 1, "bfloat16": 2}
+"""How arrays hold values -> how the sources call it; 0 where it is as ``Real``."""
 
 
 @cache
@@ -27,10 +30,11 @@ def source(family: str) -> str:
 
 
 def options(dtype: str, *, wide: bool) -> tuple[str, ...]:
-    """Return the options that choose the types ``Real`` and ``Index`` of the sources.
+    """Return the options that choose the types ``Real``, ``Stored`` and ``Index`` of the sources.
 
     Args:
-        dtype: "float32" or "float64".
+        dtype: "float32" or "float64"; or "half" or "bfloat16", for float32 kept in 16 bits.
         wide: Whether an array has so many elements that 32 bits cannot count them.
     """
-    return ("-std=c++17", f"-DReal={REAL[dtype]}", f"-DWIDE={int(wide)}")
+    real, stored = REAL.get(dtype, "float"), STORED.get(dtype, 0)
+    return ("-std=c++17", f"-DReal={real}", f"-DSTORED={stored}", f"-DWIDE={int(wide)}")

@@ -34,6 +34,8 @@ class ActivationStep(GpuStep[ops.Activation]):
     Shapes: bottom any -> top the same.
     """
 
+    narrow_params = ()
+
     def __init__(self, engine: Engine, op: ops.Activation, at: Operands) -> None:
         super().__init__(engine, op, at)
         if op.function not in FUNCTIONS:
@@ -54,7 +56,7 @@ class ActivationStep(GpuStep[ops.Activation]):
         self.keeps_input = self.gradient_from == "input" and at.loses_input
         numbers = tuple(float(p) for p in op.parameters)
         packs, gradient = engine.packs, f"{name}_gradient"
-        self._forward = packs(family, name, op.dtype, op.count, *numbers)
+        self._forward = packs(family, name, self.dtype, op.count, *numbers)
         self._backward = packs(family, gradient, op.dtype, op.count, *numbers)
         self._keep = packs("elementwise", "scaled", op.dtype, op.count, 1.0)
 

@@ -19,6 +19,8 @@ class ConcatStep(GpuStep[ops.Concat]):
     Shapes: as ``ops.Concat`` says.
     """
 
+    narrow_params = ()
+
     def __init__(self, engine: Engine, op: ops.Concat, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_in_place(self.at, NEEDS_BOTTOM)
@@ -31,12 +33,12 @@ class ConcatStep(GpuStep[ops.Concat]):
         self._copies, self._gradients = (
             [
                 engine.packs(
-                    *("elementwise", name, op.dtype, outer * width, width, full, first),
+                    *("elementwise", name, dtype, outer * width, width, full, first),
                     reach=outer * full,
                 )
                 for width, first in columns
             ]
-            for name in ("into_columns", "from_columns")
+            for name, dtype in (("into_columns", self.dtype), ("from_columns", op.dtype))
         )
 
     def forward(self) -> None:

@@ -21,10 +21,15 @@ class DropoutStep(GpuStep[ops.Dropout]):
     Shapes: bottom any -> top the same.
     """
 
+    narrow_params = ()
+
+    def takes_narrow(self, op: ops.Dropout) -> bool:
+        return not op.drops
+
     def __init__(self, engine: Engine, op: ops.Dropout, at: Operands) -> None:
         super().__init__(engine, op, at)
         packs = engine.packs
-        self._scaled = packs("elementwise", "scaled", op.dtype, op.count, float(op.factor))
+        self._scaled = packs("elementwise", "scaled", self.dtype, op.count, float(op.factor))
         self._times = packs("elementwise", "product", op.dtype, op.count)
         if op.drops:
             draw = at.draw()

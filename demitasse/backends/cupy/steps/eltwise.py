@@ -24,6 +24,8 @@ class SumStep(GpuStep[ops.Eltwise]):
     Shapes: bottoms all the same -> top the same.
     """
 
+    narrow_params = ()
+
     def __init__(
         self, engine: Engine, op: ops.Eltwise, at: Operands, slope: float | None = None
     ) -> None:
@@ -37,7 +39,7 @@ class SumStep(GpuStep[ops.Eltwise]):
         count, factors = math.prod(op.shape), [float(c) for c in op.coefficients]
 
         def packs(name: str, *numbers: float) -> Launch:
-            return engine.packs("elementwise", name, op.dtype, count, *numbers)
+            return engine.packs("elementwise", name, self.dtype, count, *numbers)
 
         pairs = [tuple(factors[:2]), *((1.0, factor) for factor in factors[2:])]
         self._sums = [packs("weighted_sum", *pair) for pair in pairs]

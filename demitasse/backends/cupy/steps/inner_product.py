@@ -18,20 +18,22 @@ class InnerProductStep(GpuStep[ops.InnerProduct]):
     Shapes: x (rows, k), W (m, k), or (k, m) with ``transpose``, b (m,), y (rows, m).
     """
 
+    narrow_params = (0,)
+
     def __init__(self, engine: Engine, op: ops.InnerProduct, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_in_place(self.at, NEEDS_BOTTOM)
-        rows, k, m, dtype = op.rows, op.k, op.m, op.dtype
+        rows, k, m, dtype = op.rows, op.k, op.m, self.dtype
         self._y = Product(dtype, rows, m, k, transpose_b=not op.transpose)
         self._dx = Product(dtype, rows, k, m, transpose_b=op.transpose)
         sizes = (k, m) if op.transpose else (m, k)
         self._dw = Product(dtype, *sizes, rows, transpose_a=True, accumulate=True)
         self._add_bias = engine.packs("conv", "add_bias", dtype, rows * m, m, 1)
-        self._db = ChannelSums(engine, dtype, (rows, m, 1))
+        self._db = ChannelSums(engine, op.dtype, (rows, m, 1))
 
     @property
     def code(self) -> str:
-        return "cuBLAS"
+        return "cuBLAS" if self.dtype == self.op.dtype else f"cuBLAS ({self.dtype})"
 
     def forward(self) -> None:
         at = self.at

@@ -20,6 +20,8 @@ class LRNStep(GpuStep[ops.LRN]):
     Shapes: bottom (N, C, H, W) -> top the same.
     """
 
+    narrow_params = ()
+
     def __init__(self, engine: Engine, op: ops.LRN, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_in_place(self.at, NEEDS_BOTTOM)
@@ -31,7 +33,7 @@ class LRNStep(GpuStep[ops.LRN]):
         k = (float(op.k),) if across else ()
         name = "lrn_across" if across else "lrn_within"
         self._forward = engine.each(
-            "lrn", name, op.dtype, *counts, rate, beta, *k, int(at.backward)
+            "lrn", name, self.dtype, *counts, rate, beta, *k, int(at.backward)
         )
         self._backward = engine.each(
             "lrn", f"{name}_gradient", op.dtype, *counts, beta, 2 * rate * beta

@@ -62,6 +62,10 @@ class NormStep(GpuStep[ops.BatchNorm]):
     """
 
     own_backward = True
+    narrow_params = ()
+
+    def takes_narrow(self, op: ops.BatchNorm) -> bool:
+        return op.use_global_stats
 
     def __init__(self, engine: Engine, op: ops.BatchNorm, parts: NormParts) -> None:
         super().__init__(engine, op, parts.at)
@@ -77,7 +81,7 @@ class NormStep(GpuStep[ops.BatchNorm]):
             *(self.channels, samples, plane, cut.count, cut.length),
         )
         channels = (op.dtype, self.channels, cut.count, self.channels, many)
-        every = (op.dtype, count, self.channels, plane)
+        every = (count, self.channels, plane)
         about = (
             float(op.eps),
             float(op.fraction),
@@ -90,7 +94,9 @@ class NormStep(GpuStep[ops.BatchNorm]):
         self._recall = engine.each(
             family, "stored_statistics", op.dtype, self.channels, float(op.eps)
         )
-        self._normalise = engine.packs(family, "normalise", *every, int(self.keep), *parts.numbers)
+        self._normalise = engine.packs(
+            family, "normalise", self.dtype, *every, int(self.keep), *parts.numbers
+        )
         self._sums = engine.rows(family, "gradient_sums", *part, *parts.numbers, reach=count)
         self._add = engine.rows(
             *("sums", "sum_parts", op.dtype, self.channels, cut.count),
@@ -98,7 +104,7 @@ class NormStep(GpuStep[ops.BatchNorm]):
         )
         self.wanted = (self.at.propagate_down[0], parts.wanted(0), parts.wanted(1))
         self._gradient = engine.packs(
-            *(family, "normalise_gradient", *every, many, int(self.measures)),
+            *(family, "normalise_gradient", op.dtype, *every, many, int(self.measures)),
             *(*map(int, self.wanted), *parts.numbers),
             reach=self.channels,
         )

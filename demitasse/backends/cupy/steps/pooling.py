@@ -18,6 +18,11 @@ class _PoolStep(GpuStep[ops.Pool]):
     Shapes: bottom (N, C, H, W) -> top (N, C, *out).
     """
 
+    narrow_params = ()
+
+    def takes_narrow(self, op: ops.Pool) -> bool:
+        return op.tops == 1  # a place in an image may be no number of 16 bits
+
     def __init__(self, engine: Engine, op: ops.Pool, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_in_place(self.at, NEEDS_BOTTOM)
@@ -40,7 +45,7 @@ class MaxPoolStep(_PoolStep):
         super().__init__(engine, op, at)
         flags = (int(at.backward), int(op.tops > 1))
         self._forward = engine.each(
-            "pool", "max_pool", op.dtype, self.small, *self.numbers, *flags, reach=self.large
+            "pool", "max_pool", self.dtype, self.small, *self.numbers, *flags, reach=self.large
         )
         self._backward = engine.each(
             "pool", "max_pool_gradient", op.dtype, self.large, *self.numbers, reach=self.small
@@ -72,7 +77,7 @@ class AveragePoolStep(_PoolStep):
             message = "a second top, which the kernel writes for MAX alone"
             raise Declined(message)
         self._forward = engine.each(
-            "pool", "average_pool", op.dtype, self.small, *self.numbers, reach=self.large
+            "pool", "average_pool", self.dtype, self.small, *self.numbers, reach=self.large
         )
         self._backward = engine.each(
             "pool", "average_pool_gradient", op.dtype, self.large, *self.numbers, reach=self.small

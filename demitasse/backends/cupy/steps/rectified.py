@@ -59,8 +59,8 @@ class RectifiedConvStep(GpuStep[ops.Conv]):
 
     def __init__(self, engine: Engine, conv: ConvStep, target: Operand) -> None:
         super().__init__(engine, conv.op, conv.at)
-        op, self._target = conv.op, target
-        convolution = Convolution("maps", conv.geometry(), op.dtype, bias=op.bias, relu=True)
+        op, self._target = conv.op, conv.taken(target)
+        convolution = Convolution("maps", conv.geometry(), conv.dtype, bias=op.bias, relu=True)
         self._prepared = engine.prepare_convolution(convolution)
         engine.scratch("uint8", self._prepared.workspace)  # so that a pass allocates nothing
 

@@ -17,13 +17,15 @@ class ScaleStep(GpuStep[ops.Scale]):
     Shapes: x and y (outer, dim, inner), s and b (dim,).
     """
 
+    narrow_params = ()
+
     def __init__(self, engine: Engine, op: ops.Scale, at: Operands) -> None:
         super().__init__(engine, op, at)
         if len(at.bottom) > 1:
             message = "a scale from a second bottom; the kernel takes a learned one"
             raise Declined(message)
         count, packs = op.outer * op.dim * op.inner, engine.packs
-        size = ("elementwise", "scale", op.dtype, count, op.dim, op.inner)
+        size = ("elementwise", "scale", self.dtype, count, op.dim, op.inner)
         self._forward, self._spread = packs(*size, int(op.bias)), packs(*size, 0)
         self._keep = packs("elementwise", "scaled", op.dtype, count, 1.0)
         wanted = at.param_propagate_down

@@ -13,16 +13,16 @@ __all__ = ["SoftmaxStep", "sizes", "softmax_kernel"]
 
 
 def softmax_kernel(
-    engine: Engine, op: ops.Softmax | ops.SoftmaxLoss, *, gradient: bool = False
+    engine: Engine, op: ops.Softmax | ops.SoftmaxLoss, dtype: str, *, gradient: bool = False
 ) -> Launch:
     """Return the kernel for the softmax of ``op``, or for its gradient."""
     outer, classes, inner = sizes(op)
     ending = "_gradient" if gradient else ""
     if inner == 1:
         name = f"softmax_rows{ending}"
-        return engine.rows("softmax", name, op.dtype, outer, classes, outer, classes)
+        return engine.rows("softmax", name, dtype, outer, classes, outer, classes)
     name, reach = f"softmax_places{ending}", outer * classes * inner
-    return engine.each("softmax", name, op.dtype, outer * inner, classes, inner, reach=reach)
+    return engine.each("softmax", name, dtype, outer * inner, classes, inner, reach=reach)
 
 
 def sizes(op: ops.Softmax | ops.SoftmaxLoss) -> tuple[int, int, int]:
@@ -37,10 +37,12 @@ class SoftmaxStep(GpuStep[ops.Softmax]):
     Shapes: bottom any -> top the same.
     """
 
+    narrow_params = ()
+
     def __init__(self, engine: Engine, op: ops.Softmax, at: Operands) -> None:
         super().__init__(engine, op, at)
-        self._forward = softmax_kernel(engine, op)
-        self._backward = softmax_kernel(engine, op, gradient=True)
+        self._forward = softmax_kernel(engine, op, self.dtype)
+        self._backward = softmax_kernel(engine, op, op.dtype, gradient=True)
 
     def forward(self) -> None:
         x = self.at.bottom[0].read()

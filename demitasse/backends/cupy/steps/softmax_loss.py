@@ -27,7 +27,7 @@ class SoftmaxLossStep(GpuStep[ops.SoftmaxLoss]):
         some_ignored = op.ignore_label is not None
         divisor = loss_divisor(op.normalization, outer, labels, some_ignored=some_ignored)
         fixed = divisor or 0.0  # the kernel counts the labels that are not ignored
-        self._softmax = softmax_kernel(engine, op)
+        self._softmax = softmax_kernel(engine, op, op.dtype)
         self.parts = parts = Parts.of(1, labels)
         numbers = (labels, classes, inner, *ignored, parts.count, parts.length)
         self._losses = engine.rows(

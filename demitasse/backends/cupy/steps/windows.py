@@ -56,6 +56,8 @@ class WindowStep(GpuStep[O]):
     spreads: ClassVar[Result]
     """The product that is the bottom's gradient."""
 
+    narrow_params = (0,)
+
     def __init__(self, engine: Engine, op: O, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_in_place(self.at, NEEDS_BOTTOM)
@@ -64,7 +66,7 @@ class WindowStep(GpuStep[O]):
         channels, plane = op.top[axis], math.prod(op.top[axis + 1 :])
         reach = samples * channels * plane
         self.add_channel_sums = ChannelSums(engine, op.dtype, (samples, channels, plane))
-        self.add_bias = engine.packs("conv", "add_bias", op.dtype, reach, channels, plane)
+        self.add_bias = engine.packs("conv", "add_bias", self.dtype, reach, channels, plane)
 
     @property
     def backward_code(self) -> str:
@@ -104,10 +106,10 @@ class WindowStep(GpuStep[O]):
         op, geometry = self.op, self.geometry()
         wanted = [self.computes, *self._gradients()]
         try:
-            return LibraryCorrelation(self.engine, geometry, op.dtype, wanted, bias=op.bias)
+            return LibraryCorrelation(self.engine, geometry, self.dtype, wanted, bias=op.bias)
         except Declined as declined:
             self.declined = (str(declined),)
-            return Correlation(self.engine, geometry, op.dtype)
+            return Correlation(self.engine, geometry, self.dtype)
 
     @abstractmethod
     def compute(self, x: Array, weight: Array, bias: Array | None, y: Array) -> None:

@@ -14,6 +14,7 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import EACH_CALL, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT, INT, Word, chunk, minimum
+from demitasse.backends.kernels.products.registers import Panels
 
 __all__ = ["Band", "BandFields", "Panel", "band_values", "each_band", "each_panel"]
 
@@ -207,7 +208,7 @@ def each_panel(k: Kernel, f: BandFields, filters: Word) -> Iterator[Panel]:
 def band_values(
     banding: Banding,
     y: Images,
-    products: dict[int, int],
+    products: Panels,
     tap_table: np.ndarray,
     taps: int,
     places: Sequence[int],
@@ -221,7 +222,7 @@ def band_values(
     Args:
         banding: The convolution.
         y: The output.
-        products: Addresses of the kernels by the vectors of a panel.
+        products: The kernels, by the vectors of a panel.
         tap_table: Bytes from a window's first tap to others.
         taps: Numbers of a window that are multiplied with filters.
         places: Elements from where a pixel of the products begins to each of its vectors.
@@ -232,7 +233,7 @@ def band_values(
     (_, c, h, w), (n, _, _, columns), op = banding.x, banding.y, banding.op
     table = np.zeros((len(banding.panels), COLUMNS), np.int64)
     for row, (vectors, first) in zip(table, banding.panels, strict=True):
-        row[:3] = products[vectors], first * banding.width * taps, first
+        row[:3] = products(vectors), first * banding.width * taps, first
         row[3 : 3 + vectors] = [FLOAT * place for place in places[first : first + vectors]]
     return BandFields.values(
         x=InputFields.values(

@@ -9,15 +9,25 @@ from collections.abc import Sequence
 from functools import cache
 
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.words import FLOAT, INT, Word, rectified
-from demitasse.backends.kernels.products.registers import ROWS, a_few_at_a_time, by_panel, multiply
+from demitasse.backends.kernels.language.words import FLOAT, INT, Vector, Word, rectified
+from demitasse.backends.kernels.products.registers import (
+    ROWS,
+    Panels,
+    a_few_at_a_time,
+    by_panel,
+    multiply,
+)
 
 __all__ = ["window_products", "window_sums"]
 
+WRITTEN_OUT = 5
+"""Taps of a row up to which the last windows of a line have them written out, as all others have.
+There are more kernels for the last windows than for the others, and each takes time to compile."""
+
 
 @cache
-def window_products(width: int, row: int, step: int, stride: int) -> dict[int, int]:
-    """Return the addresses of the kernels of the forward pass, by the vectors of a panel.
+def window_products(width: int, row: int, step: int, stride: int) -> Panels:
+    """Return the kernels of the forward pass, by the vectors of a panel.
 
     A row of pixels is the product of their windows and a panel's filters. Arguments: the first
     window; the table of the places of its rows, and bytes of the table; the filters, tap after tap;
@@ -32,14 +42,14 @@ def window_products(width: int, row: int, step: int, stride: int) -> dict[int, i
     """
 
     def write(k: Kernel, vectors: int) -> None:
-        _write_product(k, vectors, [FLOAT * step * tap for tap in range(row)], FLOAT * stride)
+        _write_product(k, vectors, row, FLOAT * step, FLOAT * stride)
 
     return by_panel(f"window_product{row}s{step}s{stride}", width, 10, write)
 
 
 @cache
-def window_sums(width: int) -> dict[int, int]:
-    """Return the addresses of the kernels of the filters' gradient, by the vectors of a panel.
+def window_sums(width: int) -> Panels:
+    """Return the kernels of the filters' gradient, by the vectors of a panel.
 
     The gradient of a panel's filters is the sum over pixels of windows times the outputs' gradient.
     Arguments: the first window, bytes to the next, and to that below; the taps' table, how many
@@ -50,7 +60,7 @@ def window_sums(width: int) -> dict[int, int]:
     return by_panel("window_sum", width, 12, _write_sum)
 
 
-def _write_product(k: Kernel, vectors: int, taps: Sequence[int], stride_bytes: int) -> None:
+def _write_product(k: Kernel, vectors: int, taps: int, tap_bytes: int, stride_bytes: int) -> None:
     window, row_table, table_bytes, filters, output, output_bytes = k.arguments[:6]
     place_table, offsets, pixels, slope = k.arguments[6:]
     most, vector = ROWS[k.width][vectors], k.vector_bytes
@@ -59,17 +69,27 @@ def _write_product(k: Kernel, vectors: int, taps: Sequence[int], stride_bytes: i
     below = k.broadcast(slope)
     end = row_table + table_bytes
 
+    def add(totals: list[Vector], right: Word, left: Word, tap: int, count: int) -> None:
+        """Write the products of one tap, so many taps behind ``left``, of some windows."""
+        first = k.opaque(left)
+        columns = [k.load(right + vector * j) for j in range(vectors)]
+        numbers = [first + (stride_bytes * pixel + tap_bytes * tap) for pixel in range(count)]
+        multiply(k, totals, numbers, columns)
+
     def sums(starts: Sequence[Word], count: int) -> None:
         window, output = starts
         with k.loop(end, row_table, INT, vectors=biases * count, words=[filters]) as loop:
-            totals, [row] = loop.vectors, loop.words
-            left = window + k.load_word(loop.i)
-            for number, tap in enumerate(taps):
-                right, first = row + vector * vectors * number, k.opaque(left)
-                columns = [k.load(right + vector * j) for j in range(vectors)]
-                numbers = [first + (stride_bytes * pixel + tap) for pixel in range(count)]
-                multiply(k, totals, numbers, columns)
-            loop.words = [row + vector * vectors * len(taps)]
+            left, [row] = window + k.load_word(loop.i), loop.words
+            if count == most or taps <= WRITTEN_OUT:
+                for tap in range(taps):
+                    add(loop.vectors, row + vector * vectors * tap, left, tap, count)
+            else:
+                with k.loop(taps, vectors=loop.vectors, words=[row, left]) as turn:
+                    right, left = turn.words
+                    add(turn.vectors, right, left, 0, count)
+                    turn.words = [right + vector * vectors, left + tap_bytes]
+                loop.vectors = turn.vectors
+            loop.words = [row + vector * vectors * taps]
         for pixel in range(count):
             for j, place in enumerate(places):
                 total = rectified(loop.vectors[pixel * vectors + j], below)

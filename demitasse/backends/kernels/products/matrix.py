@@ -12,7 +12,13 @@ from functools import cache, partial
 
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.words import FLOAT, Vector, Word
-from demitasse.backends.kernels.products.registers import ROWS, a_few_at_a_time, by_panel, multiply
+from demitasse.backends.kernels.products.registers import (
+    ROWS,
+    Panels,
+    a_few_at_a_time,
+    by_panel,
+    multiply,
+)
 
 __all__ = ["matrix_products"]
 
@@ -21,8 +27,8 @@ UNROLLED = 4
 
 
 @cache
-def matrix_products(width: int, *, packed: bool = False) -> dict[int, int]:
-    """Return the kernels' addresses by the number of vectors of a panel.
+def matrix_products(width: int, *, packed: bool = False) -> Panels:
+    """Return the kernels, by the vectors of a panel.
 
     Their arguments are: ``a``, the bytes from one of its rows to the next, the bytes from one of
     its columns to the next; ``b``, the bytes from one of its rows to the next; ``c``, the bytes

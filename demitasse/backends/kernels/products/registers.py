@@ -8,9 +8,8 @@ from typing import Any
 from demitasse.backends.kernels.language.compiler import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.words import Vector, Word, fma
-from demitasse.backends.kernels.products.panels import WIDEST
 
-__all__ = ["ROWS", "a_few_at_a_time", "by_panel", "multiply"]
+__all__ = ["ROWS", "Panels", "a_few_at_a_time", "by_panel", "multiply"]
 
 ROWS = {8: {1: 8, 2: 6, 3: 4}, 16: {1: 16, 2: 14, 3: 9}}
 """Floats of a vector -> vectors of a panel -> rows whose sums fit into the registers, with a row of
@@ -18,10 +17,13 @@ columns and one number: 16 registers of 8 floats, 32 of 16. Fewer than eight sum
 each other."""
 
 
-def by_panel(
-    kind: str, width: int, count: int, write: Callable[[Kernel, int], None]
-) -> dict[int, int]:
-    """Return the addresses of kernels of one kind, by the vectors of a panel.
+Panels = Callable[[int], int]
+"""Returns the address of the kernel for panels of so many vectors, which is compiled when it is
+first asked for: few nets have panels of every number."""
+
+
+def by_panel(kind: str, width: int, count: int, write: Callable[[Kernel, int], None]) -> Panels:
+    """Return what gives the addresses of kernels of one kind.
 
     Args:
         kind: What they are called; no others of the process are.
@@ -29,14 +31,16 @@ def by_panel(
         count: How many arguments they have.
         write: Writes one, for so many vectors.
     """
-    names = {vectors: f"{kind}_{vectors}x{width}" for vectors in range(1, WIDEST + 1)}
 
-    def module(of: Any) -> None:
-        for vectors, name in names.items():
+    def address(vectors: int) -> int:
+        name = f"{kind}_{vectors}x{width}"
+
+        def module(of: Any) -> None:
             write(Kernel(of, name, count, width, exported=True), vectors)
 
-    found = compiled(f"{kind}x{width}", module, *names.values())
-    return {vectors: found[name] for vectors, name in names.items()}
+        return compiled(name, module, name)[name]
+
+    return address
 
 
 def multiply(

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct, Values
@@ -152,14 +151,11 @@ def _write_taps(module: Any, name: str, matrix: np.ndarray, width: int) -> None:
     k.done()
 
 
-def _values(
-    tiling: Tiling, points: np.ndarray | None, *, backward: bool = False, chunks: int = 1
-) -> Values:
+def _values(tiling: Tiling, *, backward: bool = False, chunks: int = 1) -> Values:
     """Return the values of the fields.
 
     Args:
         tiling: The convolution.
-        points: The filters at the points; None where each call has its own.
         backward: Whether it is the gradient of an input, whose outputs are the parameter's inputs.
         chunks: Of how many chunks values are summed.
     """
@@ -168,7 +164,7 @@ def _values(
     table = np.array(tiling.panels, np.int64)
     return FilterFields.values(
         weights=EACH_CALL,
-        points=EACH_CALL if points is None else points,
+        points=EACH_CALL,
         group_stride=tiling.filter_group_stride,
         point_stride=tiling.filter_point_stride,
         groups=groups,
@@ -190,20 +186,20 @@ class Filters:
     Args:
         tiling: The convolution, or that which is the gradient of its input.
         backward: For that gradient: the filters are turned round.
-
-    Attributes:
-        points: Them. Shape: (tiling.filter_size,).
     """
 
     def __init__(self, tiling: Tiling, *, backward: bool = False) -> None:
         self._threads = tiling.threads
         self._kernel = _kernel(tiling.matrices.taps, tiling.width, turned=backward)
-        self.points = aligned(tiling.filter_size)
-        self._arguments = Arguments(_values(tiling, self.points, backward=backward))
+        self._arguments = Arguments(_values(tiling, backward=backward))
 
-    def update(self, weights: np.ndarray) -> None:
-        """Transform ``weights``, in C order."""
-        self._arguments.run(self._kernel, self._threads, {"weights": weights})
+    def update(self, weights: np.ndarray, points: np.ndarray) -> None:
+        """Write the transforms of ``weights``, which are in C order.
+
+        Shapes: points (tiling.filter_size,).
+        """
+        each = {"weights": weights, "points": points}
+        self._arguments.run(self._kernel, self._threads, each)
 
 
 class FilterGradient:
@@ -217,7 +213,7 @@ class FilterGradient:
     def __init__(self, tiling: Tiling, chunks: int) -> None:
         self._threads = tiling.threads
         self._kernel = _kernel(tiling.matrices.taps, tiling.width, back=True)
-        self._arguments = Arguments(_values(tiling, None, chunks=chunks))
+        self._arguments = Arguments(_values(tiling, chunks=chunks))
 
     def __call__(self, points: np.ndarray, weights: np.ndarray) -> None:
         """Write the gradient.

@@ -11,6 +11,7 @@ import numpy as np
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import EACH_CALL, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT, INT, Word
+from demitasse.backends.kernels.products.registers import Panels
 from demitasse.backends.kernels.winograd.strips import Block
 from demitasse.backends.kernels.winograd.tiling import Tiling
 
@@ -84,13 +85,13 @@ def each_panel(k: Kernel, f: ProductFields, block: Block, points: int) -> Iterat
 
 
 def product_values(
-    tiling: Tiling, products: dict[int, int], sums_bytes: int, filter_chunk_stride: int = 0
+    tiling: Tiling, products: Panels, sums_bytes: int, filter_chunk_stride: int = 0
 ) -> Values:
     """Return the values of those fields.
 
     Args:
         tiling: The convolution.
-        products: Addresses of the kernels by the vectors of a panel.
+        products: The kernels, by the vectors of a panel.
         sums_bytes: From the beginning of a stack to the tiles of the output.
         filter_chunk_stride: Elements from one chunk's filters to the next's.
     """
@@ -98,7 +99,7 @@ def product_values(
     table = np.array(
         [
             (
-                products[vectors],
+                products(vectors),
                 group * c,
                 group * tiling.filter_group_stride + first * c,
                 group * m + first,

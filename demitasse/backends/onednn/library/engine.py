@@ -32,6 +32,7 @@ __all__ = ["Engine", "engine"]
 
 class _OfThread(threading.local):
     workspaces: list[np.ndarray] | None = None
+    lent: dict[int, np.ndarray] | None = None
     reorders: dict[tuple[Layout, Layout], Primitive] | None = None
 
 
@@ -203,6 +204,7 @@ class Engine(HostEngine):
     def nbytes(self) -> int:
         """Bytes of this thread's working memory, that of primitives included."""
         own = sum(array.nbytes for array in self._own.workspaces or ())
+        own += sum(array.nbytes for array in (self._own.lent or {}).values())
         return super().nbytes + own + self.stream.nbytes
 
     def workspaces(self, *sizes: int) -> list[np.ndarray]:
@@ -216,6 +218,19 @@ class Engine(HostEngine):
             elif own[place].shape[0] < size:
                 own[place] = aligned(size)
         return own[: len(sizes)]
+
+    def lend(self, role: int, size: int) -> np.ndarray:
+        """Return an array for an argument of some role, the same one to all Steps of a thread.
+
+        Shape: (size,).
+        """
+        lent = self._own.lent
+        if lent is None:
+            lent = self._own.lent = {}
+        found = lent.get(role)
+        if found is None or found.shape[0] < size:
+            found = lent[role] = aligned(size)
+        return found[:size]
 
 
 def _words(function: str) -> str:

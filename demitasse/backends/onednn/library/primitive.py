@@ -74,6 +74,9 @@ class Description:
 class Primitive:
     """Prepared code with its arguments, which are bound to buffers before it runs.
 
+    The library writes the code when it runs for the first time: many a primitive is prepared whose
+    place another one takes.
+
     Args:
         stream: Where it runs.
         description: What to make.
@@ -81,9 +84,9 @@ class Primitive:
     """
 
     def __init__(self, stream: Stream, description: Description, uses: Sequence[tuple[int, int]]):
-        self._stream, library = stream, stream.library
+        self._stream, self._description, library = stream, description, stream.library
         self.implementation = description.implementation
-        self._handle = create(library.dnnl_primitive_create, description.handle)
+        self._handle = 0
         self.scratch = description.bytes_of(Query.SCRATCHPAD)
         roles = [(role, descriptor) for role, descriptor in uses if descriptor]
         if self.scratch:
@@ -100,7 +103,7 @@ class Primitive:
         self._put_off = -1
         self._execute = library.dnnl_primitive_execute
         self._set = library.dnnl_memory_set_data_handle
-        weakref.finalize(self, _free, library, self._handle, self._memories).atexit = False
+        weakref.finalize(self, _free_memories, library, self._memories).atexit = False
 
     def place(self, role: int) -> int:
         """Return the index of an argument, to bind it with."""
@@ -142,13 +145,20 @@ class Primitive:
         """
         if self.scratch:
             self.bind(self._count - 1, self._stream.scratchpad(self.scratch))
+        if not self._handle:
+            self._write()
         if later.held():
             self._put_off = later.turn()
         arguments = self._handle, self._stream.handle, self._count, self._arguments
         later.put(self._execute, arguments, (self, *self._bound), check)
 
+    def _write(self) -> None:
+        library = self._stream.library
+        handle = create(library.dnnl_primitive_create, self._description.handle)
+        weakref.finalize(self, library.dnnl_primitive_destroy, handle).atexit = False
+        self._handle = handle
 
-def _free(library: Any, primitive: int, memories: list[int]) -> None:
-    library.dnnl_primitive_destroy(primitive)
+
+def _free_memories(library: Any, memories: list[int]) -> None:
     for memory in memories:
         library.dnnl_memory_destroy(memory)

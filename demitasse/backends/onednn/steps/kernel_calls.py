@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
 
+from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
 from demitasse.backends.kernels.depthwise.strips import Strips
 from demitasse.backends.kernels.direct.banding import Banding
@@ -18,10 +20,13 @@ from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
 from demitasse.backends.kernels.winograd.filters import Filters
 from demitasse.backends.kernels.winograd.gradient import WinogradGradient
 from demitasse.backends.kernels.winograd.tiling import Tiling
+from demitasse.backends.onednn.copies import Copy
+from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.ports import Port, Reader, Writer, converted_bytes
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 from demitasse.backends.step import Memory, Operand
+from demitasse.errors import DeviceError
 
 __all__ = [
     "DepthwiseCall", "DirectCall", "DirectGradientCall", "FactorsCall", "TiledFilters",
@@ -49,25 +54,52 @@ class _Follower:
 
 
 class TiledFilters:
-    """Filters at the points, which follow a parameter.
+    """Filters at the points, which follow a parameter or are given.
 
     Args:
+        engine: The engine.
         tiling: The convolution, or that which is the gradient of its input.
         backward: Whether it is that.
+        kept: Whether the parameter stays what it is for many passes.
     """
 
-    def __init__(self, tiling: Tiling, *, backward: bool = False) -> None:
-        self._filters = Filters(tiling, backward=backward)
-        self._follower = _Follower(self._filters.update)
-        self.points, self.update = self._filters.points, self._filters.update
+    def __init__(
+        self, engine: Engine, tiling: Tiling, *, backward: bool = False, kept: bool = False
+    ) -> None:
+        self._engine, self._tiling, self._backward = engine, tiling, backward
+        self._copy = Copy(Arg.WEIGHTS, tiling.filter_size, self._transform, kept=kept)
+        self._given: np.ndarray | None = None
 
-    def follow(self, blob: Operand) -> None:
-        """Transform a parameter if it has changed."""
-        self._follower.follow(blob.data_memory)
+    @cached_property
+    def _filters(self) -> Filters:
+        return Filters(self._tiling, backward=self._backward)
+
+    def of(self, weight: Operand | None) -> np.ndarray:
+        """Return them as a parameter is now, or as they were given; to be used at once."""
+        if weight is not None:
+            return self._copy.of(weight.data_memory, self._engine)
+        if self._given is None:
+            message = "filters of a convolution were used before they were given"
+            raise DeviceError(message)
+        return self._given
+
+    def update(self, weights: np.ndarray) -> None:
+        """Take weights, in C order."""
+        if self._given is None:
+            self._given = aligned(self._tiling.filter_size)
+        self._filters.update(weights, self._given)
+
+    def _transform(self, memory: Memory, points: np.ndarray) -> None:
+        self._filters.update(memory.cpu_data(), points)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it keeps."""
+        return self._copy.nbytes + (0 if self._given is None else self._given.nbytes)
 
 
 class _KernelCall:
-    """A kernel with its ports.
+    """A kernel with its ports. Those over tiles are made when they run for the first time.
 
     Args:
         engine: The engine.
@@ -115,18 +147,24 @@ class WinogradCall(_KernelCall):
         pool: bool = False,
     ) -> None:
         self.tiling, self.operands, self.filters = tiling, operands, filters
-        self._kernel = WinogradConvolution(tiling, *images, relu=operands.relu, pool=pool)
-        ports = operands.source, operands.target
-        super().__init__(engine, ports, self._kernel.code, filters.points.nbytes)
+        self._images, self._pool = images, pool
+        super().__init__(engine, (operands.source, operands.target), tiling.code, 0)
+
+    @cached_property
+    def _kernel(self) -> WinogradConvolution:
+        relu = self.operands.relu
+        return WinogradConvolution(self.tiling, *self._images, relu=relu, pool=self._pool)
+
+    @property
+    def workspace(self) -> int:
+        return super().workspace + self.filters.nbytes
 
     def __call__(self) -> None:
         operands = self.operands
         source, target = operands.source.array(), operands.target.array()
-        if operands.weight is not None:
-            self.filters.follow(operands.weight)
-        offsets = operands.offsets()
+        filters, offsets = self.filters.of(operands.weight), operands.offsets()
         [scratch] = self.engine.workspaces(self._kernel.scratch_size)
-        self._kernel(source, target, self.filters.points, offsets, scratch)
+        self._kernel(source, target, filters, offsets, scratch)
 
     def update(self, weights: np.ndarray) -> None:
         """Take new weights, in C order."""
@@ -150,9 +188,12 @@ class WinogradGradientCall(_KernelCall):
         operands: GradientOperands,
         images: tuple[Images, Images],
     ) -> None:
-        self.tiling, self.operands = tiling, operands
-        self._kernel = WinogradGradient(tiling, *images)
-        super().__init__(engine, operands.ports, self._kernel.code, 0)
+        self.tiling, self.operands, self._images = tiling, operands, images
+        super().__init__(engine, operands.ports, tiling.code, 0)
+
+    @cached_property
+    def _kernel(self) -> WinogradGradient:
+        return WinogradGradient(self.tiling, *self._images)
 
     def __call__(self) -> None:
         operands, kernel = self.operands, self._kernel

@@ -52,6 +52,7 @@ class ConvKernels:
         tiling: How it is tiled; None where it does not go over tiles.
         banding: How a direct convolution of few channels is divided; None where it is another.
         strips: How a depthwise convolution is divided, forward; None where it is another.
+        training: Whether filters change between passes.
         why: Why there is none of them; empty where there is one.
         slow_library: Whether the library multiplies matrices made of copied windows here, as where
             an image has more padding than a window is wide.
@@ -62,6 +63,7 @@ class ConvKernels:
     tiling: Tiling | None
     banding: Banding | None
     strips: Strips | None = None
+    training: bool = False
     why: tuple[str, ...] = ()
     slow_library: bool = False
     _filters: TiledFilters | None = field(default=None, repr=False)
@@ -79,9 +81,7 @@ class ConvKernels:
         if not (_fitting(x, tiling.width) and _fitting(y, tiling.width)):
             why = f"the layouts of the images have no blocks of {tiling.width} channels"
             return replace(self, tiling=None, why=(why,))
-        from demitasse.backends.onednn.steps.kernel_calls import TiledFilters
-
-        return replace(self, _filters=TiledFilters(tiling))
+        return replace(self, _filters=self._tiled_filters(tiling))
 
     def forward(
         self, operands: ConvOperands, pool: ops.Pool | None
@@ -99,11 +99,16 @@ class ConvKernels:
         x, y = (_fitting(port.layout, tiling.width) for port in (operands.source, operands.target))
         if x is None or y is None or (pool and not pools_tiles(pool)):
             return None
-        from demitasse.backends.onednn.steps.kernel_calls import TiledFilters, WinogradCall
+        from demitasse.backends.onednn.steps.kernel_calls import WinogradCall
 
         shared = self._filters if operands.weight is not None else None
-        filters = shared or TiledFilters(tiling)
+        filters = shared or self._tiled_filters(tiling)
         return WinogradCall(self.engine, tiling, operands, (x, y), filters, pool=pool is not None)
+
+    def _tiled_filters(self, tiling: Tiling) -> TiledFilters:
+        from demitasse.backends.onednn.steps.kernel_calls import TiledFilters
+
+        return TiledFilters(self.engine, tiling, kept=not self.training)
 
     def _depthwise(
         self, strips: Strips, operands: ConvOperands, pool: ops.Pool | None
@@ -179,7 +184,7 @@ class ConvKernels:
             return None
         from demitasse.backends.onednn.steps.kernel_calls import TiledFilters, WinogradCall
 
-        filters = TiledFilters(turned, backward=True)
+        filters = TiledFilters(self.engine, turned, backward=True)
         return WinogradCall(self.engine, turned, operands, (x, y), filters)
 
     def _plain(self, port: Reader) -> Reader:
@@ -200,7 +205,7 @@ def conv_kernels(
         training: Whether filters change between passes.
     """
     tuning = engine.tuning.as_set(wanted())
-    found = ConvKernels(engine, x, tiling=None, banding=None)
+    found = ConvKernels(engine, x, tiling=None, banding=None, training=training)
     if max(op.kernel) == 1:
         return found  # a product of matrices, which the library does best
     if op.group == x[1] > 1 and not training:

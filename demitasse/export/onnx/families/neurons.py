@@ -12,9 +12,8 @@ from demitasse.layers.dropout import Dropout
 from demitasse.layers.exp import Exp
 from demitasse.layers.log import Log
 from demitasse.layers.power import Power
-from demitasse.proto import LayerParameter
 
-__all__ = ["CONVERTERS", "dropout_refusal"]
+__all__ = ["CONVERTERS"]
 
 
 def _plain(operator: str) -> Converter:
@@ -55,14 +54,6 @@ def clip(step: Step, graph: Graph) -> None:
     p = step.layer.param.clip_param
     limits = graph.number(p.min), graph.number(p.max)
     graph.add("Clip", step.bottoms[0], *limits, to=step.tops[0])
-
-
-def dropout_refusal(param: LayerParameter) -> str:
-    """Say why a Dropout has no form in ONNX."""
-    p = param.dropout_param
-    if p.sample_weights_test and p.dropout_ratio:
-        return "dropout_param.sample_weights_test draws other random numbers in each run"
-    return ""
 
 
 def dropout(step: Step, graph: Graph) -> None:

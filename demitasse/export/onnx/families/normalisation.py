@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from demitasse.backends.windows import Window
+from demitasse.export.batch_norm import normalisation
 from demitasse.export.onnx.converter import Converter
 from demitasse.export.onnx.families.pooling import Fit, average
 from demitasse.export.onnx.graph import Graph
@@ -24,36 +23,21 @@ __all__ = ["CONVERTERS"]
 def batch_norm(step: Step, graph: Graph) -> None:
     """Add BatchNormalization, one with the Scale that follows; or what the batch itself says."""
     layer, [x], [y] = step.of(BatchNorm), step.bottoms, step.tops
-    count = layer.channels
-    scale, shift = np.ones(count, np.float32), np.zeros(count, np.float32)
-    if layer.scaled:
-        scale, shift = layer.blobs[3].cpu_data(), layer.blobs[4].cpu_data()
-    if step.scale is not None:
-        more = [blob.cpu_data().reshape(count) for blob in step.scale.blobs]
-        scale, shift = scale * more[0], shift * more[0]
-        if len(more) > 1:
-            shift = shift + more[1]
-    factor = float(layer.blobs[2].cpu_data().ravel()[0])
-    mean, variance = (
-        blob.cpu_data() * (np.float32(1 / factor) if factor else np.float32(0))
-        for blob in layer.blobs[:2]
-    )
+    numbers = normalisation(step)
     if not layer.use_global_stats:
         rows = x.name if len(x.shape) > 1 else graph.reshape(x, [-1, 1])
         axes = [axis for axis in range(max(2, len(x.shape))) if axis != 1]
         centred, found = centre(graph, rows, axes)
         deviation = graph.add("Sqrt", graph.add("Add", found, graph.number(layer.eps)))
         unit = graph.add("Div", centred, deviation)
-        spread = (count, *(1,) * (max(2, len(x.shape)) - 2))
-        scaled = graph.add("Mul", unit, graph.constant(scale.reshape(spread), "scale"))
-        shifted = graph.add("Add", scaled, graph.constant(shift.reshape(spread), "shift"))
+        spread = (-1, *(1,) * (max(2, len(x.shape)) - 2))
+        scaled = graph.add("Mul", unit, graph.constant(numbers.scale.reshape(spread), "scale"))
+        shifted = graph.add("Add", scaled, graph.constant(numbers.shift.reshape(spread), "shift"))
         graph.reshape(shifted, y.sizes, to=y)
         return
     stored = [
-        graph.constant(array, what)
-        for array, what in zip(
-            (scale, shift, mean, variance), ("scale", "shift", "mean", "variance"), strict=True
-        )
+        graph.constant(getattr(numbers, what), what)
+        for what in ("scale", "shift", "mean", "variance")
     ]
     if len(x.shape) > 1:
         graph.add("BatchNormalization", x, *stored, to=y, epsilon=layer.eps)

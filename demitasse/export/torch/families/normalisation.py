@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from demitasse.blob import Blob
+from demitasse.export.batch_norm import normalisation
 from demitasse.export.torch.code import Code
 from demitasse.export.torch.converter import Converter
 from demitasse.export.torch.names import number
@@ -26,15 +27,11 @@ AXES = {2: "1", 3: "1", 4: "2", 5: "3"}
 def batch_norm(step: Step, code: Code) -> None:
     """Add BatchNorm, one with the Scale that follows; or what the batch itself says."""
     layer, [x], [y] = step.of(BatchNorm), step.bottoms, step.tops
-    scale, shift = _scale_and_shift(step, layer)
-    factor = float(layer.blobs[2].cpu_data().ravel()[0])
-    mean, variance = (
-        blob.cpu_data() * (np.float32(1 / factor) if factor else np.float32(0))
-        for blob in layer.blobs[:2]
-    )
+    numbers = normalisation(step)
+    scale, shift = (numbers.scale, numbers.shift) if numbers.affine else (None, None)
     image = code.variable(x)
     if layer.use_global_stats:
-        _norm(step, code, layer.eps, mean, variance, scale, shift)
+        _norm(step, code, layer.eps, numbers.mean, numbers.variance, scale, shift)
         return
     rows = image if len(x.shape) > 1 else f"{image}[:, None]"
     unit = code.call("batch_norm_of_batch", rows, number(layer.eps))
@@ -43,22 +40,6 @@ def batch_norm(step: Step, code: Code) -> None:
         weights = code.parameters(step, weight=scale.reshape(axes), bias=shift.reshape(axes))
         unit = code.call("affine", unit, weights)
     code.let(unit if len(x.shape) > 1 else f"{unit}[:, 0]", y)
-
-
-def _scale_and_shift(step: Step, layer: BatchNorm) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Return what comes behind the division, of the layer itself and of its Scale."""
-    if not layer.scaled and step.scale is None:
-        return None, None
-    count = layer.channels
-    scale, shift = np.ones(count, np.float32), np.zeros(count, np.float32)
-    if layer.scaled:
-        scale, shift = layer.blobs[3].cpu_data(), layer.blobs[4].cpu_data()
-    if step.scale is not None:
-        more = [blob.cpu_data().reshape(count) for blob in step.scale.blobs]
-        scale, shift = scale * more[0], shift * more[0]
-        if len(more) > 1:
-            shift = shift + more[1]
-    return scale, shift
 
 
 def _norm(

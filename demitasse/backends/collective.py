@@ -1,0 +1,74 @@
+"""What devices of several processes or threads need to exchange their arrays with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from demitasse.backends.arrays import Array
+
+__all__ = ["Collective", "Connector"]
+
+
+class Collective(Protocol):
+    """A group that exchanges arrays; all members call the same methods in the same order.
+
+    All arrays are one-dimensional and contiguous. Every method may raise ParallelError: another
+    member is lost, or too late.
+
+    Attributes:
+        rank: The number of this member, from 0.
+        size: How many there are.
+        name: What connects them, for messages.
+    """
+
+    rank: int
+    size: int
+    name: str
+
+    def broadcast(self, array: Array) -> None:
+        """Overwrite an array with that of member 0."""
+
+    def exchange(self, parts: Sequence[Array], sizes: Sequence[int]) -> list[Array]:
+        """Give each member its part; return what each has for us.
+
+        Args:
+            parts: Arrays by the rank of who gets them.
+            sizes: The sizes of those we get, by the rank of who gives them.
+        """
+
+    def collect(self, part: Array, whole: Array, bounds: Sequence[int]) -> None:
+        """Put everybody's part into ``whole``: rank r's from ``bounds[r]`` to ``bounds[r + 1]``."""
+
+    def add(self, array: Array) -> None:
+        """Replace an array by the sum of everybody's, added in whatever order is fastest."""
+
+
+class Connector(Protocol):
+    """Connects a device to those of other processes or threads."""
+
+    def missing(self) -> str:
+        """Return why it cannot be connected, and what to do; "" where it can."""
+
+    def place(self) -> str:
+        """Return what tells this device from all others of its machine."""
+
+    def new_uid(self) -> bytes:
+        """Return a name for a group that is about to meet; it has at most 128 bytes.
+
+        Raises:
+            ParallelError: The library fails.
+        """
+
+    def join(self, uid: bytes, rank: int, size: int, deadline: float) -> Collective:
+        """Return the group of this name, once all its members have come.
+
+        Args:
+            uid: What one of them got of ``new_uid``.
+            rank: The number of this member.
+            size: How many there are.
+            deadline: Seconds that members wait for each other.
+
+        Raises:
+            ParallelError: The library fails.
+        """

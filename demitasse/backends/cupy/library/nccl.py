@@ -1,0 +1,192 @@
+"""GPUs that exchange arrays by NCCL, without a copy to the host.
+
+Each member of a group has a GPU of its own and is a thread or a process of its own. Work goes to
+the stream that is current in the calling thread, and is waited for.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from importlib import import_module
+from itertools import pairwise
+from typing import Any, Protocol
+
+from demitasse.backends.arrays import Array
+from demitasse.errors import ParallelError
+
+__all__ = ["Nccl", "NcclConnector", "missing", "new_uid"]
+
+BRINGS = 'pip install "nvidia-nccl-cu13" (or cu12)'
+
+
+def missing() -> str:
+    """Return why no GPUs can be connected, "" where they can; touches no GPU."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # cupy's own, that the library is missing
+            nccl = import_module("cupy.cuda.nccl")
+    except Exception as error:  # a broken installation can raise anything
+        return f"NCCL is reached through cupy, which cannot be imported ({error})"
+    return "" if nccl.available else f"NCCL is not installed; {BRINGS} brings it"
+
+
+def new_uid() -> bytes:
+    """Return a name for a group that is about to meet; touches no GPU, so a process may fork then.
+
+    Raises:
+        ParallelError: NCCL is missing, or fails.
+    """
+    why = missing()
+    if why:
+        raise ParallelError(why)
+    nccl = import_module("cupy.cuda.nccl")
+    with _failures(nccl):
+        return bytes(nccl.get_unique_id())
+
+
+class Gpu(Protocol):
+    """What is needed of the backend of a GPU."""
+
+    array_device: Any
+
+    def enter(self) -> AbstractContextManager[None]:
+        """Make it current; its failures leave the block as DeviceError."""
+
+
+class NcclConnector:
+    """Connects a GPU to those of other threads, processes and machines.
+
+    Args:
+        cupy: The library.
+        gpu: The GPU.
+    """
+
+    def __init__(self, cupy: Any, gpu: Gpu) -> None:
+        self._cupy, self._gpu = cupy, gpu
+
+    def missing(self) -> str:
+        return missing()
+
+    def place(self) -> str:
+        with self._gpu.enter():
+            return str(self._gpu.array_device.pci_bus_id)
+
+    def new_uid(self) -> bytes:
+        return new_uid()
+
+    def join(self, uid: bytes, rank: int, size: int, deadline: float) -> Nccl:
+        nccl = import_module("cupy.cuda.nccl")
+        with self._gpu.enter(), _failures(nccl):
+            return Nccl(self._cupy, nccl, nccl.NcclCommunicator(size, uid, rank), deadline)
+
+
+class Nccl:
+    """A group of GPUs; all of its methods are called where the GPU is current.
+
+    Args:
+        cupy: The library.
+        nccl: Its part about NCCL.
+        communicator: Cupy's.
+        deadline: Seconds that one waits for the others.
+    """
+
+    def __init__(self, cupy: Any, nccl: Any, communicator: Any, deadline: float) -> None:
+        self._cupy, self._nccl, self._communicator = cupy, nccl, communicator
+        self._deadline = deadline
+        self.rank: int = communicator.rank_id()
+        self.size: int = communicator.size()
+        self.name = f"NCCL {_version(nccl.get_version())}"
+        self._types = {
+            "float16": nccl.NCCL_FLOAT16,
+            "float32": nccl.NCCL_FLOAT32,
+            "float64": nccl.NCCL_FLOAT64,
+        }
+
+    def broadcast(self, array: Array) -> None:
+        with self._at_work() as stream:
+            self._communicator.bcast(*self._place(array), 0, stream)
+
+    def exchange(self, parts: Sequence[Array], sizes: Sequence[int]) -> list[Array]:
+        received = [self._cupy.empty(size, parts[0].dtype) for size in sizes]
+        self._trade(parts, received)
+        return received
+
+    def collect(self, part: Array, whole: Array, bounds: Sequence[int]) -> None:
+        self._trade([part] * self.size, [whole[a:b] for a, b in pairwise(bounds)])
+
+    def add(self, array: Array) -> None:
+        self.start_add(array)
+        self._finish()
+
+    def start_add(self, array: Array) -> None:
+        """Queue what ``add`` does; nobody waits for it but the stream."""
+        address, *what = self._place(array)
+        with _failures(self._nccl):
+            self._communicator.allReduce(
+                address, address, *what, self._nccl.NCCL_SUM, self._stream().ptr
+            )
+
+    def _trade(self, given: Sequence[Array], taken: Sequence[Array]) -> None:
+        """Give each member an array and take one of each."""
+        if taken[self.rank].size:
+            taken[self.rank][...] = given[self.rank]
+        with self._at_work() as stream:
+            self._nccl.groupStart()
+            for rank in range(self.size):
+                if rank == self.rank:
+                    continue
+                if given[rank].size:
+                    self._communicator.send(*self._place(given[rank]), rank, stream)
+                if taken[rank].size:
+                    self._communicator.recv(*self._place(taken[rank]), rank, stream)
+            self._nccl.groupEnd()
+
+    def _place(self, array: Array) -> tuple[int, int, int]:
+        """Return an array as NCCL takes it: address, elements, type."""
+        return array.data.ptr, array.size, self._types[str(array.dtype)]
+
+    def _stream(self) -> Any:
+        return self._cupy.cuda.get_current_stream()
+
+    @contextmanager
+    def _at_work(self) -> Iterator[int]:
+        """Queue work on a stream within the block, and wait for it."""
+        with _failures(self._nccl):
+            yield self._stream().ptr
+        self._finish()
+
+    def _finish(self) -> None:
+        """Wait until the current stream is done; the thread leaves its core to others meanwhile.
+
+        Raises:
+            ParallelError: That takes too long: another member is lost.
+        """
+        event = self._cupy.cuda.Event(disable_timing=True)
+        event.record(self._stream())
+        end, pause = time.monotonic() + self._deadline, 0.0
+        while not event.done:
+            if time.monotonic() > end:
+                self._communicator.abort()
+                message = f"another GPU was lost or hangs: nothing came for {self._deadline:g} s"
+                raise ParallelError(message)
+            time.sleep(pause)
+            pause = min(0.001, pause + 2e-6)
+        with _failures(self._nccl):
+            self._communicator.check_async_error()
+
+
+@contextmanager
+def _failures(nccl: Any) -> Iterator[None]:
+    try:
+        yield
+    except nccl.NcclError as error:
+        message = f"NCCL failed: {error}; NCCL_DEBUG=INFO in the environment has it say more"
+        raise ParallelError(message) from error
+
+
+def _version(number: int) -> str:
+    """Write ``22307`` as ``"2.23.7"``."""
+    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"

@@ -1,0 +1,56 @@
+"""Numbers that are kept in 16 bits and computed with in float32.
+
+``half`` has 11 significant bits and ends at 65504, ``bfloat16`` has 8 and the range of float32.
+numpy and most libraries of arrays do not know bfloat16, so it is kept as its bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+
+__all__ = ["ARRAYS", "STORAGES", "Stored", "array_dtype", "nan_of", "narrowed", "widen_into"]
+
+Stored = Literal["float", "half", "bfloat16"]
+"""How a device keeps the values of a net; "float" is as they are computed."""
+
+STORAGES: tuple[Stored, ...] = ("float", "half", "bfloat16")
+
+ARRAYS: Mapping[str, str] = {"half": "float16", "bfloat16": "uint16"}
+"""How numbers are kept -> the dtype of arrays that hold them."""
+
+ROUND, QUIET, FRACTION = np.uint32(0x7FFF), np.uint16(0x0040), np.uint32(16)
+
+
+def array_dtype(kind: str) -> str:
+    """Return the dtype of arrays of ``kind``, a dtype itself or one of ``ARRAYS``."""
+    return ARRAYS.get(kind, kind)
+
+
+def nan_of(kind: str) -> float | int:
+    """Return what an array of a kind holds for NaN."""
+    return 0x7FC0 if kind == "bfloat16" else float("nan")
+
+
+def narrowed(host: np.ndarray, kind: str) -> np.ndarray:
+    """Return float32 numbers in 16 bits, rounded to the nearest, ties to even.
+
+    What is too large becomes infinite, and NaN stays NaN. Shapes: any -> the same.
+    """
+    if kind == "half":
+        with np.errstate(over="ignore"):
+            return host.astype(np.float16)
+    bits = np.ascontiguousarray(host, np.float32).view(np.uint32)
+    upper = (bits >> FRACTION).astype(np.uint16)
+    rounded = ((bits + ROUND + (upper & 1)) >> FRACTION).astype(np.uint16)
+    return np.where(np.isnan(host), upper | QUIET, rounded)
+
+
+def widen_into(narrow: np.ndarray, kind: str, host: np.ndarray) -> None:
+    """Write numbers of 16 bits to a float32 array, exactly. Shapes: the same."""
+    if kind == "half":
+        host[...] = narrow
+    else:
+        host.view(np.uint32)[...] = narrow.astype(np.uint32) << FRACTION

@@ -1,0 +1,71 @@
+"""Of the primitives that are prepared, the library writes the code of those that run."""
+
+import numpy as np
+import pytest
+
+from demitasse import Net
+from demitasse.backends.onednn import status
+from demitasse.device import Device
+from demitasse.proto import NetParameter, parse_text
+
+pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
+
+NET = """
+force_backward: true
+layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 16 dim: 5 dim: 5 } } }
+layer { name: "conv" type: "Convolution" bottom: "x" top: "conv"
+  convolution_param { num_output: 16 kernel_size: 1 weight_filler { type: "xavier" } } }
+layer { name: "relu" type: "ReLU" bottom: "conv" top: "conv" }
+layer { name: "pool" type: "Pooling" bottom: "conv" top: "pool"
+  pooling_param { pool: AVE kernel_size: 5 } }
+"""
+
+
+class Record:
+    """Which primitives the library has written, and which it has run.
+
+    Attributes:
+        written: Handles of the former.
+        ran: Handles of the latter.
+    """
+
+    def __init__(self, monkeypatch, library):
+        self.written, self.ran = set(), set()
+        create, execute = library.dnnl_primitive_create, library.dnnl_primitive_execute
+
+        def note_written(handle, description):
+            status = create(handle, description)
+            self.written.add(handle._obj.value)
+            return status
+
+        def note_ran(handle, *rest):
+            self.ran.add(handle)
+            return execute(handle, *rest)
+
+        monkeypatch.setattr(library, "dnnl_primitive_create", note_written)
+        monkeypatch.setattr(library, "dnnl_primitive_execute", note_ran)
+
+
+@pytest.fixture
+def record(monkeypatch):
+    return Record(monkeypatch, Device("cpu").backend.engine.library)
+
+
+def test_what_another_primitive_takes_the_place_of_is_never_written(record):
+    net = Net(parse_text(NET, NetParameter), "TEST", device="cpu")
+
+    net.forward()
+
+    assert record.ran
+    assert record.written == record.ran
+
+
+def test_gradients_are_not_written_before_a_backward_pass(record):
+    net = Net(parse_text(NET, NetParameter), "TRAIN", device="cpu")
+    net.forward()
+    forward = set(record.written)
+
+    net.blobs["pool"].mutable_cpu_diff()[...] = np.float32(1)
+    net.backward()
+
+    assert forward < record.written == record.ran
