@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import accumulate, pairwise
 
+from demitasse.backends.arrays import Array
 from demitasse.blob import Blob
 from demitasse.net import Net
 from demitasse.parallel.where import OnHost, Where
@@ -43,15 +44,29 @@ class Flat:
 
     def fill(self, loss: float) -> None:
         """Bring everything up to date after a net's passes."""
+        self.fill_gradients(range(len(self._params)))
+        self.fill_rest(loss)
+
+    def fill_gradients(self, numbers: range) -> None:
+        """Bring the gradients of some parameters up to date."""
         where = self._where
-        for blob, view in zip(self._params, self._gradients, strict=True):
-            gradient = where.read(blob.diff_memory)
-            if not where.holds(blob.diff_memory, view):  # somebody gave the blob another array
-                view[...] = gradient[: blob.count]
-                where.adopt(blob.diff_memory, view)
+        for number in numbers:
+            memory, view = self._params[number].diff_memory, self._gradients[number]
+            gradient = where.read(memory)
+            if not where.holds(memory, view):  # somebody gave the blob another array
+                view[...] = gradient[: view.shape[0]]
+                where.adopt(memory, view)
+
+    def fill_rest(self, loss: float) -> None:
+        """Bring up to date what lies behind the gradients."""
         for blob, view in zip(self._carried, self._averages, strict=True):
-            view[...] = where.read(blob.data_memory)[: blob.count]
+            view[...] = self._where.read(blob.data_memory)[: blob.count]
         self.array[-1] = loss
+
+    @property
+    def rest(self) -> Array:
+        """What lies behind the gradients: running averages, and the loss."""
+        return self.array[sum(blob.count for blob in self._params) :]
 
     def take(self, source: Flat) -> float:
         """Give the net the running averages of ``source``; return its loss."""
