@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from stages import exported
 
+from demitasse.backends.kernels.language import later
 from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct
 from demitasse.backends.kernels.language.words import FLOAT, INT, Word
 
@@ -81,3 +82,29 @@ def test_a_call_gives_what_changes_and_nothing_else(each):
 
     with pytest.raises(TypeError, match=r"give it target.at"):
         arguments.run(0, 1, each)
+
+
+class Cell(Struct):
+    """An integer that is written."""
+
+    at: Word
+    """Its address."""
+    value: Word
+    """The integer."""
+
+
+def test_a_kernel_put_off_twice_has_what_it_was_given_each_time():
+    def write(k):
+        f = Cell.read(k)
+        k.store_word(f.value, f.at)
+
+    first, second = np.zeros(1, np.int64), np.zeros(1, np.int64)
+    kernel = exported("cell_put_off", 8, write)
+    arguments = Arguments(Cell.values(at=EACH_CALL, value=EACH_CALL))
+
+    later.hold()
+    arguments.run(kernel, 1, {"at": first, "value": 3})
+    arguments.run(kernel, 1, {"at": second, "value": 5})
+    later.settle()
+
+    assert (first[0], second[0]) == (3, 5)
