@@ -8,7 +8,7 @@ from nets.images import IMAGES
 from demitasse import Net
 from demitasse.proto import NetParameter, parse_text
 
-BATCHES = {"raw28": 64, "raw64": 64, "jpeg256": 32}
+BATCHES = {"raw28": 64, "raw64": 64, "raw256": 32, "jpeg256": 32}
 
 
 @pytest.fixture(params=IMAGES)

@@ -76,5 +76,6 @@ class Images:
 IMAGES = {
     "raw28": Images(1, 28),
     "raw64": Images(3, 64),
+    "raw256": Images(3, 256, crop=227),
     "jpeg256": Images(3, 256, crop=227, jpeg=True),
 }
