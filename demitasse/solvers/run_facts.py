@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -111,7 +112,7 @@ def _digest(param: LayerParameter) -> str:
 
 def _machine(net: Net, ranks: int) -> dict[str, str]:
     return {
-        "device": str(net.device),
+        "device": re.sub(r":\d+$", "", str(net.device)),  # GPUs of one kind are alike
         "dtype": net.dtype,
         "ranks": str(ranks),
         "demitasse": __version__,

@@ -79,10 +79,11 @@ def test_a_run_is_taken_up_by_another_number_of_gpus(train, tmp_path):
         solver.restore(tmp_path / "run_iter_3.solverstate", exact=True)
         solver.step(3)
 
-    results, errors = train(1, go_on, shards=2, device="cuda:0")
+    for devices in (["cuda:1"], TWO):
+        results, errors = train(len(devices), go_on, shards=2, devices=devices)
 
-    assert errors == [None]
-    assert results[0][1] == expected
+        assert errors == [None] * len(devices)
+        assert {weights for _, weights in results} == {expected}
 
 
 def test_a_gpu_that_is_lost_is_told_of(train):
