@@ -32,12 +32,14 @@ class Workers(NamedTuple):
         shards: How many shards the run has; None for as many as there are processes.
         ranks: How many processes there must be; None for any number.
         reduce: How gradients are added.
+        overlap: Whether they are exchanged while backward computes others.
         deadline: Seconds that one process waits for the others.
     """
 
     shards: int | None
     ranks: int | None
-    reduce: Literal["exact", "fast"] | None
+    reduce: Literal["exact", "fast", "half"] | None
+    overlap: bool
     deadline: float
 
 
@@ -60,10 +62,16 @@ def workers_options(function: Function) -> Function:
     )
     @click.option(
         "--reduce",
-        type=click.Choice(["exact", "fast"]),
+        type=click.Choice(["exact", "fast", "half"]),
         help="How gradients of several processes are added: in one order whatever their number "
-        "is, or as MPI or NCCL likes best; by default fast between GPUs that NCCL connects, else "
-        "exact.",
+        "is, or as MPI or NCCL likes best, or rounded to half precision on their way; by default "
+        "fast between GPUs that NCCL connects, else exact.",
+    )
+    @click.option(
+        "--overlap",
+        is_flag=True,
+        help="Exchange gradients while backward computes those of earlier layers: pays between "
+        "machines, where a core of each is left for it. The bits stay the same.",
     )
     @click.option(
         "--deadline",
@@ -78,11 +86,12 @@ def workers_options(function: Function) -> Function:
         *args: Any,
         shards: int | None,
         ranks: int | None,
-        reduce: Literal["exact", "fast"] | None,
+        reduce: Literal["exact", "fast", "half"] | None,
+        overlap: bool,
         deadline: float,
         **kwargs: Any,
     ) -> Any:
-        workers = Workers(shards, ranks, reduce, deadline)
+        workers = Workers(shards, ranks, reduce, overlap, deadline)
         return function(*args, workers=workers, **kwargs)
 
     return with_workers

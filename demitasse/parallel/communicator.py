@@ -18,10 +18,12 @@ class Communicator(Collective, Protocol):
     late.
 
     Attributes:
+        in_threads: Whether another thread than the first may call them, one at a time.
         local_rank: The number of this process among those of its machine.
         deadline: Seconds that one waits for the others in an iteration.
     """
 
+    in_threads: bool
     local_rank: int
     deadline: float
 

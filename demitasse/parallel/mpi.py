@@ -30,6 +30,12 @@ NOTE = 256
 LATER = 1.5
 """How much longer than process 0 the others wait: it tells them who is late."""
 
+AT_FIRST = 0.002
+"""Seconds that a process looks again and again, whatever it waits for."""
+
+SLOW = 200e6
+"""Bytes a second that messages move at, at least, between processes of one machine."""
+
 COME, TABLE, SHARED, PARTS, SUMS = 1, 2, 3, 4, 5
 """Tags of messages."""
 
@@ -81,6 +87,7 @@ class Mpi:
         self.size: int = self._comm.Get_size()
         self.local_rank: int = self._comm.Split_type(MPI.COMM_TYPE_SHARED).Get_rank()
         self.name = _name(MPI)
+        self.in_threads = bool(MPI.Query_thread() >= MPI.THREAD_SERIALIZED)
         tasks = os.environ.get("SLURM_NTASKS", "1")
         in_step = "SLURM_STEP_ID" in os.environ and not launched()
         if self.size == 1 and in_step and tasks.isdecimal() and int(tasks) > 1:
@@ -140,7 +147,8 @@ class Mpi:
         self._trade([part] * self.size, places, SUMS)
 
     def add(self, array: np.ndarray) -> None:
-        self._need([self._comm.Iallreduce(self._mpi.IN_PLACE, array)])
+        request = self._comm.Iallreduce(self._mpi.IN_PLACE, array)
+        self._need([request], nbytes=2 * array.nbytes)
 
     def abort(self, code: int) -> None:
         if self.size > 1:
@@ -155,28 +163,33 @@ class Mpi:
         others = [r for r in range(self.size) if r != self.rank]
         requests = [self._comm.Irecv(taken[r], r, tag) for r in others]
         requests += [self._comm.Isend(given[r], r, tag) for r in others]
-        late = self._wait(requests, self.deadline)
+        nbytes = sum(given[r].nbytes + taken[r].nbytes for r in others)
+        late = self._wait(requests, self.deadline, nbytes)
         if late:
             raise ParallelError(_late([others[i % len(others)] for i in late]))
 
-    def _need(self, requests: Sequence[Any], patience: float = 1.0) -> None:
-        if self._wait(requests, self.deadline * patience):
+    def _need(self, requests: Sequence[Any], patience: float = 1.0, nbytes: int = 0) -> None:
+        if self._wait(requests, self.deadline * patience, nbytes):
             message = f"another process was lost or hangs: nothing came for {self.deadline:g} s"
             raise ParallelError(message)
 
-    def _wait(self, requests: Sequence[Any], seconds: float) -> list[int]:
+    def _wait(self, requests: Sequence[Any], seconds: float, nbytes: int = 0) -> list[int]:
         """Wait for requests; return the numbers of those that did not end in time.
 
-        A process that waits leaves its core to others, after a moment.
+        A process that waits leaves its core to others, after a moment; not for as long as so many
+        bytes may take, since the library moves them only while it is called.
         """
-        end, pause = time.monotonic() + seconds, 0.0
+        begun = time.monotonic()
+        end, busy, pause = begun + seconds, begun + AT_FIRST + nbytes / SLOW, 0.0
         waiting = dict(enumerate(requests))
         while waiting:
             waiting = {i: one for i, one in waiting.items() if not one.Test()}
-            if not waiting or time.monotonic() > end:
+            now = time.monotonic()
+            if not waiting or now > end:
                 break
             time.sleep(pause)
-            pause = min(0.002, pause + 2e-6)
+            if now > busy:
+                pause = min(0.002, pause + 2e-6)
         return list(waiting)
 
 

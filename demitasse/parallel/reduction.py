@@ -10,10 +10,11 @@ import numpy as np
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.collective import Collective
+from demitasse.parallel.half import HEAD, packed, unpacked
 from demitasse.parallel.order import add_up
 from demitasse.parallel.shards import Shards
 
-__all__ = ["exact_mean", "fast_mean"]
+__all__ = ["exact_mean", "fast_mean", "half_mean"]
 
 BUCKET = 8 << 20
 """Bytes that are reduced at a time: enough to be fast, few enough to stay small."""
@@ -61,6 +62,42 @@ def fast_mean(collective: Collective, shards: Shards, parts: Sequence[Array]) ->
     mean: Array = parts[0]
     if collective.size > 1:
         collective.add(mean)
+    mean /= shards.count
+
+
+def half_mean(
+    collective: Collective,
+    shards: Shards,
+    parts: Sequence[np.ndarray],
+    bucket: int = BUCKET,
+) -> None:
+    """Replace the first part by the mean over all shards; it travels in half precision.
+
+    Each process adds up what it hosts, and a slice of the whole for all processes, in the precision
+    of the net; only what it sends is rounded, once each way. All processes get the same bits,
+    another number of processes others.
+    """
+    add_up(parts)
+    mean, rank, size = parts[0], collective.rank, collective.size
+    step = max(1, bucket // mean.itemsize)
+    for start in range(0, mean.shape[0], step) if size > 1 else ():
+        buffer = mean[start : start + step]
+        bounds = [buffer.size * r // size for r in range(size + 1)]
+        slices = [buffer[a:b] for a, b in pairwise(bounds)]
+        nothing = np.empty(0, np.float16)
+        sent = [nothing if r == rank else packed(one) for r, one in enumerate(slices)]
+        many = slices[rank].size + HEAD
+        received = collective.exchange(sent, [0 if r == rank else many for r in range(size)])
+        terms = [slices[rank] if r == rank else np.empty_like(slices[rank]) for r in range(size)]
+        for r in range(size):
+            if r != rank:
+                unpacked(received[r], terms[r])
+        add_up(terms)
+        places = [bound + HEAD * r for r, bound in enumerate(bounds)]
+        sums = np.empty(places[-1], np.float16)
+        collective.collect(packed(terms[0]), sums, places)
+        for r, one in enumerate(slices):
+            unpacked(sums[places[r] : places[r + 1]], one)
     mean /= shards.count
 
 

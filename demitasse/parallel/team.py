@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from time import perf_counter
 from typing import Literal, Protocol
 
 import numpy as np
 
+from demitasse.backends.arrays import Array
 from demitasse.backends.collective import Collective
-from demitasse.errors import ParallelError
+from demitasse.errors import ConfigError, ParallelError
 from demitasse.interrupts import Uninterrupted
 from demitasse.net import Net
 from demitasse.parallel.alone import Single
 from demitasse.parallel.communicator import Communicator, Value
 from demitasse.parallel.flat import Flat, broadcast, carried_params
 from demitasse.parallel.nccl import connected
-from demitasse.parallel.reduction import exact_mean, fast_mean
+from demitasse.parallel.overlap import Overlap
+from demitasse.parallel.reduction import exact_mean, fast_mean, half_mean
 from demitasse.parallel.shards import Shards
 from demitasse.parallel.waiting import Waiting, note
 from demitasse.parallel.where import OnDevice, OnHost, Where
 
 __all__ = ["Alone", "Crew", "Reduce", "Team", "first_request"]
 
-Reduce = Literal["exact", "fast"]
+Reduce = Literal["exact", "fast", "half"]
 """How gradients are added: "exact" in one order whatever the number of processes is, "fast" as the
-library likes."""
+library likes, "half" travelling in half precision."""
 
 FAILED = b"!"
 
@@ -107,27 +109,33 @@ class Crew:
         shards: Who hosts what.
         reduce: How gradients are added; None is "fast" between GPUs that NCCL connects, else
             "exact".
+        overlap: Whether gradients are exchanged while backward computes others.
+
+    Raises:
+        ConfigError: There is no such way here.
     """
 
     alone = False
 
     def __init__(
         self, nets: Sequence[Net], communicator: Communicator, shards: Shards,
-        reduce: Reduce | None = None,
+        reduce: Reduce | None = None, *, overlap: bool = False,
     ) -> None:  # fmt: skip
         self._nets = list(nets)
         self.others: Sequence[Net] = self._nets[1:]
         self._communicator, self._shards = communicator, shards
         self.rank, self.size = communicator.rank, communicator.size
-        self._arrays, self._where = _exchange(communicator, nets[0])
-        if reduce is None:
-            reduce = "exact" if isinstance(self._where, OnHost) else "fast"
-        self._mean = partial(exact_mean, xp=self._where.xp) if reduce == "exact" else fast_mean
+        self._arrays, self._where = _exchange(communicator, nets[0], narrow=reduce == "half")
+        self._mean = self._mean_by(reduce)
         for other in self.others:
             _hold_weights_of(nets[0], other)
         self._flats = [Flat(net, self._where) for net in nets]
         self.waiting = Waiting()
         self._waited = self._added = 0.0
+        self._overlap: Overlap | None = None
+        if overlap:
+            _need_overlap(communicator, nets[0])
+            self._overlap = Overlap(nets[-1], self._flats, self._mean)
         self.level()
 
     def passes(self, net: Net, batches: int) -> float:
@@ -136,22 +144,49 @@ class Crew:
             for one in self.others:
                 one.clear_param_diffs()
             for one in self._nets:
-                losses.append(sum(one.forward_backward() for _ in range(batches)) / batches)
-        ready = perf_counter()
+                loss = sum(one.forward_backward() for _ in range(batches - 1))
+                with self._beside(one):
+                    loss += one.forward_backward()
+                losses.append(loss / batches)
+            ready = perf_counter()
+            if self._overlap is not None:
+                self._overlap.finish()
+        added = perf_counter() - ready
         self.waiting = Waiting.read(self._agree(note(self._waited, self._added)))
         together = perf_counter()
         with Uninterrupted(), self._where.here():
             for flat, loss in zip(self._flats, losses, strict=True):
-                flat.fill(loss)
-            self._mean(self._arrays, self._shards, [flat.array for flat in self._flats])
+                if self._overlap is None:
+                    flat.fill(loss)
+                else:
+                    flat.fill_rest(loss)
+            late = self._overlap is not None
+            self._mean([flat.rest if late else flat.array for flat in self._flats])
             first = self._flats[0]
             first.overwritten()
             for flat in self._flats:
                 flat.take(first)
             loss = first.loss
-        self._waited += together - ready
-        self._added += perf_counter() - together
+        self._waited += together - ready - added
+        self._added += perf_counter() - together + added
         return loss
+
+    def _mean_by(self, reduce: Reduce | None) -> Callable[[Sequence[Array]], None]:
+        """Return what replaces the first array by the mean over all shards of the run."""
+        if reduce is None:
+            reduce = "exact" if isinstance(self._where, OnHost) else "fast"
+        match reduce:
+            case "exact":
+                return partial(exact_mean, self._arrays, self._shards, xp=self._where.xp)
+            case "half":
+                return partial(half_mean, self._arrays, self._shards)
+        return partial(fast_mean, self._arrays, self._shards)
+
+    def _beside(self, net: Net) -> AbstractContextManager[None]:
+        """Exchange gradients beside a backward pass, where that is wanted and it is the last."""
+        if self._overlap is None or net is not self._nets[-1]:
+            return nullcontext()
+        return self._overlap.beside()
 
     def agreed(self, request: str | None) -> str | None:
         return first_request(note.decode() for note in self._agree((request or "").encode()))
@@ -182,6 +217,8 @@ class Crew:
             yield
         except BaseException as error:
             with suppress(ParallelError):
+                if self._overlap is not None:  # others wait for our part of the gradients
+                    self._overlap.finish()
                 self._agree(FAILED + f"{type(error).__name__}: {error}".encode()[:200])
             raise
 
@@ -202,8 +239,26 @@ class Crew:
         return notes
 
 
-def _exchange(communicator: Communicator, net: Net) -> tuple[Collective, Where]:
+def _need_overlap(communicator: Communicator, net: Net) -> None:
+    """Refuse to exchange gradients beside a pass where that is not possible.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    why = ""
+    if net.device.backend.queues:
+        why = f"{net.device} queues a pass as a whole"
+    elif not communicator.in_threads:
+        why = f"{communicator.name} may not be called by several threads"
+    if why:
+        message = f"gradients cannot be exchanged beside the backward pass: {why}"
+        raise ConfigError(message)
+
+
+def _exchange(communicator: Communicator, net: Net, *, narrow: bool) -> tuple[Collective, Where]:
     """Return what exchanges a net's gradients with other processes, and where it wants them."""
+    if narrow:
+        return communicator, OnHost()
     on_device = net.device.backend.connector is not None
     if communicator.size == 1:
         return Single(), OnDevice(net.device) if on_device else OnHost()

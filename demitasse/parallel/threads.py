@@ -90,7 +90,7 @@ def together(size: int, work: Callable[[Thread], Result], deadline: float = 300.
 class Thread:
     """The communicator of one thread."""
 
-    name = "threads"
+    name, in_threads = "threads", True
 
     def __init__(self, board: _Board, rank: int) -> None:
         self._board, self.rank, self.size = board, rank, board.size

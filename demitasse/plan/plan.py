@@ -6,7 +6,7 @@ shape or memory, a pass is a loop over what was prepared; one integer comparison
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 from weakref import WeakSet
@@ -59,6 +59,8 @@ class Plan:
 
     Attributes:
         watch: Is told what runs, to take the time; None for nobody.
+        completed: Called in a backward pass with each layer, or the first of some that run as one,
+            once it is done; None for nobody.
         recorded: What was recorded of it, for as long as others have it.
     """
 
@@ -73,6 +75,7 @@ class Plan:
         self.entries = [Entry(place, lowered=lowered) for place in places]
         self.lowered, self._hidden = lowered, hidden
         self.watch: Watch | None = None
+        self.completed: Callable[[int], None] | None = None
         self.recorded: WeakSet[Recorded] = WeakSet()
         for entry in self.entries:
             entry.tell(changes)
@@ -152,6 +155,8 @@ class Plan:
             index -= count
             if self.watch is not None:
                 self.watch.ran(index + 1, backward=True)
+            if self.completed is not None:
+                self.completed(index + 1)
 
     def ran(self) -> Ran:
         """Return what the last forward pass ran of each layer, which its gradient comes from."""

@@ -96,8 +96,9 @@ class Solver:
         processes: Those that train together; None for this one alone. They share out the batches of
             tests; only the first writes snapshots.
         reduce: How gradients are added: "exact" gives the same bits for any number of processes,
-            "fast" as the library between them likes best. None is "fast" between GPUs that NCCL
-            connects, else "exact".
+            "fast" as the library between them likes best, "half" rounded to half precision on
+            their way. None is "fast" between GPUs that NCCL connects, else "exact".
+        overlap: Whether gradients are exchanged while backward computes those of earlier layers.
 
     Attributes:
         param: The solver's fields; changes count from the next iteration on.
@@ -149,12 +150,13 @@ class Solver:
         shards: int | None = None,
         processes: Communicator | None = None,
         reduce: Reduce | None = None,
+        overlap: bool = False,
     ) -> None:
         self.param, folder = read_fields(source, type=type, lenient=lenient)
         rule = find_rule(self.param.type)
         check_fields(self.param, rule)
         check_options(self.param, keep_last, early_stopping, ranks)  # of somebody else's workers
-        workers = Workers(shards, processes, reduce)
+        workers = Workers(shards, processes, reduce, overlap=overlap)
         if workers.several:
             rank, ranks = workers.shards.rank, workers.shards.count
         if rank == 0:

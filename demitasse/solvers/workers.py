@@ -19,18 +19,24 @@ class Workers:
         shards: How many shards; None for as many as there are processes.
         processes: Those that train together; None for this one alone.
         reduce: How gradients are added; None for what suits them.
+        overlap: Whether gradients are exchanged while backward computes others.
 
     Raises:
         ConfigError: There are fewer shards than processes.
     """
 
     def __init__(
-        self, shards: int | None, processes: Communicator | None, reduce: Reduce | None
+        self,
+        shards: int | None,
+        processes: Communicator | None,
+        reduce: Reduce | None,
+        *,
+        overlap: bool = False,
     ) -> None:
         self._processes = processes if processes is not None else Single()
         size = self._processes.size
         self.shards = Shards(size if shards is None else shards, self._processes.rank, size)
-        self._reduce = reduce
+        self._reduce, self._overlap = reduce, overlap
 
     @property
     def several(self) -> bool:
@@ -55,4 +61,6 @@ class Workers:
                 )
                 raise ConfigError(message)
         others = [net.clone(rank=shard) for shard in self.shards.hosted[1:]]
-        return Crew([net, *others], self._processes, self.shards, self._reduce)
+        return Crew(
+            [net, *others], self._processes, self.shards, self._reduce, overlap=self._overlap
+        )

@@ -117,10 +117,23 @@ def test_any_number_of_processes_writes_the_same_weights(folder, tmp_path, expec
     assert weights_of(tmp_path / "run") == expected
 
 
-def test_a_library_s_own_order_is_the_same_in_every_run(folder, tmp_path):
+@pytest.mark.parametrize("size", [2, 3])
+def test_gradients_exchanged_beside_backward_come_to_the_same_weights(
+    folder, tmp_path, expected, size
+):
+    job = Job(folder, tmp_path / "run", size, "--shards", "8", "--device", "cpu", "--overlap")
+
+    code, printed = job.end()
+
+    assert code == 0, printed
+    assert weights_of(tmp_path / "run") == expected
+
+
+@pytest.mark.parametrize("reduce", ["fast", "half"])
+def test_other_ways_to_add_are_the_same_in_every_run(folder, tmp_path, reduce):
     found = set()
     for name in ("one", "two"):
-        job = Job(folder, tmp_path / name, 2, "--reduce", "fast", "--device", "cpu")
+        job = Job(folder, tmp_path / name, 2, "--reduce", reduce, "--device", "cpu")
         code, printed = job.end()
         assert code == 0, printed
         found.add(weights_of(tmp_path / name))

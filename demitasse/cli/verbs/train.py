@@ -213,6 +213,7 @@ def command(
                 shards=workers.shards,
                 processes=connected,
                 reduce=workers.reduce,
+                overlap=workers.overlap,
             ) as solver,
         ):
             solver.on_snapshot.append(lambda weights, state: written.append(state))
