@@ -122,12 +122,13 @@ def mpi(session: nox.Session) -> None:
 
 @nox.session
 def frameworks(session: nox.Session) -> None:
-    """Run the tests that hold nets against ONNX Runtime and PyTorch."""
+    """Run the tests that hold nets against ONNX Runtime and PyTorch, the server against Triton."""
     session.install(*TORCH_FOR_CPU)  # PyPI's own brings gigabytes of CUDA
-    install(session, "test", extras="all,torch,onnx")
+    install(session, "test", "frameworks", extras="all,torch,onnx")
     pages = [f"tests/project/test_{page}_page.py" for page in ("export", "import")]
     pytest(session, "tests/testing/frameworks", "tests/export", "tests/intake",
-           "tests/cli/test_state_dicts.py", *pages, "-n0", "-rs")  # fmt: skip
+           "tests/cli/test_state_dicts.py", "tests/serving/test_public_client.py", *pages,
+           "-n0", "-rs")  # fmt: skip
 
 
 @nox.session(python=list(PYTHONS))
@@ -224,6 +225,13 @@ def wheels(session: nox.Session) -> None:
     session.chdir(run)  # where the sources are not
     session.run("demitasse", "doctor")
     session.run("demitasse", "example", "digits")
+
+
+@nox.session
+def stranger(session: nox.Session) -> None:
+    """Install the wheel as a newcomer does, try the first commands, weigh each extra (minutes)."""
+    session.install(*nox.project.dependency_groups(PROJECT, "build"))
+    session.run("python", "packaging/stranger.py", *session.posargs)
 
 
 @nox.session

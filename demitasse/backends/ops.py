@@ -8,8 +8,9 @@ same operation, so that a prepared Step can be kept and found again.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar, Literal
+
+from demitasse.records import Record
 
 __all__ = [
     "LOWEST",
@@ -40,8 +41,7 @@ LOWEST = -3.4028234663852886e38
 """The lowest float32: what Caffe starts a maximum with, in double precision too."""
 
 
-@dataclass(frozen=True)
-class Op:
+class Op(Record):
     """What all operations share: the dtype they compute in."""
 
     joins: ClassVar[bool] = False
@@ -59,7 +59,6 @@ class Op:
         return 0
 
 
-@dataclass(frozen=True)
 class Conv(Op):
     """Convolution over the axes after ``axis``; groups and dilation as Caffe's.
 
@@ -82,7 +81,6 @@ class Conv(Op):
         return math.prod(self.top) * channels * math.prod(self.kernel)
 
 
-@dataclass(frozen=True)
 class Deconv(Conv):
     """Transposed convolution: the gradient of the Conv that maps top to bottom.
 
@@ -95,7 +93,6 @@ class Deconv(Conv):
         return math.prod(self.bottom) * filters * math.prod(self.kernel)
 
 
-@dataclass(frozen=True)
 class Pool(Op):
     """Pooling over windows of the spatial axes, Caffe's rounding and clipping in ``top``."""
 
@@ -111,7 +108,6 @@ class Pool(Op):
     train: bool
 
 
-@dataclass(frozen=True)
 class InnerProduct(Op):
     """y = x W^T + b on rows of x.
 
@@ -129,7 +125,6 @@ class InnerProduct(Op):
         return self.rows * self.k * self.m
 
 
-@dataclass(frozen=True)
 class Recurrent(Op):
     """T steps of N sequences through a recurrent layer; the bottoms and parameters are the layer's.
 
@@ -154,7 +149,6 @@ class Recurrent(Op):
         return self.steps * self.rows * self.m * gates
 
 
-@dataclass(frozen=True)
 class LRN(Op):
     """Local response normalisation."""
 
@@ -166,7 +160,6 @@ class LRN(Op):
     k: float
 
 
-@dataclass(frozen=True)
 class Softmax(Op):
     """Softmax along ``axis``."""
 
@@ -174,7 +167,6 @@ class Softmax(Op):
     axis: int
 
 
-@dataclass(frozen=True)
 class SoftmaxLoss(Op):
     """Softmax and multinomial logistic loss; ``normalization`` as Caffe's enum names."""
 
@@ -185,7 +177,6 @@ class SoftmaxLoss(Op):
     tops: int
 
 
-@dataclass(frozen=True)
 class PairLoss(Op):
     """A loss of two blobs element by element, a sum that is divided by ``divisor``.
 
@@ -200,7 +191,6 @@ class PairLoss(Op):
     ignore_label: int | None
 
 
-@dataclass(frozen=True)
 class Accuracy(Op):
     """The share of labels whose score along ``axis`` is among the ``top_k`` highest.
 
@@ -214,7 +204,6 @@ class Accuracy(Op):
     tops: int
 
 
-@dataclass(frozen=True)
 class BatchNorm(Op):
     """Normalisation by batch statistics, or by the stored ones."""
 
@@ -226,7 +215,6 @@ class BatchNorm(Op):
     use_global_stats: bool
 
 
-@dataclass(frozen=True)
 class Scale(Op):
     """y = x * w (+ b), the weight broadcast over (outer, dim, inner)."""
 
@@ -238,7 +226,6 @@ class Scale(Op):
     bias: bool
 
 
-@dataclass(frozen=True)
 class Eltwise(Op):
     """Elementwise PROD, SUM with coefficients, or MAX of equal shapes."""
 
@@ -249,7 +236,6 @@ class Eltwise(Op):
     coefficients: tuple[float, ...]
 
 
-@dataclass(frozen=True)
 class Concat(Op):
     """Bottoms joined along ``axis``."""
 
@@ -257,7 +243,6 @@ class Concat(Op):
     axis: int
 
 
-@dataclass(frozen=True)
 class Permute(Op):
     """The axes in another order: axis ``order[i]`` of the bottom is axis ``i`` of the top."""
 
@@ -270,7 +255,6 @@ class Permute(Op):
         return tuple(self.bottom[axis] for axis in self.order)
 
 
-@dataclass(frozen=True)
 class Split(Op):
     """One blob seen by several readers; backward sums their gradients."""
 
@@ -278,7 +262,6 @@ class Split(Op):
     tops: int
 
 
-@dataclass(frozen=True)
 class Activation(Op):
     """An elementwise function; ``parameters`` are its constants, in the layer's order."""
 
@@ -289,7 +272,6 @@ class Activation(Op):
     parameters: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True)
 class Dropout(Op):
     """Multiply elements by ``factor``, and where ``drops`` by 0 those that are not kept.
 

@@ -5,18 +5,17 @@ A device may bring the next batch in while it works on the one before.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from demitasse.backends.arrays import Array
+from demitasse.records import Record
 
 __all__ = ["Feed", "Pixels", "Sent"]
 
 
-@dataclass(frozen=True)
-class Pixels:
+class Pixels(Record):
     """Records that were cut out, and what is still to be done: centre, scale and turn them.
 
     Attributes:

@@ -10,9 +10,10 @@ Source: J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
 
 import numpy as np
+
+from demitasse.records import Record
 
 __all__ = ["MASK", "WORDS_PER_BLOCK", "Draw", "bits", "block", "stream_of", "uniform"]
 
@@ -23,8 +24,7 @@ WEYL = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
 MASK = (1 << 64) - 1
 
 
-@dataclass(frozen=True)
-class Draw:
+class Draw(Record):
     """Which random words a layer draws in a pass.
 
     Attributes:

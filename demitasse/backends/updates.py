@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from demitasse.backends.arrays import Array
+from demitasse.records import Record
 
 __all__ = ["Piece", "Update", "UpdateKernels"]
 
@@ -50,8 +51,7 @@ class Update:
     guard: Array | None = None
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(Record):
     """One parameter and what its update needs. All arrays are one-dimensional, of one length.
 
     ``history`` is overwritten, ``diff`` becomes what is subtracted from ``data``. ``count`` is the

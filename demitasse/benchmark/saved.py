@@ -50,7 +50,7 @@ def write_results(path: Path, results: Sequence[Result]) -> None:
         from pytest_benchmark.plugin import pytest_benchmark_generate_machine_info as machine_info
         from pytest_benchmark.utils import get_commit_info
     except ImportError:
-        message = "saving results needs pytest-benchmark; run: pip install demitasse[bench]"
+        message = "saving results needs pytest-benchmark; run: pip install 'demitasse[bench]'"
         raise DemitasseError(message) from None
     found = {
         "machine_info": machine_info(),

@@ -42,7 +42,7 @@ def drawn(image: np.ndarray, answer: Answer) -> np.ndarray:
         import PIL.Image
         import PIL.ImageDraw
     except ImportError:
-        message = "drawing needs Pillow; run: pip install demitasse[image]"
+        message = "drawing needs Pillow; run: pip install 'demitasse[image]'"
         raise DataError(message) from None
     colored = np.repeat(image, 3, axis=0) if len(image) == 1 else image
     pixels = colored[::-1].transpose(1, 2, 0)  # (H, W, 3), red first

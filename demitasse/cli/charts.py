@@ -65,7 +65,7 @@ def draw_chart(kind: int, logs: Sequence[Path], out: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        message = "drawing charts needs Matplotlib; run: pip install demitasse[plot]"
+        message = "drawing charts needs Matplotlib; run: pip install 'demitasse[plot]'"
         raise DataError(message) from None
     chart = CHARTS[kind]
     figure = Figure()

@@ -52,7 +52,7 @@ def write_frame(path: Path, key: str, index: Block, blocks: Sequence[Block]) -> 
     try:
         import h5py
     except ImportError:
-        message = "HDF5 files need h5py; run: pip install demitasse[hdf5], or name a .csv file"
+        message = "HDF5 files need h5py; run: pip install 'demitasse[hdf5]', or name a .csv file"
         raise ConfigError(message) from None
     content = io.BytesIO()
     with h5py.File(content, "w") as file:

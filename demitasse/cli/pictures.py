@@ -121,7 +121,7 @@ def _video(path: Path) -> Iterator[np.ndarray]:
     try:
         import cv2
     except ImportError:
-        message = "videos are read by OpenCV; run: pip install demitasse[video]"
+        message = "videos are read by OpenCV; run: pip install 'demitasse[video]'"
         raise DataError(message) from None
     capture = cv2.VideoCapture(str(regular(path).resolve()))
     try:

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from demitasse.graph.wire import Graph
+from demitasse.records import Record
 
 __all__ = ["LayerSetup", "Needs", "who_needs_backward"]
 
 
-@dataclass(frozen=True)
-class LayerSetup:
+class LayerSetup(Record):
     """What is known of a layer only after its setup.
 
     Attributes:

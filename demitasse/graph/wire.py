@@ -6,11 +6,11 @@ Source: Caffe, ``Net::AppendTop`` and ``Net::AppendBottom`` in ``src/caffe/net.c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from demitasse.errors import NetError
 from demitasse.graph.faults import listed
 from demitasse.proto import LayerParameter, NetParameter
+from demitasse.records import Record
 
 __all__ = ["AUTOMATIC", "Graph", "Node", "wire"]
 
@@ -18,8 +18,7 @@ AUTOMATIC = "(automatic)"
 """Name of the tops that loss layers make up; nobody can read them."""
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(Record):
     """One layer: its message and the indices of its blobs."""
 
     param: LayerParameter
@@ -27,8 +26,7 @@ class Node:
     tops: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Graph:
+class Graph(Record):
     """Layers and blobs, wired.
 
     Attributes:

@@ -134,7 +134,7 @@ def drawing() -> Iterator[Figure]:
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError:
-        message = "drawing charts needs Matplotlib; run: pip install demitasse[plot]"
+        message = "drawing charts needs Matplotlib; run: pip install 'demitasse[plot]'"
         raise DemitasseError(message) from None
     inks = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
     rules: dict[Any, Any] = {"font.size": 9} | dict.fromkeys(inks, INK)

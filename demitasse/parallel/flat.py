@@ -47,33 +47,31 @@ class Flat:
 
     def fill(self, loss: float = 0.0) -> None:
         """Bring everything up to date after a net's passes."""
-        self.fill_gradients(range(len(self._params)))
+        self.gather(range(len(self._params)))
         self.fill_rest(loss)
 
-    def fill_gradients(self, numbers: range) -> None:
-        """Bring the gradients of some parameters up to date."""
-        where = self._where
-        for number in numbers:
-            memory, view = self._params[number].diff_memory, self._gradients[number]
-            gradient = where.read(memory)
-            if not where.holds(memory, view):  # somebody gave the blob another array
-                view[...] = gradient[: view.shape[0]]
-                where.adopt(memory, view)
-
     def fill_rest(self, loss: float) -> None:
-        """Bring up to date what lies behind the gradients."""
+        """Bring up to date what lies behind the gradients: running averages, and the loss."""
         for blob, view in zip(self._carried, self._averages, strict=True):
             view[...] = self._where.read(blob.data_memory)[: blob.count]
         self.array[-1] = loss
 
-    @property
-    def rest(self) -> Array:
-        """What lies behind the gradients: running averages, and the loss."""
-        return self.array[self._bounds[len(self._params)] :]
+    def gather(self, params: Iterable[int]) -> None:
+        """Bring the gradients of some parameters up to date."""
+        for index in params:
+            blob, view = self._params[index], self._gradients[index]
+            gradient = self._where.read(blob.diff_memory)
+            if not self._where.holds(blob.diff_memory, view):  # somebody gave it another array
+                view[...] = gradient[: blob.count]
+                self._where.adopt(blob.diff_memory, view)
 
     def part(self, first: int, end: int) -> Array:
         """Return the gradients of parameters ``first`` to ``end - 1``. Shape: (n,)."""
         return self.array[self._bounds[first] : self._bounds[end]]
+
+    def rest(self, first: int) -> Array:
+        """Return the gradients from parameter ``first`` on, and all behind them. Shape: (n,)."""
+        return self.array[self._bounds[first] :]
 
     def take(self, source: Flat) -> None:
         """Give the net the running averages of ``source``."""

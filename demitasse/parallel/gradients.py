@@ -41,7 +41,7 @@ class Gradients:
         params = self._of_layer[layer]
         if params:
             with self._where.here(), self._group.aside():
-                self._flat.fill_gradients(params)
+                self._flat.gather(params)
                 self._mean(params.start, params.stop)
                 self._flat.overwritten(params)
             self._done.update(params)
@@ -50,11 +50,11 @@ class Gradients:
         """Do what is left once all gradients are there."""
         with self._where.here():
             self._flat.fill()
-            if self._done:
-                for index in range(self._count):
-                    if index not in self._done:
-                        self._mean(index, index + 1)
-            rest = self._flat.rest if self._done else self._flat.array
+            first = self._count if self._done else 0
+            for index in range(first):
+                if index not in self._done:
+                    self._mean(index, index + 1)
+            rest = self._flat.rest(first)
             self._group.add(rest)
             rest /= self._group.size
             self._flat.overwritten()

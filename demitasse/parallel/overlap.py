@@ -120,6 +120,6 @@ class Overlap:
 
     def _begin(self, bucket: Bucket) -> None:
         for flat in self._flats:
-            flat.fill_gradients(bucket.params)
+            flat.gather(bucket.params)
         parts = [flat.array[bucket.part] for flat in self._flats]
         self._begun.append(self._thread.submit(self._mean, parts))

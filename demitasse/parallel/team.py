@@ -160,8 +160,8 @@ class Crew:
                     flat.fill(loss)
                 else:
                     flat.fill_rest(loss)
-            late = self._overlap is not None
-            self._mean([flat.rest if late else flat.array for flat in self._flats])
+            begin = 0 if self._overlap is None else len(self._nets[0].learnable_params)
+            self._mean([flat.rest(begin) for flat in self._flats])
             first = self._flats[0]
             first.overwritten()
             for flat in self._flats:

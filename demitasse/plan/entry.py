@@ -10,6 +10,7 @@ from demitasse.backends.recent import Recent
 from demitasse.backends.step import AnyStep, Declined, Operands
 from demitasse.blob import Blob, Changes
 from demitasse.layers.base import Layer
+from demitasse.records import Record
 
 __all__ = ["Entry", "Group", "Place"]
 
@@ -17,8 +18,7 @@ KEPT_SHAPES = 4
 """For how many shapes of its blobs a layer's Steps stay prepared."""
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(Record):
     """What runs a layer, for some shapes of its blobs.
 
     Attributes:
@@ -30,8 +30,7 @@ class Choice:
     why: str = ""
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(Record):
     """Layers that follow each other, each on the top of the one before, run by one Step."""
 
     step: AnyStep

@@ -20,6 +20,7 @@ from demitasse.layers.facts import facts_of
 from demitasse.memory import SyncedMemory
 from demitasse.memory.arena import Arena, Assignment, Slot
 from demitasse.plan import Place
+from demitasse.records import Record
 from demitasse.suggest import suggestion
 
 __all__ = ["Allocator", "Keep", "bytes_taken", "hidden_blobs", "kept_names"]
@@ -47,8 +48,7 @@ def kept_names(keep: Keep, known: Sequence[str]) -> frozenset[str] | None:
     return names
 
 
-@dataclass(frozen=True)
-class Access:
+class Access(Record):
     """The memories that one layer accesses in a pass.
 
     Attributes:

@@ -65,7 +65,7 @@ def serve(
     try:
         import uvicorn
     except ImportError:
-        message = "a server needs uvicorn; run: pip install demitasse[serve]"
+        message = "a server needs uvicorn; run: pip install 'demitasse[serve]'"
         raise ConfigError(message) from None
     metrics = Metrics()
     queues: dict[str, Queue] = {}

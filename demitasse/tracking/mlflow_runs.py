@@ -32,7 +32,7 @@ class MlflowRun:
             from mlflow.entities import Metric
             from mlflow.tracking import MlflowClient
         except ImportError:
-            message = "logging to MLflow needs its client; run: pip install demitasse[mlflow]"
+            message = "logging to MLflow needs its client; run: pip install 'demitasse[mlflow]'"
             raise ConfigError(message) from None
         self._experiment, self._metric = experiment, Metric
         self._client = MlflowClient()

@@ -28,7 +28,7 @@ class TensorBoard:
         except ImportError:
             message = (
                 "logging for TensorBoard needs tensorboardX; run: "
-                "pip install demitasse[tensorboard]"
+                "pip install 'demitasse[tensorboard]'"
             )
             raise ConfigError(message) from None
         self._folder = folder

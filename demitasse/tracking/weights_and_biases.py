@@ -26,7 +26,7 @@ class WeightsAndBiases:
             import wandb
         except ImportError:
             message = (
-                "logging to Weights & Biases needs its client; run: pip install demitasse[wandb]"
+                "logging to Weights & Biases needs its client; run: pip install 'demitasse[wandb]'"
             )
             raise ConfigError(message) from None
         self._project, self._client = project, wandb

@@ -58,7 +58,7 @@ def open_hdf5(path: Path | Any, mode: str) -> Any:
     try:
         import h5py
     except ImportError:
-        message = f"{path} is an HDF5 file, which needs h5py: pip install demitasse[hdf5]"
+        message = f"{path} is an HDF5 file, which needs h5py: pip install 'demitasse[hdf5]'"
         raise WeightsError(message) from None
     try:
         return h5py.File(path, mode)

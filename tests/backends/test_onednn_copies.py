@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from demitasse import Net, Solver
+from demitasse.backends.kernels.language import later
 from demitasse.backends.onednn import status
 from demitasse.backends.onednn.copies import Copy
 from demitasse.backends.onednn.library.engine import engine
@@ -77,6 +78,36 @@ def test_a_copy_that_was_cut_short_is_made_again(memory):
         copy.of(memory, engine())
 
     assert (copy.of(memory, engine()) == 2).all()
+
+
+def test_what_was_put_off_still_finds_what_it_was_given(memory):
+    copy, another = Copy(ROLE, SIZE, doubled), Copy(ROLE, SIZE, doubled)
+    other = SyncedMemory(SIZE, "float32", Device("cpu"))
+    other.mutable_cpu_data()[...] = 5
+    seen = []
+
+    later.hold()
+    lent = copy.of(memory, engine())
+    later.put(lambda: seen.append(lent[0]), (), lent)
+    another.of(other, engine())
+    later.settle()
+
+    assert seen == [2]
+    assert lent[0] == 10
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_copy_is_made_when_it_is_said_to_be(memory, kept):
+    def make(memory, target):
+        later.put(doubled, (memory, target), target)
+
+    copy = Copy(ROLE, SIZE, make, kept=kept)
+
+    later.hold()
+    made = copy.of(memory, engine()).copy()
+    later.settle()
+
+    assert (made == 2).all()
 
 
 SOLVER = """

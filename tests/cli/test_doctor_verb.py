@@ -38,7 +38,7 @@ def test_libraries_that_are_missing_name_what_brings_them(sound, run, monkeypatc
 
     lines = [line.split() for line in run("doctor").stdout.splitlines()]
 
-    assert ["h5py", "not", "installed", "(pip", "install", "demitasse[hdf5])"] in lines
+    assert ["h5py", "not", "installed", "(pip", "install", "'demitasse[hdf5]')"] in lines
 
 
 def test_devices_that_are_missing_say_why(sound, run):

@@ -196,7 +196,7 @@ def test_without_opencv_a_video_is_told(monkeypatch, run):
     shown = run("run model clip.mp4")
 
     assert shown.exit_code == 3
-    assert "videos are read by OpenCV; run: pip install demitasse[video]" in shown.stderr
+    assert "videos are read by OpenCV; run: pip install 'demitasse[video]'" in shown.stderr
 
 
 @pytest.mark.usefixtures("photos")

@@ -144,7 +144,7 @@ def test_without_uvicorn_it_is_told_what_to_install(run, monkeypatch):
     shown = run("serve stripes.caffemodel")
 
     assert shown.exit_code == 3
-    assert "run: pip install demitasse[serve]" in shown.stderr
+    assert "run: pip install 'demitasse[serve]'" in shown.stderr
 
 
 @pytest.mark.usefixtures("model")

@@ -148,7 +148,7 @@ def test_a_chart_without_matplotlib_says_what_to_install(run, monkeypatch):
     result = run("plot_training_log 0 chart.png run.log")
 
     assert result.exit_code == 3
-    assert "pip install demitasse[plot]" in result.stderr
+    assert "pip install 'demitasse[plot]'" in result.stderr
 
 
 def test_a_chart_that_there_is_not(run):

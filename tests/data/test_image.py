@@ -144,7 +144,7 @@ def test_without_pillow_the_error_says_what_to_install(monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", no_pillow)
 
-    with pytest.raises(DataError, match=r"pip install demitasse\[image\]"):
+    with pytest.raises(DataError, match=r"pip install 'demitasse\[image\]'"):
         decode_image(b"any")
 
 

@@ -89,3 +89,32 @@ def test_any_record_can_be_looked_at_without_moving(letters):
     assert reader.key_of(7) == "c"
     assert (reader.number, reader.size) == (1, 5)
     assert read(reader, 2) == "bc"
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_large_records_of_a_batch_stay_what_they_are_across_the_end_of_the_database(
+    tmp_path, ranks
+):
+    wanted = [bytes([65 + k]) * 9000 * (1 + k % 3) for k in range(7)]
+    write_records(
+        tmp_path / "large_lmdb", [(b"%d" % k, Datum(data=one)) for k, one in enumerate(wanted)]
+    )
+    db = open_db(tmp_path / "large_lmdb")
+    reader = RecordReader(db, 0, Shard(0, ranks))
+
+    for batch in range(3):  # in memory that is used again
+        found = [Datum.FromString(bytes(raw)).data for raw in reader.take(10)]
+
+        assert found == [wanted[(batch * 10 + k) * ranks % 7] for k in range(10)]
+    reader.close()
+    db.close()
+
+
+def test_large_records_cannot_be_written_to(tmp_path):
+    write_records(tmp_path / "large_lmdb", [(b"a", Datum(data=b"." * 9000))])
+    db = open_db(tmp_path / "large_lmdb")
+    reader = RecordReader(db)
+
+    assert memoryview(reader.take(1)[0]).readonly
+    reader.close()
+    db.close()

@@ -170,3 +170,29 @@ def test_several_labels_and_real_ones_are_cut_out_too(labels):
 
     assert first[1] == second[1] == labels
     assert isinstance(second[0], np.ndarray)
+
+
+@pytest.mark.parametrize("last", ["alike", "other size", "no message"])
+def test_large_images_are_used_where_they_are(last):
+    stacker = Stacker()
+    data = [plain(label, (3, 110, 110)) for label in range(4)]
+    stacker.stack(raw(data))
+    records = raw(data)
+    if last == "other size":
+        data[-1] = plain(3, (3, 110, 109))
+        records = raw(data)
+    elif last == "no message":
+        records[-1] = memoryview(b"\xff" + bytes(records[-1])[1:])
+
+    if last == "no message":
+        with pytest.raises(RecordError, match="does not hold a Datum"):
+            stacker.stack(records)
+        return
+    images, labels = stacker.stack(records)
+
+    expect(data, (images, labels))
+    shared = [
+        np.shares_memory(i, np.frombuffer(r, np.uint8))
+        for i, r in zip(images, records, strict=True)
+    ]
+    assert shared == [last == "alike"] * 4

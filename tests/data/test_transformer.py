@@ -320,3 +320,17 @@ def test_what_is_no_record_is_refused(nothing):
 def test_an_empty_record_is_refused():
     with pytest.raises(ShapeError, match="must be above 0"):
         transformer().infer_shape((0, 6, 7))
+
+
+@pytest.mark.parametrize("mirror", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("mean", [[], [30.5], [104, 117, 123]])
+def test_small_records_that_are_cut_all_at_once_are_those_cut_one_by_one(dtype, mirror, mean):
+    images = random_images(9, 3, 12, 14)
+    fields = {"crop_h": 7, "crop_w": 9, "mirror": mirror, "mean_value": mean, "scale": 0.3}
+    one = transformer("TRAIN", random=RecordRandom(3, "data"), dtype=dtype, **fields)
+
+    together = one.transform(images, first=5, step=2)
+    apart = one.transform(list(images), first=5, step=2)
+
+    np.testing.assert_array_equal(together, apart, strict=True)

@@ -144,6 +144,15 @@ def test_ranks_share_the_rows_in_train_and_not_in_test(open_layer):
         assert numbers(one, 3) == [(first + step * k) % ALL for k in range(15)]
 
 
+@pytest.mark.parametrize("ranks", [2, 3, 11, 30])
+def test_ranks_share_the_rows_of_files_that_are_held_in_parts(open_layer, monkeypatch, ranks):
+    monkeypatch.setattr(hdf5, "BLOCK", 2 * 4 * (2 * 3 + 2))  # two rows
+
+    one = open_layer(phase="TRAIN", context={"rank": 1, "ranks": ranks})
+
+    assert numbers(one, 4) == [(1 + ranks * k) % ALL for k in range(20)]
+
+
 def test_refuses_to_transform(open_layer):
     with pytest.raises(ConfigError, match="HDF5Data does not transform data"):
         open_layer(more="transform_param { scale: 2 }")

@@ -171,7 +171,7 @@ def test_unknown_formats_are_refused(net, tmp_path):
 def test_pixels_need_pillow(net, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
 
-    with pytest.raises(ConfigError, match=r"pip install demitasse\[image\]"):
+    with pytest.raises(ConfigError, match=r"pip install 'demitasse\[image\]'"):
         draw.draw_net(net, "TB", "png")
     assert draw.draw_net(net, "TB", "svg")
 

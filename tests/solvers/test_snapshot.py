@@ -385,9 +385,9 @@ def test_hdf5_without_h5py_says_what_to_install(fields, tmp_path, monkeypatch):
     solver = made(fields, tmp_path, "hdf5")
     monkeypatch.setitem(sys.modules, "h5py", None)
 
-    with pytest.raises(SnapshotError, match=r"pip install demitasse\[hdf5\]"):
+    with pytest.raises(SnapshotError, match=r"pip install 'demitasse\[hdf5\]'"):
         solver.restore(state)
-    with pytest.raises(SnapshotError, match=r"pip install demitasse\[hdf5\]"):
+    with pytest.raises(SnapshotError, match=r"pip install 'demitasse\[hdf5\]'"):
         solver.snapshot()
     assert weights.is_file()
 

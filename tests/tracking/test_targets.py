@@ -30,7 +30,7 @@ def test_another_kind_is_refused_with_those_there_are(target):
 def test_a_library_that_is_missing_is_named_with_its_extra(monkeypatch, kind, module):
     monkeypatch.setitem(sys.modules, module, None)
 
-    with pytest.raises(ConfigError, match=rf"pip install demitasse\[{kind}\]"):
+    with pytest.raises(ConfigError, match=rf"pip install 'demitasse\[{kind}\]'"):
         open_logger(f"{kind}:place")
 
 

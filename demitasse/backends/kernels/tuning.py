@@ -23,6 +23,7 @@ class Tuning:
         threads: How many work on a convolution.
         winograd: Whether convolutions go over tiles.
         direct: Whether those of few channels go by direct convolution.
+        depthwise: Whether those of each channel by itself go by our own depthwise convolution.
         stack_bytes: Transformed tiles that a thread works on at a time; they stay in its cache.
         shared_stack_bytes: The same, for each thread, where all work on the same tiles: for filters
             that no cache holds, and that are read each time.
@@ -38,6 +39,7 @@ class Tuning:
     threads: int = 1
     winograd: Pays = "auto"
     direct: Pays = "auto"
+    depthwise: Pays = "auto"
     stack_bytes: int = 1 << 20
     shared_stack_bytes: int = 4 << 20
     fewest_tiles: int = 24

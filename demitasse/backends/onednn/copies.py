@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.language import later
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.step import Memory
 
@@ -53,13 +54,15 @@ class Copy:
         if self._own is None:
             if version != self._version and not self._kept:
                 lent = engine.lend(self._role, self._size)
-                self._make(memory, lent)
+                with later.at_once():  # what was put off may still read what is there
+                    self._make(memory, lent)
                 self._version = version
                 return lent
             self._version = NEVER  # of memory of its own
             self._own = aligned(self._size)
         if version != self._version:
             self._version = NEVER  # should this be cut short
-            self._make(memory, self._own)
+            with later.at_once():  # it is done when it is said to be
+                self._make(memory, self._own)
             self._version = version
         return self._own

@@ -94,6 +94,11 @@ class Reader(BlobPort):
         super().__init__(role, blob, layout, diff=diff)
         self._copy = Copy(role, layout.size, self._convert)
 
+    def attach(self, primitive: Primitive, engine: Engine) -> None:
+        super().attach(primitive, engine)
+        if not self.diff:
+            engine.wish(self.memory, self.layout)
+
     def array(self) -> np.ndarray:
         memory = self.blob.diff_memory if self.diff else self.blob.data_memory
         if self.plain:

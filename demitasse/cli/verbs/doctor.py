@@ -53,7 +53,7 @@ def _text(found: dict[str, Any]) -> str:
     ]
     libraries = []
     for name, version in found["libraries"].items():
-        extra = f"  (pip install demitasse[{EXTRAS[name]}])" if name in EXTRAS else ""
+        extra = f"  (pip install 'demitasse[{EXTRAS[name]}]')" if name in EXTRAS else ""
         libraries.append((name, version or f"not installed{extra}"))
     blas = found["blas"]
     general.append(
@@ -86,7 +86,7 @@ def _text(found: dict[str, Any]) -> str:
             else f"not used: {cudnn['reason']}",
         )
     )
-    general.append(("MPI", found["mpi"] or "none (pip install demitasse[mpi])"))
+    general.append(("MPI", found["mpi"] or "none (pip install 'demitasse[mpi]')"))
     graph = found["settings"]["graph"]["value"]
     often = "never" if graph == "off" else "where nothing stands in the way"
     general.append(("GPU passes as one launch", f"{often} (setting graph: {graph})"))

@@ -60,28 +60,51 @@ class LmdbFile:
             message = f"the LMDB is cut short: it says it has {needed} bytes, the file has {found}"
             raise DataError(message, str(path))
 
-    def read(self, number: int, size: int, skip: int = 0) -> bytes:
+    def read(self, number: int, size: int) -> bytes:
         """Return bytes from a page on.
 
         Args:
             number: Of the page.
             size: How many bytes.
-            skip: How many to leave out before them.
 
         Raises:
             DamagedError: There are not so many.
             DataError: The file was changed since it was opened.
         """
-        last, page_size = self.meta.last_page, self.meta.page_size
-        if not FIRST_PAGE <= number <= last or skip + size > (last + 1 - number) * page_size:
-            message = f"{skip + size} bytes from page {number} on are wanted; page {last} is last"
-            raise DamagedError(message)
-        content = self._read_at(number * page_size + skip, size)
-        self._need_unchanged()
-        if len(content) < size:
-            message = f"page {number} is beyond the end of the file"
-            raise DamagedError(message)
+        self.need(number, size)
+        content = self._read_at(number * self.meta.page_size, size)
+        self._check(number, size, len(content))
         return content
+
+    def read_into(self, number: int, room: memoryview) -> None:
+        """Read as many bytes as there is room for, from a page on.
+
+        Args:
+            number: Of the page.
+            room: Where they go.
+
+        Raises:
+            DamagedError: There are not so many.
+            DataError: The file was changed since it was opened.
+        """
+        self.need(number, len(room))
+        found = self._read_into(number * self.meta.page_size, room)
+        self._check(number, len(room), found)
+
+    def need(self, number: int, size: int) -> None:
+        """Refuse bytes that the file does not say it has.
+
+        Args:
+            number: Of the page where they begin.
+            size: How many there are.
+
+        Raises:
+            DamagedError: It says that it ends before.
+        """
+        last = self.meta.last_page
+        if not FIRST_PAGE <= number <= last or size > (last + 1 - number) * self.meta.page_size:
+            message = f"{size} bytes from page {number} on are wanted; page {last} is last"
+            raise DamagedError(message)
 
     def damaged(self, error: Exception | str) -> DataError:
         """Return the error to raise for what went wrong while reading."""
@@ -106,13 +129,35 @@ class LmdbFile:
             content = os.pread(self._file.fileno(), size, offset)
             if len(content) in {0, size}:
                 return content
+        room = bytearray(size)
+        with memoryview(room) as view:
+            found = self._read_into(offset, view)
+        return bytes(room[:found])
+
+    def _read_into(self, offset: int, room: memoryview) -> int:
+        """Fill the room, and return how many bytes that is: fewer at the end of the file."""
+        found = 0
+        while found < len(room):  # no more than 2 GiB come at once
+            part = self._read_some(offset + found, room[found:])
+            if not part:
+                break
+            found += part
+        return found
+
+    def _read_some(self, offset: int, room: memoryview) -> int:
+        """Read into the beginning of the room, and return how many bytes that is."""
+        if hasattr(os, "preadv"):  # the place in the file is shared with forked processes
+            return os.preadv(self._file.fileno(), [room], offset)
         with self._lock:
             self._file.seek(offset)
-            parts = []
-            while size and (part := self._file.read(size)):  # no more than 2 GiB come at once
-                parts.append(part)
-                size -= len(part)
-        return b"".join(parts)
+            return self._file.readinto(room) or 0
+
+    def _check(self, number: int, size: int, found: int) -> None:
+        """Refuse what was read of a file that was changed, and too few bytes."""
+        self._need_unchanged()
+        if found < size:
+            message = f"page {number} is beyond the end of the file"
+            raise DamagedError(message)
 
     def _size_and_time(self) -> tuple[int, int]:
         status = os.fstat(self._file.fileno())

@@ -202,7 +202,7 @@ def page_number(content: Raw, at: int) -> int:
     return number
 
 
-def check_record_header(content: bytes, at: int, number: int, pages: int) -> None:
+def check_record_header(content: Raw, at: int, number: int, pages: int) -> None:
     """Check that the overflow pages of a record of ``pages`` pages begin here.
 
     Raises:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from operator import lt
 from typing import NamedTuple
 
@@ -16,14 +16,19 @@ from demitasse.data.databases._lmdb_pages import (
     page_number,
 )
 from demitasse.data.databases.database import DamagedError, Raw
+from demitasse.data.databases.rooms import Rooms
 
 __all__ = ["Leaf", "LmdbTree"]
 
 AHEAD = 1 << 16
 """Bytes that are read at once where pages are wanted one after the other."""
 
-LARGE = 1 << 14
-"""Records from this size on, in bytes, are read by themselves."""
+TOGETHER = 1 << 18
+"""Bytes of records that are read at once where they lie one behind the other."""
+
+
+Elsewhere = tuple[int, int, int]
+"""A record outside its leaf: its first page, the size of its contents in bytes, its pages."""
 
 
 class Leaf(NamedTuple):
@@ -51,7 +56,7 @@ class LmdbTree:
 
     def __init__(self, file: LmdbFile) -> None:
         self._file, self._page_size = file, file.meta.page_size
-        self._pages, self._overflow = _Window(file), _Window(file)
+        self._pages = _Window(file)
         self._layout: LeafLayout | None = None
 
     def leaves(self) -> Generator[Leaf]:
@@ -100,27 +105,68 @@ class LmdbTree:
         at = pages.find(number, size)
         return LeafLayout(pages.content, at, size, number).keys[-1]
 
-    def contents(self, leaf: Leaf, index: int) -> Raw:
-        """Return the contents of a record of a leaf.
+    def contents(self, leaf: Leaf, begin: int, end: int, rooms: Rooms) -> list[Raw]:
+        """Return the contents of some records of a leaf.
+
+        Args:
+            leaf: The leaf.
+            begin: The first record.
+            end: The record after the last one.
+            rooms: Memory for those that are not in the leaf.
 
         Raises:
             DamagedError: A page does not hold what it should.
             DataError: The file was changed.
         """
         content, at, _, spans = leaf
-        begin, end, size = spans[index]
-        if end:
-            return content[at + begin : at + end]
-        number = page_number(content, at + begin)
-        whole = RECORD_HEADER_SIZE + size
-        pages = -(-whole // self._page_size)
-        if size >= LARGE:
-            check_record_header(self._file.read(number, RECORD_HEADER_SIZE), 0, number, pages)
-            return self._file.read(number, size, skip=RECORD_HEADER_SIZE)
-        records = self._overflow
-        at = records.find(number, whole)
-        check_record_header(records.content, at, number, pages)
-        return records.view[at + RECORD_HEADER_SIZE : at + whole]
+        wanted = spans[begin:end]
+        page_size = self._page_size
+        elsewhere = [
+            (page_number(content, at + place), size, -(-(RECORD_HEADER_SIZE + size) // page_size))
+            for place, last, size in wanted
+            if not last
+        ]
+        overflowing = self._overflowing(elsewhere, rooms)
+        return [
+            content[at + first : at + last] if last else next(overflowing)
+            for first, last, _ in wanted
+        ]
+
+    def _overflowing(self, records: list[Elsewhere], rooms: Rooms) -> Iterator[Raw]:
+        """Yield the contents of records that have pages of their own; neighbours are read at once.
+
+        Args:
+            records: Where they are.
+            rooms: Memory for them.
+        """
+        page_size = self._page_size
+        for run in self._neighbours(records):
+            first, (last, size, _) = run[0][0], run[-1]
+            whole = (last - first) * page_size + RECORD_HEADER_SIZE + size
+            self._file.need(first, whole)  # before there is memory for it
+            room = rooms.next(whole)
+            self._file.read_into(first, room)
+            contents = room.toreadonly()
+            for number, size, pages in run:
+                at = (number - first) * page_size
+                check_record_header(contents, at, number, pages)
+                at += RECORD_HEADER_SIZE
+                yield contents[at : at + size]
+
+    def _neighbours(self, records: list[Elsewhere]) -> Iterator[list[Elsewhere]]:
+        """Yield records that lie one behind the other, not too many at once."""
+        most = TOGETHER // self._page_size
+        run: list[Elsewhere] = []
+        behind = 0
+        for record in records:
+            number, _, pages = record
+            if run and (number != behind or number + pages - run[0][0] > most):
+                yield run
+                run = []
+            run.append(record)
+            behind = number + pages
+        if run:
+            yield run
 
     def _records_of(self, content: bytes, at: int, number: int) -> tuple[list[bytes], list[Span]]:
         """Return the keys of a leaf and where its records are."""

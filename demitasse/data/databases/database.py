@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Literal, Protocol
 
+from demitasse.data.databases.rooms import Rooms
 from demitasse.errors import ConfigError, DataError
 from demitasse.paths import near_name
 from demitasse.suggest import suggestion
@@ -56,6 +57,14 @@ class Cursor(Protocol):
 
     def value(self) -> Raw:
         """Return the contents of the current record."""
+
+    def take(self, count: int, rooms: Rooms) -> list[Raw]:
+        """Return the contents of the next records, fewer at the end, and go behind them.
+
+        Args:
+            count: How many are wanted.
+            rooms: Memory for them, if the database has use for it.
+        """
 
     def valid(self) -> bool:
         """Whether there is a current record."""

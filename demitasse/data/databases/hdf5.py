@@ -83,7 +83,7 @@ def _h5py(path: Path) -> ModuleType:
     try:
         import h5py
     except ImportError:
-        message = "HDF5 files need h5py; run: pip install demitasse[hdf5]"
+        message = "HDF5 files need h5py; run: pip install 'demitasse[hdf5]'"
         raise DataError(message, str(path)) from None
     return h5py  # type: ignore[no-any-return]
 
@@ -287,14 +287,24 @@ class Hdf5File:
         Raises:
             DataError: The file is damaged there.
         """
-        place = index - self._begin
-        if not self._held or not 0 <= place < len(self._held[0]):
+        first, held = self.block(index)
+        return [array[index - first] for array in held]
+
+    def block(self, index: int) -> tuple[int, list[np.ndarray]]:
+        """Return the rows that are read together with one.
+
+        Returns:
+            The number of the first of them, and the rows of every data set.
+
+        Raises:
+            DataError: The file is damaged there.
+        """
+        if not self._held or not 0 <= index - self._begin < len(self._held[0]):
             self._begin = index - index % self._block
             part = slice(self._begin, self._begin + self._block)
             with damage(self.path):
                 self._held = [one[part] for one in self._sets]
-            place = index - self._begin
-        return [array[place] for array in self._held]
+        return self._begin, self._held
 
     def close(self) -> None:
         """Close the file."""

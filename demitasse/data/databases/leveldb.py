@@ -21,7 +21,8 @@ from demitasse.data.databases._leveldb_files import (
     table_entries,
 )
 from demitasse.data.databases._leveldb_writer import LevelDbFiles
-from demitasse.data.databases.database import DamagedError, Mode, what_is_there
+from demitasse.data.databases.database import DamagedError, Mode, Raw, what_is_there
+from demitasse.data.databases.rooms import Rooms
 from demitasse.errors import ConfigError, DataError
 from demitasse.paths import text_in
 
@@ -184,6 +185,14 @@ class LevelDbCursor:
     def value(self) -> bytes:
         """Return the contents of the current record."""
         return self._record()[1]
+
+    def take(self, count: int, rooms: Rooms) -> list[Raw]:
+        """Return the contents of the next records, fewer at the end, and go behind them."""
+        taken: list[Raw] = []
+        while len(taken) < count and self._current is not None:
+            taken.append(self._current[1])
+            self.next()
+        return taken
 
     def valid(self) -> bool:
         """Whether there is a current record."""

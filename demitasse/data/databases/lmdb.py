@@ -20,6 +20,7 @@ from demitasse.data.databases._lmdb_environment import open_for_writing, write_e
 from demitasse.data.databases._lmdb_file import LmdbFile
 from demitasse.data.databases._lmdb_tree import Leaf, LmdbTree
 from demitasse.data.databases.database import DamagedError, Mode, Raw, printable
+from demitasse.data.databases.rooms import Rooms
 from demitasse.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ class LmdbCursor:
     def __init__(self, database: LmdbDatabase, file: LmdbFile) -> None:
         self._database = database  # stays open as long as we live
         self._file, self._tree = file, LmdbTree(file)
+        self._at = self._count = 0
         self.seek_to_first()
 
     def seek_to_first(self) -> None:
@@ -132,10 +134,17 @@ class LmdbCursor:
     def value(self) -> Raw:
         """Return the contents of the current record."""
         self._need_record()
-        try:
-            return self._tree.contents(self._leaf, self._at)
-        except (DamagedError, OSError) as error:
-            raise self._file.damaged(error) from error
+        return self._contents(self._at + 1, Rooms())[0]
+
+    def take(self, count: int, rooms: Rooms) -> list[Raw]:
+        """Return the contents of the next records, fewer at the end, and go behind them."""
+        taken: list[Raw] = []
+        while len(taken) < count and self.valid():
+            end = min(self._at + count - len(taken), self._count)
+            taken += self._contents(end, rooms)
+            self._at = end - 1
+            self.next()
+        return taken
 
     def valid(self) -> bool:
         """Whether there is a current record."""
@@ -145,6 +154,13 @@ class LmdbCursor:
         """Let go of what was read."""
         self._leaves.close()
         self._go_to(NO_LEAF)
+
+    def _contents(self, end: int, rooms: Rooms) -> list[Raw]:
+        """Return the contents of the records of this leaf from the current one to ``end``."""
+        try:
+            return self._tree.contents(self._leaf, self._at, end, rooms)
+        except (DamagedError, OSError) as error:
+            raise self._file.damaged(error) from error
 
     def _need_record(self) -> None:
         if self._at >= self._count:

@@ -104,7 +104,7 @@ def opened(content: bytes | memoryview) -> Iterator[Image]:
     try:
         import PIL.Image
     except ImportError:
-        message = "decoding images needs Pillow; run: pip install demitasse[image]"
+        message = "decoding images needs Pillow; run: pip install 'demitasse[image]'"
         raise DataError(message) from None
     try:
         PIL.Image.init()

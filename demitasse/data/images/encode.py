@@ -47,7 +47,7 @@ def encode_image(image: np.ndarray, ending: str) -> bytes:
     try:
         import PIL.Image
     except ImportError:
-        message = "encoding images needs Pillow; run: pip install demitasse[image]"
+        message = "encoding images needs Pillow; run: pip install 'demitasse[image]'"
         raise DataError(message) from None
     kind = FORMATS[ending.lower()]
     pixels = image[0] if len(image) == 1 else image[::-1].transpose(1, 2, 0)

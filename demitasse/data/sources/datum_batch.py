@@ -86,6 +86,8 @@ def stacked_labels(labels: Sequence[Label]) -> np.ndarray:
     Raises:
         RecordError: A record has another number of them than the first one.
     """
+    if {*map(type, labels)} <= {int, float}:
+        return np.asarray(labels)
     shape = np.shape(labels[0])
     for index, label in enumerate(labels):
         if np.shape(label) != shape:

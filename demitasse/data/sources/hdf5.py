@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
+
 from demitasse.data.databases.hdf5 import Hdf5File
 from demitasse.data.sources.order import Order
 from demitasse.data.sources.source import Batch, Reading, Shape
@@ -75,19 +77,21 @@ class Hdf5Batches:
         """
         size = self._next_size()
         arrays = [batch.array(i, (size, *shape[1:])) for i, shape in enumerate(self.shapes())]
-        for place in range(size):
+        place = 0
+        while place < size:
             file = self._open()
-            round_ = self._visit // len(self._paths)
-            row = self._rows[round_ * file.rows + self._row]
-            for array, values in zip(arrays, file.row(row), strict=True):
-                if values.shape != array.shape[1:]:
+            picked = self._rows_of(file, size - place)
+            count = len(picked[0])
+            for array, values in zip(arrays, picked, strict=True):
+                if values.shape[1:] != array.shape[1:]:
                     message = (
-                        f"its rows are {values.shape}, those of the batch it comes into are "
+                        f"its rows are {values.shape[1:]}, those of the batch it comes into are "
                         f"{array.shape[1:]}"
                     )
                     raise DataError(message, str(file.path))
-                array[place] = values
-            self._skip(self._step)
+                array[place : place + count] = values
+            place += count
+            self._skip(count * self._step)
         self._go_on(size, batch)
 
     def leave_out(self, batch: Batch) -> None:
@@ -101,6 +105,16 @@ class Hdf5Batches:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def _rows_of(self, file: Hdf5File, most: int) -> list[np.ndarray]:
+        """Return the next rows of every data set of a file: those at hand, and one at least."""
+        behind = self._row + most * self._step
+        if self._shuffle:  # all rows of the file are at hand
+            round_ = self._visit // len(self._paths)
+            numbers = self._rows.of_round(round_)[self._row : behind : self._step]
+            return [array[numbers] for array in file.block(0)[1]]
+        first, held = file.block(self._row)
+        return [array[self._row - first : behind - first : self._step] for array in held]
 
     def _next_size(self) -> int:
         """Return how many rows the next batch has."""

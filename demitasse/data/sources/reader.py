@@ -6,6 +6,7 @@ Source: Caffe, ``src/caffe/layers/data_layer.cpp`` (``Next``, ``Skip``).
 from __future__ import annotations
 
 from demitasse.data.databases.database import Database, Raw, printable
+from demitasse.data.databases.rooms import Rooms
 from demitasse.data.sources.source import ALONE, Shard
 from demitasse.errors import DataError
 
@@ -28,7 +29,7 @@ class RecordReader:
 
     def __init__(self, database: Database, position: int = 0, shard: Shard = ALONE) -> None:
         self._database, self._step = database, shard.ranks
-        self._cursor = database.new_cursor()
+        self._cursor, self._rooms = database.new_cursor(), Rooms()
         self._size: int | None = None  # records in the database, once we came to its end
         self._at = 0  # record in the database
         self._scout: RecordReader | None = None
@@ -51,18 +52,20 @@ class RecordReader:
         return self._cursor.value()
 
     def take(self, count: int, *, to_end: bool = False) -> list[Raw]:
-        """Return the next ``count`` records; they are valid until ``close``.
+        """Return the next ``count`` records; they are valid until the next call or ``close``.
 
         Args:
             count: How many.
             to_end: Whether to return fewer when the last record of the database comes before.
         """
+        self._rooms.clear()
         taken: list[Raw] = []
-        while len(taken) < count:
-            taken.append(self._cursor.value())
-            self._advance(self._step)
-            if to_end and self.at_start:
-                break
+        while len(taken) < count and not (to_end and taken and self.at_start):
+            together = count - len(taken) if self._step == 1 else 1
+            part = self._cursor.take(together, self._rooms)
+            taken += part
+            self._went(len(part))
+            self._advance(self._step - 1)
         self.number += len(taken) * self._step
         return taken
 
@@ -119,7 +122,11 @@ class RecordReader:
                 continue
             steps -= 1
             cursor.next()
-            self._at += 1
-            if not cursor.valid():
-                self._size, self._at = self._at, 0
-                cursor.seek_to_first()
+            self._went(1)
+
+    def _went(self, steps: int) -> None:
+        """Take note that the cursor went on, and bring it from the end to the beginning."""
+        self._at += steps
+        if not self._cursor.valid():
+            self._size, self._at = self._at, 0
+            self._cursor.seek_to_first()

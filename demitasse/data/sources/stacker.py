@@ -29,6 +29,9 @@ DATA_TAG = Datum.DATA_FIELD_NUMBER << 3 | 2
 MOST_TAILS = 1 << 16
 """How many different ends of records are remembered."""
 
+LARGE = 1 << 15
+"""Images of this size on, in bytes, are used where they are instead of being copied together."""
+
 
 class Stacker:
     """Parses records a batch at a time.
@@ -43,14 +46,15 @@ class Stacker:
         self._threads = Threads("decode")
         self._shape: tuple[int, ...] = (0, 0, 0)
         self._head = b""  # what records of that shape begin with, up to their pixels
-        self._labels: dict[bytes, Label | None] = {}  # what may follow the pixels
+        self._labels = _Tails()
 
     def stack(self, records: Sequence[Raw]) -> tuple[Images, list[Label]]:
         """Return the pixels and labels of some records.
 
         Returns:
-            One uint8 array (N, C, H, W) where all records are plain bytes of one size, otherwise N
-            arrays (C, H, W); and N labels, 0 where there is none, tuples where there are several.
+            One uint8 array (N, C, H, W) where all records are plain bytes of one size, and small,
+            otherwise N arrays (C, H, W), perhaps of the memory of the records; and N labels, 0
+            where there is none, tuples where there are several.
 
         Raises:
             RecordError: A record is damaged; says which.
@@ -90,31 +94,49 @@ class Stacker:
             head = Datum(channels=C, height=H, width=W).SerializeToString()
             self._head = head + bytes([DATA_TAG, *varint(size)])
 
-    def _plain(self, records: Sequence[Raw]) -> tuple[np.ndarray, list[Label]] | None:
+    def _plain(self, records: Sequence[Raw]) -> tuple[Images, list[Label]] | None:
         """Take the batch apart by cutting, or return None when some record is of another kind."""
-        head, size = self._head, math.prod(self._shape)
+        begin = len(self._head)
+        size = math.prod(self._shape)
         if not size:
             return None
-        begin, end = len(head), len(head) + size
-        pixels, labels = [], []
-        for record in records:
-            if record[:begin] != head or len(record) < end:
-                return None
-            label = self._label(bytes(record[end:]))
-            if label is None:
-                return None
-            pixels.append(record[begin:end])
-            labels.append(label)
-        stacked = np.frombuffer(b"".join(pixels), np.uint8)
-        return stacked.reshape(len(records), *self._shape), labels
+        end = begin + size
+        labels = [self._labels[bytes(record[end:])] for record in records]
+        known = [label for label in labels if label is not None]
+        if len(known) < len(records):
+            return None
+        images = self._views(records) if size >= LARGE else self._copies(records, end)
+        return None if images is None else (images, known)
 
-    def _label(self, tail: bytes) -> Label | None:
-        """Return the label in what follows the pixels, or None if there is more than a label."""
-        if tail not in self._labels:
-            if len(self._labels) == MOST_TAILS:
-                self._labels.clear()
-            self._labels[tail] = _parse_tail(tail)
-        return self._labels[tail]
+    def _copies(self, records: Sequence[Raw], end: int) -> np.ndarray | None:
+        """Return the pixels of records that are small, in one array, or None."""
+        fronts = b"".join([record[:end] for record in records])
+        if len(fronts) < len(records) * end:
+            return None
+        rows = np.frombuffer(fronts, np.uint8).reshape(len(records), end)
+        begin = len(self._head)
+        if (rows[:, :begin] != np.frombuffer(self._head, np.uint8)).any():
+            return None
+        return rows[:, begin:].reshape(len(records), *self._shape)
+
+    def _views(self, records: Sequence[Raw]) -> list[np.ndarray] | None:
+        """Return the pixels of records that would take long to be copied, or None."""
+        begin, size = len(self._head), math.prod(self._shape)
+        if any(len(record) < begin + size or record[:begin] != self._head for record in records):
+            return None
+        return [
+            np.frombuffer(record, np.uint8, size, begin).reshape(self._shape) for record in records
+        ]
+
+
+class _Tails(dict[bytes, "Label | None"]):
+    """The labels in what follows the pixels; None where there is more than a label."""
+
+    def __missing__(self, tail: bytes) -> Label | None:
+        if len(self) == MOST_TAILS:
+            self.clear()
+        label = self[tail] = _parse_tail(tail)
+        return label
 
 
 def _parse_tail(tail: bytes) -> Label | None:

@@ -35,7 +35,7 @@ def torch_module() -> Any:
     except ImportError as error:
         message = (
             f"checking what is exported to PyTorch needs it ({error}); "
-            "run: pip install demitasse[torch]"
+            "run: pip install 'demitasse[torch]'"
         )
         raise DemitasseError(message) from None
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from demitasse.proto import LayerParameter
+from demitasse.records import Record
 
 __all__ = [
     "ALWAYS",
@@ -37,8 +38,7 @@ Read = Literal["bottoms", "tops", "first top", "second top", "signs", "params"]
 Role = Literal["weight", "bias", "scale", "value", "average"]
 
 
-@dataclass(frozen=True)
-class When:
+class When(Record):
     """A condition on a layer's message and its phase.
 
     Attributes:
@@ -83,8 +83,7 @@ def given(param: LayerParameter, path: str) -> bool:
     return any(known.name == name for known, _ in getattr(param, message).ListFields())
 
 
-@dataclass(frozen=True)
-class ParamFacts:
+class ParamFacts(Record):
     """One parameter of a layer.
 
     Attributes:

@@ -57,7 +57,7 @@ def pixels(picture: Picture, extension: str) -> bytes:
         import PIL.ImageFont
     except ImportError:
         message = (
-            f"drawing {extension} files needs Pillow; run: pip install demitasse[image], "
+            f"drawing {extension} files needs Pillow; run: pip install 'demitasse[image]', "
             "or write an .svg file, which needs nothing"
         )
         raise ConfigError(message) from None

@@ -126,5 +126,5 @@ def _library() -> ModuleType:
     try:
         return import_module("torch")
     except ImportError as error:
-        message = f"running .pt2 files needs PyTorch ({error}); run: pip install demitasse[torch]"
+        message = f"running .pt2 files needs PyTorch ({error}); run: pip install 'demitasse[torch]'"
         raise DemitasseError(message) from None

@@ -29,7 +29,7 @@ def onnx_library(name: str, what: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        message = f"{what} needs {name} ({error}); run: pip install demitasse[onnx]"
+        message = f"{what} needs {name} ({error}); run: pip install 'demitasse[onnx]'"
         raise DemitasseError(message) from None
 
 

@@ -101,7 +101,7 @@ def _torch() -> Any:
         return import_module("torch")
     except ImportError as error:
         message = (
-            f".pt and .pth files need PyTorch ({error}); run: pip install demitasse[torch], or "
+            f".pt and .pth files need PyTorch ({error}); run: pip install 'demitasse[torch]', or "
             "take .safetensors"
         )
         raise DemitasseError(message) from None

@@ -126,6 +126,10 @@ class Kernel:
         """Write a vector or a float to an address."""
         self._store(value.llvm, address, FLOAT)
 
+    def store_word(self, value: Word, address: Word) -> None:
+        """Write an integer of 64 bits to an address."""
+        self._store(value.llvm, address, INT)
+
     def store_half(self, value: Word, address: Word) -> None:
         """Write the lower 16 bits of an integer to an address."""
         self._store(self._b.trunc(value.llvm, SHORT), address, HALF)

@@ -62,6 +62,7 @@ class Engine(HostEngine):
         self._strided: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
         self._any: dict[tuple[int, ...], int] = {}
         self._promised: weakref.WeakKeyDictionary[Memory, Layout] = weakref.WeakKeyDictionary()
+        self._wished: weakref.WeakKeyDictionary[Memory, Layout] = weakref.WeakKeyDictionary()
         self._own = _OfThread()
 
     # -- primitives ------------------------------------------------------------------------------
@@ -182,6 +183,20 @@ class Engine(HostEngine):
         if promised is not None and promised.shape == shape:
             return promised
         return self.plain(shape)
+
+    def wish(self, memory: Memory, layout: Layout) -> None:
+        """Note the layout in which a prepared Step will read a memory."""
+        self._wished[memory] = layout
+
+    def wished(self, memory: Memory, shape: tuple[int, ...]) -> Layout | None:
+        """Return the layout in which a memory will probably be read; None if nobody knows.
+
+        Args:
+            memory: Of a blob's data.
+            shape: That of the blob.
+        """
+        found = self._wished.get(memory)
+        return found if found is not None and found.shape == shape else None
 
     # -- memory ----------------------------------------------------------------------------------
 

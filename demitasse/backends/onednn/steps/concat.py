@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from ctypes import c_void_p
 
 from demitasse.backends import ops
@@ -36,7 +37,7 @@ class ConcatStep(OnednnStep[ops.Concat]):
         layouts = [engine.expected(blob.data_memory, shape) for blob, shape in pairs]
         found = engine.describe(
             "concat",
-            None,
+            self._wanted(layouts),
             len(layouts),
             op.axis,
             (c_void_p * len(layouts))(*[layout.handle for layout in layouts]),
@@ -48,6 +49,18 @@ class ConcatStep(OnednnStep[ops.Concat]):
         reads = [Reader(Arg.MULTIPLE_SRC + i, m, layout) for i, (m, layout) in enumerate(ports)]
         self.forward_calls = [Call(engine, found, [*reads, Writer(Arg.DST, at.top[0], y)])]
         self.layouts, self.y = layouts, y
+
+    def _wanted(self, layouts: Sequence[Layout]) -> int | None:
+        """Return the descriptor of the top; None leaves it to the library.
+
+        It would follow the first bottom. Where that is in blocks of channels, all that is joined to
+        it later would be too, though convolutions without gradients want the channels last.
+        """
+        op, shape = self.op, self.at.top[0].shape
+        if op.axis != 1 or self.at.backward:
+            return None
+        last = [layout is self.engine.innermost_layout(layout.shape, 1) for layout in layouts]
+        return self.engine.innermost(shape, 1) if any(last) and not all(last) else None
 
     def prepare_backward(self) -> None:
         shape = self.y.shape

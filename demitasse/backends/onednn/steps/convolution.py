@@ -205,7 +205,7 @@ class ConvStep(WindowStep[ops.Conv]):
             return None
         if folded is not None:
             folded.update = made.update
-        operands.target.promise(self.engine)
+        made.operands.target.promise(self.engine)
         return made
 
     def describe_forward(

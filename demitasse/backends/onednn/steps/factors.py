@@ -18,8 +18,9 @@ from demitasse.backends.onednn.library.constants import Algorithm, Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.ports import Call, Reader, Writer
-from demitasse.backends.onednn.step import OnednnStep, called
+from demitasse.backends.onednn.step import OnednnStep, Runnable, called
 from demitasse.backends.onednn.steps.norm_parts import decline_other_scales, stored_statistics
+from demitasse.backends.onednn.steps.own_kernels import factors_call
 from demitasse.backends.onednn.steps.rectifier import RECTIFIER
 from demitasse.backends.step import Declined, Operand, Operands
 
@@ -65,9 +66,18 @@ class FactorsStep(OnednnStep[ops.BatchNorm | ops.Scale]):
     def code(self) -> str:
         return " + ".join([super().code, *self.followers])
 
-    def _call(self, target: Operand) -> Call:
+    def _call(self, target: Operand) -> Runnable:
         source = self.at.bottom[0]
-        for layout in candidates(self.engine, self.engine.expected(source.data_memory, self.shape)):
+        expected = self.engine.expected(source.data_memory, self.shape)
+        ours = factors_call(
+            self.engine,
+            Reader(Arg.SRC, source, expected),
+            Writer(Arg.DST, target, expected),
+            (self.factor, self.offset),
+        )
+        if ours is not None:
+            return ours
+        for layout in candidates(self.engine, expected):
             with suppress(Declined):
                 return self._in(layout, source, target)
         message = "sizes for which oneDNN has no fast code in any layout"

@@ -8,9 +8,12 @@ from functools import cached_property
 import numpy as np
 
 from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
+from demitasse.backends.kernels.depthwise.strips import Strips
 from demitasse.backends.kernels.direct.banding import Banding
 from demitasse.backends.kernels.direct.convolution import DirectConvolution
 from demitasse.backends.kernels.direct.gradient import DirectGradient
+from demitasse.backends.kernels.factors import ChannelFactors
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import later
 from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
@@ -20,13 +23,14 @@ from demitasse.backends.kernels.winograd.tiling import Tiling
 from demitasse.backends.onednn.copies import Copy
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.ports import Port, converted_bytes
+from demitasse.backends.onednn.ports import Port, Reader, Writer, converted_bytes
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 from demitasse.backends.step import Memory, Operand
 from demitasse.errors import DeviceError
 
 __all__ = [
-    "DirectCall", "DirectGradientCall", "TiledFilters", "WinogradCall", "WinogradGradientCall",
+    "DepthwiseCall", "DirectCall", "DirectGradientCall", "FactorsCall", "TiledFilters",
+    "WinogradCall", "WinogradGradientCall",
 ]  # fmt: skip
 
 
@@ -228,6 +232,58 @@ class DirectCall(_KernelCall):
         offsets = operands.offsets()
         [scratch] = self.engine.workspaces(self._kernel.scratch_size)
         self._kernel(source, target, offsets, scratch)
+
+    def update(self, weights: np.ndarray) -> None:
+        """Take new weights, in C order."""
+        self._kernel.update(weights)
+
+
+class FactorsCall(_KernelCall):
+    """Factors and offsets of channels, and a rectifier.
+
+    Args:
+        engine: The engine.
+        source: What is read.
+        target: What is written, in the same layout.
+        kernel: The kernel.
+    """
+
+    def __init__(
+        self, engine: Engine, source: Reader, target: Writer, kernel: ChannelFactors
+    ) -> None:
+        self._source, self._target, self._kernel = source, target, kernel
+        super().__init__(engine, (source, target), kernel.code, 0)
+        target.promise(engine)
+
+    def __call__(self) -> None:
+        self._kernel(self._source.array(), self._target.array())
+
+
+class DepthwiseCall(_KernelCall):
+    """A depthwise convolution.
+
+    Args:
+        engine: The engine.
+        strips: The convolution.
+        operands: Its operands.
+        images: Where those lie that are read, and those that are written.
+    """
+
+    def __init__(
+        self, engine: Engine, strips: Strips, operands: ConvOperands, images: tuple[Images, Images]
+    ) -> None:
+        self.operands = operands
+        self._kernel = DepthwiseConvolution(strips, *images, relu=operands.relu)
+        self._follower = _Follower(self._kernel.update)
+        ports = operands.source, operands.target
+        super().__init__(engine, ports, self._kernel.code, self._kernel.filters.nbytes)
+
+    def __call__(self) -> None:
+        operands = self.operands
+        source, target = operands.source.array(), operands.target.array()
+        if operands.weight is not None:
+            self._follower.follow(operands.weight.data_memory)
+        self._kernel(source, target, operands.offsets())
 
     def update(self, weights: np.ndarray) -> None:
         """Take new weights, in C order."""

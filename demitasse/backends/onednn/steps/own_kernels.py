@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from demitasse.backends import ops
+from demitasse.backends.kernels.depthwise import strips_of
+from demitasse.backends.kernels.depthwise.strips import Strips
 from demitasse.backends.kernels.direct import banding_of
 from demitasse.backends.kernels.direct.banding import Banding
 from demitasse.backends.kernels.images import Images
@@ -15,21 +17,27 @@ from demitasse.backends.kernels.winograd.tiling import Tiling
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.ports import Reader
+from demitasse.backends.onednn.ports import Reader, Writer
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from demitasse.backends.onednn.steps.kernel_calls import (
+        DepthwiseCall,
         DirectCall,
         DirectGradientCall,
+        FactorsCall,
         TiledFilters,
         WinogradCall,
         WinogradGradientCall,
     )
 
-__all__ = ["ConvKernels", "conv_kernels", "images_of"]
+__all__ = ["ConvKernels", "conv_kernels", "factors_call", "images_of"]
+
+IMAGE_AXES = 4
 
 
 @dataclass(frozen=True)
@@ -43,8 +51,9 @@ class ConvKernels:
         x: The input's shape, (N, C, *spatial).
         tiling: How it is tiled; None where it does not go over tiles.
         banding: How a direct convolution of few channels is divided; None where it is another.
+        strips: How a depthwise convolution is divided, forward; None where it is another.
         training: Whether filters change between passes.
-        why: Why there is neither; empty where there is one.
+        why: Why there is none of them; empty where there is one.
         slow_library: Whether the library multiplies matrices made of copied windows here, as where
             an image has more padding than a window is wide.
     """
@@ -53,6 +62,7 @@ class ConvKernels:
     x: ops.Shape
     tiling: Tiling | None
     banding: Banding | None
+    strips: Strips | None = None
     training: bool = False
     why: tuple[str, ...] = ()
     slow_library: bool = False
@@ -75,10 +85,12 @@ class ConvKernels:
 
     def forward(
         self, operands: ConvOperands, pool: ops.Pool | None
-    ) -> WinogradCall | DirectCall | None:
+    ) -> WinogradCall | DirectCall | DepthwiseCall | None:
         """Return the forward pass, and perhaps MAX pooling after it."""
         if self.tiling is not None:
             return self._tiled(self.tiling, operands, pool)
+        if self.strips is not None:
+            return self._depthwise(self.strips, operands, pool)
         return self._direct(operands, pool)
 
     def _tiled(
@@ -98,17 +110,44 @@ class ConvKernels:
 
         return TiledFilters(self.engine, tiling, kept=not self.training)
 
+    def _depthwise(
+        self, strips: Strips, operands: ConvOperands, pool: ops.Pool | None
+    ) -> DepthwiseCall | None:
+        source = self._as_it_comes(operands.source, strips.width)
+        x, y = (_fitting(port.layout, strips.width) for port in (source, operands.target))
+        if x is None or y is None or pool:
+            return None
+        from demitasse.backends.onednn.steps.kernel_calls import DepthwiseCall
+
+        operands = replace(operands, source=source)
+        return DepthwiseCall(self.engine, strips, operands, (x, y))
+
+    def _as_it_comes(self, port: Reader, width: int) -> Reader:
+        """Return a port of the same blob in the layout in which it is written, if that fits."""
+        expected = self.engine.expected(port.blob.data_memory, self.x)
+        return Reader(Arg.SRC, port.blob, expected) if _fitting(expected, width) else port
+
     def _direct(self, operands: ConvOperands, pool: ops.Pool | None) -> DirectCall | None:
         if self.banding is None or not (pool or self.banding.pads or self.slow_library):
             return None  # the library's own code is good
-        y = _fitting(operands.target.layout, self.banding.width)
+        target = operands.target
+        if pool:  # without gradients; those would read it in the layout of before
+            target = self._as_it_is_read(target, self.banding.width)
+        y = _fitting(target.layout, self.banding.width)
         if y is None:
             return None
         from demitasse.backends.onednn.steps.kernel_calls import DirectCall
 
         banding = replace(self.banding, pool=pool)
-        operands = replace(operands, source=self._plain(operands.source))
+        operands = replace(operands, source=self._plain(operands.source), target=target)
         return DirectCall(self.engine, banding, operands, y)
+
+    def _as_it_is_read(self, port: Writer, width: int) -> Writer:
+        """Return a port of the same blob in the layout in which it will be read, if that fits."""
+        wished = self.engine.wished(port.blob.data_memory, port.layout.shape)
+        if wished is None or not _fitting(wished, width):
+            return port
+        return Writer(Arg.DST, port.blob, wished)
 
     def weights(
         self, operands: GradientOperands
@@ -169,6 +208,11 @@ def conv_kernels(
     found = ConvKernels(engine, x, tiling=None, banding=None, training=training)
     if max(op.kernel) == 1:
         return found  # a product of matrices, which the library does best
+    if op.group == x[1] > 1 and not training:
+        try:
+            return replace(found, strips=strips_of(op, x, y, tuning))
+        except Declined as declined:
+            return replace(found, why=(str(declined),))
     try:
         return replace(found, tiling=tiling_of(op, x, y, tuning, training=training))
     except Declined as declined:
@@ -177,6 +221,29 @@ def conv_kernels(
         return replace(found, banding=banding_of(op, x, y, tuning))
     except Declined as declined:
         return replace(found, why=(tiled, str(declined)))
+
+
+def factors_call(
+    engine: Engine, source: Reader, target: Writer, values: tuple[np.ndarray, np.ndarray]
+) -> FactorsCall | None:
+    """Return what multiplies channels with factors, adds offsets and rectifies; perhaps None.
+
+    Args:
+        engine: The engine.
+        source: What is read.
+        target: What is written, in the same layout.
+        values: Factors and offsets, which may change between calls.
+    """
+    tuning = engine.tuning.as_set(wanted())
+    images = images_of(source.layout) if len(source.layout.shape) == IMAGE_AXES else None
+    if not tuning.width or images is None:
+        return None
+    from demitasse.backends.kernels.factors import ChannelFactors, takes
+    from demitasse.backends.onednn.steps.kernel_calls import FactorsCall
+
+    if not takes(images, tuning.width):
+        return None
+    return FactorsCall(engine, source, target, ChannelFactors(images, *values, tuning))
 
 
 def images_of(layout: Layout) -> Images | None:

@@ -158,7 +158,7 @@ def recompress(image: np.ndarray, quality: int) -> np.ndarray:
     try:
         import PIL.Image
     except ImportError:
-        message = "noise_param.jpeg needs Pillow; run: pip install demitasse[image]"
+        message = "noise_param.jpeg needs Pillow; run: pip install 'demitasse[image]'"
         raise DataError(message) from None
     gray = len(image) == 1
     pixels = image[0] if gray else np.ascontiguousarray(image[::-1].transpose(1, 2, 0))

@@ -17,7 +17,7 @@ FACTS: Mapping[str, LayerFacts] = {
     "Crop": LayerFacts(fields=("crop_param",), judge="Caffe", moves="part"),
     "Filter": LayerFacts(judge="Caffe", holds={-1: "selector"}, moves="part"),
     "Flatten": LayerFacts(fields=("flatten_param",), judge="Caffe", shares=ALWAYS),
-    "Permute": LayerFacts(fields=("permute_param",), judge="OpenCV"),
+    "Permute": LayerFacts(fields=("permute_param",), op="Permute", judge="OpenCV"),
     "Reshape": LayerFacts(fields=("reshape_param",), judge="Caffe", shares=ALWAYS),
     "ShuffleChannel": LayerFacts(fields=("shuffle_channel_param",), same_shape=True),
     "Silence": LayerFacts(gradient="none", judge="Caffe", result=True, moves="nothing"),

@@ -1,0 +1,54 @@
+"""Depthwise convolution: each channel is convolved with a filter of its own.
+
+The vectors are channels. The sums of a few pixels stay in registers, and each is written once, with
+its offset and rectifier. Input and output may lie differently: behind a first convolution, whose
+outputs are in blocks of channels, oneDNN's code has them converted first.
+"""
+
+from __future__ import annotations
+
+import math
+
+from demitasse.backends import ops
+from demitasse.backends.kernels.depthwise.strips import Strips
+from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.step import Declined
+
+__all__ = ["strips_of"]
+
+MOST_TAPS = 25
+"""Taps of a window at most, for the kernels write them out."""
+
+WIDEST = 16
+"""Columns of a window at most, with those between its taps."""
+
+
+def strips_of(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> Strips:
+    """Return how a depthwise convolution is divided.
+
+    Args:
+        op: The convolution.
+        x: Its input's shape, (N, C, H, W).
+        y: Its output's shape.
+        tuning: For what kernels are made, and whether these are taken.
+
+    Raises:
+        Declined: It is not depthwise, or has another number of axes, or large windows.
+    """
+    if not tuning.width or tuning.depthwise == "never":
+        message = "our own depthwise convolution is off"
+        raise Declined(message)
+    if len(op.kernel) != 2 or not op.group == x[1] == y[1] or x[1] < tuning.width:
+        message = (
+            f"depthwise convolution takes two axes, {tuning.width} channels or more, each in a "
+            "group of its own"
+        )
+        raise Declined(message)
+    reach = (op.kernel[1] - 1) * op.dilation[1] + 1
+    if math.prod(op.kernel) > MOST_TAPS or reach > WIDEST:
+        message = (
+            f"a window of {op.kernel}; depthwise convolution takes up to {MOST_TAPS} taps, over "
+            f"{WIDEST} columns"
+        )
+        raise Declined(message)
+    return Strips(op, x, y, tuning)

@@ -1,0 +1,197 @@
+"""A depthwise convolution of images whose channels are contiguous, in blocks or all."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.depthwise.strips import Strips
+from demitasse.backends.kernels.depthwise.windows import Channels, Row, Shape, write_row
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.language import compiled
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct, Values
+from demitasse.backends.kernels.language.words import FLOAT, INT, Word, chunk
+
+__all__ = ["DepthwiseConvolution"]
+
+COLUMNS = 4
+"""Integers of an entry of the table of groups."""
+
+
+class ImageFields(Struct):
+    """Images of the input, or of the output."""
+
+    at: Word
+    """Address of the first image."""
+    image_stride: Word
+    """Elements from one image to the next."""
+    row_stride: Word
+    """Elements from one row to the next."""
+    column_stride: Word
+    """Elements from one column to the next."""
+    rows: Word
+    """Rows of an image."""
+    columns: Word
+    """Columns of an image."""
+
+
+class DepthwiseFields(Struct):
+    """A depthwise convolution."""
+
+    x: ImageFields
+    """The input."""
+    y: ImageFields
+    """The output."""
+    step_down: Word
+    """Rows of the input from one window to that below."""
+    down: Word
+    """Rows of the input from one row of taps to the next."""
+    top: Word
+    """Rows that the first window reaches above an image."""
+    left: Word
+    """Columns that it reaches to the left of it."""
+    zeros: Word
+    """Address of zeros in place of a pixel outside."""
+    filters: Word
+    """Address of the filters: for each vector, tap after tap."""
+    offsets: Word
+    """Address of one offset for each channel."""
+    slope: Word
+    """Address of the slope for outputs below 0: 0 for a rectifier, 1 for none."""
+    images: Word
+    """How many images there are."""
+    groups: Word
+    """How many groups of channels there are."""
+    group_table: Word
+    """Address of their table: for each, elements from the beginning of an input pixel and of an
+    output pixel to its first channel; its first vector; and how many channels it has."""
+
+
+@cache
+def _kernel(width: int, shape: Shape) -> int:
+    """Return the address of the kernel."""
+    name = f"depthwise{width}_{shape}"
+    return compiled(name, lambda module: _write(module, name, width, shape), name)[name]
+
+
+def _write(module: Any, name: str, width: int, shape: Shape) -> None:
+    k = Kernel(module, name, 1, width, exported=True)
+    f = DepthwiseFields.read(k)
+    taps_bytes = shape.kernel[0] * shape.kernel[1] * k.vector_bytes
+    slope = k.broadcast(f.slope)
+    begin, end = chunk(f.groups * f.images * f.y.rows, *k.thread())
+    with k.loop(end, begin) as strip:
+        group, place = strip.i % f.groups, strip.i // f.groups
+        image, line = place // f.y.rows, place % f.y.rows
+        x, y, vector, count = k.load_words(f.group_table + group * (COLUMNS * INT), COLUMNS)
+        channels = Channels(
+            bytes=count * FLOAT,
+            filters=f.filters + vector * taps_bytes,
+            offsets=f.offsets + vector * k.vector_bytes,
+            slope=slope,
+        )
+        row = Row(
+            image=f.x.at + (image * f.x.image_stride + x) * FLOAT,
+            top=line * f.step_down - f.top,
+            down=f.down,
+            left=f.left,
+            height=f.x.rows,
+            width=f.x.columns,
+            row_bytes=f.x.row_stride * FLOAT,
+            column_bytes=f.x.column_stride * FLOAT,
+            zeros=f.zeros,
+            output=f.y.at + (image * f.y.image_stride + line * f.y.row_stride + y) * FLOAT,
+            output_bytes=f.y.column_stride * FLOAT,
+            columns=f.y.columns,
+        )
+        write_row(k, shape, row, channels)
+    k.done()
+
+
+class DepthwiseConvolution:
+    """A depthwise convolution, with an offset for each channel and perhaps a rectifier.
+
+    Args:
+        strips: The convolution.
+        x: The input.
+        y: The output.
+        relu: Whether a rectifier follows.
+
+    Attributes:
+        filters: The filters of each vector, tap after tap. Shape: (vectors, taps, width).
+
+    Raises:
+        ValueError: Channels are not contiguous.
+    """
+
+    def __init__(self, strips: Strips, x: Images, y: Images, *, relu: bool = False) -> None:
+        self.strips, width, op = strips, strips.width, strips.op
+        self._kernel = _kernel(width, Shape.of(op))
+        x.vectors(width), y.vectors(width)
+        (_, channels, _, _), groups = strips.x, strips.groups(x, y)
+        self.taps = op.kernel[0] * op.kernel[1]
+        self.filters = aligned(len(strips.vectors) * self.taps * width).reshape(
+            -1, self.taps, width
+        )
+        self._order = np.add.outer(strips.vectors, np.arange(width))
+        self._none = aligned(channels)
+        zeros = aligned(width + channels)  # a group of less than a vector begins early
+        table = np.array([(g.x, g.y, g.vector, g.channels) for g in groups], np.int64)
+        self._arguments = Arguments(
+            DepthwiseFields.values(
+                x=_fields(x),
+                y=_fields(y),
+                step_down=op.stride[0],
+                down=op.dilation[0],
+                top=op.pad[0],
+                left=op.pad[1],
+                zeros=zeros[width:],
+                filters=self.filters,
+                offsets=EACH_CALL,
+                slope=np.array([0.0 if relu else 1.0], np.float32),
+                images=strips.x[0],
+                groups=len(groups),
+                group_table=table,
+            )
+        )
+
+    def update(self, weights: np.ndarray) -> None:
+        """Take new weights, in C order."""
+        by_channel = weights[: self.strips.x[1] * self.taps].reshape(-1, self.taps)
+        self.filters[...] = by_channel[self._order].transpose(0, 2, 1)
+
+    def __call__(self, source: np.ndarray, target: np.ndarray, offsets: np.ndarray | None) -> None:
+        """Convolve.
+
+        Args:
+            source: The images, in the memory that ``x`` describes.
+            target: The output, in the memory that ``y`` describes.
+            offsets: One for each channel, contiguous; None for zeros.
+        """
+        each = {
+            "x.at": source,
+            "y.at": target,
+            "offsets": self._none if offsets is None else offsets,
+        }
+        self._arguments.run(self._kernel, self.strips.tuning.threads, each)
+
+    @property
+    def code(self) -> str:
+        """Name of what runs."""
+        return self.strips.code
+
+
+def _fields(images: Images) -> Values:
+    _, _, rows, columns = images.shape
+    return ImageFields.values(
+        at=EACH_CALL,
+        image_stride=images.image_stride,
+        row_stride=images.row_stride,
+        column_stride=images.column_stride,
+        rows=rows,
+        columns=columns,
+    )

@@ -1,0 +1,85 @@
+"""How a depthwise convolution is divided among threads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from demitasse.backends import ops
+from demitasse.backends.kernels.images import Images, first_channels
+from demitasse.backends.kernels.tuning import Tuning
+
+__all__ = ["Group", "Strips"]
+
+ROWS_EACH = 8
+"""Rows of outputs that each thread has at least; with fewer, threads divide the channels too."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Channels side by side that one thread convolves at a time, in whole vectors.
+
+    Attributes:
+        x: Elements from the beginning of an input pixel to the first of them.
+        y: The same for an output pixel.
+        vector: The first vector.
+        channels: How many channels there are.
+    """
+
+    x: int
+    y: int
+    vector: int
+    channels: int
+
+
+@dataclass(frozen=True)
+class Strips:
+    """A depthwise convolution. A strip is an output row of one image, of one group of channels.
+
+    Attributes:
+        op: The convolution, over two axes.
+        x: The images' shape, (N, C, H, W).
+        y: The outputs' shape, (N, C, OH, OW).
+        tuning: The kernels' vectors and threads.
+    """
+
+    op: ops.Conv
+    x: tuple[int, ...]
+    y: tuple[int, ...]
+    tuning: Tuning
+
+    @property
+    def width(self) -> int:
+        """Channels of a vector."""
+        return self.tuning.width
+
+    @property
+    def code(self) -> str:
+        """Name of the code, with the processor's instructions."""
+        return f"depthwise llvm:{self.tuning.instructions}"
+
+    @cached_property
+    def vectors(self) -> list[int]:
+        """First channel of each vector."""
+        return first_channels(self.x[1], self.width)
+
+    def groups(self, x: Images, y: Images) -> list[Group]:
+        """Return groups of channels that are contiguous in the input and in the output."""
+        block = min(x.block, y.block)
+        if block == self.x[1] and self.y[0] * self.y[2] < ROWS_EACH * self.tuning.threads:
+            parts = min(self.tuning.threads, len(self.vectors))
+            cuts = [len(self.vectors) * part // parts for part in range(parts + 1)]
+            firsts = [cut * self.width for cut in cuts[:-1]] + [block]
+        else:
+            firsts = list(range(0, self.x[1] + 1, block))
+        pairs = pairwise(firsts)
+        return [
+            Group(_place(x, first), _place(y, first), first // self.width, end - first)
+            for first, end in pairs
+        ]
+
+
+def _place(images: Images, channel: int) -> int:
+    """Return elements from the beginning of a pixel to a channel."""
+    return channel // images.block * images.block_stride + channel % images.block

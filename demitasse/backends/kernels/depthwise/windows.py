@@ -1,0 +1,196 @@
+"""Rows of a depthwise convolution, whose sums stay in registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from demitasse.backends import ops
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.words import (
+    INT,
+    Vector,
+    Word,
+    choose,
+    fma,
+    minimum,
+    rectified,
+)
+from demitasse.backends.kernels.products.registers import a_few_at_a_time
+
+__all__ = ["Channels", "Row", "Shape", "write_row"]
+
+PIXELS = {8: 6, 16: 7}
+"""Floats of a vector -> pixels whose sums fit into registers, with the columns of a row of taps."""
+
+
+class Shape(NamedTuple):
+    """What of a convolution the code of a kernel depends on.
+
+    Attributes:
+        kernel: Rows and columns of a window.
+        stride: Columns from one window to the next.
+        dilation: Columns from one tap to the next.
+    """
+
+    kernel: tuple[int, int]
+    stride: int
+    dilation: int
+
+    @classmethod
+    def of(cls, op: ops.Conv) -> Shape:
+        """Return that of a convolution over two axes."""
+        high, wide = op.kernel
+        return cls((high, wide), op.stride[1], op.dilation[1])
+
+    def __str__(self) -> str:
+        return "x".join(map(str, (*self.kernel, self.stride, self.dilation)))
+
+
+class Channels(NamedTuple):
+    """The channels of a group, in the kernel.
+
+    Attributes:
+        bytes: Of a pixel's channels.
+        filters: Address of the filters: for each vector, tap after tap.
+        offsets: Address of their offsets, channel after channel.
+        slope: For sums below 0.
+    """
+
+    bytes: Word
+    filters: Word
+    offsets: Word
+    slope: Vector
+
+
+class Row(NamedTuple):
+    """An output row and the rows that it is made of, in the kernel.
+
+    Attributes:
+        image: Address of the image's first pixel.
+        top: The row that the first row of taps sees; it may lie outside.
+        down: Rows from one row of taps to the next.
+        left: Columns that the first window reaches to the left of the image.
+        height: Rows of the image.
+        width: Its columns.
+        row_bytes: Bytes from one of its rows to the next.
+        column_bytes: Bytes from one of its columns to the next.
+        zeros: Address of zeros in place of a pixel outside.
+        output: Address of the first output.
+        output_bytes: Bytes from one output to the next.
+        columns: How many outputs there are.
+    """
+
+    image: Word
+    top: Word
+    down: Word
+    left: Word
+    height: Word
+    width: Word
+    row_bytes: Word
+    column_bytes: Word
+    zeros: Word
+    output: Word
+    output_bytes: Word
+    columns: Word
+
+
+def write_row(k: Kernel, shape: Shape, row: Row, channels: Channels) -> None:
+    """Write the outputs of a row, of all channels of a group, a few pixels at a time.
+
+    Where windows reach over the edges of the image, the addresses of what they see are noted first.
+    """
+    most, (high, _) = PIXELS[k.width], shape.kernel
+    seen = k.scratch(-(-high * _span(shape, most) * INT // k.vector_bytes))
+    rows_inside = (row.top > -1) & (row.top + row.down * (high - 1) < row.height)
+
+    def at_edges(column: Word, targets: Sequence[Word]) -> None:
+        span = _span(shape, len(targets))
+        _note_addresses(k, shape, row, column, seen, span)
+
+        def noted(i: int, j: int) -> Word:
+            return k.load_word(seen + (i * span + j) * INT)
+
+        _sum_windows(k, shape, channels, targets, noted)
+
+    def inside(column: Word, targets: Sequence[Word]) -> None:
+        corner = row.image + row.top * row.row_bytes + column * row.column_bytes
+        lines = [corner + row.down * row.row_bytes * i for i in range(high)]
+        steps = [row.column_bytes * j for j in range(_span(shape, len(targets)))]
+        _sum_windows(k, shape, channels, targets, lambda i, j: lines[i] + steps[j])
+
+    def pixels(starts: Sequence[Word], count: int) -> None:
+        column, output = starts
+        targets = [output + row.output_bytes * pixel for pixel in range(count)]
+        if count < most:  # the rest of a row, which its edge is near
+            at_edges(column, targets)
+            return
+        columns_inside = (column > -1) & (column + _span(shape, count) <= row.width)
+        with k.cases(choose(rows_inside & columns_inside, 1, 0)) as case:
+            case(1)
+            inside(column, targets)
+            case(0)
+            at_edges(column, targets)
+
+    starts = -row.left, row.output
+    a_few_at_a_time(k, row.columns, most, starts, (shape.stride, row.output_bytes), pixels)
+
+
+def _span(shape: Shape, count: int) -> int:
+    """Return the columns from the first to the last that some neighbouring windows see."""
+    return (count - 1) * shape.stride + (shape.kernel[1] - 1) * shape.dilation + 1
+
+
+def _columns(shape: Shape, count: int) -> list[int]:
+    """Return those of them that windows see, for dilated ones leave some out."""
+    pixels, taps = range(count), range(shape.kernel[1])
+    return sorted({i * shape.stride + tap * shape.dilation for i in pixels for tap in taps})
+
+
+def _note_addresses(k: Kernel, shape: Shape, row: Row, first: Word, seen: Word, span: int) -> None:
+    """Write the addresses of columns of all rows of taps; that of zeros for those outside."""
+    for i in range(shape.kernel[0]):
+        y = row.top + row.down * i
+        inside = (y > -1) & (y < row.height)
+        line = row.image + y * row.row_bytes
+        for j in range(span):
+            x = first + j
+            there = inside & (x > -1) & (x < row.width)
+            address = choose(there, line + x * row.column_bytes, row.zeros)
+            k.store_word(address, seen + (i * span + j) * INT)
+
+
+def _sum_windows(
+    k: Kernel,
+    shape: Shape,
+    channels: Channels,
+    targets: Sequence[Word],
+    address: Callable[[int, int], Word],
+) -> None:
+    """Write the sums of a few windows, vector after vector of channels.
+
+    Args:
+        k: The kernel.
+        shape: The windows.
+        channels: The channels.
+        targets: Addresses of the outputs.
+        address: Returns that of the pixel in a row of taps and a column.
+    """
+    (high, wide), stride, dilation = shape
+    vector, count = k.vector_bytes, len(targets)
+    last = channels.bytes - vector  # begins early where channels fill no whole vectors
+    with k.loop(channels.bytes, 0, vector, words=[channels.filters]) as loop:
+        [filters] = loop.words
+        place = minimum(loop.i, last)
+        sums = [k.load(channels.offsets + place)] * count
+        for i in range(high):
+            columns = {j: k.load(address(i, j) + place) for j in _columns(shape, count)}
+            for tap in range(wide):
+                weight = k.load(filters + (i * wide + tap) * vector)
+                sums = [
+                    fma(columns[pixel * stride + tap * dilation], weight, total)
+                    for pixel, total in enumerate(sums)
+                ]
+        for target, total in zip(targets, sums, strict=True):
+            k.store(rectified(total, channels.slope), target + place)
+        loop.words = [filters + high * wide * vector]

@@ -1,0 +1,137 @@
+"""Factors and offsets of channels, and a rectifier after them, in one pass over images.
+
+It is what fixed statistics of a normalisation come to. The vectors are channels.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.language import compiled
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct
+from demitasse.backends.kernels.language.words import FLOAT, Word, chunk, fma, rectified
+from demitasse.backends.kernels.tuning import Tuning
+
+__all__ = ["ChannelFactors", "takes"]
+
+
+class FactorFields(Struct):
+    """Images of which each channel has a factor and an offset."""
+
+    x: Word
+    """Address of the first image."""
+    y: Word
+    """Address of the first output, which lies as the image does; it may be the same."""
+    factors: Word
+    """Address of one factor for each channel."""
+    offsets: Word
+    """Address of their offsets."""
+    images: Word
+    """How many images there are."""
+    blocks: Word
+    """Blocks of contiguous channels of an image."""
+    rows: Word
+    """Rows of an image."""
+    columns: Word
+    """Columns of an image."""
+    block_channels: Word
+    """Channels of a block, whole vectors of them."""
+    image_stride: Word
+    """Elements from one image to the next."""
+    block_stride: Word
+    """Elements from one block to the next."""
+    row_stride: Word
+    """Elements from one row to the next."""
+    column_stride: Word
+    """Elements from one column to the next."""
+
+
+@cache
+def _kernel(width: int) -> int:
+    """Return the address of the kernel."""
+    name = f"channel_factors{width}"
+    return compiled(name, lambda module: _write(module, name, width), name)[name]
+
+
+def _write(module: Any, name: str, width: int) -> None:
+    k = Kernel(module, name, 1, width, exported=True)
+    f = FactorFields.read(k)
+    none = k.constant(0.0)  # of what is below 0
+    block_bytes = f.block_channels * FLOAT
+    begin, end = chunk(f.images * f.blocks * f.rows, *k.thread())
+    with k.loop(end, begin) as line:
+        row, block = line.i % f.rows, line.i // f.rows % f.blocks
+        image = line.i // f.rows // f.blocks
+        first = image * f.image_stride + block * f.block_stride + row * f.row_stride
+        factors, offsets = f.factors + block * block_bytes, f.offsets + block * block_bytes
+        with k.loop(f.columns) as column:
+            at = (first + column.i * f.column_stride) * FLOAT
+            source, target = f.x + at, f.y + at
+            with k.loop(block_bytes, 0, k.vector_bytes) as place:
+                factor, offset = k.load(factors + place.i), k.load(offsets + place.i)
+                value = fma(k.load(source + place.i), factor, offset)
+                k.store(rectified(value, none), target + place.i)
+    k.done()
+
+
+def takes(images: Images, width: int) -> bool:
+    """Return whether images have whole vectors of contiguous channels; for each is written once."""
+    return bool(width) and images.fits(width) and images.block % width == 0
+
+
+class ChannelFactors:
+    """y = max(x * factor + offset, 0), channel by channel; NaN stays.
+
+    Args:
+        images: Where the elements of input and output lie.
+        factors: One for each channel; read in each call. Shape: (C,).
+        offsets: Their offsets. Shape: (C,).
+        tuning: The kernel's vectors and threads.
+
+    Raises:
+        ValueError: Channels fill no whole vectors.
+    """
+
+    def __init__(
+        self, images: Images, factors: np.ndarray, offsets: np.ndarray, tuning: Tuning
+    ) -> None:
+        if not takes(images, tuning.width):
+            message = (
+                f"{images.shape[1]} channels in blocks of {images.block} were given; give whole "
+                f"vectors of {tuning.width}"
+            )
+            raise ValueError(message)
+        self.tuning = tuning
+        self._kernel = _kernel(tuning.width)
+        n, c, h, w = images.shape
+        self._arguments = Arguments(
+            FactorFields.values(
+                x=EACH_CALL,
+                y=EACH_CALL,
+                factors=factors,
+                offsets=offsets,
+                images=n,
+                blocks=c // images.block,
+                rows=h,
+                columns=w,
+                block_channels=images.block,
+                image_stride=images.image_stride,
+                block_stride=images.block_stride,
+                row_stride=images.row_stride,
+                column_stride=images.column_stride,
+            )
+        )
+
+    def __call__(self, source: np.ndarray, target: np.ndarray) -> None:
+        """Write ``target``; both are the memory that ``images`` describes."""
+        self._arguments.run(self._kernel, self.tuning.threads, {"x": source, "y": target})
+
+    @property
+    def code(self) -> str:
+        """Name of the code, with the processor's instructions."""
+        return f"factors llvm:{self.tuning.instructions}"

@@ -1,0 +1,84 @@
+"""Factors and offsets of channels, and a rectifier, on arrays, against numpy."""
+
+import numpy as np
+import pytest
+from stages import WIDTH, normal
+
+from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.factors import ChannelFactors, takes
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.tuning import Tuning
+
+THREADS = pytest.mark.parametrize("threads", [1, 2, 3])
+BLOCKS = pytest.mark.parametrize("whole", [True, False], ids=["channels last", "blocks"])
+
+
+def placed(shape, width, *, whole):
+    """Return images with their channels last, or in blocks of a vector."""
+    return Images.in_blocks(shape, shape[1] if whole else width)
+
+
+def in_memory(x, images):
+    """Return an array (N, C, H, W) as it lies in the images' memory."""
+    n, c, h, w = x.shape
+    blocks = x.reshape(n, c // images.block, images.block, h, w).transpose(0, 1, 3, 4, 2)
+    memory = aligned(x.size)
+    memory[:] = blocks.reshape(-1)
+    return memory
+
+
+def apply(x, factors, offsets, images, tuning):
+    run = ChannelFactors(images, factors, offsets, tuning)
+    source = in_memory(x, images)
+    target = np.full_like(source, np.nan)
+    run(source, target)
+    run(source, source)  # in place
+    np.testing.assert_array_equal(source, target)
+    n, c, h, w = x.shape
+    blocks = target.reshape(n, c // images.block, h, w, images.block)
+    return blocks.transpose(0, 1, 4, 2, 3).reshape(x.shape)
+
+
+@WIDTH
+@THREADS
+@BLOCKS
+@pytest.mark.parametrize("size", [(1, 1), (5, 3), (7, 7)])
+def test_each_channel_has_its_factor_and_offset(size, whole, threads, width):
+    shape = (2, 3 * width, *size)
+    x, factors, offsets = normal(*shape), normal(3 * width, seed=1), normal(3 * width, seed=2)
+    images = placed(shape, width, whole=whole)
+
+    y = apply(x, factors, offsets, images, Tuning(width=width, threads=threads))
+
+    want = x.astype(float) * factors[:, None, None] + offsets[:, None, None]
+    np.testing.assert_allclose(y, np.maximum(want, 0), rtol=1e-6, atol=1e-6)
+
+
+@WIDTH
+def test_nan_stays_and_minus_infinity_becomes_it(width):
+    x = np.zeros((1, width, 1, 3), np.float32)
+    x[..., 0], x[..., 1] = np.nan, -np.inf
+    ones, none = np.ones(width, np.float32), np.zeros(width, np.float32)
+
+    images = Images.in_blocks(x.shape, width)
+    y = apply(x, ones, none, images, Tuning(width=width))
+
+    assert np.isnan(y[..., :2]).all()
+    assert (y[..., 2] == 0).all()
+
+
+@WIDTH
+def test_channels_that_fill_no_whole_vectors_are_refused(width):
+    images = Images.in_blocks((1, width + 1, 2, 2), width + 1)
+
+    assert not takes(images, width)
+    with pytest.raises(ValueError, match="whole vectors"):
+        ChannelFactors(images, np.ones(width + 1), np.ones(width + 1), Tuning(width=width))
+
+
+def test_code_names_the_instructions():
+    images = Images.in_blocks((1, 16, 2, 2), 16)
+    ones = np.ones(16, np.float32)
+
+    assert ChannelFactors(images, ones, ones, Tuning(width=16)).code == "factors llvm:avx512"
+    assert ChannelFactors(images, ones, ones, Tuning(width=8)).code == "factors llvm:avx2"

@@ -1,0 +1,140 @@
+"""Deployed nets on device cpu: no image is brought from one layout into another on its way."""
+
+import numpy as np
+import pytest
+
+from demitasse import Net
+from demitasse.backends.kernels import language as kernels
+from demitasse.backends.onednn import status
+from demitasse.backends.onednn.library.engine import Engine, engine
+from demitasse.plan.report import report
+from demitasse.proto import NetParameter, parse_text
+
+pytestmark = [
+    pytest.mark.skipif(not status().loaded, reason=str(status())),
+    pytest.mark.skipif(not kernels.status().ready, reason=str(kernels.status())),
+]
+
+WIDE = pytest.mark.skipif(
+    not (status().loaded and engine().wide), reason="other layouts are chosen without AVX-512"
+)
+
+INPUT = """
+layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 3 dim: 65 dim: 65 } } }
+"""
+
+
+def convolution(name, bottom, maps, kernel, stride=1):
+    return (
+        f'layer {{ name: "{name}" type: "Convolution" bottom: "{bottom}" top: "{name}" '
+        f"convolution_param {{ num_output: {maps} kernel_size: {kernel} stride: {stride} "
+        'weight_filler { type: "xavier" } } }'
+    )
+
+
+def norm(name, bottom, top):
+    return (
+        f'layer {{ name: "{name}" type: "BatchNorm" bottom: "{bottom}" top: "{top}" }} '
+        f'layer {{ name: "{name}_scale" type: "Scale" bottom: "{top}" top: "{top}" '
+        "scale_param { bias_term: true } } "
+        f'layer {{ name: "{name}_relu" type: "ReLU" bottom: "{top}" top: "{top}" }}'
+    )
+
+
+BEGIN = f"""
+{INPUT}
+{convolution("c1", "x", 64, 3, stride=2)}
+layer {{ name: "relu" type: "ReLU" bottom: "c1" top: "c1" }}
+layer {{ name: "pool" type: "Pooling" bottom: "c1" top: "pool"
+  pooling_param {{ kernel_size: 3 stride: 2 }} }}
+"""
+MOBILE = f"""
+{INPUT}
+{convolution("c1", "x", 32, 3, stride=2)}
+layer {{ name: "relu" type: "ReLU" bottom: "c1" top: "c1" }}
+layer {{ name: "each" type: "Convolution" bottom: "c1" top: "each" convolution_param {{
+  num_output: 32 group: 32 kernel_size: 3 pad: 1 weight_filler {{ type: "xavier" }} }} }}
+{convolution("y", "each", 64, 1)}
+"""
+SQUEEZE = BEGIN + convolution("y", "pool", 16, 1)
+DENSE = f"""
+{BEGIN}
+{convolution("grown", "pool", 32, 1)}
+layer {{ name: "both" type: "Concat" bottom: "pool" bottom: "grown" top: "both" }}
+{norm("norm", "both", "normed")}
+{convolution("y", "normed", 16, 1)}
+"""
+
+
+def made(text, **options):
+    net = Net(parse_text(text, NetParameter), "TEST", seed=3, keep="outputs", **options)
+    rng = np.random.default_rng(1)
+    for name, blobs in net.params.items():
+        if net.layer_by_name(name).type == "BatchNorm":
+            for blob, value in zip(blobs, (0.1, 2.0, 1.5), strict=True):
+                blob.mutable_cpu_data()[...] = value
+    net.blobs["x"].mutable_cpu_data()[...] = rng.normal(size=net.blobs["x"].shape)
+    return net
+
+
+def reorders(net, monkeypatch):
+    """Return the shapes of what a pass brings into another layout, results aside."""
+    net.forward()
+    shapes, reorder = [], Engine.reorder
+
+    def counted(self, source, here, target, there):
+        shapes.append(here.shape)
+        reorder(self, source, here, target, there)
+
+    monkeypatch.setattr(Engine, "reorder", counted)
+    net.blobs["x"].mutable_cpu_data()
+    net.forward()
+    return shapes
+
+
+@WIDE
+def test_what_is_pooled_is_written_as_the_next_convolution_reads_it(monkeypatch):
+    net = made(SQUEEZE, device="cpu")
+
+    assert reorders(net, monkeypatch) == []
+
+
+@WIDE
+def test_a_depthwise_convolution_reads_what_a_first_one_writes(monkeypatch):
+    net = made(MOBILE, device="cpu")
+
+    assert reorders(net, monkeypatch) == []
+    codes = {layer.name: layer.code for layer in report(net.plan)}
+    assert codes["each"].startswith("depthwise llvm")
+
+
+@pytest.mark.parametrize("text", [SQUEEZE, DENSE, MOBILE], ids=["squeeze", "dense", "mobile"])
+def test_results_are_those_of_portable_code(text):
+    fast, portable = made(text, device="cpu"), made(text, device="numpy", lowered=False)
+
+    for net in (fast, portable):
+        for _ in range(2):
+            net.blobs["x"].mutable_cpu_data()
+            net.forward()
+
+    one, other = (net.blobs["y"].cpu_data() for net in (fast, portable))
+    assert np.abs(one - other).max() <= 2e-5 * np.abs(other).max()
+
+
+def test_fixed_statistics_run_in_a_kernel_of_our_own():
+    net = made(DENSE, device="cpu")
+    net.forward()
+
+    codes = {layer.name: layer.code for layer in report(net.plan)}
+    assert codes["norm"].startswith("factors llvm")
+
+
+@WIDE
+def test_what_is_joined_in_several_layouts_has_the_channels_last():
+    net = made(DENSE, device="cpu")
+    net.forward()
+    shape = net.blobs["both"].shape
+
+    [step] = [entry.step for entry in net.plan.entries if entry.layer.name == "both"]
+
+    assert step.y is engine().innermost_layout(shape, 1)
