@@ -318,9 +318,8 @@ def test_buffers_may_be_shared(kind):
 
 
 def test_the_setting_says_it_for_every_net(kind):
-    settings.set("storage", kind)
-
-    net = images(Net(parse_text(NET, NetParameter), "TEST", device=cuda_at("cuda:0")))
+    with settings.override(storage=kind):
+        net = images(Net(parse_text(NET, NetParameter), "TEST", device=cuda_at("cuda:0")))
     net.forward()
 
     assert net.blobs["prob"].data_memory.storage == kind
