@@ -8,6 +8,7 @@ from lint_page import PAGE, lint_page
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from peers_page import PEERS_PAGE, peers_page
+from scaling_page import SCALING_PAGE, scaling_page
 from solver_fields import SOLVER_PAGE, solver_fields
 
 from demitasse.cli.root import VERBS, cli
@@ -42,6 +43,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         **layer_pages(),
         PAGE: lint_page(),
         PEERS_PAGE: peers_page(),
+        SCALING_PAGE: scaling_page(),
         SOLVER_PAGE: solver_fields(),
         "reference/command_line.md": commands,
     }
