@@ -140,7 +140,7 @@ class Crew:
 
     def passes(self, net: Net, batches: int) -> float:
         losses = []
-        with self._failing_together():
+        with self._failing_together(self._overlap):
             for one in self.others:
                 one.clear_param_diffs()
             for one in self._nets:
@@ -211,14 +211,18 @@ class Crew:
                     theirs.copy_from(mine)
 
     @contextmanager
-    def _failing_together(self) -> Iterator[None]:
-        """Tell the others of an error, so that they do not wait in vain."""
+    def _failing_together(self, overlap: Overlap | None = None) -> Iterator[None]:
+        """Tell the others of an error, so that they do not wait in vain.
+
+        Args:
+            overlap: What the others exchange meanwhile; they hear of the error only behind it.
+        """
         try:
             yield
         except BaseException as error:
             with suppress(ParallelError):
-                if self._overlap is not None:  # others wait for our part of the gradients
-                    self._overlap.finish()
+                if overlap is not None:
+                    overlap.finish()
                 self._agree(FAILED + f"{type(error).__name__}: {error}".encode()[:200])
             raise
 

@@ -154,6 +154,24 @@ def test_a_process_that_fails_in_its_pass_ends_all(train, monkeypatch):
     assert "process 1 failed: DataError: no such record" in str(errors[0])
 
 
+def test_a_process_that_fails_outside_a_pass_exchanges_no_gradients():
+    def fail(one):
+        crew = Crew([net()], one, Shards(2, one.rank, 2), overlap=True)
+
+        def work():
+            if one.rank == 1:
+                message = "no such record"
+                raise DataError(message)
+
+        with pytest.raises((DataError, ParallelError)) as caught:
+            crew.gather(work)
+        return str(caught.value)
+
+    told = together(2, fail, deadline=20)
+
+    assert told == ["process 1 failed: DataError: no such record", "no such record"]
+
+
 def test_who_does_not_come_is_named(train):
     def leave(solver):
         if solver.net._context.rank != 1:
