@@ -50,6 +50,10 @@ class Op(Record):
 
     dtype: str
 
+    def joins_behind(self, first: Op) -> bool:
+        """Whether it can be fused into operations before it, of which ``first`` is the first."""
+        return self.joins
+
     @property
     def multiply_adds(self) -> int:
         """Multiplications, each with an addition, that the forward pass needs by the definition.
@@ -76,6 +80,16 @@ class Conv(Op):
     bias: bool
 
     @property
+    def is_pointwise(self) -> bool:
+        """Whether an output depends on all channels of one pixel, the one at its own position."""
+        alone = all(n == 1 for n in (*self.kernel, *self.stride, self.group))
+        return self.axis == 1 and alone and not any(self.pad)
+
+    def joins_behind(self, first: Op) -> bool:
+        # a normalisation of its pixels can run on the way
+        return self.is_pointwise and isinstance(first, (BatchNorm, Scale))
+
+    @property
     def multiply_adds(self) -> int:
         channels = self.bottom[self.axis] // self.group
         return math.prod(self.top) * channels * math.prod(self.kernel)
@@ -86,6 +100,9 @@ class Deconv(Conv):
 
     Shapes: weight (C, M/group, *kernel).
     """
+
+    def joins_behind(self, first: Op) -> bool:
+        return False
 
     @property
     def multiply_adds(self) -> int:

@@ -159,11 +159,12 @@ class Entry:
                 return Group(step, count), why
         return None, why
 
-    def follows(self, top: Blob, *, hidden: bool) -> bool:
-        """Whether it may run as one with the layer before it, whose only top is ``top``.
+    def follows(self, first: Op, top: Blob, *, hidden: bool) -> bool:
+        """Whether it may run as one with layers before it, the last of which writes ``top`` alone.
 
         Args:
-            top: What that layer writes.
+            first: What the first of them does.
+            top: What the last writes.
             hidden: Whether nobody but this layer reads it.
         """
         mine, op = self.place, self.layer.op
@@ -172,7 +173,7 @@ class Entry:
         if mine.bottom == mine.top == (top,):
             return True
         elsewhere = top in mine.bottom and mine.top[0] not in mine.bottom
-        return hidden and op.joins and elsewhere
+        return hidden and elsewhere and op.joins_behind(first)
 
     def forward(self) -> None:
         """Compute the tops."""

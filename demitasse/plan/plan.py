@@ -270,7 +270,7 @@ class Plan:
         end = min(end, index + LONGEST - 1)
         while index < end:
             follower = self.entries[index + 1]
-            if not follower.follows(top[0], hidden=id(top[0]) in self._hidden):
+            if not follower.follows(layer.op, top[0], hidden=id(top[0]) in self._hidden):
                 break
             index, top = index + 1, follower.place.top
         return index

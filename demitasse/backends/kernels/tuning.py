@@ -24,6 +24,7 @@ class Tuning:
         winograd: Whether convolutions go over tiles.
         direct: Whether those of few channels go by direct convolution.
         depthwise: Whether those of each channel by itself go by our own depthwise convolution.
+        pointwise: Whether those of single pixels, behind a normalisation, go by our own.
         stack_bytes: Transformed tiles that a thread works on at a time; they stay in its cache.
         shared_stack_bytes: The same, for each thread, where all work on the same tiles: for filters
             that no cache holds, and that are read each time.
@@ -33,6 +34,8 @@ class Tuning:
             core's first cache.
         pooled_bytes: Outputs of direct convolution that are pooled at a time; they stay in the
             second.
+        pixel_filter_bytes: Filters up to which pixels are normalised on the way; they stay in a
+            core's second cache.
     """
 
     width: int
@@ -40,12 +43,14 @@ class Tuning:
     winograd: Pays = "auto"
     direct: Pays = "auto"
     depthwise: Pays = "auto"
+    pointwise: Pays = "auto"
     stack_bytes: int = 1 << 20
     shared_stack_bytes: int = 4 << 20
     fewest_tiles: int = 24
     shared_filter_bytes: int = 8 << 20
     copy_bytes: int = 32 << 10
     pooled_bytes: int = 160 << 10
+    pixel_filter_bytes: int = 384 << 10
 
     @property
     def instructions(self) -> str:

@@ -158,6 +158,14 @@ class Kernel:
         with self._b.goto_entry_block():
             return Word(self._b, self._b.ptrtoint(self._b.alloca(kind), WORD))
 
+    def prefetch(self, address: Word, cache: int = 1) -> None:
+        """Have the line of memory at an address, which may be any, brought into a cache, 1 or 2."""
+        index, pointer = ir.IntType(32), ir.PointerType(BYTE)
+        kind = ir.FunctionType(ir.VoidType(), [pointer, *[index] * 3])
+        function = declared(self.module, "llvm.prefetch.p0i8", kind)
+        read, near, data = (ir.Constant(index, number) for number in (0, 4 - cache, 1))
+        self._b.call(function, [self._b.inttoptr(address.llvm, pointer), read, near, data])
+
     # -- vectors -------------------------------------------------------------------------------
 
     def constant(self, number: float) -> Vector:

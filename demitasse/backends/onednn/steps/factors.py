@@ -19,12 +19,13 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import OnednnStep, Runnable, called
+from demitasse.backends.onednn.steps.activation import post_ops
 from demitasse.backends.onednn.steps.norm_parts import decline_other_scales, stored_statistics
 from demitasse.backends.onednn.steps.own_kernels import factors_call
 from demitasse.backends.onednn.steps.rectifier import RECTIFIER
 from demitasse.backends.step import Declined, Operand, Operands
 
-__all__ = ["FactorsStep", "Link", "fold", "values", "versions_of"]
+__all__ = ["FactorsStep", "FixedFactors", "Link", "fold", "links_of", "values", "versions_of"]
 
 Link = tuple[ops.BatchNorm | ops.Scale, Operands]
 """An operation that multiplies channels with factors and adds offsets, and its blobs."""
@@ -45,21 +46,12 @@ class FactorsStep(OnednnStep[ops.BatchNorm | ops.Scale]):
     may_wait = True  # the factors that it makes anew are its own
 
     def __init__(self, engine: Engine, chain: Sequence[ops.Op], at: Sequence[Operands]) -> None:
-        links: list[Link] = []
         shape = at[0].bottom[0].shape
-        for op, own in zip(chain[:-1], at[:-1], strict=True):
-            if isinstance(op, ops.Scale):
-                decline_other_scales(op, own, shape)
-            elif not isinstance(op, ops.BatchNorm) or not op.use_global_stats:
-                message = f"{called(op)} there; fixed factors and offsets go before ReLU"
-                raise Declined(message)
-            links.append((op, own))
+        links = links_of(chain, at, shape)
         super().__init__(engine, links[0][0], at[0])
-        self.links, self.shape, self.followers = links, shape, [called(op) for op in chain[1:]]
-        self.factor, self.offset = aligned(shape[1]), aligned(shape[1])
-        self.kept = self.factor.nbytes + self.offset.nbytes
-        self.blobs = [blob for _, own in links for blob in own.params]
-        self.versions: list[tuple[int, int]] = []
+        self.shape, self.followers = shape, [called(op) for op in chain[1:]]
+        self.factors = FixedFactors(shape[1], links)
+        self.kept = self.factors.nbytes
         self.forward_calls = [self._call(at[-1].top[0])]
 
     @property
@@ -73,7 +65,7 @@ class FactorsStep(OnednnStep[ops.BatchNorm | ops.Scale]):
             self.engine,
             Reader(Arg.SRC, source, expected),
             Writer(Arg.DST, target, expected),
-            (self.factor, self.offset),
+            (self.factors.factor, self.factors.offset),
         )
         if ours is not None:
             return ours
@@ -91,16 +83,71 @@ class FactorsStep(OnednnStep[ops.BatchNorm | ops.Scale]):
                 "binary", Algorithm.MUL, layout.handle, row, layout.handle, attributes
             )
         ports = [Reader(Arg.SRC, source, layout), Writer(Arg.DST, target, layout)]
-        fixed = [(Arg.SECOND_SRC, row, self.factor), (Arg.ADDED, row, self.offset)]
+        factors = self.factors
+        fixed = [(Arg.SECOND_SRC, row, factors.factor), (Arg.ADDED, row, factors.offset)]
         return Call(engine, found, ports, fixed)
 
     def forward(self) -> None:
-        present = versions_of(self.blobs)
-        if present != self.versions:
-            self.factor[...], self.offset[...] = 1.0, 0.0
-            fold(self.links, self.factor, self.offset)
-            self.versions = present
+        self.factors.follow()
         super().forward()
+
+
+class FixedFactors:
+    """One factor and one offset for each channel, which follow the parameters.
+
+    Args:
+        channels: How many channels there are.
+        links: The operations that they come from.
+
+    Attributes:
+        factor: The factors. Shape: (C,).
+        offset: The offsets. Shape: (C,).
+    """
+
+    def __init__(self, channels: int, links: Sequence[Link]) -> None:
+        self.factor, self.offset = aligned(channels), aligned(channels)
+        self._links = links
+        self._blobs = [blob for _, own in links for blob in own.params]
+        self._versions: list[tuple[int, int]] = []
+
+    def follow(self) -> None:
+        """Make them again if a parameter has changed."""
+        present = versions_of(self._blobs)
+        if present != self._versions:
+            self.factor[...], self.offset[...] = 1.0, 0.0
+            fold(self._links, self.factor, self.offset)
+            self._versions = present
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it keeps."""
+        return self.factor.nbytes + self.offset.nbytes
+
+
+def links_of(chain: Sequence[ops.Op], at: Sequence[Operands], shape: ops.Shape) -> list[Link]:
+    """Return the operations before a rectifier, the last of a chain.
+
+    Args:
+        chain: The operations.
+        at: Their blobs.
+        shape: Of what they multiply, (N, C, *spatial).
+
+    Raises:
+        Declined: They are others, or the last is no ReLU.
+    """
+    if not isinstance(chain[-1], ops.Activation):
+        message = f"{called(chain[-1])} last; fixed factors and offsets go before ReLU"
+        raise Declined(message)
+    post_ops(chain[-1])
+    links: list[Link] = []
+    for op, own in zip(chain[:-1], at[:-1], strict=True):
+        if isinstance(op, ops.Scale):
+            decline_other_scales(op, own, shape)
+        elif not isinstance(op, ops.BatchNorm) or not op.use_global_stats:
+            message = f"{called(op)} there; fixed factors and offsets go before ReLU"
+            raise Declined(message)
+        links.append((op, own))
+    return links
 
 
 def fold(links: Sequence[Link], factor: np.ndarray, offset: np.ndarray) -> None:

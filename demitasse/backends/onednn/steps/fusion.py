@@ -5,23 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from demitasse.backends import ops
-from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.language import later
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.step import FusedStep, called
 from demitasse.backends.onednn.steps.activation import post_ops
-from demitasse.backends.onednn.steps.convolution import ConvStep, Folded
+from demitasse.backends.onednn.steps.convolution import ConvStep
 from demitasse.backends.onednn.steps.eltwise import SumStep
-from demitasse.backends.onednn.steps.factors import FactorsStep, fold, values, versions_of
+from demitasse.backends.onednn.steps.factors import FactorsStep
+from demitasse.backends.onednn.steps.folded import FoldedStep
 from demitasse.backends.onednn.steps.inner_product import InnerProductStep
 from demitasse.backends.onednn.steps.norm import NormStep
-from demitasse.backends.onednn.steps.norm_parts import (
-    NormParts,
-    decline_other_scales,
-)
+from demitasse.backends.onednn.steps.norm_parts import NormParts, decline_other_scales
+from demitasse.backends.onednn.steps.normed_conv import NormedConvStep
 from demitasse.backends.onednn.steps.tail import Tail
 from demitasse.backends.step import AnyStep, Declined, Operands
 
@@ -50,6 +45,9 @@ def fuse(
         if None in steps:
             message = f"{called(chain[steps.index(None)])} runs portable code"
             raise Declined(message)
+        convolution = next((i for i, step in enumerate(steps) if isinstance(step, ConvStep)), 0)
+        if convolution:
+            return NormedConvStep(engine, chain, at, steps, convolution)
         return _norm(engine, chain, at, names)
     if not isinstance(first, (ConvStep, InnerProductStep, SumStep)):
         message = f"oneDNN appends nothing to this {called(chain[0])}"
@@ -122,44 +120,3 @@ def _check_relu(then: ops.Activation, parts: NormParts) -> None:
     if not parts.measures:
         message = "ReLU after fixed factors; oneDNN's would make 0 of NaN"
         raise Declined(message)
-
-
-class FoldedStep(FusedStep[ops.Conv]):
-    """A convolution and the factors and offsets of its channels after it, with fixed parameters.
-
-    The folded weights are made again when a parameter has changed.
-    """
-
-    may_wait = True  # those are its own
-
-    def __init__(self, conv: ConvStep, tail: Tail, followers: Sequence[str]) -> None:
-        self.bias = aligned(conv.maps[1])
-        self.folded, self.tail = Folded(self.bias), tail
-        call = conv.fused(
-            tail.target, tail.then, other=tail.other, folded=self.folded, pool=tail.pool
-        )
-        super().__init__(conv, call, followers)
-        self.kept = self.bias.nbytes
-        self.blobs = [*self.at.params, *(blob for _, at in tail.links for blob in at.params)]
-        self.versions: list[tuple[int, int]] = []
-
-    def forward(self) -> None:
-        present = versions_of(self.blobs)
-        if present != self.versions:
-            with later.at_once():  # in memory that all Steps share
-                self._fold()
-            self.versions = present
-        super().forward()
-
-    def _fold(self) -> None:
-        """Multiply factors into the weights, channel by channel, and add up the offsets."""
-        params = self.at.params
-        channels = self.bias.shape[0]
-        factor: np.ndarray = np.ones(channels, np.float32)
-        self.bias[...] = values(params[1]) if self.op.bias else 0.0
-        fold(self.tail.links, factor, self.bias)
-        weight = values(params[0]).reshape(channels, -1)
-        [scratch] = self.engine.workspaces(weight.size)  # until it is packed
-        product = scratch[: weight.size]
-        np.multiply(weight, factor[:, np.newaxis], out=product.reshape(channels, -1))
-        self.folded.update(product)

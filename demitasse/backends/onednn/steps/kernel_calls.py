@@ -16,6 +16,7 @@ from demitasse.backends.kernels.direct.gradient import DirectGradient
 from demitasse.backends.kernels.factors import ChannelFactors
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import later
+from demitasse.backends.kernels.pointwise.convolution import PointwiseConvolution
 from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
 from demitasse.backends.kernels.winograd.filters import Filters
 from demitasse.backends.kernels.winograd.gradient import WinogradGradient
@@ -29,8 +30,8 @@ from demitasse.backends.step import Memory, Operand
 from demitasse.errors import DeviceError
 
 __all__ = [
-    "DepthwiseCall", "DirectCall", "DirectGradientCall", "FactorsCall", "TiledFilters",
-    "WinogradCall", "WinogradGradientCall",
+    "DepthwiseCall", "DirectCall", "DirectGradientCall", "FactorsCall", "PointwiseCall",
+    "TiledFilters", "WinogradCall", "WinogradGradientCall",
 ]  # fmt: skip
 
 
@@ -288,6 +289,36 @@ class DepthwiseCall(_KernelCall):
     def update(self, weights: np.ndarray) -> None:
         """Take new weights, in C order."""
         self._kernel.update(weights)
+
+
+class PointwiseCall(_KernelCall):
+    """A normalisation, a rectifier and a pointwise convolution.
+
+    Args:
+        engine: The engine.
+        source: What is read.
+        target: What is written.
+        kernel: The kernel.
+        offsets: One for each channel of the output; they may change between calls.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        source: Reader,
+        target: Writer,
+        kernel: PointwiseConvolution,
+        offsets: np.ndarray,
+    ) -> None:
+        self._source, self._target = source, target
+        self._kernel, self._offsets = kernel, offsets
+        super().__init__(engine, (source, target), kernel.code, kernel.filters.nbytes)
+        target.promise(engine)
+
+    def __call__(self) -> None:
+        source, target = self._source.array(), self._target.array()
+        [scratch] = self.engine.workspaces(self._kernel.scratch_size)
+        self._kernel(source, target, self._offsets, scratch)
 
 
 class DirectGradientCall(_KernelCall):

@@ -12,6 +12,7 @@ from demitasse.backends.kernels.depthwise.strips import Strips
 from demitasse.backends.kernels.direct import banding_of
 from demitasse.backends.kernels.direct.banding import Banding
 from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.pointwise import parts_of
 from demitasse.backends.kernels.winograd import pools_tiles, tiling_of
 from demitasse.backends.kernels.winograd.tiling import Tiling
 from demitasse.backends.onednn.library.constants import Arg
@@ -23,6 +24,8 @@ from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
 
     from demitasse.backends.onednn.steps.kernel_calls import (
@@ -30,12 +33,13 @@ if TYPE_CHECKING:
         DirectCall,
         DirectGradientCall,
         FactorsCall,
+        PointwiseCall,
         TiledFilters,
         WinogradCall,
         WinogradGradientCall,
     )
 
-__all__ = ["ConvKernels", "conv_kernels", "factors_call", "images_of"]
+__all__ = ["ConvKernels", "conv_kernels", "factors_call", "images_of", "pointwise_call"]
 
 IMAGE_AXES = 4
 
@@ -244,6 +248,42 @@ def factors_call(
     if not takes(images, tuning.width):
         return None
     return FactorsCall(engine, source, target, ChannelFactors(images, *values, tuning))
+
+
+def pointwise_call(
+    engine: Engine,
+    op: ops.Conv,
+    source: Reader,
+    target: Writer,
+    factors: tuple[np.ndarray, np.ndarray],
+    offsets: np.ndarray,
+    *,
+    relu: bool,
+) -> tuple[PointwiseCall, Callable[[np.ndarray], None]]:
+    """Return what normalises and rectifies pixels and convolves them, and what takes its weights.
+
+    Args:
+        engine: The engine.
+        op: The convolution.
+        source: What is read.
+        target: What is written.
+        factors: Factors and offsets of the channels that are read; they may change between calls.
+        offsets: One for each channel that is written; they may change too.
+        relu: Whether a rectifier follows.
+
+    Raises:
+        Declined: Our kernels do not take it.
+    """
+    parts = parts_of(op, source.layout.shape, target.layout.shape, engine.tuning.as_set(wanted()))
+    x, y = (images_of(port.layout) for port in (source, target))
+    from demitasse.backends.kernels.pointwise.convolution import PointwiseConvolution, is_rows
+    from demitasse.backends.onednn.steps.kernel_calls import PointwiseCall
+
+    if x is None or y is None or not (is_rows(x) and is_rows(y)):
+        message = "images whose channels do not lie side by side; kernels of pixels need that"
+        raise Declined(message)
+    kernel = PointwiseConvolution(parts, x, y, *factors, relu=relu)
+    return PointwiseCall(engine, source, target, kernel, offsets), kernel.update
 
 
 def images_of(layout: Layout) -> Images | None:

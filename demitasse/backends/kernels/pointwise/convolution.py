@@ -1,0 +1,285 @@
+"""A pointwise convolution of images that are normalised and rectified on the way."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.language import compiled
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct
+from demitasse.backends.kernels.language.words import (
+    FLOAT,
+    INT,
+    Vector,
+    Word,
+    chunk,
+    fma,
+    minimum,
+    raised,
+    rectified,
+)
+from demitasse.backends.kernels.pointwise.parts import PANEL, WIDEST, Parts
+from demitasse.backends.kernels.products.registers import ROWS, multiply
+
+__all__ = ["PointwiseConvolution", "is_rows"]
+
+LINE = 16
+"""Floats of a line of the cache."""
+
+ROW_BYTES = (WIDEST + LINE) * FLOAT
+"""From one row that is noted to the next; a line more than a power of two, so that the same
+channels of all rows do not compete for the same lines of the cache."""
+
+UNROLLED = 2
+"""Channels that the innermost loop takes in a turn."""
+
+NOTED = 4
+"""Vectors of a pixel that are normalised in a turn."""
+
+AHEAD = 8
+"""Channels before its turn a row of filters is fetched from the second cache."""
+
+
+class PointwiseFields(Struct):
+    """A pointwise convolution."""
+
+    x: Word
+    """Address of the first pixel of the input."""
+    x_stride: Word
+    """Elements from one of its pixels to the next."""
+    y: Word
+    """Address of the first pixel of the output."""
+    y_stride: Word
+    """Elements from one of its pixels to the next."""
+    pixels: Word
+    """How many there are, at least those that are computed at a time."""
+    channels: Word
+    """Channels of the input, at least a vector."""
+    factors: Word
+    """Address of one factor for each channel of the input."""
+    shifts: Word
+    """Address of one offset for each, added to the product."""
+    filters: Word
+    """Address of the filters: for each panel, channel after channel."""
+    panels: Word
+    """How many panels of filters there are."""
+    panel_table: Word
+    """Address of the first filter of each."""
+    offsets: Word
+    """Address of one offset for each channel of the output."""
+    slope: Word
+    """Address of the slope for outputs below 0: 0 for a rectifier, 1 for none."""
+    scratch: Word
+    """Address of memory for the rows of all parts."""
+    pixel_parts: Word
+    """In how many parts the pixels are divided."""
+    filter_parts: Word
+    """In how many the panels are."""
+
+
+@cache
+def _kernel(width: int) -> int:
+    """Return the address of the kernel."""
+    name = f"pointwise{width}"
+    return compiled(name, lambda module: _write(module, name, width), name)[name]
+
+
+def _write(module: Any, name: str, width: int) -> None:
+    k = Kernel(module, name, 1, width, exported=True)
+    f, most = PointwiseFields.read(k), ROWS[width][PANEL]
+    thread, threads = k.thread()
+    begin, end = chunk(f.pixel_parts * f.filter_parts, thread, threads)
+    rows = f.scratch + thread * (most * ROW_BYTES)
+    with k.loop(end, begin) as part:
+        first, last = chunk(f.pixels, part.i // f.filter_parts, f.pixel_parts)
+        panel, behind = chunk(f.panels, part.i % f.filter_parts, f.filter_parts)
+        with k.loop(last, first, most) as block:
+            # the last block begins early where they do not divide; it computes the same again
+            pixel = minimum(block.i, f.pixels - most)
+            source, block_bytes = f.x + pixel * f.x_stride * FLOAT, f.x_stride * (most * FLOAT)
+            _note_rows(k, f, source, rows)
+            step = block_bytes * UNROLLED // (f.channels * (behind - panel))
+            with k.loop(behind, panel, words=[source + block_bytes]) as one:
+                [following] = one.words
+                output = f.y + pixel * f.y_stride * FLOAT
+                one.words = [_multiply(k, f, one.i, rows, output, following, step)]
+    k.done()
+
+
+def _note_rows(k: Kernel, f: PointwiseFields, source: Word, rows: Word) -> None:
+    """Write the normalisation of a few pixels."""
+    none, end = k.constant(0.0), f.channels * FLOAT
+    several = k.vector_bytes * NOTED
+    middle = end // several * several
+
+    def vector(pixel: Word, target: Word, at: Word) -> None:
+        value = fma(k.load(pixel + at), k.load(f.factors + at), k.load(f.shifts + at))
+        k.store(raised(value, none), target + at)
+
+    with k.loop(ROWS[k.width][PANEL], words=[source, rows]) as row:
+        pixel, target = row.words
+        with k.loop(middle, 0, several) as channel:
+            for place in range(0, several, k.vector_bytes):
+                vector(pixel, target, channel.i + place)
+        with k.loop(end, middle, k.vector_bytes) as channel:
+            vector(pixel, target, minimum(channel.i, end - k.vector_bytes))
+        row.words = [pixel + f.x_stride * FLOAT, target + ROW_BYTES]
+
+
+def _multiply(
+    k: Kernel,
+    f: PointwiseFields,
+    panel: Word,
+    rows: Word,
+    output: Word,
+    following: Word,
+    step: Word,
+) -> Word:
+    """Write the products of the rows that were noted and one panel of filters.
+
+    Args:
+        k: The kernel.
+        f: Its fields.
+        panel: The panel.
+        rows: Address of the rows.
+        output: Address of the first output pixel.
+        following: Address in the pixels that come next, which are fetched on the way.
+        step: How many bytes of them in a turn.
+
+    Returns:
+        Up to where they were fetched.
+    """
+    most, panel_bytes = ROWS[k.width][PANEL], PANEL * k.vector_bytes
+    place = k.load_word(f.panel_table + panel * INT) * FLOAT
+    offsets = [k.load(f.offsets + place + k.vector_bytes * j) for j in range(PANEL)]
+    begin = f.filters + panel * f.channels * panel_bytes
+    middle = begin + f.channels // UNROLLED * (UNROLLED * panel_bytes)
+    end = begin + f.channels * panel_bytes
+
+    def turns(
+        sums: list[Vector], words: list[Word], start: Word, stop: Word, count: int
+    ) -> tuple[list[Vector], list[Word]]:
+        with k.loop(stop, start, panel_bytes * count, vectors=sums, words=words) as loop:
+            totals, [here, ahead] = loop.vectors, loop.words
+            k.prefetch(ahead, cache=2)
+            for turn in range(count):
+                filters = loop.i + panel_bytes * turn
+                places = [filters + k.vector_bytes * j for j in range(PANEL)]
+                for one in places:
+                    k.prefetch(one + panel_bytes * AHEAD)
+                columns = [k.load(one) for one in places]
+                numbers = [here + (ROW_BYTES * i + FLOAT * turn) for i in range(most)]
+                multiply(k, totals, numbers, columns)
+            loop.words = [here + FLOAT * count, ahead + step]
+        return loop.vectors, loop.words
+
+    sums, words = turns(offsets * most, [rows, following], begin, middle, UNROLLED)
+    sums, words = turns(sums, words, middle, end, 1)
+    slope = k.broadcast(f.slope)
+    with_row = [(i, j) for i in range(most) for j in range(PANEL)]
+    for (i, j), total in zip(with_row, sums, strict=True):
+        target = output + f.y_stride * FLOAT * i + (place + k.vector_bytes * j)
+        k.store(rectified(total, slope), target)
+    return words[1]
+
+
+def is_rows(images: Images) -> bool:
+    """Return whether the pixels of all images, each with all its channels, follow evenly."""
+    n, c, h, w = images.shape
+    column, row, image = images.column_stride, images.row_stride, images.image_stride
+    return (
+        images.block == c and (h == 1 or row == w * column) and (n == 1 or image == h * w * column)
+    )
+
+
+class PointwiseConvolution:
+    """y = filters * max(x * factor + shift, 0) + offset, and perhaps a rectifier; NaN stays.
+
+    Args:
+        parts: The convolution.
+        x: The input, whose pixels follow evenly.
+        y: The output, too.
+        factors: One for each channel of the input; read in each call. Shape: (C,).
+        shifts: Their offsets. Shape: (C,).
+        relu: Whether a rectifier follows.
+
+    Attributes:
+        scratch_size: Elements of scratch memory that a call takes.
+        filters: The filters of each panel, channel after channel.
+            Shape: (panels, C, filters of a panel).
+
+    Raises:
+        ValueError: The pixels do not follow evenly.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        x: Images,
+        y: Images,
+        factors: np.ndarray,
+        shifts: np.ndarray,
+        *,
+        relu: bool = False,
+    ) -> None:
+        if not (is_rows(x) and is_rows(y)):
+            message = f"{x} and {y} were given; give images whose pixels follow evenly"
+            raise ValueError(message)
+        self.parts, panel = parts, PANEL * parts.width
+        self._kernel = _kernel(parts.width)
+        self.scratch_size = parts.tuning.threads * parts.rows * ROW_BYTES // FLOAT
+        channels = parts.x[1]
+        size = len(parts.panels) * channels * panel
+        self.filters = aligned(size).reshape(-1, channels, panel)
+        of_pixels, of_filters = parts.divided
+        self._arguments = Arguments(
+            PointwiseFields.values(
+                x=EACH_CALL,
+                x_stride=x.column_stride,
+                y=EACH_CALL,
+                y_stride=y.column_stride,
+                pixels=parts.pixels,
+                channels=channels,
+                factors=factors,
+                shifts=shifts,
+                filters=self.filters,
+                panels=len(parts.panels),
+                panel_table=np.array(parts.panels, np.int64),
+                offsets=EACH_CALL,
+                slope=np.array([0.0 if relu else 1.0], np.float32),
+                scratch=EACH_CALL,
+                pixel_parts=of_pixels,
+                filter_parts=of_filters,
+            )
+        )
+
+    def update(self, weights: np.ndarray) -> None:
+        """Take new weights, in C order."""
+        parts, (_, channels, panel) = self.parts, self.filters.shape
+        by_filter = weights[: parts.y[1] * channels].reshape(-1, channels)
+        order = np.add.outer(parts.panels, np.arange(panel))
+        self.filters[...] = by_filter[order].transpose(0, 2, 1)
+
+    def __call__(
+        self, source: np.ndarray, target: np.ndarray, offsets: np.ndarray, scratch: np.ndarray
+    ) -> None:
+        """Normalise and convolve.
+
+        Args:
+            source: The images, in the memory that ``x`` describes.
+            target: The output, in the memory that ``y`` describes.
+            offsets: One for each channel of the output, contiguous.
+            scratch: Memory for ``scratch_size`` elements.
+        """
+        each = {"x": source, "y": target, "offsets": offsets, "scratch": scratch}
+        self._arguments.run(self._kernel, self.parts.tuning.threads, each)
+
+    @property
+    def code(self) -> str:
+        """Name of what runs."""
+        return self.parts.code
