@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Protocol
 from weakref import WeakSet
 
@@ -16,9 +17,11 @@ from demitasse.backends.step import AnyStep
 from demitasse.blob import Changes
 from demitasse.config import settings
 from demitasse.errors import DemitasseError, NetError
-from demitasse.memory.guard import watching
+from demitasse.memory.guard import Guard, watching
 from demitasse.plan.entry import Entry, Group, Place
+from demitasse.plan.stretch import Stretch
 from demitasse.plan.waiting import Waiting
+from demitasse.records import Record
 from demitasse.shortage import placed
 
 __all__ = ["Plan", "Ran"]
@@ -38,6 +41,14 @@ class Watch(Protocol):
 
     def ran(self, layer: int, *, backward: bool) -> None:
         """A layer, and those that run as one with it, have run."""
+
+
+class Part(Record):
+    """Layers that follow each other: a stretch, or some that are not."""
+
+    first: int
+    last: int
+    stretch: Stretch | None
 
 
 class Recorded(Protocol):
@@ -79,7 +90,8 @@ class Plan:
         self.recorded: WeakSet[Recorded] = WeakSet()
         for entry in self.entries:
             entry.tell(changes)
-        self._changes, self._seen = changes, -1
+        self._changes, self._seen, self._parted = changes, -1, -1
+        self._parts_known: dict[tuple[int, int], Sequence[Part]] = {}
         self._dynamic = [i for i, place in enumerate(places) if place.layer.dynamic_shapes]
 
     def forward(self, start: int, end: int) -> list[Array]:
@@ -100,37 +112,51 @@ class Plan:
                 if self._seen != self._changes.number:
                     waiting.end()
                     self._prepare(first, last)
-                index = first
-                while index <= last:
-                    entry, number = self.entries[index], index
-                    group = entry.group
-                    if group is not None and index + group.count - 1 > last:
-                        group = None
-                    step = entry.step if group is None else group.step
-                    if hurried or not (entry.layer.only_shares if step is None else step.may_wait):
-                        waiting.end()
+                for part in self._parts(first, last):
+                    if part.stretch is None or hurried:
+                        terms += self._one_by_one(part, waiting, guard, hurried=hurried)
                     else:
-                        waiting.begin()
-                    if guard is not None:
-                        guard.at(entry.place.called, "forward", feeds=not entry.place.bottom)
-                    try:
-                        if group is None:
-                            entry.forward()
-                            index += 1
-                        else:
-                            self._forward_group(index, group)
-                            index += group.count
-                    except (DemitasseError, MemoryError, OSError) as error:
-                        fault = _fault(error, entry, "forward")
-                        raise fault from fault.__cause__
-                    if entry.layer.loss_weights:
                         waiting.end()
-                        terms += entry.layer.loss_terms(entry.place.top)
-                    if self.watch is not None:
-                        self.watch.ran(number, backward=False)
+                        part.stretch.run(
+                            partial(self._one_by_one, part, waiting, None, hurried=False)
+                        )
         now = self._changes.number
         if self._seen != now and all(entry.seen == now for entry in self.entries):
             self._seen = now
+        return terms
+
+    def _one_by_one(
+        self, part: Part, waiting: Waiting, guard: Guard | None, *, hurried: bool
+    ) -> list[Array]:
+        """Run the layers of a part; return the weighted sums of their loss tops."""
+        terms: list[Array] = []
+        index = part.first
+        while index <= part.last:
+            entry, number = self.entries[index], index
+            group = self._group(index, part.last)
+            if hurried or not self._may_wait(index, group):
+                waiting.end()
+            else:
+                waiting.begin()
+            if guard is not None:
+                guard.at(entry.place.called, "forward", feeds=not entry.place.bottom)
+            try:
+                if group is None:
+                    entry.forward()
+                    index += 1
+                else:
+                    self._forward_group(index, group)
+                    index += group.count
+            except (DemitasseError, MemoryError, OSError) as error:
+                fault = _fault(error, entry, "forward")
+                raise fault from fault.__cause__
+            if entry.layer.loss_weights:
+                waiting.end()
+                terms += entry.layer.loss_terms(entry.place.top)
+            if self.watch is not None:
+                self.watch.ran(number, backward=False)
+        if part.stretch is not None:
+            waiting.end()
         return terms
 
     def backward(self, start: int, end: int) -> None:
@@ -169,7 +195,8 @@ class Plan:
 
     def reshape(self) -> None:
         """Let every layer give its tops their shapes."""
-        self._prepare(0, len(self.entries) - 1)
+        if self._seen != self._changes.number:
+            self._prepare(0, len(self.entries) - 1)
 
     def reshape_layers(self) -> None:
         """Let every layer give its tops their shapes, and prepare nothing."""
@@ -223,6 +250,46 @@ class Plan:
         cuts = [i for i in self._dynamic if start <= i < end]
         firsts = [start, *(i + 1 for i in cuts)]
         return list(zip(firsts, [*cuts, end], strict=True))
+
+    def _group(self, index: int, last: int) -> Group | None:
+        """Return the group that begins with a layer, if it ends at ``last`` or before."""
+        group = self.entries[index].group
+        return None if group is None or index + group.count - 1 > last else group
+
+    def _may_wait(self, index: int, group: Group | None) -> bool:
+        entry = self.entries[index]
+        step = entry.step if group is None else group.step
+        return entry.layer.only_shares if step is None else step.may_wait
+
+    def _parts(self, first: int, last: int) -> Sequence[Part]:
+        """Cut a range of prepared layers into stretches and what lies between them."""
+        if self._parted != self._changes.number:
+            self._parts_known.clear()
+            self._parted = self._changes.number
+        known = self._parts_known.get((first, last))
+        if known is None:
+            known = self._parts_known[first, last] = list(self._cut(first, last))
+        return known
+
+    def _cut(self, first: int, last: int) -> Iterator[Part]:
+        begin = index = first
+        waits = False
+        if self.entries[first].layer.device.backend.call_key() is None:
+            index = last + 1
+        while index <= last:
+            group = self._group(index, last)
+            may = self._may_wait(index, group) and not self.entries[index].layer.loss_weights
+            if may != waits and index > begin:
+                yield self._part(begin, index - 1, stretch=waits)
+                begin = index
+            waits = may
+            index += 1 if group is None else group.count
+        yield self._part(begin, last, stretch=waits)
+
+    def _part(self, first: int, last: int, *, stretch: bool) -> Part:
+        entries = self.entries[first : last + 1]
+        computes = stretch and any(entry.step is not None for entry in entries)
+        return Part(first, last, Stretch(entries) if computes else None)
 
     def _prepare(self, start: int, end: int) -> None:
         """Reshape and lower those of a range whose shapes may have changed."""
