@@ -41,6 +41,22 @@ class _Placed(NamedTuple):
     layout: PrivateLayout | None
 
 
+class _Before(NamedTuple):
+    """A memory before the calls, and its version after the pass before; None for unknown."""
+
+    memory: SyncedMemory
+    head: Head
+    version: int
+    known: int | None
+    placed: _Placed
+
+    @classmethod
+    def of(cls, memory: SyncedMemory, versions: Mapping[int, int]) -> _Before:
+        host, there = memory._host_side, memory._device_side
+        placed = _Placed(host, host.array, there, there.array, there.layout)
+        return cls(memory, memory._head, memory.version, versions.get(memory.serial), placed)
+
+
 class Found:
     """How memories were found before some calls were made, and how they were left.
 
@@ -59,65 +75,81 @@ class Found:
         overwritten: frozenset[int],
         versions: Mapping[int, int],
     ) -> None:
+        self._before = [_Before.of(memory, versions) for memory in memories]
         self._overwritten = overwritten
-        self._before = [(m, m._head, m.version, versions.get(m.serial)) for m in memories]
         self._same: list[_Same] = []
         self._given: list[_Given] = []
         self._placed: list[_Placed] = []
         self._left: list[tuple[SyncedMemory, Head]] = []
         self._written: list[SyncedMemory] = []
-        self._versions: list[int] = []
+        self._exchanged: list[tuple[DeviceSide, Array]] = []
 
     def leave(self) -> bool:
         """Note how the memories are now, after the calls.
 
         Returns:
             Whether calls may be made again: all memories were there in the pass before, none was
-            empty that was read, and none has contents that are made only when they are read.
+            empty that was read, none has contents that are made only when they are read, and none
+            has come to lie elsewhere but for an exchange of arrays.
         """
-        for memory, head, version, known in self._before:
-            written, newest = memory.version != version, memory._head
+        for one in self._before:
+            memory, head, placed = one.memory, one.head, one.placed
+            written, newest = memory.version != one.version, memory._head
             if memory._initial is not None or (head is Head.UNINITIALIZED and not written):
                 if newest is head:
                     continue  # not touched at all
                 return False
             free = written and memory.serial in self._overwritten
-            if known is None and not free:
+            if one.known is None and not free:
                 return False
-            fresh = known != version
-            side = memory._device_side
+            if placed.host_side.array is not placed.host or placed.side.layout is not placed.layout:
+                return False
+            fresh = one.known != one.version
             if not (free or fresh or written) and newest is head:
-                self._same.append(_Same(memory, side, side.array, head, version))
+                self._same.append(_Same(memory, placed.side, placed.array, head, one.version))
                 continue
-            host_side = memory._host_side
-            self._placed.append(_Placed(host_side, host_side.array, side, side.array, side.layout))
+            self._placed.append(placed)
+            if placed.side.array is not placed.array:
+                self._exchanged.append((placed.side, placed.side.array))
             if not free:
                 self._given.append(_Given(memory, head, fresh))
-                self._versions.append(memory.version)
             self._left.append((memory, newest))
             if written:
                 self._written.append(memory)
         self._before = []
         return True
 
-    def again(self) -> bool:
-        """Whether the memories are as they were found."""
+    def again(self, versions: Mapping[int, int]) -> bool:
+        """Whether the memories are as they were found.
+
+        Args:
+            versions: Those of the memories after the pass before, by serial.
+        """
         for memory, side, array, head, version in self._same:
             if memory.version != version or memory._head is not head or side.array is not array:
                 return False
         for host_side, host, side, array, layout in self._placed:
             if host_side.array is not host or side.array is not array or side.layout is not layout:
                 return False
-        for (memory, head, fresh), version in zip(self._given, self._versions, strict=True):
-            if memory._head is not head or not (fresh or memory.version == version):
+        for memory, head, fresh in self._given:
+            if memory._head is not head:
+                return False
+            if not fresh and memory.version != versions[memory.serial]:
                 return False
         return True
 
-    def leave_again(self) -> None:
-        """Let the memories be as the calls leave them, which are made again now."""
+    def leave_again(self, versions: dict[int, int]) -> None:
+        """Let the memories be as the calls leave them, which are made again now.
+
+        Args:
+            versions: Is given those of the memories.
+        """
         for memory, newest in self._left:
             memory._head = newest
         for memory in self._written:
             memory._initial = None
             memory.version += 1
-        self._versions = [memory.version for memory, _, _ in self._given]
+        for side, array in self._exchanged:
+            side.array = array
+        for memory, _, _ in self._given:
+            versions[memory.serial] = memory.version

@@ -51,6 +51,13 @@ class Part(Record):
     stretch: Stretch | None
 
 
+class _Back(Record):
+    """A part of a backward pass, and what ran its layers forward."""
+
+    part: Part
+    ran: list[tuple[AnyStep | None, Group | None]]
+
+
 class Recorded(Protocol):
     """Passes that were recorded."""
 
@@ -91,6 +98,8 @@ class Plan:
         for entry in self.entries:
             entry.tell(changes)
         self._changes, self._seen, self._parted = changes, -1, -1
+        self._parted_back = -1
+        self._parts_back: dict[tuple[int, int], _Back] = {}
         self._parts_known: dict[tuple[int, int], Sequence[Part]] = {}
         self._dynamic = [i for i, place in enumerate(places) if place.layer.dynamic_shapes]
 
@@ -161,10 +170,25 @@ class Plan:
 
     def backward(self, start: int, end: int) -> None:
         """Run layers ``start`` down to ``end``, both included, those that take part."""
-        index = start
         if self.watch is not None:
             self.watch.begin()
         guard = watching()
+        observed = self.watch is not None or self.completed is not None or guard is not None
+        if observed or settings.get_often("poison"):
+            self._back(start, end, guard)
+            return
+        index = start
+        while index >= end:
+            part = self._part_back(index, end)
+            if part.stretch is None:
+                self._back(index, part.first, None)
+            else:
+                part.stretch.run(partial(self._back, index, part.first, None))
+            index = part.first - 1
+
+    def _back(self, start: int, end: int, guard: Guard | None) -> None:
+        """Run layers ``start`` down to ``end`` one by one."""
+        index = start
         while index >= end:
             entry = self.entries[index]
             group, count = entry.ran_in, 1
@@ -183,6 +207,42 @@ class Plan:
                 self.watch.ran(index + 1, backward=True)
             if self.completed is not None:
                 self.completed(index + 1)
+
+    def _part_back(self, start: int, end: int) -> Part:
+        """Return the layers from ``start`` down that are a stretch in backward, or that are not."""
+        if self._parted_back != self._changes.number:
+            self._parts_back.clear()
+            self._parted_back = self._changes.number
+        known = self._parts_back.get((start, end))
+        if known is not None and known.ran == [
+            (entry.ran, entry.ran_in) for entry in self.entries[known.part.first : start + 1]
+        ]:
+            return known.part
+        part = self._cut_back(start, end)
+        ran = [(entry.ran, entry.ran_in) for entry in self.entries[part.first : start + 1]]
+        self._parts_back[start, end] = _Back(part, ran)
+        return part
+
+    def _cut_back(self, start: int, end: int) -> Part:
+        if self.entries[start].layer.device.backend.call_key() is None:
+            return Part(end, start, None)
+        index, kind = start, self._repeats_back(start)
+        while index >= end and self._repeats_back(index) == kind:
+            group = self.entries[index].ran_in
+            index -= 1 if group is None else group.count
+        first = max(index + 1, end)
+        entries = self.entries[first : start + 1]
+        computes = kind and any(entry.place.backward for entry in entries)
+        return Part(first, start, Stretch(entries, backward=True) if computes else None)
+
+    def _repeats_back(self, index: int) -> bool:
+        """Whether the gradient of a layer, and of those it ran with, is calls to be noted."""
+        entry = self.entries[index]
+        if entry.ran_in is not None:
+            return entry.ran_in.step.backward_repeats
+        if not entry.place.backward:
+            return True
+        return entry.ran is not None and entry.ran.backward_repeats
 
     def ran(self) -> Ran:
         """Return what the last forward pass ran of each layer, which its gradient comes from."""
@@ -261,6 +321,11 @@ class Plan:
         step = entry.step if group is None else group.step
         return entry.layer.only_shares if step is None else step.may_wait
 
+    def _repeats(self, index: int, group: Group | None) -> bool:
+        entry = self.entries[index]
+        step = entry.step if group is None else group.step
+        return entry.layer.only_shares if step is None else step.repeats
+
     def _parts(self, first: int, last: int) -> Sequence[Part]:
         """Cut a range of prepared layers into stretches and what lies between them."""
         if self._parted != self._changes.number:
@@ -273,18 +338,18 @@ class Plan:
 
     def _cut(self, first: int, last: int) -> Iterator[Part]:
         begin = index = first
-        waits = False
+        repeats = False
         if self.entries[first].layer.device.backend.call_key() is None:
             index = last + 1
         while index <= last:
             group = self._group(index, last)
-            may = self._may_wait(index, group) and not self.entries[index].layer.loss_weights
-            if may != waits and index > begin:
-                yield self._part(begin, index - 1, stretch=waits)
+            may = self._repeats(index, group) and not self.entries[index].layer.loss_weights
+            if may != repeats and index > begin:
+                yield self._part(begin, index - 1, stretch=repeats)
                 begin = index
-            waits = may
+            repeats = may
             index += 1 if group is None else group.count
-        yield self._part(begin, last, stretch=waits)
+        yield self._part(begin, last, stretch=repeats)
 
     def _part(self, first: int, last: int, *, stretch: bool) -> Part:
         entries = self.entries[first : last + 1]

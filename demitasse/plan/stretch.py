@@ -19,6 +19,10 @@ from demitasse.plan.entry import Entry, Group
 
 __all__ = ["Stretch"]
 
+MOST_NOTED = 2
+"""Of how many ways in which a pass finds memories the calls are kept: layers in place exchange two
+arrays from pass to pass."""
+
 MOST_WAITED = 64
 """Passes after which calls are noted anew at the latest, where memories were not as before.
 
@@ -45,50 +49,50 @@ class Stretch:
     """Layers of a plan that follow each other and compute by calls of compiled code alone.
 
     Args:
-        entries: The layers.
+        entries: The layers, in the order of a forward pass.
+        backward: Whether this is a part of a backward pass.
     """
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
-        self._entries, self._backend = entries, entries[0].layer.device.backend
+    def __init__(self, entries: Sequence[Entry], *, backward: bool = False) -> None:
+        self._entries, self._backward = entries, backward
+        self._backend = entries[0].layer.device.backend
         self._key: Hashable = None
         self._versions: dict[int, int] = {}
-        self._played: _Noted | None = None
+        self._noted: list[_Noted] = []
         self._wait, self._waited = 1, 0
 
     def run(self, pass_over: Callable[[], object]) -> None:
-        """Compute the tops.
+        """Compute the tops, or the gradients.
 
         Args:
             pass_over: Does so layer by layer.
         """
-        if self._play():
-            return
-        if self._played is not None:  # something was not as before, perhaps each time
-            self._wait, self._waited = min(2 * self._wait, MOST_WAITED), 0
-        self._played = None
         key = self._backend.call_key()
         if key != self._key:
-            self._key, self._waited = key, 0
+            self._key, self._waited, self._noted = key, 0, []
+        if self._play():
+            return
+        if len(self._noted) >= MOST_NOTED:  # something was not as before, perhaps each time
+            self._wait, self._waited, self._noted = min(2 * self._wait, MOST_WAITED), 0, []
         if self._waited > self._wait:
             self._note(pass_over)
-            return
-        pass_over()
-        self._waited += 1
-        if self._waited > self._wait:
+        else:
+            pass_over()
+            self._waited += 1
+        if self._noted or self._waited > self._wait:
             self._versions = {m.serial: m.version for m in self._memories()}
 
     def _play(self) -> bool:
         """Make the calls again; return whether that was possible."""
-        if self._played is None or self._key != self._backend.call_key():
-            return False
-        if not self._played.found.again():
-            return False
-        self._played.found.leave_again()
-        self._played.notes.play()
-        transfers.note(reorders=self._played.reorders)
-        for entry, step, group in self._played.ran:
-            entry.ran, entry.ran_in = step, group
-        return True
+        for noted in self._noted:
+            if noted.found.again(self._versions):
+                noted.found.leave_again(self._versions)
+                noted.notes.play()
+                transfers.note(reorders=noted.reorders)
+                for entry, step, group in noted.ran:
+                    entry.ran, entry.ran_in = step, group
+                return True
+        return False
 
     def _note(self, pass_over: Callable[[], object]) -> None:
         found = Found(self._memories(), self._overwritten(), self._versions)
@@ -97,18 +101,21 @@ class Stretch:
             pass_over()
         if notes.whole and found.leave():
             ran = [(entry, entry.ran, entry.ran_in) for entry in self._entries]
-            self._played = _Noted(notes, found, transfers.reorders - before, ran)
-            self._wait = 1
+            self._noted.append(_Noted(notes, found, transfers.reorders - before, ran))
         else:
-            self._wait = MOST_WAITED
-        self._waited = 0
+            self._wait, self._waited = MOST_WAITED, 0
 
     def _memories(self) -> list[SyncedMemory]:
         blobs = [blob for entry in self._entries for blob in _blobs(entry)]
-        return list({blob.data_memory.serial: blob.data_memory for blob in blobs}.values())
+        memories = [blob.data_memory for blob in blobs]
+        if self._backward:
+            memories += [blob.diff_memory for blob in blobs]
+        return list({memory.serial: memory for memory in memories}.values())
 
     def _overwritten(self) -> frozenset[int]:
         """Return the serials of memories that the layers write before any of them reads them."""
+        if self._backward:
+            return frozenset()
         read: set[int] = set()
         written: set[int] = set()
         for entry in self._entries:
