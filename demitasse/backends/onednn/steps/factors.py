@@ -12,6 +12,7 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.language import later
 from demitasse.backends.onednn.library.attributes import lent_attributes
 from demitasse.backends.onednn.library.candidates import candidates
 from demitasse.backends.onednn.library.constants import Algorithm, Arg
@@ -114,6 +115,7 @@ class FixedFactors:
         """Make them again if a parameter has changed."""
         present = versions_of(self._blobs)
         if present != self._versions:
+            later.spoil()
             self.factor[...], self.offset[...] = 1.0, 0.0
             fold(self._links, self.factor, self.offset)
             self._versions = present

@@ -38,6 +38,7 @@ class FoldedWeights:
         """Make them again if a parameter has changed."""
         present = versions_of(self._blobs)
         if present != self._versions:
+            later.spoil()
             with later.at_once():  # in memory that all Steps share
                 self._fold()
             self._versions = present
