@@ -66,6 +66,13 @@ layer {{ name: "both" type: "Concat" bottom: "pool" bottom: "grown" top: "both" 
 """
 
 
+NORMED = DENSE.replace("num_output: 16 kernel_size: 1", "num_output: 64 kernel_size: 1")
+BOTTLENECK = f"""
+{NORMED}
+{norm("then", "y", "y")}
+"""
+
+
 def made(text, **options):
     net = Net(parse_text(text, NetParameter), "TEST", seed=3, keep="outputs", **options)
     rng = np.random.default_rng(1)
@@ -108,7 +115,11 @@ def test_a_depthwise_convolution_reads_what_a_first_one_writes(monkeypatch):
     assert codes["each"].startswith("depthwise llvm")
 
 
-@pytest.mark.parametrize("text", [SQUEEZE, DENSE, MOBILE], ids=["squeeze", "dense", "mobile"])
+@pytest.mark.parametrize(
+    "text",
+    [SQUEEZE, DENSE, MOBILE, NORMED, BOTTLENECK],
+    ids=["squeeze", "dense", "mobile", "normed", "bottleneck"],
+)
 def test_results_are_those_of_portable_code(text):
     fast, portable = made(text, device="cpu"), made(text, device="numpy", lowered=False)
 
@@ -122,7 +133,10 @@ def test_results_are_those_of_portable_code(text):
 
 
 def test_fixed_statistics_run_in_a_kernel_of_our_own():
-    net = made(DENSE, device="cpu")
+    net = made(
+        DENSE.replace("num_output: 16 kernel_size: 1", "num_output: 16 kernel_size: 3"),
+        device="cpu",
+    )
     net.forward()
 
     codes = {layer.name: layer.code for layer in report(net.plan)}
@@ -138,3 +152,54 @@ def test_what_is_joined_in_several_layouts_has_the_channels_last():
     [step] = [entry.step for entry in net.plan.entries if entry.layer.name == "both"]
 
     assert step.y is engine().innermost_layout(shape, 1)
+
+
+@pytest.mark.parametrize(("text", "layers"), [(NORMED, 4), (BOTTLENECK, 7)])
+def test_fixed_statistics_run_inside_the_convolution_of_pixels_after_them(text, layers):
+    net = made(text, device="cpu")
+    net.forward()
+
+    [entry] = [entry for entry in net.plan.entries if entry.layer.name == "norm"]
+
+    assert entry.group.count == layers
+    assert entry.group.step.code.startswith("pointwise llvm")
+
+
+def test_what_they_compute_follows_the_parameters_of_all_layers():
+    fast, portable = made(BOTTLENECK, device="cpu"), made(BOTTLENECK, device="numpy", lowered=False)
+    for net in (fast, portable):
+        net.forward()
+
+    for name in ("norm", "norm_scale", "y", "then", "then_scale"):
+        for net in (fast, portable):
+            for blob in net.params[name]:
+                blob.mutable_cpu_data()[...] += 0.25
+            net.blobs["x"].mutable_cpu_data()
+            net.forward()
+
+        one, other = (net.blobs["y"].cpu_data() for net in (fast, portable))
+        assert np.abs(one - other).max() <= 2e-5 * np.abs(other).max()
+
+
+def test_a_normalised_blob_that_is_kept_is_computed():
+    net = Net(parse_text(BOTTLENECK, NetParameter), "TEST", keep=["normed", "y"], device="cpu")
+    net.forward()
+
+    [entry] = [entry for entry in net.plan.entries if entry.layer.name == "norm"]
+
+    assert entry.group.count == 3
+    assert (net.blobs["normed"].cpu_data() >= 0).all()
+
+
+def test_a_rectifier_with_a_slope_keeps_them_apart():
+    slope = 'bottom: "normed" top: "normed" relu_param { negative_slope: 0.1 }'
+    text = NORMED.replace('bottom: "normed" top: "normed" }', slope + " }", 1)
+    fast, portable = made(text, device="cpu"), made(text, device="numpy", lowered=False)
+    for net in (fast, portable):
+        net.forward()
+
+    one, other = (net.blobs["y"].cpu_data() for net in (fast, portable))
+    codes = {layer.name: layer.code for layer in report(fast.plan)}
+
+    assert np.abs(one - other).max() <= 2e-5 * np.abs(other).max()
+    assert not codes["norm"].startswith("pointwise")

@@ -20,7 +20,6 @@ from demitasse.backends.kernels.language.words import (
     chunk,
     fma,
     minimum,
-    raised,
     rectified,
 )
 from demitasse.backends.kernels.pointwise.parts import PANEL, WIDEST, Parts
@@ -113,13 +112,13 @@ def _write(module: Any, name: str, width: int) -> None:
 
 def _note_rows(k: Kernel, f: PointwiseFields, source: Word, rows: Word) -> None:
     """Write the normalisation of a few pixels."""
-    none, end = k.constant(0.0), f.channels * FLOAT
+    end, none = f.channels * FLOAT, k.constant(0.0)  # of what is below 0
     several = k.vector_bytes * NOTED
     middle = end // several * several
 
     def vector(pixel: Word, target: Word, at: Word) -> None:
         value = fma(k.load(pixel + at), k.load(f.factors + at), k.load(f.shifts + at))
-        k.store(raised(value, none), target + at)
+        k.store(rectified(value, none), target + at)
 
     with k.loop(ROWS[k.width][PANEL], words=[source, rows]) as row:
         pixel, target = row.words
@@ -198,7 +197,9 @@ def is_rows(images: Images) -> bool:
 
 
 class PointwiseConvolution:
-    """y = filters * max(x * factor + shift, 0) + offset, and perhaps a rectifier; NaN stays.
+    """y = filters * max(x * factor + shift, 0) + offset, and perhaps a rectifier.
+
+    NaN stays, and minus infinity becomes it where it is rectified.
 
     Args:
         parts: The convolution.

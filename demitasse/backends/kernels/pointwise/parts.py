@@ -67,18 +67,13 @@ class Parts:
     def _longest(self, divided: tuple[int, int]) -> tuple[int, int]:
         """Return what the largest part takes, and how often pixels are normalised."""
         of_pixels, of_filters = divided
-        panels = math.ceil(len(self.panels) / of_filters)
-        return self._blocks(of_pixels) * panels, of_filters
-
-    def _blocks(self, of_pixels: int) -> int:
-        """Return how often the largest part computes some pixels."""
-        return math.ceil(math.ceil(self.pixels / of_pixels) / self.rows)
+        blocks = math.ceil(math.ceil(self.pixels / of_pixels) / self.rows)
+        return blocks * math.ceil(len(self.panels) / of_filters), of_filters
 
     @property
     def waste(self) -> float:
-        """Pixels that are computed, as a multiple of those there are."""
-        of_pixels, _ = self.divided
-        return self._blocks(of_pixels) * of_pixels * self.rows / self.pixels
+        """Pixels that one thread computes, as a multiple of those there are."""
+        return math.ceil(self.pixels / self.rows) * self.rows / self.pixels
 
     @property
     def code(self) -> str:
