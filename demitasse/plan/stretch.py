@@ -96,12 +96,12 @@ class Stretch:
 
     def _note(self, pass_over: Callable[[], object]) -> None:
         found = Found(self._memories(), self._overwritten(), self._versions)
-        before = transfers.reorders
+        before = transfers.reorders_here
         with self._backend.note() as notes:
             pass_over()
         if notes.whole and found.leave():
             ran = [(entry, entry.ran, entry.ran_in) for entry in self._entries]
-            self._noted.append(_Noted(notes, found, transfers.reorders - before, ran))
+            self._noted.append(_Noted(notes, found, transfers.reorders_here - before, ran))
         else:
             self._wait, self._waited = MOST_WAITED, 0
 
