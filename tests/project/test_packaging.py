@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,16 @@ def test_the_version_is_the_same_everywhere():
     assert f"\n  version: {release}\n" in RECIPE
     assert f"\nversion: {release}\n" in citation
     assert f'python_min: "{PROJECT["requires-python"].removeprefix(">=")}"' in RECIPE
+
+
+def test_the_first_page_lists_every_extra():
+    page = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+
+    names = [
+        re.findall(r"`(\w+)`", line.split("|")[1]) for line in page.splitlines() if "|" in line
+    ]
+
+    assert set(PROJECT["optional-dependencies"]) <= set(chain(*names))
 
 
 IMAGES = [*sorted(ROOT.glob("packaging/docker/*.Dockerfile")), ROOT / "examples/cluster/Dockerfile"]
