@@ -29,7 +29,7 @@ def ratio_chart(title: str, ratios: list[tuple[str, float, str]]) -> str:
     one = NAMES + BARS / most
     parts = [
         f'<div class="chart"><svg role="img" viewBox="0 0 {width} {height}" width="100%" '
-        'font-size="12" font-family="sans-serif" fill="currentColor">'
+        'style="min-width: 28rem" font-size="12" font-family="sans-serif" fill="currentColor">'
         f"<title>{escape(title)}</title>"
         f'<text x="{one:.1f}" y="12" text-anchor="middle">as fast</text>'
     ]

@@ -62,7 +62,10 @@ gradients take longer than its passes on any Ethernet.
 COLOURS = ("#ef6c00", "#1e88e5", "#43a047", "#d81b60")
 """All stand out on white and on black."""
 
-WIDTH, HEIGHT, LEFT, BELOW = 340, 190, 44, 34
+WIDTH, HEIGHT, LEFT, RIGHT, BELOW = 386, 190, 44, 10, 34
+LEGEND = 40
+"""Height of the two lines above a chart, in pixels."""
+
 NAMES = {
     "lenet": "LeNet",
     "caffenet": "CaffeNet",
@@ -102,10 +105,10 @@ def _charts(works: Mapping[str, Work], found: Mapping[str, Any]) -> Iterator[str
 def _chart(name: str, work: Work) -> str:
     """Return a chart as HTML on one line, so that markdown takes it for one block."""
     title = f"{name}: share of the time that is computed, by number of machines"
-    total = WIDTH + LEFT + 190
+    box = f"0 {-LEGEND} {LEFT + WIDTH + RIGHT} {LEGEND + HEIGHT + BELOW}"
     parts = [
-        f'<div class="chart"><svg role="img" viewBox="0 0 {total} {HEIGHT + BELOW}" width="100%" '
-        'font-size="11" font-family="sans-serif" fill="currentColor">'
+        f'<div class="chart"><svg role="img" viewBox="{box}" width="100%" '
+        'style="max-width: 30rem" font-size="11" font-family="sans-serif" fill="currentColor">'
         f"<title>{escape(title)}</title>"
     ]
     for percent in (0, 25, 50, 75, 100):
@@ -133,10 +136,10 @@ def _chart(name: str, work: Work) -> str:
                 f'<polyline points="{points}" fill="none" stroke="{colour}" '
                 f'stroke-width="2"{dashes}/>'
             )
-        y = 16 + 16 * number
+        x, y = LEFT + WIDTH / 2 * (number // 2), 13 - LEGEND + 16 * (number % 2)
         parts.append(
-            f'<rect x="{LEFT + WIDTH + 14}" y="{y - 9}" width="10" height="10" fill="{colour}"/>'
-            f'<text x="{LEFT + WIDTH + 30}" y="{y}">{escape(network)}</text>'
+            f'<rect x="{x}" y="{y - 9}" width="10" height="10" fill="{colour}"/>'
+            f'<text x="{x + 16}" y="{y}">{escape(network)}</text>'
         )
     return "".join([*parts, "</svg></div>"])
 
