@@ -15,7 +15,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from demitasse.proto import LayerParameter, NetParameter, caffe_pb2
+from demitasse.proto import LayerParameter, NetParameter, caffe_pb2, forks_of_field
 from demitasse.suggest import suggestion
 
 __all__ = [
@@ -239,7 +239,9 @@ def _need_field(proto: Message, name: str) -> None:
     known = proto.DESCRIPTOR.fields_by_name
     if name in known:
         return
-    message = f"{proto.DESCRIPTOR.name} has no field {name!r}{suggestion(name, known)}"
+    message = f"{proto.DESCRIPTOR.name} has no field {name!r}"
+    forks = forks_of_field(proto.DESCRIPTOR.name, name)
+    message += f"; it comes from {forks}" if forks else suggestion(name, known)
     raise AttributeError(message)
 
 
