@@ -7,6 +7,7 @@ import pytest
 
 from demitasse import Net
 from demitasse.backends.kernels.language import later
+from demitasse.backends.kernels.language.notes import Notes
 from demitasse.config import settings
 from demitasse.errors import DeviceError, NetError
 from demitasse.plan.stretch import Stretch
@@ -53,13 +54,13 @@ def made(keep=None):
 def played(monkeypatch):
     """How many calls were made again so far."""
     counts = [0]
-    play = later.Notes.play
+    play = Notes.play
 
     def counting(self):
         counts[0] += len(self)
         play(self)
 
-    monkeypatch.setattr(later.Notes, "play", counting)
+    monkeypatch.setattr(Notes, "play", counting)
     return counts
 
 
@@ -271,7 +272,7 @@ def test_a_pass_that_was_cut_short_between_calls_is_done_again(monkeypatch, play
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(later.Notes, "play", cut)
+        patch.setattr(Notes, "play", cut)
         with pytest.raises(KeyboardInterrupt):
             look(net, images())
         with pytest.raises(NetError, match="was not done to its end"):
@@ -290,7 +291,7 @@ def test_a_call_that_fails_names_the_layers(monkeypatch, played, passes):
         raise DeviceError("oneDNN failed: out of luck")
 
     if passes:
-        monkeypatch.setattr(later.Notes, "play", fail)
+        monkeypatch.setattr(Notes, "play", fail)
     else:
         monkeypatch.setattr(later, "_make", fail)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from demitasse import Solver
-from demitasse.backends.kernels.language import later
+from demitasse.backends.kernels.language.notes import Notes
 from demitasse.config import settings
 from demitasse.plan.stretch import Stretch
 from demitasse.proto import SolverParameter, parse_text
@@ -71,13 +71,13 @@ SOLVER = 'base_lr: 0.05 lr_policy: "inv" gamma: 0.1 power: 0.75 momentum: 0.9 we
 def played(monkeypatch):
     """How many calls were made again so far."""
     counts = [0]
-    play = later.Notes.play
+    play = Notes.play
 
     def counting(self):
         counts[0] += len(self)
         play(self)
 
-    monkeypatch.setattr(later.Notes, "play", counting)
+    monkeypatch.setattr(Notes, "play", counting)
     return counts
 
 
