@@ -17,6 +17,12 @@ def blob(backend):
     return made
 
 
+def multiply_there(blob, factor):
+    """Let the blob's values be newest on its device."""
+    with blob.device.backend.here():
+        blob.write(blob.read() * factor)
+
+
 def test_ends_mean_and_norm_are_those_of_all_values(blob):
     found = distribution(blob)
 
@@ -27,7 +33,7 @@ def test_ends_mean_and_norm_are_those_of_all_values(blob):
 
 
 def test_values_newest_on_the_device_are_found_there(blob):
-    blob.write(blob.read() * 2)
+    multiply_there(blob, 2)
 
     assert distribution(blob).high == 6
 
@@ -65,7 +71,7 @@ def test_nothing_is_known_of_what_was_never_written(backend):
 
 
 def test_nothing_is_copied_for_it(blob):
-    blob.write(blob.read() * 1)
+    multiply_there(blob, 1)
     head = blob.data_memory.head
 
     distribution(blob)
@@ -77,7 +83,7 @@ def test_no_more_than_the_sample_leaves_a_device(blob, monkeypatch):
     backend, moved = blob.device.backend, []
     if blob.device.shares_host:
         pytest.skip("its memory is the host's")
-    blob.write(blob.read() * 1)
+    multiply_there(blob, 1)
     to_host = backend.to_host
     monkeypatch.setattr(backend, "to_host", lambda a: moved.append(a.shape) or to_host(a))
     monkeypatch.setattr(module, "MOST_SAMPLED", 60)

@@ -117,8 +117,15 @@ class TestOrder:
         assert len([one for one in seen if isinstance(one, int)]) == len(made.layers)
 
 
-@pytest.mark.parametrize("device", ["numpy", "cpu"])
-@pytest.mark.parametrize("text", ["", "iter_size: 2"])
+@pytest.mark.parametrize(
+    ("device", "text"),
+    [
+        ("numpy", ""),
+        ("cpu", "iter_size: 2"),
+        pytest.param("cpu", "", marks=pytest.mark.exhaustive),
+        pytest.param("numpy", "iter_size: 2", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_the_bits_are_those_of_one_exchange_at_the_end(train, device, text, monkeypatch):
     monkeypatch.setattr(Overlap.__init__, "__defaults__", (200,))
 

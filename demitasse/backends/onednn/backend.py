@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any, ClassVar
@@ -49,6 +50,13 @@ class OnednnBackend(NumpyBackend):
 
     def settle(self) -> None:
         later.settle()
+
+    def call_key(self) -> Hashable:
+        # scratch memory is the thread's, and how many share the work is the settings'
+        return threading.get_ident(), settings.changes, self.engine.grown
+
+    def note(self) -> AbstractContextManager[later.Notes]:
+        return later.note()
 
     def conditions(self) -> dict[str, str]:
         found, made = library.status(), kernels.status()
