@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from demitasse import Net, Solver
-from demitasse.backends.kernels.language import later, status, team
+from demitasse.backends.kernels.language import status, team
+from demitasse.backends.kernels.language.notes import Notes
 from demitasse.data.images.resize import resize_image
 from demitasse.plan.stretch import Stretch
 from demitasse.proto import SolverParameter, parse_text
@@ -62,12 +63,12 @@ def calls(monkeypatch):
     calls = Calls()
     monkeypatch.setattr(team, "run", calls.run)
 
-    def play(notes: later.Notes) -> None:
+    def play(notes: Notes) -> None:
         for function, arguments, _ in notes._calls:
             function(*arguments)
             calls.made()
 
-    monkeypatch.setattr(later.Notes, "play", play)
+    monkeypatch.setattr(Notes, "play", play)
     return calls
 
 
