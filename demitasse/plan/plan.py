@@ -126,13 +126,25 @@ class Plan:
                         terms += self._one_by_one(part, waiting, guard, hurried=hurried)
                     else:
                         waiting.end()
-                        part.stretch.run(
-                            partial(self._one_by_one, part, waiting, None, hurried=False)
-                        )
+                        with self._naming(part):
+                            part.stretch.run(
+                                partial(self._one_by_one, part, waiting, None, hurried=False)
+                            )
         now = self._changes.number
         if self._seen != now and all(entry.seen == now for entry in self.entries):
             self._seen = now
         return terms
+
+    @contextmanager
+    def _naming(self, part: Part) -> Iterator[None]:
+        """Name the layers of a part in errors of calls that were put off, or made again."""
+        try:
+            yield
+        except DemitasseError as error:
+            first, last = (self.entries[i].place.called for i in (part.first, part.last))
+            if not error.place:
+                error.at(first if first == last else f"{first} to {last}")
+            raise
 
     def _one_by_one(
         self, part: Part, waiting: Waiting, guard: Guard | None, *, hurried: bool
@@ -183,7 +195,8 @@ class Plan:
             if part.stretch is None:
                 self._back(index, part.first, None)
             else:
-                part.stretch.run(partial(self._back, index, part.first, None))
+                with self._naming(part):
+                    part.stretch.run(partial(self._back, index, part.first, None))
             index = part.first - 1
 
     def _back(self, start: int, end: int, guard: Guard | None) -> None:

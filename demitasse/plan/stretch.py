@@ -72,10 +72,9 @@ class Stretch:
             self._key, self._waited, self._noted = key, 0, []
         if self._play():
             return
-        if len(self._noted) >= MOST_NOTED:  # something was not as before, perhaps each time
-            self._wait, self._waited, self._noted = min(2 * self._wait, MOST_WAITED), 0, []
         if self._waited > self._wait:
             self._note(pass_over)
+            self._wait, self._waited = min(2 * self._wait, MOST_WAITED), 0  # unless it was of use
         else:
             pass_over()
             self._waited += 1
@@ -91,6 +90,7 @@ class Stretch:
                 transfers.note(reorders=noted.reorders)
                 for entry, step, group in noted.ran:
                     entry.ran, entry.ran_in = step, group
+                self._wait = 1
                 return True
         return False
 
@@ -101,9 +101,8 @@ class Stretch:
             pass_over()
         if notes.whole and found.leave():
             ran = [(entry, entry.ran, entry.ran_in) for entry in self._entries]
-            self._noted.append(_Noted(notes, found, transfers.reorders_here - before, ran))
-        else:
-            self._wait, self._waited = MOST_WAITED, 0
+            noted = _Noted(notes, found, transfers.reorders_here - before, ran)
+            self._noted = [*self._noted, noted][-MOST_NOTED:]
 
     def _memories(self) -> list[SyncedMemory]:
         blobs = [blob for entry in self._entries for blob in _blobs(entry)]

@@ -7,7 +7,9 @@ import pytest
 
 from demitasse import Net
 from demitasse.backends.kernels.language import later
+from demitasse.backends.kernels.language.notes import Notes
 from demitasse.config import settings
+from demitasse.errors import DeviceError, NetError
 from demitasse.plan.stretch import Stretch
 from demitasse.proto import NetParameter, parse_text
 
@@ -52,13 +54,13 @@ def made(keep=None):
 def played(monkeypatch):
     """How many calls were made again so far."""
     counts = [0]
-    play = later.Notes.play
+    play = Notes.play
 
     def counting(self):
         counts[0] += len(self)
         play(self)
 
-    monkeypatch.setattr(later.Notes, "play", counting)
+    monkeypatch.setattr(Notes, "play", counting)
     return counts
 
 
@@ -259,24 +261,39 @@ def test_a_gap_where_stale_memory_is_poisoned(monkeypatch, played):
     check(monkeypatch, played, scenario)
 
 
-def test_an_interrupt_between_calls(monkeypatch, played):
-    def scenario(net):
-        found = [look(net, images()) for _ in range(5)]
-        play = later.Notes.play
+def test_a_pass_that_was_cut_short_between_calls_is_done_again(monkeypatch, played):
+    net, other = made(), made()
+    for _ in range(5):
+        x = images()
+        look(net, x)
 
-        def interrupted(self):
-            raise KeyboardInterrupt
+    def cut(self):
+        self._calls[0][0](*self._calls[0][1])
+        raise KeyboardInterrupt
 
-        with monkeypatch.context() as patch:
-            patch.setattr(later.Notes, "play", interrupted)
-            if played is not None:
-                try:
-                    look(net, images())
-                except KeyboardInterrupt:
-                    found.append(found[0])
-                else:
-                    found.append(found[0])
-        assert later.Notes.play is play
-        return found + [look(net, images()) for _ in range(4)]
+    with monkeypatch.context() as patch:
+        patch.setattr(Notes, "play", cut)
+        with pytest.raises(KeyboardInterrupt):
+            look(net, images())
+        with pytest.raises(NetError, match="was not done to its end"):
+            net.backward()
 
-    check(monkeypatch, played, scenario)
+    np.testing.assert_array_equal(look(net, x), look(other, x))
+
+
+@pytest.mark.parametrize("passes", [0, 5], ids=["put off", "made again"])
+def test_a_call_that_fails_names_the_layers(monkeypatch, played, passes):
+    net = made()
+    for _ in range(passes):
+        look(net, images())
+
+    def fail(*given):
+        raise DeviceError("oneDNN failed: out of luck")
+
+    if passes:
+        monkeypatch.setattr(Notes, "play", fail)
+    else:
+        monkeypatch.setattr(later, "_make", fail)
+
+    with pytest.raises(DeviceError, match=r"^layer 'first'.*: oneDNN failed"):
+        look(net, images())

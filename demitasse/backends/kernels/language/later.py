@@ -13,10 +13,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 __all__ = [
-    "Fixed", "Notes", "at_once", "flush", "held", "hold", "note", "put", "settle", "spoil", "turn",
+    "Call", "Checked", "Fixed", "Listener", "at_once", "flush", "held", "hold", "note", "put",
+    "settle", "spoil", "turn",
 ]  # fmt: skip
 
 Checked = Callable[[int], None]
@@ -25,39 +26,9 @@ Fixed = Callable[[], tuple[tuple[Any, ...], object]]
 """Returns arguments that mean what those of a call mean now, whatever comes, and what they need."""
 
 
-class Notes:
-    """Calls that were noted, in the order in which they were made.
+class Call(NamedTuple):
+    """A call of compiled code; see ``put``."""
 
-    Attributes:
-        whole: Whether they are all that was done: nothing was computed but by them.
-    """
-
-    def __init__(self) -> None:
-        self.whole = True
-        self._calls: list[tuple[Any, tuple[Any, ...], Checked | None]] = []
-        self._needs: list[object] = []
-
-    def add(self, call: _Call) -> None:
-        """Note a call that is made now."""
-        arguments, needs = call.arguments, call.needs
-        if call.fixed is not None:
-            arguments, more = call.fixed()
-            needs = needs, more
-        self._calls.append((call.function, arguments, call.checked))
-        self._needs.append(needs)
-
-    def play(self) -> None:
-        """Make the calls again."""
-        for function, arguments, checked in self._calls:
-            status = function(*arguments)
-            if status and checked is not None:
-                checked(status)
-
-    def __len__(self) -> int:
-        return len(self._calls)
-
-
-class _Call(NamedTuple):
     function: Any
     arguments: tuple[Any, ...]
     needs: object
@@ -65,9 +36,19 @@ class _Call(NamedTuple):
     fixed: Fixed | None
 
 
+class Listener(Protocol):
+    """Who is told of calls that are made."""
+
+    whole: bool
+    """Is set to False where something is computed otherwise than by calls."""
+
+    def add(self, call: Call) -> None:
+        """Take note of a call that has been made."""
+
+
 class _OfThread(threading.local):
-    calls: list[_Call] | None = None
-    notes: Notes | None = None
+    calls: list[Call] | None = None
+    listener: Listener | None = None
     turn = 0
 
 
@@ -109,7 +90,7 @@ def put(
         fixed: Returns such arguments for later calls, asked when the call is made. None where what
             the arguments point at never changes.
     """
-    call = _Call(function, arguments, needs, checked, fixed)
+    call = Call(function, arguments, needs, checked, fixed)
     if _own.calls is None:
         _make(call)
     else:
@@ -140,27 +121,27 @@ def at_once() -> Iterator[None]:
 
 
 @contextmanager
-def note() -> Iterator[Notes]:
-    """Note the calls that are made in the block."""
-    notes = _own.notes = Notes()
+def note(listener: Listener) -> Iterator[None]:
+    """Tell somebody of the calls that are made in the block."""
+    _own.listener = listener
     try:
-        yield notes
+        yield
     finally:
-        _own.notes = None
+        _own.listener = None
 
 
 def spoil() -> None:
-    """Say that something was computed otherwise than by calls, which notes do not have."""
-    if _own.notes is not None:
-        _own.notes.whole = False
+    """Say that something was computed otherwise than by calls."""
+    if _own.listener is not None:
+        _own.listener.whole = False
 
 
-def _make(call: _Call) -> None:
+def _make(call: Call) -> None:
     status = call.function(*call.arguments)
     if status and call.checked is not None:
         call.checked(status)
-    if _own.notes is not None:
-        _own.notes.add(call)
+    if _own.listener is not None:
+        _own.listener.add(call)
 
 
 def settle() -> None:
