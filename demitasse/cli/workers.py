@@ -167,9 +167,7 @@ def _surviving(
         logging.getLogger("demitasse").setLevel(level if connected.rank == 0 else logging.WARNING)
         return train(connected, survivors)
 
-    result = survivors.run(again)
-    connected.leave()
-    return result
+    return survivors.run(again)
 
 
 def _check_ranks(wanted: int | None, size: int) -> None:

@@ -103,9 +103,13 @@ class Mpi:
     def __init__(self, deadline: float = 300.0, *, survive: bool = False) -> None:
         if survive:
             _need_fault_tolerance()
+        self._mpi: Any = None
         meeting = "the processes did not meet"
-        with limit(deadline, meeting) if survive else nullcontext():
+        with limit(deadline, meeting, self._end) if survive else nullcontext():
             try:
+                import mpi4py
+
+                mpi4py.rc.finalize = not survive  # it may wait for the dead for ever
                 from mpi4py import MPI
             except (ImportError, RuntimeError) as error:
                 message = (
@@ -113,12 +117,12 @@ class Mpi:
                     f"({error})"
                 )
                 raise ConfigError(message) from error
-            self._mpi: Any = MPI
+            self._mpi = MPI
             self.failures: tuple[type[Exception], ...] = (MPI.Exception,) if survive else ()
             self._comm: Any = MPI.COMM_WORLD.Dup()
             self.local_rank: int = self._comm.Split_type(MPI.COMM_TYPE_SHARED).Get_rank()
         self._unfinished: list[Any] = []
-        self._survive, self.deadline = survive, deadline
+        self.deadline = deadline
         self.rank: int = self._comm.Get_rank()
         self.size: int = self._comm.Get_size()
         self.name = _name(MPI)
@@ -149,7 +153,7 @@ class Mpi:
         before = self.size
         self.lost()
         try:
-            with limit(self.deadline, "the processes that are left did not meet"):
+            with limit(self.deadline, "the processes left did not meet", self._end):
                 shrunk = self._comm.Shrink()
         except self.failures as error:
             raise self.lost() from error
@@ -158,11 +162,10 @@ class Mpi:
         self.rank, self.size = shrunk.Get_rank(), shrunk.Get_size()
         return before - self.size
 
-    def leave(self) -> None:
-        """End the work with MPI, which may fail to notice who has died; not beyond the deadline."""
-        if self._survive:
-            with limit(self.deadline, "MPI did not end"):
-                self._mpi.Finalize()
+    def _end(self) -> None:
+        """End all processes, from any thread."""
+        if self._mpi is not None:
+            self._mpi.COMM_WORLD.Abort(1)
 
     @_noticing
     def agree(self, note: bytes, patience: float = 1.0) -> list[bytes]:

@@ -176,7 +176,7 @@ class Solver:
         self.iter = self.current_step = 0
         self.lr = math.nan
         self.stopped = self.early_stopped = False
-        self._before_last_test: Callback = _nothing
+        self._before_the_end: Callback = _nothing
         self.on_start: list[Callback] = []
         self.on_gradients_ready: list[Callback] = []
         self.on_test_batch: list[OnBatch] = []
@@ -234,7 +234,7 @@ class Solver:
         self._checkpointer.need_whole(self.iter)
         last = self.iter + iterations
         self.stopped = self.early_stopped = False
-        self._before_last_test = _nothing
+        self._before_the_end = _nothing
         self._run.report.start(self.net, self.iter)
         while self.iter < last:
             if not self._whole_iteration():
@@ -267,7 +267,7 @@ class Solver:
             if due:
                 self._test_and_heed()
                 if self.stopped or self.early_stopped:
-                    self._before_last_test = take_back
+                    self._before_the_end = take_back
                     return False
             _call(self.on_start)
             if self._loss_waits():
@@ -349,6 +349,7 @@ class Solver:
 
     def _finish(self) -> None:
         """Show the loss after the last update, and test once more."""
+        self._before_the_end = self._checkpointer.remember(test=True)
         if display_is_due(self.param, self.iter):
             self._run.report.losses.append(self.net.forward())
             self._run.report.last(self.iter)
@@ -529,13 +530,12 @@ class Solver:
     def carry(self) -> Carried:
         """Return the run as it is between two iterations, for another solver of it to take up.
 
-        Where a test has ended the run it is as before that test, which is to be repeated.
+        What comes behind the last update, such as a last test, is taken back, and to be repeated.
 
         Raises:
             SnapshotError: An update was cut short.
         """
-        if self.stopped or self.early_stopped:
-            self._before_last_test()
+        self._before_the_end()
         return self._checkpointer.carry(self.iter, self.current_step)
 
     def take_up(self, carried: Carried) -> None:

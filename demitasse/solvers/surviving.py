@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import pickle
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -119,10 +119,12 @@ class Survivors:
         try:
             yield
             self._ended = True
-            self._processes.agree(b"")  # nobody leaves before the last files are written
+            self._processes.agree(b"")  # nobody ends before the last files are written
         except LostProcessError:
             self.carried, self._asked = solver.carry(), solver.asked
             raise
+        with suppress(LostProcessError):
+            self._processes.agree(b"")  # nor before all know that
 
     def _gather(self) -> None:
         """Come together with the others that are left, all with the newest state."""
