@@ -109,7 +109,8 @@ class Mpi:
             try:
                 import mpi4py
 
-                mpi4py.rc.finalize = not survive  # it may wait for the dead for ever
+                if survive:
+                    mpi4py.rc.finalize = False  # that may wait for the dead for ever
                 from mpi4py import MPI
             except (ImportError, RuntimeError) as error:
                 message = (
