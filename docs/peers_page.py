@@ -47,6 +47,7 @@ def _parts(found: dict[str, Any]) -> Iterator[str]:
         if ratios:
             yield f"## {title}"
             yield ratio_chart(f"{title}: the fastest other engine's time divided by ours", ratios)
+            yield "Milliseconds:"
             yield _table(chosen, _milliseconds)
     busy = [result for result in found["results"] if result["loops"]]
     if busy:
@@ -86,7 +87,7 @@ def _name(case: str) -> str:
 
 def _table(results: list[dict[str, Any]], cell: Cell) -> str:
     engines = list(dict.fromkeys(row["engine"] for one in results for row in one["rows"]))
-    lines = [["net, batch", *engines], ["---"] * (1 + len(engines))]
+    lines = [["net, batch", *engines], ["---", *["--:"] * len(engines)]]
     for one in results:
         rows = {row["engine"]: row for row in one["rows"]}
         lines.append([_name(one["case"]), *(_cell(rows.get(e), cell) for e in engines)])
@@ -101,11 +102,16 @@ def _cell(row: dict[str, Any] | None, cell: Cell) -> str:
 
 def _milliseconds(row: dict[str, Any]) -> str:
     wrong = "" if row["agrees"] else " (wrong)"
-    return f"{row['milliseconds']:.3g}{wrong}"
+    return f"{_figures(row['milliseconds'])}{wrong}"
 
 
 def _beside(row: dict[str, Any]) -> str:
-    return f"{row['milliseconds']:.3g}, {statistics.median(row['beside']) * 1e3:.3g}"
+    return f"{_figures(row['milliseconds'])}, {_figures(statistics.median(row['beside']) * 1e3)}"
+
+
+def _figures(number: float) -> str:
+    """Return a number with three figures, or more where it has more before the point."""
+    return f"{number:.3g}" if number < 99.95 else f"{number:.0f}"
 
 
 def _start(row: dict[str, Any]) -> str:

@@ -59,8 +59,13 @@ bandwidth; networks that others use, too; GPUs, which compute so much faster tha
 gradients take longer than its passes on any Ethernet.
 """
 
-COLOURS = ("#6d4c41", "#1565c0", "#2e7d32", "#ad1457")
-WIDTH, HEIGHT, LEFT, BELOW = 340, 190, 44, 34
+COLOURS = ("#ef6c00", "#1e88e5", "#43a047", "#d81b60")
+"""All stand out on white and on black."""
+
+WIDTH, HEIGHT, LEFT, RIGHT, BELOW = 386, 190, 44, 10, 34
+LEGEND = 40
+"""Height of the two lines above a chart, in pixels."""
+
 NAMES = {
     "lenet": "LeNet",
     "caffenet": "CaffeNet",
@@ -98,12 +103,13 @@ def _charts(works: Mapping[str, Work], found: Mapping[str, Any]) -> Iterator[str
 
 
 def _chart(name: str, work: Work) -> str:
-    """Return a chart on one line, so that markdown takes it for one block."""
+    """Return a chart as HTML on one line, so that markdown takes it for one block."""
     title = f"{name}: share of the time that is computed, by number of machines"
-    total = WIDTH + LEFT + 190
+    box = f"0 {-LEGEND} {LEFT + WIDTH + RIGHT} {LEGEND + HEIGHT + BELOW}"
     parts = [
-        f'<svg role="img" viewBox="0 0 {total} {HEIGHT + BELOW}" width="100%" font-size="11" '
-        f'font-family="sans-serif" fill="currentColor"><title>{escape(title)}</title>'
+        f'<div class="chart"><svg role="img" viewBox="{box}" width="100%" '
+        'style="max-width: 30rem" font-size="11" font-family="sans-serif" fill="currentColor">'
+        f"<title>{escape(title)}</title>"
     ]
     for percent in (0, 25, 50, 75, 100):
         y = _y(percent / 100)
@@ -130,12 +136,12 @@ def _chart(name: str, work: Work) -> str:
                 f'<polyline points="{points}" fill="none" stroke="{colour}" '
                 f'stroke-width="2"{dashes}/>'
             )
-        y = 16 + 16 * number
+        x, y = LEFT + WIDTH / 2 * (number // 2), 13 - LEGEND + 16 * (number % 2)
         parts.append(
-            f'<rect x="{LEFT + WIDTH + 14}" y="{y - 9}" width="10" height="10" fill="{colour}"/>'
-            f'<text x="{LEFT + WIDTH + 30}" y="{y}">{escape(network)}</text>'
+            f'<rect x="{x}" y="{y - 9}" width="10" height="10" fill="{colour}"/>'
+            f'<text x="{x + 16}" y="{y}">{escape(network)}</text>'
         )
-    return "".join([*parts, "</svg>"])
+    return "".join([*parts, "</svg></div>"])
 
 
 def _x(index: int) -> float:

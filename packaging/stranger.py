@@ -2,9 +2,9 @@
 
 Builds the wheel, installs it in fresh environments outside the checkout, alone and with each
 extra, and runs the commands that a newcomer tries first. A command that fails ends the walk.
-Prints two tables in Markdown: sizes of installations, and seconds of commands.
+Prints two tables in Markdown: seconds of commands, and sizes of installations.
 
-    python packaging/stranger.py --extras image hdf5 serve
+    python packaging/stranger.py --extras image hdf5 serve --model squeezenet.caffemodel cat.jpg
 """
 
 import argparse
@@ -17,6 +17,7 @@ import tempfile
 import time
 import venv
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -53,6 +54,23 @@ COMMANDS = (
 )
 
 
+@dataclass(frozen=True)
+class Cost:
+    """What a command took.
+
+    Attributes:
+        seconds: From its beginning to its end.
+        busy: Seconds that processors worked on it, all cores together; other programs of the
+            machine change these less. 0 on Windows, which does not tell.
+    """
+
+    seconds: float
+    busy: float
+
+    def __str__(self) -> str:
+        return f"{self.seconds:.1f} | {self.busy:.1f}"
+
+
 class Environment:
     """A fresh environment that sees neither the checkout nor the packages of this Python."""
 
@@ -65,22 +83,23 @@ class Environment:
         self.variables["PATH"] = f"{self.scripts}{os.pathsep}{os.environ['PATH']}"
         self.empty = self._size()  # pip itself
 
-    def run(self, command: Sequence[str], cwd: Path) -> float:
-        """Run a command, which must end well and warn of nothing; returns seconds."""
+    def run(self, command: Sequence[str], cwd: Path) -> Cost:
+        """Run a command, which must end well and warn of nothing."""
         program, *arguments = command
-        begin = time.perf_counter()
+        begin, before = time.perf_counter(), os.times()
         done = subprocess.run(
             [self.scripts / program, *arguments],
             cwd=cwd, env=self.variables, capture_output=True, text=True, check=False,
         )  # fmt: skip
-        seconds = time.perf_counter() - begin
+        seconds, after = time.perf_counter() - begin, os.times()
         said = done.stdout + done.stderr
         if done.returncode or "Warning:" in said:
             sys.exit(f"`{' '.join(command)}` ended with {done.returncode} and said:\n{said}")
-        return seconds
+        worked = after.children_user + after.children_system
+        return Cost(seconds, worked - before.children_user - before.children_system)
 
-    def install(self, requirement: str) -> float:
-        """Install with pip; returns seconds, downloads that are not in pip's cache included."""
+    def install(self, requirement: str) -> Cost:
+        """Install with pip; downloads that are not in pip's cache are in the cost."""
         return self.run(["python", "-m", "pip", "install", "--quiet", requirement], self.folder)
 
     def mebibytes(self) -> float:
@@ -110,28 +129,37 @@ def build_wheel(folder: Path) -> Path:
 
 def tell_sizes(wheel: Path, extras: Sequence[str], folder: Path) -> None:
     """Print what an installation alone, and with each extra, takes."""
-    print("| installed | MiB | packages | seconds |\n| --- | --: | --: | --: |")
+    print("| installed | MiB | packages | seconds | of processors |")
+    print("| --- | --: | --: | --: | --: |")
     for extra in ("", *extras):
         with tempfile.TemporaryDirectory(dir=folder) as place:
             environment = Environment(Path(place))
-            seconds = environment.install(f"{wheel}[{extra}]" if extra else str(wheel))
+            cost = environment.install(f"{wheel}[{extra}]" if extra else str(wheel))
             environment.run(["demitasse", "doctor"], Path(place))
             name = f"`demitasse[{extra}]`" if extra else "`demitasse`"
             size, count = environment.mebibytes(), environment.packages()
-            print(f"| {name} | {size:.0f} | {count} | {seconds:.0f} |", flush=True)
+            print(f"| {name} | {size:.0f} | {count} | {cost} |", flush=True)
 
 
-def walk(wheel: Path, folder: Path) -> None:
+def walk(wheel: Path, models: Sequence[tuple[Path, Path]], folder: Path) -> None:
     """Run a newcomer's commands in an empty folder, and print how long each takes."""
     environment, place = Environment(folder / "environment"), folder / "place"
     place.mkdir()
-    environment.install(f"{wheel}[{WALK}]")
-    print("| command | seconds |\n| --- | --: |")
+    print("| command | seconds | of processors |\n| --- | --: | --: |")
+    tell("pip", "install", f"{wheel.name}[{WALK}]", cost=environment.install(f"{wheel}[{WALK}]"))
     for command in COMMANDS:
-        seconds = environment.run(command, place)
+        cost = environment.run(command, place)
         if command[0] == "demitasse":
-            print(f"| `{' '.join(command)}` | {seconds:.1f} |", flush=True)
+            tell(*command, cost=cost)
+    for model, photo in models:
+        cost = environment.run(["demitasse", "run", str(model), str(photo)], place)
+        tell("demitasse", "run", model.name, photo.name, cost=cost)
     print("\nFiles left:", *sorted(str(path.relative_to(place)) for path in place.rglob("*")))
+
+
+def tell(*command: str, cost: Cost) -> None:
+    """Print a line of the table of commands."""
+    print(f"| `{' '.join(command)}` | {cost} |", flush=True)
 
 
 def main() -> None:
@@ -139,13 +167,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--extras", nargs="*", default=LIGHT, help="those to weigh")
     parser.add_argument("--wheel", type=Path, help="this one, where none is to be built")
+    parser.add_argument(
+        "--model", nargs=2, type=Path, action="append", default=[], metavar=("MODEL", "PHOTO"),
+        help="a trained model, and a photo to show to it",
+    )  # fmt: skip
     chosen = parser.parse_args()
     print(f"{datetime.now(UTC):%Y-%m-%d}, {platform.platform()}, Python", end=" ")
     print(f"{platform.python_version()}, {os.cpu_count()} cores\n")
     with tempfile.TemporaryDirectory(prefix="stranger-") as temporary:
         folder = Path(temporary)
         wheel = chosen.wheel.resolve() if chosen.wheel else build_wheel(folder)
-        walk(wheel, folder)
+        walk(wheel, [(model.resolve(), photo.resolve()) for model, photo in chosen.model], folder)
         print()
         tell_sizes(wheel, chosen.extras, folder)
 

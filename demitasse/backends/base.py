@@ -7,7 +7,7 @@ What it lowers runs faster; nothing else changes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, ClassVar
@@ -19,7 +19,7 @@ from demitasse.backends.arrays import Array, Event, PrivateLayout
 from demitasse.backends.collective import Connector
 from demitasse.backends.ops import Op
 from demitasse.backends.pixels import Feed
-from demitasse.backends.recording import Recorder
+from demitasse.backends.recording import Notes, Recorder
 from demitasse.backends.step import AnyStep, Declined, Lowerings, Operands
 from demitasse.backends.storage import Stored
 from demitasse.backends.updates import UpdateKernels
@@ -103,6 +103,17 @@ class Backend(ABC):
 
     def settle(self) -> None:  # noqa: B027
         """Compute what was put off; from now on nothing is."""
+
+    def call_key(self) -> Hashable:
+        """Return what calls that were noted depend on besides arrays; None where none are noted.
+
+        They may be made again as long as it is the same.
+        """
+        return None
+
+    def note(self) -> AbstractContextManager[Notes]:
+        """Note the calls of compiled code that are made in the block, to make them again."""
+        raise NotImplementedError
 
     def conditions(self) -> dict[str, str]:
         """Return what the last digits of results depend on here: versions, threads, ..."""

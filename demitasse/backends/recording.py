@@ -14,7 +14,7 @@ from typing import Protocol
 from demitasse.backends.arrays import Array
 from demitasse.backends.updates import Piece, Update, UpdateKernels
 
-__all__ = ["NotRecorded", "PreparedUpdate", "RecordedUpdates", "Recorder", "Recording"]
+__all__ = ["NotRecorded", "Notes", "PreparedUpdate", "RecordedUpdates", "Recorder", "Recording"]
 
 
 class NotRecorded(Exception):  # noqa: N818 - not an error: the work is done without
@@ -79,3 +79,14 @@ class Recorder(Protocol):
         Raises:
             NotRecorded: It cannot be recorded.
         """
+
+
+class Notes(Protocol):
+    """Calls of compiled code that were noted while they were made."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether they are all that was done: nothing was computed but by them."""
+
+    def play(self) -> None:
+        """Make them again, with the same arguments."""

@@ -55,6 +55,8 @@ class Memory(Protocol):
     def cleared(self) -> bool: ...
     @property
     def layout(self) -> PrivateLayout | None: ...
+    @property
+    def device_array(self) -> Array | None: ...
     def cpu_data(self) -> np.ndarray: ...
     def mutable_cpu_data(self, *, discard: bool = False) -> np.ndarray: ...
     def gpu_data(self) -> Array: ...
@@ -198,6 +200,20 @@ class Step(ABC, Generic[E, O]):
 
         It then only makes calls ready, which the backend puts off (``Backend.hold``).
         """
+        return False
+
+    @property
+    def repeats(self) -> bool:
+        """Whether its forward pass is calls that the backend can note (``Backend.note``).
+
+        Which calls these are depends on nothing but its memories: where their values lie, and
+        whether they are those of the pass before. Whatever else it does spoils the notes.
+        """
+        return False
+
+    @property
+    def backward_repeats(self) -> bool:
+        """The same of its backward pass."""
         return False
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -30,7 +31,27 @@ __all__ = [
 
 Function = Callable[..., Any]
 
-FILE = click.Path(path_type=Path)
+
+class _File(click.Path):
+    """A file; an option with an empty name is as none given, as gflags has it."""
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:
+        """Return the path, or None."""
+        if value == "":
+            if isinstance(param, click.Option) and param.required:
+                raise click.MissingParameter(ctx=ctx, param=param)
+            if isinstance(param, click.Option) and not param.multiple:
+                return None
+            self.fail("a name is missing: it is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+FILE = _File(path_type=Path)
 """A file; whether it is there is found out by whoever reads it, who says more about it."""
 
 FOLDER = click.Path(path_type=Path, file_okay=False)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
-from datetime import datetime
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import click
 
 from demitasse.cli.exits import faults
+from demitasse.cli.log_files import open_log
 from demitasse.cli.spelling import plain_name, plain_switches
 
 __all__ = ["Verb"]
 
 GLOG_LEVELS = ("info", "warning", "error", "critical")
 """Levels in glog's order, which ``--minloglevel`` counts in."""
+
+CAFFE = {"train", "test", "time"}
+"""Verbs that Caffe's program ``caffe`` has, and that log to files as it does."""
 
 
 class Verb(click.Command):
@@ -44,7 +46,7 @@ class Verb(click.Command):
         options = {name: ctx.params.pop(name) for name in names}
         with faults(), ExitStack() as stack:
             modules = options.pop("import")
-            _start(stack, **options)
+            _start(stack, **options, as_caffe=ctx.info_name in CAFFE)
             _extend(stack, modules)
             with faults():  # while the log level is still known
                 return super().invoke(ctx)
@@ -75,34 +77,6 @@ def _shared_options() -> list[click.Parameter]:
     ]
 
 
-class LogFile(logging.FileHandler):
-    """A log file; what it has no room for does not make a run that goes well a failure."""
-
-    _told = False
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        """Say once that records are missing."""
-        error = sys.exception()
-        if isinstance(error, OSError):
-            self._tell(error)
-        else:
-            super().handleError(record)
-
-    def close(self) -> None:
-        """Close the file."""
-        try:
-            super().close()
-        except OSError as error:
-            self._tell(error)
-
-    def _tell(self, error: OSError) -> None:
-        if not self._told:
-            self._told = True
-            why = error.strerror or error
-            with suppress(OSError):
-                click.echo(f"warning: {self.baseFilename} lacks lines: {why}", err=True)
-
-
 def _extend(stack: ExitStack, modules: Sequence[str]) -> None:
     """Import what the flag and the settings name, so that every verb knows the layers there."""
     from demitasse.config import settings
@@ -120,6 +94,7 @@ def _start(
     log_format: str,
     log_dir: Path | None,
     minloglevel: int | None,
+    as_caffe: bool,
 ) -> None:
     """Log until the stack is closed."""
     from demitasse.config import settings
@@ -138,11 +113,7 @@ def _start(
     if log_level is not None:
         stack.enter_context(settings.override(log_level=log_level))
     shown = start_logging(log_level, log_format)
-    if log_dir is not None:
-        log_dir.mkdir(parents=True, exist_ok=True)
-        file = LogFile(
-            log_dir / f"demitasse.{datetime.now():%Y%m%d-%H%M%S.%f}.log", encoding="utf-8"
-        )
+    if (file := open_log(log_dir, as_caffe)) is not None:
         file.setFormatter(shown.formatter)
         logger = logging.getLogger("demitasse")
         logger.addHandler(file)

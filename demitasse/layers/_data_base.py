@@ -285,7 +285,7 @@ class PrefetchingDataLayer(BaseDataLayer):
                 source,
                 filled,
                 name=f"prefetch of {self.name}",
-                log_on_wait=f"layer {self.name!r} waits for data",
+                log_on_wait=f"Waiting for data (layer {self.name!r})",  # Caffe's words
                 others=turns.others if turns is not None else tuple,
             )
             with Uninterrupted():

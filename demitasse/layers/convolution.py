@@ -26,7 +26,7 @@ class Convolution(ConvolutionBase):
     that of C; weight (num_output, C/group, *kernel); bias (num_output,).
 
     Raises:
-        ConfigError, ShapeError, NetError: See :class:`ConvolutionBase`; also when the window does
+        ConfigError, ShapeError, NetError: See ``ConvolutionBase``; also when the window does
             not fit the bottom.
     """
 

@@ -23,7 +23,7 @@ class Deconvolution(ConvolutionBase):
     weight (C, num_output/group, *kernel); bias (num_output,).
 
     Raises:
-        ConfigError, ShapeError, NetError: See :class:`ConvolutionBase`; also when nothing is left
+        ConfigError, ShapeError, NetError: See ``ConvolutionBase``; also when nothing is left
             between the pads.
     """
 

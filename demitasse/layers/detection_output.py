@@ -91,7 +91,7 @@ def detector(p: DetectionOutputParameter) -> Detector:
     """Return what a message describes.
 
     Raises:
-        ConfigError: See :class:`DetectionOutput`.
+        ConfigError: See ``DetectionOutput``.
     """
     nms = p.nms_param
     if nms.nms_threshold < 0:

@@ -82,7 +82,8 @@ class LRN(Layer):
         return x
 
     def _along(self, x: Array, axis: int) -> Array:
-        count, reach = x.shape[axis], self.size // 2
+        count = x.shape[axis]
+        reach = min(self.size // 2, max(count - 1, 0))  # farther neighbours are zeros alone
         index = [slice(None)] * 4
         index[axis] = slice(reach, reach + count)
         shape = list(x.shape)
@@ -90,7 +91,7 @@ class LRN(Layer):
         wide = self.zeros(tuple(shape))
         wide[tuple(index)] = x
         total = self.zeros(x.shape)
-        for first in range(self.size):
+        for first in range(2 * reach + 1):
             index[axis] = slice(first, first + count)
             total = total + wide[tuple(index)]
         return total

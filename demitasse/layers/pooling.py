@@ -101,7 +101,7 @@ def pooling_window(param: PoolingParameter, spatial: Shape) -> Window:
     """Read the window of a pooling layer over a bottom of this size.
 
     Raises:
-        ConfigError: See :class:`Pooling`.
+        ConfigError: See ``Pooling``.
     """
     axes = len(spatial)
     if param.global_pooling:

@@ -52,6 +52,12 @@ class Transfers:
         return sum(counts.reorders for counts in self._all)
 
     @property
+    def reorders_here(self) -> int:
+        """Changes of layout that this thread has made."""
+        counts = self._own.counts
+        return 0 if counts is None else counts.reorders
+
+    @property
     def bytes_to_device(self) -> int:
         """Bytes copied from host to device."""
         return sum(counts.bytes_to_device for counts in self._all)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Protocol
 from weakref import WeakSet
 
@@ -16,9 +17,11 @@ from demitasse.backends.step import AnyStep
 from demitasse.blob import Changes
 from demitasse.config import settings
 from demitasse.errors import DemitasseError, NetError
-from demitasse.memory.guard import watching
+from demitasse.memory.guard import Guard, watching
 from demitasse.plan.entry import Entry, Group, Place
+from demitasse.plan.stretch import Stretch
 from demitasse.plan.waiting import Waiting
+from demitasse.records import Record
 from demitasse.shortage import placed
 
 __all__ = ["Plan", "Ran"]
@@ -38,6 +41,21 @@ class Watch(Protocol):
 
     def ran(self, layer: int, *, backward: bool) -> None:
         """A layer, and those that run as one with it, have run."""
+
+
+class Part(Record):
+    """Layers that follow each other: a stretch, or some that are not."""
+
+    first: int
+    last: int
+    stretch: Stretch | None
+
+
+class _Back(Record):
+    """A part of a backward pass, and what ran its layers forward."""
+
+    part: Part
+    ran: list[tuple[AnyStep | None, Group | None]]
 
 
 class Recorded(Protocol):
@@ -79,7 +97,10 @@ class Plan:
         self.recorded: WeakSet[Recorded] = WeakSet()
         for entry in self.entries:
             entry.tell(changes)
-        self._changes, self._seen = changes, -1
+        self._changes, self._seen, self._parted = changes, -1, -1
+        self._parted_back = -1
+        self._parts_back: dict[tuple[int, int], _Back] = {}
+        self._parts_known: dict[tuple[int, int], Sequence[Part]] = {}
         self._dynamic = [i for i, place in enumerate(places) if place.layer.dynamic_shapes]
 
     def forward(self, start: int, end: int) -> list[Array]:
@@ -100,45 +121,87 @@ class Plan:
                 if self._seen != self._changes.number:
                     waiting.end()
                     self._prepare(first, last)
-                index = first
-                while index <= last:
-                    entry, number = self.entries[index], index
-                    group = entry.group
-                    if group is not None and index + group.count - 1 > last:
-                        group = None
-                    step = entry.step if group is None else group.step
-                    if hurried or not (entry.layer.only_shares if step is None else step.may_wait):
-                        waiting.end()
+                for part in self._parts(first, last):
+                    if part.stretch is None or hurried:
+                        terms += self._one_by_one(part, waiting, guard, hurried=hurried)
                     else:
-                        waiting.begin()
-                    if guard is not None:
-                        guard.at(entry.place.called, "forward", feeds=not entry.place.bottom)
-                    try:
-                        if group is None:
-                            entry.forward()
-                            index += 1
-                        else:
-                            self._forward_group(index, group)
-                            index += group.count
-                    except (DemitasseError, MemoryError, OSError) as error:
-                        fault = _fault(error, entry, "forward")
-                        raise fault from fault.__cause__
-                    if entry.layer.loss_weights:
                         waiting.end()
-                        terms += entry.layer.loss_terms(entry.place.top)
-                    if self.watch is not None:
-                        self.watch.ran(number, backward=False)
+                        with self._naming(part):
+                            part.stretch.run(
+                                partial(self._one_by_one, part, waiting, None, hurried=False)
+                            )
         now = self._changes.number
         if self._seen != now and all(entry.seen == now for entry in self.entries):
             self._seen = now
         return terms
 
+    @contextmanager
+    def _naming(self, part: Part) -> Iterator[None]:
+        """Name the layers of a part in errors of calls that were put off, or made again."""
+        try:
+            yield
+        except DemitasseError as error:
+            first, last = (self.entries[i].place.called for i in (part.first, part.last))
+            if not error.place:
+                error.at(first if first == last else f"{first} to {last}")
+            raise
+
+    def _one_by_one(
+        self, part: Part, waiting: Waiting, guard: Guard | None, *, hurried: bool
+    ) -> list[Array]:
+        """Run the layers of a part; return the weighted sums of their loss tops."""
+        terms: list[Array] = []
+        index = part.first
+        while index <= part.last:
+            entry, number = self.entries[index], index
+            group = self._group(index, part.last)
+            if hurried or not self._may_wait(index, group):
+                waiting.end()
+            else:
+                waiting.begin()
+            if guard is not None:
+                guard.at(entry.place.called, "forward", feeds=not entry.place.bottom)
+            try:
+                if group is None:
+                    entry.forward()
+                    index += 1
+                else:
+                    self._forward_group(index, group)
+                    index += group.count
+            except (DemitasseError, MemoryError, OSError) as error:
+                fault = _fault(error, entry, "forward")
+                raise fault from fault.__cause__
+            if entry.layer.loss_weights:
+                waiting.end()
+                terms += entry.layer.loss_terms(entry.place.top)
+            if self.watch is not None:
+                self.watch.ran(number, backward=False)
+        if part.stretch is not None:
+            waiting.end()
+        return terms
+
     def backward(self, start: int, end: int) -> None:
         """Run layers ``start`` down to ``end``, both included, those that take part."""
-        index = start
         if self.watch is not None:
             self.watch.begin()
         guard = watching()
+        observed = self.watch is not None or self.completed is not None or guard is not None
+        if observed or settings.get_often("poison"):
+            self._back(start, end, guard)
+            return
+        index = start
+        while index >= end:
+            part = self._part_back(index, end)
+            if part.stretch is None:
+                self._back(index, part.first, None)
+            else:
+                with self._naming(part):
+                    part.stretch.run(partial(self._back, index, part.first, None))
+            index = part.first - 1
+
+    def _back(self, start: int, end: int, guard: Guard | None) -> None:
+        """Run layers ``start`` down to ``end`` one by one."""
+        index = start
         while index >= end:
             entry = self.entries[index]
             group, count = entry.ran_in, 1
@@ -158,6 +221,42 @@ class Plan:
             if self.completed is not None:
                 self.completed(index + 1)
 
+    def _part_back(self, start: int, end: int) -> Part:
+        """Return the layers from ``start`` down that are a stretch in backward, or that are not."""
+        if self._parted_back != self._changes.number:
+            self._parts_back.clear()
+            self._parted_back = self._changes.number
+        known = self._parts_back.get((start, end))
+        if known is not None and known.ran == [
+            (entry.ran, entry.ran_in) for entry in self.entries[known.part.first : start + 1]
+        ]:
+            return known.part
+        part = self._cut_back(start, end)
+        ran = [(entry.ran, entry.ran_in) for entry in self.entries[part.first : start + 1]]
+        self._parts_back[start, end] = _Back(part, ran)
+        return part
+
+    def _cut_back(self, start: int, end: int) -> Part:
+        if self.entries[start].layer.device.backend.call_key() is None:
+            return Part(end, start, None)
+        index, kind = start, self._repeats_back(start)
+        while index >= end and self._repeats_back(index) == kind:
+            group = self.entries[index].ran_in
+            index -= 1 if group is None else group.count
+        first = max(index + 1, end)
+        entries = self.entries[first : start + 1]
+        computes = kind and any(entry.place.backward for entry in entries)
+        return Part(first, start, Stretch(entries, backward=True) if computes else None)
+
+    def _repeats_back(self, index: int) -> bool:
+        """Whether the gradient of a layer, and of those it ran with, is calls to be noted."""
+        entry = self.entries[index]
+        if entry.ran_in is not None:
+            return entry.ran_in.step.backward_repeats
+        if not entry.place.backward:
+            return True
+        return entry.ran is not None and entry.ran.backward_repeats
+
     def ran(self) -> Ran:
         """Return what the last forward pass ran of each layer, which its gradient comes from."""
         return [(entry.ran, entry.ran_in) for entry in self.entries]
@@ -169,7 +268,8 @@ class Plan:
 
     def reshape(self) -> None:
         """Let every layer give its tops their shapes."""
-        self._prepare(0, len(self.entries) - 1)
+        if self._seen != self._changes.number:
+            self._prepare(0, len(self.entries) - 1)
 
     def reshape_layers(self) -> None:
         """Let every layer give its tops their shapes, and prepare nothing."""
@@ -223,6 +323,51 @@ class Plan:
         cuts = [i for i in self._dynamic if start <= i < end]
         firsts = [start, *(i + 1 for i in cuts)]
         return list(zip(firsts, [*cuts, end], strict=True))
+
+    def _group(self, index: int, last: int) -> Group | None:
+        """Return the group that begins with a layer, if it ends at ``last`` or before."""
+        group = self.entries[index].group
+        return None if group is None or index + group.count - 1 > last else group
+
+    def _may_wait(self, index: int, group: Group | None) -> bool:
+        entry = self.entries[index]
+        step = entry.step if group is None else group.step
+        return entry.layer.only_shares if step is None else step.may_wait
+
+    def _repeats(self, index: int, group: Group | None) -> bool:
+        entry = self.entries[index]
+        step = entry.step if group is None else group.step
+        return entry.layer.only_shares if step is None else step.repeats
+
+    def _parts(self, first: int, last: int) -> Sequence[Part]:
+        """Cut a range of prepared layers into stretches and what lies between them."""
+        if self._parted != self._changes.number:
+            self._parts_known.clear()
+            self._parted = self._changes.number
+        known = self._parts_known.get((first, last))
+        if known is None:
+            known = self._parts_known[first, last] = list(self._cut(first, last))
+        return known
+
+    def _cut(self, first: int, last: int) -> Iterator[Part]:
+        begin = index = first
+        repeats = False
+        if self.entries[first].layer.device.backend.call_key() is None:
+            index = last + 1
+        while index <= last:
+            group = self._group(index, last)
+            may = self._repeats(index, group) and not self.entries[index].layer.loss_weights
+            if may != repeats and index > begin:
+                yield self._part(begin, index - 1, stretch=repeats)
+                begin = index
+            repeats = may
+            index += 1 if group is None else group.count
+        yield self._part(begin, last, stretch=repeats)
+
+    def _part(self, first: int, last: int, *, stretch: bool) -> Part:
+        entries = self.entries[first : last + 1]
+        computes = stretch and any(entry.step is not None for entry in entries)
+        return Part(first, last, Stretch(entries) if computes else None)
 
     def _prepare(self, start: int, end: int) -> None:
         """Reshape and lower those of a range whose shapes may have changed."""

@@ -17,7 +17,7 @@ from demitasse.proto.read import (
 )
 from demitasse.proto.read_binary import read_binary
 from demitasse.proto.strings import mend_strings
-from demitasse.proto.text.dialects import fork_of_type
+from demitasse.proto.text.dialects import fork_of_type, forks_of_field
 from demitasse.proto.upgrade import upgrade_net, upgrade_solver
 from demitasse.proto.write import text_of, write_binary, write_text
 
@@ -30,6 +30,7 @@ __all__ = [
     "count_floats",
     "floats",
     "fork_of_type",
+    "forks_of_field",
     "mend_strings",
     "parse_text",
     "read_binary",

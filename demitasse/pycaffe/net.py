@@ -21,6 +21,7 @@ from demitasse.layers.memory_data import MemoryData
 from demitasse.layers.python import Python
 from demitasse.layers.user_layer import BlobVec, Phase
 from demitasse.pycaffe.files import Path, path_of
+from demitasse.pycaffe.first_names import instead_of
 from demitasse.pycaffe.glog import begin_log
 from demitasse.pycaffe.modes import default_phase
 from demitasse.pycaffe.vectors import BoolVec, DtypeVec, IntVec, LayerVec, ParamVec, StringVec
@@ -348,6 +349,13 @@ class Net:
         """Hold the same parameters as the layers of the same names in another net."""
         self._net.share_trained_layers_with(other._net)
 
+    def __getattr__(self, name: str) -> Any:
+        """Say of methods that only the first versions of Caffe had what to do in their place."""
+        message = f"{type(self).__name__!r} object has no attribute {name!r}"
+        if instead := instead_of(name):
+            message += f"; Caffe's first versions had it: {instead}"
+        raise AttributeError(message, name=name, obj=self)
+
     def __repr__(self) -> str:
         return f"pycaffe.{self._net!r}"
 
@@ -389,6 +397,8 @@ def _arguments(*args: Any, **kwargs: Any) -> tuple[Phase | int, Any, int, Sequen
     if unknown or given["phase"] is None or len(args) > len(names):
         shown = ", ".join([*map(repr, args), *(f"{name}={kwargs[name]!r}" for name in kwargs)])
         message = f"Net(file, phase, level=0, stages=None, weights=None), not Net(file, {shown})"
+        if not unknown and given["phase"] is None:
+            message += "; the phase is missing, caffe.TRAIN or caffe.TEST"
         raise TypeError(message)
     weights = given.get("weights")
     weights = None if weights is None else path_of(weights)

@@ -10,12 +10,13 @@ Source: Caffe, ``python/caffe/net_spec.py``.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from google.protobuf.message import Message
 
-from demitasse.proto import LayerParameter, NetParameter, caffe_pb2
+from demitasse.proto import LayerParameter, NetParameter, caffe_pb2, forks_of_field
 from demitasse.suggest import suggestion
 
 __all__ = [
@@ -215,6 +216,7 @@ def assign_proto(proto: Message, name: str, val: Any) -> None:
 
     Raises:
         AttributeError: The message, or one inside it, has no such field.
+        TypeError: A field cannot have this value.
     """
     _need_field(proto, name)
     field = getattr(proto, name)
@@ -223,11 +225,25 @@ def assign_proto(proto: Message, name: str, val: Any) -> None:
             if isinstance(item, Mapping):
                 _assign_all(field.add(), item)
             else:
-                field.append(item)
+                with _named(name, item):
+                    field.append(item)
     elif isinstance(val, Mapping):
         _assign_all(field, val)
     else:
-        setattr(proto, name, val)
+        with _named(name, val):
+            setattr(proto, name, val)
+
+
+@contextmanager
+def _named(name: str, value: Any) -> Iterator[None]:
+    """Name the field and the value in protobuf's complaint, which names neither."""
+    try:
+        yield
+    except TypeError as error:
+        message = f"{name} cannot be {value!r}: {error}"
+        if isinstance(value, float) and value.is_integer():
+            message += "; '/' gives fractions, '//' whole numbers"
+        raise TypeError(message) from error
 
 
 def _assign_all(proto: Message, values: Mapping[str, Any]) -> None:
@@ -239,7 +255,9 @@ def _need_field(proto: Message, name: str) -> None:
     known = proto.DESCRIPTOR.fields_by_name
     if name in known:
         return
-    message = f"{proto.DESCRIPTOR.name} has no field {name!r}{suggestion(name, known)}"
+    message = f"{proto.DESCRIPTOR.name} has no field {name!r}"
+    forks = forks_of_field(proto.DESCRIPTOR.name, name)
+    message += f"; it comes from {forks}" if forks else suggestion(name, known)
     raise AttributeError(message)
 
 

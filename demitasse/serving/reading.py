@@ -24,6 +24,9 @@ MOST_TENSORS = 1000
 
 MOST_AXES = 32
 
+MOST_VALUES = 1 << 59
+"""Values that the axes of an array may mean: NumPy counts bytes in 63 bits, its zeros not."""
+
 PYTHON_TYPES: dict[str, set[type]] = {
     "b": {bool},
     "i": {int},
@@ -161,6 +164,12 @@ def _shape(entry: Fields) -> tuple[int, ...]:
             f"{entry.place}.shape must be a list of at most {MOST_AXES} whole numbers from 0 on"
         )
         raise DataError(message)
+    if 0 in lengths and math.prod(filter(None, lengths)) > MOST_VALUES:
+        message = (
+            f"{entry.place}.shape is {list(lengths)}: it holds no values, but its other axes are "
+            "longer than those of any array"
+        )
+        raise DataError(message)
     return lengths
 
 
@@ -192,11 +201,16 @@ def _from_json(entry: Fields, datatype: str, shape: tuple[int, ...], *, coded: b
     if datatype == "BYTES":
         return _texts(entry, data, shape, coded=coded)
     try:
-        with np.errstate(over="raise"):
-            return np.array(data, dtype).reshape(shape)
-    except (OverflowError, FloatingPointError):
+        with np.errstate(over="ignore"):
+            values = np.array(data, dtype)
+    except OverflowError:
+        finite = False
+    else:
+        finite = dtype.kind != "f" or bool(np.isfinite(values).all())
+    if not finite:  # Python reads 1e999 as infinity already
         message = f"{entry.place}.data holds numbers that {datatype} has no room for"
-        raise DataError(message) from None
+        raise DataError(message)
+    return values.reshape(shape)
 
 
 def _flat(entry: Fields, shape: tuple[int, ...]) -> list[object]:

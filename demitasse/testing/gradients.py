@@ -49,7 +49,7 @@ def check_gradients(
     alone, and parameter gradients are added to.
 
     Args:
-        layer: Prototxt or message of the layer, or a layer from :func:`make_layer`, which keeps
+        layer: Prototxt or message of the layer, or a layer from ``make_layer``, which keeps
             the values it has unless ``bottoms`` are given.
         bottoms: Values of the bottoms, of any shape.
         step: How far an element is moved, in both directions.

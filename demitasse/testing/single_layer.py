@@ -23,7 +23,7 @@ __all__ = ["SingleLayer", "make_layer"]
 
 
 class SingleLayer:
-    """A layer that is set up and can be run; made by :func:`make_layer`.
+    """A layer that is set up and can be run; made by ``make_layer``.
 
     It runs as in a net: by the Step that its backend has for it, or its portable code.
 

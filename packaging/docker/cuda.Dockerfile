@@ -14,7 +14,12 @@ RUN /opt/demitasse/bin/python -m pip install --no-cache-dir ".[image,hdf5,cudnn1
 
 FROM python:3.13-slim
 COPY --from=build /opt/demitasse /opt/demitasse
-RUN useradd --create-home --uid 1000 demitasse
+# oneDNN computes by GCC's OpenMP, which this image comes without.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends libgomp1 \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --create-home --uid 1000 demitasse
 ENV PATH=/opt/demitasse/bin:$PATH \
     NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility \

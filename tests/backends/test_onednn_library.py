@@ -3,6 +3,7 @@
 import ctypes
 import logging
 import sys
+import sysconfig
 
 import pytest
 
@@ -18,6 +19,7 @@ def environment(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
     monkeypatch.setattr(library.site, "ENABLE_USER_SITE", False)
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
     return tmp_path
 
 
@@ -50,6 +52,17 @@ def test_a_user_s_own_folder_is_looked_at(environment, monkeypatch, tmp_path):
 
     with settings.override(onednn_library=""):
         assert str(file) in library._places()
+
+
+def test_a_folder_that_pip_alone_installs_to_is_looked_at(environment, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(sysconfig, "get_path", {"data": str(tmp_path / "local")}.get)
+    file = tmp_path / "local" / "lib" / "libdnnl.so.3"
+    file.parent.mkdir(parents=True)
+    file.touch()
+
+    with settings.override(onednn_library=""):
+        assert next(library._places()) == str(file)
 
 
 def test_a_setting_is_the_only_place(environment):
@@ -95,6 +108,20 @@ def test_what_to_install_is_said(environment, nowhere, monkeypatch, system, mach
     assert status.advice == command
     assert status.slow.startswith("slow path: ")
     assert status.slow.endswith(command)
+
+
+def test_a_library_without_openmp_is_not_installed_once_more(environment, monkeypatch):
+    def lacking(place, *args, **options):
+        message = "libgomp.so.1: cannot open shared object file: No such file or directory"
+        raise OSError(message)
+
+    monkeypatch.setattr(library.ctypes, "CDLL", lacking)
+
+    with settings.override(onednn_library=""):
+        _, status = library._found.__wrapped__()
+
+    assert "apt-get install libgomp1" in status.advice
+    assert "onednn-cpu-gomp" not in status.slow
 
 
 def test_a_library_that_was_switched_off_is_not_missed(environment):

@@ -10,6 +10,13 @@ def sound(project):
     return "net.prototxt"
 
 
+def test_an_empty_name_is_wrong_usage(run):
+    result = run("lint", "")
+
+    assert result.exit_code == 2
+    assert "a name is missing: it is empty" in result.stderr
+
+
 def test_nothing_found(sound, run):
     result = run(f"lint {sound} solver.prototxt")
 

@@ -32,6 +32,14 @@ def test_fifty_batches_are_the_default(trained, run):
     assert score(run, "")["batches"] == 50
 
 
+@pytest.mark.parametrize("weights", ["", ",", " "])
+def test_weights_that_name_no_file_are_wrong_usage(project, run, weights):
+    result = run("test", "-model", "net.prototxt", f"-weights={weights}")
+
+    assert result.exit_code == 2
+    assert "--weights: it names no file" in result.stderr
+
+
 @pytest.mark.parametrize("number", ["0", "-3", "many", "1.5"])
 def test_other_numbers_of_batches_are_wrong_usage(project, run, number):
     result = run(f"test -model net.prototxt -weights w -iterations {number}")

@@ -62,6 +62,46 @@ def test_the_log_can_be_kept_in_a_file(project, run):
     assert file.read_text() == result.stderr
 
 
+def test_the_log_is_kept_where_glog_is_told_to(project, run, monkeypatch):
+    monkeypatch.setenv("GLOG_log_dir", "logs")
+
+    result = run("train -solver solver.prototxt")
+
+    newest = project / "logs" / "caffe.INFO"
+    assert newest.read_text() == result.stderr
+    assert re.fullmatch(r"caffe\..+\..+\.log\.INFO\.\d{8}-\d{6}\.\d+", newest.readlink().name)
+
+
+def test_the_link_leads_to_the_newest_log(project, run, monkeypatch):
+    monkeypatch.setenv("GLOG_log_dir", "logs")
+    (project / "logs").mkdir()
+    (project / "logs" / "caffe.INFO").symlink_to("an older one")
+
+    result = run("train -solver solver.prototxt")
+
+    assert (project / "logs" / "caffe.INFO").read_text() == result.stderr
+
+
+def test_verbs_that_caffe_has_not_write_no_log_of_glog(project, run, monkeypatch):
+    monkeypatch.setenv("GLOG_log_dir", "logs")
+
+    run("lint net.prototxt")
+
+    assert not (project / "logs").exists()
+
+
+def test_a_folder_of_glog_that_cannot_be_made_is_told_and_the_run_goes_on(
+    project, run, monkeypatch
+):
+    (project / "file").touch()
+    monkeypatch.setenv("GLOG_log_dir", "file")
+
+    result = run("train -solver solver.prototxt")
+
+    assert "warning: no log file in GLOG_log_dir=file: File exists" in result.stderr
+    assert "Optimization Done" in result.stderr
+
+
 def test_the_log_can_be_json(project, run):
     result = run("train -solver solver.prototxt --log_format json")
 

@@ -81,6 +81,29 @@ def test_weights_to_begin_with_are_loaded_in_order(trained, run):
     assert (before["ip"][0] == after["ip"][0]).all()
 
 
+def test_an_empty_name_is_as_none_given(project, run):
+    result = run("train", "-solver=solver.prototxt", "-snapshot=", "-weights=")
+
+    assert result.exit_code == 0
+    assert "Resuming" not in result.stderr
+
+
+def test_a_snapshot_and_weights_that_are_empty_go_together(trained, run):
+    result = run(
+        "train", "-solver=solver.prototxt", "-snapshot=run_iter_20.solverstate", "-weights="
+    )
+
+    assert result.exit_code == 0
+    assert "Resuming from run_iter_20.solverstate" in result.stderr
+
+
+def test_a_solver_with_an_empty_name_is_missing(project, run):
+    result = run("train", "-solver=")
+
+    assert result.exit_code == 2
+    assert "Missing option '--solver'" in result.stderr
+
+
 def test_snapshot_and_weights_together_are_wrong_usage(trained, run):
     result = run("train -solver solver.prototxt -snapshot a.solverstate -weights a.caffemodel")
 

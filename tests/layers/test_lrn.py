@@ -10,6 +10,9 @@ from demitasse.testing import make_layer
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((2, 7, 5, 4))
 
+WIDEST = 2**32 - 1
+"""The largest odd number that the field holds."""
+
 
 def text(fields):
     return f'type: "LRN" lrn_param {{ {fields} }}'
@@ -34,7 +37,7 @@ def within(x, size, alpha, beta):
     return y
 
 
-@pytest.mark.parametrize("size", [1, 3, 5, 15])
+@pytest.mark.parametrize("size", [1, 3, 5, 15, WIDEST])
 @pytest.mark.parametrize(("alpha", "beta", "k"), [(1, 0.75, 1), (0.25, 1.5, 2)])
 def test_across_channels(size, alpha, beta, k, backend):
     fields = f"local_size: {size} alpha: {alpha} beta: {beta} k: {k}"
@@ -44,7 +47,7 @@ def test_across_channels(size, alpha, beta, k, backend):
     np.testing.assert_allclose(y, across(X, size, alpha, beta, k), rtol=1e-9)
 
 
-@pytest.mark.parametrize("size", [1, 3, 5, 15])
+@pytest.mark.parametrize("size", [1, 3, 5, 15, WIDEST])
 @pytest.mark.parametrize("k", [1, 7])
 def test_within_a_channel_k_is_one_whatever_is_given(size, k, backend):
     fields = f"norm_region: WITHIN_CHANNEL local_size: {size} alpha: 0.5 beta: 0.6 k: {k}"
@@ -56,7 +59,7 @@ def test_within_a_channel_k_is_one_whatever_is_given(size, k, backend):
 
 
 @pytest.mark.parametrize("region", ["ACROSS_CHANNELS", "WITHIN_CHANNEL"])
-@pytest.mark.parametrize("size", [1, 3, 7])
+@pytest.mark.parametrize("size", [1, 3, 7, WIDEST])
 def test_gradients(region, size, backend):
     fields = f"norm_region: {region} local_size: {size} alpha: 3 beta: 0.6 k: 1.5"
 

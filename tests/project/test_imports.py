@@ -12,11 +12,14 @@ any file of that folder is imported, but then nothing is taken from it. That doe
 from __future__ import annotations
 
 import ast
+import re
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-PACKAGE = Path(__file__).parents[2] / "demitasse"
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "demitasse"
 
 
 def test_no_file_imports_itself_by_way_of_others():
@@ -34,6 +37,17 @@ def test_a_circle_is_found_and_described():
     [circle] = circles_of({a: {b}, b: {a, c}, c: set()})
 
     assert described(circle, imports) == "a.py:3 imports b.py\nb.py:5 imports a.py"
+
+
+def test_the_page_on_architecture_shows_the_layers_that_are_checked():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contract, *_ = project["tool"]["importlinter"]["contracts"]
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+
+    [shown] = re.findall(r"```text\n(tools\n.*?)```", page, re.DOTALL)
+
+    lines = [line.replace(" :", ",") for line in contract["layers"]]
+    assert " ".join(shown.split()) == re.sub(r"[()]", "", " ".join(lines))
 
 
 def python_files() -> list[Path]:

@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -41,9 +42,29 @@ def test_the_version_is_the_same_everywhere():
     assert f'python_min: "{PROJECT["requires-python"].removeprefix(">=")}"' in RECIPE
 
 
-@pytest.mark.parametrize(
-    "image", sorted(ROOT.glob("packaging/docker/*.Dockerfile")), ids=lambda path: path.stem
-)
+def test_the_first_page_lists_every_extra():
+    page = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+
+    names = [
+        re.findall(r"`(\w+)`", line.split("|")[1]) for line in page.splitlines() if "|" in line
+    ]
+
+    assert set(PROJECT["optional-dependencies"]) <= set(chain(*names))
+
+
+IMAGES = [*sorted(ROOT.glob("packaging/docker/*.Dockerfile")), ROOT / "examples/cluster/Dockerfile"]
+
+
+def name_of(image):
+    return f"{image.parent.name}-{image.stem}"
+
+
+@pytest.mark.parametrize("image", IMAGES, ids=name_of)
+def test_images_bring_the_library_that_onednn_s_wheel_needs(image):
+    assert re.search(r"apt-get install .*\blibgomp1\b", image.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("image", IMAGES, ids=name_of)
 def test_images_install_extras_that_there_are(image):
     [extras] = re.findall(r"\.\[([\w,]+)\]", image.read_text(encoding="utf-8"))
 

@@ -92,14 +92,30 @@ def test_another_name_with_a_value_that_cannot_be_is_refused(text):
         parse_text(text, PoolingParameter)
 
 
-def test_types_of_the_old_format_are_named():
-    with pytest.raises(PrototxtError, match=r"VIDEO_DATA is not known to Caffe, but to C3D"):
-        parse_text("layers { type: VIDEO_DATA }", NetParameter)
+@pytest.mark.parametrize(("name", "fork"), [("VIDEO_DATA", "C3D"), ("DENSE_CRF", "DeepLab")])
+def test_types_of_the_old_format_are_named(name, fork):
+    with pytest.raises(PrototxtError, match=f"{name} is not known to Caffe, but to {fork}"):
+        parse_text(f"layers {{ type: {name} }}", NetParameter)
+
+
+@pytest.mark.parametrize(
+    ("field", "fork"),
+    [
+        ("lstm_param", "caffe-lstm and CTPN"),
+        ("box_group_output_param", "Cascade R-CNN"),
+        ("extended_image_data_param", "autocolorize"),
+    ],
+)
+def test_a_message_of_a_fork_is_named_where_another_name_looks_alike(field, fork):
+    with pytest.raises(PrototxtError, match=f"{field} is not known to Caffe, but to {fork}"):
+        parse_text(f"{field} {{ }}", LayerParameter)
 
 
 def test_layer_types_of_forks_are_known():
     assert fork_of_type("MultiStageMeanfield").startswith("CRF-RNN")
     assert fork_of_type("SpatialDropout").startswith("Intel Caffe")
+    assert fork_of_type("Lstm").startswith("caffe-lstm")
+    assert fork_of_type("ROIAlign").startswith("Cascade R-CNN")
     assert fork_of_type("Convolution") == ""
     assert fork_of_type("NoSuchLayer") == ""
 

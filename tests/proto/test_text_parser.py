@@ -24,6 +24,19 @@ def faults(text, cls=NetParameter):
     ]
 
 
+@pytest.mark.parametrize("kind", [NetParameter, SolverParameter])
+def test_a_label_map_that_is_read_as_something_else_is_named(kind):
+    with pytest.raises(PrototxtError, match=r"has no field 'item'; a label map has it"):
+        parse_text('item { name: "none" label: 0 }', kind)
+
+
+def test_a_placeholder_of_a_template_is_named():
+    text = "inner_product_param { num_output: ${CLASSES} }"
+
+    with pytest.raises(PrototxtError, match=r"found \$, as in .*, which a script replaces"):
+        parse_text(text, LayerParameter)
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -73,6 +73,32 @@ def test_other_ways_are_refused():
         caffe.Net("net.prototxt", 5)
 
 
+def test_a_missing_phase_is_named():
+    with pytest.raises(TypeError, match=r"the phase is missing, caffe\.TRAIN or caffe\.TEST"):
+        caffe.Net("net.prototxt", "w.caffemodel")
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("set_phase_test", r"Net\(file, weights, caffe\.TEST\)"),
+        ("set_mode_gpu", r"caffe\.set_mode_gpu\(\) before the net is made"),
+        ("set_raw_scale", r"caffe\.io\.Transformer"),
+    ],
+)
+def test_methods_of_the_first_versions_say_what_is_in_their_place(name, instead):
+    net = caffe.Net("net.prototxt", caffe.TEST)
+
+    with pytest.raises(AttributeError, match=f"'Net' object has no attribute '{name}'.*{instead}"):
+        getattr(net, name)
+
+
+def test_other_names_have_nothing_in_their_place():
+    net = caffe.Net("net.prototxt", caffe.TEST)
+
+    assert not hasattr(net, "set_nothing")
+
+
 def test_files_that_are_not_there_are_runtime_errors():
     with pytest.raises(RuntimeError, match="missing"):
         caffe.Net("missing.prototxt", caffe.TEST)

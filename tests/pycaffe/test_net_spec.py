@@ -279,6 +279,23 @@ def test_fields_that_are_not_there_are_named():
     assert caught.value.__notes__ == ["in layer 'ip' (InnerProduct)"]
 
 
+@pytest.mark.parametrize(
+    ("field", "value"), [("kernel_size", 6 / 2), ("num_output", 6 / 2), ("kernel_size", [1, 3.0])]
+)
+def test_a_value_that_a_field_cannot_have_is_named(field, value):
+    top = L.Convolution(L.Input(shape={"dim": 3}), **{field: value})
+
+    with pytest.raises(TypeError, match=rf"{field} cannot be 3\.0: .*'//' whole numbers"):
+        top.to_proto()
+
+
+def test_fields_of_forks_are_named_with_the_fork():
+    top = L.Lstm(L.Input(shape={"dim": 3}), lstm_param={"num_output": 3})
+
+    with pytest.raises(AttributeError, match="has no field 'lstm_param'; it comes from caffe-lstm"):
+        top.to_proto()
+
+
 def test_fields_inside_fields_are_named():
     top = L.Convolution(L.Input(shape={"dim": 3}), weight_filler={"typ": "xavier"})
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -12,6 +13,7 @@ import numpy as np
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels import language as kernels
 from demitasse.backends.kernels.language import later
+from demitasse.backends.kernels.language.notes import Notes
 from demitasse.backends.numpy.backend import NumpyBackend
 from demitasse.backends.onednn import updates
 from demitasse.backends.onednn.library import library
@@ -49,6 +51,16 @@ class OnednnBackend(NumpyBackend):
 
     def settle(self) -> None:
         later.settle()
+
+    def call_key(self) -> Hashable:
+        # scratch memory is the thread's, and how many share the work is the settings'
+        return threading.get_ident(), settings.changes, self.engine.grown
+
+    @contextmanager
+    def note(self) -> Iterator[Notes]:
+        notes = Notes()
+        with later.note(notes):
+            yield notes
 
     def conditions(self) -> dict[str, str]:
         found, made = library.status(), kernels.status()

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.language import later
 from demitasse.backends.onednn.copies import Copy
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
@@ -177,6 +178,7 @@ class Gradient(BlobPort):
     def done(self) -> None:
         if self._part is None:
             return
+        later.spoil()
         memory, layout = self.memory, self.layout
         if memory.layout is layout:
             total = memory.mutable_private_data(layout)

@@ -65,6 +65,14 @@ class OnednnStep(Step[Engine, O], Generic[O]):
         return type(self).forward is OnednnStep.forward and not self.at.backward
 
     @property
+    def repeats(self) -> bool:
+        return self.may_wait or type(self).forward is OnednnStep.forward
+
+    @property
+    def backward_repeats(self) -> bool:
+        return type(self).backward is OnednnStep.backward
+
+    @property
     def code(self) -> str:
         return _names(self.forward_calls)
 

@@ -69,6 +69,10 @@ def command(
 
     Logs every output of every batch, and the means at the end.
     """
+    files = split_names(weights)
+    if not files:  # a score of the weights that a net was made with says nothing
+        message = "it names no file"
+        raise click.BadParameter(message, param_hint="--weights")
     from demitasse.cli.loading import load_weights_into
     from demitasse.cli.scoring import Scores
     from demitasse.log import get_logger
@@ -78,7 +82,7 @@ def command(
     scores = Scores()
     with Net(model, "TEST", device=device, level=level or 0, stages=stages, keep="outputs") as net:
         log.info("Use %s.", net.device)
-        load_weights_into(net, split_names(weights), on_mismatch)
+        load_weights_into(net, files, on_mismatch)
         if iterations is None:
             log.info("Running for one epoch.")
         else:

@@ -168,7 +168,8 @@ def command(
     Exits with 130 when it was interrupted; the snapshot is kept then. The device is that of
     --device or --gpu, else what the settings name, else the solver's solver_mode and device_id.
     """
-    if snapshot is not None and weights:
+    files = split_names(weights)
+    if snapshot is not None and files:
         message = "a run goes on from a --snapshot or begins with --weights, not both"
         raise click.UsageError(message)
     if snapshot is not None and resume is not None:
@@ -197,8 +198,8 @@ def command(
         if level is not None:
             param.train_state.level = level
         param.train_state.stage.extend(stages)
-        if snapshot is not None or weights:
-            param.weights[:] = split_names(weights)
+        if snapshot is not None or files:
+            param.weights[:] = files
         begin = snapshot
         written: list[Path] = []
         with (

@@ -137,7 +137,10 @@ def what_is_there(path: Path, wanted: str) -> str:
     marks = {"data.mdb": "LMDB", "CURRENT": "LEVELDB"}
     for mark, backend in marks.items():
         if backend != wanted and (path / mark).exists():
-            return f"this is not {wanted} but {backend}; write 'backend: {backend}' in data_param"
+            return (
+                f"this is not {wanted} but {backend}; write 'backend: {backend}' in data_param, "
+                f"or give a tool --backend {backend.lower()}"
+            )
     mark = next(file for file, backend in marks.items() if backend == wanted)
     return f"there is no {wanted} database here: the folder has no {mark}"
 

@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 from demitasse.proto.text.schema import schema
 from demitasse.proto.text.tokens import Token
 
-__all__ = ["Entry", "fork_of_type", "fork_of_v1_type", "lookup"]
+__all__ = ["Entry", "fork_of_type", "fork_of_v1_type", "forks_of_field", "lookup"]
 
 TABLE = Path(__file__).with_name("dialects.toml")
 
@@ -63,6 +63,12 @@ class Entry(NamedTuple):
 def lookup(message: str, field: str) -> Entry | None:
     """What is known of a field of a message that Caffe does not have there."""
     return _entries().get(f"{message}.{field}")
+
+
+def forks_of_field(message: str, field: str) -> str:
+    """Who has a field that Caffe does not have; an empty string where nobody is known."""
+    entry = lookup(message, field)
+    return entry.forks if entry else ""
 
 
 def fork_of_type(name: str) -> str:

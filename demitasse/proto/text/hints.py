@@ -22,8 +22,9 @@ MOVED = {
 WRONG_FILE = {
     "NetParameter": {"layer", "layers", "name", "input", "input_dim", "input_shape"},
     "SolverParameter": {"net", "train_net", "test_net", "base_lr", "lr_policy", "max_iter"},
+    "LabelMap": {"item"},
 }
-FILES = {"NetParameter": "a net", "SolverParameter": "a solver"}
+FILES = {"NetParameter": "a net", "SolverParameter": "a solver", "LabelMap": "a label map"}
 
 
 def placed_elsewhere(name: str, shape: Schema) -> str:
@@ -62,4 +63,9 @@ def wrong_kind(field: Field, token: Token, begins_field: bool) -> str:
         )
     if field.type != MESSAGE and token.kind == QUOTED:
         return f"{field.name} is {field.wants}, without quotes; found {found}"
+    if token.text == "$":
+        return (
+            f"{field.name} is {field.wants}; found $, as in ${{NAME}}, which a script replaces: "
+            "read the file that it writes"
+        )
     return f"{field.name} is {field.wants}; found {found}"

@@ -7,7 +7,7 @@
 
 They need pytest, and neither files nor a network. What is checked:
 
-- ``test_arrays.py``: what :class:`demitasse.backends.base.Backend` says of arrays and transfers
+- ``test_arrays.py``: what ``demitasse.backends.base.Backend`` says of arrays and transfers
 - ``test_memory.py``: which side of a blob is newest, when it is copied, live views
 - ``test_layers.py``: every type of layer, forward and backward, against numpy
 - ``test_nets.py``: layers in place one after the other, moving a net, weights, solvers

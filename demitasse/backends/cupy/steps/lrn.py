@@ -28,7 +28,8 @@ class LRNStep(GpuStep[ops.LRN]):
         across = op.region == "ACROSS_CHANNELS"
         channels, *plane = op.bottom[1:]
         sizes = (channels, math.prod(plane)) if across else tuple(plane)
-        counts = (math.prod(op.bottom), *sizes, op.size)
+        # kernels count in 32 bits; beyond the edges there is nothing to add
+        counts = (math.prod(op.bottom), *sizes, min(op.size, 2 * max(op.bottom[1:]) + 1))
         rate, beta = op.alpha / op.size ** (1 if across else 2), float(op.beta)
         k = (float(op.k),) if across else ()
         name = "lrn_across" if across else "lrn_within"

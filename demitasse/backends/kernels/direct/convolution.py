@@ -19,7 +19,7 @@ from demitasse.backends.kernels.direct.bands import (
 from demitasse.backends.kernels.direct.pooling import PoolFields, carry, pool_values, pooled
 from demitasse.backends.kernels.direct.window_products import window_products
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language import compiled
+from demitasse.backends.kernels.language import compiled, later
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Arguments, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT, INT, Word
@@ -182,9 +182,12 @@ class DirectConvolution:
             scratch: At least :attr:`scratch_size` elements.
         """
         if offsets is not None:
-            np.take(offsets, self.banding.order, out=self._offsets)
+            later.put(self._take_offsets, (offsets,), offsets)
         each = {"bands.x.at": source, "bands.y.at": target, "bands.scratch": scratch}
         self._arguments.run(self._kernel, self.banding.tuning.threads, each)
+
+    def _take_offsets(self, offsets: np.ndarray) -> None:
+        np.take(offsets, self.banding.order, out=self._offsets)
 
     @property
     def code(self) -> str:

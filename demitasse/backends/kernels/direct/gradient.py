@@ -12,7 +12,7 @@ from demitasse.backends.kernels.direct.banding import Banding
 from demitasse.backends.kernels.direct.bands import BandFields, band_values, each_band, each_panel
 from demitasse.backends.kernels.direct.window_products import window_sums
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language import compiled
+from demitasse.backends.kernels.language import compiled, later
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Arguments
 from demitasse.backends.kernels.language.words import FLOAT
@@ -105,14 +105,17 @@ class DirectGradient:
             bias: For that of the bias, or None. Shape: (M,).
             scratch: At least :attr:`scratch_size` elements.
         """
-        self.sums[...] = 0.0
+        later.put(self._clear, (), None)
         each = {"x.at": source, "y.at": dy, "scratch": scratch}
         self._arguments.run(self._kernel, self.banding.tuning.threads, each)
-        self._unpack(self.sums.sum(axis=0), weight, bias)
+        later.put(self._unpack, (weight, bias), None)
 
-    def _unpack(self, sums: np.ndarray, weight: np.ndarray, bias: np.ndarray | None) -> None:
+    def _clear(self) -> None:
+        self.sums[...] = 0.0
+
+    def _unpack(self, weight: np.ndarray, bias: np.ndarray | None) -> None:
         """Write the sums to the parameters, whose filters come one by one."""
-        banding, taps = self.banding, self._taps
+        banding, taps, sums = self.banding, self._taps, self.sums.sum(axis=0)
         m = banding.y[1]
         weight = weight[: m * banding.taps].reshape(m, banding.taps)
         for vectors, first in banding.panels:

@@ -2,7 +2,8 @@
 
 To look after memories and addresses takes Python a few microseconds for each operation, but ten
 times as long where the operation before has filled the caches with its own data. So a pass makes
-many operations ready while Python's data are in the caches, and then runs them all.
+many operations ready while Python's data are in the caches, and then runs them all. Calls may also
+be noted, to be made again without all that.
 
 Each thread has its own list of what it put off.
 """
@@ -12,15 +13,42 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
-__all__ = ["at_once", "flush", "held", "hold", "put", "settle", "turn"]
+__all__ = [
+    "Call", "Checked", "Fixed", "Listener", "at_once", "flush", "held", "hold", "note", "put",
+    "settle", "spoil", "turn",
+]  # fmt: skip
 
 Checked = Callable[[int], None]
 
+Fixed = Callable[[], tuple[tuple[Any, ...], object]]
+"""Returns arguments that mean what those of a call mean now, whatever comes, and what they need."""
+
+
+class Call(NamedTuple):
+    """A call of compiled code; see ``put``."""
+
+    function: Any
+    arguments: tuple[Any, ...]
+    needs: object
+    checked: Checked | None
+    fixed: Fixed | None
+
+
+class Listener(Protocol):
+    """Who is told of calls that are made."""
+
+    whole: bool
+    """Is set to False where something is computed otherwise than by calls."""
+
+    def add(self, call: Call) -> None:
+        """Take note of a call that has been made."""
+
 
 class _OfThread(threading.local):
-    calls: list[tuple[Any, tuple[Any, ...], object, Checked | None]] | None = None
+    calls: list[Call] | None = None
+    listener: Listener | None = None
     turn = 0
 
 
@@ -46,7 +74,11 @@ def turn() -> int:
 
 
 def put(
-    function: Any, arguments: tuple[Any, ...], needs: object, checked: Checked | None = None
+    function: Any,
+    arguments: tuple[Any, ...],
+    needs: object,
+    checked: Checked | None = None,
+    fixed: Fixed | None = None,
 ) -> None:
     """Call a function of compiled code, at once or later.
 
@@ -55,12 +87,14 @@ def put(
         arguments: Its arguments.
         needs: Is kept alive until then.
         checked: Raises an error for a result other than 0; None where the function has none.
+        fixed: Returns such arguments for later calls, asked when the call is made. None where what
+            the arguments point at never changes.
     """
-    calls = _own.calls
-    if calls is None:
-        _call(function, arguments, checked)
+    call = Call(function, arguments, needs, checked, fixed)
+    if _own.calls is None:
+        _make(call)
     else:
-        calls.append((function, arguments, needs, checked))
+        _own.calls.append(call)
 
 
 def flush() -> None:
@@ -70,8 +104,8 @@ def flush() -> None:
         return
     _own.calls = []
     _own.turn += 1
-    for function, arguments, _, checked in calls:
-        _call(function, arguments, checked)
+    for call in calls:
+        _make(call)
 
 
 @contextmanager
@@ -86,10 +120,28 @@ def at_once() -> Iterator[None]:
             hold()
 
 
-def _call(function: Any, arguments: tuple[Any, ...], checked: Checked | None) -> None:
-    status = function(*arguments)
-    if status and checked is not None:
-        checked(status)
+@contextmanager
+def note(listener: Listener) -> Iterator[None]:
+    """Tell somebody of the calls that are made in the block."""
+    _own.listener = listener
+    try:
+        yield
+    finally:
+        _own.listener = None
+
+
+def spoil() -> None:
+    """Say that something was computed otherwise than by calls."""
+    if _own.listener is not None:
+        _own.listener.whole = False
+
+
+def _make(call: Call) -> None:
+    status = call.function(*call.arguments)
+    if status and call.checked is not None:
+        call.checked(status)
+    if _own.listener is not None:
+        _own.listener.add(call)
 
 
 def settle() -> None:

@@ -150,7 +150,12 @@ class Arguments:
             self._words[self._each_call[name]] = (
                 address(value) if isinstance(value, np.ndarray) else value
             )
-        team.run(kernel, self._at, threads, (self, each))
+        team.run(kernel, self._at, threads, (self, each), self._fixed)
+
+    def _fixed(self) -> tuple[int, np.ndarray]:
+        """Return the address of a copy of what the kernel is given now, and the copy."""
+        words = self._words.copy()
+        return address(words), words
 
 
 _known: dict[type, dict[str, type]] = {}

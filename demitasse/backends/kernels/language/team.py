@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
@@ -122,7 +122,13 @@ def functions() -> dict[str, int]:
     }
 
 
-def run(kernel: int, argument: int, threads: int, needs: object = None) -> None:
+def run(
+    kernel: int,
+    argument: int,
+    threads: int,
+    needs: object = None,
+    fixed: Callable[[], tuple[int, object]] | None = None,
+) -> None:
     """Run a kernel on a team of at most so many threads, now or with what is put off.
 
     One thread is this one, which needs no OpenMP; without it there are no others.
@@ -132,9 +138,17 @@ def run(kernel: int, argument: int, threads: int, needs: object = None) -> None:
         argument: What each thread calls it with.
         threads: How many are asked for.
         needs: Is kept alive until the kernel has run.
+        fixed: Returns an argument that means the same for good, and what it needs; None where
+            this one does.
     """
     runtime = openmp() if threads > 1 else None
-    if runtime is None:
-        later.put(_ALONE(kernel), (argument,), needs)
-    else:
-        later.put(runtime.GOMP_parallel, (kernel, argument, threads, 0), needs)
+    function = _ALONE(kernel) if runtime is None else runtime.GOMP_parallel
+
+    def arguments(of: int) -> tuple[int, ...]:
+        return (of,) if runtime is None else (kernel, of, threads, 0)
+
+    def later_arguments() -> tuple[tuple[int, ...], object]:
+        same, more = (argument, None) if fixed is None else fixed()
+        return arguments(same), more
+
+    later.put(function, arguments(argument), needs, fixed=later_arguments)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language import compiled
+from demitasse.backends.kernels.language import compiled, later
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Arguments, Struct
 from demitasse.backends.kernels.language.words import FLOAT, Word
@@ -159,7 +159,11 @@ class WinogradGradient:
         )
         self._back(sums, weight)
         if bias is not None:
-            bias[...] = self._offsets[:, : self.tiling.filters].sum(axis=0)
+            later.put(self._add_up, (bias,), bias)
+
+    def _add_up(self, bias: np.ndarray) -> None:
+        """Write the gradient of the bias, of which each chunk has a part."""
+        bias[...] = self._offsets[:, : self.tiling.filters].sum(axis=0)
 
     @property
     def code(self) -> str:

@@ -64,6 +64,7 @@ class Engine(HostEngine):
         self._promised: weakref.WeakKeyDictionary[Memory, Layout] = weakref.WeakKeyDictionary()
         self._wished: weakref.WeakKeyDictionary[Memory, Layout] = weakref.WeakKeyDictionary()
         self._own = _OfThread()
+        self._grown = 0
 
     # -- primitives ------------------------------------------------------------------------------
 
@@ -207,6 +208,11 @@ class Engine(HostEngine):
         own += sum(array.nbytes for array in (self._own.lent or {}).values())
         return super().nbytes + own + self.stream.nbytes
 
+    @property
+    def grown(self) -> int:
+        """How often working memory was replaced by larger one, in any thread."""
+        return self._grown + self.stream.grown
+
     def workspaces(self, *sizes: int) -> list[np.ndarray]:
         """Return arrays of at least so many elements, the same ones to all Steps of a thread."""
         own = self._own.workspaces
@@ -217,6 +223,7 @@ class Engine(HostEngine):
                 own.append(aligned(size))
             elif own[place].shape[0] < size:
                 own[place] = aligned(size)
+                self._grown += 1
         return own[: len(sizes)]
 
     def lend(self, role: int, size: int) -> np.ndarray:
@@ -229,6 +236,7 @@ class Engine(HostEngine):
             lent = self._own.lent = {}
         found = lent.get(role)
         if found is None or found.shape[0] < size:
+            self._grown += found is not None
             found = lent[role] = aligned(size)
         return found[:size]
 

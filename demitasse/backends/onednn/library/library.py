@@ -45,6 +45,11 @@ PACKAGES = {
 }
 """What installs the library, by system and machine."""
 
+OPENMP = "libgomp.so.1"
+"""What a library of GCC's needs for its threads; small images of Linux come without it."""
+
+OPENMP_PACKAGES = "apt-get install libgomp1 (Debian, Ubuntu), or dnf install libgomp (Fedora)"
+
 SYCL = 256
 RUNTIMES = {0: "none", 1: "sequential", 2: "OpenMP", 4: "TBB", 8: "thread pool", SYCL: "SYCL"}
 SWITCHED_OFF = "it was switched off"
@@ -90,7 +95,7 @@ class Status:
         threading: What its threads are made of, e.g. "OpenMP".
         instruction_set: The best that the processor has and the library uses.
         reason: Why there is none.
-        advice: The command that installs one, where it is not there and can be had.
+        advice: The command that installs one, or what it lacks, where that can be had.
     """
 
     loaded: bool
@@ -106,7 +111,7 @@ class Status:
         """What to tell the user where the library is missed; nothing where it is not."""
         if self.loaded or self.reason == SWITCHED_OFF:
             return ""
-        mend = f"; to install it: {self.advice}" if self.advice else ""
+        mend = f"; to have it: {self.advice}" if self.advice else ""
         return f"slow path: device 'cpu' computes with numpy alone, for {self}{mend}"
 
     def __str__(self) -> str:
@@ -149,11 +154,14 @@ def _found() -> tuple[Any, Status]:
         return library, _describe(library, version, place)
     if not refused:
         return None, Status(False, reason=SWITCHED_OFF)
-    return None, Status(False, reason="; ".join(refused), advice=_advice())
+    reason = "; ".join(refused)
+    return None, Status(False, reason=reason, advice=_advice(reason))
 
 
-def _advice() -> str:
+def _advice(reason: str) -> str:
     """Return what to install, or nothing where there is nothing to be had."""
+    if f"{OPENMP}: cannot open" in reason:
+        return OPENMP_PACKAGES
     return PACKAGES.get((platform.system(), platform.machine().lower()), "")
 
 
@@ -165,7 +173,11 @@ def _places() -> Iterator[str]:
             yield str(wanted)
         return
     names = NAMES.get(sys.platform, UNIX_NAMES)
-    for environment in dict.fromkeys((sys.prefix, sys.base_prefix, *_user_base())):
+    seen = set()
+    for environment in _environments():
+        if environment in seen:
+            continue
+        seen.add(environment)
         for folder in FOLDERS:
             for name in names:
                 file = Path(environment, folder, name)
@@ -174,9 +186,15 @@ def _places() -> Iterator[str]:
     yield from names
 
 
-def _user_base() -> list[str]:
-    """Return the folder of ``pip install --user``, where this Python looks there."""
-    return [site.getuserbase()] if site.ENABLE_USER_SITE else []
+def _environments() -> Iterator[str]:
+    """Yield the folders below which installers put libraries, some more than once."""
+    yield from (sys.prefix, sys.base_prefix)
+    if site.ENABLE_USER_SITE:
+        yield site.getuserbase()  # of `pip install --user`
+
+    import sysconfig  # takes a moment, and is seldom come to
+
+    yield sysconfig.get_path("data")  # /usr/local, where Debian's own Python has /usr as its prefix
 
 
 def _version(library: Any) -> Version:

@@ -92,18 +92,15 @@ class Primitive:
         if self.scratch:
             roles.append((Arg.SCRATCHPAD, description.descriptor(Query.SCRATCHPAD)))
             stream.scratchpad(self.scratch)
-        self._memories = [stream.memory(descriptor) for _, descriptor in roles]
         self._places = {role: i for i, (role, _) in enumerate(roles)}
-        self._arguments = (_Argument * len(roles))()
-        for argument, (role, _), memory in zip(self._arguments, roles, self._memories, strict=True):
-            argument.role, argument.memory = role, memory
+        self._memories = [stream.memory(descriptor) for _, descriptor in roles]
+        self._uses = _Uses(stream, [role for role, _ in roles], self._memories)
         self._bound: list[np.ndarray | None] = [None] * len(roles)
         self._addresses = [0] * len(roles)
         self._count = len(roles)
         self._put_off = -1
         self._execute = library.dnnl_primitive_execute
         self._set = library.dnnl_memory_set_data_handle
-        weakref.finalize(self, _free_memories, library, self._memories).atexit = False
 
     def place(self, role: int) -> int:
         """Return the index of an argument, to bind it with."""
@@ -149,14 +146,41 @@ class Primitive:
             self._write()
         if later.held():
             self._put_off = later.turn()
-        arguments = self._handle, self._stream.handle, self._count, self._arguments
-        later.put(self._execute, arguments, (self, *self._bound), check)
+        later.put(self._execute, self._given(self._uses), (self, *self._bound), check, self._fixed)
+
+    def _given(self, uses: _Uses) -> tuple[Any, ...]:
+        return self._handle, self._stream.handle, self._count, uses.arguments
+
+    def _fixed(self) -> tuple[tuple[Any, ...], object]:
+        """Return arguments that point where they point now, and what owns them."""
+        same = [self._stream.like(memory) for memory in self._memories]
+        uses = _Uses(self._stream, self._uses.roles, same)
+        for memory, where in zip(uses.memories, self._addresses, strict=True):
+            check(self._set(memory, where))
+        return self._given(uses), uses
 
     def _write(self) -> None:
         library = self._stream.library
         handle = create(library.dnnl_primitive_create, self._description.handle)
         weakref.finalize(self, library.dnnl_primitive_destroy, handle).atexit = False
         self._handle = handle
+
+
+class _Uses:
+    """Arguments in the form that the library takes: memory objects, which point at buffers.
+
+    Args:
+        stream: Where the primitive runs.
+        roles: The role of every argument.
+        memories: Their memory objects, which belong to this from now on.
+    """
+
+    def __init__(self, stream: Stream, roles: Sequence[int], memories: list[int]) -> None:
+        self.roles, self.memories = roles, memories
+        self.arguments = (_Argument * len(roles))()
+        for argument, role, memory in zip(self.arguments, roles, memories, strict=True):
+            argument.role, argument.memory = role, memory
+        weakref.finalize(self, _free_memories, stream.library, memories).atexit = False
 
 
 def _free_memories(library: Any, memories: list[int]) -> None:

@@ -21,6 +21,7 @@ SIGNATURES: dict[str, list[Any]] = {
     "dnnl_memory_desc_destroy": [_MD],
     "dnnl_memory_desc_query": [_MD, c_int, c_void_p],
     "dnnl_memory_create": [_PD, _MD, c_void_p, c_void_p],
+    "dnnl_memory_get_memory_desc": [c_void_p, _PD],
     "dnnl_memory_set_data_handle": [c_void_p, c_void_p],
     "dnnl_memory_destroy": [c_void_p],
     "dnnl_primitive_attr_create": [_PD],

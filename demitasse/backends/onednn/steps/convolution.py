@@ -257,10 +257,20 @@ class ConvStep(WindowStep[ops.Conv]):
         if self.at.propagate_down[0]:
             self.backward_calls.append(self._data_gradient())
 
+    @property
+    def backward_repeats(self) -> bool:
+        return not self._adds_bias_alone
+
+    @property
+    def _adds_bias_alone(self) -> bool:
+        """Whether there is a gradient of the bias, and none of the weight."""
+        wanted = self.at.param_propagate_down
+        return self.op.bias and wanted[1] and not wanted[0]
+
     def backward(self) -> None:
         super().backward()
         at = self.at
-        if self.op.bias and at.param_propagate_down[1] and not at.param_propagate_down[0]:
+        if self._adds_bias_alone:
             # the primitive that sums it up computes the weight's gradient too
             dy = at.top[0].read_diff().reshape(*self.maps[:2], -1)
             at.params[1].add_diff(np.add.reduce(np.add.reduce(dy, axis=2), axis=0))

@@ -146,6 +146,7 @@ class FoldedStep(FusedStep[ops.Conv]):
     def forward(self) -> None:
         present = versions_of(self.blobs)
         if present != self.versions:
+            later.spoil()
             with later.at_once():  # in memory that all Steps share
                 self._fold()
             self.versions = present

@@ -49,7 +49,8 @@ class _Follower:
         version = memory.serial, memory.version
         if version != self._version:
             with later.at_once():  # it is done when it is said to be
-                self._update(memory.cpu_data())
+                weights = memory.cpu_data()
+                later.put(self._update, (weights,), weights)
             self._version = version
 
 

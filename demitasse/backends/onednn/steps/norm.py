@@ -15,6 +15,7 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.language import later
 from demitasse.backends.onednn.library.candidates import candidates
 from demitasse.backends.onednn.library.constants import Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
@@ -63,7 +64,8 @@ class NormStep(OnednnStep[O]):
             self.variance[...] = 1.0 - TINY
         self.wants_gradient = self.at.backward
         self.in_place = self.at.top[0] is self.at.bottom[0]
-        self.spare: np.ndarray | None = None
+        self.buffers: tuple[np.ndarray, np.ndarray | None] = (aligned(1), None)
+        self.input: np.ndarray | None = None
         self.versions: tuple[int, ...] = ()
 
     @property
@@ -122,7 +124,7 @@ class NormStep(OnednnStep[O]):
         self.forward_calls = [self.call]
         self.swaps = self.in_place and self.wants_gradient and not layout.plain
         if self.in_place and self.wants_gradient:
-            self.kept += aligned(1).itemsize * layout.size  # of ``spare``
+            self.kept += aligned(1).itemsize * layout.size  # of the second buffer
 
     def _statistics(self) -> list[tuple[int, int, np.ndarray]]:
         handle = self.channels.handle
@@ -140,6 +142,14 @@ class NormStep(OnednnStep[O]):
 
     # -- running -------------------------------------------------------------------------------
 
+    @property
+    def repeats(self) -> bool:
+        return True
+
+    @property
+    def backward_repeats(self) -> bool:
+        return True
+
     def forward(self) -> None:
         if self.parts.norm and not self.parts.measures:
             self._use_stored(self.parts.norm[1])
@@ -151,29 +161,37 @@ class NormStep(OnednnStep[O]):
         if self.parts.norm and self.parts.measures:
             self._add_to_averages(*self.parts.norm)
         if self.parts.relu:
-            self._restore_lost()
+            later.put(self._restore_lost, (), None)
 
     def _run_keeping_input(self, call: Call) -> None:
-        """Run in place; what was there before stays in ``self.spare``."""
+        """Run in place; what was there before is kept."""
         for port in call.ports[:-1]:
             port.ready()
         memory, primitive = self.target.memory, call.primitive
         source = primitive.bound(self.source.place)
-        spare = aligned(self.layout.size) if self.spare is None else self.spare
-        if self.swaps:
-            # who is cut short here has given the blob what was spare, and has nothing left
-            self.spare = None
-            before = memory.exchange_private(self.layout, spare)
+        if self.swaps and memory.device_array is source:
+            kept, spare = source, self._other(source)
+            memory.exchange_private(self.layout, spare)
             primitive.bind(self.target.place, spare)
-            primitive.run()
-            # otherwise it was converted for us, into memory that is used again
-            self.spare = source if before is source else source.copy()
-        else:
-            self.spare = spare
-            spare[...] = source[: self.layout.size]
-            primitive.bind(self.source.place, spare)
+        else:  # who has lent us what we read uses it again
+            kept = self._other(source)
+            later.put(np.copyto, (kept, source[: self.layout.size]), source)
+            primitive.bind(self.source.place, kept)
             self.target.ready()
-            primitive.run()
+        primitive.run()
+        later.put(self._keep, (kept,), None)
+
+    def _other(self, array: np.ndarray) -> np.ndarray:
+        """Return the buffer that takes turns with the blob's, which this one is now."""
+        first, second = self.buffers
+        if array is second:
+            return first
+        other = aligned(self.layout.size) if second is None else second
+        self.buffers = array, other
+        return other
+
+    def _keep(self, source: np.ndarray) -> None:
+        self.input = source
 
     def _restore_lost(self) -> None:
         """Write NaN where the primitive's ReLU made 0 of it.
@@ -190,14 +208,18 @@ class NormStep(OnednnStep[O]):
             lost |= ~np.isfinite(row)
         if lost.any():
             top = self.at.top[0]
-            y = top.data_memory.mutable_cpu_data()[: top.count].reshape(self.parts.shape)
+            memory = top.data_memory
+            y = memory.mutable_cpu_data()[: top.count].reshape(self.parts.shape)
             y[:, lost] = np.where(y[:, lost] > 0, y[:, lost], np.float32(np.nan))
+            if not self.layout.plain:  # where calls that were noted look for it
+                memory.private_data(self.layout)
 
     def _use_stored(self, at: Operands) -> None:
         """Take the running averages, divided by their weight."""
         blobs = at.params
         versions = tuple(blob.data_memory.version for blob in blobs)
         if versions != self.versions:
+            later.spoil()
             self.versions = versions
             self.mean[...], self.variance[...] = stored_statistics(blobs)
 
@@ -205,11 +227,15 @@ class NormStep(OnednnStep[O]):
         """Add the batch's statistics to the running sums, the variance without bias."""
         rows = math.prod(op.bottom) // op.bottom[1]
         correction = rows / (rows - 1) if rows > 1 else 1.0
-        values = (self.mean, self.variance * np.float32(correction), np.float32(1.0))
-        for blob, value in zip(at.params, values, strict=True):
-            total = blob.data_memory.mutable_cpu_data()
-            total *= np.float32(op.fraction)
-            total += value
+        totals = [blob.data_memory.mutable_cpu_data() for blob in at.params]
+
+        def add() -> None:
+            values = (self.mean, self.variance * np.float32(correction), np.float32(1.0))
+            for total, value in zip(totals, values, strict=True):
+                np.multiply(total, np.float32(op.fraction), out=total)
+                total[...] += value
+
+        later.put(add, (), None)
 
     # -- backward ------------------------------------------------------------------------------
 
@@ -245,6 +271,6 @@ class NormStep(OnednnStep[O]):
         if not self.backward_calls:
             return
         call = self.back
-        if self.in_place and self.spare is not None:
-            call.primitive.bind(call.primitive.place(Arg.SRC), self.spare)
+        if self.in_place and self.input is not None:
+            call.primitive.bind(call.primitive.place(Arg.SRC), self.input)
         call()

@@ -1,0 +1,166 @@
+"""Calls that were noted, to be made again: those of compiled code in a row, without Python between.
+
+Between two operations the caches hold their data and little of Python's, so that even to make a
+call takes some microseconds. A row is a table of functions and arguments; a loop in compiled code
+goes through it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import groupby
+from typing import Any, ClassVar
+
+import numpy as np
+
+from demitasse.backends.arrays import address
+from demitasse.backends.kernels.language.compiler import compiled, status
+from demitasse.backends.kernels.language.later import Call, Checked
+
+__all__ = ["Notes"]
+
+ARGUMENTS = 4
+"""The most arguments of a function in a row, all of them integers or addresses."""
+
+COLUMNS = ARGUMENTS + 2
+"""Of a row's table: the function, its arguments, and whether a result other than 0 is a failure,
+which takes the place of that."""
+
+
+class Notes:
+    """Calls in the order in which they were made.
+
+    Attributes:
+        whole: Whether they are all that was done: nothing was computed but by them.
+    """
+
+    def __init__(self) -> None:
+        self.whole = True
+        self._calls: list[tuple[Any, tuple[Any, ...], Checked | None]] = []
+        self._needs: list[object] = []
+        self._turns: list[Callable[[], None]] | None = None
+
+    def add(self, call: Call) -> None:
+        """Take note of a call that has been made."""
+        arguments, needs = call.arguments, call.needs
+        if call.fixed is not None:
+            arguments, more = call.fixed()
+            needs = needs, more
+        self._calls.append((call.function, arguments, call.checked))
+        self._needs.append(needs)
+
+    def play(self) -> None:
+        """Make the calls again."""
+        if self._turns is None:
+            self._turns = list(self._in_turns())
+        for turn in self._turns:
+            turn()
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def _in_turns(self) -> Iterator[Callable[[], None]]:
+        """Yield what makes the calls: rows of compiled code, and what comes between them."""
+        row = _row() if status().ready else None
+        for in_row, calls in groupby(self._calls, lambda call: row is not None and _fits(*call)):
+            if in_row:
+                yield _Row(row, list(calls))
+                continue
+            for function, arguments, checked in calls:
+                yield _Single(function, arguments, checked)
+
+
+class _Single:
+    """A call by itself."""
+
+    def __init__(self, function: Any, arguments: tuple[Any, ...], checked: Checked | None) -> None:
+        self._function, self._arguments, self._checked = function, arguments, checked
+
+    def __call__(self) -> None:
+        found = self._function(*self._arguments)
+        if found and self._checked is not None:
+            self._checked(found)
+
+
+class _Row:
+    """Calls one right behind the other."""
+
+    kind: ClassVar = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+
+    def __init__(self, row: Any, calls: list[tuple[Any, tuple[Any, ...], Checked | None]]) -> None:
+        self._row, self._checks = row, [checked for _, _, checked in calls]
+        self._table = np.zeros((len(calls), COLUMNS), np.int64)
+        for line, (function, arguments, checked) in zip(self._table, calls, strict=True):
+            line[0] = _address(function)
+            line[1 : 1 + len(arguments)] = [_word(argument) for argument in arguments]
+            line[-1] = checked is not None
+        self._at = address(self._table)
+
+    def __call__(self) -> None:
+        made = self._row(self._at, len(self._table))
+        if made == len(self._table):
+            return
+        found, self._table[made, -1] = int(self._table[made, -1]), 1
+        check = self._checks[made]
+        if check is not None:
+            check(found)
+
+
+def _fits(function: Any, arguments: tuple[Any, ...], _: Checked | None) -> bool:
+    """Whether a call is one that a row takes: only functions of ctypes say what they return."""
+    return hasattr(function, "restype") and len(arguments) <= ARGUMENTS
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def _word(argument: Any) -> int:
+    return argument if isinstance(argument, int) else ctypes.addressof(argument)
+
+
+@cache
+def _row() -> Any:
+    """Return the loop over a table: it returns how many calls were made before one failed."""
+    name = "row_of_calls"
+    return _Row.kind(compiled(name, lambda module: _write(module, name), name)[name])
+
+
+def _write(module: Any, name: str) -> None:
+    """Write the loop."""
+    from llvmlite import ir
+
+    word, number = ir.IntType(64), ir.IntType(32)
+    function = ir.Function(module, ir.FunctionType(word, [word, word]), name)
+    table, count = function.args
+    entry, head, body, failed, more, end = (
+        function.append_basic_block(part)
+        for part in ("entry", "head", "body", "failed", "more", "end")
+    )
+    b = ir.IRBuilder(entry)
+    b.branch(head)
+    b.position_at_end(head)
+    i = b.phi(word)
+    i.add_incoming(ir.Constant(word, 0), entry)
+    b.cbranch(b.icmp_signed("<", i, count), body, end)
+    b.position_at_end(body)
+    line = b.add(table, b.mul(i, ir.Constant(word, COLUMNS * 8)))
+    places = [
+        b.inttoptr(b.add(line, ir.Constant(word, 8 * column)), word.as_pointer())
+        for column in range(COLUMNS)
+    ]
+    called, *arguments, checked = [b.load(place) for place in places]
+    kind = ir.FunctionType(number, [word] * ARGUMENTS).as_pointer()
+    found = b.call(b.inttoptr(called, kind), arguments)
+    nonzero = b.icmp_signed("!=", found, ir.Constant(number, 0))
+    b.cbranch(b.and_(nonzero, b.icmp_signed("!=", checked, ir.Constant(word, 0))), failed, more)
+    b.position_at_end(failed)
+    b.store(b.sext(found, word), places[-1])
+    b.ret(i)
+    b.position_at_end(more)
+    i.add_incoming(b.add(i, ir.Constant(word, 1)), more)
+    b.branch(head)
+    b.position_at_end(end)
+    b.ret(count)

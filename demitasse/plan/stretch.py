@@ -1,0 +1,135 @@
+"""Stretches: layers that follow each other and compute by calls of compiled code alone.
+
+To look after memories, layouts and addresses takes Python as long as the code of a small layer
+takes to run. As long as a stretch finds all memories as the pass before found them, the same calls
+lead to the same ends: they are noted once, and then made again without looking at each layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import NamedTuple
+
+from demitasse.backends.recording import Notes
+from demitasse.backends.step import AnyStep
+from demitasse.blob import Blob
+from demitasse.memory import SyncedMemory, transfers
+from demitasse.memory.found import Found
+from demitasse.plan.entry import Entry, Group
+
+__all__ = ["Stretch"]
+
+MOST_NOTED = 2
+"""Of how many ways in which a pass finds memories the calls are kept: layers in place exchange two
+arrays from pass to pass."""
+
+MOST_WAITED = 64
+"""Passes after which calls are noted anew at the latest, where memories were not as before.
+
+At first that is tried after the second pass: the first one prepares what the calls need."""
+
+
+class _Noted(NamedTuple):
+    """What was noted of a pass.
+
+    Attributes:
+        notes: The calls.
+        found: What they find in memories, and leave there.
+        reorders: How many of them copy from one layout to another.
+        ran: What ran each layer.
+    """
+
+    notes: Notes
+    found: Found
+    reorders: int
+    ran: list[tuple[Entry, AnyStep | None, Group | None]]
+
+
+class Stretch:
+    """Layers of a plan that follow each other and compute by calls of compiled code alone.
+
+    Args:
+        entries: The layers, in the order of a forward pass.
+        backward: Whether this is a part of a backward pass.
+    """
+
+    def __init__(self, entries: Sequence[Entry], *, backward: bool = False) -> None:
+        self._entries, self._backward = entries, backward
+        self._backend = entries[0].layer.device.backend
+        self._key: Hashable = None
+        self._versions: dict[int, int] = {}
+        self._noted: list[_Noted] = []
+        self._wait, self._waited = 1, 0
+
+    def run(self, pass_over: Callable[[], object]) -> None:
+        """Compute the tops, or the gradients.
+
+        Args:
+            pass_over: Does so layer by layer.
+        """
+        key = self._backend.call_key()
+        if key != self._key:
+            self._key, self._waited, self._noted = key, 0, []
+        if self._play():
+            return
+        if self._waited > self._wait:
+            self._note(pass_over)
+            self._wait, self._waited = min(2 * self._wait, MOST_WAITED), 0  # unless it was of use
+        else:
+            pass_over()
+            self._waited += 1
+        if self._noted or self._waited > self._wait:
+            self._versions = {m.serial: m.version for m in self._memories()}
+
+    def _play(self) -> bool:
+        """Make the calls again; return whether that was possible."""
+        for noted in self._noted:
+            if noted.found.again(self._versions):
+                noted.found.leave_again(self._versions)
+                noted.notes.play()
+                transfers.note(reorders=noted.reorders)
+                for entry, step, group in noted.ran:
+                    entry.ran, entry.ran_in = step, group
+                self._wait = 1
+                return True
+        return False
+
+    def _note(self, pass_over: Callable[[], object]) -> None:
+        found = Found(self._memories(), self._overwritten(), self._versions)
+        before = transfers.reorders_here
+        with self._backend.note() as notes:
+            pass_over()
+        if notes.whole and found.leave():
+            ran = [(entry, entry.ran, entry.ran_in) for entry in self._entries]
+            noted = _Noted(notes, found, transfers.reorders_here - before, ran)
+            self._noted = [*self._noted, noted][-MOST_NOTED:]
+
+    def _memories(self) -> list[SyncedMemory]:
+        blobs = [blob for entry in self._entries for blob in _blobs(entry)]
+        memories = [blob.data_memory for blob in blobs]
+        if self._backward:
+            memories += [blob.diff_memory for blob in blobs]
+        return list({memory.serial: memory for memory in memories}.values())
+
+    def _overwritten(self) -> frozenset[int]:
+        """Return the serials of memories that the layers write before any of them reads them."""
+        if self._backward:
+            return frozenset()
+        read: set[int] = set()
+        written: set[int] = set()
+        for entry in self._entries:
+            place = entry.place
+            read |= {
+                blob.data_memory.serial for blob in (*place.bottom, *entry.layer.blobs)
+            } - written
+            written |= {blob.data_memory.serial for blob in place.top} - read
+        return frozenset(written)
+
+
+def _serials(blobs: Sequence[Blob]) -> set[int]:
+    return {blob.data_memory.serial for blob in blobs}
+
+
+def _blobs(entry: Entry) -> list[Blob]:
+    place, layer = entry.place, entry.layer
+    return [*place.bottom, *place.top, *layer.blobs, *layer.internal_blobs()]
