@@ -176,7 +176,37 @@ def test_at_once_with_one_thread(monkeypatch, played):
 )
 @pytest.mark.parametrize("net", ["plain", "residual"])
 def test_what_somebody_does_between_iterations(monkeypatch, played, net, between):
-    text = NETS[net].replace('"norm2"', '"norm2"')
-    if between is write_a_gradient and net == "residual":
-        text = NETS[net]
-    check(monkeypatch, played, text, between=between)
+    check(monkeypatch, played, NETS[net], between=between)
+
+
+def test_weights_that_a_test_net_sees_change(monkeypatch, played):
+    """Between two tests come updates, within one the weights stay."""
+    rng = np.random.default_rng(3)
+    batches = [(rng.normal(size=(6, 1, 16, 16)), rng.integers(0, 10, 6)) for _ in range(4)]
+
+    def run():
+        param = parse_text(SOLVER + "test_iter: 6 test_interval: 1000", SolverParameter)
+        param.base_lr = 0.001
+        text = f'name: "tested" {DATA} {RESIDUAL} {LOSS}'
+        param.MergeFrom(parse_text(f"net_param {{ {text} }}", SolverParameter))
+        found = []
+        with Solver(param, device="cpu", seed=2) as solver:
+            turns = iter(range(1000))
+
+            def feed(net):
+                data, label = batches[next(turns) % len(batches)]
+                net.blobs["data"].data, net.blobs["label"].data = data, label
+
+            solver.on_start.append(lambda: feed(solver.net))
+            solver.on_test_batch.append(lambda *told: feed(solver.test_nets[0]))
+            for _ in range(5):
+                solver.step(3)
+                found += [value.tobytes() for value in solver.test().values()]
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Stretch, "run", lambda self, pass_over: pass_over())
+        expected = run()
+
+    assert run() == expected
+    assert played[0] > 0
