@@ -13,6 +13,7 @@
      |    `-- OutOfMemoryError  it has no memory left
      |-- SnapshotError    a training state cannot be written, read or resumed
      `-- ParallelError    another process that trains along has failed, is lost or is too late
+          `-- LostProcessError  it has died, and those that are left may go on
 
 The code that finds a fault says *what* is wrong; whoever called it adds *where* with ``at``.
 """
@@ -28,6 +29,7 @@ __all__ = [
     "DataError",
     "DemitasseError",
     "DeviceError",
+    "LostProcessError",
     "NetError",
     "OutOfMemoryError",
     "ParallelError",
@@ -168,3 +170,7 @@ class SnapshotError(DemitasseError):
 
 class ParallelError(DemitasseError):
     """Another process that trains along has failed, is lost, or does not answer in time."""
+
+
+class LostProcessError(ParallelError):
+    """Another process that trains along has died, and those that are left may go on."""

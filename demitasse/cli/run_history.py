@@ -18,6 +18,9 @@ __all__ = ["RunHistory", "read_run"]
 MOST_NAMES = 1000
 """Different names of numbers in a run; each is a curve."""
 
+LATEST = 1 << 53
+"""Iterations below this can be told apart as floats; no run has had so many."""
+
 COLUMNS = {"NumIters", "Seconds", "LearningRate"}
 
 
@@ -118,7 +121,7 @@ def _entries(text: str) -> Iterator[tuple[str, int, dict[str, object]]]:
         except (ValueError, RecursionError):
             continue
         match entry:
-            case {"kind": str(kind), "iteration": int(iteration)}:
+            case {"kind": str(kind), "iteration": int(iteration)} if abs(iteration) < LATEST:
                 yield kind, iteration, entry
 
 

@@ -15,6 +15,8 @@ from demitasse.cli.exits import FAILED, faults
 
 if TYPE_CHECKING:
     from demitasse.parallel import Communicator
+    from demitasse.parallel.mpi import Mpi
+    from demitasse.solvers.surviving import Survivors
 
 __all__ = ["Workers", "train_together", "workers_options"]
 
@@ -34,6 +36,7 @@ class Workers(NamedTuple):
         reduce: How gradients are added.
         overlap: Whether they are exchanged while backward computes others.
         deadline: Seconds that one process waits for the others.
+        survive: Whether processes go on without one that dies.
     """
 
     shards: int | None
@@ -41,6 +44,7 @@ class Workers(NamedTuple):
     reduce: Literal["exact", "fast", "half"] | None
     overlap: bool
     deadline: float
+    survive: bool
 
 
 def workers_options(function: Function) -> Function:
@@ -81,6 +85,12 @@ def workers_options(function: Function) -> Function:
         metavar="SECONDS",
         help="How long processes wait for each other in an iteration before the run ends.",
     )
+    @click.option(
+        "--survive",
+        is_flag=True,
+        help="Go on without a process that dies: the others take its shards, and the bits stay the "
+        "same. Needs mpirun --with-ft ulfm (Open MPI 5), and gradients that do not travel by NCCL.",
+    )
     @wraps(function)
     def with_workers(
         *args: Any,
@@ -89,41 +99,75 @@ def workers_options(function: Function) -> Function:
         reduce: Literal["exact", "fast", "half"] | None,
         overlap: bool,
         deadline: float,
+        survive: bool,
         **kwargs: Any,
     ) -> Any:
-        workers = Workers(shards, ranks, reduce, overlap, deadline)
+        workers = Workers(shards, ranks, reduce, overlap, deadline, survive)
         return function(*args, workers=workers, **kwargs)
 
     return with_workers
 
 
 def train_together(
-    workers: Workers, gpus: int, train: Callable[[Communicator | None], Result]
+    workers: Workers,
+    gpus: int,
+    train: Callable[[Communicator | None, Survivors | None], Result],
 ) -> Result:
     """Train in the processes that a launcher started, or in one thread for each GPU, or alone.
 
     Args:
         workers: What the command line says of them.
         gpus: How many GPUs this process may use, where no launcher started it.
-        train: What each does, with its communicator; with None where there is nobody else.
+        train: What each does, with its communicator, None where there is nobody else; and with
+            the survivors of the run, None where it ends with the first process that dies.
 
     Raises:
         ConfigError: There are others than were asked for.
     """
+    from demitasse.errors import ConfigError
     from demitasse.parallel.mpi import Mpi, launched
     from demitasse.parallel.threads import together
 
     if launched():
-        connected = Mpi(workers.deadline)
+        connected = Mpi(workers.deadline, survive=workers.survive)
+        level = logging.getLogger("demitasse").level
         _check_ranks(workers.ranks, connected.size)
         with _one_thread(workers.shards or connected.size), _one_of_all(connected):
-            return train(connected)
+            if not workers.survive:
+                return train(connected, None)
+            return _surviving(connected, train, level)
+    if workers.survive:
+        message = "--survive is for processes: start them with mpirun --with-ft ulfm"
+        raise ConfigError(message)
     _check_ranks(workers.ranks, gpus)
     with _one_thread(workers.shards or gpus):
         if gpus == 1:
-            return train(None)
+            return train(None, None)
         with _first_thread_logs():
-            return together(gpus, train, workers.deadline)[0]
+            return together(gpus, lambda one: train(one, None), workers.deadline)[0]
+
+
+def _surviving(
+    connected: Mpi,
+    train: Callable[[Communicator | None, Survivors | None], Result],
+    level: int,
+) -> Result:
+    """Train by the processes that are left, until the run is done.
+
+    Args:
+        connected: The processes.
+        train: What each does.
+        level: Of the log of the first; another may become it.
+    """
+    from demitasse.solvers.surviving import Survivors
+
+    survivors = Survivors(connected)
+
+    def again() -> Result:
+        logging.getLogger("demitasse").setLevel(level if connected.rank == 0 else logging.WARNING)
+        return train(connected, survivors)
+
+    return survivors.run(again)
 
 
 def _check_ranks(wanted: int | None, size: int) -> None:

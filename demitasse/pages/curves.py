@@ -14,6 +14,9 @@ __all__ = ["Curve", "curve_chart"]
 MOST_POINTS = 1000
 """Points of a curve that are drawn; of more, the lowest and highest of each stretch."""
 
+LARGEST = 1e300
+"""What is drawn is smaller, and on a log scale above its inverse: ends of axes lie beyond it."""
+
 LONGEST_LABEL = 50
 """Letters that fit along the y axis; the end tells more than the beginning."""
 
@@ -46,7 +49,8 @@ def curve_chart(
 ) -> str:
     """Return a chart as SVG text for a page, whose colour of text it takes.
 
-    Values that are NaN or infinite, and on a log scale those that are not above 0, leave gaps.
+    Values that are NaN, infinite or next to it, and on a log scale those that are not above 0,
+    leave gaps.
 
     Raises:
         DemitasseError: Matplotlib is not installed.
@@ -94,4 +98,5 @@ def _value(point: Point) -> float:
 
 
 def _drawn(value: float, scale: str) -> float:
-    return value if math.isfinite(value) and (scale == "linear" or value > 0) else math.nan
+    drawn = abs(value) < LARGEST and (scale == "linear" or value > 1 / LARGEST)
+    return value if drawn else math.nan

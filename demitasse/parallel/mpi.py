@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from functools import wraps
 from itertools import pairwise
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
-from demitasse.errors import ConfigError, ParallelError
+from demitasse.errors import ConfigError, LostProcessError, ParallelError
 from demitasse.parallel.communicator import Value
+from demitasse.parallel.limit import limit
 
 __all__ = ["Mpi", "launched", "library"]
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 
 LAUNCHERS = (
     "OMPI_COMM_WORLD_SIZE",
@@ -23,6 +29,9 @@ LAUNCHERS = (
     "MV2_COMM_WORLD_SIZE",
 )
 """Variables by which launchers of MPI tell a process that it is one of several."""
+
+FAULT_TOLERANCE = "OMPI_MCA_mpi_ft_enable"
+"""The variable by which Open MPI's launcher tells that processes may go on when one dies."""
 
 NOTE = 256
 """Bytes of a note."""
@@ -61,31 +70,62 @@ def launched() -> bool:
     return any(name in os.environ for name in LAUNCHERS)
 
 
+def _noticing(
+    method: Callable[Concatenate[Mpi, Given], Result],
+) -> Callable[Concatenate[Mpi, Given], Result]:
+    """Let a method end in LostProcessError, in all processes, where one has died."""
+
+    @wraps(method)
+    def noticing(self: Mpi, /, *args: Given.args, **kwargs: Given.kwargs) -> Result:
+        try:
+            return method(self, *args, **kwargs)
+        except self.failures as error:
+            raise self.lost() from error
+
+    return noticing
+
+
 class Mpi:
     """All processes that one ``mpirun`` started.
 
     Args:
         deadline: Seconds that one waits for the others in an iteration.
+        survive: Whether processes go on without one that dies (``shrink``).
+
+    Attributes:
+        failures: What the library raises where another process has died.
 
     Raises:
         ConfigError: mpi4py or a library of MPI is missing; or a launcher started several processes
-            that do not know of each other.
+            that do not know of each other; or they cannot go on without one that dies.
     """
 
-    def __init__(self, deadline: float = 300.0) -> None:
-        try:
-            from mpi4py import MPI
-        except (ImportError, RuntimeError) as error:
-            message = (
-                f"training by several processes needs MPI: pip install 'demitasse[mpi]' ({error})"
-            )
-            raise ConfigError(message) from error
-        self._mpi: Any = MPI
-        self._comm: Any = MPI.COMM_WORLD.Dup()
+    def __init__(self, deadline: float = 300.0, *, survive: bool = False) -> None:
+        if survive:
+            _need_fault_tolerance()
+        self._mpi: Any = None
+        meeting = "the processes did not meet"
+        with limit(deadline, meeting, self._end) if survive else nullcontext():
+            try:
+                import mpi4py
+
+                if survive:
+                    mpi4py.rc.finalize = False  # that may wait for the dead for ever
+                from mpi4py import MPI
+            except (ImportError, RuntimeError) as error:
+                message = (
+                    "training by several processes needs MPI: pip install 'demitasse[mpi]' "
+                    f"({error})"
+                )
+                raise ConfigError(message) from error
+            self._mpi = MPI
+            self.failures: tuple[type[Exception], ...] = (MPI.Exception,) if survive else ()
+            self._comm: Any = MPI.COMM_WORLD.Dup()
+            self.local_rank: int = self._comm.Split_type(MPI.COMM_TYPE_SHARED).Get_rank()
+        self._unfinished: list[Any] = []
         self.deadline = deadline
         self.rank: int = self._comm.Get_rank()
         self.size: int = self._comm.Get_size()
-        self.local_rank: int = self._comm.Split_type(MPI.COMM_TYPE_SHARED).Get_rank()
         self.name = _name(MPI)
         self.in_threads = bool(MPI.Query_thread() >= MPI.THREAD_SERIALIZED)
         tasks = os.environ.get("SLURM_NTASKS", "1")
@@ -97,6 +137,38 @@ class Mpi:
             )
             raise ConfigError(message)
 
+    def lost(self) -> LostProcessError:
+        """Let all other processes notice, too, that one has died; return the error."""
+        self._comm.Revoke()
+        return LostProcessError("another process has died")
+
+    def shrink(self) -> int:
+        """Go on without the processes that have died; return how many have.
+
+        All that are left call this. They are numbered anew, in the order they had, so that another
+        may be the first.
+
+        Raises:
+            LostProcessError: One more has died.
+        """
+        before = self.size
+        self.lost()
+        try:
+            with limit(self.deadline, "the processes left did not meet", self._end):
+                shrunk = self._comm.Shrink()
+        except self.failures as error:
+            raise self.lost() from error
+        self._unfinished.append(self._comm)
+        self._comm = shrunk
+        self.rank, self.size = shrunk.Get_rank(), shrunk.Get_size()
+        return before - self.size
+
+    def _end(self) -> None:
+        """End all processes, from any thread."""
+        if self._mpi is not None:
+            self._mpi.COMM_WORLD.Abort(1)
+
+    @_noticing
     def agree(self, note: bytes, patience: float = 1.0) -> list[bytes]:
         own = np.frombuffer(note[:NOTE].ljust(NOTE, b"\0"), np.uint8).copy()
         table = np.zeros((self.size + 1, NOTE), np.uint8)  # and what has gone wrong
@@ -119,6 +191,7 @@ class Mpi:
             raise ParallelError(wrong.decode(errors="replace"))
         return [row.tobytes().rstrip(b"\0") for row in table[1:]]
 
+    @_noticing
     def share(self, value: Value, patience: float = 1.0) -> Value:
         if self.rank == 0:
             sent = [self._comm.isend(value, r, SHARED) for r in range(1, self.size)]
@@ -134,18 +207,22 @@ class Mpi:
         shared: Value = self._comm.recv(source=0, tag=SHARED)
         return shared
 
+    @_noticing
     def broadcast(self, array: np.ndarray) -> None:
         self._need([self._comm.Ibcast(array, 0)])
 
+    @_noticing
     def exchange(self, parts: Sequence[np.ndarray], sizes: Sequence[int]) -> list[np.ndarray]:
         received = [np.empty(size, parts[0].dtype) for size in sizes]
         self._trade(parts, received, PARTS)
         return received
 
+    @_noticing
     def collect(self, part: np.ndarray, whole: np.ndarray, bounds: Sequence[int]) -> None:
         places = [whole[a:b] for a, b in pairwise(bounds)]
         self._trade([part] * self.size, places, SUMS)
 
+    @_noticing
     def add(self, array: np.ndarray) -> None:
         request = self._comm.Iallreduce(self._mpi.IN_PLACE, array)
         self._need([request], nbytes=2 * array.nbytes)
@@ -183,7 +260,11 @@ class Mpi:
         end, busy, pause = begun + seconds, begun + AT_FIRST + nbytes / SLOW, 0.0
         waiting = dict(enumerate(requests))
         while waiting:
-            waiting = {i: one for i, one in waiting.items() if not one.Test()}
+            try:
+                waiting = {i: one for i, one in waiting.items() if not one.Test()}
+            except self.failures:
+                self._unfinished.extend(requests)  # whose arrays others may be reading still
+                raise
             now = time.monotonic()
             if not waiting or now > end:
                 break
@@ -191,6 +272,20 @@ class Mpi:
             if now > busy:
                 pause = min(0.002, pause + 2e-6)
         return list(waiting)
+
+
+def _need_fault_tolerance() -> None:
+    """Refuse a library that ends all processes when one dies.
+
+    Raises:
+        ConfigError: It does.
+    """
+    if os.environ.get(FAULT_TOLERANCE, "0").lower() not in {"1", "true"}:
+        message = (
+            "to go on without a process that dies, the others need Open MPI 5 with its fault "
+            "tolerance: start them with mpirun --with-ft ulfm"
+        )
+        raise ConfigError(message)
 
 
 def _late(ranks: Iterable[int]) -> str:

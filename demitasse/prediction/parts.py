@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-import zipfile
-import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Literal
@@ -19,10 +17,11 @@ import numpy as np
 
 from demitasse.atomic import atomic_write
 from demitasse.errors import ConfigError, DataError
+from demitasse.paths import regular, text_in
 from demitasse.prediction.items import Items
 from demitasse.prediction.making import Maker
 from demitasse.prediction.shards import Shard
-from demitasse.weights.npz import write_npz
+from demitasse.weights.npz import arrays_in, write_npz
 
 __all__ = ["Format", "join_parts", "made_from", "make_part", "part_path"]
 
@@ -31,7 +30,7 @@ Format = Literal["npz", "jsonl"]
 ITEMS, SOURCE = "items", "made_from"
 """Arrays of a part beside the outputs: names of the items, and a digest."""
 
-PART = re.compile(r"part-(\d{5,6})-of-(\d{5,6})\.(npz|jsonl)")
+PART = re.compile(r"part-(\d{5,6})-of-(?!0+\.)(\d{5,6})\.(npz|jsonl)", re.ASCII)
 
 LONGEST_LINE = 1000
 """Bytes of the first line of a part, which says what it was made from."""
@@ -140,20 +139,28 @@ def join_parts(folder: Path, out: Path) -> int:
     if missing:
         message = f"{len(missing)} of {int(count)} parts are missing, the first is {missing[0]}"
         raise DataError(message, str(folder))
-    sources = {_source_of(path) for path in wanted}
-    if len(sources) > 1:
+    sources = {path: _source_of(path) for path in wanted}
+    for path, source in sources.items():
+        if not source:
+            message = (
+                "this is no part of a prediction, or it is damaged; make it again with --force"
+            )
+            raise DataError(message, str(path))
+    if len(set(sources.values())) > 1:
         message = "the parts were made from different models, items or batches"
         raise DataError(message, str(folder))
     if kind == "jsonl":
-        _write_lines(out, [line for path in wanted for line in _lines(path)[1:]])
+        _write_lines(out, [line for path in wanted for line in _lines(path)])
     else:
-        loaded = [one for one in map(_arrays, wanted) if one[ITEMS].size]
-        joined = {
-            name: np.concatenate([one[name] for one in loaded])
-            for name in (loaded[0] if loaded else ())
-            if name != SOURCE
-        }
-        write_npz(out, joined)
+        loaded = {path: one for path in wanted if (one := _arrays(path))[ITEMS].size}
+        first = next(iter(loaded.values()), {})
+        for path, one in loaded.items():
+            if _form(one) != _form(first):
+                message = "its arrays are not called, typed or shaped as those of other parts"
+                raise DataError(message, str(path))
+        write_npz(
+            out, {name: np.concatenate([one[name] for one in loaded.values()]) for name in first}
+        )
     return len(wanted)
 
 
@@ -173,22 +180,53 @@ def _kind(text: str) -> Format:
 def _source_of(path: Path) -> str:
     """Return what a part was made from; empty for what is no part."""
     try:
-        with path.open("rb") as file:
-            if path.suffix == ".jsonl":
-                return str(json.loads(file.readline(LONGEST_LINE))[SOURCE])
-            with np.load(file, allow_pickle=False) as archive:
-                return str(archive[SOURCE])
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error):
+        if path.suffix == ".jsonl":
+            with regular(path).open("rb") as file:
+                said = json.loads(file.readline(LONGEST_LINE))[SOURCE]
+        else:
+            said = arrays_in(path, [SOURCE], texts=True)[SOURCE].item()
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ""
+    return said if isinstance(said, str) else ""
 
 
 def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines()
+    """Return the lines behind the first one.
+
+    Raises:
+        DataError: The file cannot be read.
+    """
+    try:
+        return [line for line in text_in(path, "strict").split("\n")[1:] if line]
+    except (OSError, ValueError) as error:
+        raise DataError(str(error), str(path)) from None
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
-    with np.load(path, allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
+    """Return the outputs and the names of items, which have as many rows.
+
+    Raises:
+        DataError: The file cannot be read, or is otherwise.
+    """
+    try:
+        arrays = arrays_in(path, texts=True)
+    except (OSError, ValueError) as error:
+        raise DataError(str(error), str(path)) from None
+    del arrays[SOURCE]
+    items = arrays.get(ITEMS)
+    if items is None or items.ndim != 1 or items.dtype.kind != "U":
+        message = f"this part has no array {ITEMS!r} with the names of its items"
+        raise DataError(message, str(path))
+    for name, array in arrays.items():
+        if array.shape[:1] != items.shape:
+            message = f"{name!r} is {array.shape}, for {len(items)} items"
+            raise DataError(message, str(path))
+    return arrays
+
+
+def _form(arrays: Mapping[str, np.ndarray]) -> dict[str, object]:
+    """Return what is equal for parts that can be put together."""
+    return {name: (array.dtype, array.shape[1:]) for name, array in arrays.items() if name != ITEMS}
 
 
 def _write_lines(path: Path, lines: Sequence[str]) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from demitasse.errors import DemitasseError, SnapshotError
 from demitasse.log import get_logger
+from demitasse.proto import ResumeState
+from demitasse.solvers.carried import Carried, put_weights, weights_of
 from demitasse.solvers.checkpoint import Checkpoint
 from demitasse.solvers.continuation import Continuation
 from demitasse.solvers.keeper import Keeper, warn_of_a_full_disk
@@ -100,6 +102,38 @@ class Checkpointer:
             test: Whether it may test first.
         """
         return self._continuation.remember(test=test)
+
+    def carry(self, iteration: int, step: int) -> Carried:
+        """Return the run as it is between two iterations, for another solver to take up.
+
+        Args:
+            iteration: Number of updates made so far.
+            step: The step of the learning-rate policy.
+
+        Raises:
+            SnapshotError: An update was cut short.
+        """
+        run = self._run
+        with run.net.turn:
+            self.need_whole(iteration)
+            resume = self._continuation.now().SerializeToString()
+            history = run.updater.history.arrays()
+            return Carried(iteration, step, weights_of(run.net), history, resume)
+
+    def take_up(self, carried: Carried) -> None:
+        """Bring the run to where another solver of it was; until it is there it is ``torn``."""
+        run = self._run
+        resume = ResumeState.FromString(carried.resume)
+        self.torn = True
+        put_weights(run.net, carried.weights)
+        run.updater.history.load(carried.history)
+        self._continuation.go_on_from(resume)
+        self._keeper.iterations = list(resume.snapshot)
+        run.nonfinite.forget()
+
+    def written_elsewhere(self, iteration: int) -> None:
+        """Take note of a snapshot that the first process writes, in another."""
+        self._keeper.note(iteration)
 
     def attempt(self, snapshot: Callable[[], object], iteration: int) -> None:
         """Write a snapshot on the way: where it fails, the run goes on and tries the next one.

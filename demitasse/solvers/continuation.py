@@ -89,10 +89,14 @@ class Continuation:
             path: Its file.
         """
         resume = state.resume if state.resume is not None else self._untouched
+        self.go_on_from(resume)
+        self._keeper.resume(path, state.iter, resume.snapshot)
+
+    def go_on_from(self, resume: ResumeState) -> None:
+        """Bring the parts, but for the snapshots that are kept, to where ``now`` found them."""
         set_progress(resume, self._run.net, self._run.test_nets)
         for net in self._run.team.others:
             set_progress(resume, net, ())
         self._run.team.level()
         self._run.report.set_losses(resume.losses)
         self._run.watch.load(resume.watch)
-        self._keeper.resume(path, state.iter, resume.snapshot)

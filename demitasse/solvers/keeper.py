@@ -61,6 +61,12 @@ class Keeper:
         self._drop_old()
         return paths
 
+    def note(self, iteration: int) -> None:
+        """Take note of a snapshot that another process has written, and of what it deleted then."""
+        self.iterations = [*(i for i in self.iterations if i != iteration), iteration]
+        if self._last is not None:
+            self.iterations = self.iterations[-self._last :]
+
     def resume(self, state: Path, iteration: int, kept: Iterable[int]) -> None:
         """Go on from a state, and delete what the run that wrote it did not come to delete.
 

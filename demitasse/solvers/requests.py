@@ -17,6 +17,7 @@ class Requests:
 
     def __init__(self) -> None:
         self._waiting: deque[Request] = deque()
+        self._taken: Request | None = None
 
     def ask(self, action: Request | None) -> None:
         """Ask for something, unless that is waiting already.
@@ -38,4 +39,10 @@ class Requests:
 
     def next(self) -> Request | None:
         """Return the first request and forget it; None when there is none."""
-        return self._waiting.popleft() if self._waiting else None
+        self._taken = self._waiting.popleft() if self._waiting else None
+        return self._taken
+
+    @property
+    def undone(self) -> list[Request]:
+        """Those that wait, and the one that was taken last, which may not be done yet."""
+        return [*([self._taken] if self._taken else []), *self._waiting]

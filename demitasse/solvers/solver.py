@@ -22,6 +22,7 @@ from demitasse.parallel import Communicator, Reduce
 from demitasse.plan.liveness import Keep
 from demitasse.proto import SolverParameter
 from demitasse.shown import html_of
+from demitasse.solvers.carried import Carried
 from demitasse.solvers.checkpointer import Checkpointer
 from demitasse.solvers.due import (
     display_is_due,
@@ -175,6 +176,7 @@ class Solver:
         self.iter = self.current_step = 0
         self.lr = math.nan
         self.stopped = self.early_stopped = False
+        self._before_the_end: Callback = _nothing
         self.on_start: list[Callback] = []
         self.on_gradients_ready: list[Callback] = []
         self.on_test_batch: list[OnBatch] = []
@@ -232,17 +234,25 @@ class Solver:
         self._checkpointer.need_whole(self.iter)
         last = self.iter + iterations
         self.stopped = self.early_stopped = False
+        self._before_the_end = _nothing
         self._run.report.start(self.net, self.iter)
         while self.iter < last:
             if not self._whole_iteration():
                 break
             request = self._run.team.agreed(self._requests.next())
             due = request == "snapshot" or snapshot_is_due(self.param, self.iter)
-            if due and self._run.is_root:
-                self._checkpointer.attempt(self.snapshot, self.iter)
+            if due:
+                self._write_one()
             if request == "stop":
                 self.stopped = True
                 break
+
+    def _write_one(self) -> None:
+        """Write a snapshot on the way, or let the first process do it."""
+        if self._run.is_root:
+            self._checkpointer.attempt(self.snapshot, self.iter)
+        else:
+            self._checkpointer.written_elsewhere(self.iter)
 
     def _whole_iteration(self) -> bool:
         """Test if that is due, and make one update; all of it or, if it is cut short, nothing.
@@ -257,6 +267,7 @@ class Solver:
             if due:
                 self._test_and_heed()
                 if self.stopped or self.early_stopped:
+                    self._before_the_end = take_back
                     return False
             _call(self.on_start)
             if self._loss_waits():
@@ -338,6 +349,7 @@ class Solver:
 
     def _finish(self) -> None:
         """Show the loss after the last update, and test once more."""
+        self._before_the_end = self._checkpointer.remember(test=True)
         if display_is_due(self.param, self.iter):
             self._run.report.losses.append(self.net.forward())
             self._run.report.last(self.iter)
@@ -513,6 +525,38 @@ class Solver:
         self.lr = math.nan
         self._run.report.loggers.begin()
 
+    # -- processes that die ---------------------------------------------------------------------
+
+    def carry(self) -> Carried:
+        """Return the run as it is between two iterations, for another solver of it to take up.
+
+        What comes behind the last update, such as a last test, is taken back, and to be repeated.
+
+        Raises:
+            SnapshotError: An update was cut short.
+        """
+        self._before_the_end()
+        return self._checkpointer.carry(self.iter, self.current_step)
+
+    def take_up(self, carried: Carried) -> None:
+        """Go on where another solver of the same run was, in fewer processes than that had.
+
+        A snapshot that was due is written: who was to write it may have died.
+        """
+        with self.net.turn:
+            self._checkpointer.take_up(carried)
+            self.iter, self.current_step = carried.iteration, carried.step
+            self._checkpointer.torn = False
+        self._run.report.loggers.begin()
+        if snapshot_is_due(self.param, self.iter):
+            self._write_one()
+
+    @property
+    def asked(self) -> list[Request]:
+        """What it was asked for and may not have done."""
+        undone = self._requests.undone
+        return [*undone, "stop"] if self.stopped else undone
+
     # -- the end -------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -533,6 +577,10 @@ class Solver:
 
     def _repr_html_(self) -> str:
         return html_of(self)
+
+
+def _nothing() -> None:
+    """Stand for what there is nothing to take back of."""
 
 
 def _call(callbacks: Sequence[Callback]) -> None:

@@ -23,7 +23,8 @@ LENGTHS = {1: "<H", 2: "<I"}
 
 LONGEST_HEADER = 10_000  # bytes, as numpy itself has it
 HEADER = re.compile(
-    rb"\{ *'descr': *'([<>|=]?[fiub][0-9]{1,2})', *'fortran_order': *(True|False),"
+    rb"\{ *'descr': *'([<>|=]?(?:[fiub][0-9]{1,2}|(U)[1-9][0-9]{0,8}))',"
+    rb" *'fortran_order': *(True|False),"
     rb" *'shape': *\(((?:[0-9]{1,18}L?, *)*(?:[0-9]{1,18}L?)?)\),? *\}\s*"
 )
 PART = 1 << 20  # bytes that are read at once
@@ -40,12 +41,13 @@ def read_npy(path: Path) -> np.ndarray:
         return read_array(file, path.stat().st_size)
 
 
-def read_array(file: IO[bytes], size: int) -> np.ndarray:
+def read_array(file: IO[bytes], size: int, *, texts: bool = False) -> np.ndarray:
     """Return the array in an open file.
 
     Args:
         file: At the beginning of the array.
         size: Bytes that there are.
+        texts: Whether it may hold texts.
 
     Raises:
         ValueError: It is no array of numbers, or says it has more values than there is room for.
@@ -58,7 +60,7 @@ def read_array(file: IO[bytes], size: int) -> np.ndarray:
     field = file.read(struct.calcsize(form))
     (length,) = struct.unpack(form, field) if len(field) == struct.calcsize(form) else (0,)
     found = HEADER.fullmatch(file.read(min(length, LONGEST_HEADER)))
-    if found is None:
+    if found is None or (found[2] and not texts):
         message = "its header does not describe an array of numbers"
         raise ValueError(message)
     try:
@@ -66,14 +68,14 @@ def read_array(file: IO[bytes], size: int) -> np.ndarray:
     except TypeError:
         message = f"its header names the type {found[1].decode()}, which there is not"
         raise ValueError(message) from None
-    shape = tuple(int(axis.rstrip(b"L ")) for axis in found[3].split(b",") if axis.strip())
+    shape = tuple(int(axis.rstrip(b"L ")) for axis in found[4].split(b",") if axis.strip())
     count = math.prod(shape)
     if count * kind.itemsize > size - len(start) - len(field) - length:
         message = f"its header says it has the shape {shape}; it is too short for that"
         raise ValueError(message)
     values = np.empty(count, kind)
     _fill(values.view(np.uint8), file)
-    return values.reshape(shape, order="F" if found[2] == b"True" else "C")
+    return values.reshape(shape, order="F" if found[3] == b"True" else "C")
 
 
 def _fill(room: np.ndarray, file: IO[bytes]) -> None:

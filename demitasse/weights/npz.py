@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -35,8 +36,15 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
         raise WeightsError(message) from error
 
 
-def arrays_in(path: Path) -> dict[str, np.ndarray]:
+def arrays_in(
+    path: Path, names: Collection[str] | None = None, *, texts: bool = False
+) -> dict[str, np.ndarray]:
     """Return the arrays of a file by their names.
+
+    Args:
+        path: The file.
+        names: Those that are wanted; None for all.
+        texts: Whether arrays of texts are read, too.
 
     Raises:
         OSError: The file cannot be opened.
@@ -45,9 +53,11 @@ def arrays_in(path: Path) -> dict[str, np.ndarray]:
     try:
         with regular(path).open("rb") as file, zipfile.ZipFile(file) as archive:
             _need_room(archive, path.stat().st_size)
+            members = {one.filename.removesuffix(".npy"): one for one in archive.infolist()}
             return {
-                member.filename.removesuffix(".npy"): _array(archive, member)
-                for member in archive.infolist()
+                name: _array(archive, member, texts=texts)
+                for name, member in members.items()
+                if names is None or name in names
             }
     except (EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(str(error)) from error
@@ -80,10 +90,10 @@ def _need_room(archive: zipfile.ZipFile, size: int) -> None:
             raise ValueError(message)
 
 
-def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, *, texts: bool) -> np.ndarray:
     try:
         with archive.open(member) as file:
-            return read_array(file, member.file_size)
+            return read_array(file, member.file_size, texts=texts)
     except ValueError as error:
         message = f"{member.filename!r}: {error}"
         raise ValueError(message) from error

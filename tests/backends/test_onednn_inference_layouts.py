@@ -64,6 +64,12 @@ layer {{ name: "both" type: "Concat" bottom: "pool" bottom: "grown" top: "both" 
 {norm("norm", "both", "normed")}
 {convolution("y", "normed", 16, 1)}
 """
+RESIDUAL = f"""
+{BEGIN}
+{convolution("branch", "pool", 64, 1)}
+layer {{ name: "sum" type: "Eltwise" bottom: "pool" bottom: "branch" top: "sum" }}
+{convolution("y", "sum", 16, 1)}
+"""
 
 
 NORMED = DENSE.replace("num_output: 16 kernel_size: 1", "num_output: 64 kernel_size: 1")
@@ -107,6 +113,13 @@ def test_what_is_pooled_is_written_as_the_next_convolution_reads_it(monkeypatch)
 
 
 @WIDE
+def test_a_sum_reads_and_writes_as_the_convolutions_around_it(monkeypatch):
+    net = made(RESIDUAL, device="cpu")
+
+    assert reorders(net, monkeypatch) == []
+
+
+@WIDE
 def test_a_depthwise_convolution_reads_what_a_first_one_writes(monkeypatch):
     net = made(MOBILE, device="cpu")
 
@@ -117,8 +130,8 @@ def test_a_depthwise_convolution_reads_what_a_first_one_writes(monkeypatch):
 
 @pytest.mark.parametrize(
     "text",
-    [SQUEEZE, DENSE, MOBILE, NORMED, BOTTLENECK],
-    ids=["squeeze", "dense", "mobile", "normed", "bottleneck"],
+    [SQUEEZE, DENSE, MOBILE, RESIDUAL, NORMED, BOTTLENECK],
+    ids=["squeeze", "dense", "mobile", "residual", "normed", "bottleneck"],
 )
 def test_results_are_those_of_portable_code(text):
     fast, portable = made(text, device="cpu"), made(text, device="numpy", lowered=False)

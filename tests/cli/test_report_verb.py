@@ -128,6 +128,20 @@ def test_numbers_that_json_lacks_are_read(tmp_path):
     assert nothing != nothing  # noqa: PLR0124 - NaN
 
 
+def test_an_iteration_that_no_run_has_is_passed_over(tmp_path):
+    path = written(tmp_path / "run.jsonl", scalars(10**400, loss=1.0), scalars(3, loss=2.0))
+
+    assert read_run(path).points("loss") == [(3, 2.0)]
+
+
+@pytest.mark.parametrize("values", [(1e308, -1e308), (1e-308, 1e308), (5e-324, 1.0)])
+def test_values_next_to_infinity_are_gaps(project, run, values):
+    pytest.importorskip("matplotlib")
+    written(Path("run.jsonl"), *(scalars(i, loss=value) for i, value in enumerate(values)))
+
+    assert run("report run.jsonl -o report.html").exit_code == 0
+
+
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"kind": "scalars", "iteration": 0}', "text"])
 def test_what_is_no_run_is_bad_data(tmp_path, text):
     path = written(tmp_path / "a.jsonl", text)

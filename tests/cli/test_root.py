@@ -194,3 +194,26 @@ def test_completion_offers_verbs_and_flags(typed, offered):
     )  # fmt: skip
 
     assert offered in [line.partition(",")[2] for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.usefixtures("project")
+def test_closed_streams_lead_nowhere(closed):
+    """A file that is written must not be given the number of a stream, or it holds what is said."""
+    words = f'exec "$0" -m demitasse summary deploy.prototxt {closed}'
+
+    done = subprocess.run(["sh", "-c", words, sys.executable], capture_output=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert bool(done.stdout) == (">&-" not in closed.split())
+
+
+def test_a_closed_stream_takes_its_own_number():
+    code = "import os, sys\nfrom demitasse.cli import _open_streams\n_open_streams()\n"
+    code += "assert [one.fileno() for one in (sys.stdin, sys.stdout, sys.stderr)] == [0, 1, 2]\n"
+    code += "os.write(2, b'x'); print('x')"
+
+    words = 'exec "$0" -c "$1" <&- >&- 2>&-'
+    done = subprocess.run(["sh", "-c", words, sys.executable, code], check=False)
+
+    assert done.returncode == 0

@@ -1,101 +1,23 @@
 """Processes connected by MPI, as the command line trains with them; on the loopback alone."""
 
-import hashlib
 import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-
-MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
+from mpirun import ITERATIONS, MPIRUN, Job, weights_of
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(MPIRUN is None, reason="mpirun is not there: pip install 'demitasse[mpi]'"),
 ]
 
-ITERATIONS = 30
-SOLVER = """
-{net} base_lr: 0.1 momentum: 0.9 lr_policy: "fixed" clip_gradients: 5 random_seed: 3
-max_iter: 30 snapshot: 3 snapshot_prefix: "{prefix}"
-"""
 CHANCE = random.Random(11)
-
-
-class Job:
-    """What ``mpirun`` starts, in a network of its own where that is allowed.
-
-    Args:
-        folder: Where the net is.
-        prefix: How the names of snapshots begin.
-        size: How many processes.
-        arguments: Further ones of ``demitasse train``.
-        program: What is run with them.
-        test: Fields of the solver that name the net, and say how it is tested.
-        path: A folder of further modules.
-    """
-
-    def __init__(self, folder, prefix, size, *arguments, program="-m demitasse", test="", path=""):
-        solver = prefix.with_suffix(".prototxt")
-        net = test or f'train_net: "{folder / "net.prototxt"}"'
-        solver.write_text(SOLVER.format(net=net, prefix=prefix))
-        train = [sys.executable, *program.split(), "train", "--solver", str(solver), *arguments]
-        mpirun = [MPIRUN, "--oversubscribe", "--bind-to", "none", "-n", str(size), *train]
-        alone = [
-            "unshare",
-            "--map-root-user",
-            "--net",
-            "sh",
-            "-c",
-            'ip link set lo up; exec "$@"',
-            "-",
-        ]
-        offline = (
-            shutil.which("ip")
-            and not subprocess.run(
-                ["unshare", "--map-root-user", "--net", "true"], capture_output=True, check=False
-            ).returncode
-        )
-        self.process = subprocess.Popen(
-            [*(alone if offline else []), *mpirun],
-            cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            start_new_session=True,
-            env={
-                **os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-                "OMP_NUM_THREADS": "1",
-                "PYTHONPATH": f"{path}:{os.environ.get('PYTHONPATH', '')}",
-            },
-        )  # fmt: skip
-
-    def end(self, seconds=120):
-        """Wait for the end; return the code and what was printed."""
-        try:
-            printed, _ = self.process.communicate(timeout=seconds)
-        finally:
-            if self.process.poll() is None:
-                os.killpg(self.process.pid, signal.SIGKILL)
-        return self.process.returncode, printed
-
-    def workers(self):
-        """Return the numbers of its processes that train."""
-        found = []
-        for place in Path("/proc").glob("[0-9]*"):
-            try:
-                trains = b"OMPI_COMM_WORLD_RANK=" in (place / "environ").read_bytes()
-                if trains and os.getsid(int(place.name)) == self.process.pid:
-                    found.append(int(place.name))
-            except OSError:  # it has ended
-                continue
-        return sorted(found)
-
-
-def weights_of(prefix, iteration=ITERATIONS):
-    return hashlib.sha256(Path(f"{prefix}_iter_{iteration}.caffemodel").read_bytes()).hexdigest()
+FAULT = "--with-ft ulfm"
+KILLS = int(os.environ.get("DEMITASSE_KILLS", "3"))
 
 
 @pytest.fixture(scope="module")
@@ -188,8 +110,11 @@ def test_the_failure_of_one_ends_all(folder, tmp_path):
     assert "error: no such record" in printed
 
 
-def test_a_hang_ends_in_an_error_that_names_who_hangs(folder, tmp_path):
-    job = Job(folder, tmp_path / "run", 2, "--deadline", "2", "--shards", "8")
+@pytest.mark.parametrize("survive", [[], ["--survive"]], ids=["ending", "surviving"])
+def test_a_hang_ends_in_an_error_that_names_who_hangs(folder, tmp_path, survive):
+    deadline, fault = ("20", FAULT) if survive else ("2", "")
+    flags = ["--deadline", deadline, "--shards", "8", *survive]
+    job = Job(folder, tmp_path / "run", 2, *flags, fault=fault)
     hung = None
     while hung is None and job.process.poll() is None:
         if Path(f"{tmp_path}/run_iter_3.solverstate").exists():
@@ -203,7 +128,7 @@ def test_a_hang_ends_in_an_error_that_names_who_hangs(folder, tmp_path):
     assert "did not come in time" in printed, printed
 
 
-@pytest.mark.parametrize("kills", [int(os.environ.get("DEMITASSE_KILLS", "3"))])
+@pytest.mark.parametrize("kills", [KILLS])
 def test_no_kill_changes_a_bit(folder, tmp_path, expected, kills):
     """Any process, the first too, is killed at any moment; the run is taken up by any number."""
     done = 0
@@ -229,6 +154,66 @@ def test_no_kill_changes_a_bit(folder, tmp_path, expected, kills):
                 path.unlink()
 
     assert weights_of(tmp_path / "run") == expected
+
+
+def killed_behind(job, snapshots):
+    """Kill a process as soon as each snapshot is there, or a moment later, while two are left."""
+    for file in snapshots:
+        while not file.exists() and job.process.poll() is None:
+            time.sleep(0.002)
+        time.sleep(CHANCE.uniform(0, 0.1))
+        workers = job.workers()
+        if len(workers) > 1 and job.process.poll() is None:
+            os.kill(CHANCE.choice(workers), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("more", [[], ["--overlap"]], ids=["after backward", "beside backward"])
+def test_the_others_go_on_without_who_is_killed(folder, tmp_path, expected, more):
+    """Any process but the last, the first too, at any moment behind the first snapshot."""
+    for trial in range(KILLS):
+        prefix, size = tmp_path / f"run{trial}", CHANCE.choice([2, 3, 4])
+        job = Job(
+            folder, prefix, size, "--shards", "8", "--device", "cpu", "--survive", "--deadline",
+            "60", *more, fault=FAULT,
+        )  # fmt: skip
+
+        moments = sorted(CHANCE.sample(range(3, ITERATIONS, 3), CHANCE.randint(1, size - 1)))
+        killed_behind(job, [Path(f"{prefix}_iter_{moment}.caffemodel") for moment in moments])
+        code, printed = job.end(120)
+
+        assert code == 0, printed
+        assert weights_of(prefix) == expected
+
+
+def test_a_kill_at_any_moment_ends_in_the_same_weights_or_an_error_in_time(
+    folder, tmp_path, expected
+):
+    """Before all processes have met nobody can go on; the run is begun once more then."""
+    arguments = ["--shards", "8", "--device", "cpu", "--resume", "auto"]
+    for trial in range(KILLS):
+        prefix = tmp_path / f"run{trial}"
+        job = Job(folder, prefix, 3, *arguments, "--survive", "--deadline", "20", fault=FAULT)
+
+        begun = time.monotonic()
+        while not job.workers() and time.monotonic() < begun + 20:
+            time.sleep(0.01)
+        time.sleep(CHANCE.uniform(0, 3))
+        workers = job.workers()
+        if job.process.poll() is None and workers:
+            os.kill(CHANCE.choice(workers), signal.SIGKILL)
+        code, printed = job.end(90)
+
+        if code != 0:
+            code, printed = Job(folder, prefix, 2, *arguments).end()
+        assert code == 0, printed
+        assert weights_of(prefix) == expected
+
+
+def test_going_on_without_a_process_needs_a_library_that_can(folder, tmp_path):
+    code, printed = Job(folder, tmp_path / "run", 2, "--shards", "8", "--survive").end()
+
+    assert code == 3
+    assert "start them with mpirun --with-ft ulfm" in printed
 
 
 ON_STAND_IN = """

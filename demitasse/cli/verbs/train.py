@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from demitasse.parallel import Communicator
     from demitasse.proto import SolverParameter
     from demitasse.solvers import Solver
+    from demitasse.solvers.surviving import Survivors
 
 EFFECTS = click.Choice(["stop", "snapshot", "none"])
 
@@ -189,7 +190,9 @@ def command(
     log = get_logger(__name__)
     early = EarlyStopping(early_stopping, patience, min_delta) if early_stopping else None
 
-    def train(connected: Communicator | None) -> tuple[bool, list[Path]]:
+    def train(
+        connected: Communicator | None, survivors: Survivors | None
+    ) -> tuple[bool, list[Path]]:
         param = read_solver_params(file)
         chosen = _device(devices, param, file, connected)
         if level is not None:
@@ -211,24 +214,27 @@ def command(
                 keep_best=keep_best,
                 early_stopping=early,
                 keep="outputs",
-                shards=workers.shards,
+                shards=workers.shards or (survivors.began if survivors else None),
                 processes=connected,
                 reduce=workers.reduce,
                 overlap=workers.overlap,
             ) as solver,
         ):
             solver.on_snapshot.append(lambda weights, state: written.append(state))
-            if resume is not None:
+            goes_on = survivors is not None and survivors.carried is not None
+            if resume is not None and not goes_on:
                 begin = newest_state(param.snapshot_prefix)
                 begin = begin if connected is None else connected.share(begin)
-            if begin is not None:
+            if begin is not None and not goes_on:
                 log.info("Resuming from %s", begin)
                 solver.restore(begin, force=force, exact=exact)
-            if connected is None or connected.rank == 0:
-                _log_to(solver, log_to, histograms)
-            log.info("Starting Optimization")
+            first = connected is None or connected.rank == 0
             signals = Signals(solver.request, sigint_effect, sighup_effect, sigterm_effect)
-            _solve(solver, signals, show=connected is None or connected.rank == 0)
+            with survivors.going_on(solver) if survivors else nullcontext():
+                if first:
+                    _log_to(solver, log_to, histograms)
+                log.info("Starting Optimization")
+                _solve(solver, signals, show=first)
             return solver.stopped, written
 
     stopped, written = train_together(workers, max(1, len(devices)), train)

@@ -15,9 +15,12 @@ from demitasse.backends.step import Declined, Operand, Operands
 
 __all__ = ["SumStep"]
 
+IMAGES = 3
+"""Axes from which on there are channels and places."""
+
 
 class SumStep(OnednnStep[ops.Eltwise]):
-    """y = sum of c_i * x_i, in the first bottom's layout."""
+    """y = sum of c_i * x_i, in one layout."""
 
     def __init__(self, engine: Engine, op: ops.Eltwise, at: Operands) -> None:
         super().__init__(engine, op, at)
@@ -34,9 +37,21 @@ class SumStep(OnednnStep[ops.Eltwise]):
 
     def prepare(self) -> None:
         at = self.at
-        self.layout = self.engine.expected(at.bottom[0].data_memory, self.op.shape)
+        self.layout = self._layout()
         call = summed(self.engine, at.bottom, self.op.coefficients, at.top[0], self.layout)
         self.forward_calls = [call]
+
+    def _layout(self) -> Layout:
+        """Return the first bottom's layout; without gradients, channels last if some have that.
+
+        Whoever writes the others may then write them so, as convolutions with pooling do.
+        """
+        at, shape = self.at, self.op.shape
+        found = [self.engine.expected(blob.data_memory, shape) for blob in at.bottom]
+        if at.backward or len(shape) < IMAGES:
+            return found[0]
+        last = self.engine.innermost_layout(shape, 1)
+        return last if last in found else found[0]
 
     def with_activation(self, then: ops.Activation, target: Operand) -> Call:
         """Return the sum with an activation after it, in the same layout.
