@@ -11,6 +11,8 @@ from demitasse.proto import NetParameter, parse_text
 
 pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
 
+QUICK = ("lenet", "googlenet", "mobilenet", "resnet18", "squeezenet", "ssd_mobilenet")
+
 HALF = 2
 """What widths are divided by; layouts are chosen as for whole ones."""
 
@@ -26,7 +28,13 @@ def conversions(text, keep):
     return transfers.reorders - before
 
 
-@pytest.mark.parametrize("name", [*NETS, *FORWARD_ONLY])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in QUICK else pytest.mark.exhaustive)
+        for name in (*NETS, *FORWARD_ONLY)
+    ],
+)
 def test_keeping_outputs_alone_converts_no_more_layouts(name, monkeypatch):
     fill_with_zeros(monkeypatch)  # what is converted does not depend on values
     text = {**NETS, **FORWARD_ONLY}[name](1, False, HALF)

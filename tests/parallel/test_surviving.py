@@ -202,8 +202,11 @@ def test_who_is_behind_takes_what_has_come_furthest():
         survivors = Survivors(member)
         survivors.carried = carried[member.number]
 
+        began = []
+
         def train():
-            if member.size == 3 and survivors.carried is carried[member.number]:
+            if not began:
+                began.append(True)
                 message = "as if one had died"
                 raise LostProcessError(message)
             return survivors.carried

@@ -17,20 +17,36 @@ class Company:
 
     Attributes:
         alive: Their numbers at the beginning.
-        groups: Those that have met so far, by the numbers of their members.
+        meeting: How often they have met anew.
+        groups: Those that have met so far, by their meeting and the numbers of their members.
     """
 
     alive: list[int]
+    meeting: int = 0
     groups: dict[tuple[int, ...], list] = field(default_factory=dict)
     turn: threading.Lock = field(default_factory=threading.Lock)
 
-    def place(self, number):
-        """Return a member's communicator among those that are alive now."""
+    def place(self, number, left=-1):
+        """Return the last meeting, and a member's communicator there.
+
+        Args:
+            number: The member.
+            left: The meeting that it has left; if that is the last one, another begins.
+        """
         with self.turn:
-            members = tuple(self.alive)
-            if members not in self.groups:
-                self.groups[members] = group(len(members), 60)
-            return self.groups[members][members.index(number)]
+            self.meeting += left == self.meeting
+            key = (self.meeting, *self.alive)
+            if key not in self.groups:
+                self.groups[key] = group(len(self.alive), 60)
+            return self.meeting, self.groups[key][self.alive.index(number)]
+
+    def lose(self, number):
+        """Let a member be dead, and the others notice."""
+        with self.turn:
+            self.alive.remove(number)
+            self.meeting += 1
+            for members in self.groups.values():
+                members[0].abort(1)
 
 
 class Mortal:
@@ -45,7 +61,7 @@ class Mortal:
 
     def __init__(self, company, number):
         self.company, self.number = company, number
-        self._one = company.place(number)
+        self._meeting, self._one = company.place(number)
 
     @property
     def rank(self):
@@ -57,15 +73,13 @@ class Mortal:
 
     def die(self):
         """End this thread; the others find out when they next talk to each other."""
-        with self.company.turn:
-            self.company.alive.remove(self.number)
-        self._one.abort(1)
+        self.company.lose(self.number)
         raise Death
 
     def shrink(self):
         before = self.size
         self._one.abort(1)
-        self._one = self.company.place(self.number)
+        self._meeting, self._one = self.company.place(self.number, self._meeting)
         return before - self.size
 
     def __getattr__(self, name):
