@@ -63,6 +63,11 @@ WRITERS = (
         fresh=True, streams=("demitasse.*.log",),
     ),
     Writer(
+        "log file as Caffe",
+        "call train_with_glog_dir",
+        fresh=True, streams=("caffe.*",), passing=True, optional=True,
+    ),
+    Writer(
         "log on standard error",
         "train --solver in/quiet.prototxt --device numpy --log_level info --log_format json",
         fresh=True, streams=("log",), stderr="out/log",
@@ -154,11 +159,11 @@ WRITING = {
     "cli/agreement.py": "report of devices",
     "cli/charts.py": "chart of a log",
     "cli/frames.py": "windows to h5",
+    "cli/log_files.py": "log file",
     "cli/shims.py": "executables",
     "cli/told.py": "drawn answers",
     "cli/verbs/card.py": "card",
     "cli/verbs/weights.py": "state_dict to weights",
-    "cli/verb.py": "log file",
     "cli/verbs/classify.py": "scores",
     "cli/verbs/compute_image_mean.py": "mean as npy",
     "cli/verbs/detect.py": "windows to csv",
@@ -218,6 +223,11 @@ def _train(solver: str = "in/solver.prototxt") -> None:
 
 def _train_hdf5() -> None:
     _train("in/solver_hdf5.prototxt")
+
+
+def _train_with_glog_dir() -> None:
+    os.environ["GLOG_log_dir"] = "out"  # noqa: SIM112 - glog's own spelling
+    _train("in/quiet.prototxt")
 
 
 def _keep_best() -> None:
