@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -94,7 +95,11 @@ def test_every_part_is_done_once(team, parts):
     done = []
 
     for _ in range(20):
-        run(team, lambda: done.append((team.omp_get_thread_num(), team.omp_get_num_threads())), parts)
+        run(
+            team,
+            lambda: done.append((team.omp_get_thread_num(), team.omp_get_num_threads())),
+            parts,
+        )
 
     assert sorted(done) == sorted([(part, parts) for part in range(parts)] * 20)
 
@@ -163,7 +168,7 @@ def test_loops_are_shared_out_as_by_the_original(parts, start, stop, step, chunk
     found = shares(functions("ours"))
 
     assert found == shares(functions("libgomp"))
-    assert sorted(sum(found.values(), [])) == sorted(range(start, stop, step))
+    assert sorted(i for block in found.values() for i in block) == sorted(range(start, stop, step))
 
 
 def test_a_part_may_wait_for_one_that_nobody_has_begun(ours, state):
@@ -230,7 +235,7 @@ ours = functions("ours")
 
 def said(program, *arguments, **variables):
     """Return what a new process prints."""
-    here = os.path.dirname(__file__)
+    here = str(Path(__file__).parent)
     done = subprocess.run(
         [sys.executable, "-c", program, here, *arguments],
         env={**os.environ, **variables}, capture_output=True, text=True, check=False,
@@ -281,10 +286,12 @@ TRAINING = """
 import hashlib
 import numpy as np
 import demitasse as dm
+from demitasse.proto import NetParameter, parse_text
 from demitasse.backends import onednn
-net = dm.Net('''
+net = dm.Net(parse_text('''
 force_backward: true
-layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 6 dim: 3 dim: 13 dim: 13 } } }
+layer { name: "data" type: "Input" top: "data"
+        input_param { shape { dim: 6 dim: 3 dim: 13 dim: 13 } } }
 layer { name: "c" type: "Convolution" bottom: "data" top: "c"
         convolution_param { num_output: 24 kernel_size: 3 weight_filler { type: "xavier" } } }
 layer { name: "n" type: "BatchNorm" bottom: "c" top: "n" }
@@ -293,7 +300,7 @@ layer { name: "p" type: "Pooling" bottom: "n" top: "p" pooling_param { kernel_si
 layer { name: "i" type: "InnerProduct" bottom: "p" top: "i"
         inner_product_param { num_output: 9 weight_filler { type: "xavier" } } }
 layer { name: "s" type: "Softmax" bottom: "i" top: "s" }
-''', phase="TRAIN", device="cpu")
+''', NetParameter), phase="TRAIN", device="cpu")
 rng = np.random.default_rng(5)
 for blobs in net.params.values():
     for blob in blobs:

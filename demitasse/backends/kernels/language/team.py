@@ -17,7 +17,8 @@ from demitasse.backends.kernels.language import later
 from demitasse.errors import DeviceError
 
 __all__ = [
-    "FUNCTIONS", "WAITING", "bounded_spinning", "check_workers", "functions", "openmp", "run", "use",
+    "FUNCTIONS", "WAITING", "bounded_spinning", "check_workers", "functions", "openmp", "run",
+    "use",
 ]  # fmt: skip
 
 FUNCTIONS = ("omp_get_thread_num", "omp_get_num_threads", "GOMP_barrier")

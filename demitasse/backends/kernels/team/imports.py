@@ -12,6 +12,7 @@ import ctypes
 import mmap
 import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -68,8 +69,7 @@ class Imports:
         return value if value >= self._base else value + self._base
 
     def _read(self, table: int, size: int) -> None:
-        raw = (ctypes.c_char * size).from_address(table)
-        rows = np.frombuffer(raw, RELOCATION)
+        rows = np.frombuffer(ctypes.string_at(table, size), RELOCATION)
         symbols, strings = self._pointer(SYMBOLS), self._pointer(STRINGS)
         for row in rows[(rows["kind"] == CALL) | (rows["kind"] == DATA)]:
             at = symbols + SYMBOL_BYTES * int(row["symbol"])
@@ -108,7 +108,7 @@ def _pairs(at: int) -> Iterator[tuple[int, int]]:
 def _writable(pages: set[int]) -> set[int]:
     """Return those pages that can be written to."""
     found = set()
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+    with Path("/proc/self/maps").open(encoding="utf-8", errors="replace") as maps:
         for line in maps:
             area, rights = line.split(maxsplit=2)[:2]
             first, last = (int(number, 16) for number in area.split("-"))

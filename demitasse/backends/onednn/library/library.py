@@ -98,7 +98,7 @@ class Status:
         version: Of the library, e.g. "3.2.0".
         threading: What its threads are made of, e.g. "OpenMP".
         instruction_set: The best that the processor has and the library uses.
-        openmp: Why its operations run on OpenMP's own threads, and wait for those that have no core;
+        openmp: Why its operations run on OpenMP's threads, and wait for those that get no core;
             nothing where they run on our team.
         reason: Why there is none.
         advice: The command that installs one, or what it lacks, where that can be had.
