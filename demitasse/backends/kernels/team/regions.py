@@ -13,6 +13,7 @@ from demitasse.backends.kernels.language.words import Condition, Word
 from demitasse.backends.kernels.team.function import Function, member, original, take_member
 from demitasse.backends.kernels.team.state import (
     ALONE_AT_FIRST,
+    BUSY_SHIFT,
     GOOD_ENOUGH,
     LATE,
     LEVELS,
@@ -135,12 +136,21 @@ def _write_end(f: Function) -> None:
     f.give()
 
 
+def _patience(f: Function, ticks: int) -> Word:
+    """Return for how long to look before one sleeps."""
+    patience = f.local(ticks)
+    with f.when(f.get(Field.LEVEL) > 0):
+        f.store(ticks >> BUSY_SHIFT, patience)
+    return f.load(patience)
+
+
 def _wait_for_helpers(f: Function, helped: Word, begun: Word) -> None:
+    patience = _patience(f, WAIT)
     with f.forever() as loop:
         done = f.get(Field.DONE)
         with f.when(f.equal(done, helped)):
             loop.leave()
-        with f.when(f.now() - begun < WAIT):
+        with f.when(f.now() - begun < patience):
             f.pause()
             loop.again()
         f.set(Field.WAITING, 1)
@@ -187,13 +197,13 @@ def _write_helper(f: Function) -> None:
                 with f.when(may):
                     with f.when(f.replace(Field.TICKET, ticket, ticket + 1)):
                         _help(f, me, ticket)
-                        f.store(f.now() + SPIN, awake_until)
+                        f.store(f.now() + _patience(f, SPIN), awake_until)
                     loop.again()
         with f.when(f.equal(alone, 0) & (f.now() < f.load(awake_until))):
             f.pause()
             loop.again()
         _rest(f, unfinished, rounds)
-        f.store(f.now() + SPIN, awake_until)
+        f.store(f.now() + _patience(f, SPIN), awake_until)
     f.give()  # never
 
 

@@ -9,7 +9,7 @@ import ctypes
 from enum import IntEnum
 
 __all__ = [
-    "ALONE_AT_FIRST", "GOOD_ENOUGH", "LATE", "LEVELS", "LONG_ROUNDS", "NAP", "PARTS", "REGION",
+    "ALONE_AT_FIRST", "BUSY_SHIFT", "GOOD_ENOUGH", "LATE", "LEVELS", "LONG_ROUNDS", "NAP", "PARTS", "REGION",
     "SPIN", "WAIT", "Field", "Member", "State",
 ]  # fmt: skip
 
@@ -84,10 +84,13 @@ REGION, PARTS = 1 << 32, 1 << 16
 SPIN = 800_000
 """Ticks for which a helper looks for more to do before it sleeps; a pass seldom pauses longer."""
 
-WAIT = 100_000
+WAIT = 400_000
 """Ticks for which the leader looks whether helpers are done before it sleeps."""
 
-LATE = 300_000
+BUSY_SHIFT = 4
+"""Both are shorter, by so many halvings, while helpers have been late: others need the cores."""
+
+LATE = 600_000
 """Ticks that a leader waits at least for a helper that is called late. If that was longer than it
 took to do its own part, the helper had no core."""
 
