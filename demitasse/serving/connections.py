@@ -15,7 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 __all__ = ["Connection"]
 
 
-class Connection(H11Protocol):  # type: ignore[misc]  # uvicorn is optional, so not looked into
+class Connection(H11Protocol):
     """A client's connection.
 
     Args:
@@ -30,7 +30,9 @@ class Connection(H11Protocol):  # type: ignore[misc]  # uvicorn is optional, so 
         self._headers: asyncio.TimerHandle | None = None
         self._answer: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def connection_made(  # type: ignore[override]  # as uvicorn has it
+        self, transport: asyncio.Transport
+    ) -> None:
         """Begin to wait for a request."""
         super().connection_made(transport)
         self._wait_for_headers()
