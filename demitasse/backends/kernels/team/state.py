@@ -9,8 +9,8 @@ import ctypes
 from enum import IntEnum
 
 __all__ = [
-    "ALONE_AT_FIRST", "BUSY_SHIFT", "GOOD_ENOUGH", "LATE", "LEVELS", "LONG_ROUNDS", "NAP", "PARTS", "REGION",
-    "SPIN", "WAIT", "Field", "Member", "State",
+    "ALONE_AT_FIRST", "BUSY_SHIFT", "GOOD_ENOUGH", "LATE", "LEVELS", "LONG_ROUNDS", "NAP", "PARTS",
+    "REGION", "SPIN", "WAIT", "Field", "Member", "State",
 ]  # fmt: skip
 
 
