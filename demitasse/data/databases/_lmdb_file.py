@@ -17,6 +17,7 @@ from demitasse.data.databases._lmdb_pages import (
 )
 from demitasse.data.databases.database import DamagedError, what_is_there
 from demitasse.errors import DataError
+from demitasse.interrupts import Uninterrupted
 from demitasse.paths import regular
 
 __all__ = ["LmdbFile"]
@@ -41,7 +42,8 @@ class LmdbFile:
         if not file.exists():
             raise DataError(what_is_there(path, "LMDB"), str(path))
         try:
-            self._file = regular(file).open("rb", buffering=0)
+            with Uninterrupted():  # between the opening and its having a name
+                self._file = regular(file).open("rb", buffering=0)
         except OSError as error:
             message = f"cannot be opened as an LMDB: {error}"
             raise DataError(message, str(path)) from error
