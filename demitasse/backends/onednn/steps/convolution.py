@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -23,6 +23,7 @@ from demitasse.backends.onednn.steps.activation import post_ops
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 from demitasse.backends.onednn.steps.own_kernels import conv_kernels
 from demitasse.backends.onednn.steps.pooling import PoolStep
+from demitasse.backends.onednn.steps.rectifier import Fixed, rectifying
 from demitasse.backends.onednn.steps.windows import WindowStep
 from demitasse.backends.step import Declined, Operand, Operands
 from demitasse.backends.windows import ConvGeometry
@@ -162,7 +163,8 @@ class ConvStep(WindowStep[ops.Conv]):
         if self.kernels.tiling is not None and other is not None:
             message = "a sum after winograd, which gains more than fusing the sum would"
             raise Declined(message)
-        functions = post_ops(then) if then else ()
+        if then is not None:
+            post_ops(then)
         ours = None if other is not None else self._ours(target, then, folded=folded, pool=pool)
         if ours is not None:
             return ours
@@ -172,11 +174,18 @@ class ConvStep(WindowStep[ops.Conv]):
         bias = self.engine.plain((self.maps[1],)) if folded else self.bias
         # not those of the layouts: one block of channels lies like channels last, with other code
         x, w, y = map(self.hint.descriptor, (Query.SRC, Query.WEIGHTS, Query.DST))
-        with lent_attributes(
-            self.engine.library, other=None if other is None else y, functions=functions
-        ) as attributes:
-            found = self.describe_forward(x, w, y, attributes, bias)
-        return self._call(found, target, other, folded)
+        added = None if other is None else y
+        fixed: list[Fixed] = []
+
+        def describe(attributes: int) -> Description:
+            return self.describe_forward(x, w, y, attributes, bias)
+
+        if then is not None:
+            found, fixed = rectifying(self.engine, describe, self.hint, len(self.maps), added)
+        else:
+            with lent_attributes(self.engine.library, other=added) as attributes:
+                found = describe(attributes)
+        return self._call(found, target, other, folded, fixed)
 
     def _ours(
         self,
@@ -230,15 +239,16 @@ class ConvStep(WindowStep[ops.Conv]):
         target: Operand,
         other: Operand | None = None,
         folded: Folded | None = None,
+        fixed: Sequence[Fixed] = (),
     ) -> Call:
         at, (x, w, y) = self.at, self.layouts
         ports: list[Port] = [Reader(Arg.SRC, at.bottom[0], x)]
-        fixed: list[tuple[int, int, np.ndarray]] = []
         if folded is not None:
             packed = aligned(w.size)
             folded.update = partial(self._pack, packed=packed)
             offsets = self.engine.plain((self.maps[1],)).handle
-            fixed = [(Arg.WEIGHTS, w.handle, packed), (Arg.BIAS, offsets, folded.bias)]
+            own = (Arg.WEIGHTS, w.handle, packed), (Arg.BIAS, offsets, folded.bias)
+            fixed = [*own, *fixed]
         else:
             ports.append(Parameter(Arg.WEIGHTS, at.params[0], w))
             if self.bias:
