@@ -13,6 +13,7 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.onednn.library.attributes import lent_attributes
+from demitasse.backends.onednn.library.candidates import channel_blocks
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
@@ -86,6 +87,11 @@ class ConvStep(WindowStep[ops.Conv]):
                 found = self._in(last, last)
                 if found.implementation.startswith("brgconv"):
                     return found
+        if self._takes_blocks():
+            with suppress(Declined):
+                found = self._in(self._blocks, self._blocks)
+                if found.implementation.startswith("jit"):
+                    return found
         if self.kernels.pads_filters and not self.at.backward:
             with suppress(Declined):
                 return self._in(likes, last)
@@ -104,6 +110,17 @@ class ConvStep(WindowStep[ops.Conv]):
                     return better
             return self._in(likes, likes)
         return found
+
+    def _takes_blocks(self) -> bool:
+        """Whether it is a product of pixels that are written in blocks for its sake."""
+        memory, shape = self.at.bottom[0].data_memory, self.at.bottom[0].shape
+        if self.at.backward or not self.op.is_pointwise or not self.engine.has_blocks(memory):
+            return False
+        blocks = channel_blocks(self.engine, shape, BLOCK)
+        return self.maps[1] % BLOCK == 0 and self.engine.expected(memory, shape) is blocks
+
+    def _blocks(self, shape: ops.Shape) -> int:
+        return channel_blocks(self.engine, shape, BLOCK).handle
 
     def _pads_blocks(self) -> bool:
         """Whether many channels would be padded to so many more that it costs time."""
