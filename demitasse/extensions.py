@@ -35,7 +35,8 @@ def import_extensions() -> None:
         ConfigError: There is no such module or file, or importing it raised an exception.
     """
     found = settings.find("import")
-    _import_all(found.value, found.folder or Path.cwd(), found.where)
+    if found.value:
+        _import_all(found.value, found.folder or Path.cwd(), found.where)
 
 
 def _import_all(names: Sequence[str], folder: Path, where: str) -> None:

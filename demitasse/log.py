@@ -144,6 +144,7 @@ def stop_logging() -> None:
     for handler in [h for h in logger.handlers if isinstance(h, _Shown)]:
         logger.removeHandler(handler)
     logger.setLevel(logging.NOTSET)
+    logger.propagate = True
 
 
 class _Shown(logging.StreamHandler[Writer]):

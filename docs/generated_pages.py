@@ -1,4 +1,4 @@
-"""MkDocs hook: writes pages from the code (layers, fields, lint, command line) and from figures."""
+"""MkDocs hook: pages from the code (layers, fields, lint, flags) and figures; ranks of pages."""
 
 from collections.abc import Iterator
 
@@ -7,6 +7,7 @@ from layer_pages import INDEX, layer_nav, layer_pages
 from lint_page import PAGE, lint_page
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 from peers_page import PEERS_PAGE, peers_page
 from scaling_page import SCALING_PAGE, scaling_page
 from solver_fields import SOLVER_PAGE, solver_fields
@@ -18,6 +19,15 @@ COMMANDS_HEAD = """\
 
 What each verb of `demitasse` says with `--help`; the guide is [Command line](../command-line.md).
 """
+
+GUIDE = 3.0
+"""How many times as much words on a guide's page count in a search as those of the reference."""
+
+FOR_FEW = {
+    "architecture.md", "benchmarks.md", "changelog.md", "development.md", "promises.md",
+    "reference/lint_codes.md", "versions.md",
+}  # fmt: skip
+"""Pages that have every word, and answer few questions of somebody who uses the package."""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -50,6 +60,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path, content in pages.items():
         files.append(File.generated(config, path, content=content))
     return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Let searches show guides first, and pages for few readers last."""
+    path = page.file.src_uri
+    for_few = path in FOR_FEW or path.startswith("development/")
+    if for_few or "/" not in path:
+        page.meta["search"] = {"boost": 1 / GUIDE if for_few else GUIDE}
+    return markdown
 
 
 def _commands(group: click.Group, path: str, names: tuple[str, ...]) -> Iterator[str]:

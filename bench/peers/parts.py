@@ -42,7 +42,15 @@ PARTS = {
         ("demitasse:cpu", "torch", "torch-cl", "torch-compile"),
     ),
     "busy": Part(
-        ("mobilenet:1:forward", "googlenet:1:forward", "lenet:64:forward", "lenet:64:step"),
+        (
+            "lenet:1:forward",
+            "squeezenet:1:forward",
+            "mobilenet:1:forward",
+            "googlenet:1:forward",
+            "lenet:64:forward",
+            "lenet:64:step",
+            "resnet20:64:step",
+        ),
         PEERS,
         loops=8,
     ),

@@ -52,10 +52,14 @@ class DeviceCollective(Collective, Protocol):
         """Queue what ``add`` does; what is queued behind it finds the sum."""
 
     def aside(self) -> AbstractContextManager[None]:
-        """Queue what is done within the block behind all that is queued now, and beside the rest.
+        """Return a block whose work is queued behind all that is queued now, and beside the rest.
 
-        Later work waits for it only where it uses the same memories.
+        Another thread may enter it, where this device is current. Later work waits for it only
+        where it uses the same memories.
         """
+
+    def finish(self) -> None:
+        """Wait until everything that the calling thread has queued where it is now is done."""
 
 
 class Connector(Protocol):

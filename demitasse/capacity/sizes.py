@@ -10,6 +10,9 @@ UNITS = ("bytes", "KiB", "MiB", "GiB")
 
 WRITTEN = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)(b|bytes?)?", re.IGNORECASE)
 
+LARGEST = 2.0**64
+"""Bytes beyond which a size is a mistake."""
+
 POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -36,4 +39,8 @@ def read_size(written: object) -> int:
         raise ValueError(message)
     number, letter, binary, byte = found.groups()
     base = 1000 if letter and byte and not binary else 1024
-    return int(float(number) * base ** POWERS[letter.lower()])
+    size = float(number) * base ** POWERS[letter.lower()]
+    if size > LARGEST:
+        message = f"{written!r} is more memory than can be addressed; 0 is for no limit"
+        raise ValueError(message)
+    return int(size)

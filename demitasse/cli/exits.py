@@ -101,8 +101,11 @@ def faults() -> Iterator[None]:
         if logging.getLogger("demitasse").isEnabledFor(logging.DEBUG):
             traceback.print_exception(error)
         from demitasse.cli.excerpts import with_excerpts
+        from demitasse.config.files import working_folder
 
         told = "interrupted" if isinstance(error, KeyboardInterrupt) else with_excerpts(error)
+        if isinstance(error, FileNotFoundError) and error.filename is None and not working_folder():
+            told += ": the working directory has been deleted; change to another one"
         message = _as_flags(told)
         raise Fault(message or type(error).__name__, exit_code(error)) from error
 

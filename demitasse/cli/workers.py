@@ -75,7 +75,8 @@ def workers_options(function: Function) -> Function:
         "--overlap",
         is_flag=True,
         help="Exchange gradients while backward computes those of earlier layers: pays between "
-        "machines, where a core of each is left for it. The bits stay the same.",
+        "machines, where a core of each is left for it, and perhaps between GPUs that NCCL "
+        "connects. With --reduce exact the bits stay the same.",
     )
     @click.option(
         "--deadline",

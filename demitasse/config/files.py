@@ -24,7 +24,7 @@ from demitasse.errors import ConfigError
 from demitasse.paths import bytes_in
 from demitasse.suggest import suggestion
 
-__all__ = ["SettingsFile", "nearest_files", "settings_file"]
+__all__ = ["SettingsFile", "nearest_files", "settings_file", "working_folder"]
 
 log = logging.getLogger(__name__)
 
@@ -60,8 +60,19 @@ class SettingsFile:
         return False
 
 
+def working_folder() -> str:
+    """Return the working directory; an empty text, and a warning, where it has been deleted."""
+    try:
+        return os.getcwd()  # noqa: PTH109 - see nearest_files
+    except OSError as error:
+        _warn(f"no settings file is looked for: the working directory is gone ({error.strerror})")
+        return ""
+
+
 def nearest_files(folder: str) -> Iterator[SettingsFile]:
     """Yield the settings files of the nearest folder, from ``folder`` upwards, that has one.
+
+    There is none for an empty text, see ``working_folder``.
 
     Every net asks some times, so names are strings here: making paths takes longer than looking.
 
@@ -78,6 +89,8 @@ def nearest_files(folder: str) -> Iterator[SettingsFile]:
 @lru_cache(maxsize=64)
 def _places(folder: str) -> list[list[str]]:
     """Return where a folder and each one above it may have settings files."""
+    if not folder:
+        return []
     start = Path(folder)
     return [[str(place / name) for name in NAMES] for place in (start, *start.parents)]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from demitasse.config.environment import check_variables
-from demitasse.config.files import nearest_files
+from demitasse.config.files import nearest_files, working_folder
 from demitasse.config.table import TABLE, Setting
 from demitasse.errors import ConfigError
 from demitasse.suggest import suggestion
@@ -69,7 +69,7 @@ class Settings:
             return Value(program, "set by the program")
         if setting.variable in os.environ:
             return self._read(setting, os.environ[setting.variable], setting.variable)
-        for file in nearest_files(os.getcwd()):  # noqa: PTH109 - the fast way
+        for file in nearest_files(working_folder()):
             if name in file.table:
                 found = self._read(setting, file.table[name], str(file.path), file.path.parent)
                 if file.may(setting, found.value):
@@ -87,7 +87,7 @@ class Settings:
         the working directory changes; a settings file that changes meanwhile is not looked at.
         """
         variable, known, value = self._kept.get(name) or (self._setting(name).variable, None, None)
-        asked = (self.changes, os.environ.get(variable), os.getcwd())  # noqa: PTH109 - the fast way
+        asked = (self.changes, os.environ.get(variable), working_folder())
         if known != asked:
             value = self.get(name)
             self._kept[name] = (variable, asked, value)

@@ -8,10 +8,13 @@ from typing import Any
 
 from demitasse.capacity.sizes import read_size
 
-__all__ = ["PREFIX", "TABLE", "Setting"]
+__all__ = ["MOST_THREADS", "PREFIX", "TABLE", "Setting"]
 
 PREFIX = "DEMITASSE_"
 """What the names of our environment variables begin with."""
+
+MOST_THREADS = 4096
+"""Beyond any machine; of some ten thousand, OpenMP's library overflows the stack."""
 
 
 def _flag(value: object) -> bool:
@@ -57,6 +60,7 @@ class Setting:
         meaning: What it is for.
         choices: The values there are; none given: any.
         at_least: The smallest number it may be, or None.
+        at_most: The largest number it may be, or None.
         from_files: The values that settings files may give unless the user trusts them; None: any.
             For a setting that decides which code is loaded or run, those that forbid it; none for
             one that names files to be written.
@@ -68,6 +72,7 @@ class Setting:
     meaning: str
     choices: tuple[object, ...] = ()
     at_least: int | None = None
+    at_most: int | None = None
     from_files: tuple[object, ...] | None = None
 
     def value_of(self, raw: object) -> object:
@@ -82,6 +87,9 @@ class Setting:
             raise ValueError(message)
         if self.at_least is not None and isinstance(value, int) and value < self.at_least:
             message = f"it must be at least {self.at_least}"
+            raise ValueError(message)
+        if self.at_most is not None and isinstance(value, int) and value > self.at_most:
+            message = f"it must be at most {self.at_most}"
             raise ValueError(message)
         return value
 
@@ -151,6 +159,7 @@ TABLE = {
             0,
             "threads of the CPU kernels; 0: as many as the machine has",
             at_least=0,
+            at_most=MOST_THREADS,
         ),
         Setting(
             "on_error",

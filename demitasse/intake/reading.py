@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from demitasse.errors import ConfigError, DataError, NetError
-from demitasse.intake.folding import folded
+from demitasse.intake.folding import Folding
+from demitasse.intake.functions import without_functions
 from demitasse.intake.source import Node, Shape, Tensor
 from demitasse.testing.others.onnx_file import onnx_library, read_onnx
 
@@ -55,6 +55,8 @@ class Model:
         self.outputs = [one.name for one in graph.output]
         self.faults: dict[str, str] = {}
         self._unknown: set[str] = set()
+        given = sum(one.array.size for one in self.values.values() if one.array is not None)
+        self._folding = Folding(onnx, self.opset, given)
         found = [self._node(number, one) for number, one in enumerate(graph.node)]
         self.nodes = self._needed([one for one in found if one is not None])
 
@@ -136,8 +138,7 @@ class Model:
         if message.op_type in SAME_SHAPE:
             types = dict.fromkeys(message.output, infos[message.input[0]])
         outputs = [self._output(one, types) if one else None for one in message.output]
-        sizes = [math.prod(one.shape) for one in outputs if one is not None]
-        arrays = folded(onnx, message, inputs, sizes or [0], self.opset)
+        arrays = self._folding.of(message, inputs, [one for one in outputs if one is not None])
         if arrays is not None:
             named = [one for one in message.output if one]
             self.values |= {
@@ -201,12 +202,10 @@ def read_model(path: Path, shapes: Mapping[str, Shape], batch: int | None) -> Mo
         raise DataError(fault, str(path))
     try:
         _need_text(message.graph, path)
-        if message.functions:
-            from onnx.inliner import inline_local_functions
-
-            message = inline_local_functions(message)
-        return Model(message, shapes, batch, onnx)
-    except (ConfigError, NetError, DataError):
+        return Model(without_functions(message), shapes, batch, onnx)
+    except NetError as error:
+        raise error.at(str(path)) from None
+    except (ConfigError, DataError):
         raise
     except Exception as error:  # onnx's own and numpy's, of damaged constants
         fault = f"it cannot be read as ONNX: {error}"

@@ -134,8 +134,8 @@ class Running(Described):
 
     def _launch_training(self) -> Loss | None:
         """Run forward and backward, launched as one if possible; None where nothing was done."""
-        if not self.device.backend.queues:
-            return None
+        if not self.device.backend.queues or self.plan.completed is not None:
+            return None  # who asks for each layer's gradients gets them one by one
         launched = self._launched.training(self.learnable_params)
         return self._launch(launched, "forward and backward") if launched.begin() else None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from demitasse.backends.collective import Collective, Connector
+from demitasse.backends.collective import Connector, DeviceCollective
 from demitasse.device import Device
 from demitasse.errors import ParallelError
 from demitasse.log import get_logger
@@ -15,7 +15,7 @@ __all__ = ["connected"]
 log = get_logger(__name__)
 
 
-def connected(communicator: Communicator, device: Device) -> Collective | None:
+def connected(communicator: Communicator, device: Device) -> DeviceCollective | None:
     """Return the group of the devices that processes train on, or None where they have no such.
 
     All processes call this. They have none where one trains on the host, lacks the library or uses

@@ -1,29 +1,63 @@
 """Gradients that are added up while the backward pass computes those of earlier layers.
 
 A net's gradients lie in one array in the order of its layers, and backward completes them from the
-end. As soon as it has completed some megabytes, a thread exchanges them with other processes.
+end. As soon as it has completed some megabytes, a thread exchanges them with other processes. A GPU
+has only queued them then: their exchange is queued behind them, on a stream of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
 
 from demitasse.backends.arrays import Array
+from demitasse.backends.collective import DeviceCollective
 from demitasse.net import Net
 from demitasse.parallel.flat import Flat
+from demitasse.parallel.where import OnHost, Where
 
-__all__ = ["Bucket", "Overlap", "buckets"]
+__all__ = ["Aside", "Bucket", "OnGroup", "Overlap", "buckets"]
 
 BUCKET = 8 << 20
 """Bytes of gradients that are exchanged at a time, at least."""
 
 Mean = Callable[[Sequence[Array]], None]
 """Replaces the first of this process's arrays by the mean over all shards."""
+
+
+class Aside:
+    """Where gradients are exchanged beside a pass: on the host, which computes what it is told."""
+
+    where: Where = OnHost()
+
+    def behind(self) -> AbstractContextManager[None]:
+        """Return what surrounds an exchange of all that the pass has completed by now."""
+        return nullcontext()
+
+
+class OnGroup(Aside):
+    """Between devices that queue their work: on streams of their own.
+
+    Args:
+        group: The devices.
+        where: The memory of this one.
+    """
+
+    def __init__(self, group: DeviceCollective, where: Where) -> None:
+        self._group, self.where = group, where
+
+    def behind(self) -> AbstractContextManager[None]:
+        return self._waited_for(self._group.aside())
+
+    @contextmanager
+    def _waited_for(self, aside: AbstractContextManager[None]) -> Iterator[None]:
+        with self.where.here(), aside:
+            yield
+            self._group.finish()
 
 
 @dataclass(frozen=True)
@@ -74,10 +108,15 @@ class Overlap:
         flats: Where the gradients of all nets of this process lie.
         mean: Adds up; called by one thread for one bucket after the other.
         least: Bytes of a bucket.
+        aside: Where that is done.
     """
 
-    def __init__(self, net: Net, flats: Sequence[Flat], mean: Mean, least: int = BUCKET) -> None:
+    def __init__(
+        self, net: Net, flats: Sequence[Flat], mean: Mean, least: int = BUCKET,
+        aside: Aside | None = None,
+    ) -> None:  # fmt: skip
         self._net, self._flats, self._mean = net, flats, mean
+        self._aside = Aside() if aside is None else aside
         self._buckets = buckets(net, least)
         self._thread = ThreadPoolExecutor(1, "gradients")
         self._begun: list[Future[None]] = []
@@ -105,8 +144,9 @@ class Overlap:
         if self._lost:
             return
         self._lost = True
-        for bucket in self._buckets[len(self._begun) :]:
-            self._begin(bucket)
+        with self._aside.where.here():
+            for bucket in self._buckets[len(self._begun) :]:
+                self._begin(bucket)
         for one in self._begun:
             one.result()
         self._begun, self._lost = [], False
@@ -122,4 +162,8 @@ class Overlap:
         for flat in self._flats:
             flat.gather(bucket.params)
         parts = [flat.array[bucket.part] for flat in self._flats]
-        self._begun.append(self._thread.submit(self._mean, parts))
+        self._begun.append(self._thread.submit(self._exchange, parts, self._aside.behind()))
+
+    def _exchange(self, parts: Sequence[Array], aside: AbstractContextManager[None]) -> None:
+        with aside:
+            self._mean(parts)

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from demitasse.backends.arrays import Array
-from demitasse.backends.collective import Collective
+from demitasse.backends.collective import Collective, DeviceCollective
 from demitasse.errors import ConfigError, ParallelError
 from demitasse.interrupts import Uninterrupted
 from demitasse.net import Net
@@ -20,7 +20,7 @@ from demitasse.parallel.alone import Single
 from demitasse.parallel.communicator import Communicator, Value
 from demitasse.parallel.flat import Flat, broadcast, carried_params
 from demitasse.parallel.nccl import connected
-from demitasse.parallel.overlap import Overlap
+from demitasse.parallel.overlap import Aside, OnGroup, Overlap
 from demitasse.parallel.reduction import exact_mean, fast_mean, half_mean
 from demitasse.parallel.shards import Shards
 from demitasse.parallel.waiting import Waiting, note
@@ -125,7 +125,8 @@ class Crew:
         self.others: Sequence[Net] = self._nets[1:]
         self._communicator, self._shards = communicator, shards
         self.rank, self.size = communicator.rank, communicator.size
-        self._arrays, self._where = _exchange(communicator, nets[0], narrow=reduce == "half")
+        group = None if reduce == "half" else _group(communicator, nets[0])
+        self._arrays, self._where = _exchange(communicator, nets[0], group, narrow=reduce == "half")
         self._mean = self._mean_by(reduce)
         for other in self.others:
             _hold_weights_of(nets[0], other)
@@ -133,9 +134,9 @@ class Crew:
         self.waiting = Waiting()
         self._waited = self._added = 0.0
         self._overlap: Overlap | None = None
-        if overlap:
-            _need_overlap(communicator, nets[0])
-            self._overlap = Overlap(nets[-1], self._flats, self._mean)
+        if overlap and (self.size > 1 or isinstance(self._where, OnHost)):
+            aside = _aside(communicator, nets[0], group, self._where)
+            self._overlap = Overlap(nets[-1], self._flats, self._mean, aside=aside)
         self.level()
 
     def passes(self, net: Net, batches: int) -> float:
@@ -243,31 +244,42 @@ class Crew:
         return notes
 
 
-def _need_overlap(communicator: Communicator, net: Net) -> None:
-    """Refuse to exchange gradients beside a pass where that is not possible.
+def _aside(
+    communicator: Communicator, net: Net, group: DeviceCollective | None, where: Where
+) -> Aside:
+    """Return where gradients are exchanged beside a pass.
 
     Raises:
-        ConfigError: It is not.
+        ConfigError: That is not possible.
     """
+    if group is not None:
+        return OnGroup(group, where)
     why = ""
     if net.device.backend.queues:
-        why = f"{net.device} queues a pass as a whole"
+        why = f"{net.device} queues a pass as a whole, and gradients travel by the host's memory"
     elif not communicator.in_threads:
         why = f"{communicator.name} may not be called by several threads"
     if why:
         message = f"gradients cannot be exchanged beside the backward pass: {why}"
         raise ConfigError(message)
+    return Aside()
 
 
-def _exchange(communicator: Communicator, net: Net, *, narrow: bool) -> tuple[Collective, Where]:
+def _group(communicator: Communicator, net: Net) -> DeviceCollective | None:
+    """Return what connects the processes' devices; None where nothing does, or there is one."""
+    return connected(communicator, net.device) if communicator.size > 1 else None
+
+
+def _exchange(
+    communicator: Communicator, net: Net, group: DeviceCollective | None, *, narrow: bool
+) -> tuple[Collective, Where]:
     """Return what exchanges a net's gradients with other processes, and where it wants them."""
-    if narrow:
+    if group is not None:
+        return group, OnDevice(net.device)
+    if narrow or communicator.size > 1:
         return communicator, OnHost()
     on_device = net.device.backend.connector is not None
-    if communicator.size == 1:
-        return Single(), OnDevice(net.device) if on_device else OnHost()
-    group = connected(communicator, net.device)
-    return (communicator, OnHost()) if group is None else (group, OnDevice(net.device))
+    return Single(), OnDevice(net.device) if on_device else OnHost()
 
 
 def first_request(asked: Iterable[str | None]) -> str | None:

@@ -57,8 +57,10 @@ def log(message: str) -> None:
 def _show(level: int | None, stderr: bool) -> None:
     named = None if level is None else GLOG_LEVELS[max(0, min(level, len(GLOG_LEVELS) - 1))]
     start_logging(named, stream=_Stderr())
+    logger = logging.getLogger("demitasse")
+    if any(type(handler) is logging.StreamHandler for handler in logging.getLogger().handlers):
+        logger.propagate = False  # logging.basicConfig() would show each line once more
     if not stderr:
-        logger = logging.getLogger("demitasse")
         logger.setLevel(max(logger.level, logging.ERROR))
 
 

@@ -62,15 +62,17 @@ class Net:
 
     def _fill(self) -> None:
         net, ids = self._net, self._net.structure
+        params: list[tuple[str, BlobVec]] = []
+        for layer in net.layers:
+            if not isinstance(layer.blobs, BlobVec):
+                layer.blobs = ParamVec(layer.blobs)  # here, too, a blob may be put in a place
+            if layer.blobs:
+                params.append((layer.name, layer.blobs))
         self.layers = LayerVec(
             layer.user if isinstance(layer, Python) else layer for layer in net.layers
         )
         self.blobs: OrderedDict[str, Blob] = OrderedDict(net.blobs)
-        self.params: OrderedDict[str, BlobVec] = OrderedDict(
-            (layer.name, layer.blobs if isinstance(layer.blobs, BlobVec) else ParamVec(layer.blobs))
-            for layer in net.layers
-            if layer.blobs
-        )
+        self.params: OrderedDict[str, BlobVec] = OrderedDict(params)
         self.layer_dict: OrderedDict[str, Any] = OrderedDict(
             zip(net.layer_names, self.layers, strict=True)
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+from demitasse.blob import Blob
 from demitasse.errors import NetError
 from demitasse.layers.user_layer import BlobVec
 
@@ -32,10 +33,19 @@ class LayerVec(list[Any]):
 class ParamVec(BlobVec):
     """The parameters of a layer of a net, which keeps those that it was made with.
 
+    To put a blob in the place of one has that one hold the values and the gradient of the other.
+
     Raises:
-        NetError: The list is changed. In Caffe a blob that is added is saved with the net and
-            otherwise without effect, and one that is put in another's place is not learned.
+        NetError: The list is changed otherwise. In Caffe a blob that is added is saved with the net
+            and otherwise without effect.
     """
+
+    def __setitem__(self, index: Any, blob: Any) -> None:
+        if isinstance(index, slice) or not isinstance(blob, Blob):
+            self._refuse()
+        held = self[index]
+        held.share_data(blob)
+        held.share_diff(blob)
 
     def _refuse(self, *_args: Any, **_kwargs: Any) -> NoReturn:
         message = (
@@ -44,7 +54,7 @@ class ParamVec(BlobVec):
         )
         raise NetError(message)
 
-    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+    __delitem__ = __iadd__ = __imul__ = _refuse
     add_blob = append = clear = extend = insert = pop = remove = reverse = sort = _refuse
 
 

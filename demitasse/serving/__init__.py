@@ -3,7 +3,7 @@
 Messages (``messages``) are read (``reading``) and written (``writing``) as JSON, with values in
 binary where a client wants that. A model (``model``) checks what is asked, its queue (``batching``)
 joins requests and lets threads run them, and an ASGI application (``app``) answers over HTTP;
-``server`` runs it with uvicorn.
+``server`` runs it with uvicorn, and ``connections`` cuts off clients that keep it waiting.
 """
 
 from demitasse.serving.messages import InferRequest, InferResponse, Tensor

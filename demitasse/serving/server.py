@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 from demitasse.cards.opening import Found
 from demitasse.errors import ConfigError
@@ -67,6 +67,8 @@ def serve(
     except ImportError:
         message = "a server needs uvicorn; run: pip install 'demitasse[serve]'"
         raise ConfigError(message) from None
+    from demitasse.serving.connections import Connection
+
     metrics = Metrics()
     queues: dict[str, Queue] = {}
     try:
@@ -86,7 +88,7 @@ def serve(
             server_header=False,
             limit_concurrency=MOST_CONNECTIONS,
             timeout_graceful_shutdown=int(2 * how.limits.timeout) + 5,
-            http="h11",  # it bounds the length of headers
+            http=cast("Any", partial(Connection, patience=how.limits.timeout)),  # makes one as well
             ws="none",
         )
         server = uvicorn.Server(config)

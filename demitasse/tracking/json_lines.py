@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Mapping
@@ -30,6 +31,9 @@ class JsonLines:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
         self._path.parent.mkdir(parents=True, exist_ok=True)
+        if self._path.is_fifo():  # opening one waits until somebody reads
+            message = "this is a pipe; a regular file is needed"
+            raise OSError(errno.EINVAL, message, os.fspath(path))
         self._file: BinaryIO = self._path.open("ab", buffering=0)
         self._torn = not _ends_line(self._path)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, DemitasseError
 from demitasse.suggest import suggestion
 from demitasse.tracking.json_lines import JsonLines
 from demitasse.tracking.logger import Logger
@@ -33,7 +33,8 @@ def open_logger(target: str) -> Logger:
         target: ``jsonl:PATH``, ``tensorboard:DIR``, ``wandb:PROJECT`` or ``mlflow:EXPERIMENT``.
 
     Raises:
-        ConfigError: There is no such kind, nothing follows it, or its library is not installed.
+        ConfigError: There is no such kind, nothing follows it, its library is not installed or
+            fails, as that of a service does which cannot be reached.
         OSError: A file or folder cannot be written.
     """
     kind, _, place = target.partition(":")
@@ -41,4 +42,10 @@ def open_logger(target: str) -> Logger:
         near = "" if kind in MAKERS else suggestion(kind, MAKERS)
         message = f"numbers of a run cannot be logged to {target!r}{near}; write {FORMS}"
         raise ConfigError(message)
-    return MAKERS[kind](place)
+    try:
+        return MAKERS[kind](place)
+    except (DemitasseError, OSError):
+        raise
+    except Exception as error:  # whatever a service's client raises
+        message = f"nothing can be logged to {target!r}: {type(error).__name__}: {error}"
+        raise ConfigError(message) from error

@@ -11,6 +11,10 @@ from demitasse.tracking.histograms import histograms
 
 __all__ = ["TensorBoard"]
 
+QUEUE = 1000
+"""Events that may wait for tensorboardX's thread: more than a call has, so that none waits for a
+thread that ends meanwhile."""
+
 
 class TensorBoard:
     """Writes what TensorBoard shows, by tensorboardX.
@@ -32,16 +36,18 @@ class TensorBoard:
             )
             raise ConfigError(message) from None
         self._folder = folder
-        self._writer = SummaryWriter(folder)
+        self._writer = SummaryWriter(folder, max_queue=QUEUE)
 
     def scalars(self, iteration: int, values: Mapping[str, float]) -> None:
         """Add a point to the curve of each name."""
+        self._need_thread()
         for name, value in values.items():
             self._writer.add_scalar(name, value, iteration)
         self._writer.flush()
 
     def event(self, iteration: int, kind: str, facts: Mapping[str, object]) -> None:
         """Add the facts as text, and histograms as such."""
+        self._need_thread()
         if kind == "distributions":
             self._histograms(iteration, facts)
             return
@@ -49,6 +55,18 @@ class TensorBoard:
         indented = "\n".join(f"    {line}" for line in text.splitlines())  # code, in Markdown
         self._writer.add_text(kind, indented, iteration)
         self._writer.flush()
+
+    def _need_thread(self) -> None:
+        """See that there is who writes: a queue that nobody empties would stop the run for ever.
+
+        Raises:
+            OSError: tensorboardX's thread has ended, as it does when the disk is full.
+        """
+        events = getattr(self._writer.file_writer, "event_writer", None)
+        worker = getattr(events, "_worker", None)
+        if worker is not None and not worker.is_alive():
+            message = "the thread that writes has ended, as it does where a disk is full"
+            raise OSError(message)
 
     def _histograms(self, iteration: int, facts: Mapping[str, object]) -> None:
         for name, found in histograms(facts):

@@ -58,3 +58,15 @@ def test_passes_that_overlap_leave_it_as_it_was(library):
         np.dot(np.ones((2, 2)), np.ones((2, 2)))
 
     assert library.get_num_threads() == 3
+
+
+def test_a_lack_of_memory_while_a_pass_is_entered_stays_one(library, monkeypatch):
+    def refuse(there):
+        raise MemoryError
+
+    monkeypatch.setattr("demitasse.backends.numpy.blas.wanted_threads", refuse)
+
+    with pytest.raises(MemoryError), Device("numpy").backend.enter():
+        pass
+
+    assert library.get_num_threads() == 3

@@ -27,3 +27,9 @@ def test_sizes_are_read_as_they_are_written(written, nbytes):
 def test_what_is_no_size_is_refused(written):
     with pytest.raises(ValueError, match="is no size of memory; write 8GiB"):
         read_size(written)
+
+
+@pytest.mark.parametrize("written", [10**400, "1" + 400 * "0" + "TiB", "18000000000GiB"])
+def test_what_no_memory_has_is_refused(written):
+    with pytest.raises(ValueError, match="more memory than can be addressed"):
+        read_size(written)

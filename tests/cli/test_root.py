@@ -217,3 +217,18 @@ def test_a_closed_stream_takes_its_own_number():
     done = subprocess.run(["sh", "-c", words, sys.executable, code], check=False)
 
     assert done.returncode == 0
+
+
+@pytest.mark.skipif(os.name != "posix", reason="elsewhere a folder in use cannot be deleted")
+def test_a_file_beside_nothing_is_told_with_the_working_directory(project, tmp_path, run):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    os.chdir(gone)  # the fixture goes back
+    gone.rmdir()
+
+    read = run(f"summary {tmp_path}/deploy.prototxt")
+    written = run(f"draw_net {tmp_path}/deploy.prototxt net.svg")
+
+    assert read.exit_code == 0
+    assert written.exit_code == 1
+    assert "the working directory has been deleted; change to another one" in written.stderr

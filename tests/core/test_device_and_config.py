@@ -14,6 +14,7 @@ from demitasse import errors
 from demitasse.config import Settings, settings, store
 from demitasse.device import Device, choose_device, current_device, set_device, use_device
 from demitasse.errors import ConfigError, DataError, DeviceError, PrototxtError
+from demitasse.extensions import import_extensions
 
 posix = pytest.mark.skipif(os.name != "posix", reason="owners and modes of POSIX systems")
 
@@ -145,6 +146,8 @@ REFUSED = [
     ("threads", -3, "it must be at least 0"),
     ("threads", 2.5, "invalid literal"),
     ("threads", True, "True is no whole number"),
+    ("threads", 100_000, "it must be at most 4096"),
+    ("memory_limit", 10**400, "more memory than can be addressed"),
     ("seed", -2, "it must be at least -1"),
     ("log_level", "loud", "it must be one of debug, info, warning, error, critical"),
     ("on_error", "shrug", "it must be one of raise, skip"),
@@ -425,3 +428,18 @@ def test_every_error_is_in_the_tree():
     for name in errors.__all__:
         assert issubclass(getattr(errors, name), errors.DemitasseError)
         assert name in (errors.__doc__ or "")
+
+
+@posix
+def test_a_working_directory_that_is_gone_has_no_settings_file(tmp_path, monkeypatch, caplog):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+
+    assert settings.get("plan") is True
+    assert settings.get_often("threads") == 0
+    assert settings.where("device") == "default"
+    import_extensions()
+
+    assert "the working directory is gone" in caplog.text

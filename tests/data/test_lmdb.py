@@ -1,11 +1,14 @@
 """LMDB: read-only reading, growing while written, and what cannot be opened."""
 
+import gc
 import threading
+import warnings
 
 import lmdb
 import numpy as np
 import pytest
 
+from demitasse.data.databases._lmdb_file import LmdbFile
 from demitasse.data.databases.database import open_db, records
 from demitasse.data.databases.lmdb import LmdbDatabase
 from demitasse.data.databases.writing import write_database, write_records
@@ -304,3 +307,18 @@ def test_records_beyond_one_commit_are_all_there(tmp_path):
     assert write_database(path, images(2001, (1, 1, 1))) == 2001
 
     assert len(contents(path)) == 2001
+
+
+def test_an_interrupt_while_it_is_opened_leaves_no_file_open(database, monkeypatch):
+    def interrupt(file):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LmdbFile, "_newest_meta", interrupt)
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        with pytest.raises(KeyboardInterrupt):
+            open_db(database)
+        gc.collect()
+
+    assert not warned

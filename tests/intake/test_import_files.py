@@ -151,6 +151,73 @@ def test_arrays_that_would_be_huge_are_not_computed(tmp_path):
         import_onnx(model)
 
 
+def test_arrays_that_would_be_huge_together_are_not_computed(tmp_path, monkeypatch):
+    monkeypatch.setattr("demitasse.intake.folding.MOST", 3 * 2**10)
+    nodes = []
+    for i in range(5):
+        nodes.append(helper.make_node("ConstantOfShape", ["sizes"], [f"large{i}"], name=f"c{i}"))
+        nodes.append(helper.make_node("ReduceSum", [f"large{i}"], [f"one{i}"], keepdims=0))
+    nodes.append(helper.make_node("Sum", ["x", *(f"one{i}" for i in range(5))], ["y"]))
+    model = write(tmp_path / "net.onnx", nodes, {"sizes": np.array([2**5, 2**5])})
+
+    with pytest.raises(NetError, match="c4") as told:
+        import_onnx(model)
+
+    assert "'c1'" not in str(told.value)
+
+
+def test_texts_are_not_computed(tmp_path):
+    nodes = [
+        helper.make_node("Cast", ["sizes"], ["text"], to=onnx.TensorProto.STRING, name="texts"),
+        helper.make_node("Cast", ["text"], ["number"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Add", ["x", "number"], ["y"]),
+    ]
+    model = write(tmp_path / "net.onnx", nodes, {"sizes": np.array([2])})
+
+    with pytest.raises(NetError, match="texts"):
+        import_onnx(model)
+
+
+def with_functions(path, bodies):
+    """Write a model that calls the first of some functions, given as the names they call."""
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    functions = []
+    for name, calls in bodies.items():
+        names = ["a", *(f"t{i}" for i in range(len(calls) - 1)), "b"]
+        body = [
+            helper.make_node(call, [names[i]], [names[i + 1]], domain="own" * (call in bodies))
+            for i, call in enumerate(calls)
+        ]
+        functions.append(helper.make_function("own", name, ["a"], ["b"], body, imports))
+    model = onnx.load(
+        str(write(path, [helper.make_node(next(iter(bodies)), ["x"], ["y"], domain="own")]))
+    )
+    model.functions.extend(functions)
+    model.opset_import.append(imports[1])
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def test_functions_are_put_in_the_place_of_their_calls(tmp_path):
+    path = with_functions(tmp_path / "net.onnx", {"F": ["Relu", "G"], "G": ["Abs", "Abs"]})
+
+    assert len(import_onnx(path).net.layer_names) == 4
+
+
+def test_functions_that_grow_beyond_all_bounds_are_refused(tmp_path):
+    bodies = {f"F{i}": [f"F{i + 1}"] * 10 for i in range(12)} | {"F12": ["Relu"]}
+
+    with pytest.raises(NetError, match="more than 10\\^12 nodes; at most 100000"):
+        import_onnx(with_functions(tmp_path / "net.onnx", bodies))
+
+
+def test_functions_that_call_themselves_are_refused(tmp_path):
+    path = with_functions(tmp_path / "net.onnx", {"F": ["Relu", "G"], "G": ["F"]})
+
+    with pytest.raises(NetError, match="or themselves"):
+        import_onnx(path)
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("seed", range(4))
 def test_damaged_files_are_refused_by_our_own_errors(tmp_path, seed):

@@ -1,5 +1,6 @@
 """A net trained by several GPUs that NCCL connects: the stand-in's, a thread for each."""
 
+from collections import defaultdict
 from itertools import product
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from demitasse.backends.cupy.library.nccl import new_uid
 from demitasse.errors import ParallelError
 from demitasse.memory import transfers
+from demitasse.parallel.overlap import Overlap
 from demitasse.parallel.threads import group, together
 from demitasse.solvers import Solver
 
@@ -108,6 +110,77 @@ def test_a_gpu_that_is_lost_is_told_of(train):
     _, errors = train(2, leave, shards=2, deadline=0.5, devices=TWO)
 
     assert "process 1 did not come in time" in str(errors[0])
+
+
+OVERLAP = ["fast", pytest.param("exact", marks=pytest.mark.exhaustive)]
+
+
+class TestGradientsBesideBackward:
+    """With ``overlap``: small buckets, each queued on a stream of its own."""
+
+    @pytest.fixture(autouse=True)
+    def small(self, monkeypatch):
+        monkeypatch.setattr(Overlap.__init__, "__defaults__", (200, None))
+
+    @pytest.mark.parametrize("batches", [1, 3])
+    @pytest.mark.parametrize("reduce", OVERLAP)
+    def test_two_gpus_come_to_the_bits_of_one(self, train, reduce, batches):
+        def work(solver):
+            solver.param.iter_size = batches
+            solver.step(6)
+
+        [(_, expected)], _ = train(1, work, shards=4, device="cuda:0", overlap=True)
+
+        results, errors = train(2, work, shards=4, devices=TWO, reduce=reduce, overlap=True)
+
+        assert errors == [None, None]
+        assert {weights for _, weights in results} == {expected}
+
+    def test_are_added_up_on_another_stream_before_backward_ends(self, train, cupy, monkeypatch):
+        added, layers = defaultdict(list), defaultdict(list)
+        add, completed = cupy.cuda.nccl.NcclCommunicator.allReduce, Overlap._completed
+
+        def noted(self, *args):
+            added[self.rank_id()].append(args[-1])
+            add(self, *args)
+
+        def one_by_one(self, layer):
+            completed(self, layer)
+            for one in self._begun:
+                one.result()
+            rank = self._net._context.rank
+            layers[rank].append(len(added[rank]))
+
+        monkeypatch.setattr(cupy.cuda.nccl.NcclCommunicator, "allReduce", noted)
+        monkeypatch.setattr(Overlap, "_completed", one_by_one)
+
+        _, errors = train(2, lambda solver: solver.step(1), shards=2, devices=TWO)
+        assert errors == [None, None]
+        [at_once] = added[0]
+        added.clear()
+        _, errors = train(2, lambda solver: solver.step(1), shards=2, devices=TWO, overlap=True)
+
+        assert errors == [None, None]
+        *beside, last = added[0]
+        assert last == at_once
+        assert at_once not in beside
+        assert layers[0] == sorted(layers[0])
+        assert layers[0][0] == 0
+        assert 0 < layers[0][len(layers[0]) // 2] < len(beside) + 1
+
+    def test_a_gpu_that_is_lost_is_told_of(self, train):
+        def leave(solver):
+            if solver.net.device.name == "cuda:0":
+                solver.step(6)
+
+        _, errors = train(2, leave, shards=2, deadline=0.5, devices=TWO, overlap=True)
+
+        assert isinstance(errors[0], ParallelError)
+
+    def test_cannot_be_where_they_travel_by_the_host(self, train):
+        _, errors = train(2, shards=2, device="cuda:0", overlap=True)
+
+        assert all("travel by the host's memory" in str(error) for error in errors)
 
 
 def collectives(deadline=60.0):

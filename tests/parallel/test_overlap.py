@@ -77,7 +77,7 @@ class TestOrder:
     def crew(self, seen, monkeypatch):
         """One process with two shards, whose buckets are small."""
         monkeypatch.setattr("demitasse.parallel.overlap.BUCKET", 1)
-        monkeypatch.setattr(Overlap.__init__, "__defaults__", (1,))
+        monkeypatch.setattr(Overlap.__init__, "__defaults__", (1, None))
         made = net()
         team = Crew([made, made.clone(rank=1)], Single(), Shards(2), overlap=True)
         mean = team._overlap._mean
@@ -127,7 +127,7 @@ class TestOrder:
     ],
 )
 def test_the_bits_are_those_of_one_exchange_at_the_end(train, device, text, monkeypatch):
-    monkeypatch.setattr(Overlap.__init__, "__defaults__", (200,))
+    monkeypatch.setattr(Overlap.__init__, "__defaults__", (200, None))
 
     def work(solver):
         solver.param.iter_size = 2 if text else 1
@@ -142,7 +142,7 @@ def test_the_bits_are_those_of_one_exchange_at_the_end(train, device, text, monk
 
 
 def test_a_process_that_fails_in_its_pass_ends_all(train, monkeypatch):
-    monkeypatch.setattr(Overlap.__init__, "__defaults__", (200,))
+    monkeypatch.setattr(Overlap.__init__, "__defaults__", (200, None))
 
     def fail(solver):
         if solver.net._context.rank == 1:

@@ -64,6 +64,18 @@ def test_a_program_that_shows_the_log_itself_is_left_alone(capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_a_program_that_shows_all_logs_has_each_line_once(capsys):
+    shown = logging.StreamHandler(sys.stderr)
+    logging.getLogger().addHandler(shown)
+    try:
+        caffe.init_log()
+        caffe.log("a line of the program's own")
+    finally:
+        logging.getLogger().removeHandler(shown)
+
+    assert capsys.readouterr().err.count("a line of the program's own") == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "environment", "shown"),
     [

@@ -268,6 +268,31 @@ def test_parameters_are_a_vector_of_blobs():
     assert params[0].reshape(3, 6) is None
 
 
+@pytest.mark.parametrize("place", [lambda net: net.params["ip"], lambda net: net.layers[1].blobs])
+def test_a_blob_may_be_put_in_the_place_of_a_parameter(place, tmp_path):
+    net, other = caffe.Net("net.prototxt", caffe.TEST), caffe.Net("net.prototxt", caffe.TEST)
+    items = np.ones(net.blobs["data"].shape, np.float32)
+    other.params["ip"][0].data[...] = np.arange(18).reshape(3, 6)
+    expected = other.forward(data=items)["prob"].copy()
+
+    place(net)[0] = place(other)[0]
+    place(net)[1] = place(other)[1]
+
+    np.testing.assert_array_equal(net.forward(data=items)["prob"], expected)
+    other.params["ip"][0].data[...] = 3
+    assert (net.params["ip"][0].data == 3).all()
+    net.save(str(tmp_path / "saved.caffemodel"))
+    saved = caffe.Net("net.prototxt", str(tmp_path / "saved.caffemodel"), caffe.TEST)
+    assert (saved.params["ip"][0].data == 3).all()
+
+
+def test_a_blob_of_another_size_is_refused_in_the_place_of_a_parameter():
+    net = caffe.Net("net.prototxt", caffe.TEST)
+
+    with pytest.raises(ShapeError):
+        net.params["ip"][0] = net.params["ip"][1]
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -1,7 +1,9 @@
 """Loggers by the names that a command line gives them."""
 
 import importlib.util
+import os
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -32,6 +34,49 @@ def test_a_library_that_is_missing_is_named_with_its_extra(monkeypatch, kind, mo
 
     with pytest.raises(ConfigError, match=rf"pip install 'demitasse\[{kind}\]'"):
         open_logger(f"{kind}:place")
+
+
+def test_a_service_that_cannot_be_reached_is_told(monkeypatch):
+    def init(project):
+        raise RuntimeError("api_key not configured")
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
+
+    with pytest.raises(ConfigError, match="'wandb:digits': RuntimeError: api_key not configured"):
+        open_logger("wandb:digits")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with names, of POSIX systems")
+def test_json_lines_do_not_wait_for_who_reads_a_pipe(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+
+    with pytest.raises(OSError, match="this is a pipe; a regular file is needed"):
+        open_logger(f"jsonl:{tmp_path / 'pipe'}")
+
+
+def test_tensorboard_does_not_wait_for_a_thread_that_has_ended(tmp_path):
+    if importlib.util.find_spec("tensorboardX") is None:
+        pytest.skip("files of events need tensorboardX")
+    logger = open_logger(f"tensorboard:{tmp_path}")
+    events = logger._writer.file_writer.event_writer
+    events._event_queue.put(events._worker._shutdown_signal)  # as an exception in it ends it
+    events._worker.join()
+    failed = []
+
+    def tell():
+        try:
+            for iteration in range(20):
+                logger.scalars(iteration, {"loss": 0.5})
+        except OSError as error:
+            failed.append(error)
+
+    telling = threading.Thread(target=tell, daemon=True)
+    telling.start()
+    telling.join(20)
+
+    assert not telling.is_alive()
+    assert "the thread that writes has ended" in str(failed[0])
+    logger.close()
 
 
 def test_tensorboard_gets_files_of_events(tmp_path):

@@ -51,7 +51,7 @@ class held_to:  # noqa: N801 - is read as what the block is
                     _before.setdefault(library, has)
                     library.set_num_threads(wanted)
         except BaseException:
-            self.__exit__()
+            held_to.__exit__(self)  # a subclass has entered nothing yet
             raise
 
     def __exit__(self, *error: object) -> None:

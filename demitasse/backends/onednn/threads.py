@@ -8,6 +8,7 @@ import threading
 from demitasse.backends.kernels.language.team import check_workers, openmp
 from demitasse.backends.onednn import timeslice
 from demitasse.config import settings
+from demitasse.config.table import MOST_THREADS
 from demitasse.cores import cores
 
 __all__ = ["ready_threads", "wanted"]
@@ -42,5 +43,15 @@ def ready_threads() -> None:
 
 def wanted() -> int:
     """Return how many threads a pass has."""
-    asked = int(settings.get_often("threads")) or int(os.environ.get("OMP_NUM_THREADS") or 0)
-    return asked or cores()
+    return int(settings.get_often("threads")) or _of_openmp() or cores()
+
+
+def _of_openmp() -> int:
+    """Return what ``OMP_NUM_THREADS`` says, 0 for nothing that can be.
+
+    It may be a list, of which the first number is that of the outermost level. As in OpenMP's
+    libraries, what is no number of threads is as if it were not there.
+    """
+    first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    number = int(first) if first.isdecimal() and len(first) < 10 else 0
+    return number if number <= MOST_THREADS else 0

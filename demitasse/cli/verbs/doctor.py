@@ -68,6 +68,9 @@ def _text(found: dict[str, Any]) -> str:
             else f"not used: {onednn['reason']}",
         )
     )
+    if onednn["loaded"]:
+        teams = f"OpenMP's: {onednn['openmp']}" if onednn["openmp"] else "ours"
+        general.append(("threads of cpu", teams))
     kernels = found["kernels"]
     general.append(
         (

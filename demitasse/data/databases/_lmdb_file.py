@@ -60,6 +60,11 @@ class LmdbFile:
             message = f"the LMDB is cut short: it says it has {needed} bytes, the file has {found}"
             raise DataError(message, str(path))
 
+    def __del__(self) -> None:
+        """Close it where an interrupt came before anybody else could."""
+        if hasattr(self, "_file"):
+            self._file.close()
+
     def read(self, number: int, size: int) -> bytes:
         """Return bytes from a page on.
 

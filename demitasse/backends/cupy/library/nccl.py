@@ -120,7 +120,7 @@ class Nccl:
 
     def add(self, array: Array) -> None:
         self.start_add(array)
-        self._finish()
+        self.finish()
 
     def start_add(self, array: Array) -> None:
         address, *what = self._place(array)
@@ -129,10 +129,13 @@ class Nccl:
                 address, address, *what, self._nccl.NCCL_SUM, self._stream().ptr
             )
 
-    @contextmanager
-    def aside(self) -> Iterator[None]:
+    def aside(self) -> AbstractContextManager[None]:
         event = self._cupy.cuda.Event(disable_timing=True)
         event.record(self._stream())
+        return self._behind(event)
+
+    @contextmanager
+    def _behind(self, event: Any) -> Iterator[None]:
         self._aside.wait_event(event)
         with self._aside:
             yield
@@ -168,9 +171,9 @@ class Nccl:
         """Queue work on a stream within the block, and wait for it."""
         with _failures(self._nccl):
             yield self._stream().ptr
-        self._finish()
+        self.finish()
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
         """Wait until the current stream is done; the thread leaves its core to others meanwhile.
 
         Raises:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -23,7 +23,7 @@ from demitasse.backends.kernels.language.linker import NotLinkableError, link
 from demitasse.backends.kernels.language.recipe import recipe
 from demitasse.config import settings
 
-__all__ = ["Status", "compiled", "status"]
+__all__ = ["Status", "compiled", "linked", "status"]
 
 _lock = threading.RLock()
 _known: dict[str, dict[str, int]] = {}
@@ -106,20 +106,35 @@ def compiled(name: str, write: Callable[[Any], None], *exports: str) -> dict[str
     """
     with _lock:
         if name not in _known:
-            _known[name] = _made_or_kept(name, write, exports)
+            _known[name] = _linked(_made_or_kept(name, write), exports)
         return _known[name]
 
 
-def _made_or_kept(
-    name: str, write: Callable[[Any], None], exports: tuple[str, ...]
+def linked(
+    name: str, write: Callable[[Any], None], exports: Sequence[str], outside: Mapping[str, int]
 ) -> dict[str, int]:
-    """Return the addresses of a module's kernels, from the disk where it is there."""
+    """Return the addresses of a module's functions, which may call others than kernels do.
+
+    Args:
+        name: Of the module; no other one of the process has it.
+        write: Writes its functions.
+        exports: Those whose addresses are wanted.
+        outside: Addresses of what it calls, or reads and writes, by name.
+
+    Raises:
+        NotLinkableError: Not here.
+    """
+    return link(_made_or_kept(name, write), exports, outside)
+
+
+def _made_or_kept(name: str, write: Callable[[Any], None]) -> bytes:
+    """Return a module's machine code, from the disk where it is there."""
     about = recipe(name, write)
     if about is None or settings.get("kernel_dump"):
         text = _text(name, write)
         _dump(name, text)
-        return _linked(_object(_digest(text), lambda: text), exports)
-    return _linked(_object(_digest(about), lambda: _text(name, write)), exports)
+        return _object(_digest(text), lambda: text)
+    return _object(_digest(about), lambda: _text(name, write))
 
 
 def _text(name: str, write: Callable[[Any], None]) -> str:

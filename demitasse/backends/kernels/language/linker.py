@@ -26,9 +26,6 @@ ADDRESS64 = 1  # R_X86_64_64: the address of a symbol, plus a number
 UNDEFINED, HIGHEST_SECTION = 0, 0xFF00
 READ, EXECUTE = 1, 4
 
-_linked: list[mmap.mmap] = []
-"""Memory of the kernels, which live as long as the process."""
-
 
 class NotLinkableError(Exception):
     """A module, or this system, has something that only LLVM's linker knows."""
@@ -116,7 +113,8 @@ class _Module:
             ctypes.c_void_p(base), ctypes.c_size_t(size), READ | EXECUTE
         ):
             raise OSError(ctypes.get_errno(), "mprotect")
-        _linked.append(memory)
+        # threads may still run there when Python's modules are taken apart
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))
         named = {self._text(self.symbol_names, s.name): a
                  for s, a in zip(self.symbols, addresses, strict=True)}  # fmt: skip
         return {name: named[name.encode()] for name in exports}

@@ -1,13 +1,14 @@
-"""Run a kernel on all threads: those of OpenMP, which oneDNN's primitives run on as well.
+"""Run a kernel on all threads, those that oneDNN's primitives run on as well.
 
-A pool of our own would fight with that one: its threads keep spinning for a while after their work.
+A second team would fight with that one: its threads keep spinning for a while after their work. The
+threads are OpenMP's, or those of a team that has taken its place (``backends/kernels/team``).
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
@@ -15,7 +16,10 @@ from typing import Any
 from demitasse.backends.kernels.language import later
 from demitasse.errors import DeviceError
 
-__all__ = ["FUNCTIONS", "bounded_spinning", "check_workers", "functions", "openmp", "run"]
+__all__ = [
+    "FUNCTIONS", "WAITING", "bounded_spinning", "check_workers", "functions", "openmp", "run",
+    "use",
+]  # fmt: skip
 
 FUNCTIONS = ("omp_get_thread_num", "omp_get_num_threads", "GOMP_barrier")
 """What kernels call."""
@@ -106,6 +110,29 @@ def check_workers() -> None:
         raise DeviceError(message)
 
 
+_PARALLEL = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint
+)  # fmt: skip
+
+
+class _Instead:
+    """What has taken the place of OpenMP's functions: their addresses, and how a region is run."""
+
+    functions: Mapping[str, int] | None = None
+    parallel: Any = None
+
+
+def use(addresses: Mapping[str, int]) -> None:
+    """Run kernels by other functions than the OpenMP runtime's, from now on.
+
+    Args:
+        addresses: Theirs, by the names of those that they take the place of. No kernel must have
+            been linked before.
+    """
+    _Instead.parallel = _PARALLEL(addresses["GOMP_parallel"])
+    _Instead.functions = addresses
+
+
 _ALONE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _NUMBER = ctypes.CFUNCTYPE(ctypes.c_int)
 _SUBSTITUTES = (_NUMBER(lambda: 0), _NUMBER(lambda: 1), ctypes.CFUNCTYPE(None)(lambda: None))
@@ -114,6 +141,8 @@ _SUBSTITUTES = (_NUMBER(lambda: 0), _NUMBER(lambda: 1), ctypes.CFUNCTYPE(None)(l
 @cache
 def functions() -> dict[str, int]:
     """Return the addresses of what kernels call."""
+    if _Instead.functions is not None:
+        return {name: _Instead.functions[name] for name in FUNCTIONS}
     runtime = openmp()
     found = [getattr(runtime, name) for name in FUNCTIONS] if runtime is not None else _SUBSTITUTES
     return {
@@ -142,7 +171,7 @@ def run(
             this one does.
     """
     runtime = openmp() if threads > 1 else None
-    function = _ALONE(kernel) if runtime is None else runtime.GOMP_parallel
+    function = _ALONE(kernel) if runtime is None else _Instead.parallel or runtime.GOMP_parallel
 
     def arguments(of: int) -> tuple[int, ...]:
         return (of,) if runtime is None else (kernel, of, threads, 0)

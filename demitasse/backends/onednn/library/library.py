@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from demitasse.backends.kernels.language.team import bounded_spinning
+from demitasse.backends.kernels.team import install
 from demitasse.backends.onednn.library.signatures import declare
 from demitasse.config import settings
 
@@ -50,8 +51,11 @@ OPENMP = "libgomp.so.1"
 
 OPENMP_PACKAGES = "apt-get install libgomp1 (Debian, Ubuntu), or dnf install libgomp (Fedora)"
 
-SYCL = 256
-RUNTIMES = {0: "none", 1: "sequential", 2: "OpenMP", 4: "TBB", 8: "thread pool", SYCL: "SYCL"}
+OPENMP_THREADS, SYCL = 2, 256
+RUNTIMES = {
+    0: "none", 1: "sequential", OPENMP_THREADS: "OpenMP", 4: "TBB", 8: "thread pool", SYCL: "SYCL",
+}  # fmt: skip
+NO_OPENMP = "the library has no OpenMP threads"
 SWITCHED_OFF = "it was switched off"
 AVX2, AVX512 = 0x7, 0x27
 """The lowest number of an instruction set that has it."""
@@ -94,6 +98,8 @@ class Status:
         version: Of the library, e.g. "3.2.0".
         threading: What its threads are made of, e.g. "OpenMP".
         instruction_set: The best that the processor has and the library uses.
+        openmp: Why its operations run on OpenMP's threads, and wait for those that get no core;
+            nothing where they run on our team.
         reason: Why there is none.
         advice: The command that installs one, or what it lacks, where that can be had.
     """
@@ -103,6 +109,7 @@ class Status:
     version: str = ""
     threading: str = ""
     instruction_set: str = ""
+    openmp: str = ""
     reason: str = ""
     advice: str = ""
 
@@ -151,7 +158,8 @@ def _found() -> tuple[Any, Status]:
         except (OSError, AttributeError) as error:
             refused.append(f"{place}: {error}")
             continue
-        return library, _describe(library, version, place)
+        team = install(library) if version.cpu_runtime == OPENMP_THREADS else NO_OPENMP
+        return library, _describe(library, version, place, team)
     if not refused:
         return None, Status(False, reason=SWITCHED_OFF)
     reason = "; ".join(refused)
@@ -204,7 +212,7 @@ def _version(library: Any) -> Version:
     return version
 
 
-def _describe(library: Any, version: Version, place: str) -> Status:
+def _describe(library: Any, version: Version, place: str, openmp: str) -> Status:
     runtime, isa = version.cpu_runtime, library.dnnl_get_effective_cpu_isa()
     return Status(
         loaded=True,
@@ -212,4 +220,5 @@ def _describe(library: Any, version: Version, place: str) -> Status:
         version=f"{version.major}.{version.minor}.{version.patch}",
         threading=RUNTIMES.get(runtime, f"runtime {runtime}"),
         instruction_set=INSTRUCTION_SETS.get(isa, f"instruction set {isa:#x}"),
+        openmp=openmp,
     )

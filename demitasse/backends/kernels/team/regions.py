@@ -1,0 +1,247 @@
+"""Regions: functions that every member of a team calls, each with a part of its own.
+
+Source: the interface of GCC's ``libgomp`` (``GOMP_parallel_start`` and its neighbours), which
+compiled OpenMP programs call. A region that begins while another thread leads one, and what is
+asked by threads that are in none, go to that library.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from demitasse.backends.kernels.language.words import Condition, Word
+from demitasse.backends.kernels.team.function import Function, member, original, take_member
+from demitasse.backends.kernels.team.state import (
+    ALONE_AT_FIRST,
+    BUSY_SHIFT,
+    GOOD_ENOUGH,
+    LATE,
+    LEVELS,
+    LONG_ROUNDS,
+    NAP,
+    PARTS,
+    REGION,
+    SPIN,
+    WAIT,
+    Field,
+    Member,
+)
+
+__all__ = ["write_regions"]
+
+MOST_PARTS = 1024
+
+
+def write_regions(module: ir.Module) -> None:
+    """Write how regions begin and end, and what helpers do."""
+    _write_start(Function(module, "start", 3))
+    _write_end(Function(module, "end", 0))
+    _write_parallel(Function(module, "parallel", 4))
+    _write_helper(Function(module, "helper", 1))
+
+
+def _taken(ticket: Word) -> Word:
+    return ticket % PARTS
+
+
+def _parts(ticket: Word) -> Word:
+    return (ticket >> 16) % PARTS
+
+
+def _open(ticket: Word) -> Condition:
+    """Whether there is a part that nobody has taken."""
+    return _taken(ticket) < _parts(ticket)
+
+
+def _write_start(f: Function) -> None:
+    work, argument, wanted = f.arguments
+    me = member(f)
+    with f.when(f.unequal(me, 0)):
+        f.store(f.load(me, Member.DEPTH) + 1, me, Member.DEPTH)
+        f.give()
+    count = f.local(0)
+    f.store(wanted % REGION, count)
+    with f.when(f.equal(f.load(count), 0)):
+        f.store(f.call(original("omp_get_max_threads")) % REGION, count)
+    parts = f.load(count)
+
+    def leave_to_original() -> None:
+        f.call(original("GOMP_parallel_start"), work, argument, wanted)
+        f.give()
+
+    for condition in (parts < 2, parts > MOST_PARTS):
+        with f.when(condition):
+            leave_to_original()
+    led = f.local(0)
+    with f.when(f.replace(Field.BUSY, 0, 1)):
+        f.store(1, led)
+    with f.when(f.equal(f.load(led), 0)):
+        leave_to_original()
+    with f.forever() as loop:
+        with f.when(f.get(Field.HELPERS) >= parts - 1):
+            loop.leave()
+        thread = f.local(0)
+        failed = f.call("pthread_create", thread, 0, f.address("helper"), 0) % REGION
+        with f.when(f.unequal(failed, 0)):
+            f.set(Field.BUSY, 0)
+            leave_to_original()
+        f.call("pthread_detach", f.load(thread))
+        f.add(Field.HELPERS, 1)
+    leader = f.shared(Field.LEADER)
+    f.store(0, leader, Member.PART)
+    f.store(parts, leader, Member.PARTS)
+    f.store(0, leader, Member.DEPTH)
+    take_member(f, leader)
+    f.set(Field.WORK, work)
+    f.set(Field.ARGUMENT, argument)
+    f.set(Field.DONE, 0)
+    alone = f.get(Field.ALONE)
+    with f.when(alone > 0):
+        f.set(Field.ALONE, alone - 1)
+    f.set(Field.TICKET, ((f.get(Field.TICKET) >> 32) + 1) * REGION + parts * PARTS + 1)
+    # after the ticket: whoever goes to sleep now says so first, and then looks at the ticket
+    with f.when((alone < 2) & (f.get(Field.ASLEEP) > 0)):
+        f.ring(parts - 1)
+    with f.when((alone > 1) & (f.get(Field.RESTING) > 0)):
+        f.ring(parts - 1)
+    f.set(Field.BEGUN, f.now())
+    f.give()
+
+
+def _write_end(f: Function) -> None:
+    me = member(f)
+    with f.when(f.equal(me, 0)):
+        f.call(original("GOMP_parallel_end"))
+        f.give()
+    depth = f.load(me, Member.DEPTH)
+    with f.when(depth > 0):
+        f.store(depth - 1, me, Member.DEPTH)
+        f.give()
+    mine = f.local(1)
+    with f.forever() as loop:
+        ticket = f.get(Field.TICKET)
+        with f.when(_taken(ticket) >= _parts(ticket)):
+            loop.leave()
+        with f.when(f.replace(Field.TICKET, ticket, ticket + 1)):
+            f.store(_taken(ticket), me, Member.PART)
+            f.call_at(f.get(Field.WORK), f.get(Field.ARGUMENT))
+            f.store(f.load(mine) + 1, mine)
+    helped = f.load(me, Member.PARTS) - f.load(mine)
+    begun = f.now()
+    with f.when(helped > 0):
+        _wait_for_helpers(f, helped, begun)
+        _learn(f, begun)
+    take_member(f, 0)
+    f.set(Field.BUSY, 0)
+    f.give()
+
+
+def _patience(f: Function, ticks: int) -> Word:
+    """Return for how long to look before one sleeps."""
+    patience = f.local(ticks)
+    with f.when(f.get(Field.LEVEL) > 0):
+        f.store(ticks >> BUSY_SHIFT, patience)
+    return f.load(patience)
+
+
+def _wait_for_helpers(f: Function, helped: Word, begun: Word) -> None:
+    patience = _patience(f, WAIT)
+    with f.forever() as loop:
+        done = f.get(Field.DONE)
+        with f.when(f.equal(done, helped)):
+            loop.leave()
+        with f.when(f.now() - begun < patience):
+            f.pause()
+            loop.again()
+        f.set(Field.WAITING, 1)
+        done = f.get(Field.DONE)
+        with f.when(f.unequal(done, helped)):
+            f.sleep(Field.DONE, done)
+        f.set(Field.WAITING, 0)
+
+
+def _learn(f: Function, begun: Word) -> None:
+    """Leave helpers that were late asleep for a while, the longer the more often they were late."""
+    waited, own = f.now() - begun, begun - f.get(Field.BEGUN)
+    level = f.get(Field.LEVEL)
+    on_time = f.local(1)
+    with f.when((waited > LATE) & (waited > own)):
+        f.store(0, on_time)
+        f.set(Field.GOOD, 0)
+        with f.when(level < LEVELS):
+            f.set(Field.LEVEL, level + 1)
+        f.set(Field.ALONE, f.doubled(ALONE_AT_FIRST, level))
+    with f.when((f.load(on_time) > 0) & (level > 0)):
+        good = f.add(Field.GOOD, 1)
+        with f.when(good + 1 >= GOOD_ENOUGH):
+            f.set(Field.LEVEL, level - 1)
+            f.set(Field.GOOD, 0)
+
+
+def _write_parallel(f: Function) -> None:
+    work, argument, wanted, _ = f.arguments
+    f.call("start", work, argument, wanted)
+    f.call_at(work, argument)
+    f.call("end")
+    f.give()
+
+
+def _write_helper(f: Function) -> None:
+    me = f.local(*[0] * (Member.END // 8))
+    take_member(f, me)
+    unfinished, awake_until, rounds = f.local(-1), f.local(0), f.local(0)
+    with f.forever() as loop:
+        ticket, alone = f.get(Field.TICKET), f.get(Field.ALONE)
+        with f.when(_open(ticket)):
+            for may in (f.equal(alone, 0), f.equal(ticket >> 32, f.load(unfinished))):
+                with f.when(may):
+                    with f.when(f.replace(Field.TICKET, ticket, ticket + 1)):
+                        _help(f, me, ticket)
+                        f.store(f.now() + _patience(f, SPIN), awake_until)
+                    loop.again()
+        with f.when(f.equal(alone, 0) & (f.now() < f.load(awake_until))):
+            f.pause()
+            loop.again()
+        _rest(f, unfinished, rounds)
+        f.store(f.now() + _patience(f, SPIN), awake_until)
+    f.give()  # never
+
+
+def _help(f: Function, me: Word, ticket: Word) -> None:
+    f.store(_taken(ticket), me, Member.PART)
+    f.store(_parts(ticket), me, Member.PARTS)
+    f.store(0, me, Member.DEPTH)
+    f.call_at(f.get(Field.WORK), f.get(Field.ARGUMENT))
+    f.add(Field.DONE, 1)
+    with f.when(f.get(Field.WAITING) > 0):
+        f.wake(Field.DONE, 1)
+
+
+def _rest(f: Function, unfinished: Word, rounds: Word) -> None:
+    """Sleep until there may be something to do.
+
+    Whoever opens a region writes the ticket first, and then looks who sleeps. So a helper says that
+    it does, and then looks at the ticket.
+    """
+    bell = f.get(Field.BELL)
+    f.add(Field.ASLEEP, 1)
+    ticket, alone = f.get(Field.TICKET), f.get(Field.ALONE)
+    nap = f.local(0)
+    with f.when((alone > 0) & (f.load(rounds) < LONG_ROUNDS)):
+        f.store(1, nap)
+        f.store(-1, unfinished)
+        with f.when(_open(ticket)):
+            f.store(ticket >> 32, unfinished)
+        f.sleep(Field.BELL, bell, NAP)
+        f.store(f.load(rounds) + 1, rounds)
+        with f.when(f.unequal(f.get(Field.TICKET), ticket)):
+            f.store(0, rounds)
+    with f.when(f.equal(f.load(nap), 0)):
+        f.add(Field.RESTING, 1)
+        ticket = f.get(Field.TICKET)
+        with f.when(_taken(ticket) >= _parts(ticket)):
+            f.sleep(Field.BELL, bell)
+        f.add(Field.RESTING, -1)
+        f.store(0, rounds)
+        f.store(-1, unfinished)
+    f.add(Field.ASLEEP, -1)
