@@ -107,6 +107,9 @@ NETS = {
     + END + conv("z", "z_end", 16),
     "the input": conv("x", "a", 32) + concat("x a", "y") + END,
     "rows": EQUAL + concat("a b", "y", axis=2) + END,
+    "joined rows that are joined": EQUAL + concat("a b", "ab", axis=2)
+    + pool("x", "p", "kernel_size: 1 stride: 1") + concat("p x", "px", axis=2)
+    + concat("px ab", "y") + END,
     "images": EQUAL + concat("a b", "y", axis=0) + END,
     "rows of a bottom too": EQUAL + JOIN + concat("a b", "z", axis=2) + END
     + conv("z", "z_end", 16),

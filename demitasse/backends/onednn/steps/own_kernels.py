@@ -233,8 +233,9 @@ def conv_kernels(
     tuning = engine.tuning.as_set(wanted())
     found = ConvKernels(engine, x, tiling=None, banding=None, training=training)
     if max(op.kernel) == 1:  # a product of matrices, which the library does best
-        with suppress(Declined):
-            return found if training else replace(found, parts=parts_of(op, x, y, tuning))
+        if not training:
+            with suppress(Declined):
+                found = replace(found, parts=parts_of(op, x, y, tuning))
         return found
     if op.group == x[1] > 1 and not training:
         try:
