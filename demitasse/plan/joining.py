@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from demitasse.backends import ops
 from demitasse.backends.home import Home
+from demitasse.blob import Blob
 from demitasse.plan.entry import Place
 from demitasse.records import Record
 
@@ -31,7 +33,7 @@ class Joined(Record):
     root: int
 
 
-class _Use(Record):
+class _Use(NamedTuple):
     """What a layer does with a memory.
 
     Attributes:
@@ -69,12 +71,17 @@ def find_homes(places: Sequence[Place], shareable: Collection[int]) -> dict[int,
         places: The layers with their blobs, whose shapes are known.
         shareable: Serials of memories that nobody looks at between passes.
     """
-    uses, found = _uses(places), dict[int, Joined]()
+    joins = [
+        (index, place, op)
+        for index, place in enumerate(places)
+        if isinstance(op := place.layer.op, ops.Concat) and _joins_channels(op)
+    ]
+    found: dict[int, Joined] = {}
+    if not joins:
+        return found
+    uses = _uses(places, [blob for _, place, _ in joins for blob in (*place.bottom, *place.top)])
     good: dict[int, int] = {}  # up to which layer what is in a top stays as it was joined
-    for index, place in reversed(list(enumerate(places))):
-        op = place.layer.op
-        if not isinstance(op, ops.Concat) or not _joins_channels(op):
-            continue
+    for index, place, op in reversed(joins):
         top = place.top[0].data_memory.serial
         if top not in shareable or uses[top][0].layer != index:
             continue
@@ -121,13 +128,16 @@ def _may_move(uses: Sequence[_Use], joined: int, shape: tuple[int, ...], good: i
     return all(use.layer < (joined if use.writes else good) for use in uses)
 
 
-def _uses(places: Sequence[Place]) -> _Uses:
-    """Return what layers do with each memory, in their order."""
+def _uses(places: Sequence[Place], blobs: Sequence[Blob]) -> _Uses:
+    """Return what layers do with the memories of some blobs, in their order."""
+    wanted = {blob.data_memory.serial for blob in blobs}
     uses: defaultdict[int, list[_Use]] = defaultdict(list)
     for index, place in enumerate(places):
         layer, read = place.layer, {blob.data_memory.serial for blob in place.bottom}
-        shares = layer.only_shares or isinstance(layer.op, ops.Split)
         written = {blob.data_memory.serial for blob in place.top}
+        if wanted.isdisjoint(read | written):
+            continue
+        shares = layer.only_shares or isinstance(layer.op, ops.Split)
         shapes = {(b.data_memory.serial, b.shape) for b in (*place.bottom, *place.top)}
         for serial, shape in shapes:
             writes = serial in written and not (shares and serial in read)

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from demitasse.backends.ops import Concat
 from demitasse.blob import Blob, Changes
 from demitasse.errors import NetError
 from demitasse.layers.facts import facts_of
@@ -191,6 +192,9 @@ class Allocator:
         """Let memories that a Concat joins know where in its top they may lie."""
         for memory in self._memories():  # some may have left the net
             memory.home = None
+        if not any(isinstance(place.layer.op, Concat) for place in self._places):
+            self._joined = {}
+            return
         present = accesses(self._places, backward=self.backward)
         ranges = self._live_ranges(present, range(len(self._places)))
         self._joined = find_homes(self._places, {live.memory.serial for live in ranges})
