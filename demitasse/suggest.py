@@ -6,9 +6,14 @@ from collections.abc import Iterable
 
 __all__ = ["nearest", "suggestion"]
 
+LONGEST = 200
+"""Letters of a name that has near ones: to compare texts of megabytes takes minutes."""
+
 
 def nearest(name: str, known: Iterable[str], count: int = 1, cutoff: float = 0.7) -> list[str]:
     """Return the names most like ``name``, the nearest first; capitals make no difference."""
+    if len(name) > LONGEST:
+        return []
     from difflib import get_close_matches  # for an error only
 
     folded = {one.casefold(): one for one in known}

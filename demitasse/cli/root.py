@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -76,6 +77,16 @@ class Root(click.Group):
             message = f"a file of flags cannot be read: {error}"
             raise click.UsageError(message, ctx) from error
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb; Ctrl-C while it is imported or reads its flags ends as it does later."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            from demitasse.cli.exits import INTERRUPTED, Fault
+
+            told = "interrupted"
+            raise Fault(told, INTERRUPTED) from error
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -105,7 +105,11 @@ class Arrays:
             lengths = {self._file.rows}
         else:
             self._arrays = _read(path, self._inputs)
-            lengths = {len(array) if array.ndim else 0 for array in self._arrays.values()}
+            single = next((name for name, one in self._arrays.items() if not one.ndim), None)
+            if single is not None:
+                message = f"the array for {single!r} is a single number and has no rows"
+                raise DataError(message, str(path))
+            lengths = {len(array) for array in self._arrays.values()}
         if len(lengths) > 1:
             message = f"the arrays have {' and '.join(map(str, sorted(lengths)))} rows"
             raise DataError(message, str(path))

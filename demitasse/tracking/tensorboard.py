@@ -24,6 +24,7 @@ class TensorBoard:
 
     Raises:
         ConfigError: tensorboardX is not installed.
+        OSError: The folder cannot be written, or there is no shared memory (``/dev/shm``).
     """
 
     def __init__(self, folder: str) -> None:
@@ -36,7 +37,13 @@ class TensorBoard:
             )
             raise ConfigError(message) from None
         self._folder = folder
-        self._writer = SummaryWriter(folder, max_queue=QUEUE)
+        try:
+            self._writer = SummaryWriter(folder, max_queue=QUEUE)
+        except OSError as error:
+            if error.filename is not None:
+                raise
+            message = f"tensorboardX cannot begin, which needs shared memory: {error.strerror}"
+            raise OSError(error.errno, message, folder) from error
 
     def scalars(self, iteration: int, values: Mapping[str, float]) -> None:
         """Add a point to the curve of each name."""

@@ -219,6 +219,18 @@ def test_a_closed_stream_takes_its_own_number():
     assert done.returncode == 0
 
 
+def test_an_interrupt_while_a_verb_is_imported_ends_as_one_does_later(run, monkeypatch):
+    def interrupt(name):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("demitasse.cli.root.import_module", interrupt)
+
+    result = run("summary net.prototxt")
+
+    assert result.exit_code == 130
+    assert result.stderr == "error: interrupted\n"
+
+
 @pytest.mark.skipif(os.name != "posix", reason="elsewhere a folder in use cannot be deleted")
 def test_a_file_beside_nothing_is_told_with_the_working_directory(project, tmp_path, run):
     gone = tmp_path / "gone"

@@ -32,6 +32,16 @@ def test_hdf5_weights_cannot_be_larger_than_their_file(tmp_path):
         load_weights(tmp_path / "w.h5")
 
 
+def test_chunks_of_hdf5_cannot_be_larger_than_their_file(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "w.h5", "w") as file:
+        many = {"maxshape": (None, None), "chunks": (2**15, 2**14), "compression": "gzip"}
+        file.create_dataset("data/ip/0", (3, 9), "float32", **many)  # never written: no room taken
+
+    with pytest.raises(WeightsError, match="in chunks of 2147483648 bytes, which the file"):
+        load_weights(tmp_path / "w.h5")
+
+
 def test_compressed_hdf5_is_read(tmp_path):
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "w.h5", "w") as file:

@@ -1,5 +1,6 @@
 """Loggers by the names that a command line gives them."""
 
+import errno
 import importlib.util
 import os
 import sys
@@ -52,6 +53,16 @@ def test_json_lines_do_not_wait_for_who_reads_a_pipe(tmp_path):
 
     with pytest.raises(OSError, match="this is a pipe; a regular file is needed"):
         open_logger(f"jsonl:{tmp_path / 'pipe'}")
+
+
+def test_tensorboard_without_shared_memory_says_so(monkeypatch):
+    def write(folder, **how):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # of a semaphore: no file's name
+
+    monkeypatch.setitem(sys.modules, "tensorboardX", SimpleNamespace(SummaryWriter=write))
+
+    with pytest.raises(OSError, match=r"needs shared memory: No space left on device: 'place'"):
+        open_logger("tensorboard:place")
 
 
 def test_tensorboard_does_not_wait_for_a_thread_that_has_ended(tmp_path):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 from demitasse.data.databases._lmdb_pages import (
@@ -17,6 +18,7 @@ from demitasse.data.databases._lmdb_pages import (
 )
 from demitasse.data.databases.database import DamagedError, what_is_there
 from demitasse.errors import DataError
+from demitasse.interrupts import Uninterrupted
 from demitasse.paths import regular
 
 __all__ = ["LmdbFile"]
@@ -29,7 +31,9 @@ class LmdbFile:
         path: The folder of the database, or its one file.
 
     Attributes:
-        meta: Of the newest transaction.
+        meta: Of the newest transaction; its last page is one that the file has.
+        lacks: What is missing at the end of the file, in words; "" for nothing. It may be pages
+            that were given back before they were written, where records were replaced or deleted.
 
     Raises:
         DataError: It cannot be opened; says what was found there.
@@ -41,7 +45,8 @@ class LmdbFile:
         if not file.exists():
             raise DataError(what_is_there(path, "LMDB"), str(path))
         try:
-            self._file = regular(file).open("rb", buffering=0)
+            with Uninterrupted():  # between the opening and its having a name
+                self._file = regular(file).open("rb", buffering=0)
         except OSError as error:
             message = f"cannot be opened as an LMDB: {error}"
             raise DataError(message, str(path)) from error
@@ -53,12 +58,12 @@ class LmdbFile:
             self.close()
             message = f"cannot be opened as an LMDB: {error}"
             raise DataError(message, str(path)) from error
+        self.lacks = ""
         needed = (self.meta.last_page + 1) * self.meta.page_size
         found = self._when[0]
         if found < needed:
-            self.close()
-            message = f"the LMDB is cut short: it says it has {needed} bytes, the file has {found}"
-            raise DataError(message, str(path))
+            self.lacks = f"it says it has {needed} bytes, the file has {found}"
+            self.meta = replace(self.meta, last_page=found // self.meta.page_size - 1)
 
     def __del__(self) -> None:
         """Close it where an interrupt came before anybody else could."""

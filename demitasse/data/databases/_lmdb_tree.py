@@ -118,18 +118,29 @@ class LmdbTree:
             DamagedError: A page does not hold what it should.
             DataError: The file was changed.
         """
-        content, at, _, spans = leaf
-        wanted = spans[begin:end]
-        page_size = self._page_size
-        elsewhere = [
-            (page_number(content, at + place), size, -(-(RECORD_HEADER_SIZE + size) // page_size))
-            for place, last, size in wanted
-            if not last
-        ]
-        overflowing = self._overflowing(elsewhere, rooms)
+        overflowing = self._overflowing(self._elsewhere(leaf, begin, end), rooms)
         return [
-            content[at + first : at + last] if last else next(overflowing)
-            for first, last, _ in wanted
+            leaf.content[leaf.at + first : leaf.at + last] if last else next(overflowing)
+            for first, last, _ in leaf.spans[begin:end]
+        ]
+
+    def need_all(self) -> None:
+        """See that the file has every page that records need; reads all leaves.
+
+        Raises:
+            DamagedError: It has not, or a page does not hold what it should.
+            DataError: The file was changed.
+        """
+        for leaf in self.leaves():
+            for number, size, _ in self._elsewhere(leaf, 0, len(leaf.spans)):
+                self._file.need(number, RECORD_HEADER_SIZE + size)
+
+    def _elsewhere(self, leaf: Leaf, begin: int, end: int) -> list[Elsewhere]:
+        content, at, page_size = leaf.content, leaf.at, self._page_size
+        return [
+            (page_number(content, at + place), size, -(-(RECORD_HEADER_SIZE + size) // page_size))
+            for place, last, size in leaf.spans[begin:end]
+            if not last
         ]
 
     def _overflowing(self, records: list[Elsewhere], rooms: Rooms) -> Iterator[Raw]:

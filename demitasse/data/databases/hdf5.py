@@ -8,6 +8,7 @@ Source: Caffe, ``src/caffe/util/hdf5.cpp``.
 from __future__ import annotations
 
 import io
+import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -242,6 +243,10 @@ def need_room(dataset: Any) -> None:
     room = dataset.file.id.get_filesize() * (1 if dataset.chunks is None else DEFLATES)
     if dataset.nbytes > room:
         message = f"{dataset.name} {dataset.shape} has more values than the file has room for"
+        raise ValueError(message)
+    chunk = math.prod(dataset.chunks or ()) * dataset.dtype.itemsize
+    if chunk > max(room, BLOCK):  # a value alone needs a whole one in memory
+        message = f"{dataset.name} is in chunks of {chunk} bytes, which the file has no room for"
         raise ValueError(message)
 
 

@@ -57,6 +57,7 @@ class LmdbDatabase:
         self._open: LmdbFile | lmdb.Environment
         if mode == "read":
             self._open = LmdbFile(path)
+            _need_whole(self._open, path)
         else:
             if any(other._key == self._key for other in list(_databases)):
                 message = "is open in this process already; close it before writing to it"
@@ -100,6 +101,21 @@ class LmdbDatabase:
         """Close it; may be called twice."""
         self._release()
         _databases.discard(self)
+
+
+def _need_whole(file: LmdbFile, path: Path) -> None:
+    """Refuse a file whose end is missing, unless no record has anything there."""
+    if not file.lacks:
+        return
+    try:
+        LmdbTree(file).need_all()
+    except (DamagedError, OSError) as error:
+        file.close()
+        message = f"the LMDB is cut short: {file.lacks}"
+        raise DataError(message, str(path)) from error
+    except BaseException:
+        file.close()
+        raise
 
 
 _databases: weakref.WeakSet[LmdbDatabase] = weakref.WeakSet()
