@@ -85,12 +85,13 @@ class Stretch:
         """Make the calls again; return whether that was possible."""
         for noted in self._noted:
             if noted.found.again(self._versions):
+                # all of it before the calls, which leave nothing of Python's in the caches
                 noted.found.leave_again(self._versions)
-                noted.notes.play()
                 transfers.note(reorders=noted.reorders)
                 for entry, step, group in noted.ran:
                     entry.ran, entry.ran_in = step, group
                 self._wait = 1
+                noted.notes.play()
                 return True
         return False
 

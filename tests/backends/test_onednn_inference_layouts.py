@@ -7,6 +7,7 @@ from demitasse import Net
 from demitasse.backends.kernels import language as kernels
 from demitasse.backends.onednn import status
 from demitasse.backends.onednn.library.engine import Engine, engine
+from demitasse.backends.onednn.steps import own_kernels
 from demitasse.plan.report import report
 from demitasse.proto import NetParameter, parse_text
 
@@ -55,6 +56,17 @@ layer {{ name: "relu" type: "ReLU" bottom: "c1" top: "c1" }}
 layer {{ name: "each" type: "Convolution" bottom: "c1" top: "each" convolution_param {{
   num_output: 32 group: 32 kernel_size: 3 pad: 1 weight_filler {{ type: "xavier" }} }} }}
 {convolution("y", "each", 64, 1)}
+"""
+PAIRS = f"""
+{INPUT}
+{convolution("c1", "x", 32, 3, stride=2)}
+layer {{ name: "relu" type: "ReLU" bottom: "c1" top: "c1" }}
+layer {{ name: "each" type: "Convolution" bottom: "c1" top: "each" convolution_param {{
+  num_output: 32 group: 32 kernel_size: 3 pad: 1 weight_filler {{ type: "xavier" }} }} }}
+layer {{ name: "each_relu" type: "ReLU" bottom: "each" top: "each" }}
+{convolution("y", "each", 64, 1)}
+layer {{ name: "last" type: "Pooling" bottom: "y" top: "last"
+  pooling_param {{ pool: AVE global_pooling: true }} }}
 """
 SQUEEZE = BEGIN + convolution("y", "pool", 16, 1)
 DENSE = f"""
@@ -126,6 +138,46 @@ def test_a_depthwise_convolution_reads_what_a_first_one_writes(monkeypatch):
     assert reorders(net, monkeypatch) == []
     codes = {layer.name: layer.code for layer in report(net.plan)}
     assert codes["each"].startswith("depthwise llvm")
+
+
+@WIDE
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (PAIRS, "jit_1x1:"),
+        (PAIRS.replace('top: "each" }', 'top: "rectified" }'), "brgconv_1x1:"),
+        (PAIRS.replace("num_output: 64", "num_output: 20"), "brgconv_1x1:"),
+    ],
+    ids=["in place", "not in place", "no whole blocks"],
+)
+def test_large_images_lie_in_blocks_for_the_convolution_of_pixels_that_reads_them(
+    text, code, monkeypatch
+):
+    if "rectified" in text:
+        text = text.replace('bottom: "each" top: "y"', 'bottom: "rectified" top: "y"')
+    monkeypatch.setattr(own_kernels, "LARGE", 1)
+    fast, portable = made(text, device="cpu"), made(text, device="numpy", lowered=False)
+    portable.forward()
+
+    assert reorders(fast, monkeypatch) == []
+    assert {layer.name: layer.code for layer in report(fast.plan)}["y"].startswith(code)
+    one, other = (net.blobs["last"].cpu_data() for net in (fast, portable))
+    assert np.abs(one - other).max() <= 2e-5 * np.abs(other).max()
+
+
+@WIDE
+def test_images_that_have_become_small_lie_as_they_would_have(monkeypatch):
+    net = made(PAIRS, device="cpu")
+    monkeypatch.setattr(own_kernels, "LARGE", 20_000)
+    net.forward()
+    large = {layer.name: layer.code for layer in report(net.plan)}["y"]
+
+    net.blobs["x"].reshape(1, 3, 33, 33)
+
+    images = [shape for shape in reorders(net, monkeypatch) if shape[0] == 1]
+    assert images == []  # weights may still move
+    small = {layer.name: layer.code for layer in report(net.plan)}["y"]
+    assert (large[:7], small[:7]) == ("jit_1x1", "brgconv")
 
 
 @pytest.mark.parametrize(

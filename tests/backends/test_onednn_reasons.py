@@ -117,7 +117,7 @@ def test_a_step_names_the_code_that_runs():
 
     for name in ("c", "s"):
         step = entry(made, name).step
-        assert step.code == step.forward_calls[0].implementations[0].removeprefix("llvm:")
+        assert step.code == ", ".join(step.forward_calls[0].implementations)
         assert step.backward_code
 
 

@@ -116,6 +116,24 @@ def test_calls_are_noted_in_the_third_pass_and_made_again_from_then_on(played):
     assert counts[4] == 2 * counts[3]
 
 
+def test_a_softmax_is_one_of_the_calls_and_hides_no_nan(played):
+    net = made()
+    net.reshape()
+    if "llvm" not in net.plan.steps()[-1].code:
+        pytest.skip("no kernels can be made here")
+    for _ in range(4):
+        look(net, images())
+    before, x = played[0], images()
+    x[0, 1, 5, 5] = np.nan
+
+    lost, found = look(net, x), look(net, images())
+
+    assert np.isnan(lost).all()
+    assert np.isfinite(found).all()
+    assert played[0] > before
+    assert all(step is None or step.repeats for step in net.plan.steps())
+
+
 @pytest.mark.parametrize("layer", ["first", "norm", "scale", "deep", "scores"])
 def test_a_parameter_that_is_changed(monkeypatch, played, layer):
     def scenario(net):

@@ -36,6 +36,8 @@ class Tuning:
             second.
         pixel_filter_bytes: Filters up to which pixels are normalised on the way; they stay in a
             core's second cache.
+        cached_bytes: Images and outputs of a depthwise convolution, up to which most of what it
+            reads is still in a cache.
     """
 
     width: int
@@ -51,6 +53,7 @@ class Tuning:
     copy_bytes: int = 32 << 10
     pooled_bytes: int = 160 << 10
     pixel_filter_bytes: int = 384 << 10
+    cached_bytes: int = 4 << 20
 
     @property
     def instructions(self) -> str:

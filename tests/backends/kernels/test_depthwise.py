@@ -103,6 +103,37 @@ def test_input_and_output_may_lie_in_blocks_of_channels(blocks, threads, width):
 
 
 @WIDTH
+@WINDOWS
+@SIZES
+def test_what_is_fetched_for_later_changes_no_bit(size, window, width):
+    op = convolution(2, 2 * width, size, **window)
+    if min(op.top) < 1:
+        pytest.skip("the window does not fit")
+    x, weights = normal(*op.bottom), normal(2 * width, 1, *op.kernel, seed=1)
+
+    fetching, plain = (
+        convolved(op, x, weights, None, (2 * width,) * 2, Tuning(width=width, cached_bytes=cached))
+        for cached in (0, 1 << 30)
+    )
+
+    np.testing.assert_array_equal(fetching, plain)
+
+
+def test_pixels_are_fetched_of_large_images_and_where_blocks_become_pixels():
+    op = convolution(1, 32, (9, 9))
+    blocks, whole = (Images.in_blocks(op.bottom, block) for block in (16, 32))
+    few, many = (
+        strips_of(op, op.bottom, op.top, Tuning(width=16, cached_bytes=cached))
+        for cached in (0, 1 << 20)
+    )
+
+    assert few.fetches(whole, whole)
+    assert not many.fetches(whole, whole)
+    assert not many.fetches(blocks, blocks)
+    assert many.fetches(blocks, whole)
+
+
+@WIDTH
 def test_nan_reaches_the_windows_that_see_it_and_no_others(width):
     op = convolution(1, width, (5, 12))
     x, weights = normal(*op.bottom), normal(width, 1, 3, 3, seed=1)

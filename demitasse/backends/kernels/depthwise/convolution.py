@@ -130,7 +130,7 @@ class DepthwiseConvolution:
 
     def __init__(self, strips: Strips, x: Images, y: Images, *, relu: bool = False) -> None:
         self.strips, width, op = strips, strips.width, strips.op
-        self._kernel = _kernel(width, Shape.of(op))
+        self._kernel = _kernel(width, Shape.of(op, fetches=strips.fetches(x, y)))
         x.vectors(width), y.vectors(width)
         (_, channels, _, _), groups = strips.x, strips.groups(x, y)
         self.taps = op.kernel[0] * op.kernel[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -11,6 +12,8 @@ from demitasse.backends.kernels.images import Images, first_channels
 from demitasse.backends.kernels.tuning import Tuning
 
 __all__ = ["Group", "Strips"]
+
+FLOAT_BYTES = 4
 
 ROWS_EACH = 8
 """Rows of outputs that each thread has at least; with fewer, threads divide the channels too."""
@@ -63,6 +66,15 @@ class Strips:
     def vectors(self) -> list[int]:
         """First channel of each vector."""
         return first_channels(self.x[1], self.width)
+
+    def fetches(self, x: Images, y: Images) -> bool:
+        """Whether it pays to fetch pixels before they are needed.
+
+        No cache holds large images any more, or their outputs. Where blocks of channels become
+        pixels with all their channels, each block is written to lines that are not neighbours.
+        """
+        floats = math.prod(self.x) + math.prod(self.y)
+        return x.block != y.block or floats * FLOAT_BYTES > self.tuning.cached_bytes
 
     def groups(self, x: Images, y: Images) -> list[Group]:
         """Return groups of channels that are contiguous in the input and in the output."""

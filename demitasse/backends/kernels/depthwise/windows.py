@@ -24,6 +24,14 @@ PIXELS = {8: 6, 16: 7}
 """Floats of a vector -> pixels whose sums fit into registers, with the columns of a row of taps."""
 
 
+AHEAD = 4
+"""How many times the pixels of a turn lie between them and those that are fetched for later. The
+processor itself fetches too little of what it will read, and nothing of what it will write."""
+
+SECOND = 2
+"""The cache into which those are fetched."""
+
+
 class Shape(NamedTuple):
     """What of a convolution the code of a kernel depends on.
 
@@ -31,20 +39,23 @@ class Shape(NamedTuple):
         kernel: Rows and columns of a window.
         stride: Columns from one window to the next.
         dilation: Columns from one tap to the next.
+        fetches: Whether pixels are fetched for later.
     """
 
     kernel: tuple[int, int]
     stride: int
     dilation: int
+    fetches: bool = False
 
     @classmethod
-    def of(cls, op: ops.Conv) -> Shape:
+    def of(cls, op: ops.Conv, *, fetches: bool = False) -> Shape:
         """Return that of a convolution over two axes."""
         high, wide = op.kernel
-        return cls((high, wide), op.stride[1], op.dilation[1])
+        return cls((high, wide), op.stride[1], op.dilation[1], fetches)
 
     def __str__(self) -> str:
-        return "x".join(map(str, (*self.kernel, self.stride, self.dilation)))
+        size = "x".join(map(str, (*self.kernel, self.stride, self.dilation)))
+        return f"{size}_fetching" if self.fetches else size
 
 
 class Channels(NamedTuple):
@@ -61,6 +72,34 @@ class Channels(NamedTuple):
     filters: Word
     offsets: Word
     slope: Vector
+
+
+class Ahead(NamedTuple):
+    """Pixels of a later turn, in the kernel; any addresses will do.
+
+    Attributes:
+        rows: Addresses of the first that will be read, in the rows that no strip before has read.
+        step: Bytes to the next of a row.
+        columns: How many there are.
+        output: Address of the first that will be written.
+        output_step: Bytes to the next.
+        outputs: How many there are.
+    """
+
+    rows: Sequence[Word]
+    step: Word
+    columns: int
+    output: Word
+    output_step: Word
+    outputs: int
+
+    def fetch(self, k: Kernel, place: Word) -> None:
+        """Have one vector of channels of each brought near."""
+        for row in self.rows:
+            for column in range(self.columns):
+                k.prefetch(row + self.step * column + place, SECOND)
+        for pixel in range(self.outputs):
+            k.prefetch(self.output + self.output_step * pixel + place, SECOND)
 
 
 class Row(NamedTuple):
@@ -104,33 +143,42 @@ def write_row(k: Kernel, shape: Shape, row: Row, channels: Channels) -> None:
     seen = k.scratch(-(-high * _span(shape, most) * INT // k.vector_bytes))
     rows_inside = (row.top > -1) & (row.top + row.down * (high - 1) < row.height)
 
-    def at_edges(column: Word, targets: Sequence[Word]) -> None:
+    def ahead(column: Word, output: Word) -> Ahead:
+        columns = most * shape.stride
+        first = row.image + row.top * row.row_bytes + (column + columns * AHEAD) * row.column_bytes
+        fresh = range(high)[-shape.stride :]  # rows step down as columns step to the right
+        rows = [first + row.down * row.row_bytes * i for i in fresh]
+        later = output + row.output_bytes * (most * AHEAD)
+        return Ahead(rows, row.column_bytes, columns, later, row.output_bytes, most)
+
+    def at_edges(column: Word, targets: Sequence[Word], later: Ahead | None) -> None:
         span = _span(shape, len(targets))
         _note_addresses(k, shape, row, column, seen, span)
 
         def noted(i: int, j: int) -> Word:
             return k.load_word(seen + (i * span + j) * INT)
 
-        _sum_windows(k, shape, channels, targets, noted)
+        _sum_windows(k, shape, channels, targets, noted, later)
 
-    def inside(column: Word, targets: Sequence[Word]) -> None:
+    def inside(column: Word, targets: Sequence[Word], later: Ahead | None) -> None:
         corner = row.image + row.top * row.row_bytes + column * row.column_bytes
         lines = [corner + row.down * row.row_bytes * i for i in range(high)]
         steps = [row.column_bytes * j for j in range(_span(shape, len(targets)))]
-        _sum_windows(k, shape, channels, targets, lambda i, j: lines[i] + steps[j])
+        _sum_windows(k, shape, channels, targets, lambda i, j: lines[i] + steps[j], later)
 
     def pixels(starts: Sequence[Word], count: int) -> None:
         column, output = starts
         targets = [output + row.output_bytes * pixel for pixel in range(count)]
         if count < most:  # the rest of a row, which its edge is near
-            at_edges(column, targets)
+            at_edges(column, targets, None)
             return
+        later = ahead(column, output) if shape.fetches else None
         columns_inside = (column > -1) & (column + _span(shape, count) <= row.width)
         with k.cases(choose(rows_inside & columns_inside, 1, 0)) as case:
             case(1)
-            inside(column, targets)
+            inside(column, targets, later)
             case(0)
-            at_edges(column, targets)
+            at_edges(column, targets, later)
 
     starts = -row.left, row.output
     a_few_at_a_time(k, row.columns, most, starts, (shape.stride, row.output_bytes), pixels)
@@ -166,6 +214,7 @@ def _sum_windows(
     channels: Channels,
     targets: Sequence[Word],
     address: Callable[[int, int], Word],
+    later: Ahead | None,
 ) -> None:
     """Write the sums of a few windows, vector after vector of channels.
 
@@ -175,13 +224,16 @@ def _sum_windows(
         channels: The channels.
         targets: Addresses of the outputs.
         address: Returns that of the pixel in a row of taps and a column.
+        later: What is fetched for a later turn; None for nothing.
     """
-    (high, wide), stride, dilation = shape
+    (high, wide), stride, dilation = shape[:3]
     vector, count = k.vector_bytes, len(targets)
     last = channels.bytes - vector  # begins early where channels fill no whole vectors
     with k.loop(channels.bytes, 0, vector, words=[channels.filters]) as loop:
         [filters] = loop.words
         place = minimum(loop.i, last)
+        if later is not None:
+            later.fetch(k, place)
         sums = [k.load(channels.offsets + place)] * count
         for i in range(high):
             columns = {j: k.load(address(i, j) + place) for j in _columns(shape, count)}

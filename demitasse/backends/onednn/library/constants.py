@@ -68,6 +68,8 @@ class Arg(IntEnum):
     DIFF_SHIFT = 256
     MULTIPLE_SRC = 1024
     ADDED = 32768 | 2  # what the first thing after a primitive reads
+    SLOPE = 32768 | 33  # what it multiplies with below 0
+    SECOND_SLOPE = 65536 | 33  # the same of the second thing
 
 
 class Query(IntEnum):

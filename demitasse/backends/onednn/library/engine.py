@@ -63,6 +63,7 @@ class Engine(HostEngine):
         self._any: dict[tuple[int, ...], int] = {}
         self._promised: weakref.WeakKeyDictionary[Memory, Layout] = weakref.WeakKeyDictionary()
         self._wished: weakref.WeakKeyDictionary[Memory, Layout] = weakref.WeakKeyDictionary()
+        self._in_blocks: weakref.WeakSet[Memory] = weakref.WeakSet()
         self._own = _OfThread()
         self._grown = 0
 
@@ -198,6 +199,14 @@ class Engine(HostEngine):
         """
         found = self._wished.get(memory)
         return found if found is not None and found.shape == shape else None
+
+    def note_blocks(self, memory: Memory) -> None:
+        """Note that a memory is written in blocks of channels for the sake of who reads it."""
+        self._in_blocks.add(memory)
+
+    def has_blocks(self, memory: Memory) -> bool:
+        """Whether a memory is written in blocks of channels for the sake of who reads it."""
+        return memory in self._in_blocks
 
     # -- memory ----------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ SIGNATURES: dict[str, list[Any]] = {
     "dnnl_post_ops_append_binary": [c_void_p, c_int, _MD],
     "dnnl_post_ops_append_sum": [c_void_p, c_float, c_int, c_int],
     "dnnl_post_ops_append_eltwise": [c_void_p, c_int, c_float, c_float],
+    "dnnl_post_ops_append_prelu": [c_void_p, c_int],
     "dnnl_primitive_create": [_PD, c_void_p],
     "dnnl_primitive_destroy": [c_void_p],
     "dnnl_primitive_desc_destroy": [c_void_p],

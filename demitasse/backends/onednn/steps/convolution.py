@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -13,6 +13,7 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.onednn.library.attributes import lent_attributes
+from demitasse.backends.onednn.library.candidates import channel_blocks
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
@@ -23,6 +24,7 @@ from demitasse.backends.onednn.steps.activation import post_ops
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 from demitasse.backends.onednn.steps.own_kernels import conv_kernels
 from demitasse.backends.onednn.steps.pooling import PoolStep
+from demitasse.backends.onednn.steps.rectifier import Fixed, rectifying
 from demitasse.backends.onednn.steps.windows import WindowStep
 from demitasse.backends.step import Declined, Operand, Operands
 from demitasse.backends.windows import ConvGeometry
@@ -85,6 +87,11 @@ class ConvStep(WindowStep[ops.Conv]):
                 found = self._in(last, last)
                 if found.implementation.startswith("brgconv"):
                     return found
+        if self._takes_blocks():
+            with suppress(Declined):
+                found = self._in(self._blocks, self._blocks)
+                if found.implementation.startswith("jit"):
+                    return found
         if self.kernels.pads_filters and not self.at.backward:
             with suppress(Declined):
                 return self._in(likes, last)
@@ -103,6 +110,17 @@ class ConvStep(WindowStep[ops.Conv]):
                     return better
             return self._in(likes, likes)
         return found
+
+    def _takes_blocks(self) -> bool:
+        """Whether it is a product of pixels that are written in blocks for its sake."""
+        memory, shape = self.at.bottom[0].data_memory, self.at.bottom[0].shape
+        if self.at.backward or not self.op.is_pointwise or not self.engine.has_blocks(memory):
+            return False
+        blocks = channel_blocks(self.engine, shape, BLOCK)
+        return self.maps[1] % BLOCK == 0 and self.engine.expected(memory, shape) is blocks
+
+    def _blocks(self, shape: ops.Shape) -> int:
+        return channel_blocks(self.engine, shape, BLOCK).handle
 
     def _pads_blocks(self) -> bool:
         """Whether many channels would be padded to so many more that it costs time."""
@@ -162,7 +180,8 @@ class ConvStep(WindowStep[ops.Conv]):
         if self.kernels.tiling is not None and other is not None:
             message = "a sum after winograd, which gains more than fusing the sum would"
             raise Declined(message)
-        functions = post_ops(then) if then else ()
+        if then is not None:
+            post_ops(then)
         ours = None if other is not None else self._ours(target, then, folded=folded, pool=pool)
         if ours is not None:
             return ours
@@ -172,11 +191,18 @@ class ConvStep(WindowStep[ops.Conv]):
         bias = self.engine.plain((self.maps[1],)) if folded else self.bias
         # not those of the layouts: one block of channels lies like channels last, with other code
         x, w, y = map(self.hint.descriptor, (Query.SRC, Query.WEIGHTS, Query.DST))
-        with lent_attributes(
-            self.engine.library, other=None if other is None else y, functions=functions
-        ) as attributes:
-            found = self.describe_forward(x, w, y, attributes, bias)
-        return self._call(found, target, other, folded)
+        added = None if other is None else y
+        fixed: list[Fixed] = []
+
+        def describe(attributes: int) -> Description:
+            return self.describe_forward(x, w, y, attributes, bias)
+
+        if then is not None:
+            found, fixed = rectifying(self.engine, describe, self.hint, len(self.maps), added)
+        else:
+            with lent_attributes(self.engine.library, other=added) as attributes:
+                found = describe(attributes)
+        return self._call(found, target, other, folded, fixed)
 
     def _ours(
         self,
@@ -230,15 +256,16 @@ class ConvStep(WindowStep[ops.Conv]):
         target: Operand,
         other: Operand | None = None,
         folded: Folded | None = None,
+        fixed: Sequence[Fixed] = (),
     ) -> Call:
         at, (x, w, y) = self.at, self.layouts
         ports: list[Port] = [Reader(Arg.SRC, at.bottom[0], x)]
-        fixed: list[tuple[int, int, np.ndarray]] = []
         if folded is not None:
             packed = aligned(w.size)
             folded.update = partial(self._pack, packed=packed)
             offsets = self.engine.plain((self.maps[1],)).handle
-            fixed = [(Arg.WEIGHTS, w.handle, packed), (Arg.BIAS, offsets, folded.bias)]
+            own = (Arg.WEIGHTS, w.handle, packed), (Arg.BIAS, offsets, folded.bias)
+            fixed = [*own, *fixed]
         else:
             ports.append(Parameter(Arg.WEIGHTS, at.params[0], w))
             if self.bias:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.pointwise import parts_of
 from demitasse.backends.kernels.winograd import pools_tiles, tiling_of
 from demitasse.backends.kernels.winograd.tiling import Tiling
+from demitasse.backends.onednn.library.candidates import channel_blocks
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
@@ -42,6 +44,11 @@ if TYPE_CHECKING:
 __all__ = ["ConvKernels", "conv_kernels", "factors_call", "images_of", "pointwise_call"]
 
 IMAGE_AXES = 4
+
+BLOCK = 16
+
+LARGE = 3 << 19
+"""Floats of a stack of images from which on most of them come from memory."""
 
 
 @dataclass(frozen=True)
@@ -118,13 +125,31 @@ class ConvKernels:
         self, strips: Strips, operands: ConvOperands, pool: ops.Pool | None
     ) -> DepthwiseCall | None:
         source = self._as_it_comes(operands.source, strips.width)
-        x, y = (_fitting(port.layout, strips.width) for port in (source, operands.target))
+        target = self._in_blocks(operands.target)
+        x, y = (_fitting(port.layout, strips.width) for port in (source, target))
         if x is None or y is None or pool:
             return None
         from demitasse.backends.onednn.steps.kernel_calls import DepthwiseCall
 
-        operands = replace(operands, source=source)
+        operands = replace(operands, source=source, target=target)
         return DepthwiseCall(self.engine, strips, operands, (x, y))
+
+    def _in_blocks(self, port: Writer) -> Writer:
+        """Return a port of the same blob in blocks of channels, if it is large; else this one.
+
+        The convolution of single pixels that follows goes over pixels with all their channels
+        several times, each time for other filters, and over blocks once. Where they come from
+        memory that takes longer; for the kernel one is like the other.
+        """
+        shape = port.layout.shape
+        if not self.engine.wide or shape[1] % BLOCK or math.prod(shape) < LARGE:
+            return port
+        with suppress(Declined):
+            blocks = channel_blocks(self.engine, shape, BLOCK)
+            if self.engine.wished(port.memory, shape) in (None, blocks):
+                self.engine.note_blocks(port.memory)
+                return Writer(Arg.DST, port.blob, blocks)
+        return port
 
     def _as_it_comes(self, port: Reader, width: int) -> Reader:
         """Return a port of the same blob in the layout in which it is written, if that fits."""

@@ -4,21 +4,32 @@ The library's own ReLU takes the larger of 0 and x, by an instruction that retur
 hides that a net has diverged. Its HardSwish, x * clip(alpha * x + beta, 0, 1), multiplies x with 1
 or 0 if alpha is infinite, and keeps NaN; minus infinity becomes NaN, as in Caffe, where it is
 multiplied with the slope of 0. Adding 0 then makes the negative zeros positive.
+
+Fewer instructions do the same behind a convolution: what is below 0 is multiplied with negative
+zero, which gives zero, or NaN of minus infinity.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import numpy as np
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.onednn.library.attributes import Function, lent_attributes
 from demitasse.backends.onednn.library.constants import Algorithm, Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.library.primitive import Description
 from demitasse.backends.onednn.ports import Call, Reader, Writer
+from demitasse.backends.step import Declined
 
-__all__ = ["RECTIFIER", "rectified"]
+__all__ = ["RECTIFIER", "Fixed", "rectified", "rectifying"]
+
+Fixed = tuple[int, int, np.ndarray]
+"""An argument that is a buffer of our own: its role, its descriptor, the buffer."""
 
 RECTIFIER: Sequence[Function] = ((Algorithm.HARDSWISH, math.inf, 0.0), (Algorithm.LINEAR, 1.0, 0.0))
 """What a primitive does to its result."""
@@ -39,8 +50,40 @@ def rectified(engine: Engine, source: Reader, target: Writer, layout: Layout) ->
     # one row, whatever the layout: the library has no fast sum with one number for most layouts
     row, one = engine.plain((layout.size,)), engine.plain((1,))
     source.descriptor = target.descriptor = row.handle
-    zero = aligned(1)
-    zero[0] = -0.0
     with lent_attributes(engine.library, functions=RECTIFIER) as lent:
         found = engine.describe("binary", Algorithm.ADD, row.handle, one.handle, row.handle, lent)
-    return Call(engine, found, [source, target], [(Arg.SECOND_SRC, one.handle, zero)])
+    return Call(engine, found, [source, target], [(Arg.SECOND_SRC, one.handle, _negative_zero())])
+
+
+def rectifying(
+    engine: Engine,
+    describe: Callable[[int], Description],
+    plain: Description,
+    axes: int,
+    other: int | None = None,
+) -> tuple[Description, list[Fixed]]:
+    """Return a primitive with ReLU behind it, and the arguments that this takes.
+
+    Args:
+        engine: The engine.
+        describe: Asks for it with the attributes that it is given.
+        plain: The same primitive without anything behind it.
+        axes: How many its result has.
+        other: Descriptor of an array that is added before; None for none.
+
+    Raises:
+        Declined: The library has none.
+    """
+    with suppress(Declined), lent_attributes(engine.library, other=other, slope=True) as lent:
+        found = describe(lent)
+        if found.implementation == plain.implementation:
+            role = Arg.SLOPE if other is None else Arg.SECOND_SLOPE
+            return found, [(role, engine.plain((1,) * axes).handle, _negative_zero())]
+    with lent_attributes(engine.library, other=other, functions=RECTIFIER) as lent:
+        return describe(lent), []
+
+
+def _negative_zero() -> np.ndarray:
+    zero = aligned(1)
+    zero[0] = -0.0
+    return zero

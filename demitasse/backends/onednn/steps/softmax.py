@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,9 +14,13 @@ from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description
-from demitasse.backends.onednn.ports import Call, Reader, Writer
+from demitasse.backends.onednn.ports import Call, Port, Reader, Writer
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
+from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
+
+if TYPE_CHECKING:
+    from demitasse.backends.kernels.lost import LostRows
 
 __all__ = ["SoftmaxStep", "describe_softmax", "spoil_lost"]
 
@@ -65,12 +72,50 @@ def describe_softmax(
     return described(engine.innermost_layout(shape, axis))
 
 
+class _MarkedCall(Call):
+    """A softmax of rows, and the kernel that writes NaN where NaN or infinity leads to it.
+
+    Args:
+        engine: The engine.
+        description: The softmax.
+        ports: Its source and its target.
+        lost: The kernel.
+    """
+
+    __slots__ = ("_lost",)
+
+    def __init__(
+        self, engine: Engine, description: Description, ports: Sequence[Port], lost: LostRows
+    ) -> None:
+        super().__init__(engine, description, ports)
+        self._lost = lost
+
+    def __call__(self) -> None:
+        super().__call__()
+        source, target = (self.primitive.bound(port.place) for port in self.ports)
+        self._lost(source, target)
+
+    @property
+    def implementations(self) -> list[str]:
+        """Names of what it runs."""
+        return [*super().implementations, self._lost.code]
+
+
 class SoftmaxStep(OnednnStep[ops.Softmax]):
     """Softmax along one axis."""
 
     def __init__(self, engine: Engine, op: ops.Softmax, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_in_place(self.at, NEEDS_BOTTOM)
+        self._marks = False
+
+    @property
+    def may_wait(self) -> bool:
+        return self._marks and not self.at.backward
+
+    @property
+    def repeats(self) -> bool:
+        return self._marks
 
     def prepare(self) -> None:
         at, op = self.at, self.op
@@ -81,11 +126,28 @@ class SoftmaxStep(OnednnStep[ops.Softmax]):
             Reader(Arg.SRC, at.bottom[0], self.layout),
             Writer(Arg.DST, at.top[0], self.layout),
         ]
-        self.forward_calls = [Call(self.engine, self.hint, ports)]
+        lost = self._lost_rows()
+        self._marks = lost is not None
+        if lost is None:
+            self.forward_calls = [Call(self.engine, self.hint, ports)]
+        else:
+            self.forward_calls = [_MarkedCall(self.engine, self.hint, ports, lost)]
+
+    def _lost_rows(self) -> LostRows | None:
+        """Return the kernel for rows side by side; None for others, or where none can be made."""
+        shape, axis = self.op.bottom, self.op.axis
+        tuning = self.engine.tuning.as_set(wanted())
+        innermost = not self.layout.plain or math.prod(shape[axis + 1 :]) == 1
+        if not tuning.width or not innermost or self.layout.size != math.prod(shape):
+            return None
+        from demitasse.backends.kernels.lost import LostRows
+
+        return LostRows(self.layout.size // shape[axis], shape[axis], tuning)
 
     def forward(self) -> None:
         super().forward()
-        spoil_lost(self.at.bottom[0].read(), self.at.top[0], self.op.axis)
+        if not self._marks:
+            spoil_lost(self.at.bottom[0].read(), self.at.top[0], self.op.axis)
 
     def prepare_backward(self) -> None:
         if self.at.propagate_down[0]:
