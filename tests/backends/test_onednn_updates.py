@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from demitasse.backends.kernels.language import status as jit_status
 from demitasse.backends.numpy import updates as numpy_updates
 from demitasse.backends.onednn import status
 from demitasse.backends.updates import Piece, Update
@@ -15,14 +16,15 @@ KINDS = {"SGD": 1, "Nesterov": 1, "Adam": 2, "AdamW": 2}
 SIZES = (1, 37, 64, 200)
 
 
-@pytest.fixture
-def kernels(monkeypatch):
+@pytest.fixture(params=[True, False], ids=["kernels", "no kernels"])
+def kernels(monkeypatch, request):
     """The backend's updates, in blocks that small parameters have several of."""
     from demitasse.backends.onednn import updates
 
     monkeypatch.setattr(updates, "BLOCK", 64)
     monkeypatch.setattr(updates, "LEAST", 1)
-    return updates
+    with settings.override(jit=request.param):
+        yield updates
 
 
 def update(kind, **changes):
@@ -149,3 +151,14 @@ def test_an_update_is_made_whole_or_not_at_all(kernels, monkeypatch):
 
     for mine, theirs in zip(got[0], want[0], strict=True):
         assert np.array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Nesterov"])
+def test_gradient_descent_has_numpys_bits_where_kernels_can_be_made(kind):
+    from demitasse.backends.onednn import updates
+
+    if not jit_status().ready:
+        pytest.skip(str(jit_status()))
+    u, given = update(kind, scale=0.3), [arrays(kind, size) for size in (3, updates.LEAST + 1)]
+
+    assert same_bits(run(updates, u, given), run(numpy_updates, u, given))

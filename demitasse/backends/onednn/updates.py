@@ -1,6 +1,9 @@
-"""Parameter updates on oneDNN: a few primitives over each parameter, on all threads.
+"""Parameter updates: gradient descent by a kernel of our own, other formulas by oneDNN.
 
-The formulas are those of ``demitasse.solvers.updates``, with their factors multiplied out first, so
+The kernel takes all parameters in one pass over memory, to numpy's bits. oneDNN takes a few
+primitives over each parameter, on all threads.
+
+Its formulas are those of ``demitasse.solvers.updates``, with their factors multiplied out first, so
 the results differ in the last bits from the portable ones. They depend on the values and on the
 parameter's number of elements alone, not on the number of threads or on the layout it is in, so a
 run that is resumed continues exactly. Small parameters, and formulas that are rare, are numpy's.
@@ -10,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -21,8 +24,13 @@ from demitasse.backends.onednn.library.attributes import lent_attributes
 from demitasse.backends.onednn.library.constants import SCALE_OF, Algorithm, Arg
 from demitasse.backends.onednn.library.engine import Engine, engine
 from demitasse.backends.onednn.library.primitive import Primitive
+from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined
 from demitasse.backends.updates import Piece, Update
+
+if TYPE_CHECKING:
+    from demitasse.backends.kernels.descent import Descent
+    from demitasse.backends.kernels.tuning import Tuning
 
 __all__ = ["BLOCK", "LEAST", "apply", "sumsq"]
 
@@ -33,6 +41,9 @@ of the threads waits for the scheduler, for milliseconds."""
 
 LEAST = 100_000
 """Elements from which on a parameter gains more by the threads than their start costs."""
+
+DESCENTS = ("SGD", "Nesterov")
+"""What a kernel of our own does, where one can be made."""
 
 KEPT = 256
 """How many sizes of parameters each thread keeps prepared."""
@@ -164,6 +175,7 @@ class Program:
 
 class _OfThread(threading.local):
     def __init__(self) -> None:
+        self.descents: dict[Tuning, Descent] = {}
         self.programs: dict[tuple[tuple[Line, ...], int], Program | None] = {}
 
 
@@ -172,7 +184,7 @@ _own = _OfThread()
 
 def apply(pieces: Sequence[Piece]) -> None:
     """Make all updates of one iteration."""
-    rest = []
+    pieces, rest = _descended(pieces), []
     known: dict[int, tuple[list[Line], tuple[Line, ...]]] = {}
     for piece in pieces:
         u = piece.update
@@ -187,6 +199,32 @@ def apply(pieces: Sequence[Piece]) -> None:
             rest.append(piece)
     if rest:
         numpy_updates.apply(rest)
+
+
+def _descended(pieces: Sequence[Piece]) -> Sequence[Piece]:
+    """Make those updates that our kernel makes; return the others."""
+    tuning = engine().tuning.as_set(wanted())
+    ours = [piece for piece in pieces if _descends(piece)] if tuning.width else []
+    if not ours:
+        return pieces
+    from demitasse.backends.kernels.descent import Descent, Parameter
+
+    descent = _own.descents.get(tuning)
+    if descent is None:
+        descent = _own.descents[tuning] = Descent(tuning)
+    parameters = []
+    for piece in ours:
+        u, (history,) = piece.update, piece.history
+        numbers = float(u.scale), u.decay, u.rate, u.momentum
+        arrays = piece.data, piece.diff, history
+        parameters.append(Parameter(arrays, u.kind == "Nesterov", u.decay != 0, numbers))
+    descent(parameters)
+    return [piece for piece in pieces if not _descends(piece)]
+
+
+def _descends(piece: Piece) -> bool:
+    u = piece.update
+    return u.kind in DESCENTS and not u.l1 and piece.data.dtype == np.float32
 
 
 def _run(piece: Piece, lines: list[Line], structure: tuple[Line, ...]) -> bool:

@@ -124,6 +124,7 @@ def stack(n, c, m, size, taps=3, width=8, threads=2):
 def test_tiles_are_taken_where_there_is_much_to_multiply(width):
     assert pays(stack(8, 256, 256, 14, width=width), training=False)
     assert pays(stack(8, 64, 64, 28, width=width), training=True)
+    assert pays(stack(8, 512, 512, 7, width=width), training=True)
     assert not pays(stack(1, 16, 16, 14, width=width), training=False)
 
 

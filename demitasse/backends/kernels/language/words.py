@@ -15,7 +15,7 @@ from llvmlite import ir
 __all__ = [
     "FLOAT", "HALF", "INT", "NUMBER", "WORD", "Condition", "Float", "Lanes", "Value", "Vector",
     "Word", "choose", "chunk", "declared", "fma", "high_product", "maximum", "minimum",
-    "pair_sums", "raised", "rectified",
+    "pair_sums", "raised", "rectified", "root",
 ]  # fmt: skip
 
 FLOAT, INT, HALF = 4, 8, 2
@@ -122,6 +122,9 @@ class Vector(Value):
 
     def __mul__(self, other: Vector) -> Vector:
         return self._new(self.builder.fmul(self.llvm, other.llvm))
+
+    def __truediv__(self, other: Vector) -> Vector:
+        return self._new(self.builder.fdiv(self.llvm, other.llvm))
 
     def __neg__(self) -> Vector:
         return self._new(self.builder.fneg(self.llvm))
@@ -252,6 +255,15 @@ def fma(a: Vector, b: Vector, c: Vector) -> Vector:
     kind = ir.FunctionType(vector, [vector] * 3)
     function = declared(builder.module, f"llvm.fma.v{vector.count}f32", kind)
     return Vector(builder, builder.call(function, [a.llvm, b.llvm, c.llvm]))
+
+
+def root(vector: Vector) -> Vector:
+    """Return the square roots of the elements."""
+    builder, kind = vector.builder, vector.llvm.type
+    function = declared(
+        builder.module, f"llvm.sqrt.v{kind.count}f32", ir.FunctionType(kind, [kind])
+    )
+    return Vector(builder, builder.call(function, [vector.llvm]))
 
 
 def raised(vector: Vector, floor: Vector) -> Vector:

@@ -30,8 +30,8 @@ from demitasse.backends.step import Memory, Operand
 from demitasse.errors import DeviceError
 
 __all__ = [
-    "DepthwiseCall", "DirectCall", "DirectGradientCall", "FactorsCall", "PointwiseCall",
-    "TiledFilters", "WinogradCall", "WinogradGradientCall",
+    "DepthwiseCall", "DirectCall", "DirectGradientCall", "FactorsCall", "KernelCall",
+    "PointwiseCall", "TiledFilters", "WinogradCall", "WinogradGradientCall",
 ]  # fmt: skip
 
 
@@ -100,7 +100,7 @@ class TiledFilters:
         return self._copy.nbytes + (0 if self._given is None else self._given.nbytes)
 
 
-class _KernelCall:
+class KernelCall:
     """A kernel with its ports. Those over tiles are made when they run for the first time.
 
     Args:
@@ -126,7 +126,7 @@ class _KernelCall:
         return self._kept + converted_bytes(self.ports)
 
 
-class WinogradCall(_KernelCall):
+class WinogradCall(KernelCall):
     """A convolution over tiles.
 
     Args:
@@ -173,7 +173,7 @@ class WinogradCall(_KernelCall):
         self.filters.update(weights)
 
 
-class WinogradGradientCall(_KernelCall):
+class WinogradGradientCall(KernelCall):
     """The gradients of weights and bias over tiles.
 
     Args:
@@ -207,7 +207,7 @@ class WinogradGradientCall(_KernelCall):
         _finish(operands)
 
 
-class DirectCall(_KernelCall):
+class DirectCall(KernelCall):
     """A direct convolution of few channels.
 
     Args:
@@ -240,7 +240,7 @@ class DirectCall(_KernelCall):
         self._kernel.update(weights)
 
 
-class FactorsCall(_KernelCall):
+class FactorsCall(KernelCall):
     """Factors and offsets of channels, and a rectifier.
 
     Args:
@@ -261,7 +261,7 @@ class FactorsCall(_KernelCall):
         self._kernel(self._source.array(), self._target.array())
 
 
-class DepthwiseCall(_KernelCall):
+class DepthwiseCall(KernelCall):
     """A depthwise convolution.
 
     Args:
@@ -292,7 +292,7 @@ class DepthwiseCall(_KernelCall):
         self._kernel.update(weights)
 
 
-class PointwiseCall(_KernelCall):
+class PointwiseCall(KernelCall):
     """A normalisation, a rectifier and a pointwise convolution.
 
     Args:
@@ -322,7 +322,7 @@ class PointwiseCall(_KernelCall):
         self._kernel(source, target, self._offsets, scratch)
 
 
-class DirectGradientCall(_KernelCall):
+class DirectGradientCall(KernelCall):
     """The gradients of weights and bias of a direct convolution.
 
     Args:

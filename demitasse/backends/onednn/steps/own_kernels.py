@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from demitasse.backends import ops
+from demitasse.backends.kernels import norm
 from demitasse.backends.kernels.depthwise import strips_of
 from demitasse.backends.kernels.depthwise.strips import Strips
 from demitasse.backends.kernels.direct import banding_of
@@ -22,6 +23,7 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.ports import Reader, Writer
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
+from demitasse.backends.onednn.steps.norm_parts import NormParts
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from demitasse.backends.kernels.norm.forward import Normalization
     from demitasse.backends.onednn.steps.kernel_calls import (
         DepthwiseCall,
         DirectCall,
@@ -41,7 +44,9 @@ if TYPE_CHECKING:
         WinogradGradientCall,
     )
 
-__all__ = ["ConvKernels", "conv_kernels", "factors_call", "images_of", "pointwise_call"]
+__all__ = [
+    "ConvKernels", "conv_kernels", "factors_call", "images_of", "norm_kernel", "pointwise_call",
+]  # fmt: skip
 
 IMAGE_AXES = 4
 
@@ -273,6 +278,25 @@ def factors_call(
     if not takes(images, tuning.width):
         return None
     return FactorsCall(engine, source, target, ChannelFactors(images, *values, tuning))
+
+
+def norm_kernel(engine: Engine, parts: NormParts, layout: Layout) -> Normalization | None:
+    """Return what normalises by the batch's statistics in a layout; None where it is not for us.
+
+    Args:
+        engine: The engine.
+        parts: What is to be computed.
+        layout: Of input and output.
+    """
+    tuning = engine.tuning.as_set(wanted())
+    if parts.norm is None or not parts.measures or not tuning.width:
+        return None
+    images = images_of(layout) if len(layout.shape) == IMAGE_AXES else None
+    if images is None or not norm.takes(images, tuning.width):
+        return None
+    from demitasse.backends.kernels.norm.forward import Normalization
+
+    return Normalization(images, parts.norm[0].eps, tuning, relu=parts.relu)
 
 
 def pointwise_call(

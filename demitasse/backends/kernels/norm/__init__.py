@@ -1,0 +1,23 @@
+"""Normalisation by the statistics of a batch, with the rectifier after it, in training.
+
+The vectors are channels. Each image is read once for its mean and its sum of squared deviations,
+which are then joined over the images in a fixed order, so that results do not depend on how many
+threads there are. Backward, what the rectifier let pass is computed again rather than kept. Each
+pass is two kernels, so that no thread waits for another at a barrier within one.
+"""
+
+from __future__ import annotations
+
+from demitasse.backends.kernels.images import Images
+
+__all__ = ["takes"]
+
+WIDEST = 4
+"""Vectors of a block of channels at most: those of longer ones lie too far apart to walk along."""
+
+
+def takes(images: Images, width: int) -> bool:
+    """Return whether images have whole vectors of contiguous channels, pixel behind pixel."""
+    dense = images.row_stride == images.shape[3] * images.column_stride
+    whole = bool(width) and images.fits(width) and images.block % width == 0
+    return whole and dense and images.block <= WIDEST * width

@@ -1,0 +1,188 @@
+"""The gradients of a normalisation."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from demitasse.backends.kernels.language import compiled
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct
+from demitasse.backends.kernels.language.words import FLOAT, Vector, Word, choose, fma
+from demitasse.backends.kernels.norm.forward import Normalization
+from demitasse.backends.kernels.norm.walk import (
+    Counts,
+    Plane,
+    WalkFields,
+    counts,
+    each_plane,
+    summed,
+    walk_values,
+)
+
+__all__ = ["NormalizationGradient"]
+
+KEPT = 2
+"""Vectors that a thread keeps of the channels it is at."""
+
+
+class BackwardFields(Struct):
+    """The gradients of a normalisation."""
+
+    walk: WalkFields
+    """Its planes."""
+    x: Word
+    """Address of the first image, before the normalisation."""
+    dy: Word
+    """Address of the first gradient of the output; all lie alike."""
+    dx: Word
+    """Address of the first gradient of the input; it may be the same."""
+    factors: Word
+    """Address of one factor for each channel."""
+    offsets: Word
+    """Address of their offsets."""
+    mean: Word
+    """Address of the channels' means."""
+    inverse: Word
+    """Address of their inverse deviations."""
+    factor_gradients: Word
+    """Address of the gradients of factors, which are written."""
+    offset_gradients: Word
+    """Address of those of offsets."""
+
+
+@cache
+def _kernels(width: int, *, relu: bool) -> tuple[int, int]:
+    """Return the addresses of what sums up the planes, and of what writes the gradients then."""
+    name = f"normalization_gradient{width}{'_relu' if relu else ''}"
+    parts = f"{name}_planes", name
+    found = compiled(name, partial(_write, names=parts, width=width, relu=relu), *parts)
+    return found[parts[0]], found[parts[1]]
+
+
+class _Channels:
+    """What is known of a plane's channels."""
+
+    def __init__(self, k: Kernel, f: BackwardFields, plane: Plane, *, relu: bool) -> None:
+        self._k, self._f, self._plane = k, f, plane
+        self.mean, self.inverse, factor = (
+            k.load(address + plane.channels) for address in (f.mean, f.inverse, f.factors)
+        )
+        self.factor = self.inverse * factor
+        self._offset = k.load(f.offsets + plane.channels) if relu else None
+
+    def pixel(self, at: Word) -> tuple[Vector, Vector]:
+        """Return a pixel's deviation, and the gradient that the rectifier let pass."""
+        k, f, first = self._k, self._f, self._plane.first
+        away, dy = k.load(f.x + first + at) - self.mean, k.load(f.dy + first + at)
+        if self._offset is not None:
+            zero = k.constant(0.0)
+            dy = choose(fma(away, self.factor, self._offset) > zero, dy, zero)
+        return away, dy
+
+
+def _write(module: Any, names: tuple[str, str], width: int, *, relu: bool) -> None:
+    k = Kernel(module, names[0], 1, width, exported=True)
+    f = BackwardFields.read(k)
+    stride = f.walk.pixel_stride * FLOAT
+    with each_plane(k, f.walk) as plane:
+        _sum_up(k, plane, _Channels(k, f, plane, relu=relu), f.walk.pixels, stride)
+    k.done()
+    k = Kernel(module, names[1], 1, width, exported=True)
+    f = BackwardFields.read(k)
+    numbers, stride = counts(k, f.walk), f.walk.pixel_stride * FLOAT
+    own = k.scratch(KEPT)
+    with each_plane(k, f.walk) as plane:
+        channels = _Channels(k, f, plane, relu=relu)
+        with k.when(plane.begins):
+            _join(k, f, plane, channels, numbers, own)
+        level, slope = k.load(own), k.load(own + k.vector_bytes)
+        with k.loop(f.walk.pixels) as pixel:
+            at = pixel.i * stride
+            away, dy = channels.pixel(at)
+            k.store(fma(away, slope, fma(dy, channels.factor, level)), f.dx + plane.first + at)
+    k.done()
+
+
+def _sum_up(k: Kernel, plane: Plane, channels: _Channels, pixels: Word, stride: Word) -> None:
+    """Write the sums of a plane's gradients, and of their products with the deviations."""
+
+    def add(at: Word, sums: Any) -> list[Vector]:
+        away, dy = channels.pixel(at)
+        return [sums[0] + dy, fma(away, dy, sums[1])]
+
+    zero = k.constant(0.0)
+    for place, total in enumerate(summed(k, pixels, stride, [zero, zero], add)):
+        k.store(total, plane.sums + place * k.vector_bytes)
+
+
+def _join(
+    k: Kernel, f: BackwardFields, plane: Plane, channels: _Channels, numbers: Counts, own: Word
+) -> None:
+    """Write the gradients of factors and offsets; keep what the input's gradient takes of them."""
+    zero, step = k.constant(0.0), 2 * k.vector_bytes
+    with k.loop(f.walk.images, vectors=[zero, zero]) as image:
+        at, (total, products) = plane.all_sums + image.i * step, image.vectors
+        image.vectors = [total + k.load(at), products + k.load(at + k.vector_bytes)]
+    total, products = image.vectors
+    products = products * channels.inverse
+    by = channels.factor * numbers.each
+    k.store(-(total * by), own)
+    k.store(-(products * by * channels.inverse), own + k.vector_bytes)
+    with k.when(plane.image < 1):
+        k.store(products, f.factor_gradients + plane.channels)
+        k.store(total, f.offset_gradients + plane.channels)
+
+
+class NormalizationGradient:
+    """The gradients of input, factors and offsets.
+
+    Args:
+        forward: The normalisation, whose statistics are read.
+    """
+
+    def __init__(self, forward: Normalization) -> None:
+        self.forward = forward
+        self._kernels = _kernels(forward.tuning.width, relu=forward.relu)
+        self._arguments = Arguments(
+            BackwardFields.values(
+                walk=walk_values(forward.images, forward.tuning.width, forward.eps),
+                x=EACH_CALL,
+                dy=EACH_CALL,
+                dx=EACH_CALL,
+                factors=EACH_CALL,
+                offsets=EACH_CALL,
+                mean=forward.mean,
+                inverse=forward.inverse,
+                factor_gradients=EACH_CALL,
+                offset_gradients=EACH_CALL,
+            )
+        )
+
+    def __call__(
+        self,
+        images: tuple[np.ndarray, np.ndarray, np.ndarray],
+        parameters: tuple[np.ndarray, np.ndarray],
+        gradients: tuple[np.ndarray, np.ndarray],
+        sums: np.ndarray,
+    ) -> None:
+        """Write the gradients.
+
+        Args:
+            images: The input, the output's gradient and the input's, which may be the same memory.
+            parameters: Factors and offsets. Shapes: (C,), (C,).
+            gradients: For theirs. Shapes: (C,), (C,).
+            sums: Scratch memory of ``forward.sums_size`` elements.
+        """
+        names = "x", "dy", "dx", "factors", "offsets", "factor_gradients", "offset_gradients"
+        each = dict(zip(names, (*images, *parameters, *gradients), strict=True))
+        each["walk.sums"] = sums
+        for kernel in self._kernels:
+            self._arguments.run(kernel, self.forward.tuning.threads, each)
+
+    @property
+    def code(self) -> str:
+        """Name of the code, with the processor's instructions."""
+        return f"norm gradient llvm:{self.forward.tuning.instructions}"

@@ -1,0 +1,197 @@
+"""The forward pass of a normalisation, and the statistics that it measures."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.language import compiled
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct
+from demitasse.backends.kernels.language.words import (
+    FLOAT,
+    Vector,
+    Word,
+    fma,
+    minimum,
+    raised,
+    rectified,
+    root,
+)
+from demitasse.backends.kernels.norm.walk import (
+    FIRST_PIXELS,
+    Counts,
+    Plane,
+    WalkFields,
+    counts,
+    each_plane,
+    summed,
+    sums_size,
+    walk_values,
+)
+from demitasse.backends.kernels.tuning import Tuning
+
+__all__ = ["Normalization"]
+
+
+class ForwardFields(Struct):
+    """A normalisation."""
+
+    walk: WalkFields
+    """Its planes."""
+    x: Word
+    """Address of the first image."""
+    y: Word
+    """Address of the first output, which lies as the image does; it may be the same."""
+    factors: Word
+    """Address of one factor for each channel."""
+    offsets: Word
+    """Address of their offsets."""
+    mean: Word
+    """Address of the channels' means, which are written."""
+    variance: Word
+    """Address of their variances."""
+    inverse: Word
+    """Address of their inverse deviations, 1 / sqrt(variance + eps)."""
+
+
+@cache
+def _kernels(width: int, *, relu: bool) -> tuple[int, int]:
+    """Return the addresses of what measures the planes, and of what normalises them then."""
+    name = f"normalization{width}{'_relu' if relu else ''}"
+    parts = f"{name}_planes", name
+    found = compiled(name, partial(_write, names=parts, width=width, relu=relu), *parts)
+    return found[parts[0]], found[parts[1]]
+
+
+def _write(module: Any, names: tuple[str, str], width: int, *, relu: bool) -> None:
+    k = Kernel(module, names[0], 1, width, exported=True)
+    f = ForwardFields.read(k)
+    numbers, stride = counts(k, f.walk), f.walk.pixel_stride * FLOAT
+    with each_plane(k, f.walk) as plane:
+        _measure(k, f, plane, numbers, stride)
+    k.done()
+    k = Kernel(module, names[1], 1, width, exported=True)
+    f = ForwardFields.read(k)
+    numbers, stride = counts(k, f.walk), f.walk.pixel_stride * FLOAT
+    own = k.scratch(2)
+    with each_plane(k, f.walk) as plane:
+        with k.when(plane.begins):
+            _join(k, f, plane, numbers, own)
+        mean, factor = k.load(own), k.load(own + k.vector_bytes)
+        offset = k.load(f.offsets + plane.channels)
+        with k.loop(f.walk.pixels) as pixel:
+            at = plane.first + pixel.i * stride
+            value = fma(k.load(f.x + at) - mean, factor, offset)
+            k.store(rectified(value, k.constant(0.0)) if relu else value, f.y + at)
+    k.done()
+
+
+def _measure(k: Kernel, f: ForwardFields, plane: Plane, numbers: Counts, stride: Word) -> None:
+    """Write a plane's mean and the sum of its squared deviations."""
+    zero, first = k.constant(0.0), f.x + plane.first
+    some = minimum(f.walk.pixels, FIRST_PIXELS)
+    [total] = summed(k, some, stride, [zero], lambda at, sums: [sums[0] + k.load(first + at)])
+    about = total * numbers.first_pixels
+
+    def add(at: Word, sums: Any) -> list[Vector]:
+        away = k.load(first + at) - about
+        return [sums[0] + away, fma(away, away, sums[1])]
+
+    away, squares = summed(k, f.walk.pixels, stride, [zero, zero], add)
+    by = away * numbers.each_pixel
+    k.store(about + by, plane.sums)
+    # rounding must not make it negative
+    k.store(raised(fma(-away, by, squares), zero), plane.sums + k.vector_bytes)
+
+
+def _join(k: Kernel, f: ForwardFields, plane: Plane, numbers: Counts, own: Word) -> None:
+    """Write the statistics of all images; keep the mean and what deviations are multiplied by."""
+    zero, step = k.constant(0.0), 2 * k.vector_bytes
+    with k.loop(f.walk.images, vectors=[zero]) as image:
+        image.vectors = [image.vectors[0] + k.load(plane.all_sums + image.i * step)]
+    mean = image.vectors[0] * numbers.each_image
+    with k.loop(f.walk.images, vectors=[zero, zero]) as image:
+        at = plane.all_sums + image.i * step
+        away = k.load(at) - mean
+        within, between = image.vectors
+        image.vectors = [within + k.load(at + k.vector_bytes), fma(away, away, between)]
+    within, between = image.vectors
+    variance = fma(between, numbers.pixels, within) * numbers.each
+    inverse = k.constant(1.0) / root(variance + numbers.eps)
+    k.store(mean, own)
+    k.store(inverse * k.load(f.factors + plane.channels), own + k.vector_bytes)
+    with k.when(plane.image < 1):
+        for value, target in ((mean, f.mean), (variance, f.variance), (inverse, f.inverse)):
+            k.store(value, target + plane.channels)
+
+
+class Normalization:
+    """y = (x - mean) / sqrt(variance + eps) * factor + offset, and perhaps max(y, 0); NaN stays.
+
+    Mean and variance are those of each channel in the batch.
+
+    Args:
+        images: Where the elements of input and output lie.
+        eps: What is added to variances.
+        tuning: The kernel's vectors and threads.
+        relu: Whether a rectifier follows.
+
+    Attributes:
+        mean: What was measured last. Shape: (C,).
+        variance: The same, over all elements of a channel. Shape: (C,).
+        inverse: 1 / sqrt(variance + eps). Shape: (C,).
+
+    Raises:
+        ValueError: Channels fill no whole vectors, or pixels do not follow each other.
+    """
+
+    def __init__(self, images: Images, eps: float, tuning: Tuning, *, relu: bool) -> None:
+        self.images, self.eps, self.tuning, self.relu = images, eps, tuning, relu
+        self.mean, self.variance, self.inverse = (aligned(images.shape[1]) for _ in range(3))
+        self.sums_size = sums_size(images)
+        self._kernels = _kernels(tuning.width, relu=relu)
+        self._arguments = Arguments(
+            ForwardFields.values(
+                walk=walk_values(images, tuning.width, eps),
+                x=EACH_CALL,
+                y=EACH_CALL,
+                factors=EACH_CALL,
+                offsets=EACH_CALL,
+                mean=self.mean,
+                variance=self.variance,
+                inverse=self.inverse,
+            )
+        )
+
+    def __call__(
+        self,
+        source: np.ndarray,
+        target: np.ndarray,
+        factors: np.ndarray,
+        offsets: np.ndarray,
+        sums: np.ndarray,
+    ) -> None:
+        """Write ``target``, in the memory that ``images`` describes, and the statistics.
+
+        Args:
+            source: The input; it may be the target.
+            target: The output.
+            factors: One for each channel. Shape: (C,).
+            offsets: Their offsets. Shape: (C,).
+            sums: Scratch memory of :attr:`sums_size` elements.
+        """
+        each = {
+            "x": source, "y": target, "factors": factors, "offsets": offsets, "walk.sums": sums,
+        }  # fmt: skip
+        for kernel in self._kernels:
+            self._arguments.run(kernel, self.tuning.threads, each)
+
+    @property
+    def code(self) -> str:
+        """Name of the code, with the processor's instructions."""
+        return f"norm llvm:{self.tuning.instructions}"

@@ -1,0 +1,185 @@
+"""What the kernels of normalisations have in common: how they walk over images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.structs import EACH_CALL, Struct, Values
+from demitasse.backends.kernels.language.words import FLOAT, Condition, Vector, Word, chunk
+from demitasse.backends.kernels.norm import takes
+
+__all__ = [
+    "FIRST_PIXELS", "Counts", "Plane", "WalkFields", "counts", "each_plane", "summed", "sums_size",
+    "walk_values",
+]  # fmt: skip
+
+UNROLLED = 4
+"""Pixels that are summed side by side, for an addition takes some cycles."""
+
+FIRST_PIXELS = 128
+"""Pixels whose mean stands for that of the plane until it is known.
+
+What is summed are deviations from it. Were they far from those from the plane's own mean, so would
+be these pixels', and the squares' sum would be large: their ratio is at most that of the pixels.
+"""
+
+PLANE_SUMS = 2
+"""Vectors of sums that each plane has."""
+
+
+class WalkFields(Struct):
+    """Planes: a vector of channels of one image each, all its pixels."""
+
+    images: Word
+    """How many images there are."""
+    groups: Word
+    """Vectors of channels of an image."""
+    block_groups: Word
+    """Those of a block of contiguous channels."""
+    pixels: Word
+    """Pixels of an image."""
+    image_stride: Word
+    """Elements from one image to the next."""
+    block_stride: Word
+    """Elements from one block to the next."""
+    pixel_stride: Word
+    """Elements from one pixel to the next."""
+    sums: Word
+    """Address of two vectors for each plane: group by group, image by image."""
+    counts: Word
+    """Address of 1 / pixels, 1 / images, 1 / (images * pixels), pixels, 1 / the first
+    pixels, and a small number."""
+
+
+class Counts(NamedTuple):
+    """Numbers in a kernel, as vectors."""
+
+    each_pixel: Vector
+    each_image: Vector
+    each: Vector
+    pixels: Vector
+    first_pixels: Vector
+    eps: Vector
+
+
+class Plane(NamedTuple):
+    """A plane in a kernel.
+
+    Attributes:
+        first: Bytes from the beginning of the images to its first pixel.
+        image: Index of its image.
+        channels: Bytes from the beginning of a row of all channels to its own.
+        sums: Address of its sums.
+        all_sums: Address of the sums of the first image's plane of the same channels.
+        begins: Whether it is the first that the thread walks over, or the first image's.
+    """
+
+    first: Word
+    image: Word
+    channels: Word
+    sums: Word
+    all_sums: Word
+    begins: Condition
+
+
+def counts(k: Kernel, f: WalkFields) -> Counts:
+    """Read the numbers."""
+    return Counts(*(k.broadcast(f.counts + FLOAT * place) for place in range(len(Counts._fields))))
+
+
+@contextmanager
+def each_plane(k: Kernel, f: WalkFields) -> Iterator[Plane]:
+    """Write a loop over the thread's planes, those of the same channels one after the other."""
+    begin, end = chunk(f.groups * f.images, *k.thread())
+    with k.loop(end, begin) as loop:
+        group, image = loop.i // f.images, loop.i % f.images
+        block, inner = group // f.block_groups, group % f.block_groups
+        first = image * f.image_stride + block * f.block_stride + inner * k.width
+        all_sums = f.sums + group * f.images * (PLANE_SUMS * k.vector_bytes)
+        yield Plane(
+            first * FLOAT,
+            image,
+            group * k.vector_bytes,
+            all_sums + image * (PLANE_SUMS * k.vector_bytes),
+            all_sums,
+            (loop.i - begin) * image < 1,
+        )
+
+
+def summed(
+    k: Kernel,
+    count: Word,
+    stride: Word,
+    start: Sequence[Vector],
+    step: Callable[[Word, Sequence[Vector]], list[Vector]],
+) -> list[Vector]:
+    """Write sums over pixels.
+
+    Args:
+        k: The kernel.
+        count: How many pixels there are.
+        stride: Bytes from one to the next.
+        start: Zeros, one for each sum.
+        step: Returns the sums with those of the pixel so many bytes behind the first.
+    """
+    several = count // UNROLLED * UNROLLED
+    with k.loop(several, 0, UNROLLED, vectors=[*start] * UNROLLED) as loop:
+        parts = []
+        for place in range(UNROLLED):
+            sums = loop.vectors[place * len(start) : (place + 1) * len(start)]
+            parts += step((loop.i + place) * stride, sums)
+        loop.vectors = parts
+    sums = [_joined(loop.vectors[place :: len(start)]) for place in range(len(start))]
+    with k.loop(count, several, vectors=sums) as rest:
+        rest.vectors = step(rest.i * stride, rest.vectors)
+    return rest.vectors
+
+
+def _joined(parts: Sequence[Vector]) -> Vector:
+    one, two, three, four = parts
+    return (one + two) + (three + four)
+
+
+def walk_values(images: Images, width: int, eps: float) -> Values:
+    """Return the values of the fields.
+
+    Args:
+        images: Where all elements lie.
+        width: Floats of a vector.
+        eps: The small number.
+
+    Raises:
+        ValueError: Channels fill no whole vectors, or pixels do not follow each other.
+    """
+    if not takes(images, width):
+        message = (
+            f"{images.shape[1]} channels in blocks of {images.block} were given; give whole "
+            f"vectors of {width} in short blocks, pixel behind pixel"
+        )
+        raise ValueError(message)
+    n, c, h, w = images.shape
+    pixels = h * w
+    first = min(pixels, FIRST_PIXELS)
+    numbers = [1 / pixels, 1 / n, 1 / (n * pixels), pixels, 1 / first, eps]
+    return WalkFields.values(
+        images=n,
+        groups=c // width,
+        block_groups=images.block // width,
+        pixels=pixels,
+        image_stride=images.image_stride,
+        block_stride=images.block_stride,
+        pixel_stride=images.column_stride,
+        sums=EACH_CALL,
+        counts=np.array(numbers, np.float32),
+    )
+
+
+def sums_size(images: Images) -> int:
+    """Return how many elements the sums of all planes have."""
+    return PLANE_SUMS * images.shape[0] * images.shape[1]

@@ -1,0 +1,138 @@
+"""A normalisation by the statistics of the batch, and its gradients, in kernels of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.norm.backward import NormalizationGradient
+from demitasse.backends.kernels.norm.forward import Normalization
+from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.ports import Gradient, Port, Reader, Writer
+from demitasse.backends.onednn.steps.kernel_calls import KernelCall
+
+__all__ = ["NormCall", "NormGradientCall"]
+
+
+class _Source(Protocol):
+    """Whoever has an array for the next call."""
+
+    def array(self) -> np.ndarray:
+        """Return it."""
+
+
+class _Fixed:
+    """An array of our own where there is no parameter.
+
+    Args:
+        count: Its elements.
+        number: What each of them is.
+    """
+
+    def __init__(self, count: int, number: float = 0.0) -> None:
+        self._array = aligned(count)
+        self._array[...] = number
+
+    def array(self) -> np.ndarray:
+        """Return it."""
+        return self._array
+
+
+class NormCall(KernelCall):
+    """BatchNorm, and Scale and ReLU where they follow.
+
+    Args:
+        engine: The engine.
+        kernel: The kernel.
+        source: What is read.
+        target: What is written, in the same layout.
+        parameters: Factors and offsets of the channels, those of them that there are.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        kernel: Normalization,
+        source: Reader,
+        target: Writer,
+        parameters: Sequence[Reader],
+    ) -> None:
+        channels = kernel.mean.shape[0]
+        self.kernel, self._source, self._target = kernel, source, target
+        absent = _Fixed(channels, 1.0), _Fixed(channels)
+        self.parameters: tuple[_Source, _Source] = _filled(parameters, absent)
+        kept = kernel.mean.nbytes + kernel.variance.nbytes + kernel.inverse.nbytes
+        super().__init__(engine, (source, *parameters, target), kernel.code, kept)
+        target.promise(engine)
+
+    def __call__(self) -> None:
+        source = self._source.array()
+        self.over(source, self._target.array())
+
+    def over(self, source: np.ndarray, target: np.ndarray) -> None:
+        """Read and write these arrays."""
+        factors, offsets = (row.array() for row in self.parameters)
+        [sums] = self.engine.workspaces(self.kernel.sums_size)
+        self.kernel(source, target, factors, offsets, sums)
+
+
+class NormGradientCall(KernelCall):
+    """The gradients of what a call has computed.
+
+    Args:
+        forward: That call.
+        source: Its input; None where it is named before each run.
+        dy: The gradient of its output.
+        dx: That of its input; None where it is not wanted.
+        gradients: Those of the factors and of the offsets; None for each that is not wanted.
+    """
+
+    def __init__(
+        self,
+        forward: NormCall,
+        source: Reader | None,
+        dy: Reader,
+        dx: Writer | None,
+        gradients: Sequence[Gradient | None],
+    ) -> None:
+        self._kernel = NormalizationGradient(forward.kernel)
+        self._forward, self._dy = forward, dy
+        self._source: _Source | None = source
+        channels, size = forward.kernel.mean.shape[0], dy.layout.size
+        wanted = [port for port in gradients if port is not None]
+        self._gradients: tuple[_Source, _Source] = _filled(
+            gradients, (_Fixed(channels), _Fixed(channels))
+        )
+        self._dx: _Source = _Fixed(size) if dx is None else dx
+        self._wanted, ports = wanted, [port for port in (source, dy, dx) if port is not None]
+        everything: list[Port] = [*ports, *wanted]
+        kept = 0 if dx is not None else 4 * size
+        super().__init__(forward.engine, tuple(everything), self._kernel.code, kept)
+        if dx is not None:
+            dx.promise(self.engine)
+
+    def __call__(self) -> None:
+        if self._source is not None:
+            self.over(self._source.array())
+
+    def over(self, source: np.ndarray) -> None:
+        """Read the forward call's input from this array."""
+        dy = self._dy.array()
+        factors, offsets = (row.array() for row in self._forward.parameters)
+        of_factors, of_offsets = (row.array() for row in self._gradients)
+        dx = self._dx.array()
+        [sums] = self.engine.workspaces(self._forward.kernel.sums_size)
+        self._kernel((source, dy, dx), (factors, offsets), (of_factors, of_offsets), sums)
+        for port in self._wanted:
+            port.done()
+
+
+def _filled(
+    given: Sequence[_Source | None], absent: tuple[_Source, _Source]
+) -> tuple[_Source, _Source]:
+    """Return what is given, and what stands for the rest."""
+    first, second = (one or other for one, other in zip([*given, None, None], absent, strict=False))
+    return first, second

@@ -1,0 +1,139 @@
+"""A normalisation by the batch's statistics and its gradients, on arrays, against numpy."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from stages import WIDTH, normal
+
+from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.norm import takes
+from demitasse.backends.kernels.norm.backward import NormalizationGradient
+from demitasse.backends.kernels.norm.forward import Normalization
+from demitasse.backends.kernels.tuning import Tuning
+
+EPS = 1e-5
+RELU = pytest.mark.parametrize("relu", [False, True], ids=["plain", "relu"])
+
+
+def in_memory(x, images):
+    """Return an array (N, C, H, W) as it lies in the images' memory."""
+    n, c, h, w = x.shape
+    blocks = x.reshape(n, c // images.block, images.block, h, w).transpose(0, 1, 3, 4, 2)
+    memory = aligned(x.size)
+    memory[:] = blocks.reshape(-1)
+    return memory
+
+
+def from_memory(memory, images):
+    n, c, h, w = images.shape
+    blocks = memory.reshape(n, c // images.block, h, w, images.block)
+    return blocks.transpose(0, 1, 4, 2, 3).reshape(images.shape)
+
+
+class Case:
+    """Images with factors, offsets and a gradient, and what our kernels make of them."""
+
+    def __init__(self, shape, width, *, relu, threads=1, vectors=1, x=None):
+        self.images = Images.in_blocks(shape, vectors * width)
+        self.x = normal(*shape) * 3 + 2 if x is None else x
+        self.factors, self.offsets = normal(shape[1], seed=1), normal(shape[1], seed=2)
+        self.dy, self.relu = normal(*shape, seed=3), relu
+        tuning = Tuning(width=width, threads=threads)
+        run = self.run = Normalization(self.images, EPS, tuning, relu=relu)
+        sums = aligned(run.sums_size)
+        source, target = in_memory(self.x, self.images), np.full(self.x.size, np.nan, np.float32)
+        run(source, target, self.factors, self.offsets, sums)
+        self.y = from_memory(target, self.images)
+        gradient = in_memory(self.dy, self.images)
+        self.gradients = np.empty((2, shape[1]), np.float32)
+        back = NormalizationGradient(run)
+        in_place = (source, gradient, gradient)
+        back(in_place, (self.factors, self.offsets), (*self.gradients,), sums)
+        self.dx = from_memory(gradient, self.images)
+
+    def check(self):
+        """Compare with float64."""
+        x, dy = self.x.astype(float), self.dy.astype(float)
+        factors, offsets = (row[:, None, None] for row in (self.factors, self.offsets))
+        mean = x.mean((0, 2, 3), keepdims=True)
+        variance = x.var((0, 2, 3), keepdims=True)
+        inverse = 1 / np.sqrt(variance + EPS)
+        y = (x - mean) * inverse * factors + offsets
+        dy = np.where(self.y > 0, dy, 0) if self.relu else dy
+        normed = (x - mean) * inverse
+        of_factors, of_offsets = (dy * normed).sum((0, 2, 3)), dy.sum((0, 2, 3))
+        count = x.size / x.shape[1]
+        level = (of_offsets[:, None, None] + normed * of_factors[:, None, None]) / count
+        dx = factors * inverse * (dy - level)
+        close = {"rtol": 2e-5, "atol": 2e-5}
+        np.testing.assert_allclose(self.run.mean, mean.reshape(-1), **close)
+        np.testing.assert_allclose(self.run.variance, variance.reshape(-1), **close)
+        np.testing.assert_allclose(self.run.inverse, inverse.reshape(-1), **close)
+        np.testing.assert_allclose(self.y, np.maximum(y, 0) if self.relu else y, **close)
+        np.testing.assert_allclose(self.gradients[0], of_factors, rtol=2e-5, atol=2e-4)
+        np.testing.assert_allclose(self.gradients[1], of_offsets, rtol=2e-5, atol=2e-4)
+        np.testing.assert_allclose(self.dx, dx, rtol=2e-5, atol=1e-4)
+
+
+@WIDTH
+@RELU
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("size", [(1, 1), (1, 3), (5, 7), (13, 12)])
+def test_statistics_outputs_and_gradients_are_those_of_numpy(size, threads, relu, width):
+    Case((3, 3 * width, *size), width, relu=relu, threads=threads).check()
+
+
+@WIDTH
+def test_blocks_may_hold_several_vectors(width):
+    Case((2, 4 * width, 5, 5), width, relu=True, vectors=2).check()
+
+
+@WIDTH
+def test_the_bits_are_the_same_for_any_number_of_threads(width):
+    cases = [Case((5, 3 * width, 9, 9), width, relu=True, threads=n) for n in (1, 2, 3)]
+
+    for one, name in product(cases[1:], ("y", "dx", "gradients")):
+        np.testing.assert_array_equal(getattr(one, name), getattr(cases[0], name))
+
+
+@WIDTH
+@pytest.mark.parametrize("outlier", [0, 200])
+def test_variances_are_right_far_from_zero_and_beside_an_outlier(outlier, width):
+    x = normal(2, width, 20, 20) + 300
+    x[0, :, 0, outlier // 20] += 1e4
+
+    run = Case(x.shape, width, relu=False, x=x).run
+
+    variance = x.astype(float).var((0, 2, 3))
+    np.testing.assert_allclose(run.variance, variance, rtol=1e-4)
+
+
+@WIDTH
+@RELU
+def test_nan_takes_its_channel_and_no_other(relu, width):
+    x = normal(2, width, 3, 3)
+    x[1, 4, 2, 2] = np.nan
+    x[0, 6, 1, 0] = np.inf
+
+    y = Case(x.shape, width, relu=relu, x=x).y
+
+    assert np.isnan(y[:, [4, 6]]).all()
+    assert np.isfinite(np.delete(y, [4, 6], axis=1)).all()
+
+
+@WIDTH
+def test_channels_that_fill_no_whole_vectors_are_refused(width):
+    images = Images.in_blocks((1, width + 1, 2, 2), width + 1)
+
+    assert not takes(images, width)
+    with pytest.raises(ValueError, match="whole vectors"):
+        Normalization(images, EPS, Tuning(width=width), relu=False)
+
+
+def test_code_names_the_instructions():
+    run = Normalization(Images.in_blocks((1, 16, 2, 2), 16), EPS, Tuning(width=16), relu=False)
+
+    assert run.code == "norm llvm:avx512"
+    assert NormalizationGradient(run).code == "norm gradient llvm:avx512"

@@ -1,0 +1,104 @@
+"""Normalisations of batches in training: kernels of our own beside the portable code."""
+
+import numpy as np
+import pytest
+from lowered import NEEDS_KERNELS
+
+from demitasse import Solver
+from demitasse.config import settings
+from demitasse.plan.report import report
+from demitasse.proto import SolverParameter, parse_text
+
+pytestmark = NEEDS_KERNELS
+
+CONVOLUTION = """layer { name: "%s" type: "Convolution" bottom: "%s" top: "%s" convolution_param {
+  num_output: 32 kernel_size: 3 pad: 1 weight_filler { type: "msra" } bias_term: false } }"""
+NORM = 'layer { name: "norm" type: "BatchNorm" bottom: "one" top: "%s" }'
+SCALE = """layer { name: "scale" type: "Scale" bottom: "%s" top: "%s" %s scale_param {
+  bias_term: %s filler { type: "uniform" min: 0.5 max: 2 } } }"""
+RELU = 'layer { name: "relu" type: "ReLU" bottom: "%s" top: "%s" }'
+FROZEN = "param { lr_mult: 0 } param { lr_mult: 0 }"
+
+
+def solver(middle, last, device, *, batches=1):
+    layers = [
+        'layer { name: "x" type: "DummyData" top: "x" dummy_data_param {'
+        ' shape { dim: 3 dim: 3 dim: 9 dim: 9 } data_filler { type: "gaussian" std: 2 } } }',
+        'layer { name: "y" type: "DummyData" top: "y" dummy_data_param { shape { dim: 3 } } }',
+        CONVOLUTION % ("one", "x", "one"),
+        *middle,
+        CONVOLUTION % ("two", last, "two"),
+        'layer { name: "mean" type: "Pooling" bottom: "two" top: "mean" '
+        "pooling_param { pool: AVE global_pooling: true } }",
+        'layer { name: "loss" type: "SoftmaxWithLoss" bottom: "mean" bottom: "y" top: "loss" }',
+    ]
+    text = (
+        'base_lr: 0.05 lr_policy: "fixed" momentum: 0.9 weight_decay: 0.001 display: 0 '
+        f"iter_size: {batches} snapshot_after_train: false net_param {{ {' '.join(layers)} }}"
+    )
+    return Solver(parse_text(text, SolverParameter), device=device, seed=2)
+
+
+def chain(top, *, scale=True, bias="true", relu=True, frozen=False):
+    """BatchNorm from ``one`` to ``top`` and what follows it in place."""
+    layers = [NORM % top]
+    layers += [SCALE % (top, top, FROZEN if frozen else "", bias)] if scale else []
+    layers += [RELU % (top, top)] if relu else []
+    return layers
+
+
+@pytest.fixture(autouse=True)
+def _blocks_of_channels():
+    """Leave convolutions to the library, whose images have blocks of channels."""
+    with settings.override(winograd=False):
+        yield
+
+
+@pytest.mark.parametrize("top", ["one", "normed"], ids=["in place", "elsewhere"])
+@pytest.mark.parametrize(
+    ("options", "batches"),
+    [
+        ({}, 1),
+        ({"relu": False}, 1),
+        ({"scale": False, "relu": False}, 1),
+        ({"bias": "false"}, 1),
+        ({"frozen": True}, 1),
+        ({}, 2),
+    ],
+    ids=["all", "no relu", "norm alone", "no offsets", "frozen", "two batches"],
+)
+def test_training_is_the_portable_one(options, batches, top):
+    ours, portable = (
+        solver(chain(top, **options), top, device, batches=batches) for device in ("cpu", "numpy")
+    )
+    with ours, portable:
+        for _ in range(4):
+            ours.step(1)
+            portable.step(1)
+
+        for one, other in zip(
+            ours.net.learnable_params, portable.net.learnable_params, strict=True
+        ):
+            np.testing.assert_allclose(one.cpu_data(), other.cpu_data(), rtol=2e-3, atol=2e-5)
+
+
+def test_the_report_names_the_kernels():
+    with solver(chain("one"), "one", "cpu") as ours:
+        ours.step(1)
+        codes = {layer.name: layer for layer in report(ours.net.plan)}
+
+    norm = codes["norm"]
+    if "norm llvm" not in norm.code:
+        pytest.skip("the library lays images out otherwise on this processor")
+    assert norm.backward_code.startswith("norm gradient llvm")
+
+
+def test_iterations_are_equal_to_the_bit():
+    runs = []
+    for _ in range(2):
+        with solver(chain("one"), "one", "cpu") as ours:
+            ours.step(6)
+            runs.append([blob.cpu_data().copy() for blob in ours.net.learnable_params])
+
+    for one, other in zip(*runs, strict=True):
+        np.testing.assert_array_equal(one, other)
