@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from demitasse.backends.home import Home
+
 __all__ = ["Array", "Event", "PrivateLayout", "address", "aligned"]
 
 Array = Any  # an array of some namespace; shapes live in docstrings
@@ -25,13 +27,15 @@ class Event(Protocol):
 class PrivateLayout(Protocol):
     """An order of a shape's elements that only a backend's Steps understand.
 
-    Equal layouts are the same object.
+    Equal layouts are the same object. One of a range of channels of other images has a home.
     """
 
     @property
     def shape(self) -> tuple[int, ...]: ...
     @property
     def size(self) -> int: ...
+    @property
+    def home(self) -> Home | None: ...
 
 
 def address(array: np.ndarray) -> int:

@@ -317,6 +317,11 @@ class Backend(ABC):
         return None
 
     @property
+    def joins_in_place(self) -> bool:
+        """Whether its Steps write bottoms of a Concat right into the top (``Memory.home``)."""
+        return False
+
+    @property
     def updates(self) -> UpdateKernels | None:
         """Fast parameter updates, or None where the solvers' portable ones are to run."""
         return None

@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from demitasse.backends.arrays import Array, PrivateLayout
+from demitasse.backends.home import Home
 from demitasse.backends.ops import Op
 from demitasse.backends.random import Draw
 from demitasse.backends.storage import Stored
@@ -53,6 +54,8 @@ class Memory(Protocol):
     def version(self) -> int: ...
     @property
     def cleared(self) -> bool: ...
+    @property
+    def home(self) -> Home | None: ...
     @property
     def layout(self) -> PrivateLayout | None: ...
     @property

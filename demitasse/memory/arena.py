@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from demitasse.backends.arrays import Array
+from demitasse.backends.home import Home
 from demitasse.capacity import Share
 from demitasse.capacity.ledger import HOST
 from demitasse.errors import NetError
@@ -86,7 +87,7 @@ class Slot:
         """Return its arrays."""
         return [
             Share(
-                HOST if where in {HOST, "private"} else where,
+                HOST if where in {HOST, "private", "apart"} else where,
                 id(array),
                 math.prod(array.shape) * np.dtype(dtype).itemsize,
             )
@@ -107,11 +108,15 @@ class Assignment:
         arena: The arena that the slot is in.
         slot: The buffer.
         name: The blob's name, for messages.
+        home: Where in another memory the private side may lie, or that others may lie in it.
+        host: The slot of that other memory.
     """
 
     arena: Arena
     slot: Slot
     name: str
+    home: Home | None = None
+    host: Slot | None = None
 
     def check_open(self) -> None:
         """Make sure that a pass is under way.

@@ -14,13 +14,14 @@ from functools import partial
 import numpy as np
 
 from demitasse.backends.arrays import Array, PrivateLayout
+from demitasse.backends.home import Home
 from demitasse.backends.storage import ARRAYS, Stored
 from demitasse.capacity import Share, bytes_text, ledger
 from demitasse.capacity.ledger import HOST
 from demitasse.config import settings
 from demitasse.device import Device
 from demitasse.errors import OutOfMemoryError
-from demitasse.memory.arena import Assignment
+from demitasse.memory.arena import Assignment, Slot
 from demitasse.memory.guard import watching
 from demitasse.memory.sides import DeviceSide, HostSide, Traffic
 from demitasse.shortage import placed
@@ -58,6 +59,8 @@ class TwoSides:
     Attributes:
         version: Grows with every write; what is derived from the contents is keyed by it.
         serial: Tells this memory from every other of the process, past ones included.
+        home: Where in another memory Steps may write it, or that others may be written there in it;
+            None for neither.
     """
 
     __slots__ = (
@@ -71,6 +74,7 @@ class TwoSides:
         "called",
         "device",
         "dtype",
+        "home",
         "serial",
         "size",
         "version",
@@ -85,6 +89,7 @@ class TwoSides:
         self._host_side = HostSide(traffic)
         self._device_side = DeviceSide(device, traffic)
         self._assignment: Assignment | None = None
+        self.home: Home | None = None
         self._initial: Callable[[np.ndarray], None] | None = None
         self._poison = bool(settings.get_often("poison")) and dtype.startswith("float")
 
@@ -272,9 +277,21 @@ class TwoSides:
         return side.array
 
     def _allocate(
-        self, where: str, size: int, make: Callable[[int], Array], dtype: str = ""
+        self,
+        where: str,
+        size: int,
+        make: Callable[[int], Array],
+        dtype: str = "",
+        slot: Slot | None = None,
     ) -> Array:
         """Return a new array, or the part of the slot's that is ours for now.
+
+        Args:
+            where: On the host, on a device, or private.
+            size: How many elements.
+            make: Returns a new array of so many.
+            dtype: The kind of the elements; "" for ours.
+            slot: Another slot than ours.
 
         Raises:
             OutOfMemoryError: There is no room, or the setting ``memory_limit`` leaves none.
@@ -292,16 +309,30 @@ class TwoSides:
         ledger.note(self)
         if self._assignment is None:
             return within_limit(size)
-        return self._assignment.slot.lend((where, dtype), size, within_limit)
+        return (slot or self._assignment.slot).lend((where, dtype), size, within_limit)
 
     def _private_array(self, layout: PrivateLayout) -> Array:
         side = self._device_side
         if side.layout is not layout:
-            make = self.device.backend.empty_private
-            array = self._allocate("private", layout.size, make)
+            array = self._array_for(layout)
             self._distrust_device_side()
             side.replace(array, self.device, layout)
         return side.array
+
+    def _array_for(self, layout: PrivateLayout) -> Array:
+        """Return an array for the private side in a layout."""
+        make, place = self.device.backend.empty_private, self._assignment
+        home = place.home if place is not None else None
+        if place is None or home is None:
+            return self._allocate("private", layout.size, make)
+        at_home = layout.home == home
+        if place.host is None:
+            # others may lie where it would be in the layout of its home
+            return self._allocate("private" if at_home else "apart", layout.size, make)
+        if not at_home or self._poison:
+            return self._allocate("private", layout.size, make)
+        whole = self._allocate("private", math.prod(home.whole), make, slot=place.host)
+        return whole[home.first : home.first + home.size]
 
     def _ask_for_room(self, where: str, size: int, dtype: str) -> None:
         """See that so many elements more are within the limit of our device.

@@ -109,7 +109,7 @@ def memory_needed(net: Working, history: Memories = ()) -> MemoryUse:
             seen.add(memory.serial)
             if memory.assignment is None:
                 own += memory.device_nbytes
-            else:
+            elif memory.assignment.host is None:  # else it lies in another one
                 slot = id(memory.assignment.slot)
                 slots[slot] = max(slots.get(slot, 0), memory.device_nbytes)
         return own + sum(slots.values())

@@ -259,7 +259,9 @@ class Passes:
         places = [replace(place, backward=False) for place in places]
         self._allocator = Allocator(places, kept, self._changes)
         hidden = hidden_blobs(places, kept)
-        return Plan(places, self._changes, lowered=lowered, hidden=hidden)
+        joins = lowered and places[0].layer.device.backend.joins_in_place
+        arrange = self._allocator.find_homes if joins else None
+        return Plan(places, self._changes, lowered=lowered, hidden=hidden, arrange=arrange)
 
     def _all_memories(self) -> list[SyncedMemory]:
         if self._memories[0] != self._changes.number:

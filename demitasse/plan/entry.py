@@ -210,7 +210,13 @@ class Entry:
     def _key(self, op: Op) -> tuple[object, ...]:
         # a Step may hold on to memories, so a blob with another memory is another operand
         blobs = (*self.place.bottom, *self.place.top, *self.layer.blobs)
-        return (op, tuple((b.data_memory.serial, b.diff_memory.serial, b.shape) for b in blobs))
+        return (
+            op,
+            tuple(
+                (b.data_memory.serial, b.diff_memory.serial, b.shape, b.data_memory.home)
+                for b in blobs
+            ),
+        )
 
     def _operands(self) -> Operands:
         place, layer = self.place, self.layer

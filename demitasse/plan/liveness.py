@@ -11,15 +11,17 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from demitasse.backends.ops import Concat
 from demitasse.blob import Blob, Changes
 from demitasse.errors import NetError
 from demitasse.layers.facts import facts_of
 from demitasse.memory import SyncedMemory
 from demitasse.memory.arena import Arena, Assignment, Slot
 from demitasse.plan import Place
+from demitasse.plan.joining import Joined, find_homes
 from demitasse.records import Record
 from demitasse.suggest import suggestion
 
@@ -182,8 +184,23 @@ class Allocator:
         self._places, self._kept = places, list(kept)
         self._accesses = accesses(places, backward=backward)
         self._changes, self._seen = changes, -1
-        self._assigned: dict[int, int] = {}  # sizes by serials
+        self._joined: dict[int, Joined] = {}  # by serials
+        self._assigned: dict[int, tuple[int, Joined | None]] = {}  # sizes and homes by serials
         self._checked: set[tuple[int, int]] = set()  # ranges of layers, since the last change
+
+    def find_homes(self) -> None:
+        """Let memories that a Concat joins know where in its top they may lie."""
+        for memory in self._memories():  # some may have left the net
+            memory.home = None
+        if not any(isinstance(place.layer.op, Concat) for place in self._places):
+            self._joined = {}
+            return
+        present = accesses(self._places, backward=self.backward)
+        ranges = self._live_ranges(present, range(len(self._places)))
+        self._joined = find_homes(self._places, {live.memory.serial for live in ranges})
+        for live in ranges:
+            joined = self._joined.get(live.memory.serial)
+            live.memory.home = None if joined is None else joined.home
 
     def update(self, runs: Callable[[], Sequence[int]]) -> None:
         """Assign slots anew, if shapes or memories have changed since the last time.
@@ -195,8 +212,11 @@ class Allocator:
             number, before = self._changes.number, self._memories()
             self._checked.clear()
             self._accesses = accesses(self._places, backward=self.backward)
-            ranges = self._live_ranges(runs())
-            assigned = {live.memory.serial: live.memory.size for live in ranges}
+            ranges = self._together(self._live_ranges(self._accesses, runs()))
+            assigned = {
+                live.memory.serial: (live.memory.size, self._joined.get(live.memory.serial))
+                for live in ranges
+            }
             if assigned != self._assigned:
                 self._assigned = {}
                 _release(before)
@@ -206,13 +226,16 @@ class Allocator:
         for slot in self.arena.slots:
             if slot.outgrown:
                 for memory in self._memories():
-                    if memory.assignment is not None and memory.assignment.slot is slot:
-                        memory.assign(memory.assignment)
+                    place = memory.assignment
+                    if place is not None and (place.slot is slot or place.host is slot):
+                        memory.assign(place)
                 slot.clear()
 
     def release(self) -> None:
         """Give every memory buffers of its own again."""
         _release(self._memories())
+        for memory in self._memories():
+            memory.home = None
 
     def check_reads(self, first: int, last: int) -> None:
         """Make sure that a pass from layer ``first`` to layer ``last`` finds what it reads.
@@ -240,13 +263,13 @@ class Allocator:
     def _memories(self) -> list[SyncedMemory]:
         return [memory for access in self._accesses for _, memory in access.all]
 
-    def _live_ranges(self, together: Sequence[int]) -> list[LiveRange]:
+    def _live_ranges(self, found: Sequence[Access], together: Sequence[int]) -> list[LiveRange]:
         """Return the live ranges of memories that may share, by the time they start."""
         ranges: dict[int, LiveRange] = {}
         memories = [b.diff_memory if self.backward else b.data_memory for b in self._kept]
         kept = {memory.serial for memory in memories}
-        times = self._times(together)
-        for access, (start, end) in zip(self._accesses, times, strict=True):
+        times = self._times(found, together)
+        for access, (start, end) in zip(found, times, strict=True):
             for name, memory in access.all:
                 new = memory.serial not in ranges
                 # read before any layer writes it: set from outside, as a loss's weight is
@@ -257,9 +280,19 @@ class Allocator:
                 live.end = max(live.end, end)
         return [live for serial, live in ranges.items() if serial not in kept]
 
-    def _times(self, together: Sequence[int]) -> list[tuple[int, int]]:
+    def _together(self, ranges: list[LiveRange]) -> list[LiveRange]:
+        """Return live ranges by their starts; others may lie in a memory before it is written."""
+        known = {live.memory.serial: live for live in ranges}
+        for live in ranges:
+            joined = self._joined.get(live.memory.serial)
+            root = known.get(joined.root) if joined else None
+            if root is not None:
+                root.start, root.end = min(root.start, live.start), max(root.end, live.end)
+        return sorted(ranges, key=lambda live: live.start)
+
+    def _times(self, found: Sequence[Access], together: Sequence[int]) -> list[tuple[int, int]]:
         """Return when each access starts and ends; layers that run as one end together."""
-        layers = [access.layer for access in self._accesses]
+        layers = [access.layer for access in found]
         if not self.backward:
             return [(layer, together[layer]) for layer in layers]
         last = len(together) - 1
@@ -267,8 +300,11 @@ class Allocator:
 
     def _assign(self, ranges: Sequence[LiveRange]) -> None:
         occupied: list[Occupancy] = []
+        slots: dict[int, Slot] = {}
         for live in ranges:
             size = live.memory.size
+            if self._lies_elsewhere(live):
+                size = 0  # it needs a place of its own only where no Step writes it there
             free = [one for one in occupied if one.end < live.start]
             # the smallest that is large enough, or else the largest
             free.sort(key=lambda one: (one.size < size, abs(one.size - size)))
@@ -277,8 +313,22 @@ class Allocator:
                 occupied.append(chosen)
             chosen.slot.expected = chosen.size = max(chosen.size, size)
             chosen.end = live.end
-            live.memory.assign(Assignment(self.arena, chosen.slot, live.name))
+            slots[live.memory.serial] = chosen.slot
+        for live in ranges:
+            live.memory.assign(self._assignment(live, slots))
         self.arena.slots = [one.slot for one in occupied]
+
+    def _lies_elsewhere(self, live: LiveRange) -> bool:
+        """Whether it may lie in another memory."""
+        joined = self._joined.get(live.memory.serial)
+        return joined is not None and joined.root != live.memory.serial
+
+    def _assignment(self, live: LiveRange, slots: Mapping[int, Slot]) -> Assignment:
+        slot, joined = slots[live.memory.serial], self._joined.get(live.memory.serial)
+        if joined is None or joined.root not in slots:
+            return Assignment(self.arena, slot, live.name)
+        host = None if joined.root == live.memory.serial else slots[joined.root]
+        return Assignment(self.arena, slot, live.name, joined.home, host)
 
 
 def bytes_taken(memories: Iterable[SyncedMemory]) -> int:

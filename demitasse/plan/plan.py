@@ -74,6 +74,8 @@ class Plan:
         changes: Where the blobs note changes of their shapes and memories.
         lowered: Whether the backend is asked; False runs every layer's portable code.
         hidden: Ids of blobs that one layer writes, one reads, and nobody else will ask for.
+        arrange: Called when the shapes of all blobs are known, before Steps are prepared; None for
+            nobody.
 
     Attributes:
         watch: Is told what runs, to take the time; None for nobody.
@@ -89,9 +91,10 @@ class Plan:
         *,
         lowered: bool,
         hidden: frozenset[int] = frozenset(),
+        arrange: Callable[[], None] | None = None,
     ) -> None:
         self.entries = [Entry(place, lowered=lowered) for place in places]
-        self.lowered, self._hidden = lowered, hidden
+        self.lowered, self._hidden, self._arrange = lowered, hidden, arrange
         self.watch: Watch | None = None
         self.completed: Callable[[int], None] | None = None
         self.recorded: WeakSet[Recorded] = WeakSet()
@@ -375,6 +378,8 @@ class Plan:
         if all(entry.seen == self._changes.number for entry in part):
             return
         self._reshape(part)
+        if self._arrange is not None and len(part) == len(self.entries):
+            self._arrange()
         fresh = [entry for entry in part if self._lowered(entry)]
         for entry in reversed(fresh):
             with _named(entry, "preparation"):

@@ -26,7 +26,7 @@ class FactorFields(Struct):
     x: Word
     """Address of the first image."""
     y: Word
-    """Address of the first output, which lies as the image does; it may be the same."""
+    """Address of the first output; it may be the same, where that lies as the image does."""
     factors: Word
     """Address of one factor for each channel."""
     offsets: Word
@@ -49,6 +49,14 @@ class FactorFields(Struct):
     """Elements from one row to the next."""
     column_stride: Word
     """Elements from one column to the next."""
+    y_image_stride: Word
+    """The same of the output: from one image to the next."""
+    y_block_stride: Word
+    """From one block to the next."""
+    y_row_stride: Word
+    """From one row to the next."""
+    y_column_stride: Word
+    """From one column to the next."""
 
 
 @cache
@@ -68,10 +76,11 @@ def _write(module: Any, name: str, width: int) -> None:
         row, block = line.i % f.rows, line.i // f.rows % f.blocks
         image = line.i // f.rows // f.blocks
         first = image * f.image_stride + block * f.block_stride + row * f.row_stride
+        y_first = image * f.y_image_stride + block * f.y_block_stride + row * f.y_row_stride
         factors, offsets = f.factors + block * block_bytes, f.offsets + block * block_bytes
         with k.loop(f.columns) as column:
-            at = (first + column.i * f.column_stride) * FLOAT
-            source, target = f.x + at, f.y + at
+            source = f.x + (first + column.i * f.column_stride) * FLOAT
+            target = f.y + (y_first + column.i * f.y_column_stride) * FLOAT
             with k.loop(block_bytes, 0, k.vector_bytes) as place:
                 factor, offset = k.load(factors + place.i), k.load(offsets + place.i)
                 value = fma(k.load(source + place.i), factor, offset)
@@ -88,27 +97,33 @@ class ChannelFactors:
     """y = max(x * factor + offset, 0), channel by channel; NaN stays.
 
     Args:
-        images: Where the elements of input and output lie.
+        images: Where the elements of the input lie, and where those of the output, which has the
+            same blocks of channels.
         factors: One for each channel; read in each call. Shape: (C,).
         offsets: Their offsets. Shape: (C,).
         tuning: The kernel's vectors and threads.
 
     Raises:
-        ValueError: Channels fill no whole vectors.
+        ValueError: Channels fill no whole vectors, or the blocks differ.
     """
 
     def __init__(
-        self, images: Images, factors: np.ndarray, offsets: np.ndarray, tuning: Tuning
+        self,
+        images: tuple[Images, Images],
+        factors: np.ndarray,
+        offsets: np.ndarray,
+        tuning: Tuning,
     ) -> None:
-        if not takes(images, tuning.width):
+        x, y = images
+        if not takes(x, tuning.width) or (x.shape, x.block) != (y.shape, y.block):
             message = (
-                f"{images.shape[1]} channels in blocks of {images.block} were given; give whole "
-                f"vectors of {tuning.width}"
+                f"{x.shape[1]} channels in blocks of {x.block} and {y.block} were given; give "
+                f"whole vectors of {tuning.width}, the same ones"
             )
             raise ValueError(message)
         self.tuning = tuning
         self._kernel = _kernel(tuning.width)
-        n, c, h, w = images.shape
+        n, c, h, w = x.shape
         self._arguments = Arguments(
             FactorFields.values(
                 x=EACH_CALL,
@@ -116,19 +131,23 @@ class ChannelFactors:
                 factors=factors,
                 offsets=offsets,
                 images=n,
-                blocks=c // images.block,
+                blocks=c // x.block,
                 rows=h,
                 columns=w,
-                block_channels=images.block,
-                image_stride=images.image_stride,
-                block_stride=images.block_stride,
-                row_stride=images.row_stride,
-                column_stride=images.column_stride,
+                block_channels=x.block,
+                image_stride=x.image_stride,
+                block_stride=x.block_stride,
+                row_stride=x.row_stride,
+                column_stride=x.column_stride,
+                y_image_stride=y.image_stride,
+                y_block_stride=y.block_stride,
+                y_row_stride=y.row_stride,
+                y_column_stride=y.column_stride,
             )
         )
 
     def __call__(self, source: np.ndarray, target: np.ndarray) -> None:
-        """Write ``target``; both are the memory that ``images`` describes."""
+        """Write ``target``; both are the memories that ``images`` describes."""
         self._arguments.run(self._kernel, self.tuning.threads, {"x": source, "y": target})
 
     @property

@@ -88,6 +88,12 @@ class OnednnBackend(NumpyBackend):
     def repack(self, private: np.ndarray, here: Any, target: np.ndarray, there: Any) -> None:
         self.engine.reorder(private, here, target, there)
 
+    @property
+    def joins_in_place(self) -> bool:
+        # below AVX-512 the library's convolutions take blocks of channels
+        wide: bool = self.engine.wide
+        return wide
+
     @cached_property
     def engine(self) -> Engine:
         return engine()

@@ -58,14 +58,15 @@ class Case:
         self.factors, self.shifts = normal(c, seed=2), normal(c, seed=3)
         self.offsets = normal(m, seed=4)
 
-    def run(self, tuning, *, relu=False, gaps=(0, 0)):
+    def run(self, tuning, *, relu=False, gaps=(0, 0), normed=True):
         """Return the output's pixels, and what lies between them. Shapes: (P, M), (P, gap)."""
         parts = parts_of(self.op, self.op.bottom, self.op.top, tuning)
         x, y = (
             with_gaps(shape, gap)
             for shape, gap in zip((self.op.bottom, self.op.top), gaps, strict=True)
         )
-        run = PointwiseConvolution(parts, x, y, self.factors, self.shifts, relu=relu)
+        norm = (self.factors, self.shifts) if normed else None
+        run = PointwiseConvolution(parts, x, y, norm, relu=relu)
         run.update(self.weights.reshape(-1))
         target = aligned(parts.pixels * y.column_stride)
         target[:] = np.nan
@@ -73,10 +74,11 @@ class Case:
         rows, channels = target.reshape(parts.pixels, -1), y.shape[1]
         return rows[:, :channels], rows[:, channels:]
 
-    def wanted(self, *, relu=False):
+    def wanted(self, *, relu=False, normed=True):
         """Return what the definition gives, in double precision."""
         x = self.x.astype(float).transpose(0, 2, 3, 1).reshape(-1, self.x.shape[1])
-        y = np.maximum(x * self.factors + self.shifts, 0) @ self.weights.T + self.offsets
+        x = np.maximum(x * self.factors + self.shifts, 0) if normed else x
+        y = x @ self.weights.T + self.offsets
         return np.maximum(y, 0) if relu else y
 
 
@@ -98,6 +100,18 @@ def test_the_output_is_that_of_the_definition(relu, size, threads, width):
     y, _ = case.run(always(width, threads), relu=relu)
 
     expect_close(y, case.wanted(relu=relu))
+
+
+@WIDTH
+@THREADS
+@pytest.mark.parametrize("relu", [False, True])
+def test_pixels_may_be_taken_as_they_are(relu, threads, width):
+    case = Case(2, 2 * width + 5, 5 * width + 3, (9, 13))
+
+    y, between = case.run(always(width, threads), relu=relu, gaps=(width, width), normed=False)
+
+    expect_close(y, case.wanted(relu=relu, normed=False))
+    assert np.isnan(between).all()
 
 
 @WIDTH
@@ -150,7 +164,7 @@ def test_weights_may_change(width):
     case = Case(1, 2 * width, 2 * width, (4, 5))
     parts = parts_of(case.op, case.op.bottom, case.op.top, always(width))
     x, y = with_gaps(case.op.bottom, 0), with_gaps(case.op.top, 0)
-    run = PointwiseConvolution(parts, x, y, case.factors, case.shifts)
+    run = PointwiseConvolution(parts, x, y, (case.factors, case.shifts))
     target, scratch = aligned(parts.pixels * y.shape[1]), aligned(run.scratch_size)
     run.update(case.weights.reshape(-1))
 
@@ -168,7 +182,7 @@ def test_images_in_blocks_are_refused(width):
     blocks = Images.in_blocks(case.op.bottom, width)
 
     with pytest.raises(ValueError, match="pixels follow evenly"):
-        PointwiseConvolution(parts, blocks, with_gaps(case.op.top, 0), case.factors, case.shifts)
+        PointwiseConvolution(parts, blocks, with_gaps(case.op.top, 0), (case.factors, case.shifts))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 4, 8, 30, 64])

@@ -1,7 +1,8 @@
-"""A pointwise convolution of images that are normalised and rectified on the way."""
+"""A pointwise convolution of images, which may be normalised and rectified on the way."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -17,6 +18,7 @@ from demitasse.backends.kernels.language.words import (
     INT,
     Vector,
     Word,
+    choose,
     chunk,
     fma,
     minimum,
@@ -82,13 +84,13 @@ class PointwiseFields(Struct):
 
 
 @cache
-def _kernel(width: int) -> int:
-    """Return the address of the kernel."""
-    name = f"pointwise{width}"
-    return compiled(name, lambda module: _write(module, name, width), name)[name]
+def _kernel(width: int, *, normed: bool) -> int:
+    """Return the address of the kernel, of those that normalise or of those that do not."""
+    name = f"pointwise{width}" if normed else f"pointwise_plain{width}"
+    return compiled(name, lambda module: _write(module, name, width, normed=normed), name)[name]
 
 
-def _write(module: Any, name: str, width: int) -> None:
+def _write(module: Any, name: str, width: int, *, normed: bool) -> None:
     k = Kernel(module, name, 1, width, exported=True)
     f, most = PointwiseFields.read(k), ROWS[width][PANEL]
     thread, threads = k.thread()
@@ -101,24 +103,29 @@ def _write(module: Any, name: str, width: int) -> None:
             # the last block begins early where they do not divide; it computes the same again
             pixel = minimum(block.i, f.pixels - most)
             source, block_bytes = f.x + pixel * f.x_stride * FLOAT, f.x_stride * (most * FLOAT)
-            _note_rows(k, f, source, rows)
-            step = block_bytes * UNROLLED // (f.channels * (behind - panel))
-            with k.loop(behind, panel, words=[source + block_bytes]) as one:
-                [following] = one.words
+            _note_rows(k, f, source, rows, normed=normed)
+            # as many bytes as will be read; what lies between two pixels is skipped
+            step = f.channels * (most * UNROLLED * FLOAT) // (f.channels * (behind - panel))
+            begin_ahead = source + block_bytes
+            ahead = [begin_ahead, begin_ahead + f.channels * FLOAT]
+            with k.loop(behind, panel, words=ahead) as one:
                 output = f.y + pixel * f.y_stride * FLOAT
-                one.words = [_multiply(k, f, one.i, rows, output, following, step)]
+                one.words = _multiply(k, f, one.i, rows, output, one.words, step)
     k.done()
 
 
-def _note_rows(k: Kernel, f: PointwiseFields, source: Word, rows: Word) -> None:
-    """Write the normalisation of a few pixels."""
+def _note_rows(k: Kernel, f: PointwiseFields, source: Word, rows: Word, *, normed: bool) -> None:
+    """Write the normalisation of a few pixels, or a copy of them."""
     end, none = f.channels * FLOAT, k.constant(0.0)  # of what is below 0
     several = k.vector_bytes * NOTED
     middle = end // several * several
 
     def vector(pixel: Word, target: Word, at: Word) -> None:
-        value = fma(k.load(pixel + at), k.load(f.factors + at), k.load(f.shifts + at))
-        k.store(rectified(value, none), target + at)
+        value = k.load(pixel + at)
+        if normed:
+            value = fma(value, k.load(f.factors + at), k.load(f.shifts + at))
+            value = rectified(value, none)
+        k.store(value, target + at)
 
     with k.loop(ROWS[k.width][PANEL], words=[source, rows]) as row:
         pixel, target = row.words
@@ -136,9 +143,9 @@ def _multiply(
     panel: Word,
     rows: Word,
     output: Word,
-    following: Word,
+    following: Sequence[Word],
     step: Word,
-) -> Word:
+) -> list[Word]:
     """Write the products of the rows that were noted and one panel of filters.
 
     Args:
@@ -147,11 +154,12 @@ def _multiply(
         panel: The panel.
         rows: Address of the rows.
         output: Address of the first output pixel.
-        following: Address in the pixels that come next, which are fetched on the way.
+        following: Address in the pixels that come next, which are fetched on the way, and where
+            the channels of the present one of them end.
         step: How many bytes of them in a turn.
 
     Returns:
-        Up to where they were fetched.
+        The same for the next panel.
     """
     most, panel_bytes = ROWS[k.width][PANEL], PANEL * k.vector_bytes
     place = k.load_word(f.panel_table + panel * INT) * FLOAT
@@ -159,12 +167,14 @@ def _multiply(
     begin = f.filters + panel * f.channels * panel_bytes
     middle = begin + f.channels // UNROLLED * (UNROLLED * panel_bytes)
     end = begin + f.channels * panel_bytes
+    pixel_bytes = f.x_stride * FLOAT
+    gap = pixel_bytes - f.channels * FLOAT
 
     def turns(
         sums: list[Vector], words: list[Word], start: Word, stop: Word, count: int
     ) -> tuple[list[Vector], list[Word]]:
         with k.loop(stop, start, panel_bytes * count, vectors=sums, words=words) as loop:
-            totals, [here, ahead] = loop.vectors, loop.words
+            totals, [here, ahead, edge] = loop.vectors, loop.words
             k.prefetch(ahead, cache=2)
             for turn in range(count):
                 filters = loop.i + panel_bytes * turn
@@ -174,17 +184,20 @@ def _multiply(
                 columns = [k.load(one) for one in places]
                 numbers = [here + (ROW_BYTES * i + FLOAT * turn) for i in range(most)]
                 multiply(k, totals, numbers, columns)
-            loop.words = [here + FLOAT * count, ahead + step]
+            ahead = ahead + step
+            over = ahead >= edge
+            ahead, edge = ahead + choose(over, gap, 0), edge + choose(over, pixel_bytes, 0)
+            loop.words = [here + FLOAT * count, ahead, edge]
         return loop.vectors, loop.words
 
-    sums, words = turns(offsets * most, [rows, following], begin, middle, UNROLLED)
+    sums, words = turns(offsets * most, [rows, *following], begin, middle, UNROLLED)
     sums, words = turns(sums, words, middle, end, 1)
     slope = k.broadcast(f.slope)
     with_row = [(i, j) for i in range(most) for j in range(PANEL)]
     for (i, j), total in zip(with_row, sums, strict=True):
         target = output + f.y_stride * FLOAT * i + (place + k.vector_bytes * j)
         k.store(rectified(total, slope), target)
-    return words[1]
+    return words[1:]
 
 
 def is_rows(images: Images) -> bool:
@@ -197,7 +210,7 @@ def is_rows(images: Images) -> bool:
 
 
 class PointwiseConvolution:
-    """y = filters * max(x * factor + shift, 0) + offset, and perhaps a rectifier.
+    """y = filters * max(x * factor + shift, 0) + offset, or filters * x + offset, and a rectifier.
 
     NaN stays, and minus infinity becomes it where it is rectified.
 
@@ -205,8 +218,8 @@ class PointwiseConvolution:
         parts: The convolution.
         x: The input, whose pixels follow evenly.
         y: The output, too.
-        factors: One for each channel of the input; read in each call. Shape: (C,).
-        shifts: Their offsets. Shape: (C,).
+        normed: One factor for each channel of the input, and their offsets; read in each call. None
+            where pixels are taken as they are. Shapes: (C,).
         relu: Whether a rectifier follows.
 
     Attributes:
@@ -223,8 +236,7 @@ class PointwiseConvolution:
         parts: Parts,
         x: Images,
         y: Images,
-        factors: np.ndarray,
-        shifts: np.ndarray,
+        normed: tuple[np.ndarray, np.ndarray] | None,
         *,
         relu: bool = False,
     ) -> None:
@@ -232,7 +244,8 @@ class PointwiseConvolution:
             message = f"{x} and {y} were given; give images whose pixels follow evenly"
             raise ValueError(message)
         self.parts, panel = parts, PANEL * parts.width
-        self._kernel = _kernel(parts.width)
+        self._kernel = _kernel(parts.width, normed=normed is not None)
+        factors, shifts = normed or (np.zeros(0, np.float32),) * 2
         self.scratch_size = parts.tuning.threads * parts.rows * ROW_BYTES // FLOAT
         channels = parts.x[1]
         size = len(parts.panels) * channels * panel
@@ -269,7 +282,7 @@ class PointwiseConvolution:
     def __call__(
         self, source: np.ndarray, target: np.ndarray, offsets: np.ndarray, scratch: np.ndarray
     ) -> None:
-        """Normalise and convolve.
+        """Convolve, and normalise before that where there are factors.
 
         Args:
             source: The images, in the memory that ``x`` describes.

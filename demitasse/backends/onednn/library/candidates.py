@@ -18,7 +18,7 @@ BLOCKS = (16, 8)
 
 def candidates(engine: Engine, expected: Layout) -> Iterator[Layout]:
     """Yield layouts of a shape: the expected one, blocks of channels, channels last, C order."""
-    shape = expected.shape
+    shape, expected = expected.shape, engine.whole(expected)
     yield expected
     for block in BLOCKS:
         if shape[1] % block == 0:

@@ -14,13 +14,21 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends.arrays import aligned
+from demitasse.backends.home import Home
 from demitasse.backends.kernels.language import later
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.numpy.engine import Engine as HostEngine
 from demitasse.backends.onednn.library.attributes import make_attributes
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.failures import failure
-from demitasse.backends.onednn.library.layout import Layout, any_layout, layout_of, plain, strided
+from demitasse.backends.onednn.library.layout import (
+    Layout,
+    any_layout,
+    layout_of,
+    part,
+    plain,
+    strided,
+)
 from demitasse.backends.onednn.library.library import AVX2, AVX512, load
 from demitasse.backends.onednn.library.primitive import Description, Primitive
 from demitasse.backends.onednn.library.stream import Stream
@@ -60,6 +68,7 @@ class Engine(HostEngine):
         self.handle = self.stream.engine
         self.attributes = make_attributes(library)
         self._strided: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
+        self._parts: dict[Home, Layout] = {}
         self._any: dict[tuple[int, ...], int] = {}
         self._promised: weakref.WeakKeyDictionary[Memory, Layout] = weakref.WeakKeyDictionary()
         self._wished: weakref.WeakKeyDictionary[Memory, Layout] = weakref.WeakKeyDictionary()
@@ -118,14 +127,19 @@ class Engine(HostEngine):
             known = self._own.reorders = {}
         primitive = known.get((here, there))
         if primitive is None:
-            primitive = known[here, there] = self._reorder(here, there)
+            primitive = known[here, there] = self.copier(here, there)
         with later.at_once():
             primitive.bind(0, source)
             primitive.bind(1, target)
             primitive.run()
             primitive.release()
 
-    def _reorder(self, here: Layout, there: Layout) -> Primitive:
+    def copier(self, here: Layout, there: Layout) -> Primitive:
+        """Return what copies from one layout, argument 0, to another of the same shape, 1.
+
+        Raises:
+            DeviceError: The library has nothing that does.
+        """
         try:
             found = self.describe_reorder(here.handle, there.handle)
         except Declined as declined:
@@ -164,6 +178,31 @@ class Engine(HostEngine):
     def innermost_layout(self, shape: tuple[int, ...], axis: int) -> Layout:
         """Return the layout with one axis innermost."""
         return layout_of(self.library, self.innermost(shape, axis))
+
+    def part(self, home: Home) -> Layout:
+        """Return the layout of a range of channels of images with their channels last."""
+        found = self._parts.get(home)
+        if found is None:
+            found = self._parts.setdefault(home, part(self.library, home))
+        return found
+
+    def whole(self, layout: Layout) -> Layout:
+        """Return a layout of a memory of its own: where this is of a part of one, channels last."""
+        home = layout.home
+        return layout if home is None else self.innermost_layout(layout.shape, 1)
+
+    def placed(self, memory: Memory, layout: Layout) -> Layout:
+        """Return the layout in which a memory is written.
+
+        Args:
+            memory: Of a blob's data.
+            layout: One that suits who writes it. Where its channels lie last, and the memory has a
+                place in another, it is that.
+        """
+        home = memory.home
+        if home is None or home.shape != layout.shape or home.is_whole:
+            return layout
+        return self.part(home) if layout is self.innermost_layout(layout.shape, 1) else layout
 
     def promise(self, memory: Memory, layout: Layout) -> None:
         """Note the layout in which a prepared Step will write a memory."""

@@ -11,12 +11,22 @@ import math
 from ctypes import POINTER, c_int, c_int64
 from typing import Any
 
+from demitasse.backends.home import Home
 from demitasse.backends.onednn.library.constants import ANY, BLOCKED, FLOAT32, Query
 from demitasse.backends.onednn.library.failures import check, create
 from demitasse.backends.step import Declined
 from demitasse.errors import DeviceError
 
-__all__ = ["Layout", "any_layout", "dims", "layout_of", "layout_with_tag", "plain", "strided"]
+__all__ = [
+    "Layout",
+    "any_layout",
+    "dims",
+    "layout_of",
+    "layout_with_tag",
+    "part",
+    "plain",
+    "strided",
+]
 
 MOST_AXES = 12
 """The library's limit."""
@@ -33,13 +43,16 @@ class Layout:
         handle: oneDNN's memory descriptor; lives as long as the process.
         size: Elements of a buffer in this layout, padding included.
         plain: Whether it is C order without padding, that of the host side.
+        home: The range of channels that it is of images with their channels last; all of them where
+            it is that of whole images. None for any other layout, or where nobody asked.
     """
 
-    __slots__ = ("handle", "key", "plain", "shape", "size")
+    __slots__ = ("handle", "home", "key", "plain", "shape", "size")
 
     def __init__(self, shape: Shape, handle: int, size: int, *, is_plain: bool, key: Key) -> None:
         self.shape, self.handle, self.size = shape, handle, size
         self.plain, self.key = is_plain, key
+        self.home: Home | None = None
 
     def __repr__(self) -> str:
         return f"Layout({self.shape}, {'plain' if self.plain else self.key[1]})"
@@ -78,6 +91,35 @@ def plain(library: Any, shape: Shape) -> Layout:
         made = Layout(shape, handle, math.prod(shape), is_plain=True, key=key)
         found = _known.setdefault(key, made)
     return found
+
+
+def part(library: Any, home: Home) -> Layout:
+    """Return the layout of a range of channels; a buffer begins with the first of them.
+
+    Raises:
+        Declined: The shape has too many axes.
+    """
+    whole = home.whole
+    outer = (whole[0], *whole[2:], whole[1])
+    strides = [math.prod(outer[axis + 1 :]) for axis in range(len(outer) - 1)]
+    strides.insert(1, 1)
+    if home.is_whole:
+        handle = strided(library, whole, tuple(strides))
+        try:
+            found = layout_of(library, handle)
+        finally:
+            check(library.dnnl_memory_desc_destroy(handle))
+        found.home = home
+        return found
+    parts = tuple(_parts(home.shape, tuple(strides), (), ()))
+    key: Key = (home.shape, parts, home.shape, home.size, home)
+    known = _known.get(key)
+    if known is None:
+        handle = strided(library, home.shape, tuple(strides))
+        made = Layout(home.shape, handle, home.size, is_plain=False, key=key)
+        made.home = home
+        known = _known.setdefault(key, made)
+    return known
 
 
 def any_layout(library: Any, shape: Shape) -> int:

@@ -12,6 +12,7 @@ from demitasse.backends.onednn.library.failures import check, create
 from demitasse.backends.onednn.library.layout import Layout, dims
 from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
+from demitasse.backends.onednn.steps.join import JoinCall
 from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
 from demitasse.errors import DeviceError
 
@@ -19,7 +20,10 @@ __all__ = ["ConcatStep"]
 
 
 class ConcatStep(OnednnStep[ops.Concat]):
-    """Every bottom in the layout it is in; the top in one that oneDNN finds."""
+    """Every bottom in the layout it is in; the top in one that oneDNN finds.
+
+    Where bottoms may lie in the top, they are joined as they are written.
+    """
 
     def __init__(self, engine: Engine, op: ops.Concat, at: Operands) -> None:
         super().__init__(engine, op, at)
@@ -33,6 +37,11 @@ class ConcatStep(OnednnStep[ops.Concat]):
 
     def prepare(self) -> None:
         at, op, engine = self.at, self.op, self.engine
+        home = at.top[0].data_memory.home
+        if home is not None and op.axis == 1 and not at.backward:
+            self.y = engine.part(home)
+            self.forward_calls = [JoinCall(engine, at, home)]
+            return
         pairs = zip(at.bottom, op.bottoms, strict=True)
         layouts = [engine.expected(blob.data_memory, shape) for blob, shape in pairs]
         found = engine.describe(
@@ -57,6 +66,8 @@ class ConcatStep(OnednnStep[ops.Concat]):
         it later would be too, though convolutions without gradients want the channels last.
         """
         op, shape = self.op, self.at.top[0].shape
+        if any(layout is not self.engine.whole(layout) for layout in layouts):
+            return self.engine.innermost(shape, 1)  # not as far apart as in another top
         if op.axis != 1 or self.at.backward:
             return None
         last = [layout is self.engine.innermost_layout(layout.shape, 1) for layout in layouts]

@@ -214,6 +214,7 @@ class ConvStep(WindowStep[ops.Conv]):
     ) -> Runnable | None:
         """Return the forward pass in kernels of our own; None where none pays or can be made."""
         at, (x, _, y) = self.at, self.layouts
+        y = self.engine.placed(target.data_memory, pool.y if pool else y)
         bias: Reader | np.ndarray | None = folded.bias if folded else None
         if self.bias and not folded:
             bias = Reader(Arg.BIAS, at.params[1], self.bias)
@@ -221,7 +222,7 @@ class ConvStep(WindowStep[ops.Conv]):
             return None
         operands = ConvOperands(
             source=Reader(Arg.SRC, at.bottom[0], x),
-            target=Writer(Arg.DST, target, pool.y if pool else y),
+            target=Writer(Arg.DST, target, y),
             weight=None if folded else at.params[0],
             bias=bias,
             relu=then is not None,

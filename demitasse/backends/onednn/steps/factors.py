@@ -65,7 +65,7 @@ class FactorsStep(OnednnStep[ops.BatchNorm | ops.Scale]):
         ours = factors_call(
             self.engine,
             Reader(Arg.SRC, source, expected),
-            Writer(Arg.DST, target, expected),
+            Writer(Arg.DST, target, self._target_layout(source, expected, target)),
             (self.factors.factor, self.factors.offset),
         )
         if ours is not None:
@@ -75,6 +75,13 @@ class FactorsStep(OnednnStep[ops.BatchNorm | ops.Scale]):
                 return self._in(layout, source, target)
         message = "sizes for which oneDNN has no fast code in any layout"
         raise Declined(message)
+
+    def _target_layout(self, source: Operand, expected: Layout, target: Operand) -> Layout:
+        """Return the layout to write: that of what is read, but in the target's own place."""
+        if target.data_memory is source.data_memory:
+            return expected
+        engine = self.engine
+        return engine.placed(target.data_memory, engine.whole(expected))
 
     def _in(self, layout: Layout, source: Operand, target: Operand) -> Call:
         engine = self.engine

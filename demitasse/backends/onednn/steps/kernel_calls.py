@@ -17,6 +17,7 @@ from demitasse.backends.kernels.factors import ChannelFactors
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import later
 from demitasse.backends.kernels.pointwise.convolution import PointwiseConvolution
+from demitasse.backends.kernels.pointwise.parts import Parts
 from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
 from demitasse.backends.kernels.winograd.filters import Filters
 from demitasse.backends.kernels.winograd.gradient import WinogradGradient
@@ -31,7 +32,7 @@ from demitasse.errors import DeviceError
 
 __all__ = [
     "DepthwiseCall", "DirectCall", "DirectGradientCall", "FactorsCall", "KernelCall",
-    "PointwiseCall", "TiledFilters", "WinogradCall", "WinogradGradientCall",
+    "PixelsCall", "PointwiseCall", "TiledFilters", "WinogradCall", "WinogradGradientCall",
 ]  # fmt: skip
 
 
@@ -246,7 +247,7 @@ class FactorsCall(KernelCall):
     Args:
         engine: The engine.
         source: What is read.
-        target: What is written, in the same layout.
+        target: What is written.
         kernel: The kernel.
     """
 
@@ -286,6 +287,40 @@ class DepthwiseCall(KernelCall):
         if operands.weight is not None:
             self._follower.follow(operands.weight.data_memory)
         self._kernel(source, target, operands.offsets())
+
+    def update(self, weights: np.ndarray) -> None:
+        """Take new weights, in C order."""
+        self._kernel.update(weights)
+
+
+class PixelsCall(KernelCall):
+    """A pointwise convolution.
+
+    Args:
+        engine: The engine.
+        parts: The convolution.
+        operands: Its operands.
+        images: Where those lie that are read, and those that are written.
+    """
+
+    def __init__(
+        self, engine: Engine, parts: Parts, operands: ConvOperands, images: tuple[Images, Images]
+    ) -> None:
+        self.operands = operands
+        self._kernel = PointwiseConvolution(parts, *images, None, relu=operands.relu)
+        self._none = aligned(parts.y[1])
+        self._follower = _Follower(self._kernel.update)
+        ports = operands.source, operands.target
+        super().__init__(engine, ports, self._kernel.code, self._kernel.filters.nbytes)
+
+    def __call__(self) -> None:
+        operands = self.operands
+        source, target = operands.source.array(), operands.target.array()
+        if operands.weight is not None:
+            self._follower.follow(operands.weight.data_memory)
+        offsets = operands.offsets()
+        [scratch] = self.engine.workspaces(self._kernel.scratch_size)
+        self._kernel(source, target, self._none if offsets is None else offsets, scratch)
 
     def update(self, weights: np.ndarray) -> None:
         """Take new weights, in C order."""

@@ -72,7 +72,7 @@ class NormedConvStep(OnednnStep[ops.BatchNorm | ops.Scale]):
             engine,
             conv.op,
             Reader(Arg.SRC, source, expected),
-            Writer(Arg.DST, tail.target, conv.layouts[2]),
+            Writer(Arg.DST, tail.target, engine.placed(tail.target.data_memory, conv.layouts[2])),
             (self.factors.factor, self.factors.offset),
             folded.bias,
             relu=tail.then is not None,

@@ -15,6 +15,7 @@ from demitasse.backends.kernels.direct import banding_of
 from demitasse.backends.kernels.direct.banding import Banding
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.pointwise import parts_of
+from demitasse.backends.kernels.pointwise.parts import Parts
 from demitasse.backends.kernels.winograd import pools_tiles, tiling_of
 from demitasse.backends.kernels.winograd.tiling import Tiling
 from demitasse.backends.onednn.library.candidates import channel_blocks
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
         DirectCall,
         DirectGradientCall,
         FactorsCall,
+        PixelsCall,
         PointwiseCall,
         TiledFilters,
         WinogradCall,
@@ -68,6 +70,8 @@ class ConvKernels:
         tiling: How it is tiled; None where it does not go over tiles.
         banding: How a direct convolution of few channels is divided; None where it is another.
         strips: How a depthwise convolution is divided, forward; None where it is another.
+        parts: How a pointwise convolution is divided, forward; None where it is another. Only where
+            its output lies in a larger one, which the library's does not write.
         training: Whether filters change between passes.
         why: Why there is none of them; empty where there is one.
         slow_library: Whether the library multiplies matrices made of copied windows here, as where
@@ -79,6 +83,7 @@ class ConvKernels:
     tiling: Tiling | None
     banding: Banding | None
     strips: Strips | None = None
+    parts: Parts | None = None
     training: bool = False
     why: tuple[str, ...] = ()
     slow_library: bool = False
@@ -101,12 +106,14 @@ class ConvKernels:
 
     def forward(
         self, operands: ConvOperands, pool: ops.Pool | None
-    ) -> WinogradCall | DirectCall | DepthwiseCall | None:
+    ) -> WinogradCall | DirectCall | DepthwiseCall | PixelsCall | None:
         """Return the forward pass, and perhaps MAX pooling after it."""
         if self.tiling is not None:
             return self._tiled(self.tiling, operands, pool)
         if self.strips is not None:
             return self._depthwise(self.strips, operands, pool)
+        if self.parts is not None:
+            return self._pointwise(self.parts, operands, pool)
         return self._direct(operands, pool)
 
     def _tiled(
@@ -149,12 +156,28 @@ class ConvKernels:
         shape = port.layout.shape
         if not self.engine.wide or shape[1] % BLOCK or math.prod(shape) < LARGE:
             return port
+        if port.layout.home is not None:  # it has its place in what a Concat joins
+            return port
         with suppress(Declined):
             blocks = channel_blocks(self.engine, shape, BLOCK)
             if self.engine.wished(port.memory, shape) in (None, blocks):
                 self.engine.note_blocks(port.memory)
                 return Writer(Arg.DST, port.blob, blocks)
         return port
+
+    def _pointwise(
+        self, parts: Parts, operands: ConvOperands, pool: ops.Pool | None
+    ) -> PixelsCall | None:
+        home = operands.target.layout.home
+        x, y = (images_of(port.layout) for port in (operands.source, operands.target))
+        if home is None or home.is_whole or x is None or y is None or pool:
+            return None  # the library's own code is good
+        from demitasse.backends.kernels.pointwise.convolution import is_rows
+        from demitasse.backends.onednn.steps.kernel_calls import PixelsCall
+
+        if not (is_rows(x) and is_rows(y)):
+            return None
+        return PixelsCall(self.engine, parts, operands, (x, y))
 
     def _as_it_comes(self, port: Reader, width: int) -> Reader:
         """Return a port of the same blob in the layout in which it is written, if that fits."""
@@ -240,8 +263,11 @@ def conv_kernels(
     """
     tuning = engine.tuning.as_set(wanted())
     found = ConvKernels(engine, x, tiling=None, banding=None, training=training)
-    if max(op.kernel) == 1:
-        return found  # a product of matrices, which the library does best
+    if max(op.kernel) == 1:  # a product of matrices, which the library does best
+        if not training:
+            with suppress(Declined):
+                found = replace(found, parts=parts_of(op, x, y, tuning))
+        return found
     if op.group == x[1] > 1 and not training:
         try:
             return replace(found, strips=strips_of(op, x, y, tuning))
@@ -265,19 +291,21 @@ def factors_call(
     Args:
         engine: The engine.
         source: What is read.
-        target: What is written, in the same layout.
+        target: What is written, in the same layout or one with the same blocks of channels.
         values: Factors and offsets, which may change between calls.
     """
     tuning = engine.tuning.as_set(wanted())
-    images = images_of(source.layout) if len(source.layout.shape) == IMAGE_AXES else None
-    if not tuning.width or images is None:
+    if not tuning.width or len(source.layout.shape) != IMAGE_AXES:
+        return None
+    x, y = (images_of(port.layout) for port in (source, target))
+    if x is None or y is None:
         return None
     from demitasse.backends.kernels.factors import ChannelFactors, takes
     from demitasse.backends.onednn.steps.kernel_calls import FactorsCall
 
-    if not takes(images, tuning.width):
+    if not takes(x, tuning.width):
         return None
-    return FactorsCall(engine, source, target, ChannelFactors(images, *values, tuning))
+    return FactorsCall(engine, source, target, ChannelFactors((x, y), *values, tuning))
 
 
 def norm_kernel(engine: Engine, parts: NormParts, layout: Layout) -> Normalization | None:
@@ -331,7 +359,7 @@ def pointwise_call(
     if x is None or y is None or not (is_rows(x) and is_rows(y)):
         message = "images whose channels do not lie side by side; kernels of pixels need that"
         raise Declined(message)
-    kernel = PointwiseConvolution(parts, x, y, *factors, relu=relu)
+    kernel = PointwiseConvolution(parts, x, y, factors, relu=relu)
     return PointwiseCall(engine, source, target, kernel, offsets), kernel.update
 
 

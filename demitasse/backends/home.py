@@ -1,0 +1,42 @@
+"""Where in another blob's memory the elements of a blob may lie, so that nothing joins them."""
+
+from __future__ import annotations
+
+import math
+
+from demitasse.records import Record
+
+__all__ = ["Home"]
+
+
+class Home(Record):
+    """A range of the channels of some images that lie with their channels last.
+
+    Attributes:
+        shape: The shape of what lies there, (N, C, *spatial).
+        whole: The shape of all of it: the same but for C.
+        first: The first of the channels.
+    """
+
+    shape: tuple[int, ...]
+    whole: tuple[int, ...]
+    first: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all channels."""
+        return self.shape == self.whole
+
+    @property
+    def size(self) -> int:
+        """Elements from the first to the last, those of other channels in between included."""
+        return math.prod(self.whole) - self.whole[1] + self.shape[1]
+
+    def part(self, shape: tuple[int, ...], first: int) -> Home:
+        """Return the home of some of these channels.
+
+        Args:
+            shape: Their shape.
+            first: The first of them, counted from our first.
+        """
+        return Home(shape, self.whole, self.first + first)
