@@ -7,7 +7,7 @@ from pathlib import Path
 
 from demitasse.benchmark.measure import Result
 from demitasse.benchmark.saved import Regression
-from demitasse.pages import Line, Page, line_chart, save_chart
+from demitasse.pages import Line, Page, line_chart, rate, save_chart
 
 __all__ = ["draw", "layers_of", "table_of", "write_page"]
 
@@ -32,14 +32,14 @@ def _cells(result: Result) -> tuple[str, ...]:
         return (*about, *("-" for _ in (*FOUND, *READING)))
     return (
         *about,
-        f"{result.images_per_second:.4g}",
+        rate(result.images_per_second),
         f"{1e3 * result.median:.4g}",
         f"{result.spread:.1%}" if len(result.seconds) > 1 else "-",
         _mebibytes(result.memory),
         _mebibytes(result.moved),
         f"{result.share_of_peak:.0%}",
-        f"{result.read:.4g}" if result.read else "-",
-        f"{result.reading:.4g}" if result.reading else "-",
+        rate(result.read) if result.read else "-",
+        rate(result.reading) if result.reading else "-",
     )
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 from demitasse.cli.run_history import RunHistory
 from demitasse.errors import ConfigError, PrototxtError
 from demitasse.graph.splits import without_splits
-from demitasse.pages import Curve, Page, curve_chart
+from demitasse.pages import Curve, Page, curve_chart, rate
 from demitasse.pages.chart import COLORS
 from demitasse.proto import NetParameter, parse_text
 
@@ -102,8 +102,8 @@ def _summary(page: Page, runs: Runs) -> None:
             str(run.facts.get("device", "")),
             f"{max(iteration for values in run.scalars.values() for iteration in values):.0f}",
             _last(run, LOSSES),
-            _median(run, "images_per_second", "{:.4g}"),
-            _median(run, "data_wait", "{:.1%}"),
+            _median(run, "images_per_second", rate),
+            _median(run, "data_wait", "{:.1%}".format),
         )
         for name, run in runs.items()
     ]
@@ -135,9 +135,9 @@ def _ends(run: RunHistory, name: str) -> tuple[str, str]:
     return f"{lowest:.4g} at {at:.0f}", f"{highest:.4g} at {-back:.0f}"
 
 
-def _median(run: RunHistory, name: str, form: str) -> str:
+def _median(run: RunHistory, name: str, form: Callable[[float], str]) -> str:
     values = sorted(value for _, value in run.points(name) if math.isfinite(value))
-    return form.format(values[len(values) // 2]) if values else ""
+    return form(values[len(values) // 2]) if values else ""
 
 
 def _chart(page: Page, runs: Runs, names: Sequence[str], label: str) -> None:

@@ -36,6 +36,15 @@ def test_a_run_is_kept_and_shown(project, run):
         assert loaded not in page
 
 
+def test_images_per_second_are_written_out(project, run):
+    pytest.importorskip("matplotlib")
+    written(Path("fast.jsonl"), scalars(10, **{"train/loss": 1.0, "images_per_second": 33690.4}))
+
+    assert run("report fast.jsonl -o report.html").exit_code == 0
+
+    assert ">33,690<" in Path("report.html").read_text(encoding="utf-8")
+
+
 def test_histograms_are_curves_of_quantiles(project, run):
     pytest.importorskip("matplotlib")
     train = "train -solver solver.prototxt --log_to jsonl:a.jsonl --histograms 5"
