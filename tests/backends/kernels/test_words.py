@@ -14,6 +14,7 @@ from demitasse.backends.kernels.language.words import (
     maximum,
     minimum,
     raised,
+    root,
 )
 
 
@@ -48,14 +49,16 @@ def test_vectors_are_computed_as_in_numpy(width):
     def write(k):
         target, one, two = k.arguments
         a, b = k.load(one), k.load(two)
-        for place, result in enumerate((a + b, a - b, a * b, -a, fma(a, b, a), raised(a, b))):
+        for place, result in enumerate(
+            (a + b, a - b, a * b, a / b, -a, fma(a, b, a), raised(a, b), root(a * a))
+        ):
             k.store(result, target + place * k.vector_bytes)
 
-    target, a, b = np.zeros((6, width), np.float32), normal(width), normal(width, seed=1)
+    target, a, b = np.zeros((8, width), np.float32), normal(width), normal(width, seed=1)
 
     called(exported(f"vectors{width}", width, write, 3), target, a, b)
 
-    want = [a + b, a - b, a * b, -a, a * b + a, np.maximum(a, b)]
+    want = [a + b, a - b, a * b, a / b, -a, a * b + a, np.maximum(a, b), np.abs(a)]
     np.testing.assert_allclose(target, want, rtol=1e-6, atol=1e-6)
 
 
