@@ -25,6 +25,7 @@ __all__ = [
     "Writer",
     "get_logger",
     "json_ready",
+    "keep_from_root",
     "number",
     "start_logging",
     "stop_logging",
@@ -144,7 +145,19 @@ def stop_logging() -> None:
     for handler in [h for h in logger.handlers if isinstance(h, _Shown)]:
         logger.removeHandler(handler)
     logger.setLevel(logging.NOTSET)
-    logger.propagate = True
+    if _Alone.logger:
+        logger.propagate, _Alone.logger = True, False
+
+
+class _Alone:
+    """Whether Python's root logger is kept from showing what we say a second time."""
+
+    logger = False
+
+
+def keep_from_root() -> None:
+    """Let nobody show what is logged but who ``start_logging`` has do so, until it ends."""
+    logging.getLogger(ROOT).propagate, _Alone.logger = False, True
 
 
 class _Shown(logging.StreamHandler[Writer]):

@@ -56,13 +56,23 @@ layer { name: "conv4" type: "Convolution" bottom: "again" top: "ip1" param { nam
 """
 )
 
+TILES = """
+layer { name: "conv1" type: "Convolution" bottom: "data" top: "conv1" convolution_param {
+  num_output: 64 kernel_size: 5 pad: 2 weight_filler { type: "xavier" } } }
+layer { name: "conv2" type: "Convolution" bottom: "conv1" top: "conv2" convolution_param {
+  num_output: 64 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } } }
+layer { name: "relu2" type: "ReLU" bottom: "conv2" top: "conv2" }
+layer { name: "conv3" type: "Convolution" bottom: "conv2" top: "ip1" convolution_param {
+  num_output: 64 kernel_size: 5 weight_filler { type: "xavier" } } }
+"""
+
 LOSS = """
 layer { name: "ip2" type: "InnerProduct" bottom: "ip1" top: "ip2"
   inner_product_param { num_output: 10 weight_filler { type: "xavier" } } }
 layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip2" bottom: "label" top: "loss" }
 """
 
-NETS = {"plain": PLAIN, "drops": DROPS, "residual": RESIDUAL, "shared": SHARED}
+NETS = {"plain": PLAIN, "drops": DROPS, "residual": RESIDUAL, "shared": SHARED, "tiles": TILES}
 
 SOLVER = 'base_lr: 0.05 lr_policy: "inv" gamma: 0.1 power: 0.75 momentum: 0.9 weight_decay: 0.001 '
 
@@ -84,7 +94,7 @@ def played(monkeypatch):
 def trained(net, fields="", between=None, **options):
     """Return losses and the bits of weights, gradients and blobs after some iterations."""
     param = parse_text(SOLVER + fields, SolverParameter)
-    if "norm1" in net:
+    if "norm1" in net or "conv3" in net:
         param.base_lr = 0.001
     text = f'name: "trained" {DATA} {net} {LOSS}'
     param.MergeFrom(parse_text(f"net_param {{ {text} }}", SolverParameter))

@@ -13,7 +13,7 @@ import numpy as np
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language import compiled
+from demitasse.backends.kernels.language import compiled, later
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Arguments, Struct
 from demitasse.backends.kernels.language.words import FLOAT, Word
@@ -138,7 +138,7 @@ class WinogradConvolution:
             scratch: At least :attr:`scratch_size` elements.
         """
         if offsets is not None:
-            self._offsets[: offsets.shape[0]] = offsets
+            later.put(self._take_offsets, (offsets,), offsets)
         self._arguments.run(
             self._kernel,
             self.tiling.threads,
@@ -149,6 +149,9 @@ class WinogradConvolution:
                 "y.at": target,
             },
         )
+
+    def _take_offsets(self, offsets: np.ndarray) -> None:
+        self._offsets[: offsets.shape[0]] = offsets
 
     @property
     def code(self) -> str:

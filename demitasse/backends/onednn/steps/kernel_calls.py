@@ -36,6 +36,10 @@ __all__ = [
 ]  # fmt: skip
 
 
+NONE_TAKEN = -1, -1
+"""The version of offsets that were not looked at yet."""
+
+
 class _Follower:
     """Recomputes something when a parameter has changed.
 
@@ -151,6 +155,7 @@ class WinogradCall(KernelCall):
     ) -> None:
         self.tiling, self.operands, self.filters = tiling, operands, filters
         self._images, self._pool = images, pool
+        self._offsets_version = NONE_TAKEN
         super().__init__(engine, (operands.source, operands.target), tiling.code, 0)
 
     @cached_property
@@ -165,13 +170,21 @@ class WinogradCall(KernelCall):
     def __call__(self) -> None:
         operands = self.operands
         source, target = operands.source.array(), operands.target.array()
-        filters, offsets = self.filters.of(operands.weight), operands.offsets()
+        filters, version = self.filters.of(operands.weight), operands.offsets_version()
+        # most passes find the offsets of the last one; to copy them would part calls in a row
+        offsets = None if version == self._offsets_version else operands.offsets()
         [scratch] = self.engine.workspaces(self._kernel.scratch_size)
         self._kernel(source, target, filters, offsets, scratch)
+        if offsets is not None:
+            later.put(self._took, (version,), None)  # once they are, and not before
+
+    def _took(self, version: tuple[int, int]) -> None:
+        self._offsets_version = version
 
     def update(self, weights: np.ndarray) -> None:
-        """Take new weights, in C order."""
+        """Take new weights, in C order, and offsets in the next call."""
         self.filters.update(weights)
+        self._offsets_version = NONE_TAKEN
 
 
 class WinogradGradientCall(KernelCall):
