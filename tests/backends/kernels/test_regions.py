@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -187,14 +188,16 @@ def test_a_part_may_wait_for_one_that_nobody_has_begun(ours, state):
 
 
 def test_helpers_that_come_late_are_left_asleep_for_a_while(ours, state):
-    begun = threading.Event()
+    begun, start = threading.Event(), time.perf_counter()
 
     def work():
-        if ours.omp_get_thread_num():
-            begun.set()
-            threading.Event().wait(0.5)
-        else:
-            begun.wait(60)
+        if ours.omp_get_thread_num() == 0:
+            assert begun.wait(60)
+            return
+        begun.set()
+        while not state[Field.WAITING]:
+            time.sleep(0.001)
+        time.sleep(4 * (time.perf_counter() - start))  # longer than the leader's own part took
 
     run(ours, work, 2)
 
