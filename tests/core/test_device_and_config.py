@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from demitasse import errors
-from demitasse.config import Settings, settings, store
+from demitasse.config import Settings, files, settings, store
 from demitasse.device import Device, choose_device, current_device, set_device, use_device
 from demitasse.errors import ConfigError, DataError, DeviceError, PrototxtError
 from demitasse.extensions import import_extensions
@@ -436,6 +436,7 @@ def test_a_working_directory_that_is_gone_has_no_settings_file(tmp_path, monkeyp
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
+    files._warn.cache_clear()  # some other test may have been warned before
 
     assert settings.get("plan") is True
     assert settings.get_often("threads") == 0

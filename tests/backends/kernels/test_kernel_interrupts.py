@@ -60,6 +60,14 @@ class Calls:
             signal.raise_signal(signal.SIGINT)  # which an update puts off to its end
 
 
+@pytest.fixture(autouse=True)
+def _interrupts():
+    """Ctrl-C raises KeyboardInterrupt, also where this process was started to ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def calls(monkeypatch):
     calls = Calls()
