@@ -98,6 +98,9 @@ def _write_start(f: Function) -> None:
     alone = f.get(Field.ALONE)
     with f.when(alone > 0):
         f.set(Field.ALONE, alone - 1)
+    f.set(Field.CALLED, 0)
+    with f.when(alone < 2):
+        f.set(Field.CALLED, 1)
     f.set(Field.TICKET, ((f.get(Field.TICKET) >> 32) + 1) * REGION + parts * PARTS + 1)
     # after the ticket: whoever goes to sleep now says so first, and then looks at the ticket
     with f.when((alone < 2) & (f.get(Field.ASLEEP) > 0)):
@@ -130,7 +133,8 @@ def _write_end(f: Function) -> None:
     begun = f.now()
     with f.when(helped > 0):
         _wait_for_helpers(f, helped, begun)
-        _learn(f, begun)
+        with f.when(f.get(Field.CALLED) > 0):
+            _learn(f, begun)
     take_member(f, 0)
     f.set(Field.BUSY, 0)
     f.give()

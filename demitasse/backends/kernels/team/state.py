@@ -49,6 +49,8 @@ class Field(IntEnum):
     """How many regions have gone well since."""
     BEGUN = 352
     """When the region began."""
+    CALLED = 360
+    """Whether helpers were to come at once, so that one may be late."""
     LEADER = 384
     """The leader's :class:`Member`."""
     ARRIVED = 448
@@ -90,17 +92,17 @@ WAIT = 400_000
 BUSY_SHIFT = 4
 """Both are shorter, by so many halvings, while helpers have been late: others need the cores."""
 
-LATE = 600_000
+LATE = 1_500_000
 """Ticks that a leader waits at least for a helper that is called late. If that was longer than it
 took to do its own part, the helper had no core."""
 
-ALONE_AT_FIRST, LEVELS = 16, 8
+ALONE_AT_FIRST, LEVELS = 16, 5
 """For how many regions the helpers are not woken after one was late, and how often that doubles."""
 
 LONG_ROUNDS = 50
 """How often a helper looks after a nap, before it sleeps until it is woken."""
 
-GOOD_ENOUGH = 16
+GOOD_ENOUGH = 8
 """Regions that must go well for the number to be halved."""
 
 NAP = 100_000
