@@ -187,7 +187,8 @@ def test_a_part_may_wait_for_one_that_nobody_has_begun(ours, state):
         run(ours, work, 2)
 
 
-def test_helpers_that_come_late_are_left_asleep_for_a_while(ours, state):
+def run_with_a_late_helper(ours, state):
+    """Run a region in which the leader waits for its helper longer than its own part took."""
     begun, start = threading.Event(), time.perf_counter()
 
     def work():
@@ -201,10 +202,22 @@ def test_helpers_that_come_late_are_left_asleep_for_a_while(ours, state):
 
     run(ours, work, 2)
 
+
+def test_helpers_that_come_late_are_left_asleep_for_a_while(ours, state):
+    run_with_a_late_helper(ours, state)
+
     assert (state[Field.LEVEL], state[Field.ALONE]) == (1, ALONE_AT_FIRST)
     for _ in range(ALONE_AT_FIRST):
         run(ours, lambda: None, 2)
     assert state[Field.ALONE] == 0
+
+
+def test_helpers_that_were_not_called_are_not_late(ours, state):
+    state[Field.ALONE] = 1000
+
+    run_with_a_late_helper(ours, state)
+
+    assert (state[Field.LEVEL], state[Field.ALONE]) == (0, 999)
 
 
 def test_a_second_thread_runs_its_region_beside_the_first(ours):
