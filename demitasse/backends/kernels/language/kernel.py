@@ -22,7 +22,7 @@ from demitasse.backends.kernels.language.words import (
     declared,
 )
 
-__all__ = ["Kernel", "Loop"]
+__all__ = ["Kernel", "Loop", "Routine"]
 
 BYTE, SHORT, INDEX = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 
@@ -41,7 +41,57 @@ class Loop:
         self.i, self.vectors, self.words = i, vectors, words
 
 
-class Kernel:
+class Routine:
+    """A function of integers, as it is being written.
+
+    Args:
+        module: What it belongs to.
+        function: It, without instructions yet.
+
+    Attributes:
+        arguments: Its arguments.
+    """
+
+    def __init__(self, module: ir.Module, function: Any) -> None:
+        self.module, self.function = module, function
+        self._b: Any = ir.IRBuilder(function.append_basic_block("entry"))
+        self.arguments = [Word(self._b, argument) for argument in function.args]
+
+    def word(self, value: Word | int) -> Word:
+        """Return an integer as a value of the function."""
+        return Word(self._b, ir.Constant(WORD, value)) if isinstance(value, int) else value
+
+    def load_word(self, address: Word) -> Word:
+        """Return the integer of 64 bits at an address."""
+        return Word(self._b, self._load(address, WORD, INT))
+
+    def store_word(self, value: Word, address: Word) -> None:
+        """Write an integer of 64 bits to an address."""
+        self._store(value.llvm, address, INT)
+
+    def _load(self, address: Word, kind: Any, align: int) -> Any:
+        value = self._b.load(self._b.inttoptr(address.llvm, ir.PointerType(kind)))
+        value.align = align
+        return value
+
+    def _store(self, value: Any, address: Word, align: int) -> None:
+        place = self._b.inttoptr(address.llvm, ir.PointerType(value.type))
+        self._b.store(value, place).align = align
+
+    @contextmanager
+    def when(self, condition: Condition) -> Iterator[None]:
+        """Write what is done if a condition holds."""
+        with self._b.if_then(condition.llvm):
+            yield
+
+    def call_at(self, address: Word, *arguments: Word | int) -> None:
+        """Run the function at an address."""
+        kind = ir.FunctionType(ir.VoidType(), [WORD] * len(arguments))
+        function = self._b.inttoptr(address.llvm, ir.PointerType(kind))
+        self._b.call(function, [self.word(value).llvm for value in arguments])
+
+
+class Kernel(Routine):
     """A function of integers that returns nothing, as it is being written.
 
     Args:
@@ -60,23 +110,18 @@ class Kernel:
     def __init__(
         self, module: ir.Module, name: str, count: int, width: int, *, exported: bool = False
     ) -> None:
-        self.module, self.width, self.vector_bytes = module, width, FLOAT * width
-        self._vector = ir.VectorType(NUMBER, width)
-        self.function = ir.Function(module, ir.FunctionType(ir.VoidType(), [WORD] * count), name)
+        function = ir.Function(module, ir.FunctionType(ir.VoidType(), [WORD] * count), name)
         if not exported:
-            self.function.linkage = "internal"
-        self._b: Any = ir.IRBuilder(self.function.append_basic_block("entry"))
-        self.arguments = [Word(self._b, argument) for argument in self.function.args]
+            function.linkage = "internal"
+        super().__init__(module, function)
+        self.width, self.vector_bytes = width, FLOAT * width
+        self._vector = ir.VectorType(NUMBER, width)
 
     def done(self) -> None:
         """End the function."""
         self._b.ret_void()
 
     # -- integers ------------------------------------------------------------------------------
-
-    def word(self, value: Word | int) -> Word:
-        """Return an integer as a value of the kernel."""
-        return Word(self._b, ir.Constant(WORD, value)) if isinstance(value, int) else value
 
     def opaque(self, value: Word) -> Word:
         """Return the same integer, about which the compiler knows nothing.
@@ -96,10 +141,6 @@ class Kernel:
         """Return the float at an address."""
         return Float(self._b, self._load(address, NUMBER, FLOAT))
 
-    def load_word(self, address: Word) -> Word:
-        """Return the integer of 64 bits at an address."""
-        return Word(self._b, self._load(address, WORD, INT))
-
     def load_words(self, address: Word, count: int) -> list[Word]:
         """Return ``count`` integers of 64 bits that lie one behind the other."""
         return [self.load_word(address + INT * place) for place in range(count)]
@@ -117,18 +158,9 @@ class Kernel:
         kind = ir.VectorType(ir.IntType(bits), count)
         return Lanes(self._b, self._load(address, kind, bits // 8))
 
-    def _load(self, address: Word, kind: Any, align: int) -> Any:
-        value = self._b.load(self._b.inttoptr(address.llvm, ir.PointerType(kind)))
-        value.align = align
-        return value
-
     def store(self, value: Vector | Float, address: Word) -> None:
         """Write a vector or a float to an address."""
         self._store(value.llvm, address, FLOAT)
-
-    def store_word(self, value: Word, address: Word) -> None:
-        """Write an integer of 64 bits to an address."""
-        self._store(value.llvm, address, INT)
 
     def store_half(self, value: Word, address: Word) -> None:
         """Write the lower 16 bits of an integer to an address."""
@@ -137,10 +169,6 @@ class Kernel:
     def store_lanes(self, value: Lanes, address: Word) -> None:
         """Write integers to an address."""
         self._store(value.llvm, address, value.llvm.type.element.width // 8)
-
-    def _store(self, value: Any, address: Word, align: int) -> None:
-        place = self._b.inttoptr(address.llvm, ir.PointerType(value.type))
-        self._b.store(value, place).align = align
 
     def accumulate(self, pairs: Sequence[tuple[Vector, Word]], adds: Word | int) -> None:
         """Write vectors to their addresses, or add them to what is there if ``adds`` is not 0."""
@@ -254,12 +282,6 @@ class Kernel:
         )
 
     @contextmanager
-    def when(self, condition: Condition) -> Iterator[None]:
-        """Write what is done if a condition holds."""
-        with self._b.if_then(condition.llvm):
-            yield
-
-    @contextmanager
     def cases(self, value: Word) -> Iterator[Callable[[int], None]]:
         """Write what is done in each of several cases.
 
@@ -284,12 +306,6 @@ class Kernel:
     def call(self, kernel: Kernel, *arguments: Word | int) -> None:
         """Run another kernel of this module."""
         self._b.call(kernel.function, [self.word(value).llvm for value in arguments])
-
-    def call_at(self, address: Word, *arguments: Word | int) -> None:
-        """Run the kernel at an address."""
-        kind = ir.FunctionType(ir.VoidType(), [WORD] * len(arguments))
-        function = self._b.inttoptr(address.llvm, ir.PointerType(kind))
-        self._b.call(function, [self.word(value).llvm for value in arguments])
 
     # -- the team ------------------------------------------------------------------------------
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import struct
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-__all__ = ["NotLinkableError", "link"]
+__all__ = ["READ", "WRITE", "NotLinkableError", "link", "protect"]
 
 ELF64_LITTLE = b"\x7fELF\x02\x01\x01"
 RELOCATABLE, X86_64 = 1, 62
@@ -24,7 +25,7 @@ ALLOCATED = 2
 EH_FRAME = b".eh_frame"  # for exceptions, which kernels do not throw
 ADDRESS64 = 1  # R_X86_64_64: the address of a symbol, plus a number
 UNDEFINED, HIGHEST_SECTION = 0, 0xFF00
-READ, EXECUTE = 1, 4
+READ, WRITE, EXECUTE = 1, 2, 4
 
 
 class NotLinkableError(Exception):
@@ -73,6 +74,17 @@ def link(code: bytes, exports: Sequence[str], outside: Mapping[str, int]) -> dic
         raise NotLinkableError(repr(error)) from error
 
 
+def protect(start: int, size: int, rights: int) -> None:
+    """Say what may be done with memory, from the beginning of a page on.
+
+    Raises:
+        OSError: The system does not allow that.
+    """
+    system = ctypes.CDLL(None, use_errno=True)
+    if system.mprotect(ctypes.c_void_p(start), ctypes.c_size_t(size), rights):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
 class _Module:
     def __init__(self, code: bytes) -> None:
         if code[: len(ELF64_LITTLE)] != ELF64_LITTLE:
@@ -109,10 +121,7 @@ class _Module:
             if section.type == RELA and section.info in places:
                 self._fill(memory, section, places[section.info], addresses)
         # no page is ever writable and executable
-        if ctypes.CDLL(None, use_errno=True).mprotect(
-            ctypes.c_void_p(base), ctypes.c_size_t(size), READ | EXECUTE
-        ):
-            raise OSError(ctypes.get_errno(), "mprotect")
+        protect(base, size, READ | EXECUTE)
         # threads may still run there when Python's modules are taken apart
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))
         named = {self._text(self.symbol_names, s.name): a

@@ -18,6 +18,7 @@ import numpy as np
 from demitasse.backends.arrays import address
 from demitasse.backends.kernels.language.compiler import compiled, status
 from demitasse.backends.kernels.language.later import Call, Checked
+from demitasse.backends.kernels.language.team import function_address
 
 __all__ = ["Notes"]
 
@@ -93,7 +94,7 @@ class _Row:
         self._row, self._checks = row, [checked for _, _, checked in calls]
         self._table = np.zeros((len(calls), COLUMNS), np.int64)
         for line, (function, arguments, checked) in zip(self._table, calls, strict=True):
-            line[0] = _address(function)
+            line[0] = function_address(function)
             line[1 : 1 + len(arguments)] = [_word(argument) for argument in arguments]
             line[-1] = checked is not None
         self._at = address(self._table)
@@ -111,10 +112,6 @@ class _Row:
 def _fits(function: Any, arguments: tuple[Any, ...], _: Checked | None) -> bool:
     """Whether a call is one that a row takes: only functions of ctypes say what they return."""
     return hasattr(function, "restype") and len(arguments) <= ARGUMENTS
-
-
-def _address(function: Any) -> int:
-    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 def _word(argument: Any) -> int:

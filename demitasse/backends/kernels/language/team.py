@@ -17,8 +17,8 @@ from demitasse.backends.kernels.language import later
 from demitasse.errors import DeviceError
 
 __all__ = [
-    "FUNCTIONS", "WAITING", "bounded_spinning", "check_workers", "functions", "openmp", "run",
-    "use",
+    "FUNCTIONS", "WAITING", "bounded_spinning", "check_workers", "function_address", "functions",
+    "openmp", "run", "use",
 ]  # fmt: skip
 
 FUNCTIONS = ("omp_get_thread_num", "omp_get_num_threads", "GOMP_barrier")
@@ -146,9 +146,13 @@ def functions() -> dict[str, int]:
     runtime = openmp()
     found = [getattr(runtime, name) for name in FUNCTIONS] if runtime is not None else _SUBSTITUTES
     return {
-        name: ctypes.cast(function, ctypes.c_void_p).value or 0
-        for name, function in zip(FUNCTIONS, found, strict=True)
+        name: function_address(function) for name, function in zip(FUNCTIONS, found, strict=True)
     }
+
+
+def function_address(function: Any) -> int:
+    """Return the address of a function that ctypes knows."""
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 def run(

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from llvmlite import ir
 
+from demitasse.backends.kernels.language.kernel import Routine
 from demitasse.backends.kernels.language.words import INT, WORD, Condition, Word, declared
 from demitasse.backends.kernels.team.state import Field, Member
 
-__all__ = ["Function", "Loop", "member", "original", "take_member"]
+__all__ = ["Function", "Loop", "member", "take_member"]
 
 ORDER = "seq_cst"
 FUTEX, WAIT, WAKE = 202, 128, 129
@@ -33,7 +34,7 @@ class Loop:
         self._b.branch(self._after)
 
 
-class Function:
+class Function(Routine):
     """A function of words with a word as its result, as it is being written.
 
     Args:
@@ -43,10 +44,7 @@ class Function:
     """
 
     def __init__(self, module: ir.Module, name: str, count: int) -> None:
-        self._module = module
-        self._function = declared(module, name, ir.FunctionType(WORD, [WORD] * count))
-        self._b: Any = ir.IRBuilder(self._function.append_basic_block("entry"))
-        self.arguments = [Word(self._b, argument) for argument in self._function.args]
+        super().__init__(module, declared(module, name, ir.FunctionType(WORD, [WORD] * count)))
 
     # -- what the team shares ------------------------------------------------------------------
 
@@ -95,12 +93,38 @@ class Function:
         self.add(Field.BELL, 1)
         self.wake(Field.BELL, count)
 
+    def wait_until(
+        self, field: Field, over: Callable[[Word], Condition], sleepers: Field, patience: Word | int
+    ) -> None:
+        """Wait until a condition holds of what is shared; sleep where that takes long.
+
+        Who changes it looks then whether somebody sleeps; and who has looked at something else than
+        what is there by now is not put to sleep.
+
+        Args:
+            field: What is looked at.
+            over: The condition.
+            sleepers: Counts those who sleep.
+            patience: Ticks before one does.
+        """
+        begun = self.now()
+        with self.forever() as loop:
+            value = self.get(field)
+            with self.when(over(value)):
+                loop.leave()
+            with self.when(self.now() - begun < patience):
+                self.pause()
+                loop.again()
+            self.add(sleepers, 1)
+            self.sleep(field, value)
+            self.add(sleepers, -1)
+
     def _shared(self, field: Field) -> Any:
         return self._b.inttoptr(self.shared(field).llvm, WORD.as_pointer())
 
     def _state(self) -> Any:
-        known = self._module.globals.get("state")
-        return ir.GlobalVariable(self._module, WORD, "state") if known is None else known
+        known = self.module.globals.get("state")
+        return ir.GlobalVariable(self.module, WORD, "state") if known is None else known
 
     # -- what is the thread's own --------------------------------------------------------------
 
@@ -115,20 +139,13 @@ class Function:
 
     def load(self, place: Word, offset: Member | int = 0) -> Word:
         """Return a word of the thread's own."""
-        return Word(self._b, self._b.load(self._at(place, offset)))
+        return self.load_word(place + int(offset))
 
     def store(self, value: Word | int, place: Word, offset: Member | int = 0) -> None:
         """Write a word of the thread's own."""
-        self._b.store(self.word(value).llvm, self._at(place, offset))
-
-    def _at(self, place: Word, offset: int) -> Any:
-        return self._b.inttoptr((place + int(offset)).llvm, WORD.as_pointer())
+        self.store_word(self.word(value), place + int(offset))
 
     # -- values --------------------------------------------------------------------------------
-
-    def word(self, value: Word | int) -> Word:
-        """Return an integer as a value of the function."""
-        return Word(self._b, ir.Constant(WORD, value)) if isinstance(value, int) else value
 
     def equal(self, a: Word, b: Word | int) -> Condition:
         """Return whether two words are the same."""
@@ -149,7 +166,7 @@ class Function:
     def now(self) -> Word:
         """Return the time in ticks."""
         kind = ir.FunctionType(WORD, [])
-        ticks = declared(self._module, "llvm.readcyclecounter", kind)
+        ticks = declared(self.module, "llvm.readcyclecounter", kind)
         return Word(self._b, self._b.call(ticks, []))
 
     # -- control -------------------------------------------------------------------------------
@@ -157,21 +174,14 @@ class Function:
     def call(self, name: str, *arguments: Word | int) -> Word:
         """Call a function by its name; return its result, whose upper bits may be anything."""
         kind = ir.FunctionType(WORD, [WORD] * len(arguments))
-        function = declared(self._module, name, kind)
-        return Word(self._b, self._b.call(function, self._words(arguments)))
-
-    def call_at(self, address: Word, *arguments: Word | int) -> None:
-        """Call the function at an address."""
-        kind = ir.FunctionType(ir.VoidType(), [WORD] * len(arguments))
-        self._b.call(self._b.inttoptr(address.llvm, kind.as_pointer()), self._words(arguments))
+        function = declared(self.module, name, kind)
+        words = [self.word(value).llvm for value in arguments]
+        return Word(self._b, self._b.call(function, words))
 
     def address(self, name: str) -> Word:
         """Return the address of a function of this module, of one argument."""
         kind = ir.FunctionType(WORD, [WORD])
-        return Word(self._b, self._b.ptrtoint(declared(self._module, name, kind), WORD))
-
-    def _words(self, values: tuple[Word | int, ...]) -> list[Any]:
-        return [self.word(value).llvm for value in values]
+        return Word(self._b, self._b.ptrtoint(declared(self.module, name, kind), WORD))
 
     def give(self, result: Word | int = 0) -> None:
         """Return from the function."""
@@ -180,29 +190,18 @@ class Function:
     def pause(self) -> None:
         """Let a moment pass."""
         kind = ir.FunctionType(ir.VoidType(), [])
-        self._b.call(declared(self._module, "llvm.x86.sse2.pause", kind), [])
-
-    @contextmanager
-    def when(self, condition: Condition) -> Iterator[None]:
-        """Write what is done if a condition holds."""
-        with self._b.if_then(condition.llvm):
-            yield
+        self._b.call(declared(self.module, "llvm.x86.sse2.pause", kind), [])
 
     @contextmanager
     def forever(self) -> Iterator[Loop]:
         """Write a loop that is left in its body."""
-        head, after = (self._function.append_basic_block(name) for name in ("again", "after"))
+        head, after = (self.function.append_basic_block(name) for name in ("again", "after"))
         self._b.branch(head)
         self._b.position_at_end(head)
         yield Loop(self._b, head, after)
         if not self._b.block.is_terminated:
             self._b.branch(head)
         self._b.position_at_end(after)
-
-
-def original(name: str) -> str:
-    """Return by which name a function of the OpenMP runtime is called here."""
-    return f"libgomp_{name}"
 
 
 def member(f: Function) -> Word:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from demitasse.backends.kernels.language.linker import READ, WRITE, protect
 
 __all__ = ["Imports"]
 
@@ -24,7 +25,6 @@ STRINGS, SYMBOLS, ALL, ALL_BYTES, CALLS_BYTES, CALLS = 5, 6, 7, 8, 2, 23  # of t
 DATA, CALL = 6, 7  # R_X86_64_GLOB_DAT and R_X86_64_JUMP_SLOT
 RELOCATION = np.dtype([("offset", "<u8"), ("kind", "<u4"), ("symbol", "<u4"), ("more", "<i8")])
 SYMBOL_BYTES = 24
-READ, WRITE = 1, 2
 
 
 class _LinkMap(ctypes.Structure):
@@ -89,11 +89,11 @@ class Imports:
         pages = {at & -mmap.PAGESIZE for at in new}
         writable = _writable(pages)
         for page in pages - writable:
-            _protect(page, READ | WRITE)
+            protect(page, mmap.PAGESIZE, READ | WRITE)
         for at, address in new.items():
             ctypes.c_uint64.from_address(at).value = address
         for page in pages - writable:  # as the loader left it
-            _protect(page, READ)
+            protect(page, mmap.PAGESIZE, READ)
 
 
 def _pairs(at: int) -> Iterator[tuple[int, int]]:
@@ -115,9 +115,3 @@ def _writable(pages: set[int]) -> set[int]:
             if "w" in rights:
                 found |= {page for page in pages if first <= page < last}
     return found
-
-
-def _protect(page: int, rights: int) -> None:
-    protect = ctypes.CDLL(None, use_errno=True).mprotect
-    if protect(ctypes.c_void_p(page), ctypes.c_size_t(mmap.PAGESIZE), rights):
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

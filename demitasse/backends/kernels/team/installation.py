@@ -12,37 +12,13 @@ from typing import Any, NamedTuple
 from demitasse.backends.kernels.language import compiler, team
 from demitasse.backends.kernels.language.linker import NotLinkableError
 from demitasse.backends.kernels.team.imports import Imports
+from demitasse.backends.kernels.team.names import HARMLESS, OURS, SYSTEM, original
 from demitasse.backends.kernels.team.state import State
 
 __all__ = ["Team", "install", "obstacle", "own_team"]
 
 CHOSEN = ("GOMP_CPU_AFFINITY", "OMP_PLACES", "OMP_PROC_BIND", *team.WAITING)
 """Variables by which a user says what the OpenMP runtime's own threads do."""
-
-NAMES = {
-    "GOMP_parallel_start": "start",
-    "GOMP_parallel_end": "end",
-    "GOMP_parallel": "parallel",
-    "GOMP_barrier": "barrier",
-    "GOMP_loop_static_start": "loop_start",
-    "GOMP_loop_static_next": "loop_next",
-    "GOMP_loop_end_nowait": "loop_end",
-    "omp_get_thread_num": "part",
-    "omp_get_num_threads": "parts",
-    "omp_in_parallel": "in_parallel",
-}
-"""The functions of the OpenMP runtime that ours take the place of."""
-
-HARMLESS = {
-    "GOMP_atomic_end", "GOMP_atomic_start", "GOMP_critical_end", "GOMP_critical_name_end",
-    "GOMP_critical_name_start", "GOMP_critical_start", "omp_get_max_threads",
-    "omp_get_num_procs", "omp_get_wtime", "omp_set_num_threads",
-}  # fmt: skip
-"""Those that do the same for threads that are not its own."""
-
-SYSTEM = (
-    "pthread_create", "pthread_detach", "pthread_getspecific", "pthread_setspecific", "syscall",
-)  # fmt: skip
 
 
 def install(library: Any) -> str:
@@ -60,7 +36,7 @@ def install(library: Any) -> str:
     try:
         imports = Imports(library)
         unknown = {name for name in imports.places if name.startswith(("GOMP_", "omp_"))}
-        unknown -= NAMES.keys() | HARMLESS
+        unknown -= OURS.keys() | HARMLESS
         if unknown:
             return f"the library calls {', '.join(sorted(unknown))}"
         functions = own_team().functions
@@ -103,16 +79,12 @@ def own_team() -> Team:
     runtime, system = team.openmp(), ctypes.CDLL(None)
     state = State()
     outside = {"state": state.address}
-    outside |= {name: _address(getattr(system, name)) for name in SYSTEM}
-    for name in (*NAMES, "omp_get_max_threads"):
-        outside[f"libgomp_{name}"] = _address(getattr(runtime, name))
-    own = compiler.linked("team", _write, tuple(NAMES.values()), outside)
+    outside |= {name: team.function_address(getattr(system, name)) for name in SYSTEM}
+    for name in (*OURS, "omp_get_max_threads"):
+        outside[original(name)] = team.function_address(getattr(runtime, name))
+    own = compiler.linked("team", _write, tuple(OURS.values()), outside)
     os.register_at_fork(after_in_child=state.clear)
-    return Team({name: own[ours] for name, ours in NAMES.items()}, state)
-
-
-def _address(function: Any) -> int:
-    return ctypes.cast(function, ctypes.c_void_p).value or 0
+    return Team({name: own[ours] for name, ours in OURS.items()}, state)
 
 
 def _write(module: Any) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from llvmlite import ir
 
 from demitasse.backends.kernels.language.words import Word
-from demitasse.backends.kernels.team.function import Function, member, original
+from demitasse.backends.kernels.team.function import Function, member
+from demitasse.backends.kernels.team.names import original
 from demitasse.backends.kernels.team.state import WAIT, Field, Member
 
 __all__ = ["write_members"]
@@ -70,17 +71,7 @@ def _write_barrier(f: Function) -> None:
         with f.when(f.get(Field.AT_BARRIER) > 0):
             f.wake(Field.PHASE, parts)
         f.give()
-    begun = f.now()
-    with f.forever() as loop:
-        with f.when(f.unequal(f.get(Field.PHASE), phase)):
-            loop.leave()
-        with f.when(f.now() - begun < WAIT):
-            f.pause()
-            loop.again()
-        f.add(Field.AT_BARRIER, 1)
-        with f.when(f.equal(f.get(Field.PHASE), phase)):
-            f.sleep(Field.PHASE, phase)
-        f.add(Field.AT_BARRIER, -1)
+    f.wait_until(Field.PHASE, lambda now: f.unequal(now, phase), Field.AT_BARRIER, WAIT)
     f.give()
 
 

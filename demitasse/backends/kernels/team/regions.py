@@ -10,7 +10,8 @@ from __future__ import annotations
 from llvmlite import ir
 
 from demitasse.backends.kernels.language.words import Condition, Word
-from demitasse.backends.kernels.team.function import Function, member, original, take_member
+from demitasse.backends.kernels.team.function import Function, member, take_member
+from demitasse.backends.kernels.team.names import original
 from demitasse.backends.kernels.team.state import (
     ALONE_AT_FIRST,
     BUSY_SHIFT,
@@ -132,7 +133,9 @@ def _write_end(f: Function) -> None:
     helped = f.load(me, Member.PARTS) - f.load(mine)
     begun = f.now()
     with f.when(helped > 0):
-        _wait_for_helpers(f, helped, begun)
+        f.wait_until(
+            Field.DONE, lambda done: f.equal(done, helped), Field.WAITING, _patience(f, WAIT)
+        )
         with f.when(f.get(Field.CALLED) > 0):
             _learn(f, begun)
     take_member(f, 0)
@@ -146,22 +149,6 @@ def _patience(f: Function, ticks: int) -> Word:
     with f.when(f.get(Field.LEVEL) > 0):
         f.store(ticks >> BUSY_SHIFT, patience)
     return f.load(patience)
-
-
-def _wait_for_helpers(f: Function, helped: Word, begun: Word) -> None:
-    patience = _patience(f, WAIT)
-    with f.forever() as loop:
-        done = f.get(Field.DONE)
-        with f.when(f.equal(done, helped)):
-            loop.leave()
-        with f.when(f.now() - begun < patience):
-            f.pause()
-            loop.again()
-        f.set(Field.WAITING, 1)
-        done = f.get(Field.DONE)
-        with f.when(f.unequal(done, helped)):
-            f.sleep(Field.DONE, done)
-        f.set(Field.WAITING, 0)
 
 
 def _learn(f: Function, begun: Word) -> None:

@@ -33,7 +33,7 @@ class Field(IntEnum):
     DONE = 192
     """How many parts the helpers have done."""
     WAITING = 200
-    """Whether the leader sleeps until ``DONE`` changes."""
+    """How many leaders sleep until ``DONE`` changes: one, or none."""
     BELL = 256
     """Is another number each time that sleeping helpers are woken."""
     ASLEEP = 264
