@@ -7,6 +7,7 @@ in this process, where it starts sooner and a debugger works.
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Generator
 from pathlib import Path
@@ -218,6 +219,14 @@ def backend_with_steps(request: pytest.FixtureRequest) -> str:
     if device.startswith(("cuda", "gpu")):
         gpu_plugin.need(device)
     return device
+
+
+@pytest.fixture
+def interrupts() -> Generator[None]:
+    """Ctrl-C raises KeyboardInterrupt, also where this process was started to ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

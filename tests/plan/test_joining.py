@@ -242,29 +242,22 @@ def test_new_weights_count_where_pixels_are_multiplied_into_the_top():
     check_equal(net, portable)
 
 
-@WIDE
-@pytest.mark.usefixtures("always")
-def test_both_halves_of_a_fire_are_written_where_they_are_joined():
-    net = made(NETS["two fires"])
-
-    outputs(net, 0)
-
-    assert lies_in(net, "f_1", "f", 0)
-    assert lies_in(net, "f_3", "f", 32)
-    assert lies_in(net, "y_1", "y", 0)
-    assert lies_in(net, "y_3", "y", 64)
+FIRES = [("f_1", "f", 0), ("f_3", "f", 32), ("y_1", "y", 0), ("y_3", "y", 64)]
+CHAIN = [("d1", "y", 0), ("d1_new", "y", 16), ("y_new", "y", 48)]
 
 
 @WIDE
 @pytest.mark.usefixtures("always")
-def test_all_of_a_chain_lies_in_its_last_top():
-    net = made(NETS["a chain of pooled images"])
+@pytest.mark.parametrize(
+    ("kind", "places"), [("two fires", FIRES), ("a chain of pooled images", CHAIN)]
+)
+def test_what_is_joined_is_written_where_it_is_joined(kind, places):
+    net = made(NETS[kind])
 
     outputs(net, 0)
 
-    assert lies_in(net, "d1", "y", 0)
-    assert lies_in(net, "d1_new", "y", 16)
-    assert lies_in(net, "y_new", "y", 48)
+    for blob, top, channel in places:
+        assert lies_in(net, blob, top, channel)
 
 
 @WIDE

@@ -170,14 +170,6 @@ class CtrlC:
         signal.pthread_kill(self._main, signal.SIGINT)
 
 
-@pytest.fixture
-def interrupts():
-    """Ctrl-C raises KeyboardInterrupt, also where this process was started to ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.usefixtures("interrupts")
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX systems")
 @pytest.mark.skipif(not POINTS, reason="its moments are random: `nox -s interrupts` runs it")

@@ -5,6 +5,7 @@ import ctypes
 import numpy as np
 import pytest
 
+from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.language import compiled, status
 
 if not status().ready:
@@ -12,7 +13,9 @@ if not status().ready:
 
 from demitasse.backends.kernels.language.kernel import Kernel
 
-__all__ = ["WIDTH", "called", "exported", "normal", "of_stage", "where"]
+__all__ = [
+    "WIDTH", "called", "exported", "in_memory", "normal", "of_stage", "out_of_memory", "where",
+]  # fmt: skip
 
 WIDTH = pytest.mark.parametrize("width", [8, 16])
 """Floats of the kernels' vectors. LLVM splits those that the processor has no registers for."""
@@ -50,3 +53,19 @@ def of_stage(name, width, arguments, stage):
 
 def normal(*shape, seed=0):
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def in_memory(x, images):
+    """Return an array (N, C, H, W) as it lies in the images' memory."""
+    n, c, h, w = x.shape
+    blocks = x.reshape(n, c // images.block, images.block, h, w).transpose(0, 1, 3, 4, 2)
+    memory = aligned(x.size)
+    memory[:] = blocks.reshape(-1)
+    return memory
+
+
+def out_of_memory(memory, images):
+    """Return a copy (N, C, H, W) of what lies in the images' memory."""
+    n, c, h, w = images.shape
+    blocks = memory.reshape(n, c // images.block, h, w, images.block)
+    return blocks.transpose(0, 1, 4, 2, 3).reshape(images.shape)

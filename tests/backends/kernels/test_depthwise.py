@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from correlate import correlated
-from stages import WIDTH, normal
+from stages import WIDTH, in_memory, normal, out_of_memory
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
@@ -34,21 +34,6 @@ def convolution(n, c, size, *, kernel=(3, 3), stride=(1, 1), pad=(1, 1), dilatio
     out = [(s + 2 * p - r) // t + 1 for s, p, r, t in zip(size, pad, reach, stride, strict=True)]
     x, y = (n, c, *size), (n, c, *out)
     return ops.Conv("float32", x, y, 1, kernel, stride, pad, dilation, group=c, bias=True)
-
-
-def in_memory(x, images):
-    """Return an array (N, C, H, W) as it lies in the images' memory."""
-    n, c, h, w = x.shape
-    blocks = x.reshape(n, c // images.block, images.block, h, w).transpose(0, 1, 3, 4, 2)
-    memory = aligned(x.size)
-    memory[:] = blocks.reshape(-1)
-    return memory
-
-
-def out_of_memory(memory, images):
-    n, c, h, w = images.shape
-    blocks = memory.reshape(n, c // images.block, h, w, images.block)
-    return blocks.transpose(0, 1, 4, 2, 3).reshape(images.shape)
 
 
 def convolved(op, x, weights, offsets, blocks, tuning, *, relu=False):

@@ -43,7 +43,8 @@ def definition(of, x, weights):
 def convolved(of, x, weights, offsets, target, out, *, relu=False):
     convolve = DirectConvolution(of, target, relu=relu)
     convolve.update(weights.reshape(-1))
-    convolve(x, out, offsets, np.zeros(convolve.scratch_size, np.float32))
+    convolve.take_offsets(offsets)
+    convolve(x, out, np.zeros(convolve.scratch_size, np.float32))
 
 
 @WIDTH
@@ -77,7 +78,7 @@ def test_pooling_follows(pad, stride, kernel, window, threads, width):
     x, weights = normal(*SHAPE), normal(m, 3, *of.op.kernel)
     out = np.zeros((3, 2, *pool.top[2:], width), np.float32)
 
-    convolved(of, x, weights, None, Images.in_blocks(pool.top, width), out)
+    convolved(of, x, weights, np.zeros(m, np.float32), Images.in_blocks(pool.top, width), out)
 
     want = pooled(definition(of, x, weights), kernel, pool.stride, pool.pad, pool.top[2:])
     expect_close(from_memory(out, want.shape), want)

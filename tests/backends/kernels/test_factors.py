@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from stages import WIDTH, normal
+from stages import WIDTH, in_memory, normal
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.factors import ChannelFactors, takes
@@ -16,15 +16,6 @@ BLOCKS = pytest.mark.parametrize("whole", [True, False], ids=["channels last", "
 def placed(shape, width, *, whole):
     """Return images with their channels last, or in blocks of a vector."""
     return Images.in_blocks(shape, shape[1] if whole else width)
-
-
-def in_memory(x, images):
-    """Return an array (N, C, H, W) as it lies in the images' memory."""
-    n, c, h, w = x.shape
-    blocks = x.reshape(n, c // images.block, images.block, h, w).transpose(0, 1, 3, 4, 2)
-    memory = aligned(x.size)
-    memory[:] = blocks.reshape(-1)
-    return memory
 
 
 def apply(x, factors, offsets, images, tuning):

@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from stages import WIDTH, normal
+from stages import WIDTH, in_memory, normal, out_of_memory
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
@@ -15,21 +15,6 @@ from demitasse.backends.kernels.tuning import Tuning
 
 EPS = 1e-5
 RELU = pytest.mark.parametrize("relu", [False, True], ids=["plain", "relu"])
-
-
-def in_memory(x, images):
-    """Return an array (N, C, H, W) as it lies in the images' memory."""
-    n, c, h, w = x.shape
-    blocks = x.reshape(n, c // images.block, images.block, h, w).transpose(0, 1, 3, 4, 2)
-    memory = aligned(x.size)
-    memory[:] = blocks.reshape(-1)
-    return memory
-
-
-def from_memory(memory, images):
-    n, c, h, w = images.shape
-    blocks = memory.reshape(n, c // images.block, h, w, images.block)
-    return blocks.transpose(0, 1, 4, 2, 3).reshape(images.shape)
 
 
 class Case:
@@ -45,13 +30,13 @@ class Case:
         sums = aligned(run.sums_size)
         source, target = in_memory(self.x, self.images), np.full(self.x.size, np.nan, np.float32)
         run(source, target, self.factors, self.offsets, sums)
-        self.y = from_memory(target, self.images)
+        self.y = out_of_memory(target, self.images)
         gradient = in_memory(self.dy, self.images)
         self.gradients = np.empty((2, shape[1]), np.float32)
         back = NormalizationGradient(run)
         in_place = (source, gradient, gradient)
         back(in_place, (self.factors, self.offsets), (*self.gradients,), sums)
-        self.dx = from_memory(gradient, self.images)
+        self.dx = out_of_memory(gradient, self.images)
 
     def check(self):
         """Compare with float64."""

@@ -50,7 +50,8 @@ def test_the_output_is_that_of_the_definition(taps, c, m, group, threads, tuning
     convolve = WinogradConvolution(
         of, Images.in_blocks(shape, c), Images.of(y.transpose(0, 3, 1, 2))
     )
-    convolve(memory, y, points, offsets, *zeros(convolve.scratch_size))
+    convolve.take_offsets(offsets)
+    convolve(memory, y, points, *zeros(convolve.scratch_size))
 
     want = correlated(x, weights, pad, group) + offsets[:, None, None]
     expect_close(y.transpose(0, 3, 1, 2), want)
@@ -70,7 +71,7 @@ def test_pooling_and_a_rectifier_follow(size, taps, width):
 
     target = Images.in_blocks((2, 2 * width, high, wide), width)
     convolve = WinogradConvolution(of, Images.in_blocks(shape, 16), target, relu=True, pool=True)
-    convolve(memory, out, points, None, *zeros(convolve.scratch_size))
+    convolve(memory, out, points, *zeros(convolve.scratch_size))
 
     y = np.maximum(correlated(x, weights, pad), 0)
     want = pooled(y, (2, 2), (2, 2), (0, 0), (high, wide))
@@ -91,7 +92,7 @@ def test_the_gradient_of_the_input_is_a_convolution(taps, c, m, group, threads, 
 
     x = Images.of(out.transpose(0, 3, 1, 2))
     convolve = WinogradConvolution(turned, Images.in_blocks((2, m, *of.output), m), x)
-    convolve(memory, out, points, None, *zeros(convolve.scratch_size))
+    convolve(memory, out, points, *zeros(convolve.scratch_size))
 
     parts = weights.reshape(group, m // group, c // group, taps, taps)
     back = parts.transpose(0, 2, 1, 3, 4)[..., ::-1, ::-1].reshape(c, m // group, taps, taps)
@@ -122,4 +123,4 @@ def test_scratch_memory_that_is_too_small_is_refused():
     convolve = WinogradConvolution(of, plain, plain)
 
     with pytest.raises(ValueError, match=f"give {convolve.scratch_size}"):
-        convolve(*zeros(512, 512, of.filter_size), None, *zeros(convolve.scratch_size - 1))
+        convolve(*zeros(512, 512, of.filter_size), *zeros(convolve.scratch_size - 1))

@@ -19,7 +19,7 @@ from demitasse.backends.kernels.direct.bands import (
 from demitasse.backends.kernels.direct.pooling import PoolFields, carry, pool_values, pooled
 from demitasse.backends.kernels.direct.window_products import window_products
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language import compiled, later
+from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Arguments, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT, INT, Word
@@ -166,11 +166,14 @@ class DirectConvolution:
             part = self.filters[begin * taps : (begin + columns) * taps]
             part.reshape(taps, columns)[...] = by_tap[:, some]
 
+    def take_offsets(self, offsets: np.ndarray) -> None:
+        """Take new offsets, one for each filter; at first they are zeros."""
+        np.take(offsets, self.banding.order, out=self._offsets)
+
     def __call__(
         self,
         source: np.ndarray,
         target: np.ndarray,
-        offsets: np.ndarray | None,
         scratch: np.ndarray,
     ) -> None:
         """Convolve.
@@ -178,16 +181,10 @@ class DirectConvolution:
         Args:
             source: The images, in C order.
             target: The output, in the memory that ``y`` describes.
-            offsets: One for each filter; None for those of the last call, at first zeros.
             scratch: At least :attr:`scratch_size` elements.
         """
-        if offsets is not None:
-            later.put(self._take_offsets, (offsets,), offsets)
         each = {"bands.x.at": source, "bands.y.at": target, "bands.scratch": scratch}
         self._arguments.run(self._kernel, self.banding.tuning.threads, each)
-
-    def _take_offsets(self, offsets: np.ndarray) -> None:
-        np.take(offsets, self.banding.order, out=self._offsets)
 
     @property
     def code(self) -> str:

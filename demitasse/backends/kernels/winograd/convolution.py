@@ -13,7 +13,7 @@ import numpy as np
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language import compiled, later
+from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Arguments, Struct
 from demitasse.backends.kernels.language.words import FLOAT, Word
@@ -120,12 +120,15 @@ class WinogradConvolution:
             )
         )
 
+    def take_offsets(self, offsets: np.ndarray) -> None:
+        """Take new offsets, one for each output channel; at first they are zeros."""
+        self._offsets[: offsets.shape[0]] = offsets
+
     def __call__(
         self,
         source: np.ndarray,
         target: np.ndarray,
         filters: np.ndarray,
-        offsets: np.ndarray | None,
         scratch: np.ndarray,
     ) -> None:
         """Convolve.
@@ -134,11 +137,8 @@ class WinogradConvolution:
             source: The input, in the memory that ``x`` describes.
             target: The output, in that of ``y``.
             filters: At the points, as :class:`Filters` makes them.
-            offsets: One for each output channel; None for those of the last call, at first zeros.
             scratch: At least :attr:`scratch_size` elements.
         """
-        if offsets is not None:
-            later.put(self._take_offsets, (offsets,), offsets)
         self._arguments.run(
             self._kernel,
             self.tiling.threads,
@@ -149,9 +149,6 @@ class WinogradConvolution:
                 "y.at": target,
             },
         )
-
-    def _take_offsets(self, offsets: np.ndarray) -> None:
-        self._offsets[: offsets.shape[0]] = offsets
 
     @property
     def code(self) -> str:

@@ -34,13 +34,6 @@ class ConvOperands:
         """Return the offsets as they are now."""
         return self.bias.array() if isinstance(self.bias, Reader) else self.bias
 
-    def offsets_version(self) -> tuple[int, int]:
-        """Return what changes when a parameter does; who gives an array says when it changes."""
-        if not isinstance(self.bias, Reader):
-            return 0, 0
-        memory = self.bias.blob.data_memory
-        return memory.serial, memory.version
-
 
 @dataclass(frozen=True)
 class GradientOperands:

@@ -36,27 +36,23 @@ __all__ = [
 ]  # fmt: skip
 
 
-NONE_TAKEN = -1, -1
-"""The version of offsets that were not looked at yet."""
-
-
 class _Follower:
-    """Recomputes something when a parameter has changed.
+    """Takes a parameter again when it has changed.
 
     Args:
-        update: Makes it of the weights, in C order.
+        take: Takes its values, in C order.
     """
 
-    def __init__(self, update: Callable[[np.ndarray], None]) -> None:
-        self._update, self._version = update, (-1, -1)
+    def __init__(self, take: Callable[[np.ndarray], None]) -> None:
+        self._take, self._version = take, (-1, -1)
 
     def follow(self, memory: Memory) -> None:
-        """Make it again if the memory holds something else than the last time."""
+        """Take it again if the memory holds something else than the last time."""
         version = memory.serial, memory.version
         if version != self._version:
             with later.at_once():  # it is done when it is said to be
-                weights = memory.cpu_data()
-                later.put(self._update, (weights,), weights)
+                values = memory.cpu_data()
+                later.put(self._take, (values,), values)
             self._version = version
 
 
@@ -131,7 +127,53 @@ class KernelCall:
         return self._kept + converted_bytes(self.ports)
 
 
-class WinogradCall(KernelCall):
+class ConvCall(KernelCall):
+    """A convolution by a kernel that takes filters, and perhaps offsets, in an order of its own.
+
+    Args:
+        engine: The engine.
+        operands: Its operands.
+        code: Name of what runs.
+        kept: Bytes that it holds.
+        take: Takes weights, in C order.
+        take_offsets: Takes one offset for each channel of the output; None for a kernel that reads
+            them where they are.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        operands: ConvOperands,
+        code: str,
+        kept: int,
+        take: Callable[[np.ndarray], None],
+        take_offsets: Callable[[np.ndarray], None] | None = None,
+    ) -> None:
+        self.operands, self._take, self._take_offsets = operands, take, take_offsets
+        self._weights = _Follower(take)
+        self._offsets = _Follower(take_offsets) if take_offsets else None
+        super().__init__(engine, (operands.source, operands.target), code, kept)
+
+    def _follow(self) -> None:
+        """Let the kernel take what has changed of the parameters."""
+        if self.operands.weight is not None:
+            self._weights.follow(self.operands.weight.data_memory)
+        self._follow_offsets()
+
+    def _follow_offsets(self) -> None:
+        bias = self.operands.bias
+        if self._offsets is not None and isinstance(bias, Reader):
+            self._offsets.follow(bias.blob.data_memory)
+
+    def update(self, weights: np.ndarray) -> None:
+        """Take new weights, in C order, and the offsets that were given as an array."""
+        self._take(weights)
+        bias = self.operands.bias
+        if self._take_offsets is not None and bias is not None and not isinstance(bias, Reader):
+            self._take_offsets(bias)
+
+
+class WinogradCall(ConvCall):
     """A convolution over tiles.
 
     Args:
@@ -153,15 +195,17 @@ class WinogradCall(KernelCall):
         *,
         pool: bool = False,
     ) -> None:
-        self.tiling, self.operands, self.filters = tiling, operands, filters
+        self.tiling, self.filters = tiling, filters
         self._images, self._pool = images, pool
-        self._offsets_version = NONE_TAKEN
-        super().__init__(engine, (operands.source, operands.target), tiling.code, 0)
+        super().__init__(engine, operands, tiling.code, 0, filters.update, self._pass_offsets)
 
     @cached_property
     def _kernel(self) -> WinogradConvolution:
         relu = self.operands.relu
         return WinogradConvolution(self.tiling, *self._images, relu=relu, pool=self._pool)
+
+    def _pass_offsets(self, offsets: np.ndarray) -> None:
+        self._kernel.take_offsets(offsets)
 
     @property
     def workspace(self) -> int:
@@ -170,21 +214,10 @@ class WinogradCall(KernelCall):
     def __call__(self) -> None:
         operands = self.operands
         source, target = operands.source.array(), operands.target.array()
-        filters, version = self.filters.of(operands.weight), operands.offsets_version()
-        # most passes find the offsets of the last one; to copy them would part calls in a row
-        offsets = None if version == self._offsets_version else operands.offsets()
+        self._follow_offsets()
+        filters = self.filters.of(operands.weight)
         [scratch] = self.engine.workspaces(self._kernel.scratch_size)
-        self._kernel(source, target, filters, offsets, scratch)
-        if offsets is not None:
-            later.put(self._took, (version,), None)  # once they are, and not before
-
-    def _took(self, version: tuple[int, int]) -> None:
-        self._offsets_version = version
-
-    def update(self, weights: np.ndarray) -> None:
-        """Take new weights, in C order, and offsets in the next call."""
-        self.filters.update(weights)
-        self._offsets_version = NONE_TAKEN
+        self._kernel(source, target, filters, scratch)
 
 
 class WinogradGradientCall(KernelCall):
@@ -221,7 +254,7 @@ class WinogradGradientCall(KernelCall):
         _finish(operands)
 
 
-class DirectCall(KernelCall):
+class DirectCall(ConvCall):
     """A direct convolution of few channels.
 
     Args:
@@ -234,24 +267,15 @@ class DirectCall(KernelCall):
     def __init__(
         self, engine: Engine, banding: Banding, operands: ConvOperands, target: Images
     ) -> None:
-        self.operands = operands
-        self._kernel = DirectConvolution(banding, target, relu=operands.relu)
-        self._follower = _Follower(self._kernel.update)
-        ports = operands.source, operands.target
-        super().__init__(engine, ports, self._kernel.code, self._kernel.filters.nbytes)
+        kernel = self._kernel = DirectConvolution(banding, target, relu=operands.relu)
+        kept = kernel.filters.nbytes
+        super().__init__(engine, operands, kernel.code, kept, kernel.update, kernel.take_offsets)
 
     def __call__(self) -> None:
-        operands = self.operands
-        source, target = operands.source.array(), operands.target.array()
-        if operands.weight is not None:
-            self._follower.follow(operands.weight.data_memory)
-        offsets = operands.offsets()
+        source, target = self.operands.source.array(), self.operands.target.array()
+        self._follow()
         [scratch] = self.engine.workspaces(self._kernel.scratch_size)
-        self._kernel(source, target, offsets, scratch)
-
-    def update(self, weights: np.ndarray) -> None:
-        """Take new weights, in C order."""
-        self._kernel.update(weights)
+        self._kernel(source, target, scratch)
 
 
 class FactorsCall(KernelCall):
@@ -275,7 +299,7 @@ class FactorsCall(KernelCall):
         self._kernel(self._source.array(), self._target.array())
 
 
-class DepthwiseCall(KernelCall):
+class DepthwiseCall(ConvCall):
     """A depthwise convolution.
 
     Args:
@@ -288,25 +312,16 @@ class DepthwiseCall(KernelCall):
     def __init__(
         self, engine: Engine, strips: Strips, operands: ConvOperands, images: tuple[Images, Images]
     ) -> None:
-        self.operands = operands
-        self._kernel = DepthwiseConvolution(strips, *images, relu=operands.relu)
-        self._follower = _Follower(self._kernel.update)
-        ports = operands.source, operands.target
-        super().__init__(engine, ports, self._kernel.code, self._kernel.filters.nbytes)
+        kernel = self._kernel = DepthwiseConvolution(strips, *images, relu=operands.relu)
+        super().__init__(engine, operands, kernel.code, kernel.filters.nbytes, kernel.update)
 
     def __call__(self) -> None:
-        operands = self.operands
-        source, target = operands.source.array(), operands.target.array()
-        if operands.weight is not None:
-            self._follower.follow(operands.weight.data_memory)
-        self._kernel(source, target, operands.offsets())
-
-    def update(self, weights: np.ndarray) -> None:
-        """Take new weights, in C order."""
-        self._kernel.update(weights)
+        source, target = self.operands.source.array(), self.operands.target.array()
+        self._follow()
+        self._kernel(source, target, self.operands.offsets())
 
 
-class PixelsCall(KernelCall):
+class PixelsCall(ConvCall):
     """A pointwise convolution.
 
     Args:
@@ -319,25 +334,16 @@ class PixelsCall(KernelCall):
     def __init__(
         self, engine: Engine, parts: Parts, operands: ConvOperands, images: tuple[Images, Images]
     ) -> None:
-        self.operands = operands
-        self._kernel = PointwiseConvolution(parts, *images, None, relu=operands.relu)
+        kernel = self._kernel = PointwiseConvolution(parts, *images, None, relu=operands.relu)
         self._none = aligned(parts.y[1])
-        self._follower = _Follower(self._kernel.update)
-        ports = operands.source, operands.target
-        super().__init__(engine, ports, self._kernel.code, self._kernel.filters.nbytes)
+        super().__init__(engine, operands, kernel.code, kernel.filters.nbytes, kernel.update)
 
     def __call__(self) -> None:
-        operands = self.operands
-        source, target = operands.source.array(), operands.target.array()
-        if operands.weight is not None:
-            self._follower.follow(operands.weight.data_memory)
-        offsets = operands.offsets()
+        source, target = self.operands.source.array(), self.operands.target.array()
+        self._follow()
+        offsets = self.operands.offsets()
         [scratch] = self.engine.workspaces(self._kernel.scratch_size)
         self._kernel(source, target, self._none if offsets is None else offsets, scratch)
-
-    def update(self, weights: np.ndarray) -> None:
-        """Take new weights, in C order."""
-        self._kernel.update(weights)
 
 
 class PointwiseCall(KernelCall):
