@@ -1,9 +1,14 @@
-"""Local response normalisation across channels."""
+"""Local response normalisation across channels: the library's code, or kernels of our own.
+
+Without AVX-512 the library has fast code for the gradient in no layout; then both directions run
+in our own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
@@ -14,7 +19,11 @@ from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description
 from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
+from demitasse.backends.onednn.steps.own_kernels import lrn_kernel
 from demitasse.backends.step import Declined, Operands, decline_in_place
+
+if TYPE_CHECKING:
+    from demitasse.backends.kernels.lrn import LocalResponse
 
 __all__ = ["LRNStep"]
 
@@ -32,6 +41,7 @@ class LRNStep(OnednnStep[ops.LRN]):
             message = "a local_size of 1, on which oneDNN crashes; it takes 3 and more"
             raise Declined(message)
         self.numbers = (op.size, op.alpha, op.beta, op.k)
+        self.ours: LocalResponse | None = None
 
     def prepare(self) -> None:
         for layout in self._layouts():
@@ -40,6 +50,11 @@ class LRNStep(OnednnStep[ops.LRN]):
                 if self.at.backward:
                     self._gradient(found, layout)
                 self._forward(found, layout)
+                return
+        for layout in self._layouts():
+            self.ours = lrn_kernel(self.engine, self.op, layout)
+            if self.ours is not None:
+                self._forward_in_ours(self.ours, layout)
                 return
         message = "sizes for which oneDNN has no fast code in any layout"
         raise Declined(message)
@@ -91,14 +106,27 @@ class LRNStep(OnednnStep[ops.LRN]):
         ]
         self.forward_calls = [Call(self.engine, found, ports, self.state)]
 
+    def _forward_in_ours(self, kernel: LocalResponse, layout: Layout) -> None:
+        from demitasse.backends.onednn.steps.lrn_calls import LRNCall
+
+        at, self.layout = self.at, layout
+        source, target = (
+            Reader(Arg.SRC, at.bottom[0], layout),
+            Writer(Arg.DST, at.top[0], layout),
+        )
+        self.forward_calls = [LRNCall(self.engine, kernel, source, target)]
+
     def prepare_backward(self) -> None:
         at, layout = self.at, self.layout
         if not at.propagate_down[0]:
             return
-        found = self._gradient(self.hint, layout)
-        ports = [
-            Reader(Arg.SRC, at.bottom[0], layout),
-            Reader(Arg.DIFF_DST, at.top[0], layout, diff=True),
-            Writer(Arg.DIFF_SRC, at.bottom[0], layout, diff=True),
-        ]
-        self.backward_calls = [Call(self.engine, found, ports, self.state)]
+        source = Reader(Arg.SRC, at.bottom[0], layout)
+        dy = Reader(Arg.DIFF_DST, at.top[0], layout, diff=True)
+        dx = Writer(Arg.DIFF_SRC, at.bottom[0], layout, diff=True)
+        if self.ours is None:
+            found = self._gradient(self.hint, layout)
+            self.backward_calls = [Call(self.engine, found, [source, dy, dx], self.state)]
+            return
+        from demitasse.backends.onednn.steps.lrn_calls import LRNGradientCall
+
+        self.backward_calls = [LRNGradientCall(self.engine, self.ours, source, dy, dx)]

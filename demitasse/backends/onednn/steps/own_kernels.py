@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from demitasse.backends.kernels.lrn import LocalResponse
     from demitasse.backends.kernels.norm.forward import Normalization
     from demitasse.backends.onednn.steps.kernel_calls import (
         DepthwiseCall,
@@ -47,7 +48,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "ConvKernels", "conv_kernels", "factors_call", "images_of", "norm_kernel", "pointwise_call",
+    "ConvKernels", "conv_kernels", "factors_call", "images_of", "lrn_kernel", "norm_kernel",
+    "pointwise_call",
 ]  # fmt: skip
 
 IMAGE_AXES = 4
@@ -295,7 +297,7 @@ def factors_call(
         values: Factors and offsets, which may change between calls.
     """
     tuning = engine.tuning.as_set(wanted())
-    if not tuning.width or len(source.layout.shape) != IMAGE_AXES:
+    if not tuning.width:
         return None
     x, y = (images_of(port.layout) for port in (source, target))
     if x is None or y is None:
@@ -306,6 +308,25 @@ def factors_call(
     if not takes(x, tuning.width):
         return None
     return FactorsCall(engine, source, target, ChannelFactors((x, y), *values, tuning))
+
+
+def lrn_kernel(engine: Engine, op: ops.LRN, layout: Layout) -> LocalResponse | None:
+    """Return what normalises by neighbours in a layout, in both directions; perhaps None.
+
+    Args:
+        engine: The engine.
+        op: What is to be computed.
+        layout: Of input, output and their gradients.
+    """
+    tuning = engine.tuning.as_set(wanted())
+    if not tuning.width:
+        return None
+    from demitasse.backends.kernels import lrn
+
+    images = images_of(layout)
+    if images is None or not lrn.takes(images, op.size, op.beta, tuning.width):
+        return None
+    return lrn.LocalResponse(images, op.size, op.alpha, op.k, tuning)
 
 
 def norm_kernel(engine: Engine, parts: NormParts, layout: Layout) -> Normalization | None:
@@ -319,7 +340,7 @@ def norm_kernel(engine: Engine, parts: NormParts, layout: Layout) -> Normalizati
     tuning = engine.tuning.as_set(wanted())
     if parts.norm is None or not parts.measures or not tuning.width:
         return None
-    images = images_of(layout) if len(layout.shape) == IMAGE_AXES else None
+    images = images_of(layout)
     if images is None or not norm.takes(images, tuning.width):
         return None
     from demitasse.backends.kernels.norm.forward import Normalization
@@ -366,8 +387,11 @@ def pointwise_call(
 def images_of(layout: Layout) -> Images | None:
     """Return a layout of (N, C, H, W) as kernels know it.
 
-    None where channels lie neither side by side nor in blocks, or are padded.
+    None where there are other axes, or channels lie neither side by side nor in blocks, or are
+    padded.
     """
+    if len(layout.shape) != IMAGE_AXES:
+        return None
     loops: dict[int, list[tuple[int, int]]] = {axis: [] for axis in range(4)}
     n, c, h, w = shape = layout.shape
     plain = [(axis, count, math.prod(shape[axis + 1 :])) for axis, count in enumerate(shape)]
