@@ -204,9 +204,12 @@ def apply(pieces: Sequence[Piece]) -> None:
 def _descended(pieces: Sequence[Piece]) -> Sequence[Piece]:
     """Make those updates that our kernel makes; return the others."""
     tuning = engine().tuning.as_set(wanted())
-    ours = [piece for piece in pieces if _descends(piece)] if tuning.width else []
+    ours: list[Piece] = []
+    rest: list[Piece] = []
+    for piece in pieces:
+        (ours if tuning.width and _descends(piece) else rest).append(piece)
     if not ours:
-        return pieces
+        return rest
     from demitasse.backends.kernels.descent import Descent, Parameter
 
     descent = _own.descents.get(tuning)
@@ -219,7 +222,7 @@ def _descended(pieces: Sequence[Piece]) -> Sequence[Piece]:
         arrays = piece.data, piece.diff, history
         parameters.append(Parameter(arrays, u.kind == "Nesterov", u.decay != 0, numbers))
     descent(parameters)
-    return [piece for piece in pieces if not _descends(piece)]
+    return rest
 
 
 def _descends(piece: Piece) -> bool:

@@ -10,10 +10,13 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout, layout_with_tag
 from demitasse.backends.step import Declined
 
-__all__ = ["candidates", "channel_blocks"]
+__all__ = ["BLOCK", "candidates", "channel_blocks"]
 
 LAST_TAG = 200
-BLOCKS = (16, 8)
+BLOCK = 16
+"""Channels of a block that the library's and our kernels for AVX-512 are made for."""
+
+BLOCKS = (BLOCK, 8)
 
 
 def candidates(engine: Engine, expected: Layout) -> Iterator[Layout]:

@@ -13,7 +13,7 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.onednn.library.attributes import lent_attributes
-from demitasse.backends.onednn.library.candidates import channel_blocks
+from demitasse.backends.onednn.library.candidates import BLOCK, channel_blocks
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
@@ -31,7 +31,6 @@ from demitasse.backends.windows import ConvGeometry
 
 __all__ = ["ConvStep", "Folded"]
 
-BLOCK = 16
 WASTE = 1.25
 """Padded arithmetic, as a multiple of the real one, from which on another layout is looked for."""
 

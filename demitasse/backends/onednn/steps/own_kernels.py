@@ -18,7 +18,7 @@ from demitasse.backends.kernels.pointwise import parts_of
 from demitasse.backends.kernels.pointwise.parts import Parts
 from demitasse.backends.kernels.winograd import pools_tiles, tiling_of
 from demitasse.backends.kernels.winograd.tiling import Tiling
-from demitasse.backends.onednn.library.candidates import channel_blocks
+from demitasse.backends.onednn.library.candidates import BLOCK, channel_blocks
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
@@ -53,8 +53,6 @@ __all__ = [
 ]  # fmt: skip
 
 IMAGE_AXES = 4
-
-BLOCK = 16
 
 LARGE = 3 << 19
 """Floats of a stack of images from which on most of them come from memory."""
