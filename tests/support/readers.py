@@ -43,7 +43,8 @@ from demitasse.proto.zero_copy import read as read_module
 
 LAYERS = """
 layer { name: "data" type: "DummyData" top: "x" top: "y"
-  dummy_data_param { shape { dim: 2 dim: 6 } shape { dim: 2 } data_filler { type: "gaussian" } } }
+  dummy_data_param { shape { dim: 2 dim: 6 } shape { dim: 2 }
+  data_filler { type: "gaussian" } data_filler { value: 1 } } }
 layer { name: "ip1" type: "InnerProduct" bottom: "x" top: "ip1"
   param { lr_mult: 1 decay_mult: 1 } param { name: "b" lr_mult: 2 decay_mult: 0 }
   inner_product_param { num_output: 4 weight_filler { type: "xavier" } } }
