@@ -58,7 +58,7 @@ def test_all_tiles_are_at_the_points(channels, pad, taps, width):
     tiles = np.zeros((cutting.points, 2 * down * right, c), np.float32)
     kernel = exported(f"cut{taps}x{width}", width, lambda k: write(k, taps))
     fields = CutFields.values(
-        strips=scratch.values,
+        strips=scratch.calls(stages=1)[0],
         x=image_values(Images.in_blocks(shape, block), shape[2:], width, pad),
         tiles=tiles,
         tile_stride=c,

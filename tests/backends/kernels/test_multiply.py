@@ -48,7 +48,7 @@ def test_tiles_times_filters_are_sums(c, m, group, shared, width):
     scratch, filters = Scratch(of), normal(of.filter_size)
     products = matrix_products(width, packed=True)
     fields = MultiplyFields.values(
-        strips=scratch.values, products=product_values(of, products, scratch.sums_bytes)
+        strips=scratch.calls(stages=1)[0], products=product_values(of, products, scratch.sums_bytes)
     )
     memory = normal(scratch.size, seed=1)
     kernel = exported(f"multiply{width}", width, lambda k: write(k, of.points))

@@ -27,7 +27,6 @@ def twice(k):
     with k.loop(end, begin) as loop:
         place = f.at + loop.i * k.vector_bytes
         k.store(k.load(place) + k.load(place), place)
-    k.wait()
 
 
 @WIDTH
@@ -49,7 +48,6 @@ def test_without_openmp_one_thread_does_it(monkeypatch):
     Arguments(Vectors.values(at=array, count=3)).run(kernel, 2)
 
     assert np.array_equal(array, 2 * np.arange(8 * 3))
-    number, count, barrier = team.functions.__wrapped__().values()
+    number, count = team.functions.__wrapped__().values()
     ask = ctypes.CFUNCTYPE(ctypes.c_int)
     assert (ask(number)(), ask(count)()) == (0, 1)
-    ctypes.CFUNCTYPE(None)(barrier)()

@@ -316,8 +316,3 @@ class Kernel(Routine):
     def _asked(self, name: str) -> Word:
         function = declared(self.module, name, ir.FunctionType(INDEX, []))
         return Word(self._b, self._b.sext(self._b.call(function, []), WORD))
-
-    def wait(self) -> None:
-        """Wait until every thread of the team has come here."""
-        kind = ir.FunctionType(ir.VoidType(), [])
-        self._b.call(declared(self.module, "GOMP_barrier", kind), [])

@@ -21,7 +21,7 @@ __all__ = [
     "openmp", "run", "use",
 ]  # fmt: skip
 
-FUNCTIONS = ("omp_get_thread_num", "omp_get_num_threads", "GOMP_barrier")
+FUNCTIONS = ("omp_get_thread_num", "omp_get_num_threads")
 """What kernels call."""
 
 
@@ -135,7 +135,7 @@ def use(addresses: Mapping[str, int]) -> None:
 
 _ALONE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _NUMBER = ctypes.CFUNCTYPE(ctypes.c_int)
-_SUBSTITUTES = (_NUMBER(lambda: 0), _NUMBER(lambda: 1), ctypes.CFUNCTYPE(None)(lambda: None))
+_SUBSTITUTES = _NUMBER(lambda: 0), _NUMBER(lambda: 1)
 
 
 @cache

@@ -15,7 +15,7 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import Arguments, Struct
+from demitasse.backends.kernels.language.structs import Arguments, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT, Word
 from demitasse.backends.kernels.products.matrix import matrix_products
 from demitasse.backends.kernels.winograd.back import back, join
@@ -69,18 +69,21 @@ def _write(module: Any, name: str, of: Matrices, width: int, *, pool: bool) -> N
     sum_bytes = p.sum_stride * FLOAT
     with each_block(k, f.strips) as block:
         tiles, sums = Points(block.stack, tile_bytes, tile_point_bytes), block.stack + p.sums_bytes
-        cut(k, f.strips, f.x, block, forth, Piece(side, step, side - step), tiles)
-        block.wait()
-        with each_panel(k, p, block, side * side) as panel:
+        with block.stage(0):
+            cut(k, f.strips, f.x, block, forth, Piece(side, step, side - step), tiles)
+        with block.stage(1), each_panel(k, p, block, side * side) as panel:
             k.call_at(
                 panel.product, panel.tiles, tiles.tile_bytes, FLOAT, panel.filters,
                 panel.row_bytes, panel.sums, sum_bytes, block.tiles, p.channels, 0,
             )  # fmt: skip
-        block.wait()
-        steps = step, step // 2 if pool else step
-        join(k, f.strips, p, f.y, block, way_back, steps, sums, f.offsets, f.slope)
-        block.wait()
+        with block.stage(2):
+            steps = step, step // 2 if pool else step
+            join(k, f.strips, p, f.y, block, way_back, steps, sums, f.offsets, f.slope)
     k.done()
+
+
+STAGES = 3
+"""Of a block: to the points, products, and back."""
 
 
 class WinogradConvolution:
@@ -109,16 +112,17 @@ class WinogradConvolution:
         self.scratch_size = self._scratch.size
         self._offsets = aligned(tiling.sum_stride)
         products = matrix_products(width, packed=True)
-        self._arguments = Arguments(
-            ConvolutionFields.values(
-                strips=self._scratch.values,
-                products=product_values(tiling, products, self._scratch.sums_bytes),
-                x=image_values(x, tiling.size, width, tiling.pad),
-                y=image_values(y, tiling.output, width),
-                slope=np.array([0.0 if relu else 1.0], np.float32),
-                offsets=self._offsets,
-            )
-        )
+        rest: dict[str, Values | np.ndarray] = {
+            "products": product_values(tiling, products, self._scratch.sums_bytes),
+            "x": image_values(x, tiling.size, width, tiling.pad),
+            "y": image_values(y, tiling.output, width),
+            "slope": np.array([0.0 if relu else 1.0], np.float32),
+            "offsets": self._offsets,
+        }
+        self._calls = [
+            Arguments(ConvolutionFields.values(strips=strips, **rest))
+            for strips in self._scratch.calls(STAGES)
+        ]
 
     def take_offsets(self, offsets: np.ndarray) -> None:
         """Take new offsets, one for each output channel; at first they are zeros."""
@@ -139,16 +143,14 @@ class WinogradConvolution:
             filters: At the points, as :class:`Filters` makes them.
             scratch: At least :attr:`scratch_size` elements.
         """
-        self._arguments.run(
-            self._kernel,
-            self.tiling.threads,
-            {
-                **self._scratch.addresses(scratch),
-                "products.filters": filters,
-                "x.at": source,
-                "y.at": target,
-            },
-        )
+        each: dict[str, int | np.ndarray] = {
+            **self._scratch.addresses(scratch),
+            "products.filters": filters,
+            "x.at": source,
+            "y.at": target,
+        }
+        for call in self._calls:
+            call.run(self._kernel, self.tiling.threads, each)
 
     @property
     def code(self) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled, later
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import Arguments, Struct
+from demitasse.backends.kernels.language.structs import Arguments, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT, Word
 from demitasse.backends.kernels.products.matrix import matrix_products
 from demitasse.backends.kernels.winograd.cut import ImageFields, Piece, Points, cut, image_values
@@ -63,19 +63,23 @@ def _write(module: Any, name: str, of: Matrices, width: int) -> None:
     with each_block(k, f.strips) as block:
         tiles = Points(block.stack, tile_bytes, tile_point_bytes)
         dy = Points(block.stack + p.sums_bytes, sum_bytes, sum_point_bytes)
-        cut(k, f.strips, f.x, block, forth, Piece(side, step, side - step), tiles)
-        cut(k, f.strips, f.y, block, turn, Piece(step, step, 0), dy)
-        block.wait()
-        with each_panel(k, p, block, side * side) as panel:
-            k.call_at(
-                panel.product, panel.tiles, FLOAT, tiles.tile_bytes, panel.sums,
-                dy.tile_bytes, panel.filters, panel.row_bytes, p.channels, block.tiles,
-                block.again,
-            )  # fmt: skip
-        last = dy.at + dy.point_bytes * (side * side - 1)
-        _sum(k, p, block, last, f.offsets)
-        block.wait()
+        with block.stage(0):
+            cut(k, f.strips, f.x, block, forth, Piece(side, step, side - step), tiles)
+            cut(k, f.strips, f.y, block, turn, Piece(step, step, 0), dy)
+        with block.stage(1):
+            with each_panel(k, p, block, side * side) as panel:
+                k.call_at(
+                    panel.product, panel.tiles, FLOAT, tiles.tile_bytes, panel.sums,
+                    dy.tile_bytes, panel.filters, panel.row_bytes, p.channels, block.tiles,
+                    block.again,
+                )  # fmt: skip
+            last = dy.at + dy.point_bytes * (side * side - 1)
+            _sum(k, p, block, last, f.offsets)
     k.done()
+
+
+STAGES = 2
+"""Of a block: both images to the points, and products."""
 
 
 def _sum(k: Kernel, f: ProductFields, block: Block, dy: Word, offsets: Word) -> None:
@@ -115,18 +119,17 @@ class WinogradGradient:
         self.sums_size = chunks * tiling.filter_size
         self._offsets = np.zeros((chunks, tiling.sum_stride), np.float32)
         self._back = FilterGradient(tiling, chunks)
-        sums_bytes = self._scratch.sums_bytes
-        self._arguments = Arguments(
-            GradientFields.values(
-                strips=self._scratch.values,
-                products=product_values(
-                    tiling, matrix_products(width), sums_bytes, tiling.filter_size
-                ),
-                x=image_values(x, tiling.size, width, tiling.pad),
-                y=image_values(y, tiling.output, width),
-                offsets=self._offsets,
-            )
-        )
+        products, sums_bytes = matrix_products(width), self._scratch.sums_bytes
+        rest: dict[str, Values | np.ndarray] = {
+            "products": product_values(tiling, products, sums_bytes, tiling.filter_size),
+            "x": image_values(x, tiling.size, width, tiling.pad),
+            "y": image_values(y, tiling.output, width),
+            "offsets": self._offsets,
+        }
+        self._calls = [
+            Arguments(GradientFields.values(strips=strips, **rest))
+            for strips in self._scratch.calls(STAGES)
+        ]
 
     def __call__(
         self,
@@ -147,16 +150,14 @@ class WinogradGradient:
             scratch: At least :attr:`scratch_size` elements.
             sums: At least :attr:`sums_size` elements.
         """
-        self._arguments.run(
-            self._kernel,
-            self.tiling.threads,
-            {
-                **self._scratch.addresses(scratch),
-                "products.filters": sums,
-                "x.at": source,
-                "y.at": dy,
-            },
-        )
+        each: dict[str, int | np.ndarray] = {
+            **self._scratch.addresses(scratch),
+            "products.filters": sums,
+            "x.at": source,
+            "y.at": dy,
+        }
+        for call in self._calls:
+            call.run(self._kernel, self.tiling.threads, each)
         self._back(sums, weight)
         if bias is not None:
             later.put(self._add_up, (bias,), bias)

@@ -25,7 +25,6 @@ class Scratch:
     Attributes:
         size: Elements that are needed.
         sums_bytes: Bytes from a stack's beginning to the output.
-        values: Of the fields of strips.
     """
 
     def __init__(self, tiling: Tiling) -> None:
@@ -39,18 +38,44 @@ class Scratch:
         self._threads = tiling.threads * private
         self.size = self._threads + (1 if tiling.shared else tiling.chunks) * stack
         self.sums_bytes = FLOAT * tiles
-        self.values: Values = StripFields.values(
+        self._tiling = tiling
+        self._bytes = {
+            "private_bytes": FLOAT * private,
+            "copy_bytes": FLOAT * transform,
+            "stack_bytes": FLOAT * stack,
+        }
+
+    def calls(self, stages: int) -> list[Values]:
+        """Return values of the fields of strips for each call of a kernel, in order.
+
+        Args:
+            stages: Of a block of strips. Each is a call where all threads work on the same block.
+        """
+        tiling = self._tiling
+        if not tiling.shared:
+            return [self._values(0, range(stages))]
+        blocks = -(-tiling.strips // tiling.strips_per_block)
+        return [
+            self._values(turn, range(stage, stage + 1))
+            for turn in range(blocks)
+            for stage in range(stages)
+        ]
+
+    def _values(self, turn: int, stages: range) -> Values:
+        tiling = self._tiling
+        return StripFields.values(
             strips=tiling.strips,
             strips_per_block=tiling.strips_per_block,
             chunks=tiling.chunks,
             shared=int(tiling.shared),
+            turn=turn,
+            first_stage=stages.start,
+            end_stage=stages.stop,
             tile_rows=tiling.grid[0],
             tile_columns=tiling.grid[1],
             private=EACH_CALL,
-            private_bytes=FLOAT * private,
-            copy_bytes=FLOAT * transform,
             stacks=EACH_CALL,
-            stack_bytes=FLOAT * stack,
+            **self._bytes,
         )
 
     def addresses(self, memory: np.ndarray) -> dict[str, int]:

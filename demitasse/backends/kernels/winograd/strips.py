@@ -1,4 +1,10 @@
-"""What kernels over tiles have in common: strips of images, and how threads divide them."""
+"""What kernels over tiles have in common: strips of images, and how threads divide them.
+
+A block of strips goes through stages. A thread that has a chunk of its own takes each of its blocks
+through all of them. Where all threads work on the same block, each of its stages is a call of the
+kernel: a stage reads what others have written in the one before, and between calls a team's threads
+wait for what has been begun, where at a barrier they would wait for one that has no core.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +30,12 @@ class StripFields(Struct):
     """Into how many chunks they are divided."""
     shared: Word
     """Whether there is but one chunk for all threads: 1 or 0."""
+    turn: Word
+    """Which of its blocks is worked on then."""
+    first_stage: Word
+    """The first stage of a block that is run, counted from 0."""
+    end_stage: Word
+    """The first one that is not."""
     tile_rows: Word
     """Rows of tiles of an image."""
     tile_columns: Word
@@ -71,10 +83,12 @@ class Block:
         """Return where this thread's part of so many things of the block begins and ends."""
         return chunk(count, self._member, self._members)
 
-    def wait(self) -> None:
-        """Wait for the others, where all work on the same block."""
-        with self._k.when(self._f.shared > 0):
-            self._k.wait()
+    @contextmanager
+    def stage(self, number: int) -> Iterator[None]:
+        """Write what is done in a stage, counted from 0."""
+        f = self._f
+        with self._k.when((f.first_stage <= number) & (f.end_stage > number)):
+            yield
 
 
 class Strip(NamedTuple):
@@ -100,7 +114,8 @@ def each_block(k: Kernel, f: StripFields) -> Iterator[Block]:
     with k.loop(chunks, choose(shared, 0, thread), choose(shared, 1, threads)) as mine:
         first, last = chunk(f.strips, mine.i, chunks)
         blocks = (last - first + f.strips_per_block - 1) // f.strips_per_block
-        with k.loop(blocks) as turn:
+        begin, end = choose(shared, f.turn, 0), choose(shared, f.turn + 1, blocks)
+        with k.loop(end, begin) as turn:
             start = first + turn.i * f.strips_per_block
             yield Block(
                 k, f, first=start, strips=minimum(f.strips_per_block, last - start), chunk=mine.i,

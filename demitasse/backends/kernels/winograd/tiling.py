@@ -25,7 +25,7 @@ class Tiling:
     Threads divide the strips: each has its chunk of them, and computes one block after the other
     from input to output. So no core reads what another one wrote, which takes several times as long
     where they do not share a cache. Where the filters are many, all threads share each block: they
-    divide its transforms, and then the points, and wait for each other between.
+    divide its transforms, and then the points, in one call of the kernel after the other.
 
     Attributes:
         matrices: Of the filter.
