@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+from demitasse.axes import MAX_AXES
 from demitasse.blob import Blob
 from demitasse.errors import ConfigError, ShapeError
 from demitasse.layers.base import Blobs
@@ -27,7 +28,8 @@ class Reshape(ViewLayer):
 
     Raises:
         ConfigError: ``shape`` has several -1, or a number below it.
-        ShapeError: The axes are not there, or the count of elements would change.
+        ShapeError: The axes are not there, there would be more than 32, or the count of elements
+            would change.
         NetError: The top is the bottom.
     """
 
@@ -42,6 +44,10 @@ class Reshape(ViewLayer):
         start, end = self._replaced(bottom)
         lead, rest = bottom.shape[:start], bottom.shape[end:]
         dims = [self._kept(bottom, start + i) if d == 0 else d for i, d in enumerate(self.dims)]
+        axes = len(lead) + len(dims) + len(rest)
+        if axes > MAX_AXES:
+            message = f"reshape_param would make {axes} axes; a blob has at most {MAX_AXES}"
+            raise ShapeError(message)
         known = math.prod(d for d in (*lead, *dims, *rest) if d != -1)
         if -1 in dims:
             if known == 0 or bottom.count % known:

@@ -5,7 +5,6 @@ takes no more than a little memory. Every run tries each second value, by turns 
 all of them, and the processor's own code, are exhaustive.
 """
 
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -25,6 +24,12 @@ resource = pytest.importorskip("resource", reason="limits of memory need a Unix"
 
 MOST = 1 << 30
 """How much memory a case may take, in bytes."""
+
+LONGEST = 16_000
+"""Characters of a message that somebody reads."""
+
+MANY = 20_000
+"""Values of a field, whose product or sum is no number that can be written out."""
 
 WHOLE = (0, -1, 2**31 - 1, -(2**31), 2**31, 2**32 - 1, 2**63 - 1)
 REAL = (0.0, -1.0, float("nan"), float("inf"), -float("inf"), 1e38)
@@ -81,6 +86,15 @@ def put(message, path, value):
         getattr(message, name).append(value)
 
 
+def put_many(message, path, value):
+    """Give a field that may be given several times a great many values."""
+    put(message, path, value)
+    for field in path[:-1]:
+        message = getattr(message, field.name)
+        message = message[0] if is_repeated(field) else message
+    getattr(message, path[-1].name).extend([value] * MANY)
+
+
 net_of = cache(example_net)
 
 
@@ -118,18 +132,43 @@ def test_a_value_nobody_means_ends_well_or_in_an_error_of_ours(
             run(name, path, value, device)
 
 
-def run(name, path, value, device):
+REPEATED = {
+    name: paths
+    for name in EXAMPLES
+    if name != "Python"
+    and (paths := [p for p in dict.fromkeys(fields_of(name)) if any(map(is_repeated, p))])
+}
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
+@pytest.mark.parametrize("name", REPEATED)
+def test_many_values_end_well_or_in_an_error_of_ours(name, tmp_path, monkeypatch, little_memory):
+    monkeypatch.chdir(tmp_path)
+    if name in FILES:
+        for library in FILES[name].needs:
+            pytest.importorskip(library)
+        FILES[name].write()
+
+    for path in REPEATED[name]:
+        if is_repeated(path[-1]):
+            for value in (1, values_of(path[-1])[-1]):
+                run(name, path, value, "numpy", put_many)
+
+
+def run(name, path, value, device, change=put):
     param = NetParameter()
     param.CopyFrom(net_of(name))
     layer = next(one for one in param.layer if one.type in {name, *FACTS[name].aliases})
-    put(layer, path, value)
+    change(layer, path, value)
     where = ".".join(field.name for field in path)
     try:
-        with suppress(DemitasseError), Net(param, device=device, base_dir=Path.cwd()) as net:
+        with Net(param, device=device, base_dir=Path.cwd()) as net:
             if sum(blob.count for blob in net.blobs.values()) < 1e7:
                 net.forward()
                 if facts_of(name).gradient == "gradient":
                     net.backward()
+    except DemitasseError as error:
+        assert len(str(error)) < LONGEST, f"{name}: {where}: {value}"
     except Exception as error:
         error.add_note(f"{name}: {where}: {value}")
         raise

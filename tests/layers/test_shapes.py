@@ -254,6 +254,7 @@ def test_flatten_refusals(fields, message):
         ("shape { dim: 6 dim: 1 dim: 0 }", ShapeError, "keeps axis 2, which"),
         ("shape { dim: 4 dim: -1 }", ShapeError, "do not divide"),
         ("shape { dim: 5 }", ShapeError, "the count must stay"),
+        (f"shape {{ {'dim: 4611686018427387904 ' * 999} }}", ShapeError, "would make 999 axes"),
     ],
 )
 def test_reshape_refusals(fields, error, message):
