@@ -160,7 +160,7 @@ def run(name, path, value, device, change=put):
     param.CopyFrom(net_of(name))
     layer = next(one for one in param.layer if one.type in {name, *FACTS[name].aliases})
     change(layer, path, value)
-    where = ".".join(field.name for field in path)
+    where, told = ".".join(field.name for field in path), ""
     try:
         with Net(param, device=device, base_dir=Path.cwd()) as net:
             if sum(blob.count for blob in net.blobs.values()) < 1e7:
@@ -168,10 +168,11 @@ def run(name, path, value, device, change=put):
                 if facts_of(name).gradient == "gradient":
                     net.backward()
     except DemitasseError as error:
-        assert len(str(error)) < LONGEST, f"{name}: {where}: {value}"
+        told = str(error)
     except Exception as error:
         error.add_note(f"{name}: {where}: {value}")
         raise
+    assert len(told) < LONGEST, f"{name}: {where}: {value}"
 
 
 def test_a_lack_of_memory_names_the_layer_and_the_parameter():
