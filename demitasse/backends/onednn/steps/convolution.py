@@ -333,10 +333,9 @@ class ConvStep(WindowStep[ops.Conv]):
             self.engine.attributes,
         )
 
-    def _data_gradient(self) -> Runnable:
-        at = self.at
-        x, y = self._sides()
-        found = self.engine.describe(
+    def _describe_data(self, x: int, y: int) -> Description:
+        """Ask for the gradient of the input with these descriptors of bottom and top."""
+        return self.engine.describe(
             "convolution_backward_data",
             Algorithm.CONVOLUTION,
             x,
@@ -346,6 +345,17 @@ class ConvStep(WindowStep[ops.Conv]):
             self.hint.handle,
             self.engine.attributes,
         )
+
+    def _data_gradient(self) -> Runnable:
+        at, found = self.at, self._describe_data(*self._sides())
+        like_forward = [self.layouts[0], self.layouts[2]]
+        if found.layouts(Query.DIFF_SRC, Query.DIFF_DST) != like_forward:
+            # for strides the library prefers the channels last; to convert what lies in blocks,
+            # and what is added to it, takes longer than that gains
+            with suppress(Declined):
+                same = self._describe_data(*map(self.hint.descriptor, (Query.SRC, Query.DST)))
+                if same.implementation.startswith("jit"):
+                    found = same
         dx, w, dy = found.layouts(Query.DIFF_SRC, Query.WEIGHTS, Query.DIFF_DST)
         source = Reader(Arg.DIFF_DST, at.top[0], dy, diff=True)
         target = Writer(Arg.DIFF_SRC, at.bottom[0], dx, diff=True)
