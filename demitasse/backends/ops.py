@@ -25,6 +25,7 @@ __all__ = [
     "Eltwise",
     "InnerProduct",
     "Op",
+    "PReLU",
     "PairLoss",
     "Permute",
     "Pool",
@@ -287,6 +288,18 @@ class Activation(Op):
     function: str
     count: int
     parameters: tuple[float, ...] = ()
+
+
+class PReLU(Op):
+    """y = max(x, 0) + slope min(x, 0), the slope a parameter: one for each channel, or for all.
+
+    Shapes: bottom (N, C, ...); slope (C,), or () where it is ``shared``.
+    """
+
+    joins = True
+
+    bottom: Shape
+    shared: bool
 
 
 class Dropout(Op):

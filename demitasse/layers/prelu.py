@@ -5,6 +5,7 @@ Source: Caffe, ``src/caffe/layers/prelu_layer.cpp``.
 
 from __future__ import annotations
 
+from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.layers.base import Blobs, Flags
 from demitasse.layers.helpers.channels import Channels
@@ -39,6 +40,7 @@ class PReLU(NeuronLayer):
             channels.need(self.channels, bottom[0], "slopes")
         self.spread = () if self.shared else channels.spread
         super().reshape(bottom, top)
+        self.op = ops.PReLU(dtype=self.dtype, bottom=bottom[0].shape, shared=self.shared)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         self.keep_input(bottom, top)

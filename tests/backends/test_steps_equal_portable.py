@@ -287,6 +287,10 @@ ROWS = [
     *apart_and_in_place("scale of channels by a second bottom", ops.Scale, layers("Scale",
         shapes=[((3, 4, 5), (4,))]), ("numpy",), ("numpy",)),
 
+    *apart_and_in_place("PReLU", ops.PReLU, layers("PReLU", shapes=IMAGES), ("onednn",),
+        ("onednn",)),
+    *apart_and_in_place("PReLU of one slope", ops.PReLU, layers("PReLU", "channel_shared: true",
+        shapes=IMAGES), (), ()),
     *apart_and_in_place("sum", ops.Eltwise, layers("Eltwise",
         "", "coeff: 3 coeff: 1", "coeff: 0.5 coeff: -1",
         shapes=[((3, 4),) * 2, ((2, 16, 3, 2),) * 2]), EVERY, HOST),

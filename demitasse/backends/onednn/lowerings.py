@@ -13,6 +13,7 @@ from demitasse.backends.onednn.steps.inner_product import InnerProductStep
 from demitasse.backends.onednn.steps.lrn import LRNStep
 from demitasse.backends.onednn.steps.permute import PermuteStep
 from demitasse.backends.onednn.steps.pooling import PoolStep
+from demitasse.backends.onednn.steps.prelu import PReLUStep
 from demitasse.backends.onednn.steps.recurrent import RecurrentStep
 from demitasse.backends.onednn.steps.scale import ScaleStep
 from demitasse.backends.onednn.steps.softmax import SoftmaxStep
@@ -34,6 +35,7 @@ LOWERINGS: Lowerings = {
     ops.LRN: (LRNStep, *NUMPY[ops.LRN]),
     ops.Permute: (PermuteStep,),
     ops.Pool: (PoolStep, *NUMPY[ops.Pool]),
+    ops.PReLU: (PReLUStep,),
     ops.Recurrent: (RecurrentStep,),
     ops.Scale: (ScaleStep, *NUMPY[ops.Scale]),
     ops.Softmax: (SoftmaxStep,),

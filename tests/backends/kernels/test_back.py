@@ -18,13 +18,14 @@ def outputs(taps, width, rows, columns, slope, *, pool):
     name = f"back {'pooled ' if pool else ''}{taps}x{width}"
     kernel = of_stage(name, width, 10, lambda module: back(module, of, width, pool=pool))
     points, offsets = normal(of.side**2, width), normal(width, seed=1)
+    slope = np.linspace(slope, slope / 2, width, dtype=np.float32)  # one for each filter
     target = np.full((SIZE, SIZE, width), np.nan, np.float32)
     scratch = np.zeros((of.outputs, of.side, width), np.float32)
 
     vector = width * FLOAT
     called(
         kernel, points, vector, target, SIZE * vector, vector, rows, columns, offsets,
-        np.array([slope], np.float32), scratch,
+        slope, scratch,
     )  # fmt: skip
 
     tile = points.reshape(of.side, of.side, width).astype(float)

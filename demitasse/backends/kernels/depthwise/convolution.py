@@ -60,8 +60,8 @@ class DepthwiseFields(Struct):
     """Address of the filters: for each vector, tap after tap."""
     offsets: Word
     """Address of one offset for each channel."""
-    slope: Word
-    """Address of the slope for outputs below 0: 0 for a rectifier, 1 for none."""
+    slopes: Word
+    """Address of one slope for each channel, for what is below 0: 0 for a rectifier, 1 for none."""
     images: Word
     """How many images there are."""
     groups: Word
@@ -82,7 +82,6 @@ def _write(module: Any, name: str, width: int, shape: Shape) -> None:
     k = Kernel(module, name, 1, width, exported=True)
     f = DepthwiseFields.read(k)
     taps_bytes = shape.kernel[0] * shape.kernel[1] * k.vector_bytes
-    slope = k.broadcast(f.slope)
     begin, end = chunk(f.groups * f.images * f.y.rows, *k.thread())
     with k.loop(end, begin) as strip:
         group, place = strip.i % f.groups, strip.i // f.groups
@@ -92,7 +91,7 @@ def _write(module: Any, name: str, width: int, shape: Shape) -> None:
             bytes=count * FLOAT,
             filters=f.filters + vector * taps_bytes,
             offsets=f.offsets + vector * k.vector_bytes,
-            slope=slope,
+            slopes=f.slopes + vector * k.vector_bytes,
         )
         row = Row(
             image=f.x.at + (image * f.x.image_stride + x) * FLOAT,
@@ -138,7 +137,8 @@ class DepthwiseConvolution:
             -1, self.taps, width
         )
         self._order = np.add.outer(strips.vectors, np.arange(width))
-        self._none = aligned(channels)
+        self._none, self._slopes = aligned(channels), aligned(channels)
+        self._slopes[...] = 0.0 if relu else 1.0
         zeros = aligned(width + channels)  # a group of less than a vector begins early
         table = np.array([(g.x, g.y, g.vector, g.channels) for g in groups], np.int64)
         self._arguments = Arguments(
@@ -152,7 +152,7 @@ class DepthwiseConvolution:
                 zeros=zeros[width:],
                 filters=self.filters,
                 offsets=EACH_CALL,
-                slope=np.array([0.0 if relu else 1.0], np.float32),
+                slopes=self._slopes,
                 images=strips.x[0],
                 groups=len(groups),
                 group_table=table,
@@ -163,6 +163,10 @@ class DepthwiseConvolution:
         """Take new weights, in C order."""
         by_channel = weights[: self.strips.x[1] * self.taps].reshape(-1, self.taps)
         self.filters[...] = by_channel[self._order].transpose(0, 2, 1)
+
+    def take_slopes(self, slopes: np.ndarray) -> None:
+        """Take new slopes for what is below 0, one for each channel, or one for all."""
+        self._slopes[...] = slopes
 
     def __call__(self, source: np.ndarray, target: np.ndarray, offsets: np.ndarray | None) -> None:
         """Convolve.

@@ -9,7 +9,6 @@ from demitasse.backends import ops
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.words import (
     INT,
-    Vector,
     Word,
     choose,
     fma,
@@ -65,13 +64,13 @@ class Channels(NamedTuple):
         bytes: Of a pixel's channels.
         filters: Address of the filters: for each vector, tap after tap.
         offsets: Address of their offsets, channel after channel.
-        slope: For sums below 0.
+        slopes: Address of their slopes for sums below 0.
     """
 
     bytes: Word
     filters: Word
     offsets: Word
-    slope: Vector
+    slopes: Word
 
 
 class Ahead(NamedTuple):
@@ -243,6 +242,7 @@ def _sum_windows(
                     fma(columns[pixel * stride + tap * dilation], weight, total)
                     for pixel, total in enumerate(sums)
                 ]
+        slope = k.load(channels.slopes + place)
         for target, total in zip(targets, sums, strict=True):
-            k.store(rectified(total, channels.slope), target + place)
+            k.store(rectified(total, slope), target + place)
         loop.words = [filters + high * wide * vector]

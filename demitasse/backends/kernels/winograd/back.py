@@ -31,7 +31,7 @@ def back(module: object, matrices: Matrices, width: int, *, pool: bool) -> Kerne
 
     Its arguments are the first point's address and the bytes to the next one, the address of the
     first that comes out, the bytes to the next row and column, how many rows and columns of outputs
-    there are, the addresses of the offsets and of the slope for outputs below 0, and scratch.
+    there are, the addresses of the offsets and of the slopes for outputs below 0, and scratch.
 
     Args:
         module: What it belongs to.
@@ -42,10 +42,10 @@ def back(module: object, matrices: Matrices, width: int, *, pool: bool) -> Kerne
     """
     k = Kernel(module, "back", 10, width)
     points, point_bytes, target, row_bytes, column_bytes, rows, columns = k.arguments[:7]
-    offsets, slope, scratch = k.arguments[7:]
+    offsets, slopes, scratch = k.arguments[7:]
     side, step = matrices.side, POOLED if pool else 1
     times_columns(k, matrices.output, points, point_bytes * side, point_bytes, scratch)
-    offset, below = k.load(offsets), k.broadcast(slope)
+    offset, below = k.load(offsets), k.load(slopes)
     none, lowest = k.constant(-math.inf), k.constant(LOWEST)
     with k.loop(rows, 0, step) as loop:
         values = times_vectors(k, matrices.output, load_row(k, scratch, loop.i, side))
@@ -83,7 +83,7 @@ def join(
     steps: tuple[int, int],
     sums: Word,
     offsets: Word,
-    slope: Word,
+    slopes: Word,
 ) -> None:
     """Write the output transform of all tiles of a block's strips.
 
@@ -97,7 +97,7 @@ def join(
         steps: Outputs of a tile in a row, before pooling and after it.
         sums: Address of the block's first tile at the first point.
         offsets: Address of one for each output channel.
-        slope: Address of the slope for outputs below 0.
+        slopes: Address of one for each output channel, for outputs below 0.
     """
     step, out = steps
     with each_strip(k, f, block) as strip, each_vector(k, images) as (pixel_bytes, channel_bytes):
@@ -115,6 +115,6 @@ def join(
                 minimum(step, images.height - strip.row * step),
                 minimum(step, images.width - number.i * step),
                 offsets + channel_bytes,
-                slope,
+                slopes + channel_bytes,
                 block.scratch,
             )

@@ -41,8 +41,9 @@ class ConvolutionFields(Struct):
     """The input."""
     y: ImageFields
     """The output; height and width are those before pooling."""
-    slope: Word
-    """Address of the slope for outputs below 0: 0 for a rectifier, 1 for none."""
+    slopes: Word
+    """Address of one slope for each output channel, for what is below 0: 0 for a rectifier, 1 for
+    none."""
     offsets: Word
     """Address of one offset for each output channel."""
 
@@ -78,7 +79,7 @@ def _write(module: Any, name: str, of: Matrices, width: int, *, pool: bool) -> N
             )  # fmt: skip
         with block.stage(2):
             steps = step, step // 2 if pool else step
-            join(k, f.strips, p, f.y, block, way_back, steps, sums, f.offsets, f.slope)
+            join(k, f.strips, p, f.y, block, way_back, steps, sums, f.offsets, f.slopes)
     k.done()
 
 
@@ -110,13 +111,14 @@ class WinogradConvolution:
         self._kernel = _kernel(tiling.matrices.taps, width, pool=pool)
         self._scratch = Scratch(tiling)
         self.scratch_size = self._scratch.size
-        self._offsets = aligned(tiling.sum_stride)
+        self._offsets, self._slopes = aligned(tiling.sum_stride), aligned(tiling.sum_stride)
+        self._slopes[...] = 0.0 if relu else 1.0
         products = matrix_products(width, packed=True)
         rest: dict[str, Values | np.ndarray] = {
             "products": product_values(tiling, products, self._scratch.sums_bytes),
             "x": image_values(x, tiling.size, width, tiling.pad),
             "y": image_values(y, tiling.output, width),
-            "slope": np.array([0.0 if relu else 1.0], np.float32),
+            "slopes": self._slopes,
             "offsets": self._offsets,
         }
         self._calls = [
@@ -127,6 +129,10 @@ class WinogradConvolution:
     def take_offsets(self, offsets: np.ndarray) -> None:
         """Take new offsets, one for each output channel; at first they are zeros."""
         self._offsets[: offsets.shape[0]] = offsets
+
+    def take_slopes(self, slopes: np.ndarray) -> None:
+        """Take new slopes for what is below 0, one for each output channel, or one for all."""
+        self._slopes[: self.tiling.filters] = slopes
 
     def __call__(
         self,

@@ -22,7 +22,7 @@ def make_attributes(
     keep: float = 0.0,
     other: int | None = None,
     functions: Sequence[Function] = (),
-    slope: bool = False,
+    slopes: int | None = None,
 ) -> int:
     """Return attributes to make primitives with; scratch memory is our own.
 
@@ -32,7 +32,8 @@ def make_attributes(
         keep: What the target's old value is multiplied with before it is added; 0 for none.
         other: Descriptor of an array that is added; None for none.
         functions: What the sum then goes through.
-        slope: Whether what is below 0 is then multiplied with one number, which is an argument.
+        slopes: By which axes differ the slopes that what is below 0 is then multiplied with, as a
+            mask: 0 for one slope. They are an argument. None for none.
     """
     made = create(library.dnnl_primitive_attr_create)
     check(library.dnnl_primitive_attr_set_scratchpad_mode(made, USER_SCRATCHPAD))
@@ -45,8 +46,8 @@ def make_attributes(
         check(library.dnnl_post_ops_append_binary(chain, Algorithm.ADD, other))
     for function in functions:
         check(library.dnnl_post_ops_append_eltwise(chain, *function))
-    if slope:
-        check(library.dnnl_post_ops_append_prelu(chain, 0))
+    if slopes is not None:
+        check(library.dnnl_post_ops_append_prelu(chain, slopes))
     check(library.dnnl_primitive_attr_set_post_ops(made, chain))
     check(library.dnnl_post_ops_destroy(chain))
     return made
@@ -60,11 +61,11 @@ def lent_attributes(
     keep: float = 0.0,
     other: int | None = None,
     functions: Sequence[Function] = (),
-    slope: bool = False,
+    slopes: int | None = None,
 ) -> Iterator[int]:
     """Lend the attributes of :func:`make_attributes`, for primitives that are made at once."""
     made = make_attributes(
-        library, scales=scales, keep=keep, other=other, functions=functions, slope=slope
+        library, scales=scales, keep=keep, other=other, functions=functions, slopes=slopes
     )
     try:
         yield made

@@ -22,6 +22,7 @@ class ConvOperands:
         weight: The parameter; None where somebody else updates the filters.
         bias: One offset for each channel of the output: a port, or an array; None for none.
         relu: Whether a rectifier follows.
+        slopes: One slope for each channel of the output, for what is below 0; None for none.
     """
 
     source: Reader
@@ -29,6 +30,7 @@ class ConvOperands:
     weight: Operand | None
     bias: Reader | np.ndarray | None = None
     relu: bool = False
+    slopes: Reader | None = None
 
     def offsets(self) -> np.ndarray | None:
         """Return the offsets as they are now."""

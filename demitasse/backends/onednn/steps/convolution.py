@@ -31,6 +31,9 @@ from demitasse.backends.windows import ConvGeometry
 
 __all__ = ["ConvStep", "Folded"]
 
+EACH_CHANNEL = 1 << 1
+"""By which axis slopes differ, as a mask."""
+
 WASTE = 1.25
 """Padded arithmetic, as a multiple of the real one, from which on another layout is looked for."""
 
@@ -161,6 +164,7 @@ class ConvStep(WindowStep[ops.Conv]):
         then: ops.Activation | None = None,
         *,
         other: Operand | None = None,
+        slopes: Operand | None = None,
         folded: Folded | None = None,
         pool: PoolStep | None = None,
     ) -> Runnable:
@@ -170,6 +174,7 @@ class ConvStep(WindowStep[ops.Conv]):
             target: The blob to write.
             then: The activation that comes last, or None.
             other: A blob of the top's shape that is added before it.
+            slopes: The slopes of a PReLU that comes last in its place, or None.
             folded: Weights and offsets in place of the parameters'.
             pool: The pooling whose top is written in place of the convolution's.
 
@@ -181,7 +186,9 @@ class ConvStep(WindowStep[ops.Conv]):
             raise Declined(message)
         if then is not None:
             post_ops(then)
-        ours = None if other is not None else self._ours(target, then, folded=folded, pool=pool)
+        ours = None
+        if other is None:
+            ours = self._ours(target, then, slopes=slopes, folded=folded, pool=pool)
         if ours is not None:
             return ours
         if pool is not None:
@@ -196,22 +203,34 @@ class ConvStep(WindowStep[ops.Conv]):
         def describe(attributes: int) -> Description:
             return self.describe_forward(x, w, y, attributes, bias)
 
-        if then is not None:
+        ends: list[Port] = []
+        if slopes is not None:
+            with lent_attributes(self.engine.library, other=added, slopes=EACH_CHANNEL) as lent:
+                found = describe(lent)
+            role = Arg.SLOPE if other is None else Arg.SECOND_SLOPE
+            each = (1, self.maps[1], *[1] * len(self.op.kernel))
+            ends = [Reader(role, slopes, self.engine.plain(each))]
+        elif then is not None:
             found, fixed = rectifying(self.engine, describe, self.hint, len(self.maps), added)
         else:
             with lent_attributes(self.engine.library, other=added) as attributes:
                 found = describe(attributes)
-        return self._call(found, target, other, folded, fixed)
+        return self._call(found, target, other, folded, fixed, ends)
 
     def _ours(
         self,
         target: Operand,
         then: ops.Activation | None = None,
         *,
+        slopes: Operand | None = None,
         folded: Folded | None = None,
         pool: PoolStep | None = None,
     ) -> Runnable | None:
-        """Return the forward pass in kernels of our own; None where none pays or can be made."""
+        """Return the forward pass in kernels of our own; None where none pays or can be made.
+
+        Raises:
+            Declined: One pays, but it has no slopes of channels.
+        """
         at, (x, _, y) = self.at, self.layouts
         y = self.engine.placed(target.data_memory, pool.y if pool else y)
         bias: Reader | np.ndarray | None = folded.bias if folded else None
@@ -219,16 +238,21 @@ class ConvStep(WindowStep[ops.Conv]):
             bias = Reader(Arg.BIAS, at.params[1], self.bias)
         if then and then.function != "relu":
             return None
+        channels = self.engine.plain((self.maps[1],))
         operands = ConvOperands(
             source=Reader(Arg.SRC, at.bottom[0], x),
             target=Writer(Arg.DST, target, y),
             weight=None if folded else at.params[0],
             bias=bias,
             relu=then is not None,
+            slopes=Reader(Arg.SLOPE, slopes, channels) if slopes else None,
         )
         made = self.kernels.forward(operands, pool.op if pool else None)
         if made is None:
             return None
+        if slopes and not self.kernels.takes_slopes:
+            message = "PReLU behind our kernels of few channels, which know ReLU"
+            raise Declined(message)
         if folded is not None:
             folded.update = made.update
         made.operands.target.promise(self.engine)
@@ -257,6 +281,7 @@ class ConvStep(WindowStep[ops.Conv]):
         other: Operand | None = None,
         folded: Folded | None = None,
         fixed: Sequence[Fixed] = (),
+        ends: Sequence[Port] = (),
     ) -> Call:
         at, (x, w, y) = self.at, self.layouts
         ports: list[Port] = [Reader(Arg.SRC, at.bottom[0], x)]
@@ -272,6 +297,7 @@ class ConvStep(WindowStep[ops.Conv]):
                 ports.append(Reader(Arg.BIAS, at.params[1], self.bias))
         if other is not None:
             ports.append(Reader(Arg.ADDED, other, y))
+        ports += ends
         return Call(self.engine, found, [*ports, Writer(Arg.DST, target, y)], fixed)
 
     def _pack(self, weights: np.ndarray, packed: np.ndarray) -> None:

@@ -68,7 +68,10 @@ class FoldedStep(FusedStep[ops.Conv]):
     def __init__(self, conv: ConvStep, tail: Tail, followers: Sequence[str]) -> None:
         self.weights = FoldedWeights(conv, tail.links)
         folded = self.weights.folded
-        call = conv.fused(tail.target, tail.then, other=tail.other, folded=folded, pool=tail.pool)
+        call = conv.fused(
+            tail.target, tail.then, other=tail.other, slopes=tail.slopes, folded=folded,
+            pool=tail.pool,
+        )  # fmt: skip
         super().__init__(conv, call, followers)
         self.kept = folded.bias.nbytes
 

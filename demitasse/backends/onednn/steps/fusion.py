@@ -64,7 +64,7 @@ def fuse(
     tail = Tail.behind(first, list(zip(chain[1:], at[1:], steps[1:], strict=True)))
     if tail.links:
         return FoldedStep(first, tail, names)
-    call = first.fused(tail.target, tail.then, other=tail.other, pool=tail.pool)
+    call = first.fused(tail.target, tail.then, other=tail.other, slopes=tail.slopes, pool=tail.pool)
     return FusedStep(first, call, names)
 
 

@@ -130,6 +130,8 @@ class KernelCall:
 class ConvCall(KernelCall):
     """A convolution by a kernel that takes filters, and perhaps offsets, in an order of its own.
 
+    Slopes for what is below 0 are taken as offsets are.
+
     Args:
         engine: The engine.
         operands: Its operands.
@@ -138,6 +140,8 @@ class ConvCall(KernelCall):
         take: Takes weights, in C order.
         take_offsets: Takes one offset for each channel of the output; None for a kernel that reads
             them where they are.
+        take_slopes: Takes one slope for each channel of the output; None for a kernel that knows
+            none but a rectifier's.
     """
 
     def __init__(
@@ -148,22 +152,27 @@ class ConvCall(KernelCall):
         kept: int,
         take: Callable[[np.ndarray], None],
         take_offsets: Callable[[np.ndarray], None] | None = None,
+        take_slopes: Callable[[np.ndarray], None] | None = None,
     ) -> None:
         self.operands, self._take, self._take_offsets = operands, take, take_offsets
         self._weights = _Follower(take)
         self._offsets = _Follower(take_offsets) if take_offsets else None
+        self._slopes = _Follower(take_slopes) if take_slopes else None
         super().__init__(engine, (operands.source, operands.target), code, kept)
 
     def _follow(self) -> None:
         """Let the kernel take what has changed of the parameters."""
         if self.operands.weight is not None:
             self._weights.follow(self.operands.weight.data_memory)
-        self._follow_offsets()
+        self._follow_channels()
 
-    def _follow_offsets(self) -> None:
-        bias = self.operands.bias
+    def _follow_channels(self) -> None:
+        """Let it take what has changed of offsets and slopes."""
+        bias, slopes = self.operands.bias, self.operands.slopes
         if self._offsets is not None and isinstance(bias, Reader):
             self._offsets.follow(bias.blob.data_memory)
+        if self._slopes is not None and slopes is not None:
+            self._slopes.follow(slopes.blob.data_memory)
 
     def update(self, weights: np.ndarray) -> None:
         """Take new weights, in C order, and the offsets that were given as an array."""
@@ -197,7 +206,8 @@ class WinogradCall(ConvCall):
     ) -> None:
         self.tiling, self.filters = tiling, filters
         self._images, self._pool = images, pool
-        super().__init__(engine, operands, tiling.code, 0, filters.update, self._pass_offsets)
+        take = filters.update, self._pass_offsets, self._pass_slopes
+        super().__init__(engine, operands, tiling.code, 0, *take)
 
     @cached_property
     def _kernel(self) -> WinogradConvolution:
@@ -207,6 +217,9 @@ class WinogradCall(ConvCall):
     def _pass_offsets(self, offsets: np.ndarray) -> None:
         self._kernel.take_offsets(offsets)
 
+    def _pass_slopes(self, slopes: np.ndarray) -> None:
+        self._kernel.take_slopes(slopes)
+
     @property
     def workspace(self) -> int:
         return super().workspace + self.filters.nbytes
@@ -214,7 +227,7 @@ class WinogradCall(ConvCall):
     def __call__(self) -> None:
         operands = self.operands
         source, target = operands.source.array(), operands.target.array()
-        self._follow_offsets()
+        self._follow_channels()
         filters = self.filters.of(operands.weight)
         [scratch] = self.engine.workspaces(self._kernel.scratch_size)
         self._kernel(source, target, filters, scratch)
@@ -313,7 +326,8 @@ class DepthwiseCall(ConvCall):
         self, engine: Engine, strips: Strips, operands: ConvOperands, images: tuple[Images, Images]
     ) -> None:
         kernel = self._kernel = DepthwiseConvolution(strips, *images, relu=operands.relu)
-        super().__init__(engine, operands, kernel.code, kernel.filters.nbytes, kernel.update)
+        kept, slopes = kernel.filters.nbytes, kernel.take_slopes
+        super().__init__(engine, operands, kernel.code, kept, kernel.update, take_slopes=slopes)
 
     def __call__(self) -> None:
         source, target = self.operands.source.array(), self.operands.target.array()

@@ -116,6 +116,11 @@ class ConvKernels:
             return self._pointwise(self.parts, operands, pool)
         return self._direct(operands, pool)
 
+    @property
+    def takes_slopes(self) -> bool:
+        """Whether slopes of channels, for what is below 0, are no reason for the library's code."""
+        return self.banding is None and self.parts is None
+
     def _tiled(
         self, tiling: Tiling, operands: ConvOperands, pool: ops.Pool | None
     ) -> WinogradCall | None:

@@ -74,7 +74,7 @@ def rectifying(
     Raises:
         Declined: The library has none.
     """
-    with suppress(Declined), lent_attributes(engine.library, other=other, slope=True) as lent:
+    with suppress(Declined), lent_attributes(engine.library, other=other, slopes=0) as lent:
         found = describe(lent)
         if found.implementation == plain.implementation:
             role = Arg.SLOPE if other is None else Arg.SECOND_SLOPE

@@ -26,6 +26,7 @@ class Tail:
         links: Factors and offsets of its channels.
         other: A blob that is added, or None.
         then: The activation that follows, or None.
+        slopes: The slopes of a PReLU that follows in place of an activation, or None.
         pool: MAX pooling after the activation, or None. Before a rectifier, which is monotone, it
             gives the same; only kernels for which that is so run both.
         target: The blob that is written.
@@ -34,6 +35,7 @@ class Tail:
     links: Sequence[Link]
     other: Operand | None
     then: ops.Activation | None
+    slopes: Operand | None
     pool: PoolStep | None
     target: Operand
 
@@ -56,18 +58,22 @@ class Tail:
             at = left.pop(0)[1]
             other, result = at.bottom[at.bottom[0] is result], at.top[0]
         then: ops.Activation | None = None
+        slopes: Operand | None = None
         pool: PoolStep | None = None
         for op, at, step in left:
-            if isinstance(op, ops.Activation) and then is None:
+            alone = then is None and slopes is None
+            if isinstance(op, ops.Activation) and alone:
                 post_ops(op)
                 then = op
-            elif isinstance(step, PoolStep) and step.largest and pool is None:
+            elif isinstance(op, ops.PReLU) and not op.shared and alone and pool is None:
+                slopes = at.params[0]
+            elif isinstance(step, PoolStep) and step.largest and pool is None and slopes is None:
                 pool = step
             else:
                 message = f"{called(op)} does not run inside this convolution"
                 raise Declined(message)
             result = at.top[0]
-        return cls(links, other, then, pool, result)
+        return cls(links, other, then, slopes, pool, result)
 
 
 def _link(conv: ops.Conv, op: ops.Op, at: Operands) -> Link | None:

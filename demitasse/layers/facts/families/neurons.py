@@ -86,6 +86,7 @@ FACTS: Mapping[str, LayerFacts] = {
     ),
     "PReLU": LayerFacts(
         fields=("prelu_param",),
+        op="PReLU",
         judge="Caffe",
         params=(ParamFacts("slope", "scale", "prelu_param.filler"),),
         reads={"bottoms": ELSEWHERE, "params": ALWAYS},

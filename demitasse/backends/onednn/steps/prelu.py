@@ -1,0 +1,133 @@
+"""PReLU: what is below 0 is multiplied with a learned slope of its channel.
+
+The library's gradient takes NaN for a positive number, so that a net that has diverged could go on
+learning its slopes. Where there is any, numpy computes the gradient.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from demitasse.backends import ops
+from demitasse.backends.onednn.library.candidates import candidates
+from demitasse.backends.onednn.library.constants import Arg, Pass, Query
+from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.library.primitive import Description
+from demitasse.backends.onednn.ports import Call, Gradient, Port, Reader, Writer
+from demitasse.backends.onednn.step import OnednnStep
+from demitasse.backends.onednn.steps.activation import Copy
+from demitasse.backends.onednn.steps.rectifier import Fixed
+from demitasse.backends.step import Declined, Operands
+
+__all__ = ["PReLUStep"]
+
+DATA_AXES = (2, 3, 4, 5)
+
+
+class PReLUStep(OnednnStep[ops.PReLU]):
+    """In whatever layout the data is, in place or not. In place, the gradient takes a copy."""
+
+    def __init__(self, engine: Engine, op: ops.PReLU, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        axes = len(op.bottom)
+        if op.shared:
+            message = "one slope for all channels; oneDNN takes one for each"
+            raise Declined(message)
+        if axes not in DATA_AXES:
+            message = f"{axes} axes; oneDNN takes 2 to 5"
+            raise Declined(message)
+        self.spread = (1, op.bottom[1], *[1] * (axes - 2))
+        self.keeps_input = at.in_place and at.backward
+        self.known = at.saved("input", op.bottom).blob if self.keeps_input else at.bottom[0]
+
+    def prepare(self) -> None:
+        why = "sizes for which oneDNN has no fast code in any layout"
+        expected = self.engine.expected(self.at.bottom[0].data_memory, self.op.bottom)
+        for layout in candidates(self.engine, expected):
+            try:
+                found = self._describe(layout)
+                if self.at.backward:
+                    self._gradient(found, layout)
+            except Declined:
+                continue
+            self._forward(found, layout)
+            return
+        raise Declined(why)
+
+    def _describe(self, layout: Layout) -> Description:
+        return self.engine.describe(
+            "prelu_forward",
+            Pass.TRAINING if self.at.backward else Pass.INFERENCE,
+            layout.handle,
+            self.engine.any(self.spread),
+            layout.handle,
+            self.engine.attributes,
+        )
+
+    def _gradient(self, hint: Description, layout: Layout) -> Description:
+        slopes = hint.descriptor(Query.WEIGHTS)
+        return self.engine.describe(
+            "prelu_backward",
+            layout.handle,
+            slopes,
+            layout.handle,
+            slopes,
+            layout.handle,
+            hint.handle,
+            self.engine.attributes,
+        )
+
+    def _forward(self, found: Description, layout: Layout) -> None:
+        at = self.at
+        self.hint, self.layout = found, layout
+        source = Reader(Arg.SRC, at.bottom[0], layout)
+        ports = [
+            source,
+            Reader(Arg.WEIGHTS, at.params[0], found.layout(Query.WEIGHTS)),
+            Writer(Arg.DST, at.top[0], layout),
+        ]
+        call = Call(self.engine, found, ports)
+        keep = [Copy(self.engine, source, self.known)] if self.keeps_input else []
+        self.forward_calls = [*keep, call]
+
+    def prepare_backward(self) -> None:
+        at, layout, engine = self.at, self.layout, self.engine
+        found = self._gradient(self.hint, layout)
+        slopes = found.layout(Query.DIFF_WEIGHTS)
+        self.source = Reader(Arg.SRC, self.known, layout)
+        ports: list[Port] = [
+            self.source,
+            Reader(Arg.WEIGHTS, at.params[0], found.layout(Query.WEIGHTS)),
+            Reader(Arg.DIFF_DST, at.top[0], layout, diff=True),
+        ]
+        unwanted: list[Fixed] = []
+        if at.param_propagate_down[0]:
+            ports.append(Gradient(Arg.DIFF_WEIGHTS, at.params[0], slopes))
+        else:
+            lent = engine.lend(Arg.DIFF_WEIGHTS, slopes.size)
+            unwanted.append((Arg.DIFF_WEIGHTS, slopes.handle, lent))
+        if at.propagate_down[0]:
+            ports.append(Writer(Arg.DIFF_SRC, at.bottom[0], layout, diff=True))
+        else:
+            lent = engine.lend(Arg.DIFF_SRC, layout.size)
+            unwanted.append((Arg.DIFF_SRC, layout.handle, lent))
+        self.backward_calls = [Call(engine, found, ports, unwanted)]
+
+    def backward(self) -> None:
+        x = self.source.array()[: self.layout.size]
+        if math.isfinite(np.dot(x, x)):
+            super().backward()
+        else:
+            self._backward_with_nan()
+
+    def _backward_with_nan(self) -> None:
+        at, x, dy = self.at, self.known.read(), self.at.top[0].read_diff()
+        if at.param_propagate_down[0]:
+            others = tuple(axis for axis in range(x.ndim) if axis != 1)
+            at.params[0].add_diff(np.sum(dy * np.minimum(x, 0.0), axis=others))
+        if at.propagate_down[0]:
+            slopes = at.params[0].read().reshape(self.spread)
+            at.bottom[0].write_diff(dy * np.where(x > 0, np.float32(1.0), slopes))
