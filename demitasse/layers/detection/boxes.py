@@ -86,17 +86,25 @@ def prior_boxes(
     return boxes.reshape(*cells, len(sizes) * len(offsets), 4)
 
 
-def overlaps(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-    """Return intersection over union of one box with others.
+def overlaps(some: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return intersection over union of boxes with others.
 
-    Shapes: box (4,), boxes (K, 4) -> (K,).
+    Shapes: some (..., 4), others (..., 4) -> (...), broadcast over all axes but the last.
     """
-    sides = np.minimum(box[2:], boxes[:, 2:]) - np.maximum(box[:2], boxes[:, :2])
-    shared = sides[:, 0] * sides[:, 1]
+    wide = np.minimum(some[..., 2], others[..., 2]) - np.maximum(some[..., 0], others[..., 0])
+    high = np.minimum(some[..., 3], others[..., 3]) - np.maximum(some[..., 1], others[..., 1])
+    shared = wide * high
     with np.errstate(all="ignore"):
-        ratio = shared / (_areas(box) + _areas(boxes) - shared)
-    checked: np.ndarray = np.where((sides > 0).all(axis=1), ratio, ratio.dtype.type(0))
+        ratio = shared / (_areas(some) + _areas(others) - shared)
+    checked: np.ndarray = np.where((wide > 0) & (high > 0), ratio, ratio.dtype.type(0))
     return checked
+
+
+AT_ONCE = 128
+"""Boxes whose overlaps with each other are computed at once; most are not looked at one by one."""
+
+PAIRS = 1 << 16
+"""The most overlaps that are computed at once; they stay in a cache."""
 
 
 def suppress(boxes: np.ndarray, threshold: float, eta: float = 1.0) -> list[int]:
@@ -107,15 +115,47 @@ def suppress(boxes: np.ndarray, threshold: float, eta: float = 1.0) -> list[int]
 
     Shapes: boxes (K, 4), the best first.
     """
+    limit = boxes.dtype.type(threshold)
+    if eta < 1 and limit > ETA_ABOVE:
+        return _suppress_by_falling_limit(boxes, limit, eta)
+    kept: list[int] = []
+    rest = np.arange(len(boxes))
+    while rest.size:
+        best, rest = rest[:AT_ONCE], rest[AT_ONCE:]
+        near = ~(overlaps(boxes[best, np.newaxis], boxes[best]) <= limit)  # NaN is, too
+        stays = np.ones(len(best), bool)
+        for place in range(len(best)):
+            if stays[place]:
+                stays[place + 1 :] &= ~near[place, place + 1 :]
+        best = best[stays]
+        kept += best.tolist()
+        rest = rest[_far(boxes[rest], boxes[best], limit)]
+    return kept
+
+
+def _far(boxes: np.ndarray, others: np.ndarray, limit: np.floating) -> np.ndarray:
+    """Return which boxes overlap none of others by more than the limit. Shapes: (K, 4) -> (K,)."""
+    far, step = np.ones(len(boxes), bool), max(1, PAIRS // len(others))
+    for begin in range(0, len(boxes), step):
+        part = boxes[begin : begin + step]
+        far[begin : begin + step] = (overlaps(others[:, np.newaxis], part) <= limit).all(axis=0)
+    return far
+
+
+ETA_ABOVE = 0.5
+"""A limit up to this one stays what it is."""
+
+
+def _suppress_by_falling_limit(boxes: np.ndarray, limit: np.floating, eta: float) -> list[int]:
+    """Return the indices of the boxes that stay where the limit falls with each of them."""
     kept: list[int] = []
     rest = np.arange(len(boxes))
     worst = np.zeros(len(boxes), boxes.dtype)  # the largest overlap with those that stay
-    limit = boxes.dtype.type(threshold)
     while rest.size:
         best, rest = int(rest[0]), rest[1:]
         kept.append(best)
         worst = np.maximum(worst[1:], overlaps(boxes[best], boxes[rest]))
-        if eta < 1 and limit > 0.5:
+        if limit > ETA_ABOVE:
             limit = boxes.dtype.type(limit * eta)
         stays = worst <= limit
         rest, worst = rest[stays], worst[stays]
@@ -193,6 +233,9 @@ class Detector:
     def _kept(self, boxes: np.ndarray, score: np.ndarray) -> np.ndarray:
         """Return the indices of the boxes of one class that stay, the best first."""
         candidates = np.flatnonzero(score > self.confidence)
+        if 0 < self.top_k < len(candidates):  # most need not be put in order
+            last = np.partition(score[candidates], -self.top_k)[-self.top_k]
+            candidates = candidates[score[candidates] >= last]
         order = candidates[np.argsort(-score[candidates], kind="stable")]
         if self.top_k > -1:
             order = order[: self.top_k]

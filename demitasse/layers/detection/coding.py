@@ -58,9 +58,13 @@ class BoxCode:
             return corners
         size = self._size(prior)
         if self.kind == "CENTER_SIZE":
-            centre = offset[..., :2] * size + (prior[..., :2] + prior[..., 2:]) / 2
-            half = np.exp(offset[..., 2:]) * size / 2
-            return np.concatenate([centre - half, centre + half], axis=-1)
+            boxes = np.empty(np.broadcast_shapes(offset.shape, prior.shape), offset.dtype)
+            for low, high in ((0, 2), (1, 3)):  # axes of two elements make numpy slow
+                side = size[..., low]
+                centre = offset[..., low] * side + (prior[..., low] + prior[..., high]) / 2
+                half = np.exp(offset[..., high]) * side / 2
+                boxes[..., low], boxes[..., high] = centre - half, centre + half
+            return boxes
         moved: np.ndarray = prior + offset * np.concatenate([size, size], axis=-1)
         return moved
 
@@ -72,8 +76,9 @@ class BoxCode:
 
     def _need_sides(self, sides: np.ndarray, boxes: np.ndarray, what: str) -> None:
         """Refuse boxes without an inside."""
-        good = (sides > 0).all(axis=-1).reshape(-1)
+        good = sides > 0
         if not good.all():
+            good = good.all(axis=-1).reshape(-1)
             wrong = int(np.argmin(good))
             message = (
                 f"{what} {wrong} is {boxes.reshape(-1, 4)[wrong].tolist()}; with code_type "
