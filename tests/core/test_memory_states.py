@@ -89,10 +89,11 @@ class Blobs(RuleBasedStateMachine):
     @rule(which=st.integers(0, 1), value=numbers)
     def write_on_the_device(self, which, value):
         blob, values = self.some(which, value)
+        discard = not self.device.shares_host or blob.data_memory.cleared
 
         blob.write(self.device.backend.asarray(values))
 
-        self.written(which, values, discard=not self.device.shares_host)
+        self.written(which, values, discard=discard)
 
     @rule(which=st.integers(0, 1), value=numbers)
     def change_on_the_device(self, which, value):
