@@ -7,6 +7,7 @@ SegNet (alexgkendall/caffe-segnet), ``src/caffe/layers/upsample_layer.cpp``.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError, ShapeError
@@ -15,6 +16,9 @@ from demitasse.layers.helpers.indices import check_indices
 from demitasse.layers.registry import register
 
 __all__ = ["Upsample"]
+
+AT_ONCE = 1 << 18
+"""Elements of the top that are put back at once; with their places they stay in a core's cache."""
 
 
 @register("Upsample")
@@ -80,9 +84,10 @@ class Upsample(Layer):
         xp, x, shape = self.xp, bottom[0].read(), top[0].shape
         if len(bottom) > 1:
             check_indices(bottom[1], shape[2] * shape[3], "places in a plane of the top")
-            values = xp.reshape(x, (bottom[0].count,))
-            flat = self.device.backend.scatter(values, self._places(bottom, shape), top[0].count)
-            top[0].write(xp.reshape(flat, shape))
+            mask, y = bottom[1].read(), top[0].buffer()
+            for image, planes in self._pieces(shape):
+                at = image, planes, ...
+                y[at] = self._scattered(x[at], mask[at], shape[2:])
             return
         blocks = xp.broadcast_to(xp.reshape(x, self._blocks(bottom, 1)), self._blocks(bottom))
         top[0].write(xp.reshape(blocks, shape))
@@ -92,12 +97,29 @@ class Upsample(Layer):
             return
         xp, dy, shape = self.xp, top[0].read_diff(), bottom[0].shape
         if len(bottom) > 1:
-            places = self._places(bottom, top[0].shape)
+            lead, plane = math.prod(top[0].shape[:2]), math.prod(top[0].shape[2:])
+            places = self._places(bottom[1].read(), lead, plane)
             dx = xp.take(xp.reshape(dy, (top[0].count,)), places, axis=0)
         else:
             lead = len(shape) - 2
             dx = xp.sum(xp.reshape(dy, self._blocks(bottom)), axis=(lead + 1, lead + 3))
         bottom[0].write_diff(xp.reshape(dx, shape))
+
+    def _pieces(self, shape: tuple[int, ...]) -> Iterator[tuple[int, slice]]:
+        """Yield images, and ranges of planes that stay in a cache with all that is made of them."""
+        n, c, height, width = shape
+        step = max(1, AT_ONCE // max(1, height * width))
+        for image in range(n):
+            for first in range(0, c, step):
+                yield image, slice(first, min(first + step, c))
+
+    def _scattered(self, x: Array, mask: Array, size: tuple[int, ...]) -> Array:
+        """Return planes with values where the mask says. Shapes: (C, h, w) twice -> (C, *size)."""
+        xp, planes, plane = self.xp, x.shape[0], math.prod(size)
+        places = self._places(mask, planes, plane)
+        values = xp.reshape(x, (places.shape[0],))
+        flat = self.device.backend.scatter(values, places, planes * plane)
+        return xp.reshape(flat, (planes, *size))
 
     def _blocks(self, bottom: Blobs, size: int | None = None) -> tuple[int, ...]:
         """Return the shape of the top with an axis for the rows and the columns of the blocks."""
@@ -105,11 +127,13 @@ class Upsample(Layer):
         scale = self.scale if size is None else (size, size)
         return (*lead, height, scale[0], width, scale[1])
 
-    def _places(self, bottom: Blobs, shape: tuple[int, ...]) -> Array:
-        """Return where, in the flattened top, each element belongs. Shape: (count,), int64."""
-        xp, planes, size = self.xp, shape[0] * shape[1], shape[2] * shape[3]
-        each = math.prod(bottom[1].shape[2:])
-        index = xp.reshape(self.cast(bottom[1].read(), "int64"), (planes, each))
+    def _places(self, mask: Array, planes: int, size: int) -> Array:
+        """Return where each element of a mask belongs in planes of a size, one after the other.
+
+        Shapes: mask (..., h, w), ``planes`` of (h, w) -> (count,), int64.
+        """
+        xp = self.xp
+        index = xp.reshape(self.cast(mask, "int64"), (planes, math.prod(mask.shape[-2:])))
         index = xp.minimum(xp.maximum(index, 0), size - 1)
         starts = xp.reshape(self.arange(planes) * size, (planes, 1))
         return xp.reshape(index + starts, (-1,))

@@ -5,6 +5,7 @@ import pytest
 from gradients import expect_gradients
 
 from demitasse.errors import ConfigError, NetError, ShapeError
+from demitasse.layers import upsample
 from demitasse.testing import make_layer
 
 RNG = np.random.default_rng(0)
@@ -257,6 +258,15 @@ class TestUpsample:
         [y] = one.forward()
 
         np.testing.assert_array_equal(y, expected.reshape(2, 4, *size))
+
+    @pytest.mark.parametrize("most", [1, 2 * 6 * 10, 3 * 6 * 10])
+    def test_planes_are_put_back_a_few_at_a_time(self, most, backend, monkeypatch):
+        whole = make_layer(self.text(), [X, self.MASK], device=backend).forward()
+        monkeypatch.setattr(upsample, "AT_ONCE", most)
+
+        parts = make_layer(self.text(), [X, self.MASK], device=backend).forward()
+
+        np.testing.assert_array_equal(parts[0], whole[0])
 
     def test_one_row_or_column_less(self, backend):
         one = make_layer(

@@ -46,15 +46,15 @@ class MaxStep(PoolStep):
             return
         winner = self.at.saved("winner", self.op.top, self.tap_dtype).buffer()
         winner = winner.reshape(self.y_shape)
+        mask = self.at.top[1].buffer().reshape(self.y_shape) if self.op.tops > 1 else None
         for block in self.blocks():
             if self.phases is None:
                 self._find(self.laid(x[block], ops.LOWEST), y[block], winner[block])
             else:
                 self._find_in(self.phases, x[block], y[block], winner[block])
-        if self.op.tops > 1:
-            mask = self.at.top[1].buffer().reshape(self.y_shape)
-            mask[...] = self.offset_of[winner] + self.firsts
-            mask[winner == 0] = -1
+            if mask is not None:
+                mask[block] = self._positions(winner[block], self.firsts)
+                mask[block][winner[block] == 0] = -1
 
     def backward(self) -> None:
         if not self.at.propagate_down[0]:
@@ -67,13 +67,18 @@ class MaxStep(PoolStep):
         home = np.arange(self.block).reshape(-1, *(1,) * len(self.positions)) * plane + self.firsts
         for block in self.blocks():
             numbers = winner[block]
-            positions = self.scratch("positions", numbers.shape, "intp")
-            np.take(self.offset_of, numbers, out=positions, mode="clip")
-            positions += home[: len(numbers)]
+            positions = self._positions(numbers, home[: len(numbers)])
             won = ... if every else numbers > 0
             self._send(
                 dx[block].reshape(-1), positions[won].reshape(-1), dy[block][won].reshape(-1)
             )
+
+    def _positions(self, winner: np.ndarray, firsts: np.ndarray) -> np.ndarray:
+        """Return where the winning elements lie, given where the windows' first ones do."""
+        positions: np.ndarray = self.scratch("positions", winner.shape, "intp")
+        np.take(self.offset_of, winner, out=positions, mode="clip")
+        positions += firsts
+        return positions
 
     def _send(self, dx: np.ndarray, positions: np.ndarray, dy: np.ndarray) -> None:
         if self.disjoint:
