@@ -14,6 +14,7 @@ from demitasse.backends.onednn.steps.lrn import LRNStep
 from demitasse.backends.onednn.steps.permute import PermuteStep
 from demitasse.backends.onednn.steps.pooling import PoolStep
 from demitasse.backends.onednn.steps.recurrent import RecurrentStep
+from demitasse.backends.onednn.steps.recurrent_forward import RecurrentForwardStep
 from demitasse.backends.onednn.steps.scale import ScaleStep
 from demitasse.backends.onednn.steps.softmax import SoftmaxStep
 from demitasse.backends.onednn.steps.softmax_loss import SoftmaxLossStep
@@ -34,7 +35,7 @@ LOWERINGS: Lowerings = {
     ops.LRN: (LRNStep, *NUMPY[ops.LRN]),
     ops.Permute: (PermuteStep,),
     ops.Pool: (PoolStep, *NUMPY[ops.Pool]),
-    ops.Recurrent: (RecurrentStep,),
+    ops.Recurrent: (RecurrentForwardStep, RecurrentStep),
     ops.Scale: (ScaleStep, *NUMPY[ops.Scale]),
     ops.Softmax: (SoftmaxStep,),
     ops.SoftmaxLoss: (SoftmaxLossStep,),
