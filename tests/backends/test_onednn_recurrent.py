@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lowered import layer
+from lowered import NEEDS_KERNELS, WIDTHS, layer, tuned
 
 from demitasse import Net
+from demitasse.backends.kernels.language.notes import Notes
 from demitasse.backends.onednn import status
 from demitasse.proto import NetParameter, parse_text
 
@@ -18,7 +19,7 @@ FILLERS = "".join(
 )
 
 
-def text(kind, t, n, x, h, static=0, exposed=False, more="", behind=""):
+def text(kind, t, n, x, h, static=0, exposed=False, more="", behind="", gradients=True):
     shapes = {"x": (t, n, *x), "cont": (t, n)}
     bottoms, tops = ["x", "cont"], ["y"]
     if static:
@@ -37,10 +38,11 @@ def text(kind, t, n, x, h, static=0, exposed=False, more="", behind=""):
     fields = (
         f"recurrent_param {{ num_output: {h} expose_hidden: {str(exposed).lower()} {FILLERS} }}"
     )
-    force = " ".join(f"propagate_down: {str(b in {'x', 'static'}).lower()}" for b in bottoms)
+    down = {"x", "static"} if gradients else set()
+    force = " ".join(f"propagate_down: {str(b in down).lower()}" for b in bottoms)
     return "\n".join(
         [
-            "force_backward: true",
+            "force_backward: true" if gradients else "",
             *inputs,
             layer("cells", kind, " ".join(bottoms), " ".join(tops), f"{fields} {force} {more}"),
             behind,
@@ -48,8 +50,12 @@ def text(kind, t, n, x, h, static=0, exposed=False, more="", behind=""):
     )
 
 
-def build(source, **options):
-    return Net(parse_text(source, NetParameter), "TRAIN", device="cpu", seed=2, **options)
+BY_NUMPY = 0
+"""The width of vectors where no kernels are made."""
+
+
+def build(source, phase="TRAIN", **options):
+    return Net(parse_text(source, NetParameter), phase, device="cpu", seed=2, **options)
 
 
 def run(net, passes=2):
@@ -78,11 +84,17 @@ def expect_same(source):
 
     got, want = run(planned), run(portable)
 
+    # what cancels out in the sum of one bias is as large as in the others
+    learned = max(np.abs(want[f"d {i}"]).max() for i in range(len(planned.params["cells"])))
     for key, value in want.items():
-        scale = max(1e-3, np.abs(value).max())
+        parameter = key.removeprefix("d ").isdigit()
+        scale = max(1e-3, learned if parameter else np.abs(value).max())
         assert np.abs(got[key] - value).max() <= 2e-5 * scale, key
-    step = planned.plan.steps()[planned.layer_names.index("cells")]
-    assert "onednn" in type(step).__module__
+    assert "onednn" in type(step_of(planned)).__module__
+
+
+def step_of(net):
+    return net.plan.steps()[net.layer_names.index("cells")]
 
 
 @given(
@@ -96,6 +108,94 @@ def expect_same(source):
 )
 def test_sequences_are_the_portable_ones(kind, t, n, x, h, static, exposed):
     expect_same(text(kind, t, n, x, h, static, exposed))
+
+
+def kernels(*values):
+    return [pytest.param(value, marks=NEEDS_KERNELS) for value in values]
+
+
+WIDTH = pytest.mark.parametrize("width", kernels(*WIDTHS))
+
+
+def passes(net, count=6):
+    """What passes without gradients compute, all with the same input but for cont."""
+    rng, found = np.random.default_rng(4), []
+    for _ in range(count):
+        for name in net.inputs:
+            shape = net.blobs[name].shape
+            begins = rng.random(shape) < 0.7
+            net.blobs[name].data[...] = begins if name == "cont" else rng.normal(size=shape)
+        net.forward()
+        found.append([np.array(net.blobs[name].data) for name in net.outputs])
+    return found
+
+
+@WIDTH
+@pytest.mark.parametrize("kind", STATES)
+@pytest.mark.parametrize("static", [0, 6])
+@pytest.mark.parametrize("exposed", [False, True])
+def test_passes_without_gradients_are_calls_that_are_made_again(
+    exposed, static, kind, width, monkeypatch
+):
+    source = text(kind, 4, 3, (5,), 21, static, exposed, gradients=False)
+    played, play = [], Notes.play
+    monkeypatch.setattr(Notes, "play", lambda notes: (played.append(notes), play(notes)))
+    want = passes(build(source, "TEST", lowered=False))
+
+    with tuned(width=width):
+        net = build(source, "TEST")
+        got = passes(net)
+
+    assert "llvm" in step_of(net).code
+    assert "numpy" not in step_of(net).code
+    assert step_of(net).may_wait
+    assert len(played) == 3
+    for ones, others in zip(got, want, strict=True):
+        for one, other in zip(ones, others, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", STATES)
+def test_with_gradients_numpy_computes_the_steps(kind):
+    net = build(text(kind, 4, 3, (5,), 21))
+    net.forward()
+
+    step = step_of(net)
+    assert "numpy" in step.code
+    assert "gradients are wanted; the kernel of steps computes none" in step.declined
+
+
+@WIDTH
+def test_without_gradients_the_weight_lies_in_memory_as_it_is_read_alone(width):
+    with tuned(width=width):
+        net = build(text("LSTM", 4, 3, (5,), 32, gradients=False), "TEST")
+        passes(net)
+
+    weight = net.params["cells"][2]
+    assert weight.data_memory.allocated == weight.data_memory.nbytes
+    assert weight.data.shape == (4 * 32, 32)
+
+
+@pytest.mark.parametrize("width", [BY_NUMPY, *kernels(*WIDTHS)])
+@pytest.mark.parametrize("kind", STATES)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_no_number_goes_where_portable_code_sends_it(value, kind, width):
+    def of(net):
+        found = passes(net, 2)
+        net.blobs["x"].data[1, 1, 2] = value
+        net.forward()
+        found.append([np.array(net.blobs[name].data) for name in net.outputs])
+        return found + passes(net, 2)  # what was lost is carried on
+
+    source = text(kind, 4, 3, (5,), 19, gradients=False)
+    want = of(build(source, "TEST", lowered=False))
+
+    with tuned(width=width):
+        got = of(build(source, "TEST"))
+
+    assert np.isnan(want).any() == np.isnan(value)
+    for ones, others in zip(got, want, strict=True):
+        np.testing.assert_allclose(ones, others, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
 @pytest.mark.parametrize("kind", STATES)
@@ -142,10 +242,31 @@ def test_states_go_on_where_the_number_of_sequences_stays(kind):
 
 
 @pytest.mark.parametrize("kind", STATES)
-def test_a_changed_weight_is_packed_anew(kind):
-    source = text(kind, 3, 2, (4,), 5)
-    planned, portable = build(source), build(source, lowered=False)
-    run(planned), run(portable)
+@pytest.mark.parametrize("exposed", [False, True])
+def test_fewer_sequences_lie_in_memory_for_more(exposed, kind):
+    source = text(kind, 3, 5, (4,), 6, 3, exposed, gradients=False)
+    planned, portable = build(source, "TEST"), build(source, "TEST", lowered=False)
+
+    def of(net):
+        found = passes(net, 4)
+        for name in net.inputs:
+            shape = list(net.blobs[name].shape)
+            shape[0 if name == "static" else 1] = 2
+            net.blobs[name].reshape(*shape)
+        return found + passes(net, 4)
+
+    for ones, others in zip(of(planned), of(portable), strict=True):
+        for one, other in zip(ones, others, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    assert "onednn" in type(step_of(planned)).__module__
+
+
+@pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
+@pytest.mark.parametrize("kind", STATES)
+def test_a_changed_weight_is_packed_anew(kind, phase):
+    source = text(kind, 3, 2, (4,), 5, gradients=phase == "TRAIN")
+    planned, portable = build(source, phase), build(source, phase, lowered=False)
+    passes(planned), passes(portable)
 
     for net in (planned, portable):
         for blob in net.params["cells"]:

@@ -15,6 +15,7 @@ from demitasse.backends.onednn.steps.permute import PermuteStep
 from demitasse.backends.onednn.steps.pooling import PoolStep
 from demitasse.backends.onednn.steps.prelu import PReLUStep
 from demitasse.backends.onednn.steps.recurrent import RecurrentStep
+from demitasse.backends.onednn.steps.recurrent_forward import RecurrentForwardStep
 from demitasse.backends.onednn.steps.scale import ScaleStep
 from demitasse.backends.onednn.steps.softmax import SoftmaxStep
 from demitasse.backends.onednn.steps.softmax_loss import SoftmaxLossStep
@@ -36,7 +37,7 @@ LOWERINGS: Lowerings = {
     ops.Permute: (PermuteStep,),
     ops.Pool: (PoolStep, *NUMPY[ops.Pool]),
     ops.PReLU: (PReLUStep,),
-    ops.Recurrent: (RecurrentStep,),
+    ops.Recurrent: (RecurrentForwardStep, RecurrentStep),
     ops.Scale: (ScaleStep, *NUMPY[ops.Scale]),
     ops.Softmax: (SoftmaxStep,),
     ops.SoftmaxLoss: (SoftmaxLossStep,),

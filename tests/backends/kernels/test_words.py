@@ -11,10 +11,13 @@ from demitasse.backends.kernels.language.words import (
     choose,
     chunk,
     fma,
+    lowered,
     maximum,
     minimum,
     raised,
     root,
+    rounded,
+    two_to,
 )
 
 
@@ -62,17 +65,57 @@ def test_vectors_are_computed_as_in_numpy(width):
     np.testing.assert_allclose(target, want, rtol=1e-6, atol=1e-6)
 
 
-def test_what_is_no_number_is_not_raised():
+@pytest.mark.parametrize(
+    ("function", "want"),
+    [(raised, [0, 2, 0, 0, 5, 0, math.inf]), (lowered, [-1, 0, -math.inf, 0, 0, -3, 0])],
+    ids=["raised", "lowered"],
+)
+def test_what_is_no_number_is_neither_raised_nor_lowered(function, want):
     def write(k):
-        at, floor = k.arguments
-        k.store(raised(k.load(at), k.broadcast(floor)), at)
+        at, limit = k.arguments
+        k.store(function(k.load(at), k.broadcast(limit)), at)
 
     array = np.array([np.nan, -1, 2, -np.inf, 0, 5, -3, np.inf], np.float32)
 
-    called(exported("raised", 8, write, 2), array, np.zeros(1, np.float32))
+    called(exported(function.__name__, 8, write, 2), array, np.zeros(1, np.float32))
 
     assert math.isnan(array[0])
-    assert array[1:].tolist() == [0, 2, 0, 0, 5, 0, math.inf]
+    assert array[1:].tolist() == want
+
+
+def test_whole_numbers_and_powers_of_two():
+    def write(k):
+        at, target = k.arguments
+        whole = rounded(k.load(at))
+        k.store(whole, target)
+        k.store(two_to(whole), target + k.vector_bytes)
+
+    numbers = np.array([0.4, 0.6, -0.6, -126.3, 126.8, 12.5, -3.2, 0], np.float32)
+    target = np.zeros((2, 8), np.float32)
+
+    called(exported("powers", 8, write, 2), numbers, target)
+
+    np.testing.assert_array_equal(target[0], np.round(numbers))
+    np.testing.assert_array_equal(target[1], np.ldexp(np.float32(1), np.round(numbers).astype(int)))
+
+
+@WIDTH
+def test_some_elements_of_a_vector_are_read_and_written(width):
+    def write(k):
+        source, target, count = k.arguments
+        some = k.first(count)
+        k.store_some(k.load_some(source, some), target, some)
+        k.store(k.load_some(source, some), target + k.vector_bytes)
+
+    run, source = exported(f"some{width}", width, write, 3), normal(width)
+    for count in range(width + 1):
+        target = np.full((2, width), 7, np.float32)
+
+        called(run, source, target, count)
+
+        np.testing.assert_array_equal(target[0, :count], source[:count])
+        assert (target[0, count:] == 7).all()
+        np.testing.assert_array_equal(target[1], np.where(np.arange(width) < count, source, 0))
 
 
 def test_known_integers_are_left_to_python():

@@ -162,6 +162,32 @@ class Kernel(Routine):
         """Write a vector or a float to an address."""
         self._store(value.llvm, address, FLOAT)
 
+    def first(self, count: Word) -> Condition:
+        """Return which elements of a vector are among the first ``count``, which may be all."""
+        places = ir.VectorType(INDEX, self.width)
+        counts = self._spread(self._b.trunc(count.llvm, INDEX), places)
+        numbers = ir.Constant(places, list(range(self.width)))
+        return Condition(self._b, self._b.icmp_signed("<", numbers, counts))
+
+    def load_some(self, address: Word, some: Condition) -> Vector:
+        """Return some elements of the vector at an address, and zeros; others are not read."""
+        zeros = ir.Constant(self._vector, None)
+        arguments = [*self._some(address, some), zeros]
+        return Vector(self._b, self._masked("load", self._vector, arguments))
+
+    def store_some(self, value: Vector, address: Word, some: Condition) -> None:
+        """Write some elements of a vector to an address; the others there are not touched."""
+        self._masked("store", ir.VoidType(), [value.llvm, *self._some(address, some)])
+
+    def _some(self, address: Word, some: Condition) -> list[Any]:
+        pointer = self._b.inttoptr(address.llvm, ir.PointerType(self._vector))
+        return [pointer, ir.Constant(INDEX, FLOAT), some.llvm]
+
+    def _masked(self, name: str, result: Any, arguments: list[Any]) -> Any:
+        kind = ir.FunctionType(result, [argument.type for argument in arguments])
+        whole = f"llvm.masked.{name}.v{self.width}f32.p0"
+        return self._b.call(declared(self.module, whole, kind), arguments)
+
     def store_half(self, value: Word, address: Word) -> None:
         """Write the lower 16 bits of an integer to an address."""
         self._store(self._b.trunc(value.llvm, SHORT), address, HALF)

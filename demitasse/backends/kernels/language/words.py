@@ -14,8 +14,8 @@ from llvmlite import ir
 
 __all__ = [
     "FLOAT", "HALF", "INT", "NUMBER", "WORD", "Condition", "Float", "Lanes", "Value", "Vector",
-    "Word", "choose", "chunk", "declared", "fma", "high_product", "maximum", "minimum",
-    "pair_sums", "raised", "rectified", "root",
+    "Word", "choose", "chunk", "declared", "fma", "high_product", "lowered", "maximum", "minimum",
+    "pair_sums", "raised", "rectified", "root", "rounded", "two_to",
 ]  # fmt: skip
 
 FLOAT, INT, HALF = 4, 8, 2
@@ -266,9 +266,31 @@ def root(vector: Vector) -> Vector:
     return Vector(builder, builder.call(function, [vector.llvm]))
 
 
+def rounded(vector: Vector) -> Vector:
+    """Return the nearest whole numbers, of numbers up to 1 << 22."""
+    kind = vector.llvm.type
+    # a sum with it has no room for the rest
+    large = Vector(vector.builder, ir.Constant(kind, [1.5 * 2**23] * kind.count))
+    return vector + large - large
+
+
+def two_to(vector: Vector) -> Vector:
+    """Return 2 ** n of whole numbers from -126 to 127; there must be no others, nor NaN."""
+    b, kind = vector.builder, vector.llvm.type
+    whole = ir.VectorType(ir.IntType(32), kind.count)
+    bias, place = (ir.Constant(whole, [number] * kind.count) for number in (127, 23))
+    exponent = b.shl(b.add(b.fptosi(vector.llvm, whole), bias), place)
+    return Vector(b, b.bitcast(exponent, kind))
+
+
 def raised(vector: Vector, floor: Vector) -> Vector:
     """Return the larger of the vector and ``floor``, element by element; NaN stays."""
     return choose(floor > vector, floor, vector)
+
+
+def lowered(vector: Vector, ceiling: Vector) -> Vector:
+    """Return the smaller of the vector and ``ceiling``, element by element; NaN stays."""
+    return choose(vector > ceiling, ceiling, vector)
 
 
 def rectified(vector: Vector, slope: Vector) -> Vector:

@@ -1,4 +1,4 @@
-"""The kernels of our own that a convolution may run in place of the library's primitives."""
+"""The kernels of our own that Steps may run in place of the library's primitives."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from demitasse.backends.onednn.library.candidates import BLOCK, channel_blocks
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.ports import Reader, Writer
+from demitasse.backends.onednn.ports import Parameter, Reader, Writer
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 from demitasse.backends.onednn.steps.norm_parts import NormParts
 from demitasse.backends.onednn.threads import wanted
-from demitasse.backends.step import Declined
+from demitasse.backends.step import Declined, Operand, Operands
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,10 +46,11 @@ if TYPE_CHECKING:
         WinogradCall,
         WinogradGradientCall,
     )
+    from demitasse.backends.onednn.steps.recurrent_calls import OutputCall, StepsCall
 
 __all__ = [
     "ConvKernels", "conv_kernels", "factors_call", "images_of", "lrn_kernel", "norm_kernel",
-    "pointwise_call",
+    "output_call", "pointwise_call", "steps_call",
 ]  # fmt: skip
 
 IMAGE_AXES = 4
@@ -385,6 +386,54 @@ def pointwise_call(
         raise Declined(message)
     kernel = PointwiseConvolution(parts, x, y, factors, relu=relu)
     return PointwiseCall(engine, source, target, kernel, offsets), kernel.update
+
+
+def steps_call(
+    engine: Engine,
+    op: ops.Recurrent,
+    at: Operands,
+    z: np.ndarray,
+    static: np.ndarray | None,
+    hidden: Callable[[], np.ndarray],
+) -> StepsCall:
+    """Return what computes the steps of a recurrent layer.
+
+    Args:
+        engine: The engine.
+        op: The operation.
+        at: Its blobs.
+        z: The inputs of the gates. Shape: (T, N, G * H).
+        static: What each sequence adds to its inputs in all steps; None for nothing. Shape:
+            (N, G * H).
+        hidden: Returns where the hidden states go. Shape: (T, N, H).
+
+    Raises:
+        Declined: There are no kernels here.
+    """
+    tuning = engine.tuning.as_set(wanted())
+    if not tuning.width:
+        message = "no kernels are made at run time; steps without gradients need those"
+        raise Declined(message)
+    weight, size = at.params[3 if op.static else 2], op.m
+    blocks = channel_blocks(engine, (z.shape[-1] // size, size, size), tuning.width)
+    from demitasse.backends.kernels.recurrence.recurrence import Recurrence
+    from demitasse.backends.onednn.steps.recurrent_calls import StepsCall
+
+    kernel = Recurrence(op.cell, z, tuning, static=static)
+    return StepsCall(engine, op, at, Parameter(Arg.WEIGHTS, weight, blocks), kernel, hidden)
+
+
+def output_call(engine: Engine, blob: Operand) -> OutputCall:
+    """Return what makes tanh of what a blob holds, where there are kernels.
+
+    Args:
+        engine: The engine.
+        blob: The blob.
+    """
+    from demitasse.backends.kernels.recurrence.output import Squashing
+    from demitasse.backends.onednn.steps.recurrent_calls import OutputCall
+
+    return OutputCall(engine, blob, Squashing(blob.count, engine.tuning.as_set(wanted())))
 
 
 def images_of(layout: Layout) -> Images | None:

@@ -7,7 +7,7 @@ import numpy as np
 from demitasse.backends.onednn.library.constants import Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.ports import Call, Gradient, Port, Reader
+from demitasse.backends.onednn.ports import Call, Gradient, Parameter, Port, Reader
 from demitasse.backends.step import Operand
 from demitasse.errors import DeviceError
 
@@ -50,6 +50,7 @@ class Product:
         weight: The blob of W, of this very shape.
         bias: The blob of b, or None.
         attributes: What happens to the product; by default it overwrites the target.
+        alone: Whether the weight may lie in the primitive's layout alone, as nothing learns it.
 
     Raises:
         Declined: The library has no good primitive.
@@ -63,7 +64,9 @@ class Product:
         bias: Operand | None = None,
         *,
         attributes: int | None = None,
+        alone: bool = False,
     ) -> None:
+        self._reader = Parameter if alone else Reader
         self._engine, self._weight, self._bias = engine, weight, bias
         m, k = weight.shape
         self.x, self.y, self.w = (engine.plain(shape) for shape in ((rows, k), (rows, m), (m, k)))
@@ -81,7 +84,7 @@ class Product:
 
     def forward(self, x: Port, y: Port) -> Call:
         """Return what computes y."""
-        ports = [x, Reader(Arg.WEIGHTS, self._weight, self._packed)]
+        ports = [x, self._reader(Arg.WEIGHTS, self._weight, self._packed)]
         if self._row and self._bias:
             ports.append(Reader(Arg.BIAS, self._bias, self._row))
         return Call(self._engine, self._forward, [*ports, y])

@@ -1,0 +1,112 @@
+"""Steps of sequences through a recurrent layer, from the inputs of the gates to the last state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache, partial
+
+import numpy as np
+
+from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.language import compiled
+from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments
+from demitasse.backends.kernels.recurrence.cells import CELLS
+from demitasse.backends.kernels.recurrence.steps import MOST_ROWS, write
+from demitasse.backends.kernels.tuning import Tuning
+
+__all__ = ["Recurrence"]
+
+FEWEST_EACH = 1 << 16
+"""Multiplications of a step for each thread at least: to meet others takes as long as these."""
+
+
+@cache
+def _kernel(cell: str, width: int) -> int:
+    """Return the address of the kernel."""
+    name = f"recurrence_{cell.lower()}{width}"
+    return compiled(name, partial(write, name=name, width=width, sort=CELLS[cell]), name)[name]
+
+
+class Recurrence:
+    """T steps of N sequences, with G gates for each of H hidden values.
+
+    Args:
+        cell: "LSTM" or "RNN".
+        z: The inputs of the gates; read in each call. Shape: (T, N, G * H).
+        tuning: The kernel's vectors and threads.
+        static: What each sequence adds to its inputs in all steps; read in each call. Shape:
+            (N, G * H).
+
+    Attributes:
+        state_count: How many arrays a state has; the first is the hidden state.
+        nbytes: Bytes that it holds.
+    """
+
+    def __init__(
+        self, cell: str, z: np.ndarray, tuning: Tuning, *, static: np.ndarray | None = None
+    ) -> None:
+        self.cell, self.tuning = CELLS[cell], tuning
+        steps, rows, wide = z.shape
+        size = wide // self.cell.gates
+        self._name, self._steps = cell, steps
+        self._kernel = _kernel(cell, tuning.width)
+        before = aligned(2 * rows * size)
+        self.state_count, self.nbytes = len(self.cell.states) // 2, before.nbytes
+        most = MOST_ROWS[tuning.width][self.cell.gates]
+        self._threads = max(1, min(tuning.threads, rows * wide * size // FEWEST_EACH))
+        values = self.cell.fields.values(
+            weight=EACH_CALL,
+            z=z,
+            static=aligned(wide) if static is None else static,
+            static_bytes=0 if static is None else static.strides[0],
+            cont=EACH_CALL,
+            before=before,
+            hidden=EACH_CALL,
+            first=EACH_CALL,
+            last=EACH_CALL,
+            steps=steps,
+            rows=rows,
+            few=-(-rows // -(-rows // most)),
+            size=size,
+            blocks=-(-size // tuning.width),
+            **dict.fromkeys(self.cell.states, EACH_CALL),
+        )
+        self._arguments = Arguments(values)
+
+    def __call__(
+        self,
+        weight: np.ndarray,
+        cont: np.ndarray,
+        begin: Sequence[np.ndarray],
+        hidden: np.ndarray,
+        end: Sequence[np.ndarray],
+    ) -> None:
+        """Compute all steps.
+
+        Args:
+            weight: Of the hidden state, (G, H, H) in blocks of a vector's hidden values, their
+                inputs behind each other; values that fill the last block up are 0.
+            cont: What the states are multiplied with before each step. Shape: (T, N).
+            begin: The states to begin with. Shapes: (N, H).
+            hidden: Gets the hidden states. Shape: (T, N, H).
+            end: Gets the states at the end; they may be those of the beginning. Shapes: (N, H).
+        """
+        states = dict(zip(self.cell.states, [*begin, *end], strict=True))
+        each = {"weight": weight, "cont": cont, "hidden": hidden, **states}
+
+        def run(first: int, last: int, threads: int) -> None:
+            steps = {"first": first, "last": last}
+            self._arguments.run(self._kernel, threads, {**each, **steps})
+
+        if self._threads == 1:
+            run(-1, self._steps, 1)
+            return
+        # all wait for each other between steps; who is late has its part done by others
+        run(-1, 0, 1)
+        for step in range(self._steps):
+            run(step, step + 1, self._threads)
+
+    @property
+    def code(self) -> str:
+        """Name of the code, with the processor's instructions."""
+        return f"{self._name.lower()} llvm:{self.tuning.instructions}"

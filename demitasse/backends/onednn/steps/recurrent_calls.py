@@ -1,0 +1,79 @@
+"""The steps of a recurrent layer, and an RNN's output, in kernels of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from demitasse.backends import ops
+from demitasse.backends.kernels.recurrence.output import Squashing
+from demitasse.backends.kernels.recurrence.recurrence import Recurrence
+from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.ports import Reader
+from demitasse.backends.onednn.steps.kernel_calls import KernelCall
+from demitasse.backends.step import Operand, Operands
+
+__all__ = ["OutputCall", "StepsCall"]
+
+
+class StepsCall(KernelCall):
+    """All steps of a recurrent layer.
+
+    Args:
+        engine: The engine.
+        op: The operation.
+        at: Its blobs.
+        weight: The weight of the hidden state, as the kernel takes it.
+        kernel: The kernel.
+        hidden: Returns where the hidden states go. Shape: (T, N, H).
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        op: ops.Recurrent,
+        at: Operands,
+        weight: Reader,
+        kernel: Recurrence,
+        hidden: Callable[[], np.ndarray],
+    ) -> None:
+        self._op, self._at, self._hidden = op, at, hidden
+        self._weight, self._kernel = weight, kernel
+        super().__init__(engine, (weight,), kernel.code, kernel.nbytes)
+
+    def __call__(self) -> None:
+        weight, cont = self._weight.array(), self._at.bottom[1].read()
+        begin, end = self._states()
+        self._kernel(weight, cont, begin, self._hidden(), end)
+
+    def _states(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Return the states to begin with, and where those at the end are to be written.
+
+        What is carried from pass to pass are the same arrays.
+        """
+        op, at = self._op, self._at
+        if op.exposed:
+            given = at.bottom[3 if op.static else 2 :]
+            return [blob.read() for blob in given], [blob.buffer() for blob in at.top[1:]]
+        shape, count = (op.rows, op.m), self._kernel.state_count
+        memories = [at.saved(f"state {i}", shape).blob.data_memory for i in range(count)]
+        carried = [memory.mutable_cpu_data() for memory in memories]
+        return carried, carried
+
+
+class OutputCall(KernelCall):
+    """tanh of what a blob holds, in its place.
+
+    Args:
+        engine: The engine.
+        blob: The blob.
+        kernel: The kernel.
+    """
+
+    def __init__(self, engine: Engine, blob: Operand, kernel: Squashing) -> None:
+        self._blob, self._kernel = blob, kernel
+        super().__init__(engine, (), kernel.code, 0)
+
+    def __call__(self) -> None:
+        self._kernel(self._blob.data_memory.mutable_cpu_data())

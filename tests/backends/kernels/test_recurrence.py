@@ -1,0 +1,171 @@
+"""The steps of recurrent layers on arrays, against their formulas."""
+
+import ctypes
+
+import numpy as np
+import pytest
+from stages import WIDTH, normal, where
+
+from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.recurrence import output, recurrence
+from demitasse.backends.kernels.recurrence.output import Squashing
+from demitasse.backends.kernels.recurrence.recurrence import Recurrence
+from demitasse.backends.kernels.tuning import Tuning
+
+GATES = {"LSTM": 4, "RNN": 1}
+CELL = pytest.mark.parametrize("cell", GATES)
+THREADS = pytest.mark.parametrize("threads", [1, 2, 3])
+SIZES = pytest.mark.parametrize(
+    "sizes", [(1, 1, 1), (3, 2, 5), (4, 1, 16), (5, 7, 21), (2, 13, 40)], ids=str
+)
+MARK = 7.5
+"""Stands behind each array, and must stay there."""
+
+
+@pytest.fixture(autouse=True)
+def few_each(monkeypatch):
+    """Let threads divide small steps too."""
+    for module in (recurrence, output):
+        monkeypatch.setattr(module, "FEWEST_EACH", 1)
+
+
+class Case:
+    """Arrays of T steps of N sequences with H hidden values; ``run`` computes the steps."""
+
+    def __init__(self, cell, sizes, *, static=False):
+        t, n, h = sizes
+        self.cell, self.sizes, self.wide = cell, sizes, GATES[cell] * h
+        self.z, self.weight = normal(t, n, self.wide), normal(self.wide, h, seed=1) / h**0.5
+        self.cont = (np.random.default_rng(2).random((t, n)) < 0.7).astype(np.float32)
+        self.states = [normal(n, h, seed=3), normal(n, h, seed=4)][: 2 if cell == "LSTM" else 1]
+        self.static = normal(n, self.wide, seed=5) if static else None
+
+    def run(self, width, threads=1):
+        """Return all hidden states, and the states at the end."""
+        hidden, states = guarded(shape=self.sizes), [guarded(state) for state in self.states]
+        tuning = Tuning(width=width, threads=threads)
+        static = None if self.static is None else guarded(self.static)
+        run = Recurrence(self.cell, guarded(self.z), tuning, static=static)
+        run(self.packed(width), guarded(self.cont), states, hidden, states)
+        for array in (hidden, *states):
+            expect_guarded(array)
+        return hidden, states
+
+    def packed(self, width):
+        """Return the weight in blocks of a vector's hidden values."""
+        gates, h = GATES[self.cell], self.sizes[2]
+        blocks = -(-h // width)
+        padded = np.zeros((gates, blocks * width, h), np.float32)
+        padded[:, :h] = self.weight.reshape(gates, h, h)
+        return guarded(padded.reshape(gates, blocks, width, h).transpose(0, 1, 3, 2))
+
+    def defined(self):
+        """The same in float64, by the formulas."""
+        h, *rest = (state.astype(float) for state in self.states)
+        hidden, c = [], rest[0] if rest else None
+        steps = zip(self.z.astype(float), self.cont.astype(float)[..., None], strict=True)
+        for inputs, cont in steps:
+            total = inputs + (0 if self.static is None else self.static)
+            total = total + (cont * h) @ self.weight.T.astype(float)
+            if self.cell == "LSTM":
+                i, f, o, g = np.split(total, 4, axis=1)
+                c = cont * sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+                h = sigmoid(o) * np.tanh(c)
+            else:
+                h = np.tanh(total)
+            hidden.append(h)
+        return np.array(hidden), [h] if c is None else [h, c]
+
+
+def sigmoid(x):
+    return 0.5 * np.tanh(0.5 * x) + 0.5
+
+
+def guarded(values=None, shape=None):
+    """Return an aligned copy, or NaN of a shape, with numbers behind it that must stay."""
+    shape = values.shape if shape is None else shape
+    size = int(np.prod(shape))
+    memory = aligned(size + 16)
+    memory[:size], memory[size:] = np.nan, MARK
+    array = memory[:size].reshape(shape)
+    if values is not None:
+        array[...] = values
+    return array
+
+
+def expect_guarded(array):
+    """Nothing was written behind it."""
+    behind = (ctypes.c_float * 16).from_address(where(array) + array.nbytes)
+    assert list(behind) == [MARK] * 16
+
+
+def expect_close(got, want):
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=3e-6)
+
+
+@CELL
+@WIDTH
+@THREADS
+@SIZES
+def test_steps_are_those_of_the_formulas(sizes, threads, width, cell):
+    case = Case(cell, sizes)
+
+    hidden, states = case.run(width, threads)
+
+    want_hidden, want_states = case.defined()
+    expect_close(hidden, want_hidden)
+    for got, want in zip(states, want_states, strict=True):
+        expect_close(got, want)
+
+
+@CELL
+@WIDTH
+@SIZES
+def test_a_static_input_is_added_in_every_step(sizes, width, cell):
+    case = Case(cell, sizes, static=True)
+
+    expect_close(case.run(width)[0], case.defined()[0])
+
+
+@CELL
+@WIDTH
+@pytest.mark.parametrize("static", [False, True])
+def test_the_bits_do_not_depend_on_the_number_of_threads(static, width, cell):
+    case = Case(cell, (6, 5, 45), static=static)
+
+    one, two, three = (case.run(width, threads) for threads in (1, 2, 3))
+
+    for many in (two, three):
+        np.testing.assert_array_equal(many[0], one[0])
+        for got, want in zip(many[1], one[1], strict=True):
+            np.testing.assert_array_equal(got, want)
+
+
+@CELL
+@WIDTH
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("of", ["z", "weight", "states", "static"])
+def test_nan_and_infinity_go_where_the_formulas_send_them(of, value, width, cell):
+    case = Case(cell, (4, 3, 19), static=True)
+    target = getattr(case, of)
+    (target[-1] if of == "states" else target)[1, 2] = value
+
+    with np.errstate(invalid="ignore"):
+        want = case.defined()[0]
+    hidden = case.run(width)[0]
+
+    np.testing.assert_array_equal(np.isnan(hidden), np.isnan(want))
+    expect_close(hidden[~np.isnan(want)], want[~np.isnan(want)])
+
+
+@WIDTH
+@THREADS
+@pytest.mark.parametrize("count", [1, 7, 16, 100])
+def test_the_output_is_squashed(count, threads, width):
+    numbers = normal(count) * 3
+    x = guarded(numbers)
+
+    Squashing(count, Tuning(width=width, threads=threads))(x)
+
+    expect_close(x, np.tanh(numbers.astype(float)))
+    expect_guarded(x)
