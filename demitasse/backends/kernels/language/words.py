@@ -24,7 +24,7 @@ FLOAT, INT, HALF = 4, 8, 2
 WORD, NUMBER = ir.IntType(64), ir.FloatType()
 
 
-class Same(ir.Constant):
+class Same(ir.Constant):  # type: ignore[misc]  # LLVM's package has no types
     """A vector of one number, in the short form that LLVM's language has for it.
 
     Args:

@@ -75,6 +75,7 @@ def _write(module: Any, name: str, of: Matrices, width: int, *, pool: bool) -> N
             k.call_at(
                 panel.product, panel.tiles, tiles.tile_bytes, FLOAT, panel.filters,
                 panel.row_bytes, panel.sums, sum_bytes, block.tiles, p.channels, 0,
+                panel.rests,
             )  # fmt: skip
         block.wait()
         steps = step, step // 2 if pool else step
@@ -112,7 +113,9 @@ class WinogradConvolution:
         self._arguments = Arguments(
             ConvolutionFields.values(
                 strips=self._scratch.values,
-                products=product_values(tiling, products, self._scratch.sums_bytes),
+                products=product_values(
+                    tiling, products, tiling.block_tiles, self._scratch.sums_bytes
+                ),
                 x=image_values(x, tiling.size, width, tiling.pad),
                 y=image_values(y, tiling.output, width),
                 slope=np.array([0.0 if relu else 1.0], np.float32),

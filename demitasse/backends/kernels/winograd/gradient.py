@@ -70,7 +70,7 @@ def _write(module: Any, name: str, of: Matrices, width: int) -> None:
             k.call_at(
                 panel.product, panel.tiles, FLOAT, tiles.tile_bytes, panel.sums,
                 dy.tile_bytes, panel.filters, panel.row_bytes, p.channels, block.tiles,
-                block.again,
+                block.again, panel.rests,
             )  # fmt: skip
         last = dy.at + dy.point_bytes * (side * side - 1)
         _sum(k, p, block, last, f.offsets)
@@ -120,7 +120,11 @@ class WinogradGradient:
             GradientFields.values(
                 strips=self._scratch.values,
                 products=product_values(
-                    tiling, matrix_products(width), sums_bytes, tiling.filter_size
+                    tiling,
+                    matrix_products(width),
+                    {tiling.channels // tiling.groups},
+                    sums_bytes,
+                    tiling.filter_size,
                 ),
                 x=image_values(x, tiling.size, width, tiling.pad),
                 y=image_values(y, tiling.output, width),
