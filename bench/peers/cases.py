@@ -6,10 +6,21 @@ from fnmatch import fnmatch
 
 from nets import FORWARD_ONLY, NETS
 
-__all__ = ["AIMS", "DEFAULT", "QUICK", "Aim", "Case", "choose"]
+__all__ = [
+    "AIMS", "DECAY", "DEFAULT", "MOMENTUM", "QUICK", "SMALL", "Aim", "Case", "choose",
+]  # fmt: skip
 
 MODES = ("forward", "step")
 KNOWN = NETS | FORWARD_ONLY
+
+MOMENTUM, DECAY = 0.9, 0.0005
+"""Of the step's update."""
+
+SMALL = 1e-3
+"""What the learning rate is multiplied by while time is taken.
+
+Thousands of steps on one batch must not wear it out.
+"""
 
 
 @dataclass(frozen=True)

@@ -17,28 +17,20 @@ import numpy as np
 
 from demitasse import Net
 from demitasse.blob import Blob
-from demitasse.proto import NetParameter, SolverParameter, parse_text, write_text
-from demitasse.solvers import Solver
+from demitasse.proto import NetParameter, parse_text, write_text
 from peers.cases import Case
 from peers.digest import gradients
+from peers.training import learnable, solver_of
 
-__all__ = ["DECAY", "MOMENTUM", "SMALL", "learnable", "prepare", "solver_of"]
+__all__ = ["prepare"]
 
 DROP = 0.05
 """Share of the loss that the step which is checked takes away, about."""
-
-SMALL = 1e-3
-"""What the learning rate is multiplied by while time is taken.
-
-Thousands of steps on one batch must not wear it out.
-"""
 
 BIAS = 2.0
 
 LABELS = 10
 """How many classes the labels of the batch are of."""
-
-MOMENTUM, DECAY = 0.9, 0.0005
 
 
 def prepare(case: Case, folder: Path) -> None:
@@ -63,21 +55,6 @@ def prepare(case: Case, folder: Path) -> None:
         "tops_mib": sum(blob.count for blob in net.structure.blob_list) * 4 / 2**20,
     }
     (folder / "about.json").write_text(json.dumps(about))
-
-
-def solver_of(message: NetParameter, rate: float, **options: object) -> Solver:
-    """Return the solver of the step that is measured."""
-    fields = f'base_lr: {rate} lr_policy: "fixed" momentum: {MOMENTUM} weight_decay: {DECAY}'
-    param = parse_text(f"{fields} snapshot_after_train: false", SolverParameter)
-    param.net_param.CopyFrom(message)
-    return Solver(param, **options)  # type: ignore[arg-type]
-
-
-def learnable(net: Net) -> Iterator[tuple[str, Blob]]:
-    """Yield key and blob of the parameters that gradients are compared of."""
-    for layer in net.layers:
-        if layer.type != "BatchNorm":  # its parameters are statistics
-            yield from ((f"{layer.name}/{i}", blob) for i, blob in enumerate(layer.blobs))
 
 
 def _with_weights(case: Case, rng: np.random.Generator, folder: Path) -> Path:

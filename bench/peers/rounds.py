@@ -30,6 +30,9 @@ LEAST_ROUNDS = 3
 LONGER = 4
 """How much longer than planned a turn may become beside others."""
 
+WARM = 3
+"""Steps until everything has its place in memory."""
+
 LEAST_MEMORY = 2 << 30
 """Bytes that must be free before one more engine is started."""
 
@@ -66,7 +69,8 @@ class Row:
         beside: Of each round beside busy loops, in seconds.
         error: Why there is nothing, or "".
         apart: How far its results are from the right ones; None where they were not compared.
-        memory: Peaks in MiB: ``loading`` (making the net), ``peak`` (during all rounds).
+        memory: Peaks in MiB: ``loading`` (making the net), ``peak`` (during all rounds, or in some
+            steps of a process that does nothing else).
         faults: Page faults of a pass.
         speeds: GFLOP/s and GB/s of each round, of the engine that measures the peak.
         about: Versions and settings.
@@ -137,6 +141,9 @@ def measure(
                 running.append(started)
                 stack.callback(started.process.close)
         _rounds(running, options, until)
+        for one in running:
+            with _failing(one, options):
+                one.row.memory = _memory(one, case, folder, options)
         return json.loads((folder / "about.json").read_text()), rows
 
 
@@ -186,9 +193,25 @@ def _rounds(running: list[_Running], options: Options, until: float) -> None:
                 row.speeds += turn.speeds
         if options.loops:
             _beside([one for one in able if not one.row.error], options)
-    for one in running:
-        if not one.row.error:
-            one.row.memory = one.process.memory(forget=False)
+
+
+def _memory(one: _Running, case: Case, folder: Path, options: Options) -> dict[str, float]:
+    """Return peaks of memory; see ``Row``.
+
+    Gradients are copied to be compared, and passes repeated, which leaves more in memory than
+    training takes. So another process takes steps alone.
+    """
+    if one.row.error or not case.train:
+        return {} if one.row.error else one.process.memory(forget=False)
+    one.process.close()
+    stepping = Process(one.row.engine, case, folder, options.threads)
+    try:
+        stepping.turn(1, WARM, 0)
+        stepping.memory(forget=True)
+        stepping.turn(1, 1, 0)
+        return stepping.memory(forget=False)
+    finally:
+        stepping.close()
 
 
 def _beside(running: list[_Running], options: Options) -> None:

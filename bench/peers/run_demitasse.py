@@ -10,9 +10,8 @@ import demitasse
 from demitasse import Net
 from demitasse.config import settings
 from demitasse.proto import NetParameter, read_text
-from peers.cases import Case
+from peers.cases import SMALL, Case
 from peers.digest import gradients
-from peers.prepare import SMALL, learnable, solver_of
 
 __all__ = ["Measured"]
 
@@ -29,6 +28,8 @@ class Measured:
         self.about = {"demitasse": demitasse.__version__, "device": device, "keep": keep or "all"}
         self.solver: Any = None
         if case.train:
+            from peers.training import solver_of  # who only runs a net does not load it
+
             rate = json.loads((folder / "about.json").read_text())["rate"]
             self.solver = solver_of(message, rate, device=device, seed=1, keep=keep)
             self.net = self.solver.net
@@ -44,6 +45,8 @@ class Measured:
     def check(self) -> dict[str, Any]:
         if not self.case.train:
             return {"prob": self._forward()}
+        from peers.training import learnable
+
         net, solver = self.net, self.solver
         losses = [net.forward_backward()]
         found = gradients((key, blob.cpu_diff()) for key, blob in learnable(net))

@@ -8,9 +8,8 @@ import numpy as np
 import torch
 
 from demitasse.proto import NetParameter, read_text
-from peers.cases import Case
+from peers.cases import DECAY, MOMENTUM, SMALL, Case
 from peers.digest import gradients
-from peers.prepare import DECAY, MOMENTUM, SMALL
 from peers.twin import twin
 
 __all__ = ["Measured"]

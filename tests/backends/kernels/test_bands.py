@@ -9,6 +9,7 @@ from demitasse.backends.kernels.direct.bands import BandFields, band_values, eac
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.structs import Arguments
 from demitasse.backends.kernels.language.words import FLOAT
+from demitasse.backends.kernels.products.registers import Product
 
 
 def write(k):
@@ -25,9 +26,10 @@ def run(width, **options):
     of = banding((2, 3, 9, 10), width, width, **options)
     x, out = normal(*of.x), np.zeros((2, *of.y[2:], width), np.float32)
     scratch = np.full((of.chunks, of.copy_size), np.nan, np.float32)
+    none = Product(0, 0)
     values = band_values(
-        of, Images.of(out.transpose(0, 3, 1, 2)), lambda vectors: 0, of.tap_table, of.taps, [0],
-        filters=out, filter_chunk_stride=0, chunk_scratch=of.copy_size,
+        of, Images.of(out.transpose(0, 3, 1, 2)), lambda vectors, counts: none, 1, of.tap_table,
+        of.taps, [0], filters=out, filter_chunk_stride=0, chunk_scratch=of.copy_size,
     )  # fmt: skip
 
     each = {"x.at": x, "y.at": out, "scratch": scratch}

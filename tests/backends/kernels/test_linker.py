@@ -129,7 +129,7 @@ PROGRAM = """
 import sys
 import numpy as np
 from demitasse.backends.kernels.products.matrix import matrix_products
-assert matrix_products(8)(1)
+assert matrix_products(8)(1, {20})
 print("llvmlite.binding" in sys.modules)
 """
 

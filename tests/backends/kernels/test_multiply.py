@@ -29,6 +29,7 @@ def write(k, points):
         k.call_at(
             panel.product, panel.tiles, p.tile_stride * FLOAT, FLOAT, panel.filters,
             panel.row_bytes, panel.sums, p.sum_stride * FLOAT, block.tiles, p.channels, 0,
+            panel.rests,
         )  # fmt: skip
 
 
@@ -48,7 +49,8 @@ def test_tiles_times_filters_are_sums(c, m, group, shared, width):
     scratch, filters = Scratch(of), normal(of.filter_size)
     products = matrix_products(width, packed=True)
     fields = MultiplyFields.values(
-        strips=scratch.calls(stages=1)[0], products=product_values(of, products, scratch.sums_bytes)
+        strips=scratch.calls(stages=1)[0],
+        products=product_values(of, products, of.block_tiles, scratch.sums_bytes),
     )
     memory = normal(scratch.size, seed=1)
     kernel = exported(f"multiply{width}", width, lambda k: write(k, of.points))

@@ -10,27 +10,47 @@ from demitasse.backends.kernels.products.matrix import matrix_products
 from demitasse.backends.kernels.products.panels import split_columns
 
 
-@pytest.mark.parametrize("adds", [False, True])
+def multiplied(product, width, vectors, rows, adds):
+    """What a kernel makes of some numbers, and what is right; a row behind stays as it is."""
+    rng, columns = np.random.default_rng(0), width * vectors
+    a = rng.normal(size=(rows, 11)).astype(np.float32)
+    b = rng.normal(size=(11, columns)).astype(np.float32)
+    c = rng.normal(size=(rows + 1, columns)).astype(np.float32)
+    want = np.concatenate([a @ b + adds * c[:-1], c[-1:]])
+
+    called(
+        product.address, a, 11 * FLOAT, FLOAT, b, columns * FLOAT,
+        c, columns * FLOAT, rows, 11, int(adds), product.rests,
+    )  # fmt: skip
+    return c, want
+
+
+@pytest.mark.parametrize(("packed", "adds"), [(False, False), (False, True), (True, False)])
 @pytest.mark.parametrize("vectors", [1, 2, 3])
 @WIDTH
-@pytest.mark.parametrize("packed", [False, True])
 def test_products_of_any_number_of_rows(packed, width, vectors, adds):
-    rng, columns = np.random.default_rng(0), width * vectors
+    products = matrix_products(width, packed=packed)
     for rows in range(1, 32):
-        a = rng.normal(size=(rows, 11)).astype(np.float32)
-        b = rng.normal(size=(11, columns)).astype(np.float32)
-        c = rng.normal(size=(rows + 1, columns)).astype(np.float32)
-        want = a @ b + adds * c[:-1]
-        behind = c[-1].copy()
+        found, want = multiplied(products(vectors, {rows}), width, vectors, rows, adds)
 
-        called(
-            matrix_products(width, packed=packed)(vectors),
-            a, 11 * FLOAT, FLOAT, b, columns * FLOAT,
-            c, columns * FLOAT, rows, 11, int(adds),
-        )  # fmt: skip
+        np.testing.assert_allclose(found, want, rtol=2e-5, atol=2e-6)
 
-        np.testing.assert_allclose(c[:-1], want, rtol=2e-5, atol=2e-6)
-        assert np.array_equal(c[-1], behind)
+
+@pytest.mark.parametrize("vectors", [1, 2, 3])
+@WIDTH
+def test_rests_that_no_kernel_was_prepared_for_give_the_same_bits(width, vectors, monkeypatch):
+    rests = np.zeros(16, np.int64)
+    monkeypatch.setattr(registers, "_rests", lambda name: rests)
+    products = matrix_products(width, packed=True)
+    unprepared = products(vectors, {64 * registers.ROWS[width][vectors]})
+    for rows in range(1, 32):
+        prepared = products(vectors, {rows, rows + 64 * registers.ROWS[width][vectors]})
+        found, _ = multiplied(prepared, width, vectors, rows, adds=False)
+        rests[:] = 0
+
+        slowly, _ = multiplied(unprepared, width, vectors, rows, adds=False)
+
+        assert np.array_equal(found, slowly)
 
 
 @WIDTH
@@ -39,9 +59,10 @@ def test_a_product_of_a_transposed_matrix(width):
     a, b = (rng.normal(size=(9, n)).astype(np.float32) for n in (5, width))
     c = np.zeros((5, width), np.float32)
 
+    product = matrix_products(width)(1, {5})
     called(
-        matrix_products(width)(1), a, FLOAT, 5 * FLOAT, b, width * FLOAT,
-        c, width * FLOAT, 5, 9, 0,
+        product.address, a, FLOAT, 5 * FLOAT, b, width * FLOAT,
+        c, width * FLOAT, 5, 9, 0, product.rests,
     )  # fmt: skip
 
     np.testing.assert_allclose(c, a.T @ b, rtol=2e-5, atol=2e-6)
@@ -57,7 +78,16 @@ def test_panels_cover_all_columns_once(columns, width):
     assert all(1 <= vectors <= 3 for vectors, _ in found)
 
 
-def test_only_kernels_that_are_asked_for_are_compiled(monkeypatch):
+@pytest.mark.parametrize(
+    ("counts", "wanted"),
+    [
+        ({28}, ["some_2x16"]),
+        ({15}, ["some_2x16"]),
+        ({3}, ["some_2x16of3"]),
+        ({3, 19, 33}, ["some_2x16", "some_2x16of3", "some_2x16of5"]),
+    ],
+)
+def test_only_kernels_that_are_asked_for_are_compiled(counts, wanted, monkeypatch):
     names = []
 
     def compiled(name, write, *exports):
@@ -65,8 +95,9 @@ def test_only_kernels_that_are_asked_for_are_compiled(monkeypatch):
         return dict.fromkeys(exports, 1)
 
     monkeypatch.setattr(registers, "compiled", compiled)
-    kernels = registers.by_panel("some", 16, 10, lambda k, vectors: None)
+    monkeypatch.setattr(registers, "_rests", lambda name: np.zeros(16, np.int64))
+    kernels = registers.by_panel("some", 16, 11, lambda k, vectors, few: None)
 
-    kernels(2)
+    kernels(2, counts)
 
-    assert names == ["some_2x16"]
+    assert sorted(names) == wanted

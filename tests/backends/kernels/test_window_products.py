@@ -30,9 +30,10 @@ def test_a_row_of_pixels(step, stride, vectors, width):
         taps = table(columns, step)
         first_of_rows = taps[:, 0].copy()
 
+        product = window_products(width, TAPS, step, stride)(vectors, {pixels})
         called(
-            window_products(width, TAPS, step, stride)(vectors), image, first_of_rows, ROWS * INT,
-            filters, out, m * FLOAT, places, offsets, pixels, np.zeros(1, np.float32),
+            product.address, image, first_of_rows, ROWS * INT, filters, out, m * FLOAT, places,
+            offsets, pixels, np.zeros(1, np.float32), product.rests,
         )  # fmt: skip
 
         numbers = image.reshape(-1)[taps.reshape(-1) // FLOAT + stride * np.arange(pixels)[:, None]]
@@ -52,9 +53,10 @@ def test_sums_over_pixels_are_added_to_the_gradient(count, vectors, width):
     places = FLOAT * width * np.arange(vectors, dtype=np.int64)
     totals = np.ones((count + 1, m), np.float32)
 
+    product = window_sums(width)(vectors, {count})
     called(
-        window_sums(width)(vectors), image, FLOAT, columns * FLOAT, taps, count,
-        slopes, m * FLOAT, pixels * m * FLOAT, places, totals, pixels, rows,
+        product.address, image, FLOAT, columns * FLOAT, taps, count,
+        slopes, m * FLOAT, pixels * m * FLOAT, places, totals, pixels, rows, product.rests,
     )  # fmt: skip
 
     want = np.ones((count + 1, m))

@@ -18,7 +18,7 @@ from demitasse.backends.kernels.products.registers import Panels
 
 __all__ = ["Band", "BandFields", "Panel", "band_values", "each_band", "each_panel"]
 
-COLUMNS = 6
+COLUMNS = 7
 """Integers of an entry of the table of panels."""
 
 
@@ -100,8 +100,9 @@ class BandFields(Struct):
     panels: Word
     """How many panels of filters there are."""
     panel_table: Word
-    """Address of their table: for each, the address of its product; elements from the first filter
-    to its own; its first vector; and bytes from the beginning of a pixel to three vectors."""
+    """Address of their table: for each, the address of its product and of those for rests; elements
+    from the first filter to its own; its first vector; and bytes from the beginning of a pixel to
+    three vectors."""
 
 
 class Band(NamedTuple):
@@ -185,12 +186,14 @@ class Panel(NamedTuple):
 
     Attributes:
         product: Address of the product.
+        rests: Address of the table of those for rests.
         filters: Address of the filters.
         first: Number of the first vector.
         places: Address of the table of bytes from the beginning of a pixel to each vector.
     """
 
     product: Word
+    rests: Word
     filters: Word
     first: Word
     places: Word
@@ -201,14 +204,15 @@ def each_panel(k: Kernel, f: BandFields, filters: Word) -> Iterator[Panel]:
     """Write what is done for each panel of the filters that begin at an address."""
     with k.loop(f.panels) as panel:
         entry = f.panel_table + panel.i * (COLUMNS * INT)
-        product, elements, first = k.load_words(entry, 3)
-        yield Panel(product, filters + elements * FLOAT, first, entry + 3 * INT)
+        product, rests, elements, first = k.load_words(entry, 4)
+        yield Panel(product, rests, filters + elements * FLOAT, first, entry + 4 * INT)
 
 
 def band_values(
     banding: Banding,
     y: Images,
     products: Panels,
+    count: int,
     tap_table: np.ndarray,
     taps: int,
     places: Sequence[int],
@@ -223,6 +227,7 @@ def band_values(
         banding: The convolution.
         y: The output.
         products: The kernels, by the vectors of a panel.
+        count: Rows that they are run for.
         tap_table: Bytes from a window's first tap to others.
         taps: Numbers of a window that are multiplied with filters.
         places: Elements from where a pixel of the products begins to each of its vectors.
@@ -233,8 +238,8 @@ def band_values(
     (_, c, h, w), (n, _, _, columns), op = banding.x, banding.y, banding.op
     table = np.zeros((len(banding.panels), COLUMNS), np.int64)
     for row, (vectors, first) in zip(table, banding.panels, strict=True):
-        row[:3] = products(vectors), first * banding.width * taps, first
-        row[3 : 3 + vectors] = [FLOAT * place for place in places[first : first + vectors]]
+        row[:4] = *products(vectors, {count}), first * banding.width * taps, first
+        row[4 : 4 + vectors] = [FLOAT * place for place in places[first : first + vectors]]
     return BandFields.values(
         x=InputFields.values(
             at=EACH_CALL,

@@ -106,6 +106,7 @@ def _multiply(
             f.offsets + panel.first * k.vector_bytes,
             bands.y.columns,
             f.slope,
+            panel.rests,
         )
 
 
@@ -139,6 +140,7 @@ class DirectConvolution:
                 banding,
                 y,
                 window_products(width, op.kernel[1], op.dilation[1], op.stride[1]),
+                banding.y[3],
                 banding.row_table,
                 banding.taps,
                 places,

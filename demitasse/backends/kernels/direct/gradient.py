@@ -45,6 +45,7 @@ def _write(module: Any, name: str, width: int) -> None:
             panel.filters,
             f.y.columns,
             band.rows,
+            panel.rests,
         )
     k.done()
 
@@ -79,6 +80,7 @@ class DirectGradient:
                 banding,
                 y,
                 window_sums(width),
+                self._taps,
                 banding.tap_table[: self._taps],
                 self._taps,
                 [place for _, place in y.vectors(width)],

@@ -11,11 +11,11 @@ from functools import cache
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.words import FLOAT, INT, Vector, Word, rectified
 from demitasse.backends.kernels.products.registers import (
-    ROWS,
     Panels,
-    a_few_at_a_time,
+    Rows,
     by_panel,
     multiply,
+    product_rows,
 )
 
 __all__ = ["window_products", "window_sums"]
@@ -32,7 +32,7 @@ def window_products(width: int, row: int, step: int, stride: int) -> Panels:
     A row of pixels is the product of their windows and a panel's filters. Arguments: the first
     window; the table of the places of its rows, and bytes of the table; the filters, tap after tap;
     the first output, bytes to the next, the table of its vectors' places; the offsets, vector after
-    vector; how many pixels there are; the slope for results below 0.
+    vector; how many pixels there are; the slope for results below 0; the table of rests.
 
     Args:
         width: Floats of a vector.
@@ -41,10 +41,10 @@ def window_products(width: int, row: int, step: int, stride: int) -> Panels:
         stride: Columns from one window to the next.
     """
 
-    def write(k: Kernel, vectors: int) -> None:
-        _write_product(k, vectors, row, FLOAT * step, FLOAT * stride)
+    def write(k: Kernel, vectors: int, of: Rows) -> None:
+        _write_product(k, vectors, of, row, FLOAT * step, FLOAT * stride)
 
-    return by_panel(f"window_product{row}s{step}s{stride}", width, 10, write)
+    return by_panel(f"window_product{row}s{step}s{stride}", width, 11, write)
 
 
 @cache
@@ -54,16 +54,18 @@ def window_sums(width: int) -> Panels:
     The gradient of a panel's filters is the sum over pixels of windows times the outputs' gradient.
     Arguments: the first window, bytes to the next, and to that below; the taps' table, how many
     they are; the first output's gradient, bytes to the next, and to that below, the table of its
-    vectors' places; the totals, tap after tap, to which the sums are added; pixels of a row, and
-    rows.
+    vectors' places; the totals, tap after tap, to which the sums are added; pixels of a row,
+    and rows; the table of rests.
     """
-    return by_panel("window_sum", width, 12, _write_sum)
+    return by_panel("window_sum", width, 13, _write_sum)
 
 
-def _write_product(k: Kernel, vectors: int, taps: int, tap_bytes: int, stride_bytes: int) -> None:
+def _write_product(
+    k: Kernel, vectors: int, of: Rows, taps: int, tap_bytes: int, stride_bytes: int
+) -> None:
     window, row_table, table_bytes, filters, output, output_bytes = k.arguments[:6]
-    place_table, offsets, pixels, slope = k.arguments[6:]
-    most, vector = ROWS[k.width][vectors], k.vector_bytes
+    place_table, offsets, pixels, slope = k.arguments[6:10]
+    vector = k.vector_bytes
     places = k.load_words(place_table, vectors)
     biases = [k.load(offsets + vector * j) for j in range(vectors)]
     below = k.broadcast(slope)
@@ -80,7 +82,7 @@ def _write_product(k: Kernel, vectors: int, taps: int, tap_bytes: int, stride_by
         window, output = starts
         with k.loop(end, row_table, INT, vectors=biases * count, words=[filters]) as loop:
             left, [row] = window + k.load_word(loop.i), loop.words
-            if count == most or taps <= WRITTEN_OUT:
+            if count == of.most or taps <= WRITTEN_OUT:
                 for tap in range(taps):
                     add(loop.vectors, row + vector * vectors * tap, left, tap, count)
             else:
@@ -95,14 +97,14 @@ def _write_product(k: Kernel, vectors: int, taps: int, tap_bytes: int, stride_by
                 total = rectified(loop.vectors[pixel * vectors + j], below)
                 k.store(total, output + output_bytes * pixel + place)
 
-    a_few_at_a_time(k, pixels, most, (window, output), (stride_bytes, output_bytes), sums)
+    product_rows(k, pixels, of, (window, output), (stride_bytes, output_bytes), sums)
     k.done()
 
 
-def _write_sum(k: Kernel, vectors: int) -> None:
+def _write_sum(k: Kernel, vectors: int, of: Rows) -> None:
     window, window_bytes, window_row_bytes, tap_table, taps = k.arguments[:5]
-    dy, dy_bytes, dy_row_bytes, place_table, totals, pixels, rows = k.arguments[5:]
-    most, vector = ROWS[k.width][vectors], k.vector_bytes
+    dy, dy_bytes, dy_row_bytes, place_table, totals, pixels, rows = k.arguments[5:12]
+    vector = k.vector_bytes
     places = k.load_words(place_table, vectors)
 
     def sums(starts: Sequence[Word], count: int) -> None:
@@ -120,5 +122,5 @@ def _write_sum(k: Kernel, vectors: int) -> None:
         places_of_sums = [target + vector * at for at in range(len(zeros))]
         k.accumulate(list(zip(row.vectors, places_of_sums, strict=True)), 1)
 
-    a_few_at_a_time(k, taps, most, (tap_table, totals), (INT, vector * vectors), sums)
+    product_rows(k, taps, of, (tap_table, totals), (INT, vector * vectors), sums)
     k.done()

@@ -8,9 +8,11 @@ a process that compiles nothing does not load its library, nor write the module'
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -142,8 +144,24 @@ def _text(name: str, write: Callable[[Any], None]) -> str:
     from llvmlite import ir
 
     module = ir.Module(name)
-    write(module)
-    return str(module)
+    with _uncollected():
+        write(module)
+        return str(module)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Look for no garbage in the block: a module is many objects, all of them in use to its end.
+
+    Python would go through all that there is over and over, which takes as long as writing them.
+    """
+    looks = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if looks:
+            gc.enable()
 
 
 def _dump(name: str, text: str) -> None:
@@ -214,12 +232,19 @@ def _made(text: str) -> bytes:
 
 
 def _optimised(text: str, machine: Any) -> Any:
+    """Return a module, a little simpler.
+
+    Kernels are written as they are to run: vectors, unrolled, and their values in registers. The
+    usual passes would find nothing more in them, and take longer than all the rest.
+    """
     binding = _llvm()
     module = binding.parse_assembly(text)
     module.verify()
-    # kernels are vectors and unrolled already
     options = binding.create_pipeline_tuning_options(speed_level=LEVEL)
-    options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
     builder = binding.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
+    passes = binding.create_new_module_pass_manager()
+    passes.add_always_inliner_pass()
+    passes.add_simplify_cfg_pass()
+    passes.add_instruction_combine_pass()
+    passes.run(module, builder)
     return module

@@ -17,6 +17,7 @@ from demitasse.backends.kernels.language.words import (
     Condition,
     Float,
     Lanes,
+    Same,
     Vector,
     Word,
     declared,
@@ -113,6 +114,7 @@ class Kernel(Routine):
         function = ir.Function(module, ir.FunctionType(ir.VoidType(), [WORD] * count), name)
         if not exported:
             function.linkage = "internal"
+            function.attributes.add("alwaysinline")
         super().__init__(module, function)
         self.width, self.vector_bytes = width, FLOAT * width
         self._vector = ir.VectorType(NUMBER, width)
@@ -224,7 +226,7 @@ class Kernel(Routine):
 
     def constant(self, number: float) -> Vector:
         """Return a vector of one number."""
-        return Vector(self._b, ir.Constant(self._vector, [float(number)] * self.width))
+        return Vector(self._b, Same(self._vector, float(number)))
 
     def number(self, number: float) -> Float:
         """Return a float."""
@@ -245,8 +247,7 @@ class Kernel(Routine):
         """Return a vector of one number."""
         none = ir.Constant(kind, ir.Undefined)
         first = self._b.insert_element(none, number, ir.Constant(INDEX, 0))
-        lanes = ir.Constant(ir.VectorType(INDEX, kind.count), [0] * kind.count)
-        return self._b.shuffle_vector(first, none, lanes)
+        return self._b.shuffle_vector(first, none, Same(ir.VectorType(INDEX, kind.count), 0))
 
     def gather(self, addresses: Sequence[Word]) -> Vector:
         """Return a vector of floats from anywhere."""

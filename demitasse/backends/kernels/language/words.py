@@ -13,15 +13,31 @@ from typing import Any, overload
 from llvmlite import ir
 
 __all__ = [
-    "FLOAT", "HALF", "INT", "NUMBER", "WORD", "Condition", "Float", "Lanes", "Value", "Vector",
-    "Word", "choose", "chunk", "declared", "fma", "high_product", "lowered", "maximum", "minimum",
-    "pair_sums", "raised", "rectified", "root", "rounded", "two_to",
+    "FLOAT", "HALF", "INT", "NUMBER", "WORD", "Condition", "Float", "Lanes", "Same", "Value",
+    "Vector", "Word", "choose", "chunk", "declared", "fma", "high_product", "lowered", "maximum",
+    "minimum", "pair_sums", "raised", "rectified", "root", "rounded", "two_to",
 ]  # fmt: skip
 
 FLOAT, INT, HALF = 4, 8, 2
 """Bytes of a float, of an integer, and of one of half a float's size."""
 
 WORD, NUMBER = ir.IntType(64), ir.FloatType()
+
+
+class Same(ir.Constant):  # type: ignore[misc]  # LLVM's package has no types
+    """A vector of one number, in the short form that LLVM's language has for it.
+
+    Args:
+        kind: Of the vector.
+        number: The number.
+    """
+
+    def __init__(self, kind: ir.VectorType, number: float) -> None:
+        super().__init__(kind, number)
+
+    def get_reference(self) -> str:
+        """Return it without its type."""
+        return f"splat ({self.constant[0]})"
 
 
 class Value:
@@ -146,7 +162,7 @@ class Lanes(Value):
         return self._new(self.builder.add(self.llvm, other.llvm))
 
     def __rshift__(self, bits: int) -> Lanes:
-        by = ir.Constant(self.llvm.type, [bits] * self.llvm.type.count)
+        by = Same(self.llvm.type, bits)
         return self._new(self.builder.lshr(self.llvm, by))
 
     def chosen(self, order: Sequence[int | None]) -> Lanes:
@@ -154,7 +170,7 @@ class Lanes(Value):
         count = self.llvm.type.count
         places = [count if place is None else place for place in order]
         mask = ir.Constant(ir.VectorType(ir.IntType(32), len(places)), places)
-        zeros = ir.Constant(self.llvm.type, [0] * count)
+        zeros = Same(self.llvm.type, 0)
         return self._new(self.builder.shuffle_vector(self.llvm, zeros, mask))
 
     def joined(self, other: Lanes) -> Lanes:
@@ -295,7 +311,7 @@ def lowered(vector: Vector, ceiling: Vector) -> Vector:
 
 def rectified(vector: Vector, slope: Vector) -> Vector:
     """Return max(x, 0) + slope * min(x, 0), as Caffe's ReLU: x for a slope of 1; NaN stays."""
-    zero = Vector(vector.builder, ir.Constant(vector.llvm.type, None))
+    zero = Vector(vector.builder, Same(vector.llvm.type, 0.0))
     return fma(slope, choose(vector > zero, zero, vector), raised(vector, zero))
 
 

@@ -13,11 +13,11 @@ from functools import cache, partial
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.words import FLOAT, Vector, Word
 from demitasse.backends.kernels.products.registers import (
-    ROWS,
     Panels,
-    a_few_at_a_time,
+    Rows,
     by_panel,
     multiply,
+    product_rows,
 )
 
 __all__ = ["matrix_products"]
@@ -32,21 +32,21 @@ def matrix_products(width: int, *, packed: bool = False) -> Panels:
 
     Their arguments are: ``a``, the bytes from one of its rows to the next, the bytes from one of
     its columns to the next; ``b``, the bytes from one of its rows to the next; ``c``, the bytes
-    from one of its rows to the next; rows, the length of the sums, and whether they are added to
-    ``c``.
+    from one of its rows to the next; rows, the length of the sums, whether they are added to ``c``,
+    and the table of rests.
 
     Args:
         width: Floats of a vector.
-        packed: Whether the columns of ``a`` and the rows of ``b`` are contiguous, whatever the
-            arguments say.
+        packed: Whether the columns of ``a`` and the rows of ``b`` are contiguous, and sums are
+            written and never added, whatever the arguments say.
     """
     kind = "packed" if packed else "product"
-    return by_panel(kind, width, 10, partial(_write, packed=packed))
+    return by_panel(kind, width, 11, partial(_write, packed=packed))
 
 
-def _write(k: Kernel, vectors: int, *, packed: bool) -> None:
-    a, a_row_bytes, a_column_bytes, b, b_row_bytes, c, c_row_bytes, rows, length, adds = k.arguments
-    most = ROWS[k.width][vectors]
+def _write(k: Kernel, vectors: int, of: Rows, *, packed: bool) -> None:
+    a, a_row_bytes, a_column_bytes, b, b_row_bytes, c, c_row_bytes, rows, length = k.arguments[:9]
+    adds = k.arguments[9]
     if packed:
         a_column_bytes, b_row_bytes = k.word(FLOAT), k.word(k.vector_bytes * vectors)
     end = b + b_row_bytes * length
@@ -73,12 +73,17 @@ def _write(k: Kernel, vectors: int, *, packed: bool) -> None:
             for j in range(vectors)
         ]
         totals, begin = [k.constant(0.0)] * len(places), b
-        if packed and count == most:
+        if packed and count == of.most:
             middle = end - length % UNROLLED * b_row_bytes
             totals, left = turns(totals, left, begin, middle, count, UNROLLED)
             begin = middle
         totals, _ = turns(totals, left, begin, end, count, 1)
-        k.accumulate(list(zip(totals, places, strict=True)), adds)
+        sums_and_places = list(zip(totals, places, strict=True))
+        if packed:
+            for total, place in sums_and_places:
+                k.store(total, place)
+        else:
+            k.accumulate(sums_and_places, adds)
 
-    a_few_at_a_time(k, rows, most, (a, c), (a_row_bytes, c_row_bytes), sums)
+    product_rows(k, rows, of, (a, c), (a_row_bytes, c_row_bytes), sums)
     k.done()

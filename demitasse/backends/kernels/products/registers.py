@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from demitasse.backends.arrays import address
 from demitasse.backends.kernels.language.compiler import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.words import Vector, Word, fma
+from demitasse.backends.kernels.language.words import INT, Vector, Word, choose, fma
 
-__all__ = ["ROWS", "Panels", "a_few_at_a_time", "by_panel", "multiply"]
+__all__ = [
+    "ROWS", "Panels", "Product", "Rows", "a_few_at_a_time", "by_panel", "multiply", "product_rows",
+]  # fmt: skip
 
 ROWS = {8: {1: 8, 2: 6, 3: 4}, 16: {1: 16, 2: 14, 3: 9}}
 """Floats of a vector -> vectors of a panel -> rows whose sums fit into the registers, with a row of
@@ -17,30 +23,74 @@ columns and one number: 16 registers of 8 floats, 32 of 16. Fewer than eight sum
 each other."""
 
 
-Panels = Callable[[int], int]
-"""Returns the address of the kernel for panels of so many vectors, which is compiled when it is
-first asked for: few nets have panels of every number."""
+class Rows(NamedTuple):
+    """What numbers of rows a kernel is for.
+
+    Attributes:
+        most: How many the registers hold.
+        few: The only number, less than that; 0 for any.
+    """
+
+    most: int
+    few: int = 0
 
 
-def by_panel(kind: str, width: int, count: int, write: Callable[[Kernel, int], None]) -> Panels:
-    """Return what gives the addresses of kernels of one kind.
+class Product(NamedTuple):
+    """A kernel, and those that it leaves the last rows to.
+
+    Attributes:
+        address: Its address.
+        rests: Address of the table of the others, by how many rows each is for: the last argument
+            of all of them. Where it has none, one row is taken at a time, to the same bits.
+    """
+
+    address: int
+    rests: int
+
+
+Panels = Callable[[int, Iterable[int]], Product]
+"""Returns the kernel for panels of so many vectors, and for these numbers of rows. What is compiled
+is what these need: few nets have panels of every number, and few layers leave every rest."""
+
+
+def by_panel(
+    kind: str, width: int, count: int, write: Callable[[Kernel, int, Rows], None]
+) -> Panels:
+    """Return what gives kernels of one kind.
 
     Args:
         kind: What they are called; no others of the process are.
         width: Floats of a vector.
-        count: How many arguments they have.
-        write: Writes one, for so many vectors.
+        count: How many arguments they have; the last is :attr:`Product.rests`.
+        write: Writes one, for so many vectors and such numbers of rows.
     """
 
-    def address(vectors: int) -> int:
-        name = f"{kind}_{vectors}x{width}"
+    def kernel(vectors: int, few: int = 0) -> int:
+        name = f"{kind}_{vectors}x{width}" + (f"of{few}" if few else "")
 
         def module(of: Any) -> None:
-            write(Kernel(of, name, count, width, exported=True), vectors)
+            rows = Rows(ROWS[width][vectors], few)
+            write(Kernel(of, name, count, width, exported=True), vectors, rows)
 
         return compiled(name, module, name)[name]
 
-    return address
+    def product(vectors: int, counts: Iterable[int]) -> Product:
+        most, rests = ROWS[width][vectors], _rests(f"{kind}_{vectors}x{width}")
+        numbers = set(counts)
+        if len(numbers) == 1 and max(numbers) < most:
+            return Product(kernel(vectors, numbers.pop()), address(rests))
+        for rest in {number % most for number in numbers} - {0, 1}:
+            rests[rest] = rests[rest] or kernel(vectors, rest)
+        return Product(kernel(vectors), address(rests))
+
+    return product
+
+
+@cache
+def _rests(name: str) -> np.ndarray:
+    """Return the table of a kernel's rests, which is filled while it may be read."""
+    del name
+    return np.zeros(max(ROWS[8][1], ROWS[16][1]), np.int64)
 
 
 def multiply(
@@ -54,8 +104,8 @@ def multiply(
         numbers: The address of each row's number.
         columns: Vectors.
     """
-    for row, address in enumerate(numbers):
-        number = k.broadcast(address)
+    for row, place_of_number in enumerate(numbers):
+        number = k.broadcast(place_of_number)
         for j, column in enumerate(columns):
             place = row * len(columns) + j
             totals[place] = fma(number, column, totals[place])
@@ -79,12 +129,56 @@ def a_few_at_a_time(
         row_bytes: From each of them to the next row's.
         body: Writes it for the addresses of some rows, and how many these are.
     """
-    with k.loop(count // most, words=starts) as loop:
-        body(loop.words, most)
-        loop.words = [
-            start + k.word(step) * most for start, step in zip(loop.words, row_bytes, strict=True)
-        ]
+    behind = _repeated(k, count // most, most, starts, row_bytes, body)
     with k.cases(count % most) as case:
         for few in range(1, most):
             case(few)
-            body(loop.words, few)
+            body(behind, few)
+
+
+def product_rows(
+    k: Kernel,
+    count: Word,
+    rows: Rows,
+    starts: Sequence[Word],
+    row_bytes: Sequence[Word | int],
+    body: Callable[[Sequence[Word], int], None],
+) -> None:
+    """Write the same for a kernel of :func:`by_panel`, which leaves the rest to another.
+
+    Args:
+        k: The kernel.
+        count: How many rows there are.
+        rows: How many the kernel is for.
+        starts: Addresses that belong to the first row; arguments of the kernel.
+        row_bytes: From each of them to the next row's.
+        body: Writes it for the addresses of some rows, and how many these are.
+    """
+    if rows.few:
+        body(starts, rows.few)
+        return
+    behind = _repeated(k, count // rows.most, rows.most, starts, row_bytes, body)
+    *others, rests = k.arguments
+    rest = count % rows.most
+    kernel = k.load_word(rests + rest * INT)
+    with k.when(kernel > 0):
+        moved = dict(zip(starts, behind, strict=True))
+        k.call_at(kernel, *(moved.get(one, one) for one in others), rests)
+    _repeated(k, choose(kernel > 0, 0, rest), 1, behind, row_bytes, body)
+
+
+def _repeated(
+    k: Kernel,
+    times: Word,
+    rows: int,
+    starts: Sequence[Word],
+    row_bytes: Sequence[Word | int],
+    body: Callable[[Sequence[Word], int], None],
+) -> Sequence[Word]:
+    """Write what is done to so many rows, so many times; return the addresses of the next."""
+    with k.loop(times, words=starts) as loop:
+        body(loop.words, rows)
+        loop.words = [
+            start + k.word(step) * rows for start, step in zip(loop.words, row_bytes, strict=True)
+        ]
+    return loop.words

@@ -76,6 +76,7 @@ def _write(module: Any, name: str, of: Matrices, width: int, *, pool: bool) -> N
             k.call_at(
                 panel.product, panel.tiles, tiles.tile_bytes, FLOAT, panel.filters,
                 panel.row_bytes, panel.sums, sum_bytes, block.tiles, p.channels, 0,
+                panel.rests,
             )  # fmt: skip
         with block.stage(2):
             steps = step, step // 2 if pool else step
@@ -114,15 +115,17 @@ class WinogradConvolution:
         self._offsets, self._slopes = aligned(tiling.sum_stride), aligned(tiling.sum_stride)
         self._slopes[...] = 0.0 if relu else 1.0
         products = matrix_products(width, packed=True)
-        rest: dict[str, Values | np.ndarray] = {
-            "products": product_values(tiling, products, self._scratch.sums_bytes),
+        fields: dict[str, Values | np.ndarray] = {
+            "products": product_values(
+                tiling, products, tiling.block_tiles, self._scratch.sums_bytes
+            ),
             "x": image_values(x, tiling.size, width, tiling.pad),
             "y": image_values(y, tiling.output, width),
             "slopes": self._slopes,
             "offsets": self._offsets,
         }
         self._calls = [
-            Arguments(ConvolutionFields.values(strips=strips, **rest))
+            Arguments(ConvolutionFields.values(strips=strips, **fields))
             for strips in self._scratch.calls(STAGES)
         ]
 

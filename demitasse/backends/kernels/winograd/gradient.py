@@ -71,7 +71,7 @@ def _write(module: Any, name: str, of: Matrices, width: int) -> None:
                 k.call_at(
                     panel.product, panel.tiles, FLOAT, tiles.tile_bytes, panel.sums,
                     dy.tile_bytes, panel.filters, panel.row_bytes, p.channels, block.tiles,
-                    block.again,
+                    block.again, panel.rests,
                 )  # fmt: skip
             last = dy.at + dy.point_bytes * (side * side - 1)
             _sum(k, p, block, last, f.offsets)
@@ -120,14 +120,20 @@ class WinogradGradient:
         self._offsets = np.zeros((chunks, tiling.sum_stride), np.float32)
         self._back = FilterGradient(tiling, chunks)
         products, sums_bytes = matrix_products(width), self._scratch.sums_bytes
-        rest: dict[str, Values | np.ndarray] = {
-            "products": product_values(tiling, products, sums_bytes, tiling.filter_size),
+        fields: dict[str, Values | np.ndarray] = {
+            "products": product_values(
+                tiling,
+                products,
+                {tiling.channels // tiling.groups},
+                sums_bytes,
+                tiling.filter_size,
+            ),
             "x": image_values(x, tiling.size, width, tiling.pad),
             "y": image_values(y, tiling.output, width),
             "offsets": self._offsets,
         }
         self._calls = [
-            Arguments(GradientFields.values(strips=strips, **rest))
+            Arguments(GradientFields.values(strips=strips, **fields))
             for strips in self._scratch.calls(STAGES)
         ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from demitasse.backends.kernels.winograd.tiling import Tiling
 
 __all__ = ["Panel", "ProductFields", "each_panel", "product_values"]
 
-COLUMNS = 5
+COLUMNS = 6
 """Integers of an entry of the table of panels."""
 
 
@@ -45,8 +45,9 @@ class ProductFields(Struct):
     panels: Word
     """How many panels the filters of all groups have."""
     panel_table: Word
-    """Address of their table: for each, the address of its product; elements from where a point's
-    tiles, filters and sums begin to its own; elements of a row of its filters."""
+    """Address of their table: for each, the address of its product and of those for rests; elements
+    from where a point's tiles, filters and sums begin to its own; elements of a row of its
+    filters."""
 
 
 class Panel(NamedTuple):
@@ -54,6 +55,7 @@ class Panel(NamedTuple):
 
     Attributes:
         product: Address of the product.
+        rests: Address of the table of those for rests.
         tiles: Address of its group's channels of the first tile.
         filters: Address of the filters.
         sums: Address of their sums of the first tile.
@@ -61,6 +63,7 @@ class Panel(NamedTuple):
     """
 
     product: Word
+    rests: Word
     tiles: Word
     filters: Word
     sums: Word
@@ -74,9 +77,10 @@ def each_panel(k: Kernel, f: ProductFields, block: Block, points: int) -> Iterat
     begin, end = block.bounds(k.word(points))
     with k.loop(end, begin) as point, k.loop(f.panels) as panel:
         entry = f.panel_table + panel.i * (COLUMNS * INT)
-        product, tile, filter_, total, row = k.load_words(entry, COLUMNS)
+        product, rests, tile, filter_, total, row = k.load_words(entry, COLUMNS)
         yield Panel(
             product,
+            rests,
             block.stack + point.i * f.tile_point_stride * FLOAT + tile * FLOAT,
             filters + point.i * f.filter_point_stride * FLOAT + filter_ * FLOAT,
             block.stack + f.sums_bytes + point.i * f.sum_point_stride * FLOAT + total * FLOAT,
@@ -85,13 +89,18 @@ def each_panel(k: Kernel, f: ProductFields, block: Block, points: int) -> Iterat
 
 
 def product_values(
-    tiling: Tiling, products: Panels, sums_bytes: int, filter_chunk_stride: int = 0
+    tiling: Tiling,
+    products: Panels,
+    counts: Iterable[int],
+    sums_bytes: int,
+    filter_chunk_stride: int = 0,
 ) -> Values:
     """Return the values of those fields.
 
     Args:
         tiling: The convolution.
         products: The kernels, by the vectors of a panel.
+        counts: Numbers of rows that they are run for.
         sums_bytes: From the beginning of a stack to the tiles of the output.
         filter_chunk_stride: Elements from one chunk's filters to the next's.
     """
@@ -99,7 +108,7 @@ def product_values(
     table = np.array(
         [
             (
-                products(vectors),
+                *products(vectors, counts),
                 group * c,
                 group * tiling.filter_group_stride + first * c,
                 group * m + first,

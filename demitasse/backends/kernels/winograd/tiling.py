@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 from demitasse.backends.kernels.products.panels import split_columns
 from demitasse.backends.kernels.tuning import Tuning
@@ -156,6 +157,17 @@ class Tiling:
         most = max(space // self.strip_bytes, -(-tuning.fewest_tiles // self.grid[1]))
         chunk = -(-self.strips // chunks)
         return -(-chunk // -(-chunk // most))  # rounds of equal length
+
+    @cached_property
+    def block_tiles(self) -> frozenset[int]:
+        """How many tiles a block has: as many as most have, and what is left at a chunk's end."""
+        chunks = 1 if self.shared else self.chunks
+        ends = [self.strips * chunk // chunks for chunk in range(chunks + 1)]
+        strips = set()
+        for begin, end in pairwise(ends):
+            whole, rest = divmod(end - begin, self.strips_per_block)
+            strips |= {rest, self.strips_per_block} if whole else {rest}
+        return frozenset(count * self.grid[1] for count in strips if count)
 
     @cached_property
     def tile_point_stride(self) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 
@@ -102,17 +104,20 @@ class TiledFilters:
 
 
 class KernelCall:
-    """A kernel with its ports. Those over tiles are made when they run for the first time.
+    """A kernel with its ports.
+
+    Those of convolutions are made when they run for the first time, or take weights: of the calls
+    that are prepared, some are fused into others, which take their place.
 
     Args:
         engine: The engine.
         ports: The kernel's.
         code: Name of what runs.
-        kept: Bytes that it holds.
+        held: Bytes that it holds besides its kernel's.
     """
 
-    def __init__(self, engine: Engine, ports: tuple[Port, ...], code: str, kept: int) -> None:
-        self.engine, self.ports, self.code, self._kept = engine, ports, code, kept
+    def __init__(self, engine: Engine, ports: tuple[Port, ...], code: str, held: int = 0) -> None:
+        self.engine, self.ports, self.code, self._held = engine, ports, code, held
         for port in ports:
             port.engine = engine
 
@@ -124,7 +129,12 @@ class KernelCall:
     @property
     def workspace(self) -> int:
         """Bytes it holds."""
-        return self._kept + converted_bytes(self.ports)
+        return self._held + self.kept + converted_bytes(self.ports)
+
+    @property
+    def kept(self) -> int:
+        """Bytes of what its kernel holds."""
+        return 0
 
 
 class ConvCall(KernelCall):
@@ -136,7 +146,6 @@ class ConvCall(KernelCall):
         engine: The engine.
         operands: Its operands.
         code: Name of what runs.
-        kept: Bytes that it holds.
         take: Takes weights, in C order.
         take_offsets: Takes one offset for each channel of the output; None for a kernel that reads
             them where they are.
@@ -149,7 +158,6 @@ class ConvCall(KernelCall):
         engine: Engine,
         operands: ConvOperands,
         code: str,
-        kept: int,
         take: Callable[[np.ndarray], None],
         take_offsets: Callable[[np.ndarray], None] | None = None,
         take_slopes: Callable[[np.ndarray], None] | None = None,
@@ -158,7 +166,7 @@ class ConvCall(KernelCall):
         self._weights = _Follower(take)
         self._offsets = _Follower(take_offsets) if take_offsets else None
         self._slopes = _Follower(take_slopes) if take_slopes else None
-        super().__init__(engine, (operands.source, operands.target), code, kept)
+        super().__init__(engine, (operands.source, operands.target), code)
 
     def _follow(self) -> None:
         """Let the kernel take what has changed of the parameters."""
@@ -207,7 +215,7 @@ class WinogradCall(ConvCall):
         self.tiling, self.filters = tiling, filters
         self._images, self._pool = images, pool
         take = filters.update, self._pass_offsets, self._pass_slopes
-        super().__init__(engine, operands, tiling.code, 0, *take)
+        super().__init__(engine, operands, tiling.code, *take)
 
     @cached_property
     def _kernel(self) -> WinogradConvolution:
@@ -221,8 +229,8 @@ class WinogradCall(ConvCall):
         self._kernel.take_slopes(slopes)
 
     @property
-    def workspace(self) -> int:
-        return super().workspace + self.filters.nbytes
+    def kept(self) -> int:
+        return self.filters.nbytes
 
     def __call__(self) -> None:
         operands = self.operands
@@ -251,7 +259,7 @@ class WinogradGradientCall(KernelCall):
         images: tuple[Images, Images],
     ) -> None:
         self.tiling, self.operands, self._images = tiling, operands, images
-        super().__init__(engine, operands.ports, tiling.code, 0)
+        super().__init__(engine, operands.ports, tiling.code)
 
     @cached_property
     def _kernel(self) -> WinogradGradient:
@@ -267,7 +275,31 @@ class WinogradGradientCall(KernelCall):
         _finish(operands)
 
 
-class DirectCall(ConvCall):
+class HoldsFilters(Protocol):
+    """A kernel that holds its filters."""
+
+    filters: np.ndarray
+
+    def update(self, weights: np.ndarray) -> None:
+        """Take new weights, in C order."""
+
+
+class FilterCall(ConvCall):
+    """A convolution whose kernel holds its filters."""
+
+    @cached_property
+    @abstractmethod
+    def _kernel(self) -> HoldsFilters: ...
+
+    def _pass_weights(self, weights: np.ndarray) -> None:
+        self._kernel.update(weights)
+
+    @property
+    def kept(self) -> int:
+        return self._kernel.filters.nbytes if "_kernel" in vars(self) else 0
+
+
+class DirectCall(FilterCall):
     """A direct convolution of few channels.
 
     Args:
@@ -280,9 +312,15 @@ class DirectCall(ConvCall):
     def __init__(
         self, engine: Engine, banding: Banding, operands: ConvOperands, target: Images
     ) -> None:
-        kernel = self._kernel = DirectConvolution(banding, target, relu=operands.relu)
-        kept = kernel.filters.nbytes
-        super().__init__(engine, operands, kernel.code, kept, kernel.update, kernel.take_offsets)
+        self._banding, self._target = banding, target
+        super().__init__(engine, operands, banding.code, self._pass_weights, self._pass_offsets)
+
+    @cached_property
+    def _kernel(self) -> DirectConvolution:
+        return DirectConvolution(self._banding, self._target, relu=self.operands.relu)
+
+    def _pass_offsets(self, offsets: np.ndarray) -> None:
+        self._kernel.take_offsets(offsets)
 
     def __call__(self) -> None:
         source, target = self.operands.source.array(), self.operands.target.array()
@@ -305,14 +343,14 @@ class FactorsCall(KernelCall):
         self, engine: Engine, source: Reader, target: Writer, kernel: ChannelFactors
     ) -> None:
         self._source, self._target, self._kernel = source, target, kernel
-        super().__init__(engine, (source, target), kernel.code, 0)
+        super().__init__(engine, (source, target), kernel.code)
         target.promise(engine)
 
     def __call__(self) -> None:
         self._kernel(self._source.array(), self._target.array())
 
 
-class DepthwiseCall(ConvCall):
+class DepthwiseCall(FilterCall):
     """A depthwise convolution.
 
     Args:
@@ -325,9 +363,16 @@ class DepthwiseCall(ConvCall):
     def __init__(
         self, engine: Engine, strips: Strips, operands: ConvOperands, images: tuple[Images, Images]
     ) -> None:
-        kernel = self._kernel = DepthwiseConvolution(strips, *images, relu=operands.relu)
-        kept, slopes = kernel.filters.nbytes, kernel.take_slopes
-        super().__init__(engine, operands, kernel.code, kept, kernel.update, take_slopes=slopes)
+        self._strips, self._images = strips, images
+        take, slopes = self._pass_weights, self._pass_slopes
+        super().__init__(engine, operands, strips.code, take, take_slopes=slopes)
+
+    @cached_property
+    def _kernel(self) -> DepthwiseConvolution:
+        return DepthwiseConvolution(self._strips, *self._images, relu=self.operands.relu)
+
+    def _pass_slopes(self, slopes: np.ndarray) -> None:
+        self._kernel.take_slopes(slopes)
 
     def __call__(self) -> None:
         source, target = self.operands.source.array(), self.operands.target.array()
@@ -335,7 +380,7 @@ class DepthwiseCall(ConvCall):
         self._kernel(source, target, self.operands.offsets())
 
 
-class PixelsCall(ConvCall):
+class PixelsCall(FilterCall):
     """A pointwise convolution.
 
     Args:
@@ -348,9 +393,16 @@ class PixelsCall(ConvCall):
     def __init__(
         self, engine: Engine, parts: Parts, operands: ConvOperands, images: tuple[Images, Images]
     ) -> None:
-        kernel = self._kernel = PointwiseConvolution(parts, *images, None, relu=operands.relu)
-        self._none = aligned(parts.y[1])
-        super().__init__(engine, operands, kernel.code, kernel.filters.nbytes, kernel.update)
+        self._parts, self._images = parts, images
+        super().__init__(engine, operands, parts.code, self._pass_weights)
+
+    @cached_property
+    def _kernel(self) -> PointwiseConvolution:
+        return PointwiseConvolution(self._parts, *self._images, None, relu=self.operands.relu)
+
+    @cached_property
+    def _none(self) -> np.ndarray:
+        return aligned(self._parts.y[1])
 
     def __call__(self) -> None:
         source, target = self.operands.source.array(), self.operands.target.array()
@@ -381,8 +433,12 @@ class PointwiseCall(KernelCall):
     ) -> None:
         self._source, self._target = source, target
         self._kernel, self._offsets = kernel, offsets
-        super().__init__(engine, (source, target), kernel.code, kernel.filters.nbytes)
+        super().__init__(engine, (source, target), kernel.code)
         target.promise(engine)
+
+    @property
+    def kept(self) -> int:
+        return self._kernel.filters.nbytes
 
     def __call__(self) -> None:
         source, target = self._source.array(), self._target.array()
@@ -405,7 +461,11 @@ class DirectGradientCall(KernelCall):
     ) -> None:
         self.operands = operands
         self._kernel = DirectGradient(banding, dy, bias=operands.bias is not None)
-        super().__init__(engine, operands.ports, self._kernel.code, self._kernel.sums.nbytes)
+        super().__init__(engine, operands.ports, self._kernel.code)
+
+    @property
+    def kept(self) -> int:
+        return self._kernel.sums.nbytes
 
     def __call__(self) -> None:
         operands = self.operands
