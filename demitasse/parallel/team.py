@@ -144,6 +144,8 @@ class Crew:
     def passes(self, net: Net, batches: int) -> float:
         losses = []
         with self._failing_together(self._overlap):
+            if self._overlap is not None:
+                self._overlap.begin()
             for one in self.others:
                 one.clear_param_diffs()
             for one in self._nets:

@@ -130,6 +130,55 @@ class TestOrder:
         assert len([one for one in seen if isinstance(one, int)]) == len(made.layers)
 
 
+class TestCutShort:
+    """An iteration that is cut short is done again, to the same gradients."""
+
+    def made(self, *, overlap=True):
+        made = net(AVERAGES)
+        return Crew([made, made.clone(rank=1)], Single(), Shards(2), overlap=overlap), made
+
+    @pytest.mark.parametrize("place", ["_begin", "_completed", "finish"])
+    def test_where_gradients_are_exchanged(self, monkeypatch, place):
+        (team, made), (other, whole) = self.made(), self.made(overlap=False)
+        overlap, work = team._overlap, getattr(Overlap, place)
+        calls = []
+
+        def cut(self, *args):
+            calls.append(args)
+            if len(calls) == 1:
+                if place == "finish":
+                    self._lost = True  # as where it is cut short behind its first line
+                raise KeyboardInterrupt
+            return work(self, *args)
+
+        monkeypatch.setattr(Overlap, place, cut)
+        with pytest.raises(KeyboardInterrupt):
+            team.passes(made, 2)
+        monkeypatch.undo()
+        other.passes(whole, 2)
+
+        for one in (made, whole):
+            one.clear_param_diffs()
+        team.passes(made, 2)
+        other.passes(whole, 2)
+
+        assert overlap._begun == []
+        for a, b in zip(made.learnable_params, whole.learnable_params, strict=True):
+            np.testing.assert_array_equal(a.cpu_diff(), b.cpu_diff())
+
+    def test_the_thread_is_waited_for(self):
+        team, made = self.made()
+        team.passes(made, 1)
+        held = threading.Event()
+        team._overlap.begin()
+        waiting = team._overlap._thread.submit(held.wait)
+        threading.Timer(0.2, held.set).start()
+
+        team._overlap.begin()
+
+        assert waiting.done()
+
+
 @pytest.mark.parametrize(
     ("device", "text"),
     [
