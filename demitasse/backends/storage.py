@@ -11,7 +11,10 @@ from typing import Literal
 
 import numpy as np
 
-__all__ = ["ARRAYS", "STORAGES", "Stored", "array_dtype", "nan_of", "narrowed", "widen_into"]
+__all__ = [
+    "ARRAYS", "STORAGES", "Stored", "array_dtype", "count_overflows", "nan_of", "narrowed",
+    "widen_into",
+]  # fmt: skip
 
 Stored = Literal["float", "half", "bfloat16"]
 """How a device keeps the values of a net; "float" is as they are computed."""
@@ -20,6 +23,12 @@ STORAGES: tuple[Stored, ...] = ("float", "half", "bfloat16")
 
 ARRAYS: Mapping[str, str] = {"half": "float16", "bfloat16": "uint16"}
 """How numbers are kept -> the dtype of arrays that hold them."""
+
+INFINITE: Mapping[str, np.uint16] = {"half": np.uint16(0x7C00), "bfloat16": np.uint16(0x7F80)}
+"""Bits of infinity."""
+
+MAGNITUDE = np.uint16(0x7FFF)
+"""All bits but that of the sign."""
 
 ROUND, QUIET, FRACTION = np.uint32(0x7FFF), np.uint16(0x0040), np.uint32(16)
 
@@ -46,6 +55,12 @@ def narrowed(host: np.ndarray, kind: str) -> np.ndarray:
     upper = (bits >> FRACTION).astype(np.uint16)
     rounded = ((bits + ROUND + (upper & 1)) >> FRACTION).astype(np.uint16)
     return np.where(np.isnan(host), upper | QUIET, rounded)
+
+
+def count_overflows(host: np.ndarray, narrow: np.ndarray, kind: str) -> int:
+    """Return how many float32 numbers are finite, and infinite in 16 bits. Shapes: the same."""
+    infinite = (narrow.view(np.uint16) & MAGNITUDE) == INFINITE[kind]
+    return int(np.count_nonzero(infinite & np.isfinite(host)))
 
 
 def widen_into(narrow: np.ndarray, kind: str, host: np.ndarray) -> None:

@@ -17,9 +17,9 @@ __all__ = ["main"]
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code; by default on the process's arguments."""
     _open_streams()
-    from demitasse.cli.root import cli
+    from demitasse.cli.root import run
 
-    cli(args)
+    run(args)
 
 
 def _open_streams() -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
-import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import click
 
+from demitasse.cli.streams import leave_unsaid, of_stdout, stdout_failed
 from demitasse.errors import (
     ConfigError,
     DataError,
@@ -74,15 +73,7 @@ class Fault(click.ClickException):
         try:
             click.echo(f"error: {escaped(self.format_message())}", err=True)
         except OSError:
-            _leave_unsaid()
-
-
-def _leave_unsaid() -> None:
-    """Let what standard error still holds go nowhere: Python would fail at the end otherwise."""
-    with suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stderr.fileno())
-        os.close(nowhere)
+            leave_unsaid("stderr")
 
 
 def exit_code(error: BaseException) -> int:
@@ -106,6 +97,8 @@ def faults() -> Iterator[None]:
         told = "interrupted" if isinstance(error, KeyboardInterrupt) else with_excerpts(error)
         if isinstance(error, FileNotFoundError) and error.filename is None and not working_folder():
             told += ": the working directory has been deleted; change to another one"
+        if stdout_failed(error):
+            told = of_stdout(error)
         message = _as_flags(told)
         raise Fault(message or type(error).__name__, exit_code(error)) from error
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
-import click
+from demitasse.cli.streams import tell
 
 __all__ = ["LogFile", "open_log"]
 
@@ -43,8 +43,7 @@ class LogFile(logging.FileHandler):
         if not self._told:
             self._told = True
             why = error.strerror or error
-            with suppress(OSError):
-                click.echo(f"warning: {self.baseFilename} lacks lines: {why}", err=True)
+            tell(f"warning: {self.baseFilename} lacks lines: {why}")
 
 
 def open_log(log_dir: Path | None, as_caffe: bool) -> LogFile | None:
@@ -75,7 +74,7 @@ def _open_as_caffe(folder: Path) -> LogFile | None:
         folder.mkdir(parents=True, exist_ok=True)
         file = LogFile(folder / name, encoding="utf-8")
     except OSError as error:
-        click.echo(f"warning: no log file in GLOG_log_dir={folder}: {error.strerror}", err=True)
+        tell(f"warning: no log file in GLOG_log_dir={folder}: {error.strerror}")
         return None
     newest = folder / "caffe.INFO"
     with suppress(OSError):  # not every file system has links

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from demitasse.cli.exits import FAILED
+from demitasse.cli.streams import tell
 
 __all__ = ["REPLACED", "replaced"]
 
@@ -24,7 +25,7 @@ def replaced(name: str) -> click.Command:
     @click.argument("args", nargs=-1, type=click.UNPROCESSED)
     def command(args: tuple[str, ...]) -> None:
         del args
-        click.echo(f"error: {name} is no more; use: demitasse {REPLACED[name]}", err=True)
+        tell(f"error: {name} is no more; use: demitasse {REPLACED[name]}")
         raise SystemExit(FAILED)
 
     return command

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from demitasse import __version__
+from demitasse.cli.exits import FAILED
 from demitasse.cli.replaced import REPLACED, replaced
 from demitasse.cli.spelling import plain_name, two_dashes
+from demitasse.cli.streams import leave_unsaid, of_stdout, stdout_failed, tell
 from demitasse.suggest import nearest
 
-__all__ = ["VERBS", "Root", "cli"]
+__all__ = ["VERBS", "Root", "cli", "run"]
 
 VERBS = (
     "train",
@@ -140,3 +144,29 @@ def cli() -> None:
 
     Flags may be written as in Caffe: -solver FILE, -solver=FILE, --solver FILE, --solver=FILE.
     """
+
+
+def run(args: Sequence[str] | None) -> NoReturn:
+    """Run the command line and exit with its code, also where nothing can be told of it."""
+    try:
+        code: Any = cli.main(args, standalone_mode=False)
+    except click.ClickException as error:
+        _show(error)
+        sys.exit(error.exit_code)
+    except click.Abort:
+        tell("Aborted!")
+        sys.exit(FAILED)
+    except OSError as error:  # of --help and --version; verbs have their own
+        if not stdout_failed(error):
+            raise
+        tell(f"error: {of_stdout(error)}")
+        sys.exit(FAILED)
+    sys.exit(code)
+
+
+def _show(error: click.ClickException) -> None:
+    """Print an error, if that can be done."""
+    try:
+        error.show()
+    except OSError:
+        leave_unsaid("stderr")

@@ -19,6 +19,7 @@ OTHERS = {
     "DEMITASSE_CUDA_EXTRA": "nox: which of the extras cuda12 and cuda13 to install",
     "DEMITASSE_TEST_BACKENDS": "conformance tests: the devices",
     "DEMITASSE_KILLS": "tests: how often a training run is killed",
+    "DEMITASSE_FAULTS": "tests: how many faults of each writer are tried, at most",
     "DEMITASSE_INTERRUPTIONS": "tests: at how many places in each piece of work errors are raised",
     "DEMITASSE_TEST_STAND_IN": "tests: put the stand-in for cupy and two GPUs in their place",
     "DEMITASSE_KERNEL_FLAGS": "tests: flags for compiling CUDA kernels for the host",

@@ -1,8 +1,8 @@
 """Arrays as they travel in half precision: half the bytes, eleven significant bits.
 
-Every array is scaled by a power of two of its own before it is rounded, so that its largest value
-fills the range of half precision. None overflows; what is smaller than the largest by a factor of
-2^38 becomes 0. NaN and infinity arrive as such.
+Every array is scaled by a power of two of its own before it is rounded, so that its largest finite
+value fills the range of half precision. None overflows; what is smaller than the largest by a
+factor of 2^38 becomes 0. NaN and infinity arrive as such, and change nothing of the others.
 
 numpy converts one value at a time. Here it is done by the bits, several at a time: a float32 that
 is multiplied by 2^-112 has the exponent that half precision has for it, 13 bits further up.
@@ -16,8 +16,8 @@ import numpy as np
 
 __all__ = ["HEAD", "packed", "unpacked"]
 
-HEAD = 1
-"""Elements in front of the values: the power of two, or NaN where there is none."""
+HEAD = 2
+"""Elements in front of the values: the power of two, and 1 where some are NaN or infinite, or 0."""
 
 LARGEST = 14
 """The largest value is below 2 to this power and one more: half precision ends below 2^16."""
@@ -33,16 +33,17 @@ FRACTION = np.uint32(13)
 
 
 def packed(values: np.ndarray) -> np.ndarray:
-    """Return values of float32 or float64 as they travel. Shapes: (n,) -> (n + 1,), float16."""
+    """Return values of float32 or float64 as they travel. Shapes: (n,) -> (n + 2,), float16."""
     message = np.empty(values.size + HEAD, np.float16)
-    largest = float(max(values.max(), -values.min())) if values.size else 0.0
+    given, largest, strays = values, _largest(values), None
     if not math.isfinite(largest):
-        message[0] = np.nan
-        with np.errstate(over="ignore"):
-            message[HEAD:] = values
-        return message
+        strays = ~np.isfinite(values)
+        largest = _largest(values[~strays])
+    most = np.finfo(values.dtype).max * (1 - 2.0**-11)
+    if largest > most:  # would be rounded up to infinity
+        values = np.clip(values, -most, most)
     power = LARGEST - math.frexp(largest)[1]
-    message[0] = power  # a whole number of four digits at most, which is exact
+    message[:HEAD] = power, strays is not None  # a whole number of four digits at most is exact
     halves = message[HEAD:].view(np.uint16)
     for start in range(0, values.size, AT_ONCE):
         part = slice(start, start + AT_ONCE)
@@ -53,15 +54,15 @@ def packed(values: np.ndarray) -> np.ndarray:
         bits += np.uint32(0xFFF) + ((bits >> FRACTION) & np.uint32(1))  # to nearest, ties to even
         bits >>= FRACTION
         np.bitwise_or(bits, sign, out=halves[part], casting="unsafe")
+    if strays is not None:
+        message[HEAD:][strays] = given[strays]
     return message
 
 
 def unpacked(message: np.ndarray, values: np.ndarray) -> None:
-    """Write what has travelled to an array. Shapes: (n + 1,) -> (n,)."""
-    if np.isnan(message[0]):
-        values[...] = message[HEAD:]
-        return
-    halves, power = message[HEAD:].view(np.uint16), BIAS - int(message[0])
+    """Write what has travelled to an array. Shapes: (n + 2,) -> (n,)."""
+    travelled = message[HEAD:]
+    halves, power = travelled.view(np.uint16), BIAS - int(message[0])
     for start in range(0, values.size, AT_ONCE):
         part = slice(start, start + AT_ONCE)
         bits = halves[part].astype(np.uint32)
@@ -69,7 +70,15 @@ def unpacked(message: np.ndarray, values: np.ndarray) -> None:
         bits &= np.uint32(0x7FFF)
         bits <<= FRACTION
         bits |= sign
-        values[part] = _scaled(bits.view(np.float32), power)
+        values[part] = _scaled(bits.view(np.float32).astype(values.dtype, copy=False), power)
+    if message[1]:
+        strays = ~np.isfinite(travelled)
+        values[strays] = travelled[strays]
+
+
+def _largest(values: np.ndarray) -> float:
+    """Return the largest magnitude, or NaN where there is one; 0 of no values. Shape: (n,)."""
+    return float(max(values.max(), -values.min())) if values.size else 0.0
 
 
 def _scaled(values: np.ndarray, power: int) -> np.ndarray:

@@ -120,14 +120,25 @@ class Overlap:
         self._buckets = buckets(net, least)
         self._thread = ThreadPoolExecutor(1, "gradients")
         self._begun: list[Future[None]] = []
-        self._lost = False
+        self._lost = self._unfinished = False
+
+    def begin(self) -> None:
+        """Begin an iteration, as if one that was cut short had never been.
+
+        What that has left to the thread is waited for: it changes gradients. To be called before
+        there are any.
+        """
+        self._net.plan.completed = None
+        if self._unfinished:
+            self._thread.submit(_nothing).result()
+        self._begun, self._lost, self._unfinished = [], False, True
 
     @contextmanager
     def beside(self) -> Iterator[None]:
         """Exchange what the backward pass within completes."""
         plan = self._net.plan
-        plan.completed = self._completed
         try:
+            plan.completed = self._completed
             yield
         finally:
             plan.completed = None
@@ -135,12 +146,13 @@ class Overlap:
     def finish(self) -> None:
         """Exchange what is left, and wait until all is added up.
 
-        To be called after a pass that failed, too: the others cannot go on before. Nothing is done
-        any more once it has failed.
+        To be called after a pass that failed, too: the others cannot go on before. Once it has
+        failed nothing is done any more, until the next iteration begins.
 
         Raises:
             ParallelError: Another process is lost, or late.
         """
+        self._net.plan.completed = None  # which Ctrl-C may have kept ``beside`` from
         if self._lost:
             return
         self._lost = True
@@ -149,7 +161,7 @@ class Overlap:
                 self._begin(bucket)
         for one in self._begun:
             one.result()
-        self._begun, self._lost = [], False
+        self._begun, self._lost, self._unfinished = [], False, False
 
     def _completed(self, layer: int) -> None:
         """Begin with what is complete once backward has come to a layer."""
@@ -167,3 +179,7 @@ class Overlap:
     def _exchange(self, parts: Sequence[Array], aside: AbstractContextManager[None]) -> None:
         with aside:
             self._mean(parts)
+
+
+def _nothing() -> None:
+    """Take a turn in the thread, behind all that it was given before."""

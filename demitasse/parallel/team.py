@@ -128,6 +128,8 @@ class Crew:
         group = None if reduce == "half" else _group(communicator, nets[0])
         self._arrays, self._where = _exchange(communicator, nets[0], group, narrow=reduce == "half")
         self._mean = self._mean_by(reduce)
+        self._narrow = reduce == "half"
+        self._mean_behind = self._mean_by("exact") if self._narrow else self._mean
         for other in self.others:
             _hold_weights_of(nets[0], other)
         self._flats = [Flat(net, self._where) for net in nets]
@@ -142,6 +144,8 @@ class Crew:
     def passes(self, net: Net, batches: int) -> float:
         losses = []
         with self._failing_together(self._overlap):
+            if self._overlap is not None:
+                self._overlap.begin()
             for one in self.others:
                 one.clear_param_diffs()
             for one in self._nets:
@@ -161,8 +165,7 @@ class Crew:
                     flat.fill(loss)
                 else:
                     flat.fill_rest(loss)
-            begin = 0 if self._overlap is None else len(self._nets[0].learnable_params)
-            self._mean([flat.rest(begin) for flat in self._flats])
+            self._add_up(gradients=self._overlap is None)
             first = self._flats[0]
             first.overwritten()
             for flat in self._flats:
@@ -171,6 +174,19 @@ class Crew:
         self._waited += together - ready - added
         self._added += perf_counter() - together + added
         return loss
+
+    def _add_up(self, *, gradients: bool) -> None:
+        """Replace running averages and losses by their means, with or without gradients.
+
+        Only gradients travel in half precision. An average changes by less than that can say, and
+        would stand still; and the loss tells whether a run is to stop.
+        """
+        end = len(self._nets[0].learnable_params)
+        if gradients and self._narrow:
+            self._mean([flat.part(0, end) for flat in self._flats])
+            gradients = False
+        begin = 0 if gradients else end
+        self._mean_behind([flat.rest(begin) for flat in self._flats])
 
     def _mean_by(self, reduce: Reduce | None) -> Callable[[Sequence[Array]], None]:
         """Return what replaces the first array by the mean over all shards of the run."""

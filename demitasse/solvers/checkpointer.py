@@ -132,8 +132,22 @@ class Checkpointer:
         run.nonfinite.forget()
 
     def written_elsewhere(self, iteration: int) -> None:
-        """Take note of a snapshot that the first process writes, in another."""
+        """Take note of a snapshot that the first process writes, in another.
+
+        Raises:
+            NetError: The first process writes none, for weights are NaN or infinite.
+        """
+        self.need_finite(iteration)
         self._keeper.note(iteration)
+
+    def need_finite(self, iteration: int) -> None:
+        """End the run where the first process does, when it is to write the same weights.
+
+        Raises:
+            NetError: Some are NaN or infinite, and this is to end the run.
+        """
+        if self._run.nonfinite.stops:
+            self._run.nonfinite.check_weights(self._run.net, iteration)
 
     def attempt(self, snapshot: Callable[[], object], iteration: int) -> None:
         """Write a snapshot on the way: where it fails, the run goes on and tries the next one.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 import numpy as np
@@ -19,27 +19,39 @@ log = get_logger(__name__)
 
 OnNonfinite = Literal["warn", "stop"]
 
+Found = tuple[int, str]
+"""What first went wrong: the number of its layer, or of layers where nothing did, and a name."""
+
+Gather = Callable[[Callable[[], Found]], Sequence[Found]]
+"""Returns what a function comes to in each process that trains."""
+
 
 class Nonfinite:
     """Warns of the first such loss of a run and of such weights, or ends the run.
 
     Args:
         action: "warn", or "stop" with an error.
+
+    Attributes:
+        stops: Whether they end the run.
     """
 
     def __init__(self, action: OnNonfinite) -> None:
-        self._action, self._warned = action, False
+        self.stops, self._warned = action == "stop", False
 
     def forget(self) -> None:
         """Warn again, as in a new run."""
         self._warned = False
 
-    def check(self, loss: float, net: Net, iteration: int, rate: float) -> None:
-        """Look at the loss of an iteration.
+    def check(
+        self, loss: float, nets: Sequence[Net], gather: Gather, iteration: int, rate: float
+    ) -> None:
+        """Look at the loss of an iteration; all processes of a run call this.
 
         Args:
-            loss: The loss.
-            net: The net that has it.
+            loss: The loss, the same in all processes.
+            nets: The nets of this process that have it, one for each shard.
+            gather: Asks the other processes.
             iteration: The iteration.
             rate: The last learning rate.
 
@@ -48,15 +60,17 @@ class Nonfinite:
         """
         if math.isfinite(loss):
             return
+        if self._warned and not self.stops:
+            return
+        _, first = min(gather(lambda: min(map(_first_nonfinite, nets), key=_layer)), key=_layer)
         message = (
             f"the loss is {loss} at iteration {iteration}; what first went wrong is "
-            f"{_first_nonfinite(net)} (the last learning rate was {number(rate)}; try a "
+            f"{first} (the last learning rate was {number(rate)}; try a "
             "smaller one, or clip_gradients)"
         )
-        if self._action == "stop":
+        if self.stops:
             raise NetError(message)
-        if not self._warned:
-            log.warning(message)
+        log.warning(message)
         self._warned = True
 
     def check_weights(self, net: Net, iteration: int) -> None:
@@ -76,22 +90,26 @@ class Nonfinite:
         if place is None:
             return
         message = f"{place} is NaN or infinite in part at iteration {iteration}"
-        if self._action == "stop":
+        if self.stops:
             message += "; nothing is written. on_nonfinite 'warn' writes all the same"
             raise NetError(message)
         log.warning("%s, and is written all the same", message)
 
 
-def _first_nonfinite(net: Net) -> str:
-    """Say which parameter or top of a net, in forward order, first holds NaN or infinity."""
+def _first_nonfinite(net: Net) -> Found:
+    """Find which parameter or top of a net, in forward order, first holds NaN or infinity."""
     for index, layer in enumerate(net.layers):
         for parameter in _parameters(net, index):
-            return parameter
+            return index, parameter
         place = f"layer {layer.name!r} ({layer.type})"
         for top in net.structure.top_ids(index):
             if not _finite(net.structure.blob_list[top]):
-                return f"top {net.blob_names[top]!r} of {place}"
-    return "nothing that is left of the pass"
+                return index, f"top {net.blob_names[top]!r} of {place}"
+    return len(net.layers), "nothing that is left of the pass"
+
+
+def _layer(found: Found) -> int:
+    return found[0]
 
 
 def _parameters(net: Net, index: int) -> Iterator[str]:

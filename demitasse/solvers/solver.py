@@ -337,8 +337,11 @@ class Solver:
         with self.net.turn:
             self._advance(self.param.max_iter - self.iter)
         due = self.param.snapshot_after_train and not snapshot_is_due(self.param, self.iter)
-        if (due or self._checkpointer.unwritten) and self._run.is_root:
-            self.snapshot()
+        if due or self._checkpointer.unwritten:
+            if self._run.is_root:
+                self.snapshot()
+            else:
+                self._checkpointer.need_finite(self.iter)
         if self.stopped:
             log.info("Optimization stopped early.")
             return
@@ -420,8 +423,11 @@ class Solver:
         if self.stopped or not results:
             return
         self._run.watch.tested(results, self.iter)
-        if self._run.watch.improved and self._run.is_root:
-            self._checkpointer.write_best(self.iter)
+        if self._run.watch.improved:
+            if self._run.is_root:
+                self._checkpointer.write_best(self.iter)
+            else:
+                self._checkpointer.need_finite(self.iter)
         self.early_stopped = self._run.watch.exhausted
 
     def test(self, index: int = 0) -> dict[str, np.ndarray]:

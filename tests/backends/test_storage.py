@@ -128,6 +128,30 @@ def test_a_layer_is_off_by_the_rounding_of_what_it_keeps(name, kind):
             np.testing.assert_allclose(b, a, rtol=1e-5, atol=most, err_msg=str(case))
 
 
+@pytest.mark.parametrize("name", [
+    name for name, cases in CASES_OF.items()
+    if cases and cases[0].bottoms and name not in {"DetectionEvaluate", "Embed"}  # refused there
+])  # fmt: skip
+def test_what_is_no_finite_number_goes_through_a_layer_as_in_float(name, kind):
+    """Neither more nor less of it comes out."""
+    device, rng = cuda_at("cuda:0"), np.random.default_rng(4)
+    for case in CASES_OF[name]:
+        bottoms = [kept(one, kind) for one in case.bottoms]
+        if bottoms[0].size > 3:
+            bottoms[0].reshape(-1)[rng.permutation(bottoms[0].size)[:3]] = [np.nan, np.inf, -np.inf]
+        made = [
+            make_layer(case.text, bottoms, phase="TEST", device=device, dtype="float32",
+                       storage=storage)
+            for storage in ("float", kind)
+        ]  # fmt: skip
+
+        plain, narrow = ([np.copy(top) for top in one.forward()] for one in made)
+
+        for a, b in zip(plain, narrow, strict=True):
+            for question in (np.isnan, np.isposinf, np.isneginf):
+                np.testing.assert_array_equal(question(b), question(a), err_msg=str(case))
+
+
 # -- nets --------------------------------------------------------------------------------------
 
 NET = """
@@ -274,6 +298,33 @@ def test_what_is_too_large_for_half_becomes_infinite(place):
     [y] = layer.forward()
 
     np.testing.assert_array_equal(y, np.inf)
+
+
+@pytest.mark.parametrize(("value", "told"), [(70000.0, True), (65504.0, False), (np.inf, False)])
+def test_a_weight_that_is_too_large_for_half_is_warned_of_once(place, caplog, value, told):
+    net = images(made(place, "half"))
+    net.params["ip"][0].mutable_cpu_data()[0, :2] = -value
+
+    for _ in range(2):
+        net.forward()
+
+    found = [one.getMessage() for one in caplog.records if "too large" in one.getMessage()]
+    many = net.params["ip"][0].count
+    message = (
+        f"2 of {many} values of parameter 'ip[0]' are too large for storage 'half', and infinite "
+        "in what is computed with them"
+    )
+    assert found == [message] * told
+
+
+def test_bfloat16_has_the_range_of_float32(place, caplog):
+    net = images(made(place, "bfloat16"))
+    net.params["ip"][0].mutable_cpu_data()[0] = 70000.0
+
+    net.forward()
+
+    assert not caplog.records
+    assert np.isfinite(net.blobs["ip"].cpu_data()).all()
 
 
 def test_a_net_moves_to_the_host_and_back(kind):

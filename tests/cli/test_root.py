@@ -1,5 +1,6 @@
 """The command as a whole: spelling, exit codes, what it costs, and completion."""
 
+import errno
 import json
 import os
 import subprocess
@@ -134,6 +135,43 @@ def test_a_failure_that_cannot_be_told_has_its_code_all_the_same(start, unbuffer
         process = start("summary none.prototxt", stderr=full, env=environment)
 
         assert process.wait() == 3
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is always full, of Linux")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("args", ["--help", "train --help", "--version", "version"])
+def test_what_cannot_be_printed_is_one_message(start, args, unbuffered):
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with Path("/dev/full").open("w") as full:
+        process = start(args, stdout=full, env=environment)
+        _, stderr = process.communicate()
+
+    assert process.returncode == 1
+    told = os.strerror(errno.ENOSPC)
+    assert stderr == f"error: standard output cannot be written to: {told}\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is always full, of Linux")
+@pytest.mark.parametrize("args", ["no_such_verb", "summary", "largest_batch --no_such_flag"])
+def test_wrong_usage_that_cannot_be_told_has_its_code_all_the_same(start, args):
+    with Path("/dev/full").open("w") as full:
+        process = start(args, stderr=full)
+
+        assert process.wait() == 2
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is always full, of Linux")
+def test_what_is_said_beside_the_work_does_not_end_it(start, tmp_path):
+    net = tmp_path / "net.prototxt"
+    net.write_text(
+        'layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 2 } } }'
+    )
+    with Path("/dev/full").open("w") as full:
+        process = start(f"largest_batch {net} --at_most 4 --no_confirm", stderr=full)
+        stdout, _ = process.communicate()
+
+    assert process.returncode == 0
+    assert "4" in stdout
 
 
 @pytest.mark.skipif(os.name != "posix", reason="links of POSIX systems")

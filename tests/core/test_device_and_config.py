@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,8 @@ import pytest
 
 from demitasse import errors
 from demitasse.config import Settings, files, settings, store
+from demitasse.config.environment import OTHERS
+from demitasse.config.table import TABLE
 from demitasse.device import Device, choose_device, current_device, set_device, use_device
 from demitasse.errors import ConfigError, DataError, DeviceError, PrototxtError
 from demitasse.extensions import import_extensions
@@ -444,3 +447,15 @@ def test_a_working_directory_that_is_gone_has_no_settings_file(tmp_path, monkeyp
     import_extensions()
 
     assert "the working directory is gone" in caplog.text
+
+
+def test_variables_that_tests_are_told_by_are_known():
+    root = Path(__file__).parents[2]
+    files = [root / "noxfile.py", *(root / "tests").rglob("*.py")]
+    asked = re.compile(r"""environ(?:\.get\(|\[)["'](DEMITASSE_[A-Z_]+)["']""")
+    found = {name for file in files for name in asked.findall(file.read_text(encoding="utf-8"))}
+
+    known = {setting.variable for setting in TABLE.values()} | OTHERS.keys()
+
+    assert found <= known
+    assert "DEMITASSE_KILLS" in found

@@ -4,9 +4,11 @@ import io
 import logging
 
 import pytest
+from click.testing import CliRunner
 
 from demitasse import Net
 from demitasse.cli.output import table
+from demitasse.cli.root import cli
 from demitasse.errors import DataError, DemitasseError
 from demitasse.escapes import escaped
 from demitasse.lint.finding import Finding
@@ -55,6 +57,19 @@ def test_tables_and_findings_are_plain_text():
 
     assert all(text.replace("\n", "").isprintable() for text in shown)
     assert len(shown[0].splitlines()) == 2
+
+
+def test_the_summary_of_a_net_with_a_hostile_name_is_plain_text(tmp_path):
+    net = NetParameter(name=EVIL.replace("\udc80", ""))
+    net.layer.add(name="data", type="Input", top=["data"]).input_param.shape.add(dim=[1])
+    (tmp_path / "net.prototxt").write_text(str(net))
+
+    result = CliRunner().invoke(cli, ["summary", str(tmp_path / "net.prototxt")], color=True)
+
+    assert result.exit_code == 0
+    assert result.stdout.replace("\n", "").isprintable()
+    assert len(result.stdout.splitlines()[0]) > len("forged")
+    assert not result.stdout.splitlines()[1]
 
 
 def test_what_is_plain_stays_as_it_is():

@@ -1,8 +1,10 @@
 """LMDB: read-only reading, growing while written, and what cannot be opened."""
 
 import gc
+import os
 import threading
 import warnings
+from pathlib import Path
 
 import lmdb
 import numpy as np
@@ -116,6 +118,26 @@ def test_a_cursor_keeps_its_database_open(database):
     cursor = open_db(database).new_cursor()
 
     assert len(list(records(cursor))) == 7
+
+
+@pytest.mark.skipif(not hasattr(os, "SEEK_HOLE"), reason="no holes in files")
+def test_locks_have_their_place_on_the_disk_before_they_are_mapped(tmp_path, monkeypatch):
+    """On a full disk the first write to a hole in mapped memory ends the process (SIGBUS)."""
+    opened, found = lmdb.open, []
+
+    def seen(path, **options):
+        with (Path(path) / "lock.mdb").open("rb") as file:
+            found.append(os.lseek(file.fileno(), 0, os.SEEK_HOLE))
+        environment = opened(path, **options)
+        found.append((Path(path) / "lock.mdb").stat().st_size)
+        return environment
+
+    monkeypatch.setattr(lmdb, "open", seen)
+
+    write_database(tmp_path / "db", [(np.zeros((1, 2, 2), np.uint8), 1)])
+
+    there, needed = found
+    assert there >= needed > 0
 
 
 def test_two_threads_read_one_database(database):

@@ -33,6 +33,19 @@ layer { name: "loss" type: "SoftmaxWithLoss" bottom: "d" bottom: "label" top: "l
 """
 
 
+AVERAGES = """
+name: "averages"
+layer { name: "data" type: "DummyData" top: "data" top: "label" dummy_data_param {
+  shape { dim: 4 dim: 3 dim: 2 dim: 2 } shape { dim: 4 }
+  data_filler { type: "gaussian" std: 40 mean: 100 } data_filler { } } }
+layer { name: "bn" type: "BatchNorm" bottom: "data" top: "bn" }
+layer { name: "ip" type: "InnerProduct" bottom: "bn" top: "ip"
+  inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
+"""
+RNG = np.random.default_rng(7)
+
+
 def net(text=SHARED):
     return Net(parse_text(text, NetParameter), "TRAIN", device="numpy", seed=1)
 
@@ -115,6 +128,55 @@ class TestOrder:
         team.passes(made, 3)
 
         assert len([one for one in seen if isinstance(one, int)]) == len(made.layers)
+
+
+class TestCutShort:
+    """An iteration that is cut short is done again, to the same gradients."""
+
+    def made(self, *, overlap=True):
+        made = net(AVERAGES)
+        return Crew([made, made.clone(rank=1)], Single(), Shards(2), overlap=overlap), made
+
+    @pytest.mark.parametrize("place", ["_begin", "_completed", "finish"])
+    def test_where_gradients_are_exchanged(self, monkeypatch, place):
+        (team, made), (other, whole) = self.made(), self.made(overlap=False)
+        overlap, work = team._overlap, getattr(Overlap, place)
+        calls = []
+
+        def cut(self, *args):
+            calls.append(args)
+            if len(calls) == 1:
+                if place == "finish":
+                    self._lost = True  # as where it is cut short behind its first line
+                raise KeyboardInterrupt
+            return work(self, *args)
+
+        monkeypatch.setattr(Overlap, place, cut)
+        with pytest.raises(KeyboardInterrupt):
+            team.passes(made, 2)
+        monkeypatch.undo()
+        other.passes(whole, 2)
+
+        for one in (made, whole):
+            one.clear_param_diffs()
+        team.passes(made, 2)
+        other.passes(whole, 2)
+
+        assert overlap._begun == []
+        for a, b in zip(made.learnable_params, whole.learnable_params, strict=True):
+            np.testing.assert_array_equal(a.cpu_diff(), b.cpu_diff())
+
+    def test_the_thread_is_waited_for(self):
+        team, made = self.made()
+        team.passes(made, 1)
+        held = threading.Event()
+        team._overlap.begin()
+        waiting = team._overlap._thread.submit(held.wait)
+        threading.Timer(0.2, held.set).start()
+
+        team._overlap.begin()
+
+        assert waiting.done()
 
 
 @pytest.mark.parametrize(
@@ -218,13 +280,50 @@ def test_no_values_arrive_as_none_and_zeros_as_zeros():
         np.testing.assert_array_equal(found, values)
 
 
-def test_what_is_no_finite_number_arrives():
-    values = np.array([1.5, np.nan, np.inf, -np.inf], np.float32)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_what_is_no_finite_number_arrives(dtype):
+    values = np.array([1.5, np.nan, np.inf, -np.inf], dtype)
     found = np.empty_like(values)
 
     unpacked(packed(values), found)
 
     np.testing.assert_array_equal(found, values)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("stray", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("scale", [1e-12, 1e12])
+def test_what_is_no_finite_number_changes_nothing_of_the_others(dtype, stray, scale):
+    values = (RNG.normal(size=1000) * scale).astype(dtype)
+    alone, beside = np.empty_like(values), np.empty(1001, dtype)
+    unpacked(packed(values), alone)
+
+    unpacked(packed(np.append(values, values.dtype.type(stray))), beside)
+
+    np.testing.assert_array_equal(beside[:-1], alone)
+    np.testing.assert_array_equal(beside[-1], stray)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-100, 1e100, 1e300])
+def test_double_precision_has_its_own_range(scale):
+    values = RNG.normal(size=1000) * scale
+    found = np.empty_like(values)
+
+    unpacked(packed(values), found)
+
+    largest = np.abs(values).max()
+    np.testing.assert_allclose(found, values, rtol=2.0**-11, atol=largest * 2.0**-38)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_largest_numbers_are_not_rounded_to_infinity(dtype):
+    most = np.finfo(dtype).max
+    values = np.array([most, -most, most / 4], dtype)
+    found = np.empty_like(values)
+
+    unpacked(packed(values), found)
+
+    np.testing.assert_allclose(found, values, rtol=2.0**-11)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
@@ -253,3 +352,22 @@ def test_a_run_in_half_precision_has_the_same_weights_everywhere(train):
     assert errors == [None, None]
     assert len({weights for _, weights in results}) == 1
     assert results[0][1] != alone
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_losses_and_running_averages_are_those_of_exact_sums(overlap):
+    def work(reduce):
+        def passes(one):
+            made = net(AVERAGES).clone(rank=one.rank)
+            crew = Crew([made], one, Shards(2, one.rank, 2), reduce, overlap=overlap)
+            losses = [crew.passes(made, 1) for _ in range(3)]
+            return losses, [blob.cpu_data().copy() for blob in made.layers[1].blobs]
+
+        return together(2, passes)
+
+    found, expected = work("half"), work("exact")
+
+    for (losses, averages), (wanted, means) in zip(found, expected, strict=True):
+        assert losses == wanted
+        for one, mean in zip(averages, means, strict=True):
+            np.testing.assert_array_equal(one, mean)

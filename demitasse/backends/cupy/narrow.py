@@ -6,12 +6,17 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.step import Operand, Operands
-from demitasse.backends.storage import Stored, array_dtype, narrowed
+from demitasse.backends.storage import Stored, array_dtype, count_overflows, narrowed
+from demitasse.log import get_logger
 
 __all__ = ["NarrowParameter", "narrow_blob", "narrow_operands"]
+
+log = get_logger(__name__)
 
 
 def narrow_operands(engine: Engine, at: Operands, params: Collection[int]) -> Operands:
@@ -68,7 +73,8 @@ class NarrowParameter(_Narrow):
     """A parameter, of which there is a copy in 16 bits on the device.
 
     The parameter itself stays where it is, so that who shares it, saves it or looks at it has it as
-    it was given. The copy is made anew when the parameter has changed, and stays in its place.
+    it was given. The copy is made anew when the parameter has changed, and stays in its place. What
+    is too large for 16 bits is infinite in the copy, which a warning says once.
     """
 
     def __init__(self, engine: Engine, blob: Operand, storage: Stored) -> None:
@@ -76,6 +82,7 @@ class NarrowParameter(_Narrow):
         self._engine = engine
         self._copy: Array | None = None
         self._known: tuple[int, int] | None = None
+        self._warned = False
 
     @property
     def nbytes(self) -> int:
@@ -99,6 +106,18 @@ class NarrowParameter(_Narrow):
             flat = self._engine.empty(self._blob.count, array_dtype(self._storage))
             self._copy = flat.reshape(self._blob.shape)
         self._known = None  # until it is there
-        host = narrowed(self._blob.cpu_data(), self._storage)
+        given = self._blob.cpu_data()
+        host = narrowed(given, self._storage)
+        self._warn_of_overflow(given, host)
         self._engine.put(host, self._copy)
         self._known = (memory.serial, memory.version)
+
+    def _warn_of_overflow(self, given: np.ndarray, host: np.ndarray) -> None:
+        if self._warned or not (beyond := count_overflows(given, host, self._storage)):
+            return
+        self._warned = True
+        log.warning(
+            "%d of %d values of parameter %r are too large for storage %r, and infinite in what is "
+            "computed with them",
+            beyond, given.size, self._blob.name, self._storage,
+        )  # fmt: skip

@@ -14,6 +14,7 @@ from demitasse.cli.exits import FAILED
 from demitasse.cli.lists import DEVICES, ListVerb
 from demitasse.cli.options import FILE, split_names
 from demitasse.cli.output import show, table
+from demitasse.cli.streams import tell
 
 if TYPE_CHECKING:
     from demitasse.benchmark import Case
@@ -101,18 +102,20 @@ def command(
     names = [Device(name).name for name in split_names((devices,))] or [choose_device()[0].name]
     cases = _cases(nets, names, batches, phases)
 
-    def tell(case: Case) -> None:
-        click.echo(f"making ready: {case.name}", err=True)
-
     results = measure(
-        cases, rounds=rounds, seconds=seconds, layers=layers, reading=reading, tell=tell
+        cases,
+        rounds=rounds,
+        seconds=seconds,
+        layers=layers,
+        reading=reading,
+        tell=lambda case: tell(f"making ready: {case.name}"),
     )
     show(table(*table_of(results)))
     for result in (one for one in results if one.layers):
         click.echo(f"\n{result.case.name}, the layers that take longest:")
         click.echo(table(("layer", "ms", "share"), layers_of(result, 10)))
     for result in (one for one in results if one.error):
-        click.echo(f"{result.case.name}: {result.error}", err=True)
+        tell(f"{result.case.name}: {result.error}")
     slower = None if saved is None else regressions(results, saved, allowed / 100)
     for one in slower or ():
         show(

@@ -11,6 +11,7 @@ import click
 from demitasse.capacity import bytes_text
 from demitasse.cli.options import FILE, device_options, json_option, phase_option, split_names
 from demitasse.cli.output import print_json, show, table
+from demitasse.cli.streams import tell
 from demitasse.cli.verb import Verb
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def command(
         solver=solver,
         confirm=confirm,
         at_most=at_most,
-        tell=lambda batch: click.echo(f"trying a batch of {batch}", err=True),
+        tell=lambda batch: tell(f"trying a batch of {batch}"),
     )
     if as_json:
         about = {"net": str(net), **asdict(found)}

@@ -12,6 +12,7 @@ from demitasse.cli.exits import MODEL_OR_DATA
 from demitasse.cli.fitting import terminal_width
 from demitasse.cli.options import FILE, json_option
 from demitasse.cli.output import print_json, show
+from demitasse.cli.streams import tell
 from demitasse.cli.verb import Verb
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def command(ctx: click.Context, files: tuple[Path, ...], strict: bool, as_json: 
                 click.echo(line)
         click.echo(_sum([finding.severity for finding in findings]))
         if findings:
-            click.echo(f"more about it: demitasse explain {findings[0].code}", err=True)
+            tell(f"more about it: demitasse explain {findings[0].code}")
     bad = {"error", "warning"} if strict else {"error"}
     if any(finding.severity in bad for finding in findings):
         ctx.exit(MODEL_OR_DATA)

@@ -9,6 +9,7 @@ import click
 from demitasse.cli.exits import MODEL_OR_DATA
 from demitasse.cli.images import reading
 from demitasse.cli.options import FILE, FOLDER, device_options
+from demitasse.cli.streams import tell
 from demitasse.cli.verb import Verb
 
 
@@ -98,7 +99,7 @@ def command(
     for picture, answer in predictor.stream(shown, Picture.pixels, batch):
         if isinstance(answer, DataError):
             broken = True
-            click.echo(f"error: {escaped(f'{picture.name}: {answer.message}')}", err=True)
+            tell(f"error: {escaped(f'{picture.name}: {answer.message}')}")
         else:
             if drawings is not None:
                 drawings.draw(picture, answer)

@@ -17,6 +17,7 @@ from demitasse.cli.options import (
 )
 from demitasse.cli.output import print_json, show, table
 from demitasse.cli.verb import Verb
+from demitasse.escapes import escaped
 
 
 @click.command(cls=Verb)
@@ -75,9 +76,9 @@ def command(
         for layer in found["layers"]
     ]
     head = ("layer", "type", "bottom", "top", "shape", "parameters", "multiply-adds", "moved")
-    total = found["total"]
+    total, name = found["total"], escaped(str(found["name"] or net), one_line=True)
     show(
-        f"{found['name'] or net}, phase {found['phase']}\n\n{table(head, rows)}\n\n"
+        f"{name}, phase {found['phase']}\n\n{table(head, rows)}\n\n"
         f"{total['layers']:,} layers, {total['parameters']:,} parameters "
         f"({bytes_text(total['parameter_bytes'])}), "
         f"{total['multiply_adds']:,} multiply-adds in a forward pass, in which layers read and "

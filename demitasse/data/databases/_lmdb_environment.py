@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["open_for_writing", "write_error"]
 
+LOCK_SIZE = 8192
+"""Bytes of a file of locks, as the library makes it for as many readers as it allows."""
+
 
 def open_for_writing(path: Path, mode: Literal["write", "new"], map_size: int) -> lmdb.Environment:
     """Return an environment that can be written to.
@@ -34,10 +37,28 @@ def open_for_writing(path: Path, mode: Literal["write", "new"], map_size: int) -
     if (path / "data.mdb").exists():
         LmdbFile(path).close()  # the library would map a damaged file to memory, and die
     path.mkdir(parents=True, exist_ok=True)
+    _reserve_locks(path / "lock.mdb")
     try:
         return lmdb.open(str(path), map_size=max(map_size, _size_of(path)))
     except lmdb.Error as error:
         raise write_error(error, path) from error
+
+
+def _reserve_locks(path: Path) -> None:
+    """Give a file of locks its place on the disk.
+
+    The library makes it of nothing but a hole and maps it to memory. On a full disk the process
+    would die of the first write there (SIGBUS), for no call is left that could fail.
+
+    Raises:
+        OSError: There is no room.
+    """
+    try:
+        with path.open("ab") as file:
+            file.write(bytes(max(0, LOCK_SIZE - file.tell())))
+    except OSError as error:
+        error.filename = str(path)  # a failed write names no file
+        raise
 
 
 def write_error(error: Exception, path: Path) -> OSError | DataError:
