@@ -134,9 +134,11 @@ def train_together(
         level = logging.getLogger("demitasse").level
         _check_ranks(workers.ranks, connected.size)
         with _one_thread(workers.shards or connected.size), _one_of_all(connected):
-            if not workers.survive:
-                return train(connected, None)
-            return _surviving(connected, train, level)
+            if workers.survive:
+                return _surviving(connected, train, level)
+            result = train(connected, None)
+            connected.agree(b"")  # who does not come to the end is named
+            return result
     if workers.survive:
         message = "--survive is for processes: start them with mpirun --with-ft ulfm"
         raise ConfigError(message)
