@@ -12,6 +12,7 @@ from demitasse.blob import Blob
 from demitasse.errors import NetError
 from demitasse.log import get_logger, number
 from demitasse.net import Net
+from demitasse.parallel import Team
 
 __all__ = ["Nonfinite", "OnNonfinite"]
 
@@ -34,29 +35,29 @@ class Nonfinite:
         """Warn again, as in a new run."""
         self._warned = False
 
-    def check(self, loss: float, net: Net, iteration: int, rate: float) -> None:
-        """Look at the loss of an iteration.
+    def check(self, loss: float, net: Net, team: Team, iteration: int, rate: float) -> None:
+        """Look at the loss of an iteration; all processes of a run do, which have the same.
 
         Args:
             loss: The loss.
             net: The net that has it.
+            team: Who trains.
             iteration: The iteration.
             rate: The last learning rate.
 
         Raises:
             NetError: It is NaN or infinite, and this is to end the run.
         """
-        if math.isfinite(loss):
+        if math.isfinite(loss) or self._warned:
             return
         message = (
             f"the loss is {loss} at iteration {iteration}; what first went wrong is "
-            f"{_first_nonfinite(net)} (the last learning rate was {number(rate)}; try a "
+            f"{_first_of_all(net, team)} (the last learning rate was {number(rate)}; try a "
             "smaller one, or clip_gradients)"
         )
         if self._action == "stop":
             raise NetError(message)
-        if not self._warned:
-            log.warning(message)
+        log.warning(message)
         self._warned = True
 
     def check_weights(self, net: Net, iteration: int) -> None:
@@ -82,7 +83,21 @@ class Nonfinite:
         log.warning("%s, and is written all the same", message)
 
 
-def _first_nonfinite(net: Net) -> str:
+def _first_of_all(net: Net, team: Team) -> str:
+    """Say what first holds NaN or infinity, in the net of the first shard that has any."""
+
+    def own() -> list[tuple[int, str]]:
+        nets = enumerate((net, *team.others))
+        return [(team.rank + i * team.size, place) for i, one in nets if (place := _first(one))]
+
+    found = min((one for each in team.gather(own) for one in each), default=None)
+    if found is None:
+        return "nothing that is left of the pass"
+    shard, place = found
+    return place if team.alone else f"{place}, of shard {shard}"
+
+
+def _first(net: Net) -> str:
     """Say which parameter or top of a net, in forward order, first holds NaN or infinity."""
     for index, layer in enumerate(net.layers):
         for parameter in _parameters(net, index):
@@ -91,7 +106,7 @@ def _first_nonfinite(net: Net) -> str:
         for top in net.structure.top_ids(index):
             if not _finite(net.structure.blob_list[top]):
                 return f"top {net.blob_names[top]!r} of {place}"
-    return "nothing that is left of the pass"
+    return ""
 
 
 def _parameters(net: Net, index: int) -> Iterator[str]:

@@ -42,7 +42,7 @@ def around(kind, method, before, behind):
     setattr(kind, method, run)
 around(mpi.Mpi, "__init__", "meeting", "met")
 around(Solver, "solve", "solving", "solved")
-atexit.register(lose, "at the end")
+atexit.register(lose, "ending")
 from demitasse.cli import main
 main(sys.argv[1:])
 """
@@ -108,7 +108,7 @@ class TestOverMpi:
     def test_who_is_stopped_when_all_is_done_does_not_keep_mpirun(
         self, lose, tmp_path, expected, rank, survive
     ):
-        code, printed = lose(f"{rank} at the end SIGSTOP 0", survive=survive)
+        code, printed = lose(f"{rank} ending SIGSTOP 0", survive=survive)
 
         assert code is not None
         assert f"error: process {rank}" in printed
