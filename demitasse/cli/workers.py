@@ -126,7 +126,7 @@ def train_together(
         ConfigError: There are others than were asked for.
     """
     from demitasse.errors import ConfigError
-    from demitasse.parallel.mpi import Mpi, launched
+    from demitasse.parallel.mpi import Mpi, launched, started
     from demitasse.parallel.threads import together
 
     if launched():
@@ -141,6 +141,13 @@ def train_together(
             return result
     if workers.survive:
         message = "--survive is for processes: start them with mpirun --with-ft ulfm"
+        raise ConfigError(message)
+    if workers.ranks is None and started() > 1:
+        message = (
+            f"srun started {started()} processes that cannot find each other, so each would train "
+            "by itself and write the same files; use mpirun, or srun --mpi=pmix. Where they are to "
+            "be runs of their own, give --ranks 1"
+        )
         raise ConfigError(message)
     _check_ranks(workers.ranks, gpus)
     with _one_thread(workers.shards or gpus):

@@ -19,7 +19,7 @@ from demitasse.parallel.communicator import Value
 from demitasse.parallel.limit import limit
 from demitasse.parallel.watchdog import Watchdog
 
-__all__ = ["Mpi", "launched", "library"]
+__all__ = ["Mpi", "launched", "library", "started"]
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -32,6 +32,12 @@ LAUNCHERS = (
     "MV2_COMM_WORLD_SIZE",
 )
 """Variables by which launchers of MPI tell a process that it is one of several."""
+
+SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
+"""Those of them that tell how many there are."""
+
+STEP_SIZES = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+"""Variables by which ``srun`` tells that, whether or not processes can find each other."""
 
 NUMBERS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 """Variables by which they tell it which, before it has met the others."""
@@ -83,6 +89,13 @@ def _name(mpi: Any) -> str:
 def launched() -> bool:
     """Whether this process was started by a launcher of MPI."""
     return any(name in os.environ for name in LAUNCHERS)
+
+
+def started() -> int:
+    """Return how many processes a launcher says it has started; 1 where there is none."""
+    names = [*SIZES, *STEP_SIZES] if "SLURM_STEP_ID" in os.environ else SIZES
+    told = next((os.environ[name] for name in names if name in os.environ), "1")
+    return int(told) if told.isdecimal() else 1
 
 
 def _noticing(
@@ -143,12 +156,11 @@ class Mpi:
         self.size: int = self._comm.Get_size()
         self.name = _name(mpi)
         self.in_threads = bool(mpi.Query_thread() >= mpi.THREAD_SERIALIZED)
-        tasks = os.environ.get("SLURM_NTASKS", "1")
-        in_step = "SLURM_STEP_ID" in os.environ and not launched()
-        if self.size == 1 and in_step and tasks.isdecimal() and int(tasks) > 1:
+        if self.size == 1 < started():
             message = (
-                f"srun started {tasks} processes that MPI does not connect, so each would train "
-                "by itself; use mpirun, or srun --mpi=pmix"
+                f"a launcher started {started()} processes that {self.name} does not connect, so "
+                f"each would train by itself; start them with the mpirun of that library, or with "
+                f"srun --mpi=pmix"
             )
             raise ConfigError(message)
 

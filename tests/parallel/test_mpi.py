@@ -4,6 +4,8 @@ import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -85,6 +87,19 @@ def test_a_missing_process_is_noticed(folder, tmp_path):
 
     assert code == 3
     assert "--ranks asks for 3 processes, and 2 found each other" in printed
+
+
+def test_processes_of_another_library_s_launcher_do_not_train(tmp_path, monkeypatch):
+    monkeypatch.setenv("PMI_SIZE", "2")  # as MPICH's mpirun tells each of two
+
+    trained = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "demitasse", "train", "--solver", "none.prototxt"],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+
+    assert trained.returncode == 3
+    assert "a launcher started 2 processes that Open MPI" in trained.stderr
+    assert "does not connect" in trained.stderr
 
 
 def test_the_failure_of_one_ends_all(folder, tmp_path):
