@@ -63,6 +63,9 @@ START_AGAIN = "start the run again: with --resume auto it goes on from its newes
 AT_FIRST = 0.002
 """Seconds that a process looks again and again, whatever it waits for."""
 
+HICCUP = 1.0
+"""Seconds that a process which waits for others may not run itself, and still counts."""
+
 SLOW = 200e6
 """Bytes a second that messages move at, at least, between processes of one machine."""
 
@@ -238,11 +241,13 @@ class Mpi:
             self._need(sent, patience)
             return value
         seconds = self.deadline * patience * LATER
-        end = time.monotonic() + seconds
-        pause = 0.0
+        now = time.monotonic()
+        end, pause = now + seconds, 0.0
         with self._watched(seconds):
             while not self._comm.iprobe(0, SHARED):
-                if time.monotonic() > end:
+                now, before = time.monotonic(), now
+                end += _suspended(before, now)
+                if now > end:
                     raise ParallelError(_late([0], self.deadline))
                 time.sleep(pause)
                 pause = min(0.01, pause + 1e-5)
@@ -302,8 +307,8 @@ class Mpi:
         A process that waits leaves its core to others, after a moment; not for as long as so many
         bytes may take, since the library moves them only while it is called.
         """
-        begun = time.monotonic()
-        end, busy, pause = begun + seconds, begun + AT_FIRST + nbytes / SLOW, 0.0
+        now = time.monotonic()
+        end, busy, pause = now + seconds, now + AT_FIRST + nbytes / SLOW, 0.0
         waiting = dict(enumerate(requests))
         with self._watched(seconds):
             while waiting:
@@ -312,7 +317,8 @@ class Mpi:
                 except self.failures:
                     self._unfinished.extend(requests)  # whose arrays others may be reading still
                     raise
-                now = time.monotonic()
+                now, before = time.monotonic(), now
+                end += _suspended(before, now)
                 if not waiting or now > end:
                     break
                 time.sleep(pause)
@@ -324,6 +330,14 @@ class Mpi:
         """Let a call that does not come back be noticed, where it may last so many seconds."""
         message = f"MPI kept it for {seconds:g} s, which no error ended; {START_AGAIN}"
         return self._watchdog.within(seconds + ENDING, message)
+
+
+def _suspended(before: float, now: float) -> float:
+    """Return for how long this process did not run between two looks: others may not have, either.
+
+    So a job that a scheduler suspends, or a machine that sleeps, goes on.
+    """
+    return now - before if now - before > HICCUP else 0.0
 
 
 def _begin(*, finalize: bool) -> Any:

@@ -3,12 +3,14 @@
 import os
 import random
 import sys
+from contextlib import nullcontext
 from types import ModuleType
 
 import pytest
 from mpirun import MPIRUN, Job, weights_of
 
 from demitasse.errors import ConfigError, ParallelError
+from demitasse.parallel import mpi
 
 CHANCE = random.Random(12)
 KILLS = int(os.environ.get("DEMITASSE_KILLS", "3"))
@@ -134,20 +136,18 @@ class TestOverMpi:
 @pytest.fixture
 def library(monkeypatch):
     """A library of MPI that does not begin."""
-    mpi = ModuleType("mpi4py.MPI")
-    mpi.Is_initialized = lambda: False
+    inner = ModuleType("mpi4py.MPI")
+    inner.Is_initialized = lambda: False
     package = ModuleType("mpi4py")
-    package.MPI, package.rc = mpi, ModuleType("mpi4py.rc")
+    package.MPI, package.rc = inner, ModuleType("mpi4py.rc")
     monkeypatch.setitem(sys.modules, "mpi4py", package)
-    monkeypatch.setitem(sys.modules, "mpi4py.MPI", mpi)
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", inner)
     monkeypatch.setenv(TOLD, "")
     monkeypatch.delenv(TOLD)
     return package
 
 
 def test_open_mpi_is_asked_to_tell_of_errors_while_it_begins(library, monkeypatch):
-    from demitasse.parallel.mpi import _begin
-
     def begin():
         assert os.environ[TOLD] == "mpi_errors_return"
         message = "error code: 17"
@@ -156,15 +156,33 @@ def test_open_mpi_is_asked_to_tell_of_errors_while_it_begins(library, monkeypatc
     library.MPI.Init_thread = begin
 
     with pytest.raises(ParallelError, match=r"17.*another process has died.*start the run again"):
-        _begin(finalize=False)
+        mpi._begin(finalize=False)
     assert (library.rc.initialize, library.rc.finalize) == (False, False)
 
 
 def test_a_library_that_is_missing_is_asked_for(library, monkeypatch):
-    from demitasse.parallel.mpi import _begin
-
     monkeypatch.delitem(sys.modules, "mpi4py.MPI")
     del library.MPI
 
     with pytest.raises(ConfigError, match=r"pip install 'demitasse\[mpi\]'"):
-        _begin(finalize=True)
+        mpi._begin(finalize=True)
+
+
+@pytest.mark.parametrize(("away", "late"), [(0.5, [0]), (1000.0, [])], ids=["slow", "suspended"])
+def test_time_in_which_a_process_did_not_run_itself_is_not_counted(monkeypatch, away, late):
+    """The others of a job that a scheduler has suspended did not run, either."""
+    now = 0.0
+
+    class Request:
+        def Test(self):  # noqa: N802  # as mpi4py has it
+            nonlocal now
+            now += away
+            return now >= 4 * away
+
+    member = object.__new__(mpi.Mpi)
+    member.failures = ()
+    monkeypatch.setattr(member, "_watched", lambda seconds: nullcontext(), raising=False)
+    monkeypatch.setattr(mpi.time, "monotonic", lambda: now)
+    monkeypatch.setattr(mpi.time, "sleep", lambda seconds: None)
+
+    assert member._wait([Request()], 1.0) == late
