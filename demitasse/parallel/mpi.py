@@ -138,7 +138,8 @@ class Mpi:
             _need_fault_tolerance()
         self._mpi: Any = None
         self.deadline = deadline
-        self._watchdog = Watchdog(deadline * LATER + ENDING, _own_name())
+        patience = deadline * LATER + ENDING
+        self._watchdog = Watchdog(patience, _own_name(), launched=launched())
         atexit.register(self._leave)  # behind it mpi4py ends MPI, which may wait for the others
         meeting = (
             f"the processes did not meet within {deadline:g} s: one of them has died, is stopped "

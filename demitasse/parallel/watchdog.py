@@ -3,7 +3,8 @@
 A process may stand where none of its own threads can help: in a library that keeps the interpreter
 while it begins or ends, in memory that a dead process has left half written, or because a signal
 has stopped it. Its watchdog is told how long each step may take. When that is over it says what has
-not happened, and kills a process that has not ended by itself a moment later.
+not happened, and kills a process that has not ended by itself a moment later. It also kills one
+whose launcher is gone: the run may have been started again meanwhile, and writes the same files.
 
 A watchdog that is stopped itself, as by a scheduler that suspends a job, does not count that time.
 
@@ -39,6 +40,9 @@ LIMIT = struct.Struct("d")
 It lies at the beginning of the page that process and watchdog share; what is to be said, behind it.
 """
 
+ANY = 0
+"""In the place of a launcher's number, where it does not matter whether it is there."""
+
 STOPPED = "T"
 """How Linux and ps call the state of a process that a signal has stopped; a debugger's is t."""
 
@@ -55,12 +59,14 @@ class Watchdog:
     Args:
         patience: Seconds that this process may be stopped by a signal.
         name: How this process is called where something is said of it.
+        launched: Whether it is to end with the process that started it.
 
     Raises:
         OSError: The system starts no further process.
     """
 
-    def __init__(self, patience: float, name: str) -> None:
+    def __init__(self, patience: float, name: str, *, launched: bool = False) -> None:
+        launcher = os.getppid() if launched else ANY
         far, self._held = os.pipe()  # this end is closed by the system, when this process is gone
         around = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHERS)}
         with tempfile.TemporaryFile() as shared:
@@ -73,7 +79,7 @@ class Watchdog:
                     "-I",
                     "-S",
                     __file__,
-                    *map(str, (os.getpid(), number, patience, name)),
+                    *map(str, (os.getpid(), launcher, number, patience, name)),
                 ],
                 stdin=far,
                 stdout=subprocess.DEVNULL,
@@ -121,13 +127,16 @@ class _Watch:
 
     Args:
         process: The process that it looks after.
+        launcher: The process that has started that one, or ANY.
         page: What it shares with it.
         patience: Seconds that it may be stopped.
         name: How it is called.
     """
 
-    def __init__(self, process: int, page: mmap.mmap, patience: float, name: str) -> None:
-        self._process, self._page = process, page
+    def __init__(
+        self, process: int, launcher: int, page: mmap.mmap, patience: float, name: str
+    ) -> None:
+        self._process, self._launcher, self._page = process, launcher, page
         self._patience, self._name = patience, name
         self._until = self._suspended = self._stopped = 0.0
         self._said = False
@@ -156,37 +165,45 @@ class _Watch:
         if late > 0 and not self._said:
             self._said = True
             self._say(bytes(self._page[LIMIT.size :]).split(b"\0", 1)[0].decode())
-        self._stopped = self._stopped + passed if _is_stopped(self._process) else 0.0
+        state, parent = _state(self._process)
+        self._stopped = self._stopped + passed if state == STOPPED else 0.0
         if self._stopped > self._patience:
-            self._say(f"a signal has stopped it for {self._patience:g} s; it is killed")
-        if late > LATER or self._stopped > self._patience:
-            os.kill(self._process, signal.SIGKILL)
+            self._kill(f"a signal has stopped it for {self._patience:g} s; it is killed")
+        elif parent not in {self._launcher, ANY} and self._launcher != ANY:
+            self._kill("its launcher is gone; it is killed. --resume auto goes on with the run")
+        elif late > LATER:
+            self._kill()
+
+    def _kill(self, why: str = "") -> None:
+        if why:
+            self._say(why)
+        os.kill(self._process, signal.SIGKILL)
 
     def _say(self, what: str) -> None:
         with suppress(OSError):  # nobody reads any more
             os.write(2, f"error: {self._name}: {what}\n".encode())
 
 
-def _is_stopped(process: int) -> bool:
-    """Whether a signal has stopped a process, so that not even its end would reach it."""
+def _state(process: int) -> tuple[str, int]:
+    """Return the state of a process, as one letter, and its parent; ANY where it is gone."""
     try:
         if Path("/proc/self/stat").exists():
-            states = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+            found = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
         else:
-            asked = ["ps", "-o", "state=", "-p", str(process)]
-            states = subprocess.run(
+            asked = ["ps", "-o", "state=", "-o", "ppid=", "-p", str(process)]
+            found = subprocess.run(
                 asked, capture_output=True, text=True, check=False
             ).stdout.split()
     except OSError:
-        return False
-    return bool(states) and states[0].startswith(STOPPED)
+        found = []
+    return (found[0][0], int(found[1])) if len(found) > 1 else ("", ANY)
 
 
-def _main(process: str, number: str, patience: str, name: str) -> None:
+def _main(process: str, launcher: str, number: str, patience: str, name: str) -> None:
     for one in DEAF_TO:
         signal.signal(one, signal.SIG_IGN)
     page = mmap.mmap(int(number), mmap.PAGESIZE)
-    _Watch(int(process), page, float(patience), name).run()
+    _Watch(int(process), int(launcher), page, float(patience), name).run()
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 import os
 import random
+import signal
 import sys
+import time
 from contextlib import nullcontext
 from types import ModuleType
 
@@ -18,7 +20,7 @@ TOLD = "OMPI_MCA_mpi_initial_errhandler"
 FAULT = "--with-ft ulfm"
 FLAGS = ["--shards", "8", "--device", "cpu", "--resume", "auto"]
 
-# One process gets a signal at a moment, some milliseconds later if need be.
+# At a moment, one process gets a signal, some milliseconds later if need be, or sleeps.
 LOSE = """
 import atexit, os, signal, sys, time
 rank, moment, name, later = os.environ["LOSE"].split()
@@ -26,7 +28,10 @@ def lose(now):
     if (os.environ["OMPI_COMM_WORLD_RANK"], now) != (rank, moment):
         return
     process = os.getpid()
-    if later == "0":
+    if name == "sleep":
+        open(os.environ["ASLEEP"], "w").close()
+        time.sleep(1000)
+    elif later == "0":
         os.kill(process, getattr(signal, name))
     elif os.fork() == 0:
         time.sleep(float(later) / 1000)
@@ -57,17 +62,16 @@ over_mpi = [
 
 @pytest.fixture
 def lose(folder, tmp_path, monkeypatch):
-    """Train by processes of which one is lost; return the code and what was printed."""
+    """Train by processes of which one is lost; return the job."""
     (tmp_path / "lose.py").write_text(LOSE)
 
-    def run(how, size=2, name="run", *, survive=False):
+    def run(how, size=2, name="run", *, survive=False, deadline=15):
         monkeypatch.setenv("LOSE", how)
-        flags = [*FLAGS, "--deadline", "15", *(["--survive"] if survive else [])]
-        job = Job(
+        flags = [*FLAGS, "--deadline", str(deadline), *(["--survive"] if survive else [])]
+        return Job(
             folder, tmp_path / name, size, *flags,
             program=str(tmp_path / "lose.py"), fault=FAULT if survive else "",
         )  # fmt: skip
-        return job.end(120)
 
     return run
 
@@ -91,7 +95,7 @@ class TestOverMpi:
 
     @pytest.mark.parametrize("moment", ["begun", "meeting"])
     def test_who_is_stopped_before_all_have_met_ends_all(self, lose, moment, survive):
-        code, printed = lose(f"1 {moment} SIGSTOP 0", survive=survive)
+        code, printed = lose(f"1 {moment} SIGSTOP 0", survive=survive).end()
 
         assert code not in {0, None}
         assert "error: process 0" in printed
@@ -100,7 +104,7 @@ class TestOverMpi:
 
     @pytest.mark.parametrize("moment", ["met", "solved"])
     def test_who_is_stopped_behind_that_is_named(self, lose, moment, survive):
-        code, printed = lose(f"1 {moment} SIGSTOP 0", survive=survive)
+        code, printed = lose(f"1 {moment} SIGSTOP 0", survive=survive).end()
 
         assert code not in {0, None}
         assert "process 1 did not come in time" in printed
@@ -110,11 +114,29 @@ class TestOverMpi:
     def test_who_is_stopped_when_all_is_done_does_not_keep_mpirun(
         self, lose, tmp_path, expected, rank, survive
     ):
-        code, printed = lose(f"{rank} ending SIGSTOP 0", survive=survive)
+        code, printed = lose(f"{rank} ending SIGSTOP 0", survive=survive).end()
 
         assert code is not None
         assert f"error: process {rank}" in printed
         assert weights_of(tmp_path / "run") == expected
+
+    def test_all_end_with_mpirun(self, lose, tmp_path, monkeypatch, survive):
+        asleep = tmp_path / "asleep"
+        monkeypatch.setenv("ASLEEP", str(asleep))
+        job = lose("1 met sleep 0", survive=survive, deadline=1000)
+        while not asleep.exists():
+            assert job.process.poll() is None
+            time.sleep(0.01)
+
+        job.process.kill()
+        job.end()
+        end = time.monotonic() + 60
+        while (left := job.workers()) and time.monotonic() < end:
+            time.sleep(0.1)
+
+        for worker in left:
+            os.kill(worker, signal.SIGKILL)
+        assert left == []
 
     def test_who_is_killed_while_mpi_begins_ends_all_with_an_error(
         self, folder, lose, tmp_path, expected
@@ -124,7 +146,7 @@ class TestOverMpi:
             size = CHANCE.choice([2, 3, 4])
             how = f"{CHANCE.randrange(size)} meeting SIGKILL {CHANCE.uniform(100, 900):.0f}"
 
-            code, printed = lose(how, size, f"run{trial}", survive=True)
+            code, printed = lose(how, size, f"run{trial}", survive=True).end()
 
             if code != 0:
                 assert "start the run again" in printed, printed

@@ -51,6 +51,31 @@ def test_a_process_that_a_signal_stops_is_killed_though_nothing_is_expected():
     assert said == "error: process 7: a signal has stopped it for 1 s; it is killed\n"
 
 
+@pytest.mark.parametrize("launched", [True, False])
+def test_a_process_ends_with_its_launcher_and_with_no_other(launched, tmp_path):
+    begin = BEGIN.format(patience=1000).replace('7")', f'7", launched={launched})')
+    work = tmp_path / "work.py"
+    work.write_text(
+        f"{begin}\n"
+        "open('begun', 'w').close()\n"
+        f"time.sleep({60 if launched else 3})\n"
+        "open('done', 'w').close()"
+    )
+    launch = (
+        "import os, subprocess, sys, time\n"
+        "subprocess.Popen([sys.executable, 'work.py'])\n"
+        "while not os.path.exists('begun'): time.sleep(0.01)"
+    )
+
+    said = subprocess.run(
+        [sys.executable, "-c", launch],
+        cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120,
+    ).stderr  # fmt: skip  # it waits for the end of all
+
+    assert (tmp_path / "done").exists() is not launched
+    assert ("error: process 7: its launcher is gone" in said) is launched
+
+
 def test_what_is_in_time_is_not_told_of_and_the_watchdog_goes_along():
     code, said = run(
         "with dog.within(1, 'too late'):\n    pass\ntime.sleep(2)\ndog.expect(1000, 'at its end')"
@@ -97,8 +122,8 @@ def looking(monkeypatch):
     LIMIT.pack_into(page, 0, 100.0)
     monkeypatch.setattr(watchdog.os, "kill", lambda process, number: done.append("kill"))
     monkeypatch.setattr(_Watch, "_say", lambda self, what: done.append(what))
-    monkeypatch.setattr(watchdog, "_is_stopped", lambda process: False)
-    return _Watch(1, page, 10.0, "process 7"), done
+    monkeypatch.setattr(watchdog, "_state", lambda process: ("S", 5))
+    return _Watch(1, 5, page, 10.0, "process 7"), done
 
 
 def test_it_speaks_once_and_kills_later(looking):
