@@ -84,7 +84,8 @@ def workers_options(function: Function) -> Function:
         default=300.0,
         show_default=True,
         metavar="SECONDS",
-        help="How long processes wait for each other in an iteration before the run ends.",
+        help="How long processes wait for each other before the run ends: at its start, in an "
+        "iteration and at its end.",
     )
     @click.option(
         "--survive",

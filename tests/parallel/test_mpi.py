@@ -127,9 +127,8 @@ def test_the_failure_of_one_ends_all(folder, tmp_path):
 
 @pytest.mark.parametrize("survive", [[], ["--survive"]], ids=["ending", "surviving"])
 def test_a_hang_ends_in_an_error_that_names_who_hangs(folder, tmp_path, survive):
-    deadline, fault = ("20", FAULT) if survive else ("2", "")
-    flags = ["--deadline", deadline, "--shards", "8", *survive]
-    job = Job(folder, tmp_path / "run", 2, *flags, fault=fault)
+    flags = ["--deadline", "20", "--shards", "8", *survive]
+    job = Job(folder, tmp_path / "run", 2, *flags, fault=FAULT if survive else "")
     hung = None
     while hung is None and job.process.poll() is None:
         if Path(f"{tmp_path}/run_iter_3.solverstate").exists():
