@@ -49,7 +49,7 @@ STOPPED = "T"
 LAUNCHERS = ("OMPI_", "PMI", "PRTE_", "PRRTE_")
 """How the variables begin that tell a process that a launcher has started it, not its watchdog."""
 
-DEAF_TO = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+DEAF_TO = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
 """What asks a program to end: the process may write a snapshot first, so its watchdog stays."""
 
 
@@ -201,7 +201,7 @@ def _state(process: int) -> tuple[str, int]:
 
 def _main(process: str, launcher: str, number: str, patience: str, name: str) -> None:
     for one in DEAF_TO:
-        signal.signal(one, signal.SIG_IGN)
+        signal.signal(getattr(signal, one), signal.SIG_IGN)
     page = mmap.mmap(int(number), mmap.PAGESIZE)
     _Watch(int(process), int(launcher), page, float(patience), name).run()
 
