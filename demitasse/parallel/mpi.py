@@ -138,7 +138,7 @@ class Mpi:
             _need_fault_tolerance()
         self._mpi: Any = None
         self.deadline = deadline
-        patience = deadline * LATER + ENDING
+        patience = 2 * LATER * deadline + ENDING  # who is named first is told to all, in vain
         self._watchdog = Watchdog(patience, _own_name(), launched=launched())
         atexit.register(self._leave)  # behind it mpi4py ends MPI, which may wait for the others
         meeting = (
