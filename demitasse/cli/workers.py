@@ -84,7 +84,8 @@ def workers_options(function: Function) -> Function:
         default=300.0,
         show_default=True,
         metavar="SECONDS",
-        help="How long processes wait for each other in an iteration before the run ends.",
+        help="How long processes wait for each other before the run ends: at its start, in an "
+        "iteration and at its end.",
     )
     @click.option(
         "--survive",
@@ -126,7 +127,7 @@ def train_together(
         ConfigError: There are others than were asked for.
     """
     from demitasse.errors import ConfigError
-    from demitasse.parallel.mpi import Mpi, launched
+    from demitasse.parallel.mpi import Mpi, launched, started
     from demitasse.parallel.threads import together
 
     if launched():
@@ -134,11 +135,20 @@ def train_together(
         level = logging.getLogger("demitasse").level
         _check_ranks(workers.ranks, connected.size)
         with _one_thread(workers.shards or connected.size), _one_of_all(connected):
-            if not workers.survive:
-                return train(connected, None)
-            return _surviving(connected, train, level)
+            if workers.survive:
+                return _surviving(connected, train, level)
+            result = train(connected, None)
+            connected.agree(b"")  # who does not come to the end is named
+            return result
     if workers.survive:
         message = "--survive is for processes: start them with mpirun --with-ft ulfm"
+        raise ConfigError(message)
+    if workers.ranks is None and started() > 1:
+        message = (
+            f"srun started {started()} processes that cannot find each other, so each would train "
+            "by itself and write the same files; use mpirun, or srun --mpi=pmix. Where they are to "
+            "be runs of their own, give --ranks 1"
+        )
         raise ConfigError(message)
     _check_ranks(workers.ranks, gpus)
     with _one_thread(workers.shards or gpus):

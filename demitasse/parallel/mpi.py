@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager
 from functools import wraps
 from itertools import pairwise
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -15,8 +17,9 @@ import numpy as np
 from demitasse.errors import ConfigError, LostProcessError, ParallelError
 from demitasse.parallel.communicator import Value
 from demitasse.parallel.limit import limit
+from demitasse.parallel.watchdog import Watchdog
 
-__all__ = ["Mpi", "launched", "library"]
+__all__ = ["Mpi", "launched", "library", "started"]
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -30,8 +33,20 @@ LAUNCHERS = (
 )
 """Variables by which launchers of MPI tell a process that it is one of several."""
 
+SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
+"""Those of them that tell how many there are."""
+
+STEP_SIZES = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+"""Variables by which ``srun`` tells that, whether or not processes can find each other."""
+
+NUMBERS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+"""Variables by which they tell it which, before it has met the others."""
+
 FAULT_TOLERANCE = "OMPI_MCA_mpi_ft_enable"
 """The variable by which Open MPI's launcher tells that processes may go on when one dies."""
+
+ERRORS_ARE_TOLD = "OMPI_MCA_mpi_initial_errhandler", "mpi_errors_return"
+"""What lets Open MPI tell of errors while it begins."""
 
 NOTE = 256
 """Bytes of a note."""
@@ -39,8 +54,17 @@ NOTE = 256
 LATER = 1.5
 """How much longer than process 0 the others wait: it tells them who is late."""
 
+ENDING = 10.0
+"""Seconds that it may take to end all processes."""
+
+START_AGAIN = "start the run again: with --resume auto it goes on from its newest snapshot"
+"""What is to be done when processes were ended."""
+
 AT_FIRST = 0.002
 """Seconds that a process looks again and again, whatever it waits for."""
+
+HICCUP = 1.0
+"""Seconds that a process which waits for others may not run itself, and still counts."""
 
 SLOW = 200e6
 """Bytes a second that messages move at, at least, between processes of one machine."""
@@ -68,6 +92,13 @@ def _name(mpi: Any) -> str:
 def launched() -> bool:
     """Whether this process was started by a launcher of MPI."""
     return any(name in os.environ for name in LAUNCHERS)
+
+
+def started() -> int:
+    """Return how many processes a launcher says it has started; 1 where there is none."""
+    names = [*SIZES, *STEP_SIZES] if "SLURM_STEP_ID" in os.environ else SIZES
+    told = next((os.environ[name] for name in names if name in os.environ), "1")
+    return int(told) if told.isdecimal() else 1
 
 
 def _noticing(
@@ -98,42 +129,42 @@ class Mpi:
     Raises:
         ConfigError: mpi4py or a library of MPI is missing; or a launcher started several processes
             that do not know of each other; or they cannot go on without one that dies.
+        OSError: There can be no watchdog.
+        ParallelError: A process died before all had met.
     """
 
     def __init__(self, deadline: float = 300.0, *, survive: bool = False) -> None:
         if survive:
             _need_fault_tolerance()
         self._mpi: Any = None
-        meeting = "the processes did not meet"
-        with limit(deadline, meeting, self._end) if survive else nullcontext():
-            try:
-                import mpi4py
-
-                if survive:
-                    mpi4py.rc.finalize = False  # that may wait for the dead for ever
-                from mpi4py import MPI
-            except (ImportError, RuntimeError) as error:
-                message = (
-                    "training by several processes needs MPI: pip install 'demitasse[mpi]' "
-                    f"({error})"
-                )
-                raise ConfigError(message) from error
-            self._mpi = MPI
-            self.failures: tuple[type[Exception], ...] = (MPI.Exception,) if survive else ()
-            self._comm: Any = MPI.COMM_WORLD.Dup()
-            self.local_rank: int = self._comm.Split_type(MPI.COMM_TYPE_SHARED).Get_rank()
-        self._unfinished: list[Any] = []
         self.deadline = deadline
+        patience = 2 * LATER * deadline + ENDING  # who is named first is told to all, in vain
+        self._watchdog = Watchdog(patience, _own_name(), launched=launched())
+        atexit.register(self._leave)  # behind it mpi4py ends MPI, which may wait for the others
+        meeting = (
+            f"the processes did not meet within {deadline:g} s: one of them has died, is stopped "
+            f"or begins slowly, for which there is --deadline; {START_AGAIN}"
+        )
+        with limit(deadline, meeting, self._end, self._watchdog):
+            mpi = _begin(finalize=not survive)
+            self._mpi = mpi
+            self.failures: tuple[type[Exception], ...] = (mpi.Exception,) if survive else ()
+            try:
+                self._comm: Any = mpi.COMM_WORLD.Dup()
+                self.local_rank: int = self._comm.Split_type(mpi.COMM_TYPE_SHARED).Get_rank()
+            except mpi.Exception as error:
+                message = f"a process died before all had met ({error}); {START_AGAIN}"
+                raise ParallelError(message) from error
+        self._unfinished: list[Any] = []
         self.rank: int = self._comm.Get_rank()
         self.size: int = self._comm.Get_size()
-        self.name = _name(MPI)
-        self.in_threads = bool(MPI.Query_thread() >= MPI.THREAD_SERIALIZED)
-        tasks = os.environ.get("SLURM_NTASKS", "1")
-        in_step = "SLURM_STEP_ID" in os.environ and not launched()
-        if self.size == 1 and in_step and tasks.isdecimal() and int(tasks) > 1:
+        self.name = _name(mpi)
+        self.in_threads = bool(mpi.Query_thread() >= mpi.THREAD_SERIALIZED)
+        if self.size == 1 < started():
             message = (
-                f"srun started {tasks} processes that MPI does not connect, so each would train "
-                "by itself; use mpirun, or srun --mpi=pmix"
+                f"a launcher started {started()} processes that {self.name} does not connect, so "
+                f"each would train by itself; start them with the mpirun of that library, or with "
+                f"srun --mpi=pmix"
             )
             raise ConfigError(message)
 
@@ -152,9 +183,13 @@ class Mpi:
             LostProcessError: One more has died.
         """
         before = self.size
-        self.lost()
+        meeting = (
+            f"the processes that are left did not meet within {self.deadline:g} s: one of them is "
+            f"stopped or hangs; {START_AGAIN}"
+        )
         try:
-            with limit(self.deadline, "the processes left did not meet", self._end):
+            with limit(self.deadline, meeting, self._end, self._watchdog):
+                self.lost()
                 shrunk = self._comm.Shrink()
         except self.failures as error:
             raise self.lost() from error
@@ -168,6 +203,15 @@ class Mpi:
         if self._mpi is not None:
             self._mpi.COMM_WORLD.Abort(1)
 
+    def _leave(self) -> None:
+        """Let the end of this process be in time, whatever it waits for."""
+        if not self._watchdog.expecting:
+            ending = (
+                f"it did not end within {self.deadline:g} s: another process does not end, or this "
+                f"one cannot close a file; where the last snapshot is missing, {START_AGAIN}"
+            )
+            self._watchdog.expect(self.deadline, ending)
+
     @_noticing
     def agree(self, note: bytes, patience: float = 1.0) -> list[bytes]:
         own = np.frombuffer(note[:NOTE].ljust(NOTE, b"\0"), np.uint8).copy()
@@ -177,7 +221,7 @@ class Mpi:
             coming = [self._comm.Irecv(table[1 + r], r, COME) for r in range(1, self.size)]
             late = self._wait(coming, self.deadline * patience)
             if late:
-                text = _late(1 + i for i in late).encode()[:NOTE]
+                text = _late((1 + i for i in late), self.deadline).encode()[:NOTE]
                 table[0, : len(text)] = np.frombuffer(text, np.uint8)
             sent = [self._comm.Isend(table, r, TABLE) for r in range(1, self.size)]
             self._wait([one for i, one in enumerate(sent) if i not in late], self.deadline)
@@ -185,7 +229,7 @@ class Mpi:
             sent = [self._comm.Isend(own, 0, COME)]
             got = [self._comm.Irecv(table, 0, TABLE)]
             if self._wait([*sent, *got], self.deadline * patience * LATER):
-                raise ParallelError(_late([0]))
+                raise ParallelError(_late([0], self.deadline))
         wrong = table[0].tobytes().rstrip(b"\0")
         if wrong:
             raise ParallelError(wrong.decode(errors="replace"))
@@ -197,14 +241,18 @@ class Mpi:
             sent = [self._comm.isend(value, r, SHARED) for r in range(1, self.size)]
             self._need(sent, patience)
             return value
-        end = time.monotonic() + self.deadline * patience * LATER
-        pause = 0.0
-        while not self._comm.iprobe(0, SHARED):
-            if time.monotonic() > end:
-                raise ParallelError(_late([0]))
-            time.sleep(pause)
-            pause = min(0.01, pause + 1e-5)
-        shared: Value = self._comm.recv(source=0, tag=SHARED)
+        seconds = self.deadline * patience * LATER
+        now = time.monotonic()
+        end, pause = now + seconds, 0.0
+        with self._watched(seconds):
+            while not self._comm.iprobe(0, SHARED):
+                now, before = time.monotonic(), now
+                end += _suspended(before, now)
+                if now > end:
+                    raise ParallelError(_late([0], self.deadline))
+                time.sleep(pause)
+                pause = min(0.01, pause + 1e-5)
+            shared: Value = self._comm.recv(source=0, tag=SHARED)
         return shared
 
     @_noticing
@@ -229,6 +277,7 @@ class Mpi:
 
     def abort(self, code: int) -> None:
         if self.size > 1:
+            self._watchdog.expect(ENDING, "mpirun did not end the processes; end it yourself")
             self._comm.Abort(code)
 
     def _trade(self, given: Sequence[np.ndarray], taken: Sequence[np.ndarray], tag: int) -> None:
@@ -243,11 +292,14 @@ class Mpi:
         nbytes = sum(given[r].nbytes + taken[r].nbytes for r in others)
         late = self._wait(requests, self.deadline, nbytes)
         if late:
-            raise ParallelError(_late([others[i % len(others)] for i in late]))
+            raise ParallelError(_late([others[i % len(others)] for i in late], self.deadline))
 
     def _need(self, requests: Sequence[Any], patience: float = 1.0, nbytes: int = 0) -> None:
         if self._wait(requests, self.deadline * patience, nbytes):
-            message = f"another process was lost or hangs: nothing came for {self.deadline:g} s"
+            message = (
+                f"another process was lost or hangs: nothing came for {self.deadline:g} s; "
+                f"{START_AGAIN}"
+            )
             raise ParallelError(message)
 
     def _wait(self, requests: Sequence[Any], seconds: float, nbytes: int = 0) -> list[int]:
@@ -256,22 +308,75 @@ class Mpi:
         A process that waits leaves its core to others, after a moment; not for as long as so many
         bytes may take, since the library moves them only while it is called.
         """
-        begun = time.monotonic()
-        end, busy, pause = begun + seconds, begun + AT_FIRST + nbytes / SLOW, 0.0
+        now = time.monotonic()
+        end, busy, pause = now + seconds, now + AT_FIRST + nbytes / SLOW, 0.0
         waiting = dict(enumerate(requests))
-        while waiting:
-            try:
-                waiting = {i: one for i, one in waiting.items() if not one.Test()}
-            except self.failures:
-                self._unfinished.extend(requests)  # whose arrays others may be reading still
-                raise
-            now = time.monotonic()
-            if not waiting or now > end:
-                break
-            time.sleep(pause)
-            if now > busy:
-                pause = min(0.002, pause + 2e-6)
+        with self._watched(seconds):
+            while waiting:
+                try:
+                    waiting = {i: one for i, one in waiting.items() if not one.Test()}
+                except self.failures:
+                    self._unfinished.extend(requests)  # whose arrays others may be reading still
+                    raise
+                now, before = time.monotonic(), now
+                end += _suspended(before, now)
+                if not waiting or now > end:
+                    break
+                time.sleep(pause)
+                if now > busy:
+                    pause = min(0.002, pause + 2e-6)
         return list(waiting)
+
+    def _watched(self, seconds: float) -> AbstractContextManager[None]:
+        """Let a call that does not come back be noticed, where it may last so many seconds."""
+        message = f"MPI kept it for {seconds:g} s, which no error ended; {START_AGAIN}"
+        return self._watchdog.within(seconds + ENDING, message)
+
+
+def _suspended(before: float, now: float) -> float:
+    """Return for how long this process did not run between two looks: others may not have, either.
+
+    So a job that a scheduler suspends, or a machine that sleeps, goes on.
+    """
+    return now - before if now - before > HICCUP else 0.0
+
+
+def _begin(*, finalize: bool) -> Any:
+    """Let MPI begin in this process, once it has in all; return it.
+
+    Args:
+        finalize: Whether it is to end in order, which may wait for the dead for ever.
+
+    Raises:
+        ConfigError: mpi4py or a library of MPI is missing.
+        ParallelError: A process has died meanwhile, or processes cannot reach each other.
+    """
+    # Otherwise MPI ends the run by itself, and mpirun may then end as if all were well.
+    os.environ.setdefault(*ERRORS_ARE_TOLD)
+    try:
+        import mpi4py
+
+        mpi4py.rc.initialize, mpi4py.rc.finalize = False, finalize
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        message = f"training by several processes needs MPI: pip install 'demitasse[mpi]' ({error})"
+        raise ConfigError(message) from error
+    try:
+        if not MPI.Is_initialized():
+            MPI.Init_thread()
+    except RuntimeError as error:
+        message = (
+            f"MPI did not begin ({error}): another process has died, or the processes cannot reach "
+            f"each other, of which MPI itself says more; {START_AGAIN}"
+        )
+        raise ParallelError(message) from error
+    return MPI
+
+
+def _own_name() -> str:
+    """Return how this process is called before it has met the others."""
+    number = next((os.environ[name] for name in NUMBERS if name in os.environ), "0")
+    return f"process {number} ({os.getpid()} on {socket.gethostname()})"
 
 
 def _need_fault_tolerance() -> None:
@@ -288,5 +393,9 @@ def _need_fault_tolerance() -> None:
         raise ConfigError(message)
 
 
-def _late(ranks: Iterable[int]) -> str:
-    return f"process {', '.join(map(str, sorted(set(ranks))))} did not come in time"
+def _late(ranks: Iterable[int], deadline: float) -> str:
+    who = ", ".join(map(str, sorted(set(ranks))))
+    return (
+        f"process {who} did not come in time, {deadline:g} s: it was lost, hangs or is slow, for "
+        f"which there is --deadline; {START_AGAIN}"
+    )

@@ -41,7 +41,7 @@ def take_loss(run: Run, loss: float, iteration: int, rate: float) -> None:
         NetError: It is NaN or infinite, and this is to end the run.
     """
     run.report.losses.append(loss)
-    run.nonfinite.check(loss, run.training_nets, run.team.gather, iteration, rate)
+    run.nonfinite.check(loss, run.net, run.team, iteration, rate)
 
 
 def loss_waits(run: Run, iteration: int) -> bool:

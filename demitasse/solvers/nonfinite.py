@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
@@ -12,6 +12,7 @@ from demitasse.blob import Blob
 from demitasse.errors import NetError
 from demitasse.log import get_logger, number
 from demitasse.net import Net
+from demitasse.parallel import Team
 
 __all__ = ["Nonfinite", "OnNonfinite"]
 
@@ -19,11 +20,8 @@ log = get_logger(__name__)
 
 OnNonfinite = Literal["warn", "stop"]
 
-Found = tuple[int, str]
-"""What first went wrong: the number of its layer, or of layers where nothing did, and a name."""
-
-Gather = Callable[[Callable[[], Found]], Sequence[Found]]
-"""Returns what a function comes to in each process that trains."""
+Found = tuple[int, str, int]
+"""What first went wrong in a net: the number of its layer, its name, and the net's shard."""
 
 
 class Nonfinite:
@@ -43,29 +41,24 @@ class Nonfinite:
         """Warn again, as in a new run."""
         self._warned = False
 
-    def check(
-        self, loss: float, nets: Sequence[Net], gather: Gather, iteration: int, rate: float
-    ) -> None:
-        """Look at the loss of an iteration; all processes of a run call this.
+    def check(self, loss: float, net: Net, team: Team, iteration: int, rate: float) -> None:
+        """Look at the loss of an iteration; all processes of a run do, which have the same.
 
         Args:
-            loss: The loss, the same in all processes.
-            nets: The nets of this process that have it, one for each shard.
-            gather: Asks the other processes.
+            loss: The loss.
+            net: The net that has it.
+            team: Who trains.
             iteration: The iteration.
             rate: The last learning rate.
 
         Raises:
             NetError: It is NaN or infinite, and this is to end the run.
         """
-        if math.isfinite(loss):
+        if math.isfinite(loss) or (self._warned and not self.stops):
             return
-        if self._warned and not self.stops:
-            return
-        _, first = min(gather(lambda: min(map(_first_nonfinite, nets), key=_layer)), key=_layer)
         message = (
             f"the loss is {loss} at iteration {iteration}; what first went wrong is "
-            f"{first} (the last learning rate was {number(rate)}; try a "
+            f"{_first_of_all(net, team)} (the last learning rate was {number(rate)}; try a "
             "smaller one, or clip_gradients)"
         )
         if self.stops:
@@ -96,8 +89,23 @@ class Nonfinite:
         log.warning("%s, and is written all the same", message)
 
 
-def _first_nonfinite(net: Net) -> Found:
-    """Find which parameter or top of a net, in forward order, first holds NaN or infinity."""
+def _first_of_all(net: Net, team: Team) -> str:
+    """Say what first holds NaN or infinity, in forward order, in the net of any shard."""
+
+    def own() -> list[Found]:
+        nets = enumerate((net, *team.others))
+        found = ((_first(one), team.rank + i * team.size) for i, one in nets)
+        return [(*first, shard) for first, shard in found if first is not None]
+
+    everywhere = [one for each in team.gather(own) for one in each]
+    if not everywhere:
+        return "nothing that is left of the pass"
+    _, place, shard = min(everywhere, key=lambda found: (found[0], found[2]))
+    return place if team.alone else f"{place}, of shard {shard}"
+
+
+def _first(net: Net) -> tuple[int, str] | None:
+    """Find the parameter or top of a net that first holds NaN or infinity: its layer and name."""
     for index, layer in enumerate(net.layers):
         for parameter in _parameters(net, index):
             return index, parameter
@@ -105,11 +113,7 @@ def _first_nonfinite(net: Net) -> Found:
         for top in net.structure.top_ids(index):
             if not _finite(net.structure.blob_list[top]):
                 return index, f"top {net.blob_names[top]!r} of {place}"
-    return len(net.layers), "nothing that is left of the pass"
-
-
-def _layer(found: Found) -> int:
-    return found[0]
+    return None
 
 
 def _parameters(net: Net, index: int) -> Iterator[str]:

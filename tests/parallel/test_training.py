@@ -191,3 +191,26 @@ def test_layers_that_know_no_shard_are_refused(tmp_path):
 
     with pytest.raises(ConfigError, match=r"'data' \(DummyData\) knows no shard"):
         Solver(tmp_path / "solver.prototxt", shards=2)
+
+
+@pytest.mark.parametrize("shard", [0, 4, 5])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_a_loss_that_is_not_finite_on_one_shard_ends_all_with_what_went_wrong_there(
+    train, shard, size
+):
+    def spoil(solver):
+        team = solver._run.team
+        for index, net in enumerate((solver.net, *team.others)):
+            if team.rank + index * team.size == shard:
+                net.before_forward.append(lambda layer, net=net: spoil_one(solver, net, layer))
+        solver.step(6)
+
+    def spoil_one(solver, net, layer):
+        if solver.iter == 2 and net.layers[layer].type == "SoftmaxWithLoss":
+            net.blobs["ip"].mutable_cpu_data()[0, 0] = np.nan
+
+    _, errors = train(size, spoil, on_nonfinite="stop")
+
+    message = "the loss is nan at iteration 2; what first went wrong is top 'ip' of layer 'ip'"
+    for error in errors:
+        assert str(error).startswith(f"{message} (InnerProduct), of shard {shard} (")
