@@ -7,6 +7,7 @@ learning its slopes. Where there is any, numpy computes the gradient.
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
 import numpy as np
 
@@ -44,18 +45,16 @@ class PReLUStep(OnednnStep[ops.PReLU]):
         self.known = at.saved("input", op.bottom).blob if self.keeps_input else at.bottom[0]
 
     def prepare(self) -> None:
-        why = "sizes for which oneDNN has no fast code in any layout"
         expected = self.engine.expected(self.at.bottom[0].data_memory, self.op.bottom)
         for layout in candidates(self.engine, expected):
-            try:
+            with suppress(Declined):
                 found = self._describe(layout)
                 if self.at.backward:
                     self._gradient(found, layout)
-            except Declined:
-                continue
-            self._forward(found, layout)
-            return
-        raise Declined(why)
+                self._forward(found, layout)
+                return
+        message = "sizes for which oneDNN has no fast code in any layout"
+        raise Declined(message)
 
     def _describe(self, layout: Layout) -> Description:
         return self.engine.describe(
