@@ -103,6 +103,9 @@ def overlaps(some: np.ndarray, others: np.ndarray) -> np.ndarray:
 AT_ONCE = 128
 """Boxes whose overlaps with each other are computed at once; most are not looked at one by one."""
 
+ETA_ABOVE = 0.5
+"""A limit up to this one stays what it is."""
+
 PAIRS = 1 << 16
 """The most overlaps that are computed at once; they stay in a cache."""
 
@@ -140,10 +143,6 @@ def _far(boxes: np.ndarray, others: np.ndarray, limit: np.floating) -> np.ndarra
         part = boxes[begin : begin + step]
         far[begin : begin + step] = (overlaps(others[:, np.newaxis], part) <= limit).all(axis=0)
     return far
-
-
-ETA_ABOVE = 0.5
-"""A limit up to this one stays what it is."""
 
 
 def _suppress_by_falling_limit(boxes: np.ndarray, limit: np.floating, eta: float) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
 
@@ -10,7 +10,7 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout, layout_with_tag
 from demitasse.backends.step import Declined
 
-__all__ = ["BLOCK", "candidates", "channel_blocks"]
+__all__ = ["BLOCK", "candidates", "channel_blocks", "in_some_layout"]
 
 LAST_TAG = 200
 BLOCK = 16
@@ -34,6 +34,25 @@ def candidates(engine: Engine, expected: Layout) -> Iterator[Layout]:
         yield last
     if not expected.plain:
         yield engine.plain(shape)
+
+
+def in_some_layout(engine: Engine, expected: Layout, prepare: Callable[[Layout], None]) -> None:
+    """Prepare in the first of the candidates in which the library has fast code.
+
+    Args:
+        engine: The engine.
+        expected: The layout that is tried first.
+        prepare: Prepares in a layout; raises Declined where there is none.
+
+    Raises:
+        Declined: There is none in any.
+    """
+    for layout in candidates(engine, expected):
+        with suppress(Declined):
+            prepare(layout)
+            return
+    message = "sizes for which oneDNN has no fast code in any layout"
+    raise Declined(message)
 
 
 def channel_blocks(engine: Engine, shape: tuple[int, ...], block: int) -> Layout:

@@ -27,7 +27,6 @@ class Algorithm(IntEnum):
     RELU = 0x20
     TANH = 0x21
     ELU = 0x22
-    ABS = 0x24
     SQRT = 0x25
     LINEAR = 0x26
     LOGISTIC = 0x29

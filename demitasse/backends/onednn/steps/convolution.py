@@ -24,7 +24,7 @@ from demitasse.backends.onednn.steps.activation import post_ops
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 from demitasse.backends.onednn.steps.own_kernels import conv_kernels
 from demitasse.backends.onednn.steps.pooling import PoolStep
-from demitasse.backends.onednn.steps.rectifier import Fixed, rectifying
+from demitasse.backends.onednn.steps.rectifier import Fixed, rectifying, sloping
 from demitasse.backends.onednn.steps.windows import WindowStep
 from demitasse.backends.step import Declined, Operand, Operands
 from demitasse.backends.windows import ConvGeometry
@@ -205,9 +205,7 @@ class ConvStep(WindowStep[ops.Conv]):
 
         ends: list[Port] = []
         if slopes is not None:
-            with lent_attributes(self.engine.library, other=added, slopes=EACH_CHANNEL) as lent:
-                found = describe(lent)
-            role = Arg.SLOPE if other is None else Arg.SECOND_SLOPE
+            found, role = sloping(self.engine, describe, self.hint, EACH_CHANNEL, added)
             each = (1, self.maps[1], *[1] * len(self.op.kernel))
             ends = [Reader(role, slopes, self.engine.plain(each))]
         elif then is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -17,7 +16,7 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.language import later
-from demitasse.backends.onednn.library.candidates import candidates
+from demitasse.backends.onednn.library.candidates import in_some_layout
 from demitasse.backends.onednn.library.constants import Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
@@ -88,15 +87,13 @@ class NormStep(OnednnStep[O]):
         if kernel is not None:
             self._forward_ours(kernel, expected)
             return
-        for layout in candidates(self.engine, expected):
-            with suppress(Declined):
-                found = self._describe(layout)
-                if self.wants_gradient:
-                    self._gradient(found, layout)
-                self._forward(found, layout)
-                return
-        message = "sizes for which oneDNN has no fast code in any layout"
-        raise Declined(message)
+        in_some_layout(self.engine, expected, self._prepare_in)
+
+    def _prepare_in(self, layout: Layout) -> None:
+        found = self._describe(layout)
+        if self.wants_gradient:
+            self._gradient(found, layout)
+        self._forward(found, layout)
 
     def _describe(self, layout: Layout) -> Description:
         training = self.wants_gradient or self.parts.measures

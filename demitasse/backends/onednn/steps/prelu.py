@@ -7,12 +7,11 @@ learning its slopes. Where there is any, numpy computes the gradient.
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.onednn.library.candidates import candidates
+from demitasse.backends.onednn.library.candidates import in_some_layout
 from demitasse.backends.onednn.library.constants import Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
@@ -46,15 +45,13 @@ class PReLUStep(OnednnStep[ops.PReLU]):
 
     def prepare(self) -> None:
         expected = self.engine.expected(self.at.bottom[0].data_memory, self.op.bottom)
-        for layout in candidates(self.engine, expected):
-            with suppress(Declined):
-                found = self._describe(layout)
-                if self.at.backward:
-                    self._gradient(found, layout)
-                self._forward(found, layout)
-                return
-        message = "sizes for which oneDNN has no fast code in any layout"
-        raise Declined(message)
+        in_some_layout(self.engine, expected, self._prepare_in)
+
+    def _prepare_in(self, layout: Layout) -> None:
+        found = self._describe(layout)
+        if self.at.backward:
+            self._gradient(found, layout)
+        self._forward(found, layout)
 
     def _describe(self, layout: Layout) -> Description:
         return self.engine.describe(

@@ -26,7 +26,7 @@ from demitasse.backends.onednn.library.primitive import Description
 from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.step import Declined
 
-__all__ = ["RECTIFIER", "Fixed", "rectified", "rectifying"]
+__all__ = ["RECTIFIER", "Fixed", "rectified", "rectifying", "sloping"]
 
 Fixed = tuple[int, int, np.ndarray]
 """An argument that is a buffer of our own: its role, its descriptor, the buffer."""
@@ -74,13 +74,38 @@ def rectifying(
     Raises:
         Declined: The library has none.
     """
-    with suppress(Declined), lent_attributes(engine.library, other=other, slopes=0) as lent:
-        found = describe(lent)
-        if found.implementation == plain.implementation:
-            role = Arg.SLOPE if other is None else Arg.SECOND_SLOPE
-            return found, [(role, engine.plain((1,) * axes).handle, _negative_zero())]
+    with suppress(Declined):
+        found, role = sloping(engine, describe, plain, 0, other)
+        return found, [(role, engine.plain((1,) * axes).handle, _negative_zero())]
     with lent_attributes(engine.library, other=other, functions=RECTIFIER) as lent:
         return describe(lent), []
+
+
+def sloping(
+    engine: Engine,
+    describe: Callable[[int], Description],
+    plain: Description,
+    mask: int,
+    other: int | None = None,
+) -> tuple[Description, int]:
+    """Return a primitive that multiplies what is below 0 with slopes, and the slopes' role.
+
+    Args:
+        engine: The engine.
+        describe: Asks for it with the attributes that it is given.
+        plain: The same primitive without anything behind it.
+        mask: By which axes the slopes differ; 0 for one slope.
+        other: Descriptor of an array that is added before; None for none.
+
+    Raises:
+        Declined: The library has none, or runs other code than without slopes.
+    """
+    with lent_attributes(engine.library, other=other, slopes=mask) as lent:
+        found = describe(lent)
+    if found.implementation != plain.implementation:
+        message = f"slopes behind {plain.implementation}, in place of which oneDNN would run "
+        raise Declined(message + found.implementation)
+    return found, Arg.SLOPE if other is None else Arg.SECOND_SLOPE
 
 
 def _negative_zero() -> np.ndarray:
