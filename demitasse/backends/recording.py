@@ -88,5 +88,9 @@ class Notes(Protocol):
     def whole(self) -> bool:
         """Whether they are all that was done: nothing was computed but by them."""
 
+    @property
+    def compiled(self) -> bool:
+        """Whether they have been made again, and need nothing of what surrounds a pass."""
+
     def play(self) -> None:
         """Make them again, with the same arguments."""

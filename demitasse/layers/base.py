@@ -70,7 +70,8 @@ class Layer(Arrays):
     """Whether top shapes depend on values, so that ``reshape`` is not enough to know them."""
 
     only_shares: ClassVar[bool] = False
-    """Whether its passes compute nothing: tops share what bottoms hold, or there are none."""
+    """Whether its passes compute nothing: tops share what bottoms hold, or there are no bottoms, or
+    no tops."""
 
     repeats: ClassVar[bool] = False
     """Whether its passes do the same as long as shapes stay, on arrays of the device alone: they

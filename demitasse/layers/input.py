@@ -24,6 +24,7 @@ class Input(Layer):
 
     bottoms = Exactly(0)
     tops = AtLeast(1)
+    only_shares = True
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         del bottom

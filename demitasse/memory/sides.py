@@ -65,11 +65,16 @@ class HostSide:
         """Whether somebody holds a live view of the array."""
         return self._lease is not None and self._lease() is not None
 
-    def view(self, host: np.ndarray) -> np.ndarray:
-        """Return a live, writable view of ``host``, which is our array. Shape: (size,)."""
+    def view(self, host: np.ndarray, memory: object) -> np.ndarray:
+        """Return a live, writable view of ``host``, which is our array. Shape: (size,).
+
+        Args:
+            host: The array.
+            memory: Whose side this is.
+        """
         lease = self._lease() if self._lease is not None else None
         if lease is None or lease.host is not host:
-            lease = Lease(host)
+            lease = Lease(host, memory)
             self._lease = weakref.ref(lease)
         return np.asarray(lease)
 

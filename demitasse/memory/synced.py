@@ -316,7 +316,7 @@ class SyncedMemory(TwoSides):
         While the view, or any slice of it, is held, the host side is authoritative between
         passes: what is written into it counts, and what a pass computes appears in it.
         """
-        return self._host_side.view(self.mutable_cpu_data())
+        return self._host_side.view(self.mutable_cpu_data(), self)
 
     # -- buffers that several memories share ---------------------------------------------------
 

@@ -17,7 +17,7 @@ from demitasse.config import settings
 from demitasse.errors import NetError
 from demitasse.memory import SyncedMemory
 from demitasse.memory.guard import Guard, transfer_mode, watching
-from demitasse.memory.leases import leases_alive
+from demitasse.memory.leases import leased_memories, leases_alive
 from demitasse.net.beginning import begin
 from demitasse.net.debug import NetDebug
 from demitasse.net.recordable import obstacle, sources
@@ -62,7 +62,7 @@ class Passes:
         self._structure, self._kept, self._storage = structure, kept, storage
         self._allocator: Allocator | None = None
         self._changes = Changes()
-        self._memories: tuple[int, list[SyncedMemory]] = (-1, [])
+        self._serials: tuple[int, frozenset[int]] = (-1, frozenset())
         self.plan = self._planned(lowered=lowered)
         self.debug_info, self.gradients_whole = False, True
         self._guard = Guard()
@@ -97,7 +97,7 @@ class Passes:
             return "callbacks stand between layers"
         if self.debug_info or self.plan.watch is not None:
             return "layers are looked at one by one"
-        if leases_alive() and any(memory.leased for memory in self._all_memories()):
+        if self._leased():
             return "somebody holds a live view of a blob (blob.data)"
         if settings.get_often("poison"):
             return "stale memory is poisoned"
@@ -130,6 +130,28 @@ class Passes:
         if self._cut is not None and first <= self._cut[0] and self._cut[1] <= last:
             self._cut = None
         return terms
+
+    def again(self) -> bool:
+        """Run all layers forward again as an earlier pass did, where that made calls alone.
+
+        Nothing may carry over from pass to pass (``states``).
+
+        Returns:
+            Whether that was possible, and has been done.
+        """
+        if self._cut is not None or self.debug_info or self.before_forward or self.after_forward:
+            return False
+        if self.before_backward or self.after_backward or watching() is not None:
+            return False
+        try:
+            self._take_over_views()
+            made = self.plan.again()
+            if made:
+                self._show_views()
+        except BaseException:
+            self._cut = (0, self.last)
+            raise
+        return made
 
     def whole(self, run: Callable[[], Array | None]) -> Array | None:
         """Run all layers forward by a function of one's own, which may do so in parts.
@@ -222,9 +244,7 @@ class Passes:
         try:
             if allocator is not None:
                 allocator.arena.open = True
-            if leases_alive():
-                for memory in self._all_memories():
-                    memory.before_pass()
+            self._take_over_views()
             mode = transfer_mode()
             if mode == "allow":
                 yield
@@ -238,11 +258,15 @@ class Passes:
             if allocator is not None:
                 allocator.arena.open = False
 
+    def _take_over_views(self) -> None:
+        """Let what was written through live views of blobs count."""
+        for memory in self._leased():
+            memory.before_pass()
+
     def _show_views(self) -> None:
         """Bring live views of blobs up to date."""
-        if leases_alive():
-            for memory in self._all_memories():
-                memory.after_pass()
+        for memory in self._leased():
+            memory.after_pass()
 
     def _planned(self, *, lowered: bool) -> Plan:
         """Return a plan of the layers, and let the blobs that are not kept share buffers."""
@@ -263,9 +287,13 @@ class Passes:
         arrange = self._allocator.find_homes if joins else None
         return Plan(places, self._changes, lowered=lowered, hidden=hidden, arrange=arrange)
 
-    def _all_memories(self) -> list[SyncedMemory]:
-        if self._memories[0] != self._changes.number:
+    def _leased(self) -> list[SyncedMemory]:
+        """Return the memories of the net that somebody holds live views of."""
+        if not leases_alive():
+            return []
+        if self._serials[0] != self._changes.number:
             blobs = [*self._structure.blob_list, *self._structure.params_list]
-            found = {m.serial: m for b in blobs for m in (b.data_memory, b.diff_memory)}
-            self._memories = (self._changes.number, list(found.values()))
-        return self._memories[1]
+            serials = (m.serial for b in blobs for m in (b.data_memory, b.diff_memory))
+            self._serials = (self._changes.number, frozenset(serials))
+        ours = self._serials[1]
+        return [memory for memory in leased_memories() if memory.leased and memory.serial in ours]

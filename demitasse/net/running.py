@@ -114,9 +114,27 @@ class Running(Described):
         Raises:
             DataError: A label is none of the classes that the scores have, and not ignored.
         """
+        if start is None and end is None and self._again():
+            return 0.0
         first = 0 if start is None else self.layer_number(start)
         last = len(self.structure.layers) - 1 if end is None else self.layer_number(end)
         return self._queue_forward(first, last, wait=True).read()
+
+    def _again(self) -> bool:
+        """Run all layers as an earlier pass did, where that made calls of compiled code alone.
+
+        That is never so where a layer gives a loss, or looks at labels.
+        """
+        if self._draws or self._remembering or self._passes.states.any:
+            return False
+        with self.turn:
+            try:
+                return self._passes.again()
+            except SHORTAGES as error:
+                fault = self._explained(error, "forward")
+                if fault is error:
+                    raise
+                raise fault from fault.__cause__
 
     def _queue_forward(self, first: int, last: int, *, wait: bool) -> Loss:
         """Run layers ``first`` to ``last``; done whole or taken back, as far as is waited for."""
@@ -298,12 +316,17 @@ class Running(Described):
             with self.turn, backend.enter():
                 yield
         except SHORTAGES as error:
-            fault = shortage_at(error, doing, backend.explained)
-            if isinstance(fault, OutOfMemoryError):
-                say_what_fits(fault, self)
+            fault = self._explained(error, doing)
             if fault is error:
                 raise
             raise fault from fault.__cause__
+
+    def _explained(self, error: Exception, doing: str) -> Exception:
+        """Return one of ``SHORTAGES`` with its place, and what would fit."""
+        fault = shortage_at(error, doing, self.device.backend.explained)
+        if isinstance(fault, OutOfMemoryError):
+            say_what_fits(fault, self)
+        return fault
 
     @property
     def memory_use(self) -> MemoryUse:

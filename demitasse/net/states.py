@@ -103,6 +103,11 @@ class States:
         self._newest: Callable[[], Moment | None] = _nobody
         self._known: list[Copies] = []
 
+    @property
+    def any(self) -> bool:
+        """Whether there may be such blobs."""
+        return bool(self._layers)
+
     def remember(self) -> Callable[[], None]:
         """Return a function that brings the blobs back to what they are now."""
         if not self._layers:

@@ -138,16 +138,42 @@ class Plan:
             self._seen = now
         return terms
 
+    def again(self) -> bool:
+        """Make the calls of an earlier pass over all layers again, where they are all it was.
+
+        What surrounds a pass takes longer than the calls of a small net. They need none of it:
+        nobody else looks at the blobs in between, and the host's libraries compute nothing.
+
+        Returns:
+            Whether that was possible, and has been done.
+        """
+        number = self._changes.number
+        if self._seen != number or self._parted != number or self.watch is not None:
+            return False
+        parts = self._parts_known.get((0, len(self.entries) - 1), ())
+        if len(parts) != 1 or parts[0].stretch is None:
+            return False
+        try:
+            return parts[0].stretch.again()
+        except DemitasseError as error:
+            self._name(parts[0], error)
+            raise
+
     @contextmanager
     def _naming(self, part: Part) -> Iterator[None]:
         """Name the layers of a part in errors of calls that were put off, or made again."""
         try:
             yield
         except DemitasseError as error:
-            first, last = (self.entries[i].place.called for i in (part.first, part.last))
-            if not error.place:
-                error.at(first if first == last else f"{first} to {last}")
+            self._name(part, error)
             raise
+
+    def _name(self, part: Part, error: DemitasseError) -> None:
+        """Say in an error which layers it is of, unless it does."""
+        if not error.place:
+            entries = self.entries[part.first : part.last + 1]
+            called = [entry.place.called for entry in entries if not entry.layer.only_shares]
+            error.at(" to ".join(dict.fromkeys([called[0], called[-1]])))
 
     def _one_by_one(
         self, part: Part, waiting: Waiting, guard: Guard | None, *, hurried: bool

@@ -81,13 +81,30 @@ class Stretch:
         if self._noted or self._waited > self._wait:
             self._versions = {m.serial: m.version for m in self._memories()}
 
-    def _play(self) -> bool:
-        """Make the calls again; return whether that was possible."""
+    def again(self) -> bool:
+        """Make the calls of an earlier pass again, and nothing else.
+
+        It needs nothing that surrounds a pass, and looks at nothing but the memories.
+
+        Returns:
+            Whether that was possible, and has been done.
+        """
+        return self._key == self._backend.call_key() and self._play(alone=True)
+
+    def _play(self, *, alone: bool = False) -> bool:
+        """Make the calls again; return whether that was possible.
+
+        Args:
+            alone: Only where all of them are compiled code.
+        """
         for noted in self._noted:
+            if alone and not noted.notes.compiled:
+                continue
             if noted.found.again(self._versions):
                 # all of it before the calls, which leave nothing of Python's in the caches
                 noted.found.leave_again(self._versions)
-                transfers.note(reorders=noted.reorders)
+                if noted.reorders:
+                    transfers.note(reorders=noted.reorders)
                 for entry, step, group in noted.ran:
                     entry.ran, entry.ran_in = step, group
                 self._wait = 1
@@ -120,6 +137,8 @@ class Stretch:
         written: set[int] = set()
         for entry in self._entries:
             place = entry.place
+            if entry.layer.only_shares:
+                continue
             read |= {
                 blob.data_memory.serial for blob in (*place.bottom, *entry.layer.blobs)
             } - written

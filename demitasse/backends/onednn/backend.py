@@ -14,6 +14,7 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels import language as kernels
 from demitasse.backends.kernels.language import later
 from demitasse.backends.kernels.language.notes import Notes
+from demitasse.backends.kernels.language.team import check_workers
 from demitasse.backends.numpy.backend import NumpyBackend
 from demitasse.backends.onednn import updates
 from demitasse.backends.onednn.library import library
@@ -53,6 +54,7 @@ class OnednnBackend(NumpyBackend):
         later.settle()
 
     def call_key(self) -> Hashable:
+        check_workers()
         # scratch memory is the thread's, and how many share the work is the settings'
         return threading.get_ident(), settings.changes, self.engine.grown
 

@@ -35,10 +35,11 @@ class Notes:
 
     Attributes:
         whole: Whether they are all that was done: nothing was computed but by them.
+        compiled: Whether they have been made again, and are compiled code alone, in a row.
     """
 
     def __init__(self) -> None:
-        self.whole = True
+        self.whole, self.compiled = True, False
         self._calls: list[tuple[Any, tuple[Any, ...], Checked | None]] = []
         self._needs: list[object] = []
         self._turns: list[Callable[[], None]] | None = None
@@ -56,6 +57,7 @@ class Notes:
         """Make the calls again."""
         if self._turns is None:
             self._turns = list(self._in_turns())
+            self.compiled = all(isinstance(turn, _Row) for turn in self._turns)
         for turn in self._turns:
             turn()
 

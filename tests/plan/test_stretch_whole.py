@@ -1,0 +1,223 @@
+"""A net that is one stretch: a forward pass is its calls, and nothing of what surrounds passes."""
+
+import logging
+import threading
+
+import numpy as np
+import pytest
+
+from demitasse import Net
+from demitasse.backends.kernels.language import team
+from demitasse.errors import DeviceError, NetError
+from demitasse.plan import Plan
+from demitasse.proto import NetParameter, parse_text
+
+LAYERS = """
+name: "whole"
+layer { name: "data" type: "Input" top: "data"
+  input_param { shape { dim: 2 dim: 3 dim: 8 dim: 8 } } }
+layer { name: "features" type: "Convolution" bottom: "data" top: "features" convolution_param {
+  num_output: 16 kernel_size: 3 weight_filler { type: "xavier" } } }
+layer { name: "relu" type: "ReLU" bottom: "features" top: "features" }
+layer { name: "flat" type: "Flatten" bottom: "features" top: "flat" }
+layer { name: "scores" type: "InnerProduct" bottom: "flat" top: "scores" inner_product_param {
+  num_output: 10 weight_filler { type: "xavier" } } }
+"""
+
+LOSS = """
+layer { name: "target" type: "Input" top: "target"
+  input_param { shape { dim: 2 dim: 10 } } }
+layer { name: "loss" type: "EuclideanLoss" bottom: "scores" bottom: "target" top: "loss" }
+"""
+
+RNG = np.random.default_rng(11)
+
+
+def made(more="", phase="TEST"):
+    net = Net(parse_text(LAYERS + more, NetParameter), phase, device="cpu", seed=3)
+    if net.device.backend.call_key() is None:
+        pytest.skip("oneDNN is not here")
+    return net
+
+
+@pytest.fixture
+def planned(monkeypatch):
+    """How many passes have gone through a plan's layers."""
+    counts = [0]
+    forward = Plan.forward
+
+    def counting(self, start, end):
+        counts[0] += 1
+        return forward(self, start, end)
+
+    monkeypatch.setattr(Plan, "forward", counting)
+    return counts
+
+
+def images():
+    return RNG.normal(size=(2, 3, 8, 8)).astype(np.float32)
+
+
+def look(net, x):
+    net.blobs["data"].mutable_cpu_data()[...] = x
+    net.forward()
+    return net.blobs["scores"].cpu_data().copy()
+
+
+def settled(more="", phase="TEST"):
+    net = made(more, phase)
+    for _ in range(5):
+        look(net, images())
+    return net
+
+
+def expected(net, x):
+    """Return what another net of the same parameters computes, layer by layer."""
+    other = made()
+    for name, blobs in net.params.items():
+        for mine, theirs in zip(other.params[name], blobs, strict=True):
+            mine.data = theirs.cpu_data()
+    return look(other, x)
+
+
+def test_layers_are_not_gone_through_any_more(planned):
+    net = settled()
+    before, x = planned[0], images()
+
+    found = look(net, x)
+
+    assert planned[0] == before
+    np.testing.assert_array_equal(found, expected(net, x))
+
+
+def test_views_that_are_held_are_taken_over_and_shown(planned):
+    net = settled()
+    data, scores = net.blobs["data"].data, net.blobs["scores"].data
+    weights = net.params["scores"][0].data
+    for turn in range(8):
+        x = images()
+        data[...] = x
+        if turn == 5:
+            weights *= 2
+        before = planned[0]
+        net.forward()
+        np.testing.assert_array_equal(scores, expected(net, x))
+
+    assert planned[0] == before + 1, "the last pass alone was that of the other net"
+
+
+def test_views_are_those_of_the_net_alone(planned):
+    net, other = settled(), made()
+    held = [blob.data for blob in other.blobs.values()]
+    before = planned[0]
+
+    look(net, images())
+
+    assert planned[0] == before
+    assert held[0].shape == (2, 3, 8, 8)
+
+
+def test_callbacks_are_called(planned):
+    net, called = settled(), []
+    net.after_forward.append(called.append)
+    x = images()
+
+    np.testing.assert_array_equal(look(net, x), expected(net, x))
+
+    assert called == [0, 1, 2, 3, 4]
+
+
+def test_debug_info_is_written(caplog):
+    net = settled()
+    net.debug_info = True
+    with caplog.at_level(logging.INFO, "demitasse"):
+        look(net, images())
+
+    assert any("[Forward] Layer features" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize(("start", "end"), [("scores", None), (None, "relu"), ("relu", "scores")])
+def test_parts_of_the_net_run_as_parts(start, end):
+    net = settled()
+    x = images()
+    for index in range(4):
+        look(net, x)
+        net.blobs["features"].data = np.full((2, 16, 6, 6), index - 1)
+        net.forward(start, end)
+        before = net.blobs["scores"].cpu_data().copy()
+        assert np.isfinite(before).all()
+
+    np.testing.assert_array_equal(look(net, x), expected(net, x))
+
+
+def test_another_shape_and_back(planned):
+    net = settled()
+    x = images()
+    net.blobs["data"].reshape(1, 3, 8, 8)
+    first = look(net, x[:1])
+    net.blobs["data"].reshape(2, 3, 8, 8)
+
+    np.testing.assert_array_equal(look(net, x), expected(net, x))
+    np.testing.assert_allclose(first, look(net, x)[:1], rtol=1e-5, atol=1e-6)
+
+
+def test_backward_follows():
+    net, other = made(), made()
+    x, down = images(), RNG.normal(size=(2, 10))
+    for turn in range(7):
+        for one in (net, other):
+            if one is net or turn == 6:
+                look(one, x)
+                one.clear_param_diffs()
+                one.blobs["scores"].diff = down
+                one.backward()
+
+    for mine, theirs in zip(net.learnable_params, other.learnable_params, strict=True):
+        np.testing.assert_array_equal(mine.cpu_diff(), theirs.cpu_diff())
+
+
+def test_a_loss_is_computed_in_each_pass():
+    net = made(LOSS)
+    scores = np.zeros((2, 10), np.float32)
+    for turn in range(8):
+        net.blobs["target"].data = scores - turn
+        net.blobs["data"].data = np.zeros((2, 3, 8, 8))
+        assert net.forward() == pytest.approx(5 * turn**2)
+
+
+def test_passes_in_training_are_counted():
+    net = settled(phase="TRAIN")
+
+    assert net.passes == 5
+    look(net, images())
+    assert net.passes == 6
+
+
+def test_a_fork_that_lost_the_threads_is_noticed(monkeypatch):
+    net = settled()
+    monkeypatch.setattr(team._Fork, "lost_workers", True)
+
+    with pytest.raises(DeviceError, match="forked"):
+        net.forward()
+
+    monkeypatch.undo()
+    x = images()
+    np.testing.assert_array_equal(look(net, x), expected(net, x))
+
+
+def test_two_threads_are_kept_apart():
+    net = settled()
+    found = []
+
+    def other():
+        try:
+            net.forward()
+        except NetError as error:
+            found.append(str(error))
+
+    with net.turn:
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+
+    assert "at work in another thread" in found[0]
