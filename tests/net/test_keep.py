@@ -98,6 +98,24 @@ def test_blobs_whose_times_do_not_meet_share_buffers(backend):
     np.testing.assert_allclose(some.blobs["c5"].data, whole.blobs["c5"].data, rtol=1e-4)
 
 
+def test_a_small_blob_does_not_take_the_only_large_buffer(backend):
+    chain = (
+        conv("large", "x", 64)
+        + conv("between", "large")
+        + conv("small", "between")
+        + conv("large_too", "small", 64)
+        + conv("back", "large_too")
+        + layer("sum", "Eltwise", "back small", "sum")
+    )
+    net = made(backend, "outputs", text=INPUT + chain)
+
+    net.forward()
+
+    channel = net.blobs["x"].count // 16
+    slots = net._passes._allocator.arena.slots
+    assert sum(slot.expected for slot in slots) == (64 + 16 + 16) * channel
+
+
 def test_larger_and_smaller_batches_get_buffers_that_fit(backend):
     whole, some = made(backend), made(backend, "outputs")
     rng = np.random.default_rng(2)
