@@ -10,7 +10,7 @@ import numpy as np
 
 from demitasse.backends.home import Home
 
-__all__ = ["Array", "Event", "PrivateLayout", "address", "aligned"]
+__all__ = ["Array", "Event", "PrivateLayout", "address", "aligned", "give_back"]
 
 Array = Any  # an array of some namespace; shapes live in docstrings
 
@@ -67,3 +67,22 @@ def _in_large_pages(size: int) -> np.ndarray:
     with suppress(OSError):
         memory.madvise(mmap.MADV_HUGEPAGE, skip, whole)
     return raw[skip // 4 : skip // 4 + size]
+
+
+def give_back(array: np.ndarray) -> None:
+    """Let the system have the memory of a large array of ``aligned``, or of a part of it.
+
+    It reads as zeros then. Where that cannot be done the memory stays as it is.
+    """
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    memory = owner.obj if isinstance(owner, memoryview) else None
+    if not isinstance(memory, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    begin = address(array) - address(np.frombuffer(memory, np.uint8))
+    first = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
+    size = (begin + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - first
+    if size > 0:
+        with suppress(OSError):
+            memory.madvise(mmap.MADV_DONTNEED, first, size)

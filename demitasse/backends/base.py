@@ -159,6 +159,13 @@ class Backend(ABC):
         """
         raise NotImplementedError(layout)
 
+    def pack_away(self, host: np.ndarray, layout: PrivateLayout, private: Array) -> None:
+        """Do as ``pack``; nobody needs ``host`` any more, whose memory may be given back meanwhile.
+
+        It is done whole, or ``host`` is as it was.
+        """
+        self.pack(host, layout, private)
+
     def unpack(self, private: Array, layout: PrivateLayout, host: np.ndarray) -> None:
         """Write the elements in ``private`` in C order to the beginning of ``host``."""
         raise NotImplementedError(layout)

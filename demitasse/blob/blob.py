@@ -5,6 +5,8 @@ Source: Caffe, ``src/caffe/blob.cpp``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from demitasse.axes import LEGACY, shape_string
@@ -15,6 +17,9 @@ from demitasse.proto import BlobProto, floats, set_floats, stored_shape
 from demitasse.shown import html_of
 
 __all__ = ["Blob"]
+
+PART = 1 << 22
+"""Elements that are taken at a time of values whose memory is given back on the way."""
 
 
 class Blob(Views):
@@ -153,15 +158,22 @@ class Blob(Views):
             raise ShapeError(message)
         self.set_floats(floats(proto), floats(proto, diff=True))
 
-    def set_floats(self, data: np.ndarray, diff: np.ndarray) -> None:
+    def set_floats(
+        self, data: np.ndarray, diff: np.ndarray, taken: Callable[[], None] | None = None
+    ) -> None:
         """Take the data and, where it is not empty, the gradient. Shapes: (count,).
+
+        Args:
+            data: The data.
+            diff: The gradient.
+            taken: Called after each part that has been copied.
 
         Raises:
             ShapeError: There are more or fewer values than the blob has.
         """
-        self._fill(self._data, data, "values")
+        self._fill(self._data, data, "values", taken)
         if diff.size:
-            self._fill(self._diff, diff, "gradient values")
+            self._fill(self._diff, diff, "gradient values", taken)
 
     def to_proto(self, write_diff: bool = False) -> BlobProto:
         """Return a message with the shape, the data and, if asked, the gradient."""
@@ -173,13 +185,23 @@ class Blob(Views):
             set_floats(proto, self.cpu_diff().reshape(-1), diff=True)
         return proto
 
-    def _fill(self, memory: SyncedMemory, values: np.ndarray, what: str) -> None:
+    def _fill(
+        self,
+        memory: SyncedMemory,
+        values: np.ndarray,
+        what: str,
+        taken: Callable[[], None] | None = None,
+    ) -> None:
         if values.size != self._count:
             message = (
                 f"{self._called()} {self.shape_string} cannot be filled with {values.size} {what}"
             )
             raise ShapeError(message)
-        memory.mutable_cpu_data(discard=True)[: self._count] = values
+        host = memory.mutable_cpu_data(discard=True)[: self._count]
+        for first in range(0, self._count, PART):
+            host[first : first + PART] = values[first : first + PART]
+            if taken is not None:
+                taken()
 
     # -- details -------------------------------------------------------------------------------
 

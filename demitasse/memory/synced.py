@@ -17,6 +17,7 @@ from demitasse.backends.storage import Stored
 from demitasse.capacity import ledger
 from demitasse.device import Device
 from demitasse.errors import DeviceError, ShapeError
+from demitasse.interrupts import Uninterrupted
 from demitasse.memory.arena import Assignment
 from demitasse.memory.sides import Traffic
 from demitasse.memory.transfers import transfers
@@ -155,11 +156,14 @@ class SyncedMemory(TwoSides):
             return self._device_side.array if here is layout else None
         host = self._to_cpu()
         side = self._private_array(layout)
-        self.device.backend.pack(host, layout, side)
+        if alone and self._may_let_go_of_host():
+            with Uninterrupted():
+                self.device.backend.pack_away(host, layout, side)
+                self._let_go_of_host()
+        else:
+            self.device.backend.pack(host, layout, side)
+            self._head = Head.SYNCED
         transfers.note(reorders=1)
-        self._head = Head.SYNCED
-        if alone:
-            self._let_go_of_host()
         return side
 
     def mutable_private_data(self, layout: PrivateLayout) -> Array:

@@ -237,13 +237,16 @@ class TwoSides:
         if self._head is Head.SYNCED:
             self._head = Head.HEAD_AT_CPU
 
+    def _may_let_go_of_host(self) -> bool:
+        """Whether the host side may go: it is ours, nobody sees it, and nobody needed it again."""
+        host = self._host_side
+        shared = self.leased or host.given or self._assignment is not None
+        return not (shared or host.let_go)
+
     def _let_go_of_host(self) -> None:
         """Keep the device side alone, which is up to date."""
-        host = self._host_side
-        if self.leased or host.given or host.let_go or self._assignment is not None:
-            return
-        self._head, host.let_go = Head.HEAD_AT_GPU, True
-        host.replace(None)
+        self._head, self._host_side.let_go = Head.HEAD_AT_GPU, True
+        self._host_side.replace(None)
 
     # -- arrays --------------------------------------------------------------------------------
 

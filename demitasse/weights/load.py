@@ -96,8 +96,8 @@ def _load_message(
     # doubles may become infinite, as in C
     with np.errstate(over="ignore", invalid="ignore"), Uninterrupted():
         for blob, proto in chain.from_iterable(pairs.values()):
-            blob.set_floats(arrays.floats(proto), arrays.floats(proto, diff=True))
-            arrays.let_go()
+            values, diff = arrays.floats(proto), arrays.floats(proto, diff=True)
+            blob.set_floats(values, diff, arrays.let_go)
     return finished(net, report)
 
 

@@ -84,6 +84,9 @@ class OnednnBackend(NumpyBackend):
     def pack(self, host: np.ndarray, layout: Any, private: np.ndarray) -> None:
         self.engine.reorder(host, self.engine.plain(layout.shape), private, layout)
 
+    def pack_away(self, host: np.ndarray, layout: Any, private: np.ndarray) -> None:
+        self.engine.move(host, private, layout)
+
     def unpack(self, private: np.ndarray, layout: Any, host: np.ndarray) -> None:
         self.engine.reorder(private, layout, host, self.engine.plain(layout.shape))
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.backends.arrays import aligned
+from demitasse.backends.arrays import aligned, give_back
 from demitasse.backends.home import Home
 from demitasse.backends.kernels.language import later
 from demitasse.backends.kernels.tuning import Tuning
@@ -27,6 +27,7 @@ from demitasse.backends.onednn.library.layout import (
     layout_of,
     part,
     plain,
+    slabs,
     strided,
 )
 from demitasse.backends.onednn.library.library import AVX2, AVX512, load
@@ -34,8 +35,12 @@ from demitasse.backends.onednn.library.primitive import Description, Primitive
 from demitasse.backends.onednn.library.stream import Stream
 from demitasse.backends.step import Declined, Memory
 from demitasse.errors import DeviceError
+from demitasse.interrupts import Uninterrupted
 
 __all__ = ["Engine", "engine"]
+
+SLAB = 4 << 20
+"""Elements that are moved to a layout at a time, of an array that is given back."""
 
 
 class _OfThread(threading.local):
@@ -122,17 +127,35 @@ class Engine(HostEngine):
 
         It is done when this returns, and so is what was put off before.
         """
+        copy = self._known_copier(here, there)
+        with later.at_once():
+            _run(copy, source, target)
+
+    def move(self, source: np.ndarray, target: np.ndarray, there: Layout) -> None:
+        """Copy elements in C order to a layout; nobody needs ``source`` any more.
+
+        Of large arrays the memory of what has been copied is given back on the way, so that both
+        are never there as a whole.
+        """
+        parts = slabs(self.library, there, SLAB)
+        copies = [(part, self._known_copier(self.plain(part.shape), part)) for part in parts]
+        read = written = 0
+        with later.at_once(), Uninterrupted():  # half of it would be neither here nor there
+            for part, copy in copies:
+                old = source[read : read + math.prod(part.shape)]
+                _run(copy, old, target[written : written + part.size])
+                if len(parts) > 1:
+                    give_back(old)
+                read, written = read + old.size, written + part.size
+
+    def _known_copier(self, here: Layout, there: Layout) -> Primitive:
         known = self._own.reorders
         if known is None:
             known = self._own.reorders = {}
         primitive = known.get((here, there))
         if primitive is None:
             primitive = known[here, there] = self.copier(here, there)
-        with later.at_once():
-            primitive.bind(0, source)
-            primitive.bind(1, target)
-            primitive.run()
-            primitive.release()
+        return primitive
 
     def copier(self, here: Layout, there: Layout) -> Primitive:
         """Return what copies from one layout, argument 0, to another of the same shape, 1.
@@ -287,6 +310,13 @@ class Engine(HostEngine):
             self._grown += found is not None
             found = lent[role] = aligned(size)
         return found[:size]
+
+
+def _run(copy: Primitive, source: np.ndarray, target: np.ndarray) -> None:
+    copy.bind(0, source)
+    copy.bind(1, target)
+    copy.run()
+    copy.release()
 
 
 def _words(function: str) -> str:

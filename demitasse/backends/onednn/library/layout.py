@@ -25,6 +25,7 @@ __all__ = [
     "layout_with_tag",
     "part",
     "plain",
+    "slabs",
     "strided",
 ]
 
@@ -120,6 +121,41 @@ def part(library: Any, home: Home) -> Layout:
         made.home = home
         known = _known.setdefault(key, made)
     return known
+
+
+def slabs(library: Any, layout: Layout, size: int) -> list[Layout]:
+    """Return the layouts of ranges of the first axis that lie one after the other.
+
+    Args:
+        library: The library.
+        layout: That of the whole.
+        size: Elements of a range, about. It has a whole number of the layout's blocks.
+
+    Returns:
+        Those of the ranges in their order; the layout itself where its ranges lie otherwise.
+    """
+    if layout.plain or layout.size <= size:
+        return [layout]
+    parts, padded = layout.key[1:3]
+    axis, blocks, step = parts[0]
+    rows = layout.shape[0]
+    if axis != 0 or padded != layout.shape or blocks * step != layout.size:
+        return [layout]
+    block, most = rows // blocks, max(1, size // step)
+    counts = [min(most, blocks - first) for first in range(0, blocks, most)]
+    made = {count: _leading(library, layout, count * block) for count in set(counts)}
+    return [made[count] for count in counts]
+
+
+def _leading(library: Any, layout: Layout, rows: int) -> Layout:
+    """Return the layout of the first rows of the first axis, a whole number of blocks."""
+    sizes = (rows, *layout.shape[1:])
+    function = library.dnnl_memory_desc_create_submemory
+    handle = create(function, layout.handle, dims(sizes), dims((0,) * len(sizes)))
+    try:
+        return layout_of(library, handle)
+    finally:
+        check(library.dnnl_memory_desc_destroy(handle))
 
 
 def any_layout(library: Any, shape: Shape) -> int:

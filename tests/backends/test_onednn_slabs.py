@@ -1,0 +1,112 @@
+"""Large parameters that move to a layout of the library's by slabs, and leave no copy behind."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from demitasse import Net
+from demitasse.backends.arrays import LARGE_PAGE, aligned, give_back
+from demitasse.backends.onednn import status
+from demitasse.backends.onednn.library import engine as engine_module
+from demitasse.backends.onednn.library.engine import engine
+from demitasse.backends.onednn.library.layout import layout_with_tag, slabs
+from demitasse.backends.step import Declined
+from demitasse.proto import NetParameter, parse_text
+
+pytestmark = pytest.mark.skipif(not status().loaded, reason="oneDNN is not here")
+
+ROWS, COLUMNS = 160, 200
+TAGS = range(1, 400)
+"""Numbers of formats; those that are not for two axes are left out."""
+
+
+def layouts():
+    found = []
+    for tag in TAGS:
+        try:
+            one = layout_with_tag(engine().library, (ROWS, COLUMNS), tag)
+        except Declined:
+            continue
+        if one not in found:
+            found.append(one)
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 5000, 16 * COLUMNS, 50 * COLUMNS, ROWS * COLUMNS])
+def test_slabs_hold_what_the_whole_holds(monkeypatch, size):
+    monkeypatch.setattr(engine_module, "SLAB", size)
+    rng, cut = np.random.default_rng(0), 0
+    host = rng.normal(size=ROWS * COLUMNS).astype(np.float32)
+    for layout in layouts():
+        whole, moved = aligned(layout.size), aligned(layout.size)
+        engine().reorder(host, engine().plain(layout.shape), whole, layout)
+
+        engine().move(host.copy(), moved, layout)
+
+        np.testing.assert_array_equal(moved, whole)
+        parts = slabs(engine().library, layout, size)
+        assert sum(part.shape[0] for part in parts) == ROWS
+        assert sum(part.size for part in parts) == layout.size
+        cut += len(parts) > 1
+
+    assert cut or size == ROWS * COLUMNS
+
+
+def test_the_memory_of_a_part_is_given_back_and_of_nothing_else():
+    array = aligned(4 * LARGE_PAGE // 4)
+    array[...] = 7
+    part = array[100 : 100 + 3 * LARGE_PAGE // 4]
+
+    give_back(part)
+
+    untouched = np.concatenate([array[:100], array[100 + part.size :]])
+    assert (untouched == 7).all()
+    assert np.isin(part, (0, 7)).all()
+
+
+@pytest.mark.parametrize("array", [np.full(9, 7.0), np.frombuffer(b"7" * 16, np.uint8)])
+def test_what_is_no_large_array_of_ours_stays(array):
+    before = array.copy()
+
+    give_back(array)
+    give_back(array[:0])
+
+    np.testing.assert_array_equal(array, before)
+
+
+def test_weights_that_have_moved_are_read_again_as_they_were(monkeypatch):
+    monkeypatch.setattr(engine_module, "SLAB", 1 << 14)
+    text = (
+        'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 3 dim: 1600 } } } '
+        'layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_param { '
+        'num_output: 1024 weight_filler { type: "gaussian" std: 1 } } }'
+    )
+    net = Net(parse_text(text, NetParameter), "TEST", device="cpu", seed=3)
+    portable = Net(parse_text(text, NetParameter), "TEST", device="numpy", seed=3)
+    x = np.random.default_rng(1).normal(size=(3, 1600)).astype(np.float32)
+    weights = portable.params["ip"][0].data.copy()
+
+    found = net.predict(x)["ip"]
+
+    memory = net.params["ip"][0].data_memory
+    assert memory._host_side.array is None or memory.layout is None
+    np.testing.assert_allclose(found, portable.predict(x)["ip"], rtol=1e-4, atol=1e-3)
+    np.testing.assert_array_equal(net.params["ip"][0].data, weights)
+
+
+def test_ctrl_c_waits_until_all_of_a_parameter_has_moved(monkeypatch):
+    monkeypatch.setattr(engine_module, "SLAB", 1 << 10)
+    layout = max(layouts(), key=lambda one: len(slabs(engine().library, one, 1 << 10)))
+    host = np.random.default_rng(0).normal(size=ROWS * COLUMNS).astype(np.float32)
+    whole, moved = aligned(layout.size), aligned(layout.size)
+    engine().reorder(host, engine().plain(layout.shape), whole, layout)
+    monkeypatch.setattr(
+        engine_module, "give_back", lambda part: os.kill(os.getpid(), signal.SIGINT)
+    )
+
+    with pytest.raises(KeyboardInterrupt):
+        engine().move(host.copy(), moved, layout)
+
+    np.testing.assert_array_equal(moved, whole)
