@@ -31,6 +31,7 @@ __all__ = [
     "Pool",
     "Recurrent",
     "Scale",
+    "Shuffle",
     "Softmax",
     "SoftmaxLoss",
     "Split",
@@ -271,6 +272,13 @@ class Permute(Op):
     def top(self) -> Shape:
         """The top's shape."""
         return tuple(self.bottom[axis] for axis in self.order)
+
+
+class Shuffle(Op):
+    """Channel j of group i becomes channel i of group j. Shape: (N, C, ...) -> the same."""
+
+    shape: Shape
+    group: int
 
 
 class Split(Op):

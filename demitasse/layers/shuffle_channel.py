@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.errors import ShapeError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer, positive
@@ -41,6 +42,7 @@ class ShuffleChannel(Layer):
         if len(shape) < 2 or shape[1] % self.group:
             message = f"group {self.group} does not divide the channels of {shape}"
             raise ShapeError(message)
+        self.op = ops.Shuffle(dtype=self.dtype, shape=shape, group=self.group)
         top[0].reshape_like(bottom[0])
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:

@@ -82,6 +82,12 @@ RESIDUAL = f"""
 layer {{ name: "sum" type: "Eltwise" bottom: "pool" bottom: "branch" top: "sum" }}
 {convolution("y", "sum", 16, 1)}
 """
+SHUFFLED = f"""
+{BEGIN}
+layer {{ name: "shuffled" type: "ShuffleChannel" bottom: "pool" top: "shuffled"
+  shuffle_channel_param {{ group: 4 }} }}
+{convolution("y", "shuffled", 16, 1)}
+"""
 
 
 NORMED = DENSE.replace("num_output: 16 kernel_size: 1", "num_output: 64 kernel_size: 1")
@@ -122,6 +128,16 @@ def test_what_is_pooled_is_written_as_the_next_convolution_reads_it(monkeypatch)
     net = made(SQUEEZE, device="cpu")
 
     assert reorders(net, monkeypatch) == []
+
+
+@WIDE
+def test_channels_are_shuffled_in_the_layout_they_are_in(monkeypatch):
+    net, portable = made(SHUFFLED, device="cpu"), made(SHUFFLED, device="cpu", lowered=False)
+
+    assert reorders(net, monkeypatch) == []
+    portable.forward()
+    found, expected = net.blobs["y"].cpu_data(), portable.blobs["y"].cpu_data()
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
 @WIDE

@@ -311,6 +311,9 @@ ROWS = [
         "order: 0", shapes=[((2, 3, 5, 4),), ((1, 24, 3, 1),), ((2, 16, 1, 1),)]), ("onednn",)),
     Row("permute of nothing", ops.Permute, layers("Permute", "order: 1 order: 0",
         shapes=[((0, 3),)]), ()),
+    *apart_and_in_place("shuffle", ops.Shuffle, layers("ShuffleChannel",
+        "group: 2", "group: 3", "group: 6", "group: 1",
+        shapes=[((2, 6, 5, 4),), ((1, 48, 3, 1),), ((3, 12),)]), ("onednn",), ()),
     *(Row(f"split for {readers}", ops.Split, layers("Split", shapes=FLAT, tops=readers))
       for readers in (2, 3, 5)),
     *(Row(kind, ops.Recurrent, recurrent(kind), ("onednn",), frozen=False)

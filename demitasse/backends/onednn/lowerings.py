@@ -17,6 +17,7 @@ from demitasse.backends.onednn.steps.prelu import PReLUStep
 from demitasse.backends.onednn.steps.recurrent import RecurrentStep
 from demitasse.backends.onednn.steps.recurrent_forward import RecurrentForwardStep
 from demitasse.backends.onednn.steps.scale import ScaleStep
+from demitasse.backends.onednn.steps.shuffle import ShuffleStep
 from demitasse.backends.onednn.steps.softmax import SoftmaxStep
 from demitasse.backends.onednn.steps.softmax_loss import SoftmaxLossStep
 from demitasse.backends.onednn.steps.split import SplitStep
@@ -39,6 +40,7 @@ LOWERINGS: Lowerings = {
     ops.PReLU: (PReLUStep,),
     ops.Recurrent: (RecurrentForwardStep, RecurrentStep),
     ops.Scale: (ScaleStep, *NUMPY[ops.Scale]),
+    ops.Shuffle: (ShuffleStep,),
     ops.Softmax: (SoftmaxStep,),
     ops.SoftmaxLoss: (SoftmaxLossStep,),
     ops.Split: (SplitStep, *NUMPY[ops.Split]),

@@ -1,0 +1,50 @@
+"""ShuffleChannel: one copy in each direction, that leaves channels last where they are."""
+
+from __future__ import annotations
+
+import math
+
+from demitasse.backends import ops
+from demitasse.backends.onednn.library.constants import Arg
+from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.ports import Call, Reader, Writer
+from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
+from demitasse.backends.step import Operands, decline_in_place
+
+__all__ = ["ShuffleStep"]
+
+
+class ShuffleStep(OnednnStep[ops.Shuffle]):
+    """The top in the layout of the bottom: in C order, or with the channels last."""
+
+    def __init__(self, engine: Engine, op: ops.Shuffle, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        decline_in_place(at, NEEDS_BOTTOM)
+
+    def prepare(self) -> None:
+        [bottom], shape = self.at.bottom, self.op.shape
+        expected = self.engine.whole(self.engine.expected(bottom.data_memory, shape))
+        self.layout = expected if expected.plain else self.engine.innermost_layout(shape, 1)
+        self.forward_calls = [self._copy(self.op.group, diff=False)]
+
+    def prepare_backward(self) -> None:
+        if self.at.propagate_down[0]:
+            self.backward_calls = [self._copy(self.op.shape[1] // self.op.group, diff=True)]
+
+    def _copy(self, rows: int, *, diff: bool) -> Call:
+        """Return a copy that reads channels by columns, as if they were written in rows."""
+        [bottom], [top], shape = self.at.bottom, self.at.top, self.op.shape
+        images, channels, pixels = shape[0], shape[1], math.prod(shape[2:])
+        columns = channels // rows
+        channel, pixel = (pixels, 1) if self.layout.plain else (1, channels)
+        table = (images, columns, rows, pixels)
+        image = channels * pixels
+        read = (image, channel, columns * channel, pixel)
+        written = (image, rows * channel, channel, pixel)
+        from_, to = (top, bottom) if diff else (bottom, top)
+        source = Reader(Arg.SRC, from_, self.layout, diff=diff)
+        source.descriptor = self.engine.strided(table, read)
+        target = Writer(Arg.DST, to, self.layout, diff=diff)
+        target.descriptor = self.engine.strided(table, written)
+        found = self.engine.describe_reorder(source.descriptor, target.descriptor)
+        return Call(self.engine, found, [source, target])
