@@ -17,6 +17,7 @@ __all__ = [
     "LRN",
     "Accuracy",
     "Activation",
+    "Axpy",
     "BatchNorm",
     "Concat",
     "Conv",
@@ -272,6 +273,12 @@ class Permute(Op):
     def top(self) -> Shape:
         """The top's shape."""
         return tuple(self.bottom[axis] for axis in self.order)
+
+
+class Axpy(Op):
+    """Images (N, C, ...) times a number for each channel of each, and other images added."""
+
+    shape: Shape
 
 
 class Shuffle(Op):

@@ -5,6 +5,7 @@ Source: SENet (hujie-frank/SENet), ``src/caffe/layers/axpy_layer.cpp``.
 
 from __future__ import annotations
 
+from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.errors import NetError, ShapeError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
@@ -45,6 +46,7 @@ class Axpy(Layer):
         if top[0] is a or top[0] is x:
             message = "Axpy can run in place of its third bottom only; rename the top"
             raise NetError(message)
+        self.op = ops.Axpy(dtype=self.dtype, shape=x.shape)
         top[0].reshape_like(x)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:

@@ -88,6 +88,26 @@ layer {{ name: "shuffled" type: "ShuffleChannel" bottom: "pool" top: "shuffled"
   shuffle_channel_param {{ group: 4 }} }}
 {convolution("y", "shuffled", 16, 1)}
 """
+GATED = f"""
+{BEGIN}
+{convolution("branch", "pool", 64, 1)}
+layer {{ name: "mean" type: "Pooling" bottom: "branch" top: "mean"
+  pooling_param {{ pool: AVE global_pooling: true }} }}
+{convolution("gate", "mean", 64, 1)}
+layer {{ name: "open" type: "Sigmoid" bottom: "gate" top: "gate" }}
+"""
+EXCITED = f"""
+{GATED}
+layer {{ name: "sum" type: "Axpy" bottom: "gate" bottom: "branch" bottom: "pool" top: "sum" }}
+{convolution("y", "sum", 16, 1)}
+"""
+SCALED = f"""
+{GATED}
+layer {{ name: "rows" type: "Flatten" bottom: "gate" top: "rows" }}
+layer {{ name: "scaled" type: "Scale" bottom: "branch" bottom: "rows" top: "scaled"
+  scale_param {{ axis: 0 }} }}
+{convolution("y", "scaled", 16, 1)}
+"""
 
 
 NORMED = DENSE.replace("num_output: 16 kernel_size: 1", "num_output: 64 kernel_size: 1")
@@ -138,6 +158,19 @@ def test_channels_are_shuffled_in_the_layout_they_are_in(monkeypatch):
     portable.forward()
     found, expected = net.blobs["y"].cpu_data(), portable.blobs["y"].cpu_data()
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@WIDE
+@pytest.mark.parametrize("text", [EXCITED, SCALED], ids=["axpy", "scale"])
+def test_channels_are_weighed_in_the_layout_they_are_in(monkeypatch, text):
+    net, portable = made(text, device="cpu"), made(text, device="cpu", lowered=False)
+
+    assert reorders(net, monkeypatch) == []
+    portable.forward()
+    found, expected = net.blobs["y"].cpu_data(), portable.blobs["y"].cpu_data()
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    [step] = [s for s in net.plan.steps() if s is not None and "Gate" in str(s.__class__.__mro__)]
+    assert step.repeats
 
 
 @WIDE

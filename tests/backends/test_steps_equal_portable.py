@@ -287,6 +287,15 @@ ROWS = [
     *apart_and_in_place("scale of channels by a second bottom", ops.Scale, layers("Scale",
         shapes=[((3, 4, 5), (4,))]), ("numpy",), ("numpy",)),
 
+    *apart_and_in_place("scale of each image's channels by a second bottom", ops.Scale,
+        layers("Scale", "axis: 0", shapes=[((3, 4, 5), (3, 4)), ((2, 16, 3, 4), (2, 16))]),
+        ("numpy", "onednn"), ("numpy", "onednn"), gradient=False),
+    Row("gates", ops.Axpy, layers("Axpy",
+        shapes=[((3, 4), (3, 4, 5), (3, 4, 5)), ((2, 16, 1, 1), *[(2, 16, 3, 4)] * 2)]),
+        ("onednn",), gradient=False),
+    Row("gates, trained", ops.Axpy, layers("Axpy",
+        shapes=[((2, 16, 1, 1), *[(2, 16, 3, 4)] * 2)]), (), may=("onednn",)),
+
     *apart_and_in_place("PReLU", ops.PReLU, layers("PReLU", shapes=IMAGES), ("onednn",),
         ("onednn",)),
     *apart_and_in_place("PReLU of one slope", ops.PReLU, layers("PReLU", "channel_shared: true",

@@ -9,6 +9,7 @@ from demitasse.backends.onednn.steps.convolution import ConvStep
 from demitasse.backends.onednn.steps.deconvolution import DeconvStep
 from demitasse.backends.onednn.steps.dropout import DropoutStep
 from demitasse.backends.onednn.steps.eltwise import SumStep
+from demitasse.backends.onednn.steps.gates import AxpyStep, GatedScaleStep
 from demitasse.backends.onednn.steps.inner_product import InnerProductStep
 from demitasse.backends.onednn.steps.lrn import LRNStep
 from demitasse.backends.onednn.steps.permute import PermuteStep
@@ -27,6 +28,7 @@ __all__ = ["LOWERINGS"]
 
 LOWERINGS: Lowerings = {
     ops.Activation: (ActivationStep, *NUMPY[ops.Activation]),
+    ops.Axpy: (AxpyStep,),
     ops.BatchNorm: (BatchNormStep, *NUMPY[ops.BatchNorm]),
     ops.Concat: (ConcatStep, *NUMPY[ops.Concat]),
     ops.Conv: (ConvStep, *NUMPY[ops.Conv]),
@@ -39,7 +41,7 @@ LOWERINGS: Lowerings = {
     ops.Pool: (PoolStep, *NUMPY[ops.Pool]),
     ops.PReLU: (PReLUStep,),
     ops.Recurrent: (RecurrentForwardStep, RecurrentStep),
-    ops.Scale: (ScaleStep, *NUMPY[ops.Scale]),
+    ops.Scale: (ScaleStep, GatedScaleStep, *NUMPY[ops.Scale]),
     ops.Shuffle: (ShuffleStep,),
     ops.Softmax: (SoftmaxStep,),
     ops.SoftmaxLoss: (SoftmaxLossStep,),
