@@ -81,6 +81,8 @@ class _Channels:
     def pixel(self, at: Word) -> tuple[Vector, Vector]:
         """Return a pixel's deviation, and the gradient that the rectifier let pass."""
         k, f, first = self._k, self._f, self._plane.first
+        for array in (f.x, f.dy):
+            k.prefetch(array + self._plane.following + at, 2)
         away, dy = k.load(f.x + first + at) - self.mean, k.load(f.dy + first + at)
         if self._offset is not None:
             zero = k.constant(0.0)
