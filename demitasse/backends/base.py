@@ -380,6 +380,22 @@ class Backend(ABC):
         del chain, at, steps
         raise Declined
 
+    def join_gradients(self, steps: Sequence[AnyStep | None]) -> AnyStep:
+        """Return one Step for the gradients of several layers, ready to run backward.
+
+        It leaves what theirs would leave, except in memories that do not last. Where a pass goes
+        over some of them only, their own Steps run.
+
+        Args:
+            steps: What runs them: each reads the single top of the one before, which nobody else
+                reads. They are prepared.
+
+        Raises:
+            Declined: There is none; each gradient is computed by itself then.
+        """
+        del steps
+        raise Declined
+
 
 def _copy_all(pairs: Sequence[tuple[Array, Array]]) -> None:
     for source, target in pairs:

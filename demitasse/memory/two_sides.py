@@ -152,6 +152,11 @@ class TwoSides:
         return found
 
     @property
+    def lasts(self) -> bool:
+        """Whether its contents are there after a pass; where they share a buffer, nobody looks."""
+        return self._assignment is None
+
+    @property
     def leased(self) -> bool:
         """Whether a live view of the host side is held by somebody."""
         return self._host_side.leased

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from demitasse.backends.ops import Op
@@ -65,6 +66,7 @@ class Entry:
         ran: What the last forward ran; backward follows it.
         group: The layers from this one on that run as one, or None.
         ran_in: The group whose Step ran this layer and keeps what its gradient needs, or None.
+        back: The layers up to this one whose gradients are computed as one, or None.
         why: Why nothing faster runs.
         why_alone: Why no more of the layers after it run as one with it.
         seen: The number of the last change when its shapes were last looked at.
@@ -76,12 +78,14 @@ class Entry:
         self.ran: AnyStep | None = None
         self.group: Group | None = None
         self.ran_in: Group | None = None
+        self.back: Group | None = None
         self.why = self.why_alone = ""
         self.seen = -1
         self._lowered = lowered
         self._weighted = [blob.shape for blob in place.top]
         self._choices: Recent[Choice] = Recent(KEPT_SHAPES)
         self._groups: Recent[tuple[Group | None, str]] = Recent(KEPT_SHAPES)
+        self._backs: Recent[tuple[Group | None]] = Recent(KEPT_SHAPES)
 
     def tell(self, changes: Changes) -> None:
         """Have all its blobs note changes there, also those it got from another net."""
@@ -141,6 +145,26 @@ class Entry:
         key = tuple(member._key(op) for member in members if (op := member.layer.op))
         found = self._groups.find(key) or self._groups.keep(key, self._fused(members))
         self.group, self.why_alone = found
+
+    def join(self, before: Sequence[Entry]) -> None:
+        """Find or prepare a group, for the gradients, of this layer and as many as possible.
+
+        Args:
+            before: The layers before it whose gradients may be computed along, in order.
+        """
+        members = [*before, self]
+        key = tuple(member._key(op) for member in members if (op := member.layer.op))
+        found = self._backs.find(key) or self._backs.keep(key, (self._joined(members),))
+        [self.back] = found
+
+    def _joined(self, members: Sequence[Entry]) -> Group | None:
+        """Return the longest group that ends with this layer."""
+        for first in range(len(members) - 1):
+            steps = [member.step for member in members[first:]]
+            with suppress(Declined):
+                step = self.layer.device.backend.join_gradients(steps)
+                return Group(step, len(steps))
+        return None
 
     def _fused(self, members: Sequence[Entry]) -> tuple[Group | None, str]:
         """Return the longest group that the backend runs as one, and why it is no longer."""

@@ -13,6 +13,7 @@ from typing import Protocol
 from weakref import WeakSet
 
 from demitasse.backends.arrays import Array
+from demitasse.backends.ops import Concat
 from demitasse.backends.step import AnyStep
 from demitasse.blob import Changes
 from demitasse.config import settings
@@ -28,6 +29,9 @@ __all__ = ["Plan", "Ran"]
 
 Ran = Sequence[tuple[AnyStep | None, Group | None]]
 """For each layer the Step that ran it, and the group whose Step keeps what its gradient needs."""
+
+MOST_JOINED = 3
+"""Of how many layers gradients may be computed as one."""
 
 LONGEST = 40
 """How many layers may run as one; backends take fewer."""
@@ -234,11 +238,15 @@ class Plan:
         while index >= end:
             entry = self.entries[index]
             group, count = entry.ran_in, 1
+            joined = self._joined(index, end)
             if guard is not None:
                 guard.at(entry.place.called, "backward")
             try:
                 if group is not None:
                     count = self._backward_group(index, end, group)
+                elif joined is not None:
+                    joined.step.backward()
+                    count = joined.count
                 elif entry.place.backward:
                     entry.backward()
             except (DemitasseError, MemoryError, OSError) as error:
@@ -312,7 +320,7 @@ class Plan:
         """Return, for each layer, the last of those that may run as one with it."""
         end, last, found = len(self.entries) - 1, -1, []
         for index in range(len(self.entries)):
-            last = max(last, self._run(index, end))
+            last = max(last, self._run(index, end), self._parted_by(index))
             found.append(last)
         return found
 
@@ -346,6 +354,15 @@ class Plan:
             raise NetError(message)
         group.step.backward()
         return group.count
+
+    def _joined(self, index: int, end: int) -> Group | None:
+        """Return the layers up to ``index`` whose gradients are one's now, if ``end`` allows."""
+        group = self.entries[index].back
+        if group is None or index - group.count + 1 < end:
+            return None
+        members = self.entries[index - group.count + 1 : index + 1]
+        alone = all(m.ran is not None and m.ran is m.step and m.ran_in is None for m in members)
+        return group if alone else None
 
     def _segments(self, start: int, end: int) -> list[tuple[int, int]]:
         """Cut a range after each layer whose top shapes depend on values."""
@@ -411,6 +428,7 @@ class Plan:
             with _named(entry, "preparation"):
                 entry.lower_backward()
         self._fuse(start, end)
+        self._join(start, end)
         for entry in part:
             entry.tell(self._changes)
             entry.seen = self._changes.number
@@ -437,6 +455,38 @@ class Plan:
             for member in self.entries[index + 1 : index + (head.group.count if head.group else 1)]:
                 member.group = None
             index += head.group.count if head.group else 1
+
+    def _join(self, start: int, end: int) -> None:
+        """Group the layers of a range whose gradients may be computed as one."""
+        for index in range(start, end + 1):
+            entry, first = self.entries[index], index
+            entry.back = None
+            while first > start and index - first < MOST_JOINED - 1 and self._links(first):
+                first -= 1
+            if first < index:
+                with _named(entry, "preparation"):
+                    entry.join(self.entries[first:index])
+
+    def _parted_by(self, index: int) -> int:
+        """Return the last layer whose gradient a Concat may part; itself where it is none.
+
+        What it parts lies in other places than the whole, which has to stay until all is read.
+        """
+        last = index
+        if self.lowered and isinstance(self.entries[index].layer.op, Concat):
+            end = min(index + MOST_JOINED, len(self.entries)) - 1
+            while last < end and self._links(last + 1):
+                last += 1
+        return last
+
+    def _links(self, index: int) -> bool:
+        """Whether the gradient of a layer may be computed along with that of the one before."""
+        entry, before = self.entries[index], self.entries[index - 1]
+        if entry.layer.op is None or before.layer.op is None:
+            return False
+        one, other = before.place, entry.place
+        weighted = before.layer.loss_weights or entry.layer.loss_weights
+        return one.backward and other.backward and one.top == other.bottom and not weighted
 
     def _run(self, index: int, end: int) -> int:
         """Return the index of the last layer that may run as one with layer ``index``."""

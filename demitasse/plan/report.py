@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from demitasse.blob import Blob
 from demitasse.plan.entry import Entry
@@ -51,6 +51,23 @@ class LayerReport:
 
 def report(plan: Plan) -> list[LayerReport]:
     """Say what runs each layer of a plan whose shapes are settled (``Net.reshape`` does that)."""
+    return _with_joined_gradients(plan, _each(plan))
+
+
+def _with_joined_gradients(plan: Plan, layers: list[LayerReport]) -> list[LayerReport]:
+    """Return the same, with the code of gradients that are computed as one."""
+    index = len(layers) - 1
+    while index >= 0:
+        group = plan.entries[index].back
+        count = 1 if group is None else group.count
+        if group is not None:
+            for place in range(index - count + 1, index + 1):
+                layers[place] = replace(layers[place], backward_code=group.step.backward_code)
+        index -= count
+    return layers
+
+
+def _each(plan: Plan) -> list[LayerReport]:
     found: list[LayerReport] = []
     index = 0
     while index < len(plan.entries):

@@ -20,7 +20,7 @@ RELU = 'layer { name: "relu" type: "ReLU" bottom: "%s" top: "%s" }'
 FROZEN = "param { lr_mult: 0 } param { lr_mult: 0 }"
 
 
-def solver(middle, last, device, *, batches=1):
+def solver(middle, last, device, *, batches=1, keep=None):
     layers = [
         'layer { name: "x" type: "DummyData" top: "x" dummy_data_param {'
         ' shape { dim: 3 dim: 3 dim: 9 dim: 9 } data_filler { type: "gaussian" std: 2 } } }',
@@ -36,7 +36,7 @@ def solver(middle, last, device, *, batches=1):
         'base_lr: 0.05 lr_policy: "fixed" momentum: 0.9 weight_decay: 0.001 display: 0 '
         f"iter_size: {batches} snapshot_after_train: false net_param {{ {' '.join(layers)} }}"
     )
-    return Solver(parse_text(text, SolverParameter), device=device, seed=2)
+    return Solver(parse_text(text, SolverParameter), device=device, seed=2, keep=keep)
 
 
 def chain(top, *, scale=True, bias="true", relu=True, frozen=False):
@@ -102,3 +102,30 @@ def test_iterations_are_equal_to_the_bit():
 
     for one, other in zip(*runs, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("keep", [None, "outputs"], ids=["all is kept", "outputs are kept"])
+@pytest.mark.parametrize("options", [{}, {"relu": False}, {"scale": False}], ids=str)
+def test_a_norm_elsewhere_runs_as_one_with_what_follows_and_leaves_its_gradient(options, keep):
+    ours, portable = (
+        solver(chain("normed", **options), "normed", device, keep=keep)
+        for device in ("cpu", "numpy")
+    )
+    with ours, portable:
+        ours.net.forward_backward()
+        portable.net.forward_backward()
+        group = next(e.group for e in ours.net.plan.entries if e.layer.name == "norm")
+        if group is None and "norm llvm" not in report(ours.net.plan)[3].code:
+            pytest.skip("the library lays images out otherwise on this processor")
+
+        assert group is not None
+        assert group.count == len(chain("normed", **options))
+        names = ["one", "normed"] if keep is None else []
+        for name in names:
+            one, other = ours.net.blobs[name], portable.net.blobs[name]
+            np.testing.assert_allclose(one.cpu_data(), other.cpu_data(), rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(one.cpu_diff(), other.cpu_diff(), rtol=2e-3, atol=1e-6)
+        for one, other in zip(
+            ours.net.learnable_params, portable.net.learnable_params, strict=True
+        ):
+            np.testing.assert_allclose(one.cpu_diff(), other.cpu_diff(), rtol=2e-3, atol=2e-5)

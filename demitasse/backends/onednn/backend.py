@@ -23,7 +23,7 @@ from demitasse.backends.onednn.lowerings import LOWERINGS
 from demitasse.backends.onednn.steps.fusion import fuse
 from demitasse.backends.onednn.threads import ready_threads, wanted
 from demitasse.backends.ops import Op
-from demitasse.backends.step import AnyStep, Lowerings, Operands
+from demitasse.backends.step import AnyStep, Declined, Lowerings, Operands
 from demitasse.backends.updates import UpdateKernels
 from demitasse.config import settings
 
@@ -111,3 +111,11 @@ class OnednnBackend(NumpyBackend):
         self, chain: Sequence[Op], at: Sequence[Operands], steps: Sequence[AnyStep | None]
     ) -> AnyStep:
         return fuse(self.engine, chain, at, steps)
+
+    def join_gradients(self, steps: Sequence[AnyStep | None]) -> AnyStep:
+        if not self.engine.tuning.as_set(1).width:
+            message = "no kernels of our own here"
+            raise Declined(message)
+        from demitasse.backends.onednn.steps.handed_on import HandedOnStep
+
+        return HandedOnStep(self.engine, steps)

@@ -5,6 +5,8 @@ import pytest
 from stages import WIDTH, normal
 from tilings import tiling
 
+from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.winograd import filters
 from demitasse.backends.kernels.winograd.filters import FilterGradient, Filters
 
 
@@ -31,10 +33,10 @@ SIZES = pytest.mark.parametrize(("c", "m", "group"), [(16, 16, 1), (20, 50, 1), 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_filters_are_transformed_from_both_sides(taps, c, m, group, threads, width):
     of = tiling((1, c, 8, 8), m, taps, width, group=group, threads=threads)
-    weights, filters = normal(m, c // group, taps, taps), Filters(of)
+    weights, of_net = normal(m, c // group, taps, taps), Filters(of)
     points = np.full(of.filter_size, np.nan, np.float32)
 
-    filters.update(weights, points)
+    of_net.update(weights, points)
 
     g = of.matrices.filter
     want = np.einsum(
@@ -49,10 +51,10 @@ def test_filters_are_transformed_from_both_sides(taps, c, m, group, threads, wid
 @pytest.mark.parametrize("taps", [3, 5])
 def test_filters_of_the_gradient_are_turned_round(taps, c, m, group, width):
     of = tiling((1, c, 8, 8), m, taps, width, group=group).backward
-    weights, filters = normal(m, c // group, taps, taps), Filters(of, backward=True)
+    weights, of_net = normal(m, c // group, taps, taps), Filters(of, backward=True)
     points = np.full(of.filter_size, np.nan, np.float32)
 
-    filters.update(weights, points)
+    of_net.update(weights, points)
 
     g, turned = of.matrices.filter, weights[..., ::-1, ::-1]
     want = np.einsum(
@@ -75,3 +77,23 @@ def test_chunks_are_summed_and_taken_back(taps, c, m, group, width):
     total = total.reshape(of.matrices.side, of.matrices.side, *total.shape[1:])
     want = np.einsum("ri,sj,rsgcm->gmcij", g.astype(float), g, total, optimize=True)
     np.testing.assert_allclose(weights, want.reshape(weights.shape), rtol=1e-4, atol=2e-4)
+
+
+@WIDTH
+@pytest.mark.parametrize("shift", [0, 4], ids=["on lines", "between lines"])
+@pytest.mark.parametrize("turned", [False, True])
+def test_large_filters_are_written_past_the_caches_to_the_same_bits(
+    turned, shift, width, monkeypatch
+):
+    of = tiling((1, 40, 8, 8), 48, 3, width, threads=2)
+    of = of.backward if turned else of
+    weights = normal(48, 40, 3, 3)
+    found = []
+    for large in (filters.LARGE, 0):
+        monkeypatch.setattr(filters, "LARGE", large)
+        points = aligned(of.filter_size + shift)[shift:]
+        points[...] = np.nan
+        Filters(of, backward=turned).update(weights, points)
+        found.append(points)
+
+    np.testing.assert_array_equal(found[1], found[0])

@@ -164,6 +164,21 @@ class Kernel(Routine):
         """Write a vector or a float to an address."""
         self._store(value.llvm, address, FLOAT)
 
+    def store_past(self, value: Vector, address: Word) -> None:
+        """Write a vector to an address of whole vectors, past the caches.
+
+        ``fence`` has to follow before others read it.
+        """
+        place = self._b.inttoptr(address.llvm, ir.PointerType(value.llvm.type))
+        store = self._b.store(value.llvm, place)
+        store.align = self.vector_bytes
+        store.set_metadata("nontemporal", self.module.add_metadata([ir.Constant(INDEX, 1)]))
+
+    def fence(self) -> None:
+        """Let what was written past the caches be seen before what is written from here on."""
+        kind = ir.FunctionType(ir.VoidType(), [])
+        self._b.call(declared(self.module, "llvm.x86.sse.sfence", kind), [])
+
     def first(self, count: Word) -> Condition:
         """Return which elements of a vector are among the first ``count``, which may be all."""
         places = ir.VectorType(INDEX, self.width)

@@ -51,14 +51,19 @@ class BackwardFields(Struct):
     """Address of the gradients of factors, which are written."""
     offset_gradients: Word
     """Address of those of offsets."""
+    behind: Word
+    """Address of the first gradient behind the norm, before factors and offsets, which is written
+    where it is wanted; it may be the output's."""
 
 
 @cache
-def _kernels(width: int, *, relu: bool) -> tuple[int, int]:
+def _kernels(width: int, *, relu: bool, behind: bool) -> tuple[int, int]:
     """Return the addresses of what sums up the planes, and of what writes the gradients then."""
-    name = f"normalization_gradient{width}{'_relu' if relu else ''}"
+    options = f"{'_relu' if relu else ''}{'_behind' if behind else ''}"
+    name = f"normalization_gradient{width}{options}"
     parts = f"{name}_planes", name
-    found = compiled(name, partial(_write, names=parts, width=width, relu=relu), *parts)
+    write = partial(_write, names=parts, width=width, relu=relu, behind=behind)
+    found = compiled(name, write, *parts)
     return found[parts[0]], found[parts[1]]
 
 
@@ -67,15 +72,17 @@ class _Channels:
 
     def __init__(self, k: Kernel, f: BackwardFields, plane: Plane, *, relu: bool) -> None:
         self._k, self._f, self._plane = k, f, plane
-        self.mean, self.inverse, factor = (
+        self.mean, self.inverse, self.given = (
             k.load(address + plane.channels) for address in (f.mean, f.inverse, f.factors)
         )
-        self.factor = self.inverse * factor
+        self.factor = self.inverse * self.given
         self._offset = k.load(f.offsets + plane.channels) if relu else None
 
     def pixel(self, at: Word) -> tuple[Vector, Vector]:
         """Return a pixel's deviation, and the gradient that the rectifier let pass."""
         k, f, first = self._k, self._f, self._plane.first
+        for array in (f.x, f.dy):
+            k.prefetch(array + self._plane.following + at, 2)
         away, dy = k.load(f.x + first + at) - self.mean, k.load(f.dy + first + at)
         if self._offset is not None:
             zero = k.constant(0.0)
@@ -83,7 +90,7 @@ class _Channels:
         return away, dy
 
 
-def _write(module: Any, names: tuple[str, str], width: int, *, relu: bool) -> None:
+def _write(module: Any, names: tuple[str, str], width: int, *, relu: bool, behind: bool) -> None:
     k = Kernel(module, names[0], 1, width, exported=True)
     f = BackwardFields.read(k)
     stride = f.walk.pixel_stride * FLOAT
@@ -103,6 +110,8 @@ def _write(module: Any, names: tuple[str, str], width: int, *, relu: bool) -> No
             at = pixel.i * stride
             away, dy = channels.pixel(at)
             k.store(fma(away, slope, fma(dy, channels.factor, level)), f.dx + plane.first + at)
+            if behind:
+                k.store(dy * channels.given, f.behind + plane.first + at)
     k.done()
 
 
@@ -141,11 +150,12 @@ class NormalizationGradient:
 
     Args:
         forward: The normalisation, whose statistics are read.
+        behind: Whether the gradient behind the norm is wanted too, before factors and offsets.
     """
 
-    def __init__(self, forward: Normalization) -> None:
+    def __init__(self, forward: Normalization, *, behind: bool = False) -> None:
         self.forward = forward
-        self._kernels = _kernels(forward.tuning.width, relu=forward.relu)
+        self._kernels = _kernels(forward.tuning.width, relu=forward.relu, behind=behind)
         self._arguments = Arguments(
             BackwardFields.values(
                 walk=walk_values(forward.images, forward.tuning.width, forward.eps),
@@ -158,6 +168,7 @@ class NormalizationGradient:
                 inverse=forward.inverse,
                 factor_gradients=EACH_CALL,
                 offset_gradients=EACH_CALL,
+                behind=EACH_CALL if behind else 0,
             )
         )
 
@@ -167,6 +178,7 @@ class NormalizationGradient:
         parameters: tuple[np.ndarray, np.ndarray],
         gradients: tuple[np.ndarray, np.ndarray],
         sums: np.ndarray,
+        behind: np.ndarray | None = None,
     ) -> None:
         """Write the gradients.
 
@@ -175,10 +187,14 @@ class NormalizationGradient:
             parameters: Factors and offsets. Shapes: (C,), (C,).
             gradients: For theirs. Shapes: (C,), (C,).
             sums: Scratch memory of ``forward.sums_size`` elements.
+            behind: For the gradient behind the norm, where it is wanted; it may be the memory of
+                the output's.
         """
         names = "x", "dy", "dx", "factors", "offsets", "factor_gradients", "offset_gradients"
         each = dict(zip(names, (*images, *parameters, *gradients), strict=True))
         each["walk.sums"] = sums
+        if behind is not None:
+            each["behind"] = behind
         for kernel in self._kernels:
             self._arguments.run(kernel, self.forward.tuning.threads, each)
 

@@ -86,6 +86,7 @@ def _write(module: Any, names: tuple[str, str], width: int, *, relu: bool) -> No
         offset = k.load(f.offsets + plane.channels)
         with k.loop(f.walk.pixels) as pixel:
             at = plane.first + pixel.i * stride
+            k.prefetch(f.x + plane.following + pixel.i * stride, 2)
             value = fma(k.load(f.x + at) - mean, factor, offset)
             k.store(rectified(value, k.constant(0.0)) if relu else value, f.y + at)
     k.done()
@@ -99,6 +100,7 @@ def _measure(k: Kernel, f: ForwardFields, plane: Plane, numbers: Counts, stride:
     about = total * numbers.first_pixels
 
     def add(at: Word, sums: Any) -> list[Vector]:
+        k.prefetch(f.x + plane.following + at, 2)
         away = k.load(first + at) - about
         return [sums[0] + away, fma(away, away, sums[1])]
 

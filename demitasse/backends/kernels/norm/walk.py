@@ -78,6 +78,8 @@ class Plane(NamedTuple):
         sums: Address of its sums.
         all_sums: Address of the sums of the first image's plane of the same channels.
         begins: Whether it is the first that the thread walks over, or the first image's.
+        following: What ``first`` is of the plane after it. Of each of its pixels, that one's is
+            fetched ahead: the processor does not find out by itself where a walk goes on.
     """
 
     first: Word
@@ -86,6 +88,7 @@ class Plane(NamedTuple):
     sums: Word
     all_sums: Word
     begins: Condition
+    following: Word
 
 
 def counts(k: Kernel, f: WalkFields) -> Counts:
@@ -99,17 +102,23 @@ def each_plane(k: Kernel, f: WalkFields) -> Iterator[Plane]:
     begin, end = chunk(f.groups * f.images, *k.thread())
     with k.loop(end, begin) as loop:
         group, image = loop.i // f.images, loop.i % f.images
-        block, inner = group // f.block_groups, group % f.block_groups
-        first = image * f.image_stride + block * f.block_stride + inner * k.width
         all_sums = f.sums + group * f.images * (PLANE_SUMS * k.vector_bytes)
         yield Plane(
-            first * FLOAT,
+            _first(k, f, loop.i),
             image,
             group * k.vector_bytes,
             all_sums + image * (PLANE_SUMS * k.vector_bytes),
             all_sums,
             (loop.i - begin) * image < 1,
+            _first(k, f, loop.i + 1),
         )
+
+
+def _first(k: Kernel, f: WalkFields, number: Word) -> Word:
+    """Return bytes from the beginning of the images to the first pixel of a plane."""
+    group, image = number // f.images, number % f.images
+    block, inner = group // f.block_groups, group % f.block_groups
+    return (image * f.image_stride + block * f.block_stride + inner * k.width) * FLOAT
 
 
 def summed(

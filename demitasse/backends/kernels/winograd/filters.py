@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from demitasse.backends.arrays import address
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct, Values
@@ -18,6 +19,17 @@ from demitasse.backends.kernels.winograd.tiling import Tiling
 from demitasse.backends.kernels.winograd.transforms import transform
 
 __all__ = ["FilterGradient", "Filters"]
+
+
+LARGE = 16 << 20
+"""Bytes of values at the points from which on no cache keeps them until they are read."""
+
+LINE_BYTES = 64
+"""Of a line of the caches."""
+
+AHEAD = 4
+"""Vectors ahead of which values at the points are fetched: there are more points than the processor
+finds out by itself that they are read one after the other."""
 
 
 class FilterFields(Struct):
@@ -54,7 +66,9 @@ class FilterFields(Struct):
 
 
 @cache
-def _kernel(taps: int, width: int, *, turned: bool = False, back: bool = False) -> int:
+def _kernel(
+    taps: int, width: int, *, turned: bool = False, back: bool = False, past: bool = False
+) -> int:
     """Return the address of a kernel for filters of so many taps.
 
     Args:
@@ -62,14 +76,19 @@ def _kernel(taps: int, width: int, *, turned: bool = False, back: bool = False) 
         width: Filters of a vector.
         turned: Whether they are turned round.
         back: Whether points are taken to taps.
+        past: Whether values at the points are written past the caches; a vector is a line then.
     """
-    name = f"{'taps' if back else 'filters'}{taps}x{width}{'turned' if turned else ''}"
+    options = f"{'turned' if turned else ''}{'past' if past else ''}"
+    name = f"{'taps' if back else 'filters'}{taps}x{width}{options}"
     matrix = matrices(taps).filter
     if turned:
         matrix = np.ascontiguousarray(matrix[:, ::-1])
 
     def write(module: Any) -> None:
-        (_write_taps if back else _write_filters)(module, name, matrix, width)
+        if back:
+            _write_taps(module, name, matrix, width)
+        else:
+            _write_filters(module, name, matrix, width, past=past)
 
     return compiled(name, write, name)[name]
 
@@ -109,9 +128,9 @@ def _each_vector(k: Kernel, f: FilterFields) -> Iterator[_Vector]:
             )
 
 
-def _write_filters(module: Any, name: str, matrix: np.ndarray, width: int) -> None:
+def _write_filters(module: Any, name: str, matrix: np.ndarray, width: int, *, past: bool) -> None:
     side, taps = matrix.shape
-    forth = transform(module, "forth", matrix, width)
+    forth = transform(module, "forth", matrix, width, past=past)
     k = Kernel(module, name, 1, width, exported=True)
     f, vector = FilterFields.read(k), k.vector_bytes
     tile = k.scratch(taps * taps)
@@ -126,6 +145,8 @@ def _write_filters(module: Any, name: str, matrix: np.ndarray, width: int) -> No
         for tap in range(taps * taps):
             k.store(k.gather([one + FLOAT * tap for one in filters]), tile + tap * vector)
         k.call(forth, tile, taps * vector, vector, point, f.point_stride * FLOAT, own)
+    if past:
+        k.fence()
     k.done()
 
 
@@ -138,6 +159,7 @@ def _write_taps(module: Any, name: str, matrix: np.ndarray, width: int) -> None:
     with _each_vector(k, f) as (output, first, points):
         with k.loop(side * side) as point:
             here = points + point.i * f.point_stride * FLOAT
+            k.prefetch(here + AHEAD * vector)
             with k.loop(f.chunks, 1, vectors=[k.load(here)]) as one:
                 more = k.load(here + one.i * f.chunk_stride * FLOAT)
                 one.vectors = [one.vectors[0] + more]
@@ -190,7 +212,9 @@ class Filters:
 
     def __init__(self, tiling: Tiling, *, backward: bool = False) -> None:
         self._threads = tiling.threads
-        self._kernel = _kernel(tiling.matrices.taps, tiling.width, turned=backward)
+        self._kernel = partial(_kernel, tiling.matrices.taps, tiling.width, turned=backward)
+        lines = tiling.width * FLOAT == LINE_BYTES  # halves of lines would be written twice
+        self._past = lines and tiling.filter_size * FLOAT > LARGE
         self._arguments = Arguments(_values(tiling, backward=backward))
 
     def update(self, weights: np.ndarray, points: np.ndarray) -> None:
@@ -199,7 +223,8 @@ class Filters:
         Shapes: points (tiling.filter_size,).
         """
         each = {"weights": weights, "points": points}
-        self._arguments.run(self._kernel, self._threads, each)
+        past = self._past and not address(points) % LINE_BYTES
+        self._arguments.run(self._kernel(past=past), self._threads, each)
 
 
 class FilterGradient:

@@ -116,12 +116,22 @@ def times_columns(
             k.store(value, target + row * wide * k.vector_bytes)
 
 
-def transform(module: object, name: str, matrix: np.ndarray, width: int) -> Kernel:
+def transform(
+    module: object, name: str, matrix: np.ndarray, width: int, *, past: bool = False
+) -> Kernel:
     """Return a kernel: out[r, s] = sum over i, j of matrix[r, i] * matrix[s, j] * tile[i, j].
 
     Its arguments are the tile's address, the bytes from one of its rows to the next and from one of
     its columns to the next, where the first point goes, the bytes from there to the next one, and
     scratch for as many vectors as the matrix has numbers.
+
+    Args:
+        module: What it becomes a part of.
+        name: Of the kernel.
+        matrix: The matrix.
+        width: Floats of a vector.
+        past: Whether the points are written past the caches, to addresses of whole vectors; whoever
+            calls it fences.
     """
     k = Kernel(module, name, 6, width)
     tile, row_bytes, column_bytes, target, point_bytes, scratch = k.arguments
@@ -131,7 +141,7 @@ def transform(module: object, name: str, matrix: np.ndarray, width: int) -> Kern
         values = load_row(k, scratch, row.i, wide)
         first = target + row.i * high * point_bytes
         for place, value in enumerate(times_vectors(k, matrix, values)):
-            k.store(value, first + point_bytes * place)
+            (k.store_past if past else k.store)(value, first + point_bytes * place)
     k.done()
     return k
 

@@ -78,7 +78,7 @@ def _norm(
     """
     # what the last one writes is what all of them write
     whole = replace(at[0], top=at[-1].top)
-    if whole.backward and not whole.in_place:
+    if whole.backward and whole.top != at[0].top:
         message = "not in place; the gradient of the last top is not that of the first"
         raise Declined(message)
     measures = any(isinstance(op, ops.BatchNorm) and not op.use_global_stats for op in chain)
@@ -101,6 +101,9 @@ def _norm(
     step = NormStep(engine, chain[0], parts, names)
     step.prepare()
     if whole.backward:
+        if step.ours is None and not whole.in_place:
+            message = "its top is not its bottom; oneDNN leaves no gradient behind the norm"
+            raise Declined(message)
         step.prepare_backward()
     return step
 

@@ -321,8 +321,15 @@ class NormStep(OnednnStep[O]):
             Reader(Arg.DIFF_DST, at.top[0], layout, diff=True),
             Writer(Arg.DIFF_SRC, bottom, layout, diff=True) if at.propagate_down[0] else None,
             gradients,
+            self._behind(),
         )
         self.backward_calls = [self.back_ours]
+
+    def _behind(self) -> Writer | None:
+        """Return where the gradient behind the norm goes that layers in place after it leave."""
+        if self.in_place or not self.followers:
+            return None
+        return Writer(Arg.DIFF_DST, self.at.top[0], self.layout, diff=True)
 
     def backward(self) -> None:
         if not self.backward_calls:

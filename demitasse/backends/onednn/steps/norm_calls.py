@@ -88,6 +88,8 @@ class NormGradientCall(KernelCall):
         dy: The gradient of its output.
         dx: That of its input; None where it is not wanted.
         gradients: Those of the factors and of the offsets; None for each that is not wanted.
+        behind: The gradient behind the norm, which takes the place of ``dy``; None in place, where
+            ``dx`` does. It is written where somebody may look at it.
     """
 
     def __init__(
@@ -97,9 +99,13 @@ class NormGradientCall(KernelCall):
         dy: Reader,
         dx: Writer | None,
         gradients: Sequence[Gradient | None],
+        behind: Writer | None = None,
     ) -> None:
         self._kernel = NormalizationGradient(forward.kernel)
-        self._forward, self._dy = forward, dy
+        self._forward, self._dy, self._behind = forward, dy, behind
+        self._both = self._kernel
+        if behind is not None:
+            self._both = NormalizationGradient(forward.kernel, behind=True)
         self._source: _Source | None = source
         channels, size = forward.kernel.mean.shape[0], dy.layout.size
         wanted = [port for port in gradients if port is not None]
@@ -108,7 +114,7 @@ class NormGradientCall(KernelCall):
         )
         self._dx: _Source = _Fixed(size) if dx is None else dx
         self._wanted, ports = wanted, [port for port in (source, dy, dx) if port is not None]
-        everything: list[Port] = [*ports, *wanted]
+        everything: list[Port] = [*ports, *wanted, *([] if behind is None else [behind])]
         kept = 0 if dx is not None else 4 * size
         super().__init__(forward.engine, tuple(everything), self._kernel.code, kept)
         if dx is not None:
@@ -125,7 +131,11 @@ class NormGradientCall(KernelCall):
         of_factors, of_offsets = (row.array() for row in self._gradients)
         dx = self._dx.array()
         [sums] = self.engine.workspaces(self._forward.kernel.sums_size)
-        self._kernel((source, dy, dx), (factors, offsets), (of_factors, of_offsets), sums)
+        rest = (factors, offsets), (of_factors, of_offsets), sums
+        if self._behind is not None and self._behind.memory.lasts:
+            self._both((source, dy, dx), *rest, self._behind.array())
+        else:
+            self._kernel((source, dy, dx), *rest)
         for port in self._wanted:
             port.done()
 

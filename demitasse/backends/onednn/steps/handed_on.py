@@ -1,0 +1,265 @@
+"""Gradients of layers that follow each other and only add, rectify and hand on, as one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from demitasse.backends import ops
+from demitasse.backends.arrays import address
+from demitasse.backends.kernels.handing import MOST, Handing, Rows
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.onednn.library.constants import Arg
+from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.ports import Call, Reader, Writer
+from demitasse.backends.onednn.step import OnednnStep, Runnable
+from demitasse.backends.onednn.steps.activation import ActivationStep
+from demitasse.backends.onednn.steps.concat import ConcatStep
+from demitasse.backends.onednn.steps.eltwise import SumStep
+from demitasse.backends.onednn.steps.kernel_calls import KernelCall
+from demitasse.backends.onednn.steps.own_kernels import images_of
+from demitasse.backends.onednn.steps.split import SplitStep
+from demitasse.backends.onednn.threads import wanted
+from demitasse.backends.step import AnyStep, Declined, Operand
+
+__all__ = ["HandedOnStep"]
+
+
+class _Part(NamedTuple):
+    """A part of the elements, and who is handed its gradients."""
+
+    rows: Rows
+    targets: list[Writer]
+
+
+class HandedOnStep(OnednnStep[ops.Op]):
+    """The gradient of a sum or a joining of channels, a ReLU in place and a Split, two at least.
+
+    Each of these has its own where only some of them are asked for.
+
+    Args:
+        engine: The engine.
+        steps: What each runs by itself, in the order of the layers.
+
+    Raises:
+        Declined: They are others, or their gradients lie differently.
+    """
+
+    def __init__(self, engine: Engine, steps: Sequence[AnyStep | None]) -> None:
+        last = steps[-1]
+        rest = list(steps)
+        split = rest.pop() if isinstance(rest[-1], SplitStep) else None
+        relu = rest.pop() if rest and _rectifies(rest[-1]) else None
+        head = rest.pop() if rest and isinstance(rest[-1], SumStep | ConcatStep) else None
+        found = [step for step in (head, relu, split) if step is not None]
+        if rest or last is None or len(found) < 2:
+            message = "others than a sum or joining, a ReLU in place and a Split"
+            raise Declined(message)
+        super().__init__(engine, last.op, last.at)
+        self.backward_calls = [self._call(head, relu, found)]
+
+    def _call(
+        self,
+        head: AnyStep | None,
+        relu: AnyStep | None,
+        found: Sequence[AnyStep],
+    ) -> _HandedOn:
+        calls = [_calls(step) for step in found]
+        sources = list(_readers(calls[-1][0], self.at.top))
+        layout = sources[0].layout
+        if not 1 <= len(sources) <= MOST or not all(_alike(s.layout, layout) for s in sources):
+            message = f"{len(sources)} gradients; up to {MOST} in one layout are added"
+            raise Declined(message)
+        if not all(_lies(call, layout) for own in calls for call in own):
+            message = "gradients in several layouts"
+            raise Declined(message)
+        y = None
+        if relu is not None:
+            known = _calls(relu)[0].ports[0]
+            if not isinstance(known, Reader) or not _alike(known.layout, layout):
+                message = "a ReLU in another layout than its gradient"
+                raise Declined(message)
+            y = known
+        # what lies between the layers, rectified where a ReLU is in place there
+        between = found[0].at.top[0] if head is not None else found[0].at.bottom[0]
+        total = Writer(Arg.DST, between, layout, diff=True)
+        parts = list(_parts(head, layout)) if head is not None else []
+        apart = [call for own in reversed(calls) for call in own]
+        tuning = self.engine.tuning.as_set(wanted())
+        return _HandedOn(self.engine, (sources, y, total), parts, apart, tuning)
+
+
+class _HandedOn(KernelCall):
+    """What adds gradients up and hands them on.
+
+    Args:
+        engine: The engine.
+        ports: The gradients, what the ReLU gave, and where their sum goes.
+        parts: To whom it is handed on; empty for nobody but whoever reads the sum.
+        apart: What computes the same, where memories overlap.
+        tuning: The kernel's vectors and threads.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        ports: tuple[Sequence[Reader], Reader | None, Writer],
+        parts: Sequence[_Part],
+        apart: Sequence[Runnable],
+        tuning: Tuning,
+    ) -> None:
+        self._sources, self._y, self._total = ports
+        self._parts, self._apart, self._tuning = parts, apart, tuning
+        self._made: dict[tuple[int, bool], Handing] = {}
+        if not parts:
+            self._parts = [_Part(Rows.whole(self._total.layout.size), [])]
+        targets = [port for part in parts for port in part.targets]
+        y = [] if self._y is None else [self._y]
+        code = f"handed on llvm:{tuning.instructions}"
+        super().__init__(engine, (*self._sources, *y, self._total, *targets), code)
+        self._only_sum = not parts
+
+    def __call__(self) -> None:
+        sources = [port.array() for port in self._sources]
+        y = None if self._y is None else self._y.array()
+        targets = [[port.array() for port in part.targets] for part in self._parts]
+        pairs = zip(self._parts, targets, strict=True)
+        if any(_spoils(part.rows, own, sources) for part, own in pairs):
+            for call in self._apart:
+                call()
+            return
+        total = None
+        if self._only_sum or self._total.memory.lasts:
+            total = self._total.array()
+        for index, (part, own) in enumerate(zip(self._parts, targets, strict=True)):
+            if own or total is not None:
+                self._handing(index, part, total=total is not None)(sources, own, y, total)
+
+    def _handing(self, index: int, part: _Part, *, total: bool) -> Handing:
+        made = self._made.get((index, total))
+        if made is None:
+            made = self._made[index, total] = Handing(
+                part.rows,
+                len(self._sources),
+                len(part.targets),
+                self._tuning,
+                relu=self._y is not None,
+                total=total,
+            )
+        return made
+
+
+def _rectifies(step: AnyStep | None) -> bool:
+    """Whether it is a ReLU in place."""
+    is_relu = isinstance(step, ActivationStep) and step.op.function == "relu" and not step.slope
+    return is_relu and step is not None and step.at.top[0] is step.at.bottom[0]
+
+
+def _calls(step: AnyStep) -> list[Call]:
+    """Return what computes a Step's gradients.
+
+    Raises:
+        Declined: There is nothing, or it is no primitive's.
+    """
+    calls = step.backward_calls if isinstance(step, OnednnStep) else []
+    found = [call for call in calls if isinstance(call, Call)]
+    if not found or len(found) < len(calls):
+        message = "gradients that are not wanted, or that kernels compute"
+        raise Declined(message)
+    return found
+
+
+def _readers(call: Call, tops: Sequence[Operand]) -> Iterator[Reader]:
+    """Yield what reads the gradients of some blobs."""
+    for port in call.ports:
+        if isinstance(port, Reader) and port.diff and any(port.blob is top for top in tops):
+            yield port
+
+
+def _alike(one: Layout, other: Layout) -> bool:
+    return one is other or (one.plain and other.plain)
+
+
+def _lies(call: Call, layout: Layout) -> bool:
+    """Whether a call reads a gradient, or all that it reads of it, in a layout."""
+    return all(
+        _alike(port.layout, layout) for port in call.ports if isinstance(port, Reader) and port.diff
+    )
+
+
+def _parts(head: AnyStep, layout: Layout) -> Iterator[_Part]:
+    """Yield the bottoms of a sum, all as one, or those of a Concat.
+
+    Raises:
+        Declined: A bottom's gradient is no whole rows of the top's.
+    """
+    at = head.at
+    if isinstance(head, SumStep):
+        if any(factor != 1 for factor in head.op.coefficients):
+            message = f"coefficients {head.op.coefficients}; gradients are handed on as they are"
+            raise Declined(message)
+        wanted_ones = [b for b, down in zip(at.bottom, at.propagate_down, strict=True) if down]
+        if len(wanted_ones) > MOST:
+            message = f"{len(wanted_ones)} bottoms; up to {MOST} are written at a time"
+            raise Declined(message)
+        targets = [Writer(Arg.DST, blob, layout, diff=True) for blob in wanted_ones]
+        yield _Part(Rows.whole(layout.size), targets)
+        return
+    if not isinstance(head, ConcatStep) or head.op.axis != 1:
+        message = "joined along another axis than channels"
+        raise Declined(message)
+    first = 0
+    for blob, own, down in zip(at.bottom, head.layouts, at.propagate_down, strict=True):
+        rows = _rows(layout, own, first)
+        yield _Part(rows, [Writer(Arg.DST, blob, own, diff=True)] if down else [])
+        first += own.shape[1]
+
+
+def _rows(whole: Layout, own: Layout, first: int) -> Rows:
+    """Return where the channels from ``first`` on lie.
+
+    Raises:
+        Declined: They are no rows.
+    """
+    n, channels, count = whole.shape[0], whole.shape[1], own.shape[1]
+    inner = math.prod(whole.shape[2:])
+    if whole.plain and own.plain:
+        return Rows(n, count * inner, first * inner, channels * inner, count * inner)
+    one, other = images_of(whole), images_of(own)
+    if one is not None and other is not None and _dense(one) and _dense(other):
+        if one.block == other.block and first % one.block == 0:
+            return Rows(n, count * inner, first * inner, channels * inner, count * inner)
+        if one.block == channels and other.block == count:
+            return Rows(n * inner, count, first, channels, count)
+    message = f"channels from {first} on, which are no rows of the whole"
+    raise Declined(message)
+
+
+def _dense(images: Images) -> bool:
+    """Whether images lie without gaps: in blocks, or channels last."""
+    _, c, h, w = images.shape
+    blocks = images.block == c or images.block_stride == h * w * images.block
+    pixels = images.column_stride == images.block and images.row_stride == w * images.block
+    return blocks and pixels and images.image_stride == c * h * w
+
+
+def _spoils(rows: Rows, targets: Sequence[np.ndarray], sources: Sequence[np.ndarray]) -> bool:
+    """Whether writing the targets changes gradients that are still to be read."""
+    alike = rows == Rows.whole(rows.length)
+    for target in targets:
+        for source in sources:
+            if address(target) == address(source) and alike:
+                continue
+            begin, end = max(address(target), address(source)), min(_end(target), _end(source))
+            if begin < end:
+                return True
+    return False
+
+
+def _end(array: np.ndarray) -> int:
+    return address(array) + array.nbytes
