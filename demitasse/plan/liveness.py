@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from demitasse.backends.ops import Concat
+from demitasse.backends.ops import Concat, Conv
 from demitasse.blob import Blob, Changes
 from demitasse.errors import NetError
 from demitasse.layers.facts import facts_of
@@ -83,12 +83,15 @@ class LiveRange:
         name: The blob's name.
         start: The first time it is accessed; times are counted in layers along the pass.
         end: The last time it is accessed.
+        within: Whether it lies between two convolutions that may run as one, and so may never be
+            written.
     """
 
     memory: SyncedMemory
     name: str
     start: int
     end: int
+    within: bool = False
 
 
 @dataclass
@@ -99,11 +102,14 @@ class Occupancy:
         slot: The slot.
         size: Elements of the largest memory assigned to it so far.
         end: When the live range of the last memory assigned to it ends.
+        within: Whether it is for what may never be written. That is kept apart, so that the others
+            are used again soon, while they are still in a cache.
     """
 
     slot: Slot
     size: int = 0
     end: int = -1
+    within: bool = False
 
 
 def accesses(places: Sequence[Place], *, backward: bool) -> list[Access]:
@@ -266,6 +272,7 @@ class Allocator:
     def _live_ranges(self, found: Sequence[Access], together: Sequence[int]) -> list[LiveRange]:
         """Return the live ranges of memories that may share, by the time they start."""
         ranges: dict[int, LiveRange] = {}
+        lasts: dict[int, int] = {}
         memories = [b.diff_memory if self.backward else b.data_memory for b in self._kept]
         kept = {memory.serial for memory in memories}
         times = self._times(found, together)
@@ -278,6 +285,12 @@ class Allocator:
                     kept.add(memory.serial)
                 live = ranges.setdefault(memory.serial, LiveRange(memory, name, start, end))
                 live.end = max(live.end, end)
+                lasts[memory.serial] = max(lasts.get(memory.serial, 0), access.layer)
+        if not self.backward:
+            for serial, live in ranges.items():
+                first, last = (self._places[i].layer.op for i in (live.start, lasts[serial]))
+                pair = isinstance(first, Conv) and isinstance(last, Conv)
+                live.within = pair and lasts[serial] <= together[live.start]
         return [live for serial, live in ranges.items() if serial not in kept]
 
     def _together(self, ranges: list[LiveRange]) -> list[LiveRange]:
@@ -305,10 +318,10 @@ class Allocator:
             size = live.memory.size
             if self._lies_elsewhere(live):
                 size = 0  # it needs a place of its own only where no Step writes it there
-            free = [one for one in occupied if one.end < live.start]
+            free = [one for one in occupied if one.end < live.start and one.within == live.within]
             # the smallest that is large enough, or else the largest
             free.sort(key=lambda one: (one.size < size, abs(one.size - size)))
-            chosen = free[0] if free else Occupancy(Slot())
+            chosen = free[0] if free else Occupancy(Slot(), within=live.within)
             if not free:
                 occupied.append(chosen)
             chosen.slot.expected = chosen.size = max(chosen.size, size)
