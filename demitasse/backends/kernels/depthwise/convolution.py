@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -9,7 +10,13 @@ import numpy as np
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.depthwise.strips import Strips
-from demitasse.backends.kernels.depthwise.windows import Channels, Row, Shape, write_row
+from demitasse.backends.kernels.depthwise.windows import (
+    Channels,
+    Row,
+    Shape,
+    write_lines,
+    write_row,
+)
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
@@ -98,8 +105,9 @@ def write_strip(
     place: Word,
     output: Word,
     output_bytes: Word,
+    line_bytes: Sequence[Word | int] | None = None,
 ) -> None:
-    """Write a row of outputs of one group of channels.
+    """Write a row of outputs of one group of channels, or several.
 
     Args:
         k: The kernel.
@@ -109,6 +117,8 @@ def write_strip(
         place: The row, of those of all images.
         output: Address of the first output of the row, with all its channels.
         output_bytes: Bytes from one output to the next.
+        line_bytes: For each of several rows, bytes from the outputs of the first to its own, as
+            :func:`write_lines` takes them; None for one row of any length.
     """
     taps_bytes = shape.kernel[0] * shape.kernel[1] * k.vector_bytes
     image, line = place // f.y.rows, place % f.y.rows
@@ -133,7 +143,10 @@ def write_strip(
         output_bytes=output_bytes,
         columns=f.y.columns,
     )
-    write_row(k, shape, row, channels)
+    if line_bytes is None:
+        write_row(k, shape, row, channels)
+    else:
+        write_lines(k, shape, row, channels, line_bytes)
 
 
 class DepthwiseOperands:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from demitasse.backends.kernels.depthwise.strips import Strips
+from demitasse.backends.kernels.depthwise.windows import PIXELS
 from demitasse.backends.kernels.images import Images, first_channels
 from demitasse.backends.kernels.products.registers import ROWS
 
@@ -21,6 +22,9 @@ WIDTHS = 256, 1024
 LINE = 16
 """Floats of a line of the cache. By one more than a power of two lie pixels apart that are noted,
 so that the same channels of all do not compete for the same lines of the cache."""
+
+PAIRS = 16
+"""Floats of a vector of whose registers there are enough for two rows of outputs."""
 
 LARGER = 4
 """How many times larger than they should be blocks are at most, where pixels divide better then."""
@@ -56,6 +60,15 @@ class Blocks:
         return first_channels(self.y[1], PANEL * self.strips.width)
 
     @property
+    def pairs(self) -> bool:
+        """Whether two rows of depthwise outputs are computed at a time.
+
+        Their sums fit into the registers, and they see rows side by side.
+        """
+        op = self.strips.op
+        return self.strips.width == PAIRS and set((*op.stride, *op.dilation)) == {1}
+
+    @property
     def wide(self) -> int:
         """For how many channels pixels are noted at a distance."""
         return next(count for count in WIDTHS if count >= self.channels)
@@ -78,8 +91,8 @@ class Blocks:
 
     @property
     def fits(self) -> bool:
-        """Whether each block has as many pixels as are computed at a time."""
-        return self._fits(self.count)
+        """Whether each row and each block have as many pixels as are computed at a time."""
+        return self._fits(self.count) and self.y[3] >= PIXELS[self.strips.width]
 
     def _fits(self, count: int) -> bool:
         return self._rows[1] // count * self.y[3] >= self.pixels

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -79,13 +80,23 @@ class SeparableFields(Struct):
 
 
 @cache
-def _kernel(width: int, shape: Shape) -> int:
-    """Return the address of the kernel, whose code depends on the windows."""
-    name = f"separable{width}_{shape}"
-    return compiled(name, lambda module: _write(module, name, width, shape), name)[name]
+def _kernel(width: int, shape: Shape, *, pairs: bool) -> int:
+    """Return the address of the kernel.
+
+    Args:
+        width: Floats of a vector.
+        shape: The windows of the depthwise convolution.
+        pairs: Whether two rows of outputs are computed at a time.
+    """
+    name = f"separable{width}_{shape}" + ("_pairs" if pairs else "")
+
+    def module(of: Any) -> None:
+        _write(of, name, width, shape, pairs=pairs)
+
+    return compiled(name, module, name)[name]
 
 
-def _write(module: Any, name: str, width: int, shape: Shape) -> None:
+def _write(module: Any, name: str, width: int, shape: Shape, *, pairs: bool) -> None:
     k = Kernel(module, name, 1, width, exported=True)
     s = SeparableFields.read(k)
     f = s.depthwise
@@ -95,16 +106,55 @@ def _write(module: Any, name: str, width: int, shape: Shape) -> None:
     with k.loop(high, low) as part, k.loop(s.blocks) as block:
         begin, end = chunk(f.images * f.y.rows, part.i, s.parts)
         first, behind = (begin + place for place in chunk(end - begin, block.i, s.blocks))
-        with k.loop(f.groups) as group, k.loop(behind, first, words=[noted]) as row:
-            [output] = row.words
-            output_bytes = f.y.column_stride * FLOAT
-            write_strip(k, f, shape, group.i, row.i, output, output_bytes)
-            row.words = [output + f.y.columns * output_bytes]
+        with k.loop(f.groups) as group:
+            _note_rows(k, f, shape, group.i, first, behind, noted, pairs=pairs)
         pixels = (behind - first) * f.y.columns
         target = s.y + first * f.y.columns * s.y_stride * FLOAT
         later = _later(k, f, s, behind, end, behind - first)
         k.call_at(s.multiply, k.arguments[0], noted, pixels, target, *later)
     k.done()
+
+
+def _note_rows(
+    k: Kernel,
+    f: DepthwiseFields,
+    shape: Shape,
+    group: Word,
+    first: Word,
+    behind: Word,
+    noted: Word,
+    *,
+    pairs: bool,
+) -> None:
+    """Write the depthwise outputs of a block.
+
+    Args:
+        k: The kernel.
+        f: Fields of the depthwise convolution.
+        shape: Its windows.
+        group: A group of channels.
+        first: The first row, of those of all images.
+        behind: The one behind the last.
+        noted: Address of the first output.
+        pairs: Whether two rows are computed at a time where they are of one image: both see most of
+            what is read.
+    """
+    output_bytes = f.y.column_stride * FLOAT
+    line_bytes = f.y.columns * output_bytes
+
+    def rows(row: Word, lines: Sequence[Word | int]) -> None:
+        output = noted + (row - first) * line_bytes
+        write_strip(k, f, shape, group, row, output, output_bytes, lines)
+
+    with k.loop(behind, first, 2 if pairs else 1) as turn:
+        last = turn.i + 1
+        if pairs:
+            both = (turn.i + 1 < behind) & (turn.i % f.y.rows + 1 < f.y.rows)
+            with k.when(both):
+                rows(turn.i, [0, line_bytes])
+            last = choose(both, turn.i, minimum(turn.i + 2, behind))
+        with k.loop(last, turn.i) as row:
+            rows(row.i, [0])
 
 
 class _Later(NamedTuple):
@@ -287,7 +337,7 @@ class SeparableConvolution:
             message = f"{y} was given for outputs; give images whose pixels follow evenly"
             raise ValueError(message)
         self.blocks, strips = blocks, blocks.strips
-        self._kernel = _kernel(strips.width, Shape.of(strips.op))
+        self._kernel = _kernel(strips.width, Shape.of(strips.op), pairs=blocks.pairs)
         self.depthwise = DepthwiseOperands(strips, x, blocks.between, relu=relus[0])
         self.scratch_size = strips.tuning.threads * blocks.scratch
         panel = PANEL * strips.width
