@@ -66,7 +66,7 @@ class Blocks:
         Their sums fit into the registers, and they see rows side by side.
         """
         op = self.strips.op
-        return self.strips.width == PAIRS and set((*op.stride, *op.dilation)) == {1}
+        return self.strips.width == PAIRS and {*op.stride, *op.dilation} == {1}
 
     @property
     def wide(self) -> int:
