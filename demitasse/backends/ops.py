@@ -88,9 +88,16 @@ class Conv(Op):
         alone = all(n == 1 for n in (*self.kernel, *self.stride, self.group))
         return self.axis == 1 and alone and not any(self.pad)
 
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether each channel is convolved with one filter of its own."""
+        channels = self.bottom[self.axis], self.top[self.axis]
+        return self.axis == 1 and channels == (self.group,) * 2 != (1, 1)
+
     def joins_behind(self, first: Op) -> bool:
-        # a normalisation of its pixels can run on the way
-        return self.is_pointwise and isinstance(first, (BatchNorm, Scale))
+        # a normalisation of its pixels can run on the way, and a convolution of each channel
+        each = isinstance(first, Conv) and first.is_depthwise
+        return self.is_pointwise and (each or isinstance(first, (BatchNorm, Scale)))
 
     @property
     def multiply_adds(self) -> int:

@@ -129,6 +129,7 @@ class Operands:
         backward: Whether the layer takes part in the net's backward pass at all.
         draw: ``draw()`` says which random words these are.
         storage: How the device is to keep what is computed, and the weights.
+        followers: What the layers after it do that may run as one with it, in their order.
         words: ``words(shape)`` returns the layer's random 32-bit words of this pass for elements of
             a blob, the same ones as in portable code.
     """
@@ -144,6 +145,7 @@ class Operands:
     words: Callable[[tuple[int, ...]], Array]
     draw: Callable[[], Draw]
     storage: Stored = "float"
+    followers: tuple[Op, ...] = ()
 
     @property
     def in_place(self) -> bool:

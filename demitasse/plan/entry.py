@@ -100,8 +100,12 @@ class Entry:
             self.layer.fill_loss_weights(self.place.top)
             self._weighted = shapes
 
-    def lower(self) -> bool:
-        """Find or prepare the Step for the present shapes; True when it is a new one."""
+    def lower(self, followers: Sequence[Op] = ()) -> bool:
+        """Find or prepare the Step for the present shapes; True when it is a new one.
+
+        Args:
+            followers: What the layers after it do that may run as one with it, in order.
+        """
         op = self.layer.op
         if op is None or not self._lowered:
             self.step = None
@@ -110,7 +114,7 @@ class Entry:
         found = self._choices.find(self._key(op))
         if found is None:
             try:
-                self.step = self.layer.device.backend.lower(op, self._operands())
+                self.step = self.layer.device.backend.lower(op, self._operands(followers))
             except Declined as declined:
                 found = self._choices.keep(self._key(op), Choice(None, str(declined)))
             else:
@@ -242,7 +246,7 @@ class Entry:
             ),
         )
 
-    def _operands(self) -> Operands:
+    def _operands(self, followers: Sequence[Op] = ()) -> Operands:
         place, layer = self.place, self.layer
         storage = layer.context.storage
         return Operands(
@@ -259,4 +263,5 @@ class Entry:
             words=layer.random_words,
             draw=layer.draw,
             storage=storage,
+            followers=tuple(followers),
         )

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from demitasse.backends.ops import Concat
+from demitasse.backends.ops import Concat, Conv
 from demitasse.blob import Blob, Changes
 from demitasse.errors import NetError
 from demitasse.layers.facts import facts_of
@@ -86,12 +86,15 @@ class LiveRange:
         name: The blob's name.
         start: The first time it is accessed; times are counted in layers along the pass.
         end: The last time it is accessed.
+        within: Whether it lies between two convolutions that may run as one, and so may never be
+            written.
     """
 
     memory: SyncedMemory
     name: str
     start: int
     end: int
+    within: bool = False
 
 
 class Occupancy:
@@ -99,10 +102,12 @@ class Occupancy:
 
     Args:
         slot: The slot.
+        within: Whether it is for what may never be written. That is kept apart, so that the others
+            are used again soon, while they are still in a cache.
     """
 
-    def __init__(self, slot: Slot) -> None:
-        self.slot = slot
+    def __init__(self, slot: Slot, *, within: bool) -> None:
+        self.slot, self._within = slot, within
         self._times: list[tuple[int, int]] = []  # when it is occupied, in order
 
     def take(self, live: LiveRange) -> bool:
@@ -111,6 +116,8 @@ class Occupancy:
         place = bisect_left(self._times, times)
         before, after = self._times[:place][-1:], self._times[place : place + 1]
         if any(end >= live.start for _, end in before) or any(s <= live.end for s, _ in after):
+            return False
+        if live.within != self._within:
             return False
         self._times.insert(place, times)
         return True
@@ -276,6 +283,7 @@ class Allocator:
     def _live_ranges(self, found: Sequence[Access], together: Sequence[int]) -> list[LiveRange]:
         """Return the live ranges of memories that may share, by the time they start."""
         ranges: dict[int, LiveRange] = {}
+        lasts: dict[int, int] = {}
         memories = [b.diff_memory if self.backward else b.data_memory for b in self._kept]
         kept = {memory.serial for memory in memories}
         times = self._times(found, together)
@@ -288,6 +296,12 @@ class Allocator:
                     kept.add(memory.serial)
                 live = ranges.setdefault(memory.serial, LiveRange(memory, name, start, end))
                 live.end = max(live.end, end)
+                lasts[memory.serial] = max(lasts.get(memory.serial, 0), access.layer)
+        if not self.backward:
+            for serial, live in ranges.items():
+                first, last = (self._places[i].layer.op for i in (live.start, lasts[serial]))
+                pair = isinstance(first, Conv) and isinstance(last, Conv)
+                live.within = pair and lasts[serial] <= together[live.start]
         return [live for serial, live in ranges.items() if serial not in kept]
 
     def _together(self, ranges: list[LiveRange]) -> list[LiveRange]:
@@ -315,7 +329,8 @@ class Allocator:
         for live in sorted(ranges, key=self._needed, reverse=True):
             chosen = next((one for one in reversed(occupied) if one.take(live)), None)
             if chosen is None:
-                chosen = Occupancy(Slot(expected=self._needed(live)))
+                slot = Slot(expected=self._needed(live))
+                chosen = Occupancy(slot, within=live.within)
                 chosen.take(live)
                 occupied.append(chosen)
             slots[live.memory.serial] = chosen.slot

@@ -423,7 +423,7 @@ class Plan:
         self._reshape(part)
         if self._arrange is not None and len(part) == len(self.entries):
             self._arrange()
-        fresh = [entry for entry in part if self._lowered(entry)]
+        fresh = [self.entries[i] for i in range(start, end + 1) if self._lowered(i, end)]
         for entry in reversed(fresh):
             with _named(entry, "preparation"):
                 entry.lower_backward()
@@ -438,9 +438,11 @@ class Plan:
             with _named(entry, "reshape"):
                 entry.reshape()
 
-    def _lowered(self, entry: Entry) -> bool:
+    def _lowered(self, index: int, end: int) -> bool:
+        entry = self.entries[index]
+        after = self.entries[index + 1 : self._run(index, end) + 1]
         with _named(entry, "preparation"):
-            return entry.lower()
+            return entry.lower([op for member in after if (op := member.layer.op)])
 
     def _fuse(self, start: int, end: int) -> None:
         """Group the layers of a range that may run as one with the one before them."""

@@ -1,5 +1,7 @@
 """Deployed nets on device cpu: no image is brought from one layout into another on its way."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -128,6 +130,13 @@ def made(text, **options):
     return net
 
 
+@pytest.fixture
+def apart(monkeypatch):
+    """Have depthwise convolutions and those of pixels behind them run by themselves."""
+    tuning = dataclasses.replace(engine().tuning, separable="never")
+    monkeypatch.setattr(engine(), "tuning", tuning)
+
+
 def reorders(net, monkeypatch):
     """Return the shapes of what a pass brings into another layout, results aside."""
     net.forward()
@@ -181,6 +190,7 @@ def test_a_sum_reads_and_writes_as_the_convolutions_around_it(monkeypatch):
 
 
 @WIDE
+@pytest.mark.usefixtures("apart")
 def test_a_depthwise_convolution_reads_what_a_first_one_writes(monkeypatch):
     net = made(MOBILE, device="cpu")
 
@@ -190,6 +200,7 @@ def test_a_depthwise_convolution_reads_what_a_first_one_writes(monkeypatch):
 
 
 @WIDE
+@pytest.mark.usefixtures("apart")
 @pytest.mark.parametrize(
     ("text", "code"),
     [
@@ -215,6 +226,7 @@ def test_large_images_lie_in_blocks_for_the_convolution_of_pixels_that_reads_the
 
 
 @WIDE
+@pytest.mark.usefixtures("apart")
 def test_images_that_have_become_small_lie_as_they_would_have(monkeypatch):
     net = made(PAIRS, device="cpu")
     monkeypatch.setattr(own_kernels, "LARGE", 20_000)

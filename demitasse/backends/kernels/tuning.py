@@ -25,6 +25,7 @@ class Tuning:
         direct: Whether those of few channels go by direct convolution.
         depthwise: Whether those of each channel by itself go by our own depthwise convolution.
         pointwise: Whether those of single pixels, behind a normalisation, go by our own.
+        separable: Whether depthwise ones run as one with those of single pixels behind them.
         stack_bytes: Transformed tiles that a thread works on at a time; they stay in its cache.
         shared_stack_bytes: The same, for each thread, where all work on the same tiles: for filters
             that no cache holds, and that are read each time.
@@ -36,6 +37,8 @@ class Tuning:
             second.
         pixel_filter_bytes: Filters up to which pixels are normalised on the way; they stay in a
             core's second cache.
+        noted_bytes: Outputs of a depthwise convolution that are noted for those of single pixels
+            behind it; they stay in a core's second cache.
         cached_bytes: Images and outputs of a depthwise convolution, up to which most of what it
             reads is still in a cache.
     """
@@ -46,6 +49,7 @@ class Tuning:
     direct: Pays = "auto"
     depthwise: Pays = "auto"
     pointwise: Pays = "auto"
+    separable: Pays = "auto"
     stack_bytes: int = 1 << 20
     shared_stack_bytes: int = 4 << 20
     fewest_tiles: int = 24
@@ -53,6 +57,7 @@ class Tuning:
     copy_bytes: int = 32 << 10
     pooled_bytes: int = 160 << 10
     pixel_filter_bytes: int = 384 << 10
+    noted_bytes: int = 128 << 10
     cached_bytes: int = 4 << 20
 
     @property

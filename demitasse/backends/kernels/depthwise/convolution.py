@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -9,14 +10,20 @@ import numpy as np
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.depthwise.strips import Strips
-from demitasse.backends.kernels.depthwise.windows import Channels, Row, Shape, write_row
+from demitasse.backends.kernels.depthwise.windows import (
+    Channels,
+    Row,
+    Shape,
+    write_lines,
+    write_row,
+)
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT, INT, Word, chunk
 
-__all__ = ["DepthwiseConvolution"]
+__all__ = ["DepthwiseConvolution", "DepthwiseFields", "DepthwiseOperands", "write_strip"]
 
 COLUMNS = 4
 """Integers of an entry of the table of groups."""
@@ -81,34 +88,122 @@ def _kernel(width: int, shape: Shape) -> int:
 def _write(module: Any, name: str, width: int, shape: Shape) -> None:
     k = Kernel(module, name, 1, width, exported=True)
     f = DepthwiseFields.read(k)
-    taps_bytes = shape.kernel[0] * shape.kernel[1] * k.vector_bytes
     begin, end = chunk(f.groups * f.images * f.y.rows, *k.thread())
     with k.loop(end, begin) as strip:
         group, place = strip.i % f.groups, strip.i // f.groups
         image, line = place // f.y.rows, place % f.y.rows
-        x, y, vector, count = k.load_words(f.group_table + group * (COLUMNS * INT), COLUMNS)
-        channels = Channels(
-            bytes=count * FLOAT,
-            filters=f.filters + vector * taps_bytes,
-            offsets=f.offsets + vector * k.vector_bytes,
-            slopes=f.slopes + vector * k.vector_bytes,
-        )
-        row = Row(
-            image=f.x.at + (image * f.x.image_stride + x) * FLOAT,
-            top=line * f.step_down - f.top,
-            down=f.down,
-            left=f.left,
-            height=f.x.rows,
-            width=f.x.columns,
-            row_bytes=f.x.row_stride * FLOAT,
-            column_bytes=f.x.column_stride * FLOAT,
-            zeros=f.zeros,
-            output=f.y.at + (image * f.y.image_stride + line * f.y.row_stride + y) * FLOAT,
-            output_bytes=f.y.column_stride * FLOAT,
-            columns=f.y.columns,
-        )
-        write_row(k, shape, row, channels)
+        output = f.y.at + (image * f.y.image_stride + line * f.y.row_stride) * FLOAT
+        write_strip(k, f, shape, group, place, output, f.y.column_stride * FLOAT)
     k.done()
+
+
+def write_strip(
+    k: Kernel,
+    f: DepthwiseFields,
+    shape: Shape,
+    group: Word,
+    place: Word,
+    output: Word,
+    output_bytes: Word,
+    line_bytes: Sequence[Word | int] | None = None,
+) -> None:
+    """Write a row of outputs of one group of channels, or several.
+
+    Args:
+        k: The kernel.
+        f: Its fields.
+        shape: What its code depends on.
+        group: The group.
+        place: The row, of those of all images.
+        output: Address of the first output of the row, with all its channels.
+        output_bytes: Bytes from one output to the next.
+        line_bytes: For each of several rows, bytes from the outputs of the first to its own, as
+            :func:`write_lines` takes them; None for one row of any length.
+    """
+    taps_bytes = shape.kernel[0] * shape.kernel[1] * k.vector_bytes
+    image, line = place // f.y.rows, place % f.y.rows
+    x, y, vector, count = k.load_words(f.group_table + group * (COLUMNS * INT), COLUMNS)
+    channels = Channels(
+        bytes=count * FLOAT,
+        filters=f.filters + vector * taps_bytes,
+        offsets=f.offsets + vector * k.vector_bytes,
+        slopes=f.slopes + vector * k.vector_bytes,
+    )
+    row = Row(
+        image=f.x.at + (image * f.x.image_stride + x) * FLOAT,
+        top=line * f.step_down - f.top,
+        down=f.down,
+        left=f.left,
+        height=f.x.rows,
+        width=f.x.columns,
+        row_bytes=f.x.row_stride * FLOAT,
+        column_bytes=f.x.column_stride * FLOAT,
+        zeros=f.zeros,
+        output=output + y * FLOAT,
+        output_bytes=output_bytes,
+        columns=f.y.columns,
+    )
+    if line_bytes is None:
+        write_row(k, shape, row, channels)
+    else:
+        write_lines(k, shape, row, channels, line_bytes)
+
+
+class DepthwiseOperands:
+    """What a kernel is given of a depthwise convolution.
+
+    Args:
+        strips: The convolution.
+        x: The input.
+        y: The output.
+        relu: Whether a rectifier follows.
+
+    Attributes:
+        filters: The filters of each vector, tap after tap. Shape: (vectors, taps, width).
+        none: Zeros in place of offsets. Shape: (C,).
+        values: For the kernel. With each call it is given ``x.at``, ``y.at`` and ``offsets``.
+
+    Raises:
+        ValueError: Channels are not contiguous.
+    """
+
+    def __init__(self, strips: Strips, x: Images, y: Images, *, relu: bool) -> None:
+        self._strips, width, op = strips, strips.width, strips.op
+        x.vectors(width), y.vectors(width)
+        (_, channels, _, _), groups = strips.x, strips.groups(x, y)
+        self._taps = op.kernel[0] * op.kernel[1]
+        self.filters = aligned(len(strips.vectors) * self._taps * width).reshape(
+            -1, self._taps, width
+        )
+        self._order = np.add.outer(strips.vectors, np.arange(width))
+        self.none, self._slopes = aligned(channels), aligned(channels)
+        self._slopes[...] = 0.0 if relu else 1.0
+        zeros = aligned(width + channels)  # a group of less than a vector begins early
+        table = np.array([(g.x, g.y, g.vector, g.channels) for g in groups], np.int64)
+        self.values = DepthwiseFields.values(
+            x=_fields(x),
+            y=_fields(y),
+            step_down=op.stride[0],
+            down=op.dilation[0],
+            top=op.pad[0],
+            left=op.pad[1],
+            zeros=zeros[width:],
+            filters=self.filters,
+            offsets=EACH_CALL,
+            slopes=self._slopes,
+            images=strips.x[0],
+            groups=len(groups),
+            group_table=table,
+        )
+
+    def update(self, weights: np.ndarray) -> None:
+        """Take new weights, in C order."""
+        by_channel = weights[: self._strips.x[1] * self._taps].reshape(-1, self._taps)
+        self.filters[...] = by_channel[self._order].transpose(0, 2, 1)
+
+    def take_slopes(self, slopes: np.ndarray) -> None:
+        """Take new slopes for what is below 0, one for each channel, or one for all."""
+        self._slopes[...] = slopes
 
 
 class DepthwiseConvolution:
@@ -120,53 +215,28 @@ class DepthwiseConvolution:
         y: The output.
         relu: Whether a rectifier follows.
 
-    Attributes:
-        filters: The filters of each vector, tap after tap. Shape: (vectors, taps, width).
-
     Raises:
         ValueError: Channels are not contiguous.
     """
 
     def __init__(self, strips: Strips, x: Images, y: Images, *, relu: bool = False) -> None:
-        self.strips, width, op = strips, strips.width, strips.op
-        self._kernel = _kernel(width, Shape.of(op, fetches=strips.fetches(x, y)))
-        x.vectors(width), y.vectors(width)
-        (_, channels, _, _), groups = strips.x, strips.groups(x, y)
-        self.taps = op.kernel[0] * op.kernel[1]
-        self.filters = aligned(len(strips.vectors) * self.taps * width).reshape(
-            -1, self.taps, width
-        )
-        self._order = np.add.outer(strips.vectors, np.arange(width))
-        self._none, self._slopes = aligned(channels), aligned(channels)
-        self._slopes[...] = 0.0 if relu else 1.0
-        zeros = aligned(width + channels)  # a group of less than a vector begins early
-        table = np.array([(g.x, g.y, g.vector, g.channels) for g in groups], np.int64)
-        self._arguments = Arguments(
-            DepthwiseFields.values(
-                x=_fields(x),
-                y=_fields(y),
-                step_down=op.stride[0],
-                down=op.dilation[0],
-                top=op.pad[0],
-                left=op.pad[1],
-                zeros=zeros[width:],
-                filters=self.filters,
-                offsets=EACH_CALL,
-                slopes=self._slopes,
-                images=strips.x[0],
-                groups=len(groups),
-                group_table=table,
-            )
-        )
+        self.strips = strips
+        self._kernel = _kernel(strips.width, Shape.of(strips.op, fetches=strips.fetches(x, y)))
+        self._operands = DepthwiseOperands(strips, x, y, relu=relu)
+        self._arguments = Arguments(self._operands.values)
+
+    @property
+    def filters(self) -> np.ndarray:
+        """The filters of each vector, tap after tap. Shape: (vectors, taps, width)."""
+        return self._operands.filters
 
     def update(self, weights: np.ndarray) -> None:
         """Take new weights, in C order."""
-        by_channel = weights[: self.strips.x[1] * self.taps].reshape(-1, self.taps)
-        self.filters[...] = by_channel[self._order].transpose(0, 2, 1)
+        self._operands.update(weights)
 
     def take_slopes(self, slopes: np.ndarray) -> None:
         """Take new slopes for what is below 0, one for each channel, or one for all."""
-        self._slopes[...] = slopes
+        self._operands.take_slopes(slopes)
 
     def __call__(self, source: np.ndarray, target: np.ndarray, offsets: np.ndarray | None) -> None:
         """Convolve.
@@ -179,7 +249,7 @@ class DepthwiseConvolution:
         each = {
             "x.at": source,
             "y.at": target,
-            "offsets": self._none if offsets is None else offsets,
+            "offsets": self._operands.none if offsets is None else offsets,
         }
         self._arguments.run(self._kernel, self.strips.tuning.threads, each)
 

@@ -17,7 +17,7 @@ from demitasse.backends.kernels.language.words import (
 )
 from demitasse.backends.kernels.products.registers import a_few_at_a_time
 
-__all__ = ["Channels", "Row", "Shape", "write_row"]
+__all__ = ["PIXELS", "Channels", "Row", "Shape", "write_lines", "write_row"]
 
 PIXELS = {8: 6, 16: 7}
 """Floats of a vector -> pixels whose sums fit into registers, with the columns of a row of taps."""
@@ -152,18 +152,18 @@ def write_row(k: Kernel, shape: Shape, row: Row, channels: Channels) -> None:
 
     def at_edges(column: Word, targets: Sequence[Word], later: Ahead | None) -> None:
         span = _span(shape, len(targets))
-        _note_addresses(k, shape, row, column, seen, span)
+        _note_addresses(k, high, row, column, seen, span)
 
         def noted(i: int, j: int) -> Word:
             return k.load_word(seen + (i * span + j) * INT)
 
-        _sum_windows(k, shape, channels, targets, noted, later)
+        _sum_windows(k, shape, channels, [targets], noted, later)
 
     def inside(column: Word, targets: Sequence[Word], later: Ahead | None) -> None:
         corner = row.image + row.top * row.row_bytes + column * row.column_bytes
         lines = [corner + row.down * row.row_bytes * i for i in range(high)]
         steps = [row.column_bytes * j for j in range(_span(shape, len(targets)))]
-        _sum_windows(k, shape, channels, targets, lambda i, j: lines[i] + steps[j], later)
+        _sum_windows(k, shape, channels, [targets], lambda i, j: lines[i] + steps[j], later)
 
     def pixels(starts: Sequence[Word], count: int) -> None:
         column, output = starts
@@ -183,6 +183,48 @@ def write_row(k: Kernel, shape: Shape, row: Row, channels: Channels) -> None:
     a_few_at_a_time(k, row.columns, most, starts, (shape.stride, row.output_bytes), pixels)
 
 
+def write_lines(
+    k: Kernel, shape: Shape, row: Row, channels: Channels, line_bytes: Sequence[Word | int]
+) -> None:
+    """Write the outputs of a row, or of several, whose windows see rows side by side.
+
+    There are as many columns as are computed at a time, or more: the last begin early where they do
+    not divide.
+
+    Args:
+        k: The kernel.
+        shape: The windows; of several rows, without strides and dilation.
+        row: The first row.
+        channels: The channels.
+        line_bytes: For each row, bytes from the outputs of the first to its own.
+    """
+    most, rows = PIXELS[k.width], shape.kernel[0] + len(line_bytes) - 1
+    span = _span(shape, most)
+    seen = k.scratch(-(-rows * span * INT // k.vector_bytes))
+    rows_inside = (row.top > -1) & (row.top + row.down * (rows - 1) < row.height)
+    with k.loop(row.columns, 0, most) as few:
+        first = minimum(few.i, row.columns - most)
+        column, output = first * shape.stride - row.left, row.output + first * row.output_bytes
+        targets = [
+            [output + line + row.output_bytes * pixel for pixel in range(most)]
+            for line in line_bytes
+        ]
+        with k.cases(choose(rows_inside & (column > -1) & (column + span <= row.width), 1, 0)) as (
+            case
+        ):
+            case(1)
+            corner = row.image + row.top * row.row_bytes + column * row.column_bytes
+            lines = [corner + row.down * row.row_bytes * i for i in range(rows)]
+            steps = [row.column_bytes * j for j in range(span)]
+            _sum_windows(k, shape, channels, targets, lambda i, j: lines[i] + steps[j], None)
+            case(0)
+            _note_addresses(k, rows, row, column, seen, span)
+            _sum_windows(
+                k, shape, channels, targets,
+                lambda i, j: k.load_word(seen + (i * span + j) * INT), None,
+            )  # fmt: skip
+
+
 def _span(shape: Shape, count: int) -> int:
     """Return the columns from the first to the last that some neighbouring windows see."""
     return (count - 1) * shape.stride + (shape.kernel[1] - 1) * shape.dilation + 1
@@ -194,9 +236,9 @@ def _columns(shape: Shape, count: int) -> list[int]:
     return sorted({i * shape.stride + tap * shape.dilation for i in pixels for tap in taps})
 
 
-def _note_addresses(k: Kernel, shape: Shape, row: Row, first: Word, seen: Word, span: int) -> None:
-    """Write the addresses of columns of all rows of taps; that of zeros for those outside."""
-    for i in range(shape.kernel[0]):
+def _note_addresses(k: Kernel, rows: int, row: Row, first: Word, seen: Word, span: int) -> None:
+    """Write the addresses of columns of some rows; that of zeros for those outside."""
+    for i in range(rows):
         y = row.top + row.down * i
         inside = (y > -1) & (y < row.height)
         line = row.image + y * row.row_bytes
@@ -211,7 +253,7 @@ def _sum_windows(
     k: Kernel,
     shape: Shape,
     channels: Channels,
-    targets: Sequence[Word],
+    targets: Sequence[Sequence[Word]],
     address: Callable[[int, int], Word],
     later: Ahead | None,
 ) -> None:
@@ -221,28 +263,32 @@ def _sum_windows(
         k: The kernel.
         shape: The windows.
         channels: The channels.
-        targets: Addresses of the outputs.
-        address: Returns that of the pixel in a row of taps and a column.
+        targets: Addresses of the outputs, row by row. Several rows are of windows that see rows
+            side by side.
+        address: Returns that of the pixel in a row that is seen and a column.
         later: What is fetched for a later turn; None for nothing.
     """
     (high, wide), stride, dilation = shape[:3]
-    vector, count = k.vector_bytes, len(targets)
+    vector, lines, count = k.vector_bytes, len(targets), len(targets[0])
     last = channels.bytes - vector  # begins early where channels fill no whole vectors
     with k.loop(channels.bytes, 0, vector, words=[channels.filters]) as loop:
         [filters] = loop.words
         place = minimum(loop.i, last)
         if later is not None:
             later.fetch(k, place)
-        sums = [k.load(channels.offsets + place)] * count
-        for i in range(high):
-            columns = {j: k.load(address(i, j) + place) for j in _columns(shape, count)}
-            for tap in range(wide):
-                weight = k.load(filters + (i * wide + tap) * vector)
-                sums = [
-                    fma(columns[pixel * stride + tap * dilation], weight, total)
-                    for pixel, total in enumerate(sums)
-                ]
+        sums = [[k.load(channels.offsets + place)] * count for _ in range(lines)]
+        for seen in range(high + lines - 1):
+            columns = {j: k.load(address(seen, j) + place) for j in _columns(shape, count)}
+            for line in range(lines):
+                i = seen - line
+                for tap in range(wide if 0 <= i < high else 0):
+                    weight = k.load(filters + (i * wide + tap) * vector)
+                    sums[line] = [
+                        fma(columns[pixel * stride + tap * dilation], weight, total)
+                        for pixel, total in enumerate(sums[line])
+                    ]
         slope = k.load(channels.slopes + place)
-        for target, total in zip(targets, sums, strict=True):
-            k.store(rectified(total, slope), target + place)
+        for row, totals in zip(targets, sums, strict=True):
+            for target, total in zip(row, totals, strict=True):
+                k.store(rectified(total, slope), target + place)
         loop.words = [filters + high * wide * vector]

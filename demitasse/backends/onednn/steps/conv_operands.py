@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,21 @@ import numpy as np
 from demitasse.backends.onednn.ports import Gradient, Port, Reader, Writer
 from demitasse.backends.step import Operand
 
-__all__ = ["ConvOperands", "GradientOperands"]
+__all__ = ["ConvOperands", "Folded", "GradientOperands"]
+
+
+class Folded:
+    """Weights and offsets that somebody makes of several layers' parameters.
+
+    Attributes:
+        bias: One offset for each channel of the top.
+        update: Takes new weights, in C order; given by what computes with them.
+    """
+
+    update: Callable[[np.ndarray], None]
+
+    def __init__(self, bias: np.ndarray) -> None:
+        self.bias = bias
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from demitasse.backends.onednn.library.primitive import Description
 from demitasse.backends.onednn.ports import Call, Gradient, Parameter, Port, Reader, Writer
 from demitasse.backends.onednn.step import Runnable
 from demitasse.backends.onednn.steps.activation import post_ops
-from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
+from demitasse.backends.onednn.steps.conv_operands import ConvOperands, Folded, GradientOperands
 from demitasse.backends.onednn.steps.own_kernels import conv_kernels
 from demitasse.backends.onednn.steps.pooling import PoolStep
 from demitasse.backends.onednn.steps.rectifier import Fixed, rectifying, sloping
@@ -29,7 +29,7 @@ from demitasse.backends.onednn.steps.windows import WindowStep
 from demitasse.backends.step import Declined, Operand, Operands
 from demitasse.backends.windows import ConvGeometry
 
-__all__ = ["ConvStep", "Folded"]
+__all__ = ["ConvStep"]
 
 EACH_CHANNEL = 1 << 1
 """By which axis slopes differ, as a mask."""
@@ -42,20 +42,6 @@ Image = Callable[[ops.Shape], int]
 """Returns the descriptor of a stack of images."""
 
 
-class Folded:
-    """Weights and offsets that somebody makes of several layers' parameters.
-
-    Attributes:
-        bias: One offset for each channel of the top.
-        update: Takes new weights, in C order; given by what computes with them.
-    """
-
-    update: Callable[[np.ndarray], None]
-
-    def __init__(self, bias: np.ndarray) -> None:
-        self.bias = bias
-
-
 class ConvStep(WindowStep[ops.Conv]):
     """One bottom, one top; each primitive in the layouts that are fastest for it."""
 
@@ -63,7 +49,9 @@ class ConvStep(WindowStep[ops.Conv]):
         super().__init__(engine, op, at)
         self.bias = engine.plain((self.maps[1],)) if op.bias else None
         self.images: tuple[Image, Image] = (engine.any, engine.any)
-        self.kernels = conv_kernels(engine, op, self.image, self.maps, training=at.backward)
+        self.kernels = conv_kernels(
+            engine, op, self.image, self.maps, at.followers, training=at.backward
+        )
 
     def geometry(self) -> ConvGeometry:
         return ConvGeometry.between(self.op, self.op.bottom, self.op.top)

@@ -10,7 +10,8 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.language import later
 from demitasse.backends.onednn.step import FusedStep
-from demitasse.backends.onednn.steps.convolution import ConvStep, Folded
+from demitasse.backends.onednn.steps.conv_operands import Folded
+from demitasse.backends.onednn.steps.convolution import ConvStep
 from demitasse.backends.onednn.steps.factors import Link, fold, values, versions_of
 from demitasse.backends.onednn.steps.tail import Tail
 

@@ -17,6 +17,7 @@ from demitasse.backends.onednn.steps.inner_product import InnerProductStep
 from demitasse.backends.onednn.steps.norm import NormStep
 from demitasse.backends.onednn.steps.norm_parts import NormParts, decline_other_scales
 from demitasse.backends.onednn.steps.normed_conv import NormedConvStep
+from demitasse.backends.onednn.steps.separable import SeparableStep
 from demitasse.backends.onednn.steps.tail import Tail
 from demitasse.backends.step import AnyStep, Declined, Operands
 
@@ -52,6 +53,9 @@ def fuse(
     if not isinstance(first, (ConvStep, InnerProductStep, SumStep)):
         message = f"oneDNN appends nothing to this {called(chain[0])}"
         raise Declined(message)
+    second = next((i for i, step in enumerate(steps) if i and isinstance(step, ConvStep)), 0)
+    if isinstance(first, ConvStep) and second:
+        return SeparableStep(engine, chain, at, steps, second)
     then, target = chain[1], at[-1].top[0]
     if len(chain) == 2 and isinstance(then, ops.Activation):
         return FusedStep(first, first.with_activation(then, target), names)

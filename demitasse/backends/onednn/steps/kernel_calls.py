@@ -20,6 +20,7 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import later
 from demitasse.backends.kernels.pointwise.convolution import PointwiseConvolution
 from demitasse.backends.kernels.pointwise.parts import Parts
+from demitasse.backends.kernels.separable.convolution import SeparableConvolution
 from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
 from demitasse.backends.kernels.winograd.filters import Filters
 from demitasse.backends.kernels.winograd.gradient import WinogradGradient
@@ -34,7 +35,8 @@ from demitasse.errors import DeviceError
 
 __all__ = [
     "DepthwiseCall", "DirectCall", "DirectGradientCall", "FactorsCall", "KernelCall",
-    "PixelsCall", "PointwiseCall", "TiledFilters", "WinogradCall", "WinogradGradientCall",
+    "PixelsCall", "PointwiseCall", "SeparableCall", "TiledFilters", "WinogradCall",
+    "WinogradGradientCall",
 ]  # fmt: skip
 
 
@@ -278,7 +280,9 @@ class WinogradGradientCall(KernelCall):
 class HoldsFilters(Protocol):
     """A kernel that holds its filters."""
 
-    filters: np.ndarray
+    @property
+    def filters(self) -> np.ndarray:
+        """The filters, in an order of its own."""
 
     def update(self, weights: np.ndarray) -> None:
         """Take new weights, in C order."""
@@ -439,6 +443,41 @@ class PointwiseCall(KernelCall):
     @property
     def kept(self) -> int:
         return self._kernel.filters.nbytes
+
+    def __call__(self) -> None:
+        source, target = self._source.array(), self._target.array()
+        [scratch] = self.engine.workspaces(self._kernel.scratch_size)
+        self._kernel(source, target, self._offsets, scratch)
+
+
+class SeparableCall(KernelCall):
+    """A depthwise convolution and a pointwise one behind it.
+
+    Args:
+        engine: The engine.
+        source: What is read.
+        target: What is written.
+        kernel: The kernel.
+        offsets: One for each channel of the first one's output, and of the second's; they may
+            change between calls.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        source: Reader,
+        target: Writer,
+        kernel: SeparableConvolution,
+        offsets: tuple[np.ndarray, np.ndarray],
+    ) -> None:
+        self._source, self._target = source, target
+        self._kernel, self._offsets = kernel, offsets
+        super().__init__(engine, (source, target), kernel.code)
+        target.promise(engine)
+
+    @property
+    def kept(self) -> int:
+        return self._kernel.filters.nbytes + self._kernel.depthwise.filters.nbytes
 
     def __call__(self) -> None:
         source, target = self._source.array(), self._target.array()

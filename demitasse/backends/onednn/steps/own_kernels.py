@@ -16,6 +16,8 @@ from demitasse.backends.kernels.direct.banding import Banding
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.pointwise import parts_of
 from demitasse.backends.kernels.pointwise.parts import Parts
+from demitasse.backends.kernels.separable import blocks_of
+from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.winograd import pools_tiles, tiling_of
 from demitasse.backends.kernels.winograd.tiling import Tiling
 from demitasse.backends.onednn.library.candidates import BLOCK, channel_blocks
@@ -29,12 +31,13 @@ from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined, Operand, Operands
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import numpy as np
 
     from demitasse.backends.kernels.lrn import LocalResponse
     from demitasse.backends.kernels.norm.forward import Normalization
+    from demitasse.backends.onednn.steps.conv_operands import Folded
     from demitasse.backends.onednn.steps.kernel_calls import (
         DepthwiseCall,
         DirectCall,
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
         FactorsCall,
         PixelsCall,
         PointwiseCall,
+        SeparableCall,
         TiledFilters,
         WinogradCall,
         WinogradGradientCall,
@@ -50,7 +54,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ConvKernels", "conv_kernels", "factors_call", "images_of", "lrn_kernel", "norm_kernel",
-    "output_call", "pointwise_call", "steps_call",
+    "output_call", "pointwise_call", "separable_call", "steps_call",
 ]  # fmt: skip
 
 IMAGE_AXES = 4
@@ -73,6 +77,7 @@ class ConvKernels:
         strips: How a depthwise convolution is divided, forward; None where it is another.
         parts: How a pointwise convolution is divided, forward; None where it is another. Only where
             its output lies in a larger one, which the library's does not write.
+        joined: Whether a depthwise one runs as one with the convolution behind it.
         training: Whether filters change between passes.
         why: Why there is none of them; empty where there is one.
         slow_library: Whether the library multiplies matrices made of copied windows here, as where
@@ -85,6 +90,7 @@ class ConvKernels:
     banding: Banding | None
     strips: Strips | None = None
     parts: Parts | None = None
+    joined: bool = False
     training: bool = False
     why: tuple[str, ...] = ()
     slow_library: bool = False
@@ -160,7 +166,7 @@ class ConvKernels:
         memory that takes longer; for the kernel one is like the other.
         """
         shape = port.layout.shape
-        if not self.engine.wide or shape[1] % BLOCK or math.prod(shape) < LARGE:
+        if not self.engine.wide or shape[1] % BLOCK or math.prod(shape) < LARGE or self.joined:
             return port
         if port.layout.home is not None:  # it has its place in what a Concat joins
             return port
@@ -256,7 +262,13 @@ class ConvKernels:
 
 
 def conv_kernels(
-    engine: Engine, op: ops.Conv, x: ops.Shape, y: ops.Shape, *, training: bool
+    engine: Engine,
+    op: ops.Conv,
+    x: ops.Shape,
+    y: ops.Shape,
+    followers: Sequence[ops.Op] = (),
+    *,
+    training: bool,
 ) -> ConvKernels:
     """Return which kernels may run a convolution, whatever the layouts.
 
@@ -265,6 +277,7 @@ def conv_kernels(
         op: The convolution.
         x: Its input's shape, (N, C, *spatial).
         y: Its output's shape.
+        followers: What may run as one with it.
         training: Whether filters change between passes.
     """
     tuning = engine.tuning.as_set(wanted())
@@ -276,7 +289,8 @@ def conv_kernels(
         return found
     if op.group == x[1] > 1 and not training:
         try:
-            return replace(found, strips=strips_of(op, x, y, tuning))
+            strips, joined = strips_of(op, x, y, tuning), _joins(op, followers, tuning)
+            return replace(found, strips=strips, joined=joined)
         except Declined as declined:
             return replace(found, why=(str(declined),))
     try:
@@ -287,6 +301,20 @@ def conv_kernels(
         return replace(found, banding=banding_of(op, x, y, tuning))
     except Declined as declined:
         return replace(found, why=(tiled, str(declined)))
+
+
+def _joins(op: ops.Conv, followers: Sequence[ops.Op], tuning: Tuning) -> bool:
+    """Whether a depthwise convolution runs as one with the next, which is among the followers."""
+    for follower in followers:
+        if isinstance(follower, ops.Conv):
+            with suppress(Declined):
+                return blocks_of(op, follower, tuning) is not None
+            return False
+        if isinstance(follower, ops.Activation) and follower.function != "relu":
+            return False
+        if not isinstance(follower, (ops.Activation, ops.BatchNorm, ops.Scale)):
+            return False
+    return False
 
 
 def factors_call(
@@ -386,6 +414,41 @@ def pointwise_call(
         raise Declined(message)
     kernel = PointwiseConvolution(parts, x, y, factors, relu=relu)
     return PointwiseCall(engine, source, target, kernel, offsets), kernel.update
+
+
+def separable_call(
+    engine: Engine,
+    convolutions: tuple[ops.Conv, ops.Conv],
+    source: Reader,
+    target: Writer,
+    folded: tuple[Folded, Folded],
+    relus: tuple[bool, bool],
+) -> SeparableCall:
+    """Return what runs a depthwise convolution and a pointwise one behind it.
+
+    Args:
+        engine: The engine.
+        convolutions: Both.
+        source: What is read.
+        target: What is written.
+        folded: Weights and offsets of both; they are given who takes new weights.
+        relus: Whether a rectifier follows the first, and the second.
+
+    Raises:
+        Declined: Our kernels do not take it.
+    """
+    blocks = blocks_of(*convolutions, engine.tuning.as_set(wanted()))
+    x, y = _fitting(source.layout, blocks.strips.width), images_of(target.layout)
+    from demitasse.backends.kernels.pointwise.convolution import is_rows
+    from demitasse.backends.kernels.separable.convolution import SeparableConvolution
+    from demitasse.backends.onednn.steps.kernel_calls import SeparableCall
+
+    if x is None or y is None or not is_rows(y):
+        message = "images whose channels do not lie side by side; separable convolution needs that"
+        raise Declined(message)
+    kernel = SeparableConvolution(blocks, x, y, relus)
+    folded[0].update, folded[1].update = kernel.depthwise.update, kernel.update
+    return SeparableCall(engine, source, target, kernel, (folded[0].bias, folded[1].bias))
 
 
 def steps_call(

@@ -1,0 +1,55 @@
+"""Separable convolution: a depthwise one and the pointwise one behind it, in one pass.
+
+A few rows of the depthwise outputs at a time are noted in a core's own cache, from where they are
+multiplied with all filters. What lies between the two, as large as what is read, is never written
+to memory, and its sums are those of the two kernels by themselves.
+"""
+
+from __future__ import annotations
+
+from demitasse.backends import ops
+from demitasse.backends.kernels.depthwise import strips_of
+from demitasse.backends.kernels.separable.blocks import PANEL, WIDTHS, Blocks
+from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.step import Declined
+
+__all__ = ["blocks_of"]
+
+MOST_WASTE = 1.15
+"""What the thread with most work computes, as a multiple of its share, up to which it pays."""
+
+
+def blocks_of(depthwise: ops.Conv, pointwise: ops.Conv, tuning: Tuning) -> Blocks:
+    """Return how a depthwise convolution and a pointwise one behind it are divided.
+
+    Args:
+        depthwise: The first.
+        pointwise: The second, whose bottom is the first one's top.
+        tuning: For what kernels are made, and whether these are taken.
+
+    Raises:
+        Declined: They are others, or it would not be faster.
+    """
+    if not tuning.width or tuning.separable == "never":
+        message = "our own separable convolution is off"
+        raise Declined(message)
+    if not pointwise.is_pointwise or len(pointwise.kernel) != 2:
+        message = "a depthwise convolution runs as one with windows of one pixel in one group"
+        raise Declined(message)
+    strips = strips_of(depthwise, depthwise.bottom, depthwise.top, tuning)
+    blocks = Blocks(strips, pointwise.top)
+    channels, fewest = blocks.channels, PANEL * tuning.width
+    if channels > WIDTHS[-1] or pointwise.top[1] < fewest or not blocks.fits:
+        message = (
+            f"images of {strips.y[2:]}, {channels} channels to {pointwise.top[1]}; separable "
+            f"convolution takes {blocks.pixels} pixels or more for each thread, up to "
+            f"{WIDTHS[-1]} channels to {fewest} or more"
+        )
+        raise Declined(message)
+    if tuning.separable == "auto" and blocks.waste > MOST_WASTE:
+        message = (
+            f"images of {strips.y[2:]}, {blocks.pixels} pixels at a time, for {tuning.threads} "
+            "threads; separable convolution pays where these divide well"
+        )
+        raise Declined(message)
+    return blocks

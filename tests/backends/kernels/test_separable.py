@@ -1,0 +1,263 @@
+"""A depthwise convolution and the pointwise one behind it, on arrays, against the definition."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from correlate import correlated
+from stages import WIDTH, in_memory, normal, out_of_memory
+
+from demitasse.backends import ops
+from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.depthwise import strips_of
+from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.language import team
+from demitasse.backends.kernels.separable import blocks_of
+from demitasse.backends.kernels.separable.convolution import SeparableConvolution
+from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.step import Declined
+
+THREADS = pytest.mark.parametrize("threads", [1, 2, 3])
+WINDOWS = pytest.mark.parametrize(
+    "window",
+    [
+        {},
+        {"stride": (2, 2)},
+        {"kernel": (5, 5), "pad": (2, 2), "stride": (1, 2)},
+        {"kernel": (3, 3), "pad": (2, 2), "dilation": (2, 2)},
+        {"kernel": (2, 2), "pad": (0, 0)},
+    ],
+    ids=["3x3", "strides", "5x5", "dilation", "no padding"],
+)
+SIZES = pytest.mark.parametrize("size", [(30, 13), (21, 34)], ids=str)
+
+
+def convolutions(n, c, m, size, *, kernel=(3, 3), stride=(1, 1), pad=(1, 1), dilation=(1, 1)):
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
+    out = [(s + 2 * p - r) // t + 1 for s, p, r, t in zip(size, pad, reach, stride, strict=True)]
+    x, between, y = (n, c, *size), (n, c, *out), (n, m, *out)
+    each = ops.Conv("float32", x, between, 1, kernel, stride, pad, dilation, group=c, bias=True)
+    one = (1, 1)
+    return each, ops.Conv("float32", between, y, 1, one, one, (0, 0), one, group=1, bias=True)
+
+
+def whole(shape):
+    """Return images with their channels last."""
+    return Images.in_blocks(shape, shape[1])
+
+
+class Case:
+    """Two convolutions with numbers for everything that they take."""
+
+    def __init__(self, n, c, m, size, **window):
+        self.each, self.pixels = convolutions(n, c, m, size, **window)
+        self.x = normal(*self.each.bottom)
+        self.windows, self.weights = normal(c, 1, *self.each.kernel, seed=1), normal(m, c, seed=2)
+        self.offsets = normal(c, seed=3), normal(m, seed=4)
+
+    def run(self, tuning, relus=(True, True), block=None):
+        """Return the output. Shape: (N, M, OH, OW)."""
+        blocks = blocks_of(self.each, self.pixels, tuning)
+        x, y = Images.in_blocks(self.x.shape, block or self.x.shape[1]), whole(self.pixels.top)
+        run = SeparableConvolution(blocks, x, y, relus)
+        run.depthwise.update(self.windows.reshape(-1))
+        run.update(self.weights.reshape(-1))
+        target, scratch = aligned(math.prod(self.pixels.top)), aligned(run.scratch_size)
+        target[:], scratch[:] = np.nan, np.nan
+        run(in_memory(self.x, x), target, self.offsets, scratch)
+        return out_of_memory(target, y)
+
+    def wanted(self, relus=(True, True)):
+        """Return what the definition gives, in double precision."""
+        op, (first, second) = self.each, self.offsets
+        y = correlated(self.x, self.windows, op.pad, op.group, op.stride, op.dilation)
+        y = y + first[:, np.newaxis, np.newaxis]
+        y = np.maximum(y, 0) if relus[0] else y
+        z = np.einsum("mc,nchw->nmhw", self.weights, y) + second[:, np.newaxis, np.newaxis]
+        return np.maximum(z, 0) if relus[1] else z
+
+
+def always(width, threads=1, **changes):
+    return Tuning(width, threads=threads, separable="always", **changes)
+
+
+def expect_close(got, want):
+    assert np.abs(got - want).max() <= 1e-5 * max(1, np.abs(want).max())
+
+
+@WIDTH
+@THREADS
+@WINDOWS
+@SIZES
+def test_the_output_is_that_of_the_definition(size, window, threads, width):
+    case = Case(2, 2 * width + 5, 5 * width + 3, size, **window)
+
+    expect_close(case.run(always(width, threads)), case.wanted())
+
+
+@WIDTH
+@pytest.mark.parametrize("relus", [(False, False), (True, False), (False, True)], ids=str)
+def test_rectifiers_are_there_where_they_are_asked_for(relus, width):
+    case = Case(1, 2 * width, 2 * width, (15, 15))
+
+    expect_close(case.run(always(width), relus), case.wanted(relus))
+
+
+@WIDTH
+@pytest.mark.parametrize("c", [1, 3, 260], ids=["a vector", "odd", "many channels"])
+@pytest.mark.parametrize("more", [0, 1])
+def test_any_number_of_channels_will_do(c, more, width):
+    case = Case(1, max(c, width) + more, 2 * width + more, (9, 14))
+
+    expect_close(case.run(always(width)), case.wanted())
+
+
+@WIDTH
+@THREADS
+def test_the_input_may_lie_in_blocks_of_channels(threads, width):
+    case = Case(2, 3 * width, 4 * width, (16, 17), stride=(2, 2))
+    tuning = always(width, threads, noted_bytes=1)
+
+    np.testing.assert_array_equal(case.run(tuning, block=width), case.run(tuning))
+
+
+@WIDTH
+def test_threads_and_blocks_change_no_bits(width):
+    case = Case(3, 2 * width, 3 * width, (14, 14))
+
+    one, *others = (
+        case.run(always(width, threads, noted_bytes=noted))
+        for threads in (1, 2, 5)
+        for noted in (1 << 20, 20_000, 1)
+    )
+
+    for other in others:
+        np.testing.assert_array_equal(one, other)
+
+
+@WIDTH
+def test_what_lies_between_has_the_bits_of_the_first_convolution_alone(width):
+    c = 2 * width
+    case = Case(1, c, c, (10, 15))
+    case.weights, case.offsets = np.eye(c, dtype=np.float32), (case.offsets[0], np.zeros(c, "f"))
+    alone = DepthwiseConvolution(
+        strips_of(case.each, case.each.bottom, case.each.top, Tuning(width)),
+        whole(case.each.bottom), whole(case.each.top), relu=True,
+    )  # fmt: skip
+    alone.update(case.windows.reshape(-1))
+    between = aligned(math.prod(case.each.top))
+    alone(in_memory(case.x, whole(case.each.bottom)), between, case.offsets[0])
+
+    y = case.run(always(width))
+
+    np.testing.assert_array_equal(y, out_of_memory(between, whole(case.each.top)))
+
+
+@WIDTH
+def test_nan_reaches_all_outputs_of_the_pixels_that_see_it(width):
+    case = Case(1, width, 2 * width, (9, 14))
+    case.x[0, 3, 2, 6] = np.nan
+
+    y = case.run(always(width))
+
+    lost = np.zeros(y.shape, bool)
+    lost[0, :, 1:4, 5:8] = True
+    np.testing.assert_array_equal(np.isnan(y), lost)
+
+
+@WIDTH
+def test_weights_may_change(width):
+    case = Case(1, width, 2 * width, (9, 14))
+    run = SeparableConvolution(
+        blocks_of(case.each, case.pixels, always(width)),
+        whole(case.each.bottom), whole(case.pixels.top), (True, True),
+    )  # fmt: skip
+    target, scratch = aligned(math.prod(case.pixels.top)), aligned(run.scratch_size)
+
+    for factor in (1, -2):
+        case.windows *= factor
+        case.weights *= factor
+        run.depthwise.update(case.windows.reshape(-1))
+        run.update(case.weights.reshape(-1))
+        run(in_memory(case.x, whole(case.each.bottom)), target, case.offsets, scratch)
+
+    expect_close(out_of_memory(target, whole(case.pixels.top)), case.wanted())
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("size", [(7, 7), (10, 10), (14, 14), (19, 19), (38, 38), (150, 150)])
+@pytest.mark.parametrize("n", [1, 8])
+def test_every_block_has_as_many_pixels_as_are_computed_at_a_time(n, size, threads):
+    each, pixels = convolutions(n, 512, 512, size)
+    try:
+        blocks = blocks_of(each, pixels, always(16, threads))
+    except Declined:
+        assert n * size[0] // threads * size[1] < 2 * 14
+        return
+
+    for thread in range(threads):
+        begin, end = (n * size[0] * t // threads for t in (thread, thread + 1))
+        cuts = [(end - begin) * part // blocks.count for part in range(blocks.count + 1)]
+        rows = np.diff(cuts)
+        assert rows.min() * size[1] >= blocks.pixels
+        assert rows.max() * blocks.between.row_stride <= blocks.scratch
+
+
+def test_pixels_that_do_not_divide_well_make_blocks_larger():
+    even, odd = (
+        blocks_of(*convolutions(1, 512, 512, size), always(16)) for size in ((14, 14), (19, 19))
+    )
+
+    assert even.scratch * 4 < 2 * even.strips.tuning.noted_bytes * even.between.column_stride / 512
+    assert odd.waste < 1.06
+    assert odd.count < even.count
+
+
+def reason(convolutions, tuning):
+    with pytest.raises(Declined) as declined:
+        blocks_of(*convolutions, tuning)
+    return str(declined.value)
+
+
+def test_it_is_taken_where_it_pays():
+    tuning = Tuning(16, threads=2)
+    good = convolutions(1, 64, 128, (28, 28))
+
+    assert blocks_of(*good, tuning).code == "separable llvm:avx512"
+    assert blocks_of(*good, replace(tuning, width=8)).code == "separable llvm:avx2"
+    assert "divide well" in reason(convolutions(1, 64, 128, (9, 9)), tuning)
+    assert "divide well" in reason(convolutions(1, 64, 40, (28, 28)), tuning)
+    assert "14 pixels or more" in reason(convolutions(1, 64, 128, (3, 7)), tuning)
+    assert "up to 1024 channels" in reason(convolutions(1, 1040, 128, (28, 28)), tuning)
+    assert "32 or more" in reason(convolutions(1, 64, 24, (28, 28)), tuning)
+    assert "is off" in reason(good, replace(tuning, separable="never"))
+    assert "is off" in reason(good, replace(tuning, width=0))
+
+
+def test_other_convolutions_are_declined():
+    each, pixels = convolutions(1, 32, 64, (28, 28))
+
+    wide = ops.Conv(**{**vars(pixels), "kernel": (3, 3), "pad": (1, 1)})
+    assert "windows of one pixel" in reason((each, wide), always(16))
+    joint = ops.Conv(**{**vars(each), "group": 1})
+    assert "a group of its own" in reason((joint, pixels), always(16))
+
+
+def test_outputs_in_blocks_are_refused():
+    each, pixels = convolutions(1, 32, 64, (28, 28))
+    blocks = blocks_of(each, pixels, always(16))
+
+    with pytest.raises(ValueError, match="pixels follow evenly"):
+        SeparableConvolution(blocks, whole(each.bottom), Images.in_blocks(pixels.top, 16))
+
+
+@WIDTH
+def test_fewer_threads_than_were_asked_for_do_all_of_it(width, monkeypatch):
+    case, run = Case(2, width, 2 * width, (14, 14)), team.run
+    want = case.run(always(width, 4))
+
+    monkeypatch.setattr(team, "run", lambda at, words, _, *more: run(at, words, 1, *more))
+
+    np.testing.assert_array_equal(case.run(always(width, 4)), want)
