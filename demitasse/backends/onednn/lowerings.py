@@ -8,6 +8,7 @@ from demitasse.backends.onednn.steps.concat import ConcatStep
 from demitasse.backends.onednn.steps.convolution import ConvStep
 from demitasse.backends.onednn.steps.deconvolution import DeconvStep
 from demitasse.backends.onednn.steps.dropout import DropoutStep
+from demitasse.backends.onednn.steps.elementwise import CombinationStep, ElementwiseStep
 from demitasse.backends.onednn.steps.eltwise import SumStep
 from demitasse.backends.onednn.steps.inner_product import InnerProductStep
 from demitasse.backends.onednn.steps.lrn import LRNStep
@@ -25,13 +26,13 @@ from demitasse.backends.step import Lowerings
 __all__ = ["LOWERINGS"]
 
 LOWERINGS: Lowerings = {
-    ops.Activation: (ActivationStep, *NUMPY[ops.Activation]),
+    ops.Activation: (ActivationStep, ElementwiseStep, *NUMPY[ops.Activation]),
     ops.BatchNorm: (BatchNormStep, *NUMPY[ops.BatchNorm]),
     ops.Concat: (ConcatStep, *NUMPY[ops.Concat]),
     ops.Conv: (ConvStep, *NUMPY[ops.Conv]),
     ops.Deconv: (DeconvStep, *NUMPY[ops.Deconv]),
     ops.Dropout: (DropoutStep,),
-    ops.Eltwise: (SumStep, *NUMPY[ops.Eltwise]),
+    ops.Eltwise: (SumStep, CombinationStep, *NUMPY[ops.Eltwise]),
     ops.InnerProduct: (InnerProductStep, *NUMPY[ops.InnerProduct]),
     ops.LRN: (LRNStep, *NUMPY[ops.LRN]),
     ops.Permute: (PermuteStep,),

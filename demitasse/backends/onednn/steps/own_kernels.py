@@ -29,12 +29,13 @@ from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined, Operand, Operands
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import numpy as np
 
     from demitasse.backends.kernels.lrn import LocalResponse
     from demitasse.backends.kernels.norm.forward import Normalization
+    from demitasse.backends.onednn.steps.elementwise_calls import ElementwiseCall
     from demitasse.backends.onednn.steps.kernel_calls import (
         DepthwiseCall,
         DirectCall,
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from demitasse.backends.onednn.steps.recurrent_calls import OutputCall, StepsCall
 
 __all__ = [
-    "ConvKernels", "conv_kernels", "factors_call", "images_of", "lrn_kernel", "norm_kernel",
+    "ConvKernels", "conv_kernels", "elementwise_call", "factors_call", "images_of", "lrn_kernel", "norm_kernel",
     "output_call", "pointwise_call", "steps_call",
 ]  # fmt: skip
 
@@ -287,6 +288,36 @@ def conv_kernels(
         return replace(found, banding=banding_of(op, x, y, tuning))
     except Declined as declined:
         return replace(found, why=(tiled, str(declined)))
+
+
+def elementwise_call(
+    engine: Engine,
+    function: str,
+    numbers: Sequence[float],
+    sources: Sequence[Reader],
+    target: Writer,
+) -> ElementwiseCall:
+    """Return what computes a function of every element.
+
+    Args:
+        engine: The engine.
+        function: Its name in ``kernels.elementwise``.
+        numbers: Its constants.
+        sources: What is read, one array or two.
+        target: What is written, in the same layout.
+
+    Raises:
+        Declined: There are no kernels here.
+    """
+    tuning = engine.tuning.as_set(wanted())
+    if not tuning.width:
+        message = f"no kernels are made at run time; {function} needs those"
+        raise Declined(message)
+    from demitasse.backends.kernels.elementwise import Elementwise
+    from demitasse.backends.onednn.steps.elementwise_calls import ElementwiseCall
+
+    kernel = Elementwise(function, numbers, target.layout.size, tuning)
+    return ElementwiseCall(engine, kernel, sources, target)
 
 
 def factors_call(
