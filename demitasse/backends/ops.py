@@ -17,6 +17,7 @@ __all__ = [
     "LRN",
     "Accuracy",
     "Activation",
+    "Axpy",
     "BatchNorm",
     "Concat",
     "Conv",
@@ -31,6 +32,8 @@ __all__ = [
     "Pool",
     "Recurrent",
     "Scale",
+    "ShuffleChannel",
+    "Slice",
     "Softmax",
     "SoftmaxLoss",
     "Split",
@@ -244,6 +247,15 @@ class Scale(Op):
     bias: bool
 
 
+class Axpy(Op):
+    """y = a x + b, with one a for each channel of each image.
+
+    Shapes: a (N, C) or (N, C, 1, 1); x and b ``shape``, (N, C, ...).
+    """
+
+    shape: Shape
+
+
 class Eltwise(Op):
     """Elementwise PROD, SUM with coefficients, or MAX of equal shapes."""
 
@@ -271,6 +283,24 @@ class Permute(Op):
     def top(self) -> Shape:
         """The top's shape."""
         return tuple(self.bottom[axis] for axis in self.order)
+
+
+class ShuffleChannel(Op):
+    """Channels in a table of ``group`` rows, read by columns.
+
+    Shapes: ``bottom`` (N, C, ...) -> the same.
+    """
+
+    bottom: Shape
+    group: int
+
+
+class Slice(Op):
+    """Cut one blob along an axis where ``ends`` say, 0 and the axis's size included."""
+
+    bottom: Shape
+    axis: int
+    ends: tuple[int, ...]
 
 
 class Split(Op):

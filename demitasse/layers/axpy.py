@@ -5,6 +5,7 @@ Source: SENet (hujie-frank/SENet), ``src/caffe/layers/axpy_layer.cpp``.
 
 from __future__ import annotations
 
+from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.errors import NetError, ShapeError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
@@ -46,6 +47,7 @@ class Axpy(Layer):
             message = "Axpy can run in place of its third bottom only; rename the top"
             raise NetError(message)
         top[0].reshape_like(x)
+        self.op = ops.Axpy(dtype=self.dtype, shape=x.shape)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         _, x, b = bottom

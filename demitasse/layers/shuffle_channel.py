@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.errors import ShapeError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer, positive
@@ -42,6 +43,7 @@ class ShuffleChannel(Layer):
             message = f"group {self.group} does not divide the channels of {shape}"
             raise ShapeError(message)
         top[0].reshape_like(bottom[0])
+        self.op = ops.ShuffleChannel(dtype=self.dtype, bottom=shape, group=self.group)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         x = bottom[0].read()

@@ -31,6 +31,7 @@ from demitasse.backends.numpy.steps.activation import FUNCTIONS as NUMPY_FUNCTIO
 from demitasse.backends.onednn import status
 from demitasse.backends.onednn.lowerings import LOWERINGS as ONEDNN
 from demitasse.backends.onednn.steps.activation import FUNCTIONS as ONEDNN_FUNCTIONS
+from demitasse.backends.onednn.steps.elementwise import FUNCTIONS as OWN_FUNCTIONS
 from demitasse.testing import make_layer
 from demitasse.testing.layer_cases import CASES, OTHER_CASES
 
@@ -99,6 +100,7 @@ FLAT = [((3, 7),), ((2, 16, 3, 2),), ((5,),)]
 IMAGES = [((2, 3, 4, 5),), ((3, 16, 2),), ((4, 5),)]
 COLUMN = [((1, 3),)]
 BRANCHES = [((2, 3, 4), (2, 1, 4), (2, 2, 4)), ((2, 16, 3, 3), (2, 32, 3, 3), (2, 16, 3, 3))]
+GATED = [((2, 16), (2, 16, 3, 2), (2, 16, 3, 2)), ((3, 32, 1, 1), *[(3, 32, 4, 5)] * 2)]
 NORM = {"params": "positive"}
 CUDA, HOST = ("cupy",), ("numpy", "cupy")
 LIBRARIES = ("onednn", "cupy")
@@ -131,27 +133,29 @@ ROWS = [
     *activation("Sigmoid", "sigmoid", LIBRARIES),
     *activation("TanH", "tanh", LIBRARIES),
     *activation("GELU", "gelu", EVERY),
-    *activation("BNLL", "bnll", CUDA),
-    *activation("Clip", "clip", CUDA, fields="min: -0.5 max: 1"),
-    *activation("Clip", "clip", CUDA, fields="min: 1 max: -0.5"),
-    *activation("ELU", "elu", CUDA),
-    *activation("ELU", "elu", CUDA, fields="alpha: 0"),
-    *activation("ELU", "elu", may=CUDA, fields="alpha: -0.5"),
-    *activation("Exp", "exp", CUDA),
-    *activation("Exp", "exp", CUDA, fields="base: 2 scale: 0.5 shift: -1"),
+    *activation("BNLL", "bnll", LIBRARIES),
+    *activation("Clip", "clip", LIBRARIES, fields="min: -0.5 max: 1"),
+    *activation("Clip", "clip", LIBRARIES, fields="min: 1 max: -0.5"),
+    *activation("ELU", "elu", LIBRARIES),
+    *activation("ELU", "elu", LIBRARIES, fields="alpha: 0"),
+    *activation("ELU", "elu", ("onednn",), may=CUDA, fields="alpha: -0.5"),
+    *activation("Exp", "exp", LIBRARIES),
+    *activation("Exp", "exp", LIBRARIES, fields="base: 2 scale: 0.5 shift: -1"),
     *activation("Log", "log", CUDA, values=("positive",)),
     *activation("Log", "log", CUDA, fields="base: 2 scale: 2 shift: 1", values=("positive",)),
-    *activation("Power", "power", CUDA, fields="power: 2 shift: 1"),
-    *activation("Power", "power", CUDA, fields="scale: 0.5"),
+    *activation("Power", "power", LIBRARIES, fields="power: 2 shift: 1"),
+    *activation("Power", "power", LIBRARIES, fields="scale: 0.5"),
     *activation("Power", "power", CUDA, fields="power: 0 shift: 2"),
     *activation("Power", "power", CUDA, fields="scale: 0 shift: 3"),
     *activation("Power", "power", CUDA, fields="power: -1.5 shift: 1", values=("positive",)),
-    *activation("Swish", "swish", CUDA),
-    *activation("Swish", "swish", CUDA, fields="beta: -2.5"),
-    *activation("Swish", "swish", CUDA, fields="beta: 0"),
+    *activation("ReLU6", "relu6", ("onednn",)),
+    *activation("ReLU6", "relu6", fields="negative_slope: 0.1"),
+    *activation("Swish", "swish", LIBRARIES),
+    *activation("Swish", "swish", LIBRARIES, fields="beta: -2.5"),
+    *activation("Swish", "swish", LIBRARIES, fields="beta: 0"),
     Row("ReLU at its kink", ops.Activation, layers("ReLU", shapes=FLAT, values=("ties",)),
         function="relu", frozen=False),
-    Row("AbsVal", ops.Activation, layers("AbsVal", shapes=FLAT), CUDA, function="abs",
+    Row("AbsVal", ops.Activation, layers("AbsVal", shapes=FLAT), LIBRARIES, function="abs",
         frozen=False),
     Row("Threshold", ops.Activation, layers("Threshold", shapes=FLAT), (), function="threshold",
         gradient=False),
@@ -297,7 +301,29 @@ ROWS = [
     *apart_and_in_place("sum of three", ops.Eltwise, layers("Eltwise",
         "", "coeff: 1 coeff: -2 coeff: 0.5", shapes=[((3, 4),) * 3]), EVERY, HOST),
     *apart_and_in_place("product and maximum", ops.Eltwise, layers("Eltwise",
-        "operation: PROD", "operation: MAX", shapes=[((2, 3),) * 2]), (), ()),
+        "operation: PROD", "operation: MAX", shapes=[((2, 3),) * 2]), (), (), may=("onednn",)),
+    *apart_and_in_place("product and maximum without gradients", ops.Eltwise, layers("Eltwise",
+        "operation: PROD", "operation: MAX", shapes=[((2, 3),) * 2, ((2, 20, 3, 5),) * 2]),
+        ("onednn",), ("onednn",), gradient=False),
+    *apart_and_in_place("product and maximum of three", ops.Eltwise, layers("Eltwise",
+        "operation: PROD", "operation: MAX", shapes=[((2, 3),) * 3]), (), ()),
+    Row("gates and a sum", ops.Axpy, layers("Axpy", shapes=GATED), (), may=("onednn",)),
+    Row("gates and a sum without gradients", ops.Axpy, layers("Axpy", shapes=GATED), ("onednn",),
+        gradient=False),
+    Row("gates and a sum of odd channels", ops.Axpy, layers("Axpy",
+        shapes=[((2, 5), (2, 5, 3, 2), (2, 5, 3, 2))]), ()),
+    *apart_and_in_place("gates", ops.Scale, layers("Scale", "axis: 0",
+        shapes=[(x, a) for a, x, _ in GATED[:1]]), ("numpy", "onednn"), ("numpy", "onednn"),
+        gradient=False),
+    Row("slice", ops.Slice, layers("Slice", "axis: 1", "axis: 2", "axis: 1 slice_point: 1",
+        shapes=[((2, 4, 6),), ((3, 32, 4, 5),)], tops=2), (), may=("onednn",)),
+    Row("slice without gradients", ops.Slice, layers("Slice", "axis: 1", "axis: 2",
+        "axis: 1 slice_point: 1", shapes=[((2, 4, 6),), ((3, 32, 4, 5),)], tops=2), ("onednn",),
+        gradient=False),
+    Row("slice into one", ops.Slice, layers("Slice", shapes=[((2, 3),)]), (), frozen=False),
+    *apart_and_in_place("shuffled channels", ops.ShuffleChannel, layers("ShuffleChannel",
+        "group: 3", "group: 1", shapes=[((2, 6, 4, 5),), ((2, 48, 3),), ((3, 6),)]),
+        ("onednn",), ()),
     Row("concat", ops.Concat, layers("Concat", "axis: 1", shapes=BRANCHES)),
     Row("concat along the first axis", ops.Concat, layers("Concat", "axis: 0",
         shapes=[((2, 3), (5, 3)), ((2, 3, 4), (1, 3, 4), (3, 3, 4))])),
@@ -398,7 +424,7 @@ def operation(op):
     ("package", "lowerings", "functions"),
     [
         ("numpy", NUMPY, NUMPY_FUNCTIONS),
-        ("onednn", ONEDNN, ONEDNN_FUNCTIONS),
+        ("onednn", ONEDNN, [*ONEDNN_FUNCTIONS, *OWN_FUNCTIONS]),
         ("cupy", CUPY, CUPY_FUNCTIONS),
     ],
 )

@@ -20,6 +20,7 @@ MESSAGES = {
     "BatchNorm": "batch_norm_param",
     "Deconvolution": "convolution_param",
     "InnerProduct": "inner_product_param",
+    "ShuffleChannel": "shuffle_channel_param",
     "SigmoidCrossEntropyLoss": "loss_param",
 }
 

@@ -10,6 +10,7 @@ from demitasse.backends.onednn.steps.deconvolution import DeconvStep
 from demitasse.backends.onednn.steps.dropout import DropoutStep
 from demitasse.backends.onednn.steps.elementwise import CombinationStep, ElementwiseStep
 from demitasse.backends.onednn.steps.eltwise import SumStep
+from demitasse.backends.onednn.steps.gates import AxpyStep, GatedScaleStep
 from demitasse.backends.onednn.steps.inner_product import InnerProductStep
 from demitasse.backends.onednn.steps.lrn import LRNStep
 from demitasse.backends.onednn.steps.permute import PermuteStep
@@ -18,6 +19,8 @@ from demitasse.backends.onednn.steps.prelu import PReLUStep
 from demitasse.backends.onednn.steps.recurrent import RecurrentStep
 from demitasse.backends.onednn.steps.recurrent_forward import RecurrentForwardStep
 from demitasse.backends.onednn.steps.scale import ScaleStep
+from demitasse.backends.onednn.steps.shuffle_channel import ShuffleChannelStep
+from demitasse.backends.onednn.steps.slice import SliceStep
 from demitasse.backends.onednn.steps.softmax import SoftmaxStep
 from demitasse.backends.onednn.steps.softmax_loss import SoftmaxLossStep
 from demitasse.backends.onednn.steps.split import SplitStep
@@ -27,6 +30,7 @@ __all__ = ["LOWERINGS"]
 
 LOWERINGS: Lowerings = {
     ops.Activation: (ActivationStep, ElementwiseStep, *NUMPY[ops.Activation]),
+    ops.Axpy: (AxpyStep,),
     ops.BatchNorm: (BatchNormStep, *NUMPY[ops.BatchNorm]),
     ops.Concat: (ConcatStep, *NUMPY[ops.Concat]),
     ops.Conv: (ConvStep, *NUMPY[ops.Conv]),
@@ -39,7 +43,9 @@ LOWERINGS: Lowerings = {
     ops.Pool: (PoolStep, *NUMPY[ops.Pool]),
     ops.PReLU: (PReLUStep,),
     ops.Recurrent: (RecurrentForwardStep, RecurrentStep),
-    ops.Scale: (ScaleStep, *NUMPY[ops.Scale]),
+    ops.Scale: (ScaleStep, GatedScaleStep, *NUMPY[ops.Scale]),
+    ops.ShuffleChannel: (ShuffleChannelStep,),
+    ops.Slice: (SliceStep,),
     ops.Softmax: (SoftmaxStep,),
     ops.SoftmaxLoss: (SoftmaxLossStep,),
     ops.Split: (SplitStep, *NUMPY[ops.Split]),

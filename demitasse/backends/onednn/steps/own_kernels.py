@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from demitasse.backends.kernels.lrn import LocalResponse
     from demitasse.backends.kernels.norm.forward import Normalization
     from demitasse.backends.onednn.steps.elementwise_calls import ElementwiseCall
+    from demitasse.backends.onednn.steps.gates_calls import GatesCall
     from demitasse.backends.onednn.steps.kernel_calls import (
         DepthwiseCall,
         DirectCall,
@@ -50,8 +51,8 @@ if TYPE_CHECKING:
     from demitasse.backends.onednn.steps.recurrent_calls import OutputCall, StepsCall
 
 __all__ = [
-    "ConvKernels", "conv_kernels", "elementwise_call", "factors_call", "images_of", "lrn_kernel", "norm_kernel",
-    "output_call", "pointwise_call", "steps_call",
+    "ConvKernels", "conv_kernels", "elementwise_call", "factors_call", "gates_call", "images_of",
+    "lrn_kernel", "norm_kernel", "output_call", "pointwise_call", "steps_call",
 ]  # fmt: skip
 
 IMAGE_AXES = 4
@@ -343,6 +344,30 @@ def factors_call(
     if not takes(x, tuning.width):
         return None
     return FactorsCall(engine, source, target, ChannelFactors((x, y), *values, tuning))
+
+
+def gates_call(
+    engine: Engine, gates: Reader, x: Reader, other: Reader | None, target: Writer
+) -> GatesCall | None:
+    """Return what multiplies each channel of each image with its gate; perhaps None.
+
+    Args:
+        engine: The engine.
+        gates: The gates, in C order.
+        x: What is multiplied.
+        other: What is added, in the same layout, or None.
+        target: What is written, in it too.
+    """
+    tuning, images = engine.tuning.as_set(wanted()), images_of(x.layout)
+    if not tuning.width or images is None:
+        return None
+    from demitasse.backends.kernels.gates import GatedChannels, takes
+    from demitasse.backends.onednn.steps.gates_calls import GatesCall
+
+    if not takes(images, tuning.width):
+        return None
+    kernel = GatedChannels(images, tuning, adds=other is not None)
+    return GatesCall(engine, kernel, (gates, x, other), target)
 
 
 def lrn_kernel(engine: Engine, op: ops.LRN, layout: Layout) -> LocalResponse | None:
