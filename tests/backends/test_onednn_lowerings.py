@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from lowered import build, expect_same, layer, net
 
 from demitasse.backends.onednn import status
+from demitasse.backends.onednn.steps.row_convolution import RowConvStep
 
 pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
 
@@ -101,6 +102,32 @@ def test_what_runs_in_kernels_where_no_gradient_is_wanted(parts, value, channels
 
         want = portable.blobs["z"].data
         np.testing.assert_allclose(planned.blobs["z"].data, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("value", [1.0, np.nan, -np.inf], ids=str)
+@pytest.mark.parametrize("relu", [True, False], ids=["with ReLU", "alone"])
+@pytest.mark.parametrize("m", [4, 20], ids=str)
+def test_filters_as_wide_as_an_image_of_one_channel_take_its_columns_for_channels(m, relu, value):
+    text = net(
+        conv("rows", "x", "c", m, "kernel_h: 3 kernel_w: 24 pad_h: 1 dilation: 2 dilation: 1"),
+        *([layer("relu", "ReLU", "c", "c")] if relu else []),
+        conv("next", "c", "z", 4, "kernel_size: 1"),
+        shape=(2, 1, 9, 24),
+    ).replace("force_backward: true\n", "")
+    planned, portable = build(text, "TEST", keep="outputs"), build(text, "TEST", lowered=False)
+    image = np.random.default_rng(1).normal(size=(2, 1, 9, 24))
+    image[1, 0, 5, 7] = value
+
+    for factor in (1.0, -2.0, 3.0, 4.0):  # changed filters are turned again
+        for each in (planned, portable):
+            each.blobs["x"].data[...] = image
+            each.params["rows"][0].data[...] *= factor
+            each.forward()
+
+        want = portable.blobs["z"].data
+        np.testing.assert_allclose(planned.blobs["z"].data, want, rtol=1e-4, atol=1e-3)
+    assert isinstance(planned.plan.entries[1].step, RowConvStep)
+    assert (planned.plan.entries[1].group is not None) == relu
 
 
 @pytest.mark.parametrize("channels", [16, 20], ids=str)

@@ -5,7 +5,6 @@ from demitasse.backends.numpy.lowerings import LOWERINGS as NUMPY
 from demitasse.backends.onednn.steps.activation import ActivationStep
 from demitasse.backends.onednn.steps.batch_norm import BatchNormStep
 from demitasse.backends.onednn.steps.concat import ConcatStep
-from demitasse.backends.onednn.steps.convolution import ConvStep
 from demitasse.backends.onednn.steps.deconvolution import DeconvStep
 from demitasse.backends.onednn.steps.dropout import DropoutStep
 from demitasse.backends.onednn.steps.elementwise import CombinationStep, ElementwiseStep
@@ -18,6 +17,7 @@ from demitasse.backends.onednn.steps.pooling import PoolStep
 from demitasse.backends.onednn.steps.prelu import PReLUStep
 from demitasse.backends.onednn.steps.recurrent import RecurrentStep
 from demitasse.backends.onednn.steps.recurrent_forward import RecurrentForwardStep
+from demitasse.backends.onednn.steps.row_convolution import convolution
 from demitasse.backends.onednn.steps.scale import ScaleStep
 from demitasse.backends.onednn.steps.shuffle_channel import ShuffleChannelStep
 from demitasse.backends.onednn.steps.slice import SliceStep
@@ -33,7 +33,7 @@ LOWERINGS: Lowerings = {
     ops.Axpy: (AxpyStep,),
     ops.BatchNorm: (BatchNormStep, *NUMPY[ops.BatchNorm]),
     ops.Concat: (ConcatStep, *NUMPY[ops.Concat]),
-    ops.Conv: (ConvStep, *NUMPY[ops.Conv]),
+    ops.Conv: (convolution, *NUMPY[ops.Conv]),
     ops.Deconv: (DeconvStep, *NUMPY[ops.Deconv]),
     ops.Dropout: (DropoutStep,),
     ops.Eltwise: (SumStep, CombinationStep, *NUMPY[ops.Eltwise]),
