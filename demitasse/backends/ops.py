@@ -15,6 +15,7 @@ from demitasse.records import Record
 __all__ = [
     "LOWEST",
     "LRN",
+    "MVN",
     "Accuracy",
     "Activation",
     "Axpy",
@@ -234,6 +235,18 @@ class BatchNorm(Op):
     eps: float
     fraction: float
     use_global_stats: bool
+
+
+class MVN(Op):
+    """Each channel of each item by its own mean and deviation, or each item ``across`` channels.
+
+    Shapes: ``shape``, (N, C, H, W), on both sides. ``divides`` by the deviation and ``eps``.
+    """
+
+    shape: Shape
+    across: bool
+    divides: bool
+    eps: float
 
 
 class Scale(Op):

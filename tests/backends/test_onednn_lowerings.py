@@ -70,6 +70,7 @@ def test_activation_behind_a_convolution(kind, param, in_place, channels):
         [layer("abs", "AbsVal", "a", "y")],
         [layer("clip", "Clip", "a", "y", "clip_param { min: 0 max: 6 }")],
         [layer("relu6", "ReLU6", "a", "y")],
+        [layer("mvn", "MVN", "a", "y")],
         [layer("swish", "Swish", "a", "a"), layer("elu", "ELU", "a", "y")],
         [layer("cut", "Slice", "a", "s0 s1", "slice_param { axis: 3 }"),
          layer("more", "Eltwise", "s0 s1", "y", "eltwise_param { operation: MAX }")],

@@ -247,9 +247,7 @@ class Elementwise:
         tuning: The kernel's vectors and threads.
     """
 
-    def __init__(
-        self, function: str, numbers: Sequence[float], count: int, tuning: Tuning
-    ) -> None:
+    def __init__(self, function: str, numbers: Sequence[float], count: int, tuning: Tuning) -> None:
         self.function, self.tuning = function, tuning
         self._kernel = _kernel(tuning.width, function)
         self._threads = max(1, min(tuning.threads, count // FEWEST_EACH))

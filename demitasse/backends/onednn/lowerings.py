@@ -12,6 +12,7 @@ from demitasse.backends.onednn.steps.eltwise import SumStep
 from demitasse.backends.onednn.steps.gates import AxpyStep, GatedScaleStep
 from demitasse.backends.onednn.steps.inner_product import InnerProductStep
 from demitasse.backends.onednn.steps.lrn import LRNStep
+from demitasse.backends.onednn.steps.mvn import MVNStep
 from demitasse.backends.onednn.steps.permute import PermuteStep
 from demitasse.backends.onednn.steps.pooling import PoolStep
 from demitasse.backends.onednn.steps.prelu import PReLUStep
@@ -39,6 +40,7 @@ LOWERINGS: Lowerings = {
     ops.Eltwise: (SumStep, CombinationStep, *NUMPY[ops.Eltwise]),
     ops.InnerProduct: (InnerProductStep, *NUMPY[ops.InnerProduct]),
     ops.LRN: (LRNStep, *NUMPY[ops.LRN]),
+    ops.MVN: (MVNStep,),
     ops.Permute: (PermuteStep,),
     ops.Pool: (PoolStep, *NUMPY[ops.Pool]),
     ops.PReLU: (PReLUStep,),

@@ -47,7 +47,7 @@ class _GateStep(OnednnStep[ops.Axpy | ops.Scale]):
         self._blobs = gates, x, other
 
     def prepare(self) -> None:
-        gates, x, other = self._blobs
+        x = self._blobs[1]
         engine, found = self.engine, self.engine.expected(x.data_memory, x.shape)
         row = engine.plain((math.prod(x.shape[:2]),))
         for layout in dict.fromkeys((engine.whole(found), engine.innermost_layout(x.shape, 1))):
@@ -58,9 +58,7 @@ class _GateStep(OnednnStep[ops.Axpy | ops.Scale]):
         message = f"{x.shape[1]} channels; our kernels take whole vectors of them"
         raise Declined(message)
 
-    def _ports(
-        self, layout: Layout, row: Layout
-    ) -> tuple[Reader, Reader, Reader | None, Writer]:
+    def _ports(self, layout: Layout, row: Layout) -> tuple[Reader, Reader, Reader | None, Writer]:
         gates, x, other = self._blobs
         added = Reader(Arg.ADDED, other, layout) if other is not None else None
         target = Writer(Arg.DST, self.at.top[0], layout)

@@ -33,5 +33,6 @@ class GatesCall(KernelCall):
         target.promise(engine)
 
     def __call__(self) -> None:
-        gates, x, other = (port and port.array() for port in self._sources)
-        self._kernel(gates, x, other, self._target.array())
+        gates, x, other = self._sources
+        added = None if other is None else other.array()
+        self._kernel(gates.array(), x.array(), added, self._target.array())

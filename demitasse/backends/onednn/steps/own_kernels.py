@@ -48,11 +48,12 @@ if TYPE_CHECKING:
         WinogradCall,
         WinogradGradientCall,
     )
+    from demitasse.backends.onednn.steps.plane_norm_calls import PlaneNormCall
     from demitasse.backends.onednn.steps.recurrent_calls import OutputCall, StepsCall
 
 __all__ = [
     "ConvKernels", "conv_kernels", "elementwise_call", "factors_call", "gates_call", "images_of",
-    "lrn_kernel", "norm_kernel", "output_call", "pointwise_call", "steps_call",
+    "lrn_kernel", "norm_kernel", "output_call", "plane_norm_call", "pointwise_call", "steps_call",
 ]  # fmt: skip
 
 IMAGE_AXES = 4
@@ -406,6 +407,28 @@ def norm_kernel(engine: Engine, parts: NormParts, layout: Layout) -> Normalizati
     from demitasse.backends.kernels.norm.forward import Normalization
 
     return Normalization(images, parts.norm[0].eps, tuning, relu=parts.relu)
+
+
+def plane_norm_call(
+    engine: Engine, eps: float, source: Reader, target: Writer
+) -> PlaneNormCall | None:
+    """Return what normalises each channel of each image by itself; perhaps None.
+
+    Args:
+        engine: The engine.
+        eps: What is added to deviations.
+        source: What is read.
+        target: What is written, in the same layout.
+    """
+    tuning, images = engine.tuning.as_set(wanted()), images_of(source.layout)
+    if not tuning.width or images is None:
+        return None
+    if not norm.takes(images, tuning.width):
+        return None
+    from demitasse.backends.kernels.norm.planes import PlaneNorm
+    from demitasse.backends.onednn.steps.plane_norm_calls import PlaneNormCall
+
+    return PlaneNormCall(engine, PlaneNorm(images, eps, tuning), source, target)
 
 
 def pointwise_call(
