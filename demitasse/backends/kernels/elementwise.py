@@ -147,8 +147,9 @@ def _bnll_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) 
 
 
 def _exp_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    x, dy = arrays
-    return dy * _exp(k, [x], numbers) * numbers[0]
+    del k
+    y, dy = arrays
+    return dy * y * numbers[0]
 
 
 def _swish_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
@@ -181,7 +182,10 @@ SLOPES: dict[str, Formula] = {
     "square_slope": _square_slope,
     "swish_slope": _swish_slope,
 }
-"""Of a function's input and the gradient of its result: that of the input."""
+"""Of a function's input and the gradient of its result: that of the input.
+
+That of an exponential takes its result in place of its input.
+"""
 
 
 def _larger(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:

@@ -34,6 +34,7 @@ def test_each_plane_is_normalised_by_itself(level, size, whole, threads, width):
     run(source, source)  # in place
 
     np.testing.assert_array_equal(source, y)
+    np.testing.assert_allclose(run.deviations, x.astype(float).std((2, 3)) + EPS, rtol=1e-4)
     want = in_memory(normalised(x).astype(np.float32), images)
     np.testing.assert_allclose(y, want, rtol=1e-4, atol=1e-4 if level else 1e-5)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
@@ -45,6 +46,8 @@ class PlaneFields(Struct):
     """Address of the first image."""
     y: Word
     """Address of the first output, which lies as the image does; it may be the same."""
+    deviations: Word
+    """Address of what each channel of each image is divided by, which is written."""
 
 
 @cache
@@ -59,7 +62,7 @@ def _write(module: Any, name: str, width: int) -> None:
     f = PlaneFields.read(k)
     numbers, stride = counts(k, f.walk), f.walk.pixel_stride * FLOAT
     some = minimum(f.walk.pixels, FIRST_PIXELS)
-    zero = k.constant(0.0)
+    zero, row_bytes = k.constant(0.0), f.walk.groups * k.vector_bytes
     with each_plane(k, f.walk) as plane:
         first = f.x + plane.first
         [total] = summed(k, some, stride, [zero], lambda at, sums: [sums[0] + k.load(first + at)])
@@ -73,6 +76,7 @@ def _write(module: Any, name: str, width: int) -> None:
         by = away * numbers.each_pixel
         variance = raised(fma(-away, by, squares) * numbers.each_pixel, zero)
         mean, deviation = about + by, root(variance) + numbers.eps
+        k.store(deviation, f.deviations + plane.image * row_bytes + plane.channels)
         with k.loop(f.walk.pixels) as pixel:
             at = plane.first + pixel.i * stride
             k.store((k.load(f.x + at) - mean) / deviation, f.y + at)
@@ -87,14 +91,23 @@ class PlaneNorm:
         eps: What is added to deviations.
         tuning: The kernel's vectors and threads.
 
+    Attributes:
+        deviations: What was divided by last. Shape: (N, C).
+
     Raises:
         ValueError: Channels fill no whole vectors, or pixels do not follow each other.
     """
 
     def __init__(self, images: Images, eps: float, tuning: Tuning) -> None:
         self.tuning, self._kernel = tuning, _kernel(tuning.width)
-        walk = walk_values(images, tuning.width, eps)
-        self._arguments = Arguments(PlaneFields.values(walk=walk, x=EACH_CALL, y=EACH_CALL))
+        self.deviations = aligned(images.shape[0] * images.shape[1]).reshape(images.shape[:2])
+        fields = PlaneFields.values(
+            walk=walk_values(images, tuning.width, eps),
+            x=EACH_CALL,
+            y=EACH_CALL,
+            deviations=self.deviations,
+        )
+        self._arguments = Arguments(fields)
 
     def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
         """Write ``y``, which may be ``x``; both are memories that ``images`` describes."""

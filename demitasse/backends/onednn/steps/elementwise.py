@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from demitasse.backends import ops
 from demitasse.backends.onednn.library.constants import Arg
@@ -30,12 +31,15 @@ class Function:
         name: The kernel's name of it.
         numbers: Its constants.
         slope: The kernel's name of its gradient.
+        known: What the gradient is of: the input, the result, or a copy of the input, where who
+            comes later may overwrite that.
         keeps_zero: Whether 0 gives 0, as padding needs it.
     """
 
     name: str
     numbers: tuple[float, ...]
     slope: str
+    known: Literal["input", "result", "copy"] = "input"
     keeps_zero: bool = True
 
 
@@ -60,7 +64,8 @@ def _power(power: float, scale: float, shift: float) -> Function:
     if name is None or not scale:
         message = f"power {power:g} of scale {scale:g}; our kernels take 1 and 2 of others than 0"
         raise Declined(message)
-    return Function(name, (power, scale, shift), f"{name}_slope", keeps_zero=not shift)
+    known: Literal["input", "result"] = "result" if power == 1 else "input"  # any will do for 1
+    return Function(name, (power, scale, shift), f"{name}_slope", known, keeps_zero=not shift)
 
 
 FUNCTIONS: dict[str, Callable[..., Function]] = {
@@ -68,16 +73,22 @@ FUNCTIONS: dict[str, Callable[..., Function]] = {
     "bnll": lambda: Function("bnll", (), "bnll_slope", keeps_zero=False),
     "clip": _clip,
     "elu": lambda alpha: _named("elu", alpha),
-    "exp": lambda *numbers: Function("exp", numbers, "exp_slope", keeps_zero=False),
+    "exp": lambda *numbers: Function("exp", numbers, "exp_slope", "result", keeps_zero=False),
     "power": _power,
     "relu6": _relu6,
-    "swish": lambda beta: _named("swish", beta),
+    "swish": lambda beta: Function("swish", (beta,), "swish_slope", "copy"),
 }
 """Return how a function with these constants is computed, or decline them."""
 
 
 class ElementwiseStep(OnednnStep[ops.Activation]):
-    """y = f(x), in whatever layout the data is. In place, the gradient takes a copy of x."""
+    """y = f(x), in whatever layout the data is.
+
+    Attributes:
+        function: How it is computed.
+        known: What the gradient is computed from.
+        copies: Whether that is a copy of the input.
+    """
 
     def __init__(self, engine: Engine, op: ops.Activation, at: Operands) -> None:
         super().__init__(engine, op, at)
@@ -85,8 +96,10 @@ class ElementwiseStep(OnednnStep[ops.Activation]):
             message = f"{op.function}; our kernels are for {', '.join(FUNCTIONS)}"
             raise Declined(message)
         self.function = FUNCTIONS[op.function](*op.parameters)
-        self.known = at.bottom[0]
-        if at.loses_input:
+        known, wanted = self.function.known, at.backward and at.propagate_down[0]
+        self.known = at.top[0] if known == "result" else at.bottom[0]
+        self.copies = wanted and (known == "copy" or (known == "input" and at.in_place))
+        if self.copies:
             self.known = at.saved("input", at.bottom[0].shape).blob
 
     def prepare(self) -> None:
@@ -94,7 +107,7 @@ class ElementwiseStep(OnednnStep[ops.Activation]):
         self.layout = layout = _row(engine, at, padded=function.keeps_zero)
         source, target = Reader(Arg.SRC, at.bottom[0], layout), Writer(Arg.DST, at.top[0], layout)
         call = elementwise_call(engine, function.name, function.numbers, [source], target)
-        keep = [Copy(engine, source, self.known)] if at.loses_input else []
+        keep = [Copy(engine, source, self.known)] if self.copies else []
         self.forward_calls = [*keep, call]
 
     def prepare_backward(self) -> None:

@@ -1,6 +1,8 @@
-"""MVN of each channel of each item, where no gradient is wanted."""
+"""MVN of each channel of each item; its gradient is left to numpy."""
 
 from __future__ import annotations
+
+import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.onednn.library.candidates import BLOCK, channel_blocks
@@ -19,11 +21,8 @@ class MVNStep(OnednnStep[ops.MVN]):
 
     def __init__(self, engine: Engine, op: ops.MVN, at: Operands) -> None:
         super().__init__(engine, op, at)
-        if at.backward:
-            message = "gradients of MVN; our kernel computes it without"
-            raise Declined(message)
-        if op.across or not op.divides:
-            message = "means alone, or those of all channels; our kernel normalises each channel"
+        if op.across or not (op.divides and op.eps > 0):
+            message = "all channels at once, or no eps; our kernel normalises each channel with one"
             raise Declined(message)
 
     def prepare(self) -> None:
@@ -41,7 +40,22 @@ class MVNStep(OnednnStep[ops.MVN]):
             target = Writer(Arg.DST, self.at.top[0], layout)
             call = plane_norm_call(engine, self.op.eps, source, target)
             if call is not None:
-                self.forward_calls = [call]
+                self.forward_calls, self._deviations = [call], call.deviations
                 return
-        message = f"{bottom.shape[1]} channels; our kernel takes whole vectors of them"
+        message = "no kernels are made at run time; this needs one"
         raise Declined(message)
+
+    @property
+    def backward_code(self) -> str:
+        return "numpy"
+
+    def backward(self) -> None:
+        at = self.at
+        if not at.propagate_down[0]:
+            return
+        y, dy = at.top[0].read(), at.top[0].read_diff()
+        planes, each = (2, 3), (*at.bottom[0].shape[:2], 1, 1)
+        deviations = self._deviations[:, : each[1]]  # without those of padding
+        level = np.mean(dy, axis=planes, keepdims=True)
+        slope = np.mean(dy * y, axis=planes, keepdims=True)
+        at.bottom[0].write_diff((dy - level - y * slope) / deviations.reshape(each))

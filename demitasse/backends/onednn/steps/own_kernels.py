@@ -420,7 +420,8 @@ def plane_norm_call(
         source: What is read.
         target: What is written, in the same layout.
     """
-    tuning, images = engine.tuning.as_set(wanted()), images_of(source.layout)
+    tuning = engine.tuning.as_set(wanted())
+    images = images_of(source.layout) or _padded_blocks(engine, source.layout)
     if not tuning.width or images is None:
         return None
     if not norm.takes(images, tuning.width):
@@ -536,6 +537,14 @@ def images_of(layout: Layout) -> Images | None:
         return None
     image, row, column = (loops[axis][0][1] if loops[axis] else layout.size for axis in (0, 2, 3))
     return Images((n, c, h, w), image, row, column, block, channels[0][1] if block < c else 0)
+
+
+def _padded_blocks(engine: Engine, layout: Layout) -> Images | None:
+    """Return the images of a layout in blocks with the channels that fill the last; else None."""
+    if layout is not channel_blocks(engine, layout.shape, BLOCK):
+        return None
+    n, c, h, w = layout.shape
+    return Images.in_blocks((n, -(-c // BLOCK) * BLOCK, h, w), BLOCK)
 
 
 def _fitting(layout: Layout, width: int) -> Images | None:

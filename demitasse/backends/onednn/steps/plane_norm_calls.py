@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from demitasse.backends.kernels.norm.planes import PlaneNorm
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.ports import Reader, Writer
@@ -24,6 +26,11 @@ class PlaneNormCall(KernelCall):
         self._kernel, self._source, self._target = kernel, source, target
         super().__init__(engine, (source, target), kernel.code)
         target.promise(engine)
+
+    @property
+    def deviations(self) -> np.ndarray:
+        """What each channel of each image was divided by. Shape: (N, C)."""
+        return self._kernel.deviations
 
     def __call__(self) -> None:
         source = self._source.array()

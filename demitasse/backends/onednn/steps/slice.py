@@ -1,7 +1,8 @@
-"""Slice: a copy for each top, in the layout of the bottom."""
+"""Slice: a copy for each top forward, in the layout of the bottom, and one backward."""
 
 from __future__ import annotations
 
+from ctypes import c_void_p
 from itertools import pairwise
 
 from demitasse.backends import ops
@@ -20,14 +21,11 @@ IMAGES = 3
 
 
 class SliceStep(OnednnStep[ops.Slice]):
-    """Channels last where the bottom is not in C order, and no gradient is wanted."""
+    """Channels last where the bottom is not in C order."""
 
     def __init__(self, engine: Engine, op: ops.Slice, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_in_place(at, NEEDS_BOTTOM)
-        if at.backward:
-            message = "gradients of Slice; oneDNN's Step copies forward alone"
-            raise Declined(message)
         if len(at.top) == 1:
             message = "one top, which shares the bottom's memory"
             raise Declined(message)
@@ -37,14 +35,32 @@ class SliceStep(OnednnStep[ops.Slice]):
         whole = engine.whole(engine.expected(bottom.data_memory, op.bottom))
         if not whole.plain and len(op.bottom) >= IMAGES:
             whole = engine.innermost_layout(op.bottom, 1)
-        self.forward_calls = [*self._copies(whole)]
-
-    def _copies(self, whole: Layout) -> list[Call]:
-        [bottom], op, engine, calls = self.at.bottom, self.op, self.engine, []
-        for top, (first, last) in zip(self.at.top, pairwise(op.ends), strict=True):
-            shape = (*op.bottom[: op.axis], last - first, *op.bottom[op.axis + 1 :])
-            plain = whole.plain
-            layout = engine.plain(shape) if plain else engine.innermost_layout(shape, 1)
+        self._whole, self._parts = whole, [self._part(whole, *ends) for ends in pairwise(op.ends)]
+        places = zip(self.at.top, op.ends[:-1], self._parts, strict=True)
+        for top, first, layout in places:
             source, target = Reader(Arg.SRC, bottom, whole), Writer(Arg.DST, top, layout)
-            calls.append(part_copy(engine, source, op.axis, first, target))
-        return calls
+            self.forward_calls.append(part_copy(engine, source, op.axis, first, target))
+
+    def _part(self, whole: Layout, first: int, last: int) -> Layout:
+        """Return the layout of the top that begins and ends there."""
+        op, engine = self.op, self.engine
+        shape = (*op.bottom[: op.axis], last - first, *op.bottom[op.axis + 1 :])
+        return engine.plain(shape) if whole.plain else engine.innermost_layout(shape, 1)
+
+    def prepare_backward(self) -> None:
+        at, engine, parts = self.at, self.engine, self._parts
+        if not at.propagate_down[0]:
+            return
+        found = engine.describe(
+            "concat",
+            self._whole.handle,
+            len(parts),
+            self.op.axis,
+            (c_void_p * len(parts))(*[layout.handle for layout in parts]),
+            engine.attributes,
+            general=True,  # made of reorders, which are good
+        )
+        pairs = enumerate(zip(at.top, parts, strict=True))
+        reads = [Reader(Arg.MULTIPLE_SRC + i, top, one, diff=True) for i, (top, one) in pairs]
+        target = Writer(Arg.DST, at.bottom[0], self._whole, diff=True)
+        self.backward_calls = [Call(engine, found, [*reads, target])]

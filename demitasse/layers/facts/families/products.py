@@ -65,7 +65,7 @@ def _eltwise(param: LayerParameter, phase: str) -> int:
 
 
 FACTS: Mapping[str, LayerFacts] = {
-    "Axpy": LayerFacts(reads=BOTTOMS, per_value=constant(1)),
+    "Axpy": LayerFacts(op="Axpy", reads=BOTTOMS, per_value=constant(1)),
     "Bias": LayerFacts(
         fields=("bias_param",),
         judge="Caffe",

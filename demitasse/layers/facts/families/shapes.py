@@ -19,9 +19,11 @@ FACTS: Mapping[str, LayerFacts] = {
     "Flatten": LayerFacts(fields=("flatten_param",), judge="Caffe", shares=ALWAYS),
     "Permute": LayerFacts(fields=("permute_param",), op="Permute", judge="OpenCV"),
     "Reshape": LayerFacts(fields=("reshape_param",), judge="Caffe", shares=ALWAYS),
-    "ShuffleChannel": LayerFacts(fields=("shuffle_channel_param",), same_shape=True),
+    "ShuffleChannel": LayerFacts(
+        fields=("shuffle_channel_param",), op="ShuffleChannel", same_shape=True
+    ),
     "Silence": LayerFacts(gradient="none", judge="Caffe", result=True, moves="nothing"),
-    "Slice": LayerFacts(fields=("slice_param",), judge="Caffe", shares=ONE_TOP),
+    "Slice": LayerFacts(fields=("slice_param",), op="Slice", judge="Caffe", shares=ONE_TOP),
     "Split": LayerFacts(op="Split", judge="Caffe", same_shape=True, shares=ALWAYS),
     "Tile": LayerFacts(fields=("tile_param",), judge="Caffe"),
 }
