@@ -15,6 +15,7 @@ from demitasse.records import Record
 __all__ = [
     "LOWEST",
     "LRN",
+    "MVN",
     "Accuracy",
     "Activation",
     "Axpy",
@@ -33,6 +34,7 @@ __all__ = [
     "Recurrent",
     "Scale",
     "Shuffle",
+    "Slice",
     "Softmax",
     "SoftmaxLoss",
     "Split",
@@ -242,6 +244,18 @@ class BatchNorm(Op):
     use_global_stats: bool
 
 
+class MVN(Op):
+    """Each channel of each item by its own mean and deviation, or each item ``across`` channels.
+
+    Shapes: ``shape``, (N, C, H, W), on both sides. ``divides`` by the deviation and ``eps``.
+    """
+
+    shape: Shape
+    across: bool
+    divides: bool
+    eps: float
+
+
 class Scale(Op):
     """y = x * w (+ b), the weight broadcast over (outer, dim, inner)."""
 
@@ -251,6 +265,15 @@ class Scale(Op):
     dim: int
     inner: int
     bias: bool
+
+
+class Axpy(Op):
+    """y = a x + b, with one a for each channel of each image.
+
+    Shapes: a (N, C) or (N, C, 1, 1); x and b ``shape``, (N, C, ...).
+    """
+
+    shape: Shape
 
 
 class Eltwise(Op):
@@ -282,17 +305,19 @@ class Permute(Op):
         return tuple(self.bottom[axis] for axis in self.order)
 
 
-class Axpy(Op):
-    """Images (N, C, ...) times a number for each channel of each, and other images added."""
-
-    shape: Shape
-
-
 class Shuffle(Op):
     """Channel j of group i becomes channel i of group j. Shape: (N, C, ...) -> the same."""
 
     shape: Shape
     group: int
+
+
+class Slice(Op):
+    """Cut one blob along an axis where ``ends`` say, 0 and the axis's size included."""
+
+    bottom: Shape
+    axis: int
+    ends: tuple[int, ...]
 
 
 class Split(Op):

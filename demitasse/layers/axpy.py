@@ -46,8 +46,8 @@ class Axpy(Layer):
         if top[0] is a or top[0] is x:
             message = "Axpy can run in place of its third bottom only; rename the top"
             raise NetError(message)
-        self.op = ops.Axpy(dtype=self.dtype, shape=x.shape)
         top[0].reshape_like(x)
+        self.op = ops.Axpy(dtype=self.dtype, shape=x.shape)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         _, x, b = bottom

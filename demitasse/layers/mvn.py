@@ -5,6 +5,7 @@ Source: Caffe, ``src/caffe/layers/mvn_layer.cpp``.
 
 from __future__ import annotations
 
+from demitasse.backends import ops
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.helpers.channels import through_normalization
 from demitasse.layers.registry import register
@@ -33,6 +34,13 @@ class MVN(Layer):
         rows = shape[0] if p.across_channels else shape[0] * shape[1]
         self.view = (rows, x.count // rows if rows else 0)
         self.divides, self.eps = p.normalize_variance, p.eps
+        self.op = ops.MVN(
+            dtype=self.dtype,
+            shape=shape,
+            across=p.across_channels,
+            divides=self.divides,
+            eps=self.eps,
+        )
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp = self.xp

@@ -27,6 +27,10 @@ class ReLU6(NeuronLayer):
         del bottom, top
         self.slope = self.param.relu6_param.negative_slope
 
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        super().reshape(bottom, top)
+        self.op = self.activation("relu6", bottom, self.slope)
+
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         if self.slope < 0:  # otherwise the output tells where the input was
             self.keep_input(bottom, top)

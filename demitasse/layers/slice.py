@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from demitasse.backends import ops
 from demitasse.errors import ConfigError, ShapeError
 from demitasse.layers.base import AtLeast, Blobs, Exactly, Flags, Layer
 from demitasse.layers.legacy_axis import legacy_axis
@@ -43,6 +44,9 @@ class Slice(Layer):
         for blob, (first, last) in zip(top, pairwise(self.ends), strict=True):
             shape[self.axis] = last - first
             blob.reshape(shape)
+        self.op = ops.Slice(
+            dtype=self.dtype, bottom=bottom[0].shape, axis=self.axis, ends=tuple(self.ends)
+        )
         if len(top) == 1:
             top[0].share_data(bottom[0])
             top[0].share_diff(bottom[0])

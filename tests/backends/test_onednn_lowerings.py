@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from lowered import build, expect_same, layer, net
 
 from demitasse.backends.onednn import status
+from demitasse.backends.onednn.steps.row_convolution import RowConvStep
 
 pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
 
@@ -37,8 +38,16 @@ def ip(bottom, top, m):
         ("TanH", ""),
         ("Sigmoid", ""),
         ("GELU", ""),
+        ("BNLL", ""),
+        ("Clip", "clip_param { min: 0 max: 0.5 }"),
+        ("Clip", "clip_param { min: 0.1 max: 0.5 }"),
+        ("ELU", ""),
+        ("Exp", ""),
+        ("Power", "power_param { power: 2 scale: 0.5 shift: 1 }"),
+        ("ReLU6", ""),
+        ("Swish", ""),
     ],
-    ids=["ReLU", "leaky ReLU", "TanH", "Sigmoid", "GELU"],
+    ids=lambda value: value.partition("_")[0],
 )
 def test_activation_behind_a_convolution(kind, param, in_place, channels):
     top = "c" if in_place else "y"
@@ -49,6 +58,77 @@ def test_activation_behind_a_convolution(kind, param, in_place, channels):
     )
 
     expect_same(text, ["conv", "act", "next"], rtol=5e-5)
+
+
+@pytest.mark.parametrize("channels", [3, 16, 20, 32], ids=str)
+@pytest.mark.parametrize("value", [1.0, np.nan, np.inf, -np.inf], ids=str)
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [layer("m", "Eltwise", "a b", "y", "eltwise_param { operation: MAX }")],
+        [layer("p", "Eltwise", "a b", "y", "eltwise_param { operation: PROD }")],
+        [layer("abs", "AbsVal", "a", "y")],
+        [layer("clip", "Clip", "a", "y", "clip_param { min: 0 max: 6 }")],
+        [layer("relu6", "ReLU6", "a", "y")],
+        [layer("mvn", "MVN", "a", "y")],
+        [layer("swish", "Swish", "a", "a"), layer("elu", "ELU", "a", "y")],
+        [layer("cut", "Slice", "a", "s0 s1", "slice_param { axis: 3 }"),
+         layer("more", "Eltwise", "s0 s1", "y", "eltwise_param { operation: MAX }")],
+        [layer("cut", "Slice", "a", "s0 s1", "slice_param { axis: 1 slice_point: 1 }"),
+         layer("join", "Concat", "s1 s0", "y")],
+        [layer("shuffle", "ShuffleChannel", "a", "y", "shuffle_channel_param { group: 1 }")],
+        [layer("mean", "Pooling", "a", "g", "pooling_param { pool: AVE global_pooling: true }"),
+         layer("gate", "Sigmoid", "g", "g"), layer("sum", "Axpy", "g a b", "y")],
+        [layer("mean", "Pooling", "a", "g", "pooling_param { pool: AVE global_pooling: true }"),
+         layer("flat", "Flatten", "g", "f"),
+         layer("gated", "Scale", "b f", "y", "scale_param { axis: 0 }")],
+    ],
+    ids=lambda parts: parts[-1].partition("type: ")[2].partition(" ")[0],
+)  # fmt: skip
+def test_what_runs_in_kernels_where_no_gradient_is_wanted(parts, value, channels):
+    text = net(
+        conv("one", "x", "a", channels, "kernel_size: 3 pad: 1"),
+        conv("two", "x", "b", channels, "kernel_size: 1"),
+        *parts,
+        conv("next", "y", "z", 4, "kernel_size: 1"),
+    ).replace("force_backward: true\n", "")
+    planned, portable = build(text, "TEST", keep="outputs"), build(text, "TEST", lowered=False)
+    image = np.random.default_rng(1).normal(size=planned.blobs["x"].shape)
+    image[1, 2, 3, 3] = value
+
+    for factor in (1.0, -2.0, 3.0, 4.0):  # calls are noted in the third pass
+        for each in (planned, portable):
+            each.blobs["x"].data[...] = factor * image
+            each.forward()
+
+        want = portable.blobs["z"].data
+        np.testing.assert_allclose(planned.blobs["z"].data, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("value", [1.0, np.nan, -np.inf], ids=str)
+@pytest.mark.parametrize("relu", [True, False], ids=["with ReLU", "alone"])
+@pytest.mark.parametrize("m", [4, 20], ids=str)
+def test_filters_as_wide_as_an_image_of_one_channel_take_its_columns_for_channels(m, relu, value):
+    text = net(
+        conv("rows", "x", "c", m, "kernel_h: 3 kernel_w: 24 pad_h: 1 dilation: 2 dilation: 1"),
+        *([layer("relu", "ReLU", "c", "c")] if relu else []),
+        conv("next", "c", "z", 4, "kernel_size: 1"),
+        shape=(2, 1, 9, 24),
+    ).replace("force_backward: true\n", "")
+    planned, portable = build(text, "TEST", keep="outputs"), build(text, "TEST", lowered=False)
+    image = np.random.default_rng(1).normal(size=(2, 1, 9, 24))
+    image[1, 0, 5, 7] = value
+
+    for factor in (1.0, -2.0, 3.0, 4.0):  # changed filters are turned again
+        for each in (planned, portable):
+            each.blobs["x"].data[...] = image
+            each.params["rows"][0].data[...] *= factor
+            each.forward()
+
+        want = portable.blobs["z"].data
+        np.testing.assert_allclose(planned.blobs["z"].data, want, rtol=1e-4, atol=1e-3)
+    assert isinstance(planned.plan.entries[1].step, RowConvStep)
+    assert (planned.plan.entries[1].group is not None) == relu
 
 
 @pytest.mark.parametrize("channels", [16, 20], ids=str)

@@ -31,8 +31,8 @@ layer { name: "scale4" type: "Scale" bottom: "c4" top: "c4" }
 layer { name: "c3" type: "Convolution" bottom: "c1" top: "c3" convolution_param { num_output: 32
   kernel_size: 1 weight_filler { type: "gaussian" std: 0.3 } } }
 layer { name: "both" type: "Concat" bottom: "c4" bottom: "c3" top: "both" }
-layer { name: "exp" type: "Exp" bottom: "c3" top: "exp" exp_param { scale: 0.01 } }
-layer { name: "sum" type: "Eltwise" bottom: "c2" bottom: "exp" top: "sum" }
+layer { name: "steps" type: "Threshold" bottom: "c3" top: "steps" }
+layer { name: "sum" type: "Eltwise" bottom: "c2" bottom: "steps" top: "sum" }
 layer { name: "turned" type: "Permute" bottom: "both" top: "turned"
   permute_param { order: 0 order: 2 order: 3 order: 1 } }
 layer { name: "ip" type: "InnerProduct" bottom: "sum" top: "y" inner_product_param { num_output: 5
@@ -140,13 +140,13 @@ def test_work_that_waited_is_done_when_a_later_layer_fails(made, monkeypatch):
     net.forward()
     before = values(net, ["c2"])
     net.blobs["c2"].mutable_cpu_data()[...] = 0
-    exp = net.layer_by_name("exp")
+    portable = net.layer_by_name("steps")
 
     def fail(bottom, top):
         message = "no more"
         raise ValueError(message)
 
-    monkeypatch.setattr(exp, "forward", fail)
+    monkeypatch.setattr(portable, "forward", fail)
     with pytest.raises(ValueError, match="no more"):
         net.forward()
 

@@ -14,7 +14,7 @@ from math import log
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.words import Vector, choose, fma, raised, rounded, two_to
 
-__all__ = ["sigmoid", "tanh"]
+__all__ = ["POWERS", "polynomial", "sigmoid", "tanh"]
 
 SMALL = 0.625
 """Up to here by the first formula."""
@@ -23,19 +23,21 @@ END = 10.0
 """From here on tanh is 1 in float32."""
 
 CUBES = -0.333332819, 0.133314422, -0.053739714, 0.0206390842, -0.00570498395
+"""Coefficients of P, that of the lowest power first."""
+
 POWERS = (
     1.0, 0.693147203, 0.240226479, 0.0555033247, 0.00961843736, 0.00133988746, 0.000153533614
 )  # fmt: skip
-"""Coefficients of P, and of 2^x from -1/2 to 1/2, that of the lowest power first."""
+"""Those of 2^x from -1/2 to 1/2."""
 
 
 def tanh(k: Kernel, x: Vector) -> Vector:
     """Return tanh of the elements; NaN stays."""
     one, end, size, square = k.constant(1.0), k.constant(END), raised(x, -x), x * x
-    small = fma(square * _polynomial(k, square, CUBES), x, x)
+    small = fma(square * polynomial(k, square, CUBES), x, x)
     exponent = choose(end > size, size, end) * k.constant(-2 / log(2))  # of NaN the end's
     whole = rounded(exponent)
-    e = _polynomial(k, exponent - whole, POWERS) * two_to(whole)
+    e = polynomial(k, exponent - whole, POWERS) * two_to(whole)
     large = one - (e + e) / (one + e)
     signed = choose(k.constant(0.0) > x, -large, large)
     return choose(size > k.constant(SMALL), signed, small)
@@ -50,7 +52,8 @@ def sigmoid(k: Kernel, x: Vector) -> Vector:
     return fma(tanh(k, x * half), half, half)
 
 
-def _polynomial(k: Kernel, x: Vector, coefficients: Sequence[float]) -> Vector:
+def polynomial(k: Kernel, x: Vector, coefficients: Sequence[float]) -> Vector:
+    """Return a sum of powers of the elements, whose coefficients begin with the constant."""
     *lower, highest = coefficients
     value = k.constant(highest)
     for coefficient in reversed(lower):

@@ -11,6 +11,7 @@ from demitasse.backends.numpy import lowerings as numpy
 from demitasse.backends.numpy.steps import activation as numpy_activation
 from demitasse.backends.onednn import lowerings as onednn
 from demitasse.backends.onednn.steps import activation as onednn_activation
+from demitasse.backends.onednn.steps import elementwise as onednn_elementwise
 from demitasse.backends.ops import Activation
 from demitasse.backends.step import Lowerings
 from demitasse.layers.facts import facts_of
@@ -18,7 +19,14 @@ from demitasse.layers.facts import facts_of
 __all__ = ["BACKENDS", "lowered_by", "support"]
 
 _TABLES: Mapping[str, tuple[Lowerings, Mapping[str, object]]] = {
-    "cpu": (onednn.LOWERINGS, {**numpy_activation.FUNCTIONS, **onednn_activation.FUNCTIONS}),
+    "cpu": (
+        onednn.LOWERINGS,
+        {
+            **numpy_activation.FUNCTIONS,
+            **onednn_activation.FUNCTIONS,
+            **onednn_elementwise.FUNCTIONS,
+        },
+    ),
     "numpy": (numpy.LOWERINGS, numpy_activation.FUNCTIONS),
     "cuda": (cupy.LOWERINGS, cupy_activation.FUNCTIONS),
 }

@@ -149,6 +149,10 @@ class Vector(Value):
         """Where it is larger, element by element; NaN is not."""
         return Condition(self.builder, self.builder.fcmp_ordered(">", self.llvm, other.llvm))
 
+    def __ge__(self, other: Vector) -> Condition:
+        """Where it is not smaller, element by element; NaN is neither."""
+        return Condition(self.builder, self.builder.fcmp_ordered(">=", self.llvm, other.llvm))
+
     def _new(self, llvm: Any) -> Vector:
         return Vector(self.builder, llvm)
 

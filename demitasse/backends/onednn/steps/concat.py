@@ -8,13 +8,12 @@ from ctypes import c_void_p
 from demitasse.backends import ops
 from demitasse.backends.onednn.library.constants import Arg, Query
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.library.failures import check, create
-from demitasse.backends.onednn.library.layout import Layout, dims
+from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
 from demitasse.backends.onednn.steps.join import JoinCall
+from demitasse.backends.onednn.steps.part import part_copy
 from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
-from demitasse.errors import DeviceError
 
 __all__ = ["ConcatStep"]
 
@@ -99,21 +98,6 @@ class ConcatStep(OnednnStep[ops.Concat]):
 
     def _copy(self, whole: Layout, first: int, target: Operand, layout: Layout) -> Call:
         """Return the copy of a part of the top's gradient to one bottom's."""
-        engine = self.engine
-        offsets = [0] * len(layout.shape)
-        offsets[self.op.axis] = first
-        try:
-            part = create(
-                engine.library.dnnl_memory_desc_create_submemory,
-                whole.handle, dims(layout.shape), dims(tuple(offsets)),
-            )  # fmt: skip
-        except DeviceError:
-            message = f"a part from channel {first} on; blocks of channels cannot be cut there"
-            raise Declined(message) from None
-        try:
-            found = engine.describe_reorder(part, layout.handle)
-            source = Reader(Arg.SRC, self.at.top[0], whole, diff=True)
-            source.descriptor = part
-            return Call(engine, found, [source, Writer(Arg.DST, target, layout, diff=True)])
-        finally:
-            check(engine.library.dnnl_memory_desc_destroy(part))
+        source = Reader(Arg.SRC, self.at.top[0], whole, diff=True)
+        written = Writer(Arg.DST, target, layout, diff=True)
+        return part_copy(self.engine, source, self.op.axis, first, written)

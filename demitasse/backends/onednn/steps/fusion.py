@@ -17,6 +17,7 @@ from demitasse.backends.onednn.steps.inner_product import InnerProductStep
 from demitasse.backends.onednn.steps.norm import NormStep
 from demitasse.backends.onednn.steps.norm_parts import NormParts, decline_other_scales
 from demitasse.backends.onednn.steps.normed_conv import NormedConvStep
+from demitasse.backends.onednn.steps.row_convolution import RowConvStep
 from demitasse.backends.onednn.steps.separable import SeparableStep
 from demitasse.backends.onednn.steps.tail import Tail
 from demitasse.backends.step import AnyStep, Declined, Operands
@@ -50,7 +51,7 @@ def fuse(
         if convolution:
             return NormedConvStep(engine, chain, at, steps, convolution)
         return _norm(engine, chain, at, names)
-    if not isinstance(first, (ConvStep, InnerProductStep, SumStep)):
+    if not isinstance(first, (ConvStep, RowConvStep, InnerProductStep, SumStep)):
         message = f"oneDNN appends nothing to this {called(chain[0])}"
         raise Declined(message)
     second = next((i for i, step in enumerate(steps) if i and isinstance(step, ConvStep)), 0)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from demitasse.backends.kernels.lrn import LocalResponse
     from demitasse.backends.kernels.norm.forward import Normalization
     from demitasse.backends.onednn.steps.conv_operands import Folded
+    from demitasse.backends.onednn.steps.elementwise_calls import ElementwiseCall
     from demitasse.backends.onednn.steps.kernel_calls import (
         DepthwiseCall,
         DirectCall,
@@ -50,11 +51,13 @@ if TYPE_CHECKING:
         WinogradCall,
         WinogradGradientCall,
     )
+    from demitasse.backends.onednn.steps.plane_norm_calls import PlaneNormCall
     from demitasse.backends.onednn.steps.recurrent_calls import OutputCall, StepsCall
 
 __all__ = [
-    "ConvKernels", "conv_kernels", "factors_call", "images_of", "lrn_kernel", "norm_kernel",
-    "output_call", "pointwise_call", "separable_call", "steps_call",
+    "ConvKernels", "conv_kernels", "elementwise_call", "factors_call", "images_of", "lrn_kernel",
+    "norm_kernel", "output_call", "plane_norm_call", "pointwise_call", "separable_call",
+    "steps_call",
 ]  # fmt: skip
 
 IMAGE_AXES = 4
@@ -317,6 +320,36 @@ def _joins(op: ops.Conv, followers: Sequence[ops.Op], tuning: Tuning) -> bool:
     return False
 
 
+def elementwise_call(
+    engine: Engine,
+    function: str,
+    numbers: Sequence[float],
+    sources: Sequence[Reader],
+    target: Writer,
+) -> ElementwiseCall:
+    """Return what computes a function of every element.
+
+    Args:
+        engine: The engine.
+        function: Its name in ``kernels.elementwise``.
+        numbers: Its constants.
+        sources: What is read, one array or two.
+        target: What is written, in the same layout.
+
+    Raises:
+        Declined: There are no kernels here.
+    """
+    tuning = engine.tuning.as_set(wanted())
+    if not tuning.width:
+        message = f"no kernels are made at run time; {function} needs those"
+        raise Declined(message)
+    from demitasse.backends.kernels.elementwise import Elementwise
+    from demitasse.backends.onednn.steps.elementwise_calls import ElementwiseCall
+
+    kernel = Elementwise(function, numbers, target.layout.size, tuning)
+    return ElementwiseCall(engine, kernel, sources, target)
+
+
 def factors_call(
     engine: Engine, source: Reader, target: Writer, values: tuple[np.ndarray, np.ndarray]
 ) -> FactorsCall | None:
@@ -378,6 +411,29 @@ def norm_kernel(engine: Engine, parts: NormParts, layout: Layout) -> Normalizati
     from demitasse.backends.kernels.norm.forward import Normalization
 
     return Normalization(images, parts.norm[0].eps, tuning, relu=parts.relu)
+
+
+def plane_norm_call(
+    engine: Engine, eps: float, source: Reader, target: Writer
+) -> PlaneNormCall | None:
+    """Return what normalises each channel of each image by itself; perhaps None.
+
+    Args:
+        engine: The engine.
+        eps: What is added to deviations.
+        source: What is read.
+        target: What is written, in the same layout.
+    """
+    tuning = engine.tuning.as_set(wanted())
+    images = images_of(source.layout) or _padded_blocks(engine, source.layout)
+    if not tuning.width or images is None:
+        return None
+    if not norm.takes(images, tuning.width):
+        return None
+    from demitasse.backends.kernels.norm.planes import PlaneNorm
+    from demitasse.backends.onednn.steps.plane_norm_calls import PlaneNormCall
+
+    return PlaneNormCall(engine, PlaneNorm(images, eps, tuning), source, target)
 
 
 def pointwise_call(
@@ -520,6 +576,14 @@ def images_of(layout: Layout) -> Images | None:
         return None
     image, row, column = (loops[axis][0][1] if loops[axis] else layout.size for axis in (0, 2, 3))
     return Images((n, c, h, w), image, row, column, block, channels[0][1] if block < c else 0)
+
+
+def _padded_blocks(engine: Engine, layout: Layout) -> Images | None:
+    """Return the images of a layout in blocks with the channels that fill the last; else None."""
+    if layout is not channel_blocks(engine, layout.shape, BLOCK):
+        return None
+    n, c, h, w = layout.shape
+    return Images.in_blocks((n, -(-c // BLOCK) * BLOCK, h, w), BLOCK)
 
 
 def _fitting(layout: Layout, width: int) -> Images | None:

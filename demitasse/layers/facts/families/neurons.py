@@ -103,6 +103,7 @@ FACTS: Mapping[str, LayerFacts] = {
     ),
     "ReLU6": LayerFacts(
         fields=("relu6_param",),
+        op="relu6",
         reads={"bottoms": ELSEWHERE, "tops": IN_PLACE & _rectifies("relu6_param.negative_slope")},
         same_shape=True,
         keeps_signs=_rectifies("relu6_param.negative_slope"),

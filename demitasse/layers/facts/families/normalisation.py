@@ -99,6 +99,7 @@ FACTS: Mapping[str, LayerFacts] = {
     ),
     "MVN": LayerFacts(
         fields=("mvn_param",),
+        op="MVN",
         judge="Caffe",
         reads={"tops": flag("mvn_param.normalize_variance")},
         per_value=constant(2),

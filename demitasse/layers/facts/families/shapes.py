@@ -21,7 +21,7 @@ FACTS: Mapping[str, LayerFacts] = {
     "Reshape": LayerFacts(fields=("reshape_param",), judge="Caffe", shares=ALWAYS),
     "ShuffleChannel": LayerFacts(fields=("shuffle_channel_param",), op="Shuffle", same_shape=True),
     "Silence": LayerFacts(gradient="none", judge="Caffe", result=True, moves="nothing"),
-    "Slice": LayerFacts(fields=("slice_param",), judge="Caffe", shares=ONE_TOP),
+    "Slice": LayerFacts(fields=("slice_param",), op="Slice", judge="Caffe", shares=ONE_TOP),
     "Split": LayerFacts(op="Split", judge="Caffe", same_shape=True, shares=ALWAYS),
     "Tile": LayerFacts(fields=("tile_param",), judge="Caffe"),
 }

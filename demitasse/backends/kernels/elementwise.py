@@ -1,0 +1,273 @@
+"""Functions of every element, of one array or two, and what gradients are multiplied with.
+
+Array after array as they lie in memory, in whatever layout. The operations are those of the layers'
+portable formulas, in their order, so that NaN, infinities and what lies on a kink give the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from demitasse.backends.kernels.exponential import exp, exp_less_one, log_one_more
+from demitasse.backends.kernels.language import compiled
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct
+from demitasse.backends.kernels.language.words import (
+    FLOAT,
+    Vector,
+    Word,
+    choose,
+    chunk,
+    lowered,
+    raised,
+)
+from demitasse.backends.kernels.tuning import Tuning
+
+__all__ = ["COMBINATIONS", "FUNCTIONS", "SLOPES", "Elementwise"]
+
+FEWEST_EACH = 1 << 15
+"""Elements of a thread at least: to meet others takes as long as so many."""
+
+Formula = Callable[[Kernel, Sequence[Vector], Sequence[Vector]], Vector]
+"""Takes the arrays' elements and the function's constants."""
+
+LARGEST = 50.0
+"""No exponential of more is taken in the gradient of BNLL."""
+
+NUMBERS = 3
+"""Constants of a function at most."""
+
+
+class ElementFields(Struct):
+    """Arrays of one length."""
+
+    x: Word
+    """Address of the first array."""
+    other: Word
+    """Address of the second; that of the first where there is none."""
+    y: Word
+    """Address of the result, which may be one of them."""
+    count: Word
+    """Elements of each."""
+    numbers: Word
+    """Address of the function's constants."""
+
+
+def _abs(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    del numbers
+    [x] = arrays
+    return raised(x, -x) + k.constant(0.0)  # of negative zero, too
+
+
+def _clip(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    del k
+    low, high, _ = numbers
+    return raised(lowered(arrays[0], high), low)
+
+
+def _elu(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    [x], zero = arrays, k.constant(0.0)
+    return raised(x, zero) + numbers[0] * exp_less_one(k, lowered(x, zero))
+
+
+def _bnll(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    del numbers
+    [x] = arrays
+    return raised(x, k.constant(0.0)) + log_one_more(k, exp(k, lowered(x, -x)))
+
+
+def _exp(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    inner, outer, _ = numbers
+    return exp(k, arrays[0] * inner) * outer
+
+
+def _linear(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    del k
+    _, scale, shift = numbers
+    return arrays[0] * scale + shift
+
+
+def _square(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    inner = _linear(k, arrays, numbers)
+    return inner * inner
+
+
+def _swish(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    [x] = arrays
+    return x / (k.constant(1.0) + exp(k, -(x * numbers[0])))
+
+
+FUNCTIONS: dict[str, Formula] = {
+    "abs": _abs,
+    "bnll": _bnll,
+    "clip": _clip,
+    "elu": _elu,
+    "exp": _exp,
+    "linear": _linear,
+    "square": _square,
+    "swish": _swish,
+}
+"""Of one array."""
+
+
+def _abs_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    del numbers
+    x, dy = arrays
+    zero, one = k.constant(0.0), k.constant(1.0)
+    return dy * choose(x > zero, one, choose(zero > x, -one, x))  # 0 of 0, NaN of NaN
+
+
+def _clip_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    x, dy = arrays
+    low, high, _ = numbers
+    return dy * choose((x >= low) & (high >= x), k.constant(1.0), k.constant(0.0))
+
+
+def _inside_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    x, dy = arrays
+    low, high, _ = numbers
+    return dy * choose((x > low) & (high > x), k.constant(1.0), k.constant(0.0))
+
+
+def _elu_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    x, dy = arrays
+    below = numbers[0] * exp_less_one(k, lowered(x, k.constant(0.0))) + numbers[0]
+    return dy * choose(x > k.constant(0.0), k.constant(1.0), below)
+
+
+def _bnll_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    del numbers
+    x, dy = arrays
+    e = exp(k, lowered(x, k.constant(LARGEST)))
+    return dy * (e / (e + k.constant(1.0)))
+
+
+def _exp_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    del k
+    y, dy = arrays
+    return dy * y * numbers[0]
+
+
+def _swish_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    x, dy = arrays
+    one, inner = k.constant(1.0), x * numbers[0]
+    gate = one / (one + exp(k, -inner))
+    by = inner * gate
+    return dy * (by + gate * (one - by))
+
+
+def _linear_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    del k
+    _, scale, _ = numbers
+    return arrays[1] * scale
+
+
+def _square_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    power, scale, _ = numbers
+    return arrays[1] * (power * scale * _linear(k, arrays[:1], numbers))
+
+
+SLOPES: dict[str, Formula] = {
+    "abs_slope": _abs_slope,
+    "bnll_slope": _bnll_slope,
+    "clip_slope": _clip_slope,
+    "elu_slope": _elu_slope,
+    "exp_slope": _exp_slope,
+    "inside_slope": _inside_slope,
+    "linear_slope": _linear_slope,
+    "square_slope": _square_slope,
+    "swish_slope": _swish_slope,
+}
+"""Of a function's input and the gradient of its result: that of the input.
+
+That of an exponential takes its result in place of its input.
+"""
+
+
+def _larger(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    del k, numbers
+    one, two = arrays
+    return choose(one > two, one, two)
+
+
+def _product(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    del k, numbers
+    one, two = arrays
+    return one * two
+
+
+COMBINATIONS: dict[str, Formula] = {"larger": _larger, "product": _product}
+"""Of two arrays."""
+
+
+@cache
+def _kernel(width: int, function: str) -> int:
+    """Return the address of the kernel."""
+    name = f"elementwise_{function}{width}"
+    return compiled(name, lambda module: _write(module, name, width, function), name)[name]
+
+
+def _write(module: Any, name: str, width: int, function: str) -> None:
+    rest = _part(module, f"{name}_rest", 1, function)
+    whole = _part(module, f"{name}_whole", width, function)
+    k = Kernel(module, name, 1, width, exported=True)
+    f = ElementFields.read(k)
+    index, threads = k.thread()
+    vectors = f.count // width
+    begin, end = (at * k.vector_bytes for at in chunk(vectors, index, threads))
+    arrays = f.x, f.other, f.y, f.numbers
+    k.call(whole, *arrays, begin, end)
+    with k.when(index + 1 >= threads):
+        k.call(rest, *arrays, vectors * k.vector_bytes, f.count * FLOAT)
+    k.done()
+
+
+def _part(module: Any, name: str, width: int, function: str) -> Kernel:
+    """Return the kernel of a range of whole vectors of this width."""
+    k = Kernel(module, name, 6, width)
+    x, other, y, numbers, begin, end = k.arguments
+    constants = [k.broadcast(numbers + FLOAT * place) for place in range(NUMBERS)]
+    formula = FUNCTIONS.get(function)
+    with k.loop(end, begin, k.vector_bytes) as loop:
+        read = [x] if formula else [x, other]
+        values = [k.load(array + loop.i) for array in read]
+        formula = formula or SLOPES.get(function) or COMBINATIONS[function]
+        k.store(formula(k, values, constants), y + loop.i)
+    k.done()
+    return k
+
+
+class Elementwise:
+    """y = f(x), or f(x, other) for those functions that take two arrays.
+
+    Args:
+        function: Its name in :data:`FUNCTIONS`, :data:`SLOPES` or :data:`COMBINATIONS`.
+        numbers: Its constants, three at most.
+        count: Elements of each array.
+        tuning: The kernel's vectors and threads.
+    """
+
+    def __init__(self, function: str, numbers: Sequence[float], count: int, tuning: Tuning) -> None:
+        self.function, self.tuning = function, tuning
+        self._kernel = _kernel(tuning.width, function)
+        self._threads = max(1, min(tuning.threads, count // FEWEST_EACH))
+        constants = np.zeros(NUMBERS, np.float32)
+        constants[: len(numbers)] = numbers
+        fields = ElementFields.values(
+            x=EACH_CALL, other=EACH_CALL, y=EACH_CALL, count=count, numbers=constants
+        )
+        self._arguments = Arguments(fields)
+
+    def __call__(self, arrays: Sequence[np.ndarray], y: np.ndarray) -> None:
+        """Write ``y``, which may be one of the one or two arrays that are read."""
+        each = {"x": arrays[0], "other": arrays[-1], "y": y}
+        self._arguments.run(self._kernel, self._threads, each)
+
+    @property
+    def code(self) -> str:
+        """Name of the code, with the processor's instructions."""
+        return f"{self.function} llvm:{self.tuning.instructions}"

@@ -1,0 +1,34 @@
+"""A function of every element in a kernel of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from demitasse.backends.kernels.elementwise import Elementwise
+from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.ports import Reader, Writer
+from demitasse.backends.onednn.steps.kernel_calls import KernelCall
+
+__all__ = ["ElementwiseCall"]
+
+
+class ElementwiseCall(KernelCall):
+    """The function.
+
+    Args:
+        engine: The engine.
+        kernel: The kernel.
+        sources: What is read, one array or two.
+        target: What is written, in the same layout.
+    """
+
+    def __init__(
+        self, engine: Engine, kernel: Elementwise, sources: Sequence[Reader], target: Writer
+    ) -> None:
+        self._kernel, self._sources, self._target = kernel, sources, target
+        super().__init__(engine, (*sources, target), kernel.code)
+        target.promise(engine)
+
+    def __call__(self) -> None:
+        arrays = [source.array() for source in self._sources]
+        self._kernel(arrays, self._target.array())

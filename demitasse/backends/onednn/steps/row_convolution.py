@@ -1,0 +1,136 @@
+"""Convolution by filters that are as wide as the image, which has one channel.
+
+Words in rows, or the frequencies of a sound: a filter moves down only. What the library has for one
+channel is slow for wide filters. The columns of such an image lie as channels do that lie last, so
+it is taken for an image of one row with as many channels, a pixel for each row, and nothing is
+copied.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import numpy as np
+
+from demitasse.backends import ops
+from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
+from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.library.layout import Layout, dims, layout_of
+from demitasse.backends.onednn.library.primitive import Description
+from demitasse.backends.onednn.ports import Call, Parameter, Port, Reader, Writer
+from demitasse.backends.onednn.steps.activation import post_ops
+from demitasse.backends.onednn.steps.convolution import ConvStep
+from demitasse.backends.onednn.steps.rectifier import Fixed, rectifying
+from demitasse.backends.onednn.steps.windows import WindowStep
+from demitasse.backends.step import Declined, Memory, Operand, Operands
+from demitasse.backends.windows import ConvGeometry
+
+__all__ = ["RowConvStep", "convolution"]
+
+FEWEST = 16
+"""Columns from which on it pays: as many as a vector has numbers."""
+
+
+class _Turned(Parameter):
+    """Filters whose columns are taken for channels.
+
+    Args:
+        blob: The filters.
+        here: How they lie in C order, seen so.
+        layout: The layout the primitive was made for.
+    """
+
+    __slots__ = ("_here",)
+
+    def __init__(self, blob: Operand, here: Layout, layout: Layout) -> None:
+        super().__init__(Arg.WEIGHTS, blob, layout)
+        self._here = here
+
+    def array(self) -> np.ndarray:
+        return self._converted()
+
+    def _convert(self, memory: Memory, target: np.ndarray) -> None:
+        self.engine.reorder(memory.cpu_data(), self._here, target, self.layout)
+
+
+class RowConvStep(WindowStep[ops.Conv]):
+    """One bottom, one top, without gradients."""
+
+    def __init__(self, engine: Engine, op: ops.Conv, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        if at.backward:
+            message = "gradients; filters as wide as their image are turned forward alone"
+            raise Declined(message)
+        if len(op.kernel) != 2 or self.image[1] != 1 or self.image[3] < FEWEST:
+            message = f"images of one channel and {FEWEST} columns or more are taken by their rows"
+            raise Declined(message)
+        n, _, rows, columns = self.image
+        if (op.kernel[1], op.pad[1], op.dilation[1]) != (columns, 0, 1):
+            message = "filters that are not as wide as the image; those are taken by its rows"
+            raise Declined(message)
+        self.bias = engine.plain((self.maps[1],)) if op.bias else None
+        self._x = engine.innermost((n, columns, 1, rows), 1)
+        self._y = engine.innermost((n, self.maps[1], 1, self.maps[2]), 1)
+        self._shape = (self.maps[1], columns, 1, op.kernel[0])
+        turned = engine.innermost(self._shape, 1)
+        self._here = layout_of(engine.library, turned)
+        self.hint = self._describe(engine.attributes)
+
+    def geometry(self) -> ConvGeometry:
+        return ConvGeometry.between(self.op, self.op.bottom, self.op.top)
+
+    def prepare(self) -> None:
+        self.forward_calls = [self._call(self.hint, self.at.top[0], [])]
+
+    def with_activation(self, then: ops.Activation, target: Operand) -> Call:
+        """Return the convolution with an activation after it.
+
+        Raises:
+            Declined: Nothing does it.
+        """
+        post_ops(then)
+        found, fixed = rectifying(self.engine, self._describe, self.hint, len(self.maps))
+        return self._call(found, target, fixed)
+
+    def _describe(self, attributes: int) -> Description:
+        op, engine = self.op, self.engine
+        pad = dims((0, op.pad[0]))
+        return engine.describe(
+            "convolution_forward",
+            Pass.INFERENCE,
+            Algorithm.CONVOLUTION,
+            self._x,
+            engine.any(self._shape),
+            self.bias.handle if self.bias else None,
+            self._y,
+            dims((1, op.stride[0])),
+            dims((0, op.dilation[0] - 1)),
+            pad,
+            pad,
+            attributes,
+        )
+
+    def _call(self, found: Description, target: Operand, fixed: list[Fixed]) -> Call:
+        at = self.at
+        source = Reader(Arg.SRC, at.bottom[0], self.engine.plain(self.image))
+        source.descriptor = self._x
+        ports: list[Port] = [
+            source,
+            _Turned(at.params[0], self._here, found.layout(Query.WEIGHTS)),
+        ]
+        if self.bias:
+            ports.append(Reader(Arg.BIAS, at.params[1], self.bias))
+        written = Writer(Arg.DST, target, self.engine.innermost_layout(self.maps, 1))
+        written.descriptor = self._y
+        return Call(self.engine, found, [*ports, written], fixed)
+
+
+def convolution(engine: Engine, op: ops.Conv, at: Operands) -> RowConvStep | ConvStep:
+    """Return the Step of a convolution.
+
+    Raises:
+        Declined: There is none.
+    """
+    with suppress(Declined):
+        return RowConvStep(engine, op, at)
+    return ConvStep(engine, op, at)

@@ -1,0 +1,157 @@
+"""Functions of every element, on arrays, against numpy in double precision."""
+
+import numpy as np
+import pytest
+from stages import WIDTH, normal
+
+from demitasse.backends.kernels import elementwise
+from demitasse.backends.kernels.elementwise import COMBINATIONS, FUNCTIONS, SLOPES, Elementwise
+from demitasse.backends.kernels.tuning import Tuning
+
+COUNTS = pytest.mark.parametrize("count", [1, 7, 16, 21, 48, 1000])
+THREADS = pytest.mark.parametrize("threads", [1, 3])
+SPECIAL = np.array(
+    [np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-30, -1e-30, 88.5, 89.5, -87.5, -105.0],
+    np.float32,
+)
+NUMBERS = {
+    "clip": (-0.5, 1.5),
+    "elu": (0.75,),
+    "exp": (0.5, 1.5),
+    "linear": (1.0, 0.5, -0.25),
+    "square": (2.0, 0.5, -0.25),
+    "swish": (1.5,),
+}
+
+
+def sign(x):
+    return np.where(np.isnan(x), x, np.sign(x))
+
+
+def gate(x):
+    return 1 / (1 + np.exp(-1.5 * x))
+
+
+WANT = {
+    "abs": np.abs,
+    "bnll": lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))),
+    "clip": lambda x: np.maximum(np.minimum(x, 1.5), -0.5),
+    "elu": lambda x: np.maximum(x, 0) + 0.75 * np.expm1(np.minimum(x, 0)),
+    "exp": lambda x: np.exp(0.5 * x) * 1.5,
+    "linear": lambda x: 0.5 * x - 0.25,
+    "square": lambda x: (0.5 * x - 0.25) ** 2,
+    "swish": lambda x: x * gate(x),
+}
+WANT_SLOPES = {
+    "abs_slope": sign,
+    "bnll_slope": lambda x: 1 / (1 + np.exp(-np.minimum(x, 50.0))),
+    "clip_slope": lambda x: ((x >= -0.5) & (x <= 1.5)).astype(float),
+    "elu_slope": lambda x: np.where(x > 0, 1.0, 0.75 * np.exp(np.minimum(x, 0))),
+    "exp_slope": lambda y: 0.5 * y,
+    "inside_slope": lambda x: ((x > -0.5) & (x < 1.5)).astype(float),
+    "linear_slope": lambda x: np.full_like(x, 0.5),
+    "square_slope": lambda x: 0.5 * x - 0.25,
+    "swish_slope": lambda x: gate(x) + 1.5 * x * gate(x) * (1 - gate(x)),
+}
+
+
+def run(function, arrays, width, threads):
+    numbers = NUMBERS.get(function.removesuffix("_slope").replace("inside", "clip"), ())
+    kernel = Elementwise(function, numbers, arrays[0].size, Tuning(width=width, threads=threads))
+    y = np.full_like(arrays[0], 7.0)
+    kernel(arrays, y)
+    kernel(arrays, arrays[0])  # in place
+    np.testing.assert_array_equal(arrays[0], y)
+    return y
+
+
+def expect(y, want):
+    with np.errstate(over="ignore"):
+        want = want.astype(np.float32)
+    np.testing.assert_allclose(y, want, rtol=1e-6, atol=1e-36)
+
+
+@pytest.fixture(autouse=True)
+def few_each(monkeypatch):
+    """Let threads divide few elements too."""
+    monkeypatch.setattr(elementwise, "FEWEST_EACH", 1)
+
+
+@WIDTH
+@COUNTS
+@THREADS
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_function_of_every_element(function, threads, count, width):
+    x = 3 * normal(count)
+
+    y = run(function, [x.copy()], width, threads)
+
+    expect(y, WANT[function](x.astype(float)))
+
+
+@WIDTH
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_nan_stays_and_what_is_infinite_or_small_is_as_in_numpy(function, width):
+    x = SPECIAL
+
+    y = run(function, [x.copy()], width, 1)
+
+    with np.errstate(all="ignore"):
+        expect(y, WANT[function](x.astype(float)))
+
+
+@WIDTH
+@pytest.mark.parametrize("scale", [1e-7, 1e-3, 0.3, 3.0, 30.0])
+def test_exponentials_are_right_to_the_last_places_whatever_their_size(scale, width):
+    x = scale * normal(5000)
+
+    for function in ("elu", "exp", "bnll"):
+        y = run(function, [x.copy()], width, 1)
+
+        expect(y, WANT[function](x.astype(float)))
+
+
+@WIDTH
+@COUNTS
+@THREADS
+@pytest.mark.parametrize("function", SLOPES)
+def test_a_gradient_is_multiplied_with_the_slope(function, threads, count, width):
+    x, dy = 3 * normal(count), normal(count, seed=1)
+
+    dx = run(function, [x.copy(), dy], width, threads)
+
+    want = dy * WANT_SLOPES[function](x.astype(float))
+    np.testing.assert_allclose(dx, want, rtol=1e-5, atol=1e-6)
+
+
+@WIDTH
+def test_slopes_at_kinks_and_of_nan(width):
+    x = np.array([0.0, -0.0, -0.5, 1.5, np.nan], np.float32)
+    dy = np.full_like(x, 2.0)
+
+    for function, want in {
+        "abs_slope": [0, 0, -2, 2, np.nan],
+        "clip_slope": [2, 2, 2, 2, 0],
+        "inside_slope": [2, 2, 0, 0, 0],
+    }.items():
+        np.testing.assert_array_equal(run(function, [x.copy(), dy], width, 1), want, function)
+
+
+@WIDTH
+@COUNTS
+@THREADS
+@pytest.mark.parametrize("function", COMBINATIONS)
+def test_a_combination_of_two_arrays(function, threads, count, width):
+    one, two = normal(count), normal(count, seed=1)
+    one[0] = np.nan
+
+    y = run(function, [one.copy(), two], width, threads)
+
+    # as in Caffe, NaN is not larger than a number
+    want = one * two if function == "product" else np.where(one > two, one, two)
+    np.testing.assert_array_equal(y, want)
+
+
+def test_all_functions_have_a_formula_here():
+    assert WANT.keys() == FUNCTIONS.keys()
+    assert WANT_SLOPES.keys() == SLOPES.keys()
