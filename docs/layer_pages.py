@@ -25,9 +25,10 @@ INDEX_HEAD = """\
 # Layer types
 
 Every type a `layer { type: ... }` may name. What a backend has a faster way for in at least the
-usual options is *lowered*; where it says *portable*, the layer's own code runs on the backend's
-arrays; *host* is work of the host on every device. The last column says whose recorded outputs the
-layer was compared with. Fields that every layer has are on the page of
+usual options is *lowered*, on `cpu` sometimes only where no gradient is wanted; where it says
+*portable*, the layer's own code runs on the backend's arrays; *host* is work of the host on every
+device. The last column says whose recorded outputs the layer was compared with. Fields that every
+layer has are on the page of
 [shared messages](layers/messages.md).
 """
 MESSAGES_HEAD = """\

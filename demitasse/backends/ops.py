@@ -22,10 +22,13 @@ __all__ = [
     "BatchNorm",
     "Concat",
     "Conv",
+    "Crop",
     "Deconv",
     "Dropout",
     "Eltwise",
+    "Fixed",
     "InnerProduct",
+    "Normalize",
     "Op",
     "PReLU",
     "PairLoss",
@@ -137,6 +140,16 @@ class Pool(Op):
     train: bool
 
 
+class Fixed(Op):
+    """The same values in each pass, whatever the bottoms hold.
+
+    Attributes:
+        values: All elements of the top in C order, as their dtype lies in memory.
+    """
+
+    values: bytes
+
+
 class InnerProduct(Op):
     """y = x W^T + b on rows of x.
 
@@ -187,6 +200,21 @@ class LRN(Op):
     alpha: float
     beta: float
     k: float
+
+
+class Normalize(Op):
+    """Each position divided by the length of its channels, the root of the sum of squares and eps.
+
+    The channels are then multiplied with a scale, the parameter. Where ``across``, the length is
+    that of a whole item.
+
+    Shapes: bottom (N, C, ...); scale (C,), or () where it is ``shared``.
+    """
+
+    bottom: Shape
+    across: bool
+    shared: bool
+    eps: float
 
 
 class Softmax(Op):
@@ -291,6 +319,14 @@ class Concat(Op):
 
     bottoms: tuple[Shape, ...]
     axis: int
+
+
+class Crop(Op):
+    """The part of the first bottom that begins at a place, of the top's shape."""
+
+    bottom: Shape
+    top: Shape
+    first: Shape
 
 
 class Permute(Op):

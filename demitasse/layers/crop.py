@@ -5,6 +5,7 @@ Source: Caffe, ``src/caffe/layers/crop_layer.cpp``.
 
 from __future__ import annotations
 
+from demitasse.backends import ops
 from demitasse.errors import ConfigError, ShapeError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.registry import register
@@ -60,6 +61,8 @@ class Crop(Layer):
             index.append(slice(offset, offset + wanted[i]))
         self.index = tuple(index)
         top[0].reshape((*source[:axis], *wanted[axis : len(source)]))
+        first = (*[0] * axis, *offsets)
+        self.op = ops.Crop(dtype=self.dtype, bottom=source, top=top[0].shape, first=first)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         top[0].write(bottom[0].read()[self.index])

@@ -5,6 +5,7 @@ Source: SSD (weiliu89/caffe), ``src/caffe/layers/normalize_layer.cpp``.
 
 from __future__ import annotations
 
+from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.helpers.channels import Channels
@@ -47,6 +48,13 @@ class Normalize(Layer):
         top[0].reshape_like(bottom[0])
         self.axes = tuple(range(1, channels.rest + 2)) if self.across else (1,)
         self.spread = () if self.shared else channels.spread
+        self.op = ops.Normalize(
+            dtype=self.dtype,
+            bottom=bottom[0].shape,
+            across=self.across,
+            shared=self.shared,
+            eps=self.eps,
+        )
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp, x = self.xp, bottom[0].read()

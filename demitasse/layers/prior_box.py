@@ -9,6 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
+from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError, ShapeError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
@@ -52,6 +55,7 @@ class PriorBox(Layer):
         self.image = _sides(p, "img_size", "img_h", "img_w")
         self.step = _sides(p, "step", "step_h", "step_w")
         self.offsets = _offsets(p)
+        self.made: tuple[tuple[int, int], tuple[int, ...]] | None = None
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         for blob in bottom:
@@ -64,12 +68,17 @@ class PriorBox(Layer):
             raise ShapeError(message)
         boxes = len(self.sizes) * len(self.offsets)
         top[0].reshape((1, 2, height * width * boxes * 4))
+        image = bottom[1].shape[2:]
+        image = (int(self.image[0]), int(self.image[1])) if self.image else image
+        made = (height, width), image
+        if made != self.made:
+            values = self._make(*made).tobytes()
+            self.op = self.priors = ops.Fixed(dtype=self.dtype, values=values)
+            self.made = made
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
-        cells, image = bottom[0].shape[2:], bottom[1].shape[2:]
-        image = (int(self.image[0]), int(self.image[1])) if self.image else image
-        key = (cells, image)
-        top[0].write(self.constant("priors", key, lambda: self._make(cells, image)))
+        del bottom
+        top[0].write(self.constant("priors", self.made, lambda: self._on_device(top[0].shape)))
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         del top
@@ -77,20 +86,20 @@ class PriorBox(Layer):
             if wanted:
                 blob.set_diff(0)
 
-    def _make(self, cells: tuple[int, ...], image: tuple[int, ...]) -> Array:
-        """Return boxes and variances. Shape: (1, 2, H W K 4)."""
-        xp = self.xp
+    def _on_device(self, shape: tuple[int, ...]) -> Array:
+        values = np.frombuffer(self.priors.values, self.dtype)
+        return self.device.backend.asarray(values.reshape(shape))
+
+    def _make(self, cells: tuple[int, int], image: tuple[int, ...]) -> np.ndarray:
+        """Return boxes and variances, on the host. Shape: (2, H W K 4)."""
         height, width = cells
         step = self.step or (image[0] / height, image[1] / width)
-        boxes = detection.prior_boxes(
-            (height, width), (image[0], image[1]), step, self.offsets, self.sizes
-        )
-        corners = self.cast(self.device.backend.asarray(boxes.reshape(-1)))
+        boxes = detection.prior_boxes(cells, (image[0], image[1]), step, self.offsets, self.sizes)
+        corners = boxes.reshape(-1).astype(self.dtype)
         if self.clip:
-            corners = xp.minimum(xp.maximum(corners, 0.0), 1.0)
-        count = corners.shape[0]
-        variance = xp.stack([self.full((count // 4,), v) for v in (self.variance * 4)[:4]], axis=1)
-        return xp.expand_dims(xp.stack([corners, xp.reshape(variance, (count,))]), axis=0)
+            corners = np.minimum(np.maximum(corners, 0), 1)
+        variances = np.array((self.variance * 4)[:4], self.dtype)
+        return np.stack([corners, np.tile(variances, corners.size // 4)])
 
 
 def _check_sizes(p: PriorBoxParameter) -> None:

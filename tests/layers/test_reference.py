@@ -4,6 +4,7 @@ import ast
 import inspect
 import re
 import sys
+from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -12,13 +13,14 @@ import numpy as np
 import pytest
 from goldens import golden_layers
 
+from demitasse import Net
 from demitasse.backends.onednn import status
 from demitasse.layers.base import Layer
 from demitasse.layers.catalog import CATALOG
 from demitasse.layers.facts import FACTS, FAMILIES, facts_of, first_name
 from demitasse.layers.facts.examples import EXAMPLES
 from demitasse.layers.facts.support import BACKENDS, lowered_by, support
-from demitasse.proto import LayerParameter
+from demitasse.proto import LayerParameter, NetParameter, parse_text
 from demitasse.testing import make_layer
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -82,6 +84,15 @@ def params_read(tree):
 def need_library(backend: str) -> None:
     if backend == "cpu" and not status().version:
         pytest.skip("oneDNN is not installed")
+
+
+def recorded_nets(device: str) -> Iterator[Net]:
+    """Yield the recorded nets, and each without gradients, for which there are further Steps."""
+    for case in golden_layers():
+        yield case.net(device=device)
+        message = parse_text(case.path.read_text(), NetParameter)
+        message.force_backward = False
+        yield Net(message, "TEST", device=device)
 
 
 @cache
@@ -214,8 +225,7 @@ def test_recorded_cases_run_as_the_reference_says(name):
     need_library(name)
     lowered, seen = set(), set()
 
-    for case in golden_layers():
-        net = case.net(device=name)
+    for net in recorded_nets(name):
         net.forward()
         for layer, step in zip(net.layers, net.plan.steps(), strict=True):
             assert key_of(layer.op) in ("", facts_of(layer.type).op)

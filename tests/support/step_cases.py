@@ -20,6 +20,8 @@ MESSAGES = {
     "BatchNorm": "batch_norm_param",
     "Deconvolution": "convolution_param",
     "InnerProduct": "inner_product_param",
+    "Normalize": "norm_param",
+    "PriorBox": "prior_box_param",
     "ShuffleChannel": "shuffle_channel_param",
     "SigmoidCrossEntropyLoss": "loss_param",
 }

@@ -5,12 +5,15 @@ from demitasse.backends.numpy.lowerings import LOWERINGS as NUMPY
 from demitasse.backends.onednn.steps.activation import ActivationStep
 from demitasse.backends.onednn.steps.batch_norm import BatchNormStep
 from demitasse.backends.onednn.steps.concat import ConcatStep
+from demitasse.backends.onednn.steps.crop import CropStep
 from demitasse.backends.onednn.steps.deconvolution import DeconvStep
 from demitasse.backends.onednn.steps.dropout import DropoutStep
 from demitasse.backends.onednn.steps.elementwise import CombinationStep, ElementwiseStep
 from demitasse.backends.onednn.steps.eltwise import SumStep
+from demitasse.backends.onednn.steps.fixed import FixedStep
 from demitasse.backends.onednn.steps.gates import AxpyStep, GatedScaleStep
 from demitasse.backends.onednn.steps.inner_product import InnerProductStep
+from demitasse.backends.onednn.steps.lengths import LengthsStep
 from demitasse.backends.onednn.steps.lrn import LRNStep
 from demitasse.backends.onednn.steps.mvn import MVNStep
 from demitasse.backends.onednn.steps.permute import PermuteStep
@@ -35,12 +38,15 @@ LOWERINGS: Lowerings = {
     ops.BatchNorm: (BatchNormStep, *NUMPY[ops.BatchNorm]),
     ops.Concat: (ConcatStep, *NUMPY[ops.Concat]),
     ops.Conv: (convolution, *NUMPY[ops.Conv]),
+    ops.Crop: (CropStep,),
     ops.Deconv: (DeconvStep, *NUMPY[ops.Deconv]),
     ops.Dropout: (DropoutStep,),
     ops.Eltwise: (SumStep, CombinationStep, *NUMPY[ops.Eltwise]),
+    ops.Fixed: (FixedStep,),
     ops.InnerProduct: (InnerProductStep, *NUMPY[ops.InnerProduct]),
     ops.LRN: (LRNStep, *NUMPY[ops.LRN]),
     ops.MVN: (MVNStep,),
+    ops.Normalize: (LengthsStep,),
     ops.Permute: (PermuteStep,),
     ops.Pool: (PoolStep, *NUMPY[ops.Pool]),
     ops.PReLU: (PReLUStep,),

@@ -68,6 +68,15 @@ class BoxCode:
         moved: np.ndarray = prior + offset * np.concatenate([size, size], axis=-1)
         return moved
 
+    def check(self, prior: np.ndarray) -> None:
+        """Refuse priors that nothing can be in proportion to. Shapes: (P, 4).
+
+        Raises:
+            NetError: One is empty, where what is predicted is relative to its size.
+        """
+        if self.kind != "CORNER":
+            self._size(prior)
+
     def _size(self, prior: np.ndarray) -> np.ndarray:
         """Return width and height of priors. Shapes: (..., 4) -> (..., 2)."""
         size: np.ndarray = prior[..., 2:] - prior[..., :2]

@@ -14,8 +14,9 @@ from llvmlite import ir
 
 __all__ = [
     "FLOAT", "HALF", "INT", "NUMBER", "WORD", "Condition", "Float", "Lanes", "Same", "Value",
-    "Vector", "Word", "choose", "chunk", "declared", "fma", "high_product", "lowered", "maximum",
-    "minimum", "pair_sums", "raised", "rectified", "root", "rounded", "two_to",
+    "Vector", "Word", "choose", "chunk", "declared", "fma", "high_product", "lane_sums",
+    "lowered", "maximum", "minimum", "pair_sums", "raised", "rectified", "root", "rounded",
+    "two_to",
 ]  # fmt: skip
 
 FLOAT, INT, HALF = 4, 8, 2
@@ -284,6 +285,18 @@ def root(vector: Vector) -> Vector:
         builder.module, f"llvm.sqrt.v{kind.count}f32", ir.FunctionType(kind, [kind])
     )
     return Vector(builder, builder.call(function, [vector.llvm]))
+
+
+def lane_sums(vector: Vector) -> Vector:
+    """Return a vector of the sum of all elements, which are added in pairs, halves first."""
+    builder, kind = vector.builder, vector.llvm.type
+    by = kind.count // 2
+    while by:
+        order = [(lane + by) % kind.count for lane in range(kind.count)]
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), kind.count), order)
+        vector += Vector(builder, builder.shuffle_vector(vector.llvm, vector.llvm, mask))
+        by //= 2
+    return vector
 
 
 def rounded(vector: Vector) -> Vector:

@@ -12,7 +12,7 @@ from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
 from demitasse.backends.onednn.steps.join import JoinCall
-from demitasse.backends.onednn.steps.part import part_copy
+from demitasse.backends.onednn.steps.part import along, part_copy
 from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
 
 __all__ = ["ConcatStep"]
@@ -100,4 +100,5 @@ class ConcatStep(OnednnStep[ops.Concat]):
         """Return the copy of a part of the top's gradient to one bottom's."""
         source = Reader(Arg.SRC, self.at.top[0], whole, diff=True)
         written = Writer(Arg.DST, target, layout, diff=True)
-        return part_copy(self.engine, source, self.op.axis, first, written)
+        begin = along(self.op.axis, first, len(layout.shape))
+        return part_copy(self.engine, source, begin, written)

@@ -15,7 +15,6 @@ from demitasse.backends.kernels.depthwise.strips import Strips
 from demitasse.backends.kernels.direct.banding import Banding
 from demitasse.backends.kernels.direct.convolution import DirectConvolution
 from demitasse.backends.kernels.direct.gradient import DirectGradient
-from demitasse.backends.kernels.factors import ChannelFactors
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import later
 from demitasse.backends.kernels.pointwise.convolution import PointwiseConvolution
@@ -34,7 +33,7 @@ from demitasse.backends.step import Memory, Operand
 from demitasse.errors import DeviceError
 
 __all__ = [
-    "DepthwiseCall", "DirectCall", "DirectGradientCall", "FactorsCall", "KernelCall",
+    "DepthwiseCall", "DirectCall", "DirectGradientCall", "KernelCall", "MapCall",
     "PixelsCall", "PointwiseCall", "SeparableCall", "TiledFilters", "WinogradCall",
     "WinogradGradientCall",
 ]  # fmt: skip
@@ -333,8 +332,21 @@ class DirectCall(FilterCall):
         self._kernel(source, target, scratch)
 
 
-class FactorsCall(KernelCall):
-    """Factors and offsets of channels, and a rectifier.
+class Maps(Protocol):
+    """A kernel that reads one array and writes another."""
+
+    @property
+    def code(self) -> str:
+        """Name of the code."""
+        ...
+
+    def __call__(self, source: np.ndarray, target: np.ndarray, /) -> None:
+        """Write the target."""
+        ...
+
+
+class MapCall(KernelCall):
+    """A kernel that makes one blob of another.
 
     Args:
         engine: The engine.
@@ -343,9 +355,7 @@ class FactorsCall(KernelCall):
         kernel: The kernel.
     """
 
-    def __init__(
-        self, engine: Engine, source: Reader, target: Writer, kernel: ChannelFactors
-    ) -> None:
+    def __init__(self, engine: Engine, source: Reader, target: Writer, kernel: Maps) -> None:
         self._source, self._target, self._kernel = source, target, kernel
         super().__init__(engine, (source, target), kernel.code)
         target.promise(engine)

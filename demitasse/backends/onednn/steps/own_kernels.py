@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from demitasse.backends.kernels.classes import FewClasses
+    from demitasse.backends.kernels.lengths import Lengths
     from demitasse.backends.kernels.lrn import LocalResponse
     from demitasse.backends.kernels.norm.forward import Normalization
     from demitasse.backends.onednn.steps.conv_operands import Folded
@@ -43,7 +45,8 @@ if TYPE_CHECKING:
         DepthwiseCall,
         DirectCall,
         DirectGradientCall,
-        FactorsCall,
+        MapCall,
+        Maps,
         PixelsCall,
         PointwiseCall,
         SeparableCall,
@@ -55,9 +58,9 @@ if TYPE_CHECKING:
     from demitasse.backends.onednn.steps.recurrent_calls import OutputCall, StepsCall
 
 __all__ = [
-    "ConvKernels", "conv_kernels", "elementwise_call", "factors_call", "images_of", "lrn_kernel",
-    "norm_kernel", "output_call", "plane_norm_call", "pointwise_call", "separable_call",
-    "steps_call",
+    "ConvKernels", "conv_kernels", "elementwise_call", "factors_call", "images_of",
+    "lengths_kernel", "lrn_kernel", "map_call", "norm_kernel", "output_call", "plane_norm_call",
+    "pointwise_call", "rows_kernel", "separable_call", "steps_call",
 ]  # fmt: skip
 
 IMAGE_AXES = 4
@@ -352,7 +355,7 @@ def elementwise_call(
 
 def factors_call(
     engine: Engine, source: Reader, target: Writer, values: tuple[np.ndarray, np.ndarray]
-) -> FactorsCall | None:
+) -> MapCall | None:
     """Return what multiplies channels with factors, adds offsets and rectifies; perhaps None.
 
     Args:
@@ -368,11 +371,45 @@ def factors_call(
     if x is None or y is None:
         return None
     from demitasse.backends.kernels.factors import ChannelFactors, takes
-    from demitasse.backends.onednn.steps.kernel_calls import FactorsCall
 
     if not takes(x, tuning.width):
         return None
-    return FactorsCall(engine, source, target, ChannelFactors((x, y), *values, tuning))
+    return map_call(engine, source, target, ChannelFactors((x, y), *values, tuning))
+
+
+def map_call(engine: Engine, source: Reader, target: Writer, kernel: Maps) -> MapCall:
+    """Return what runs a kernel that makes one blob of another."""
+    from demitasse.backends.onednn.steps.kernel_calls import MapCall
+
+    return MapCall(engine, source, target, kernel)
+
+
+def lengths_kernel(engine: Engine, layout: Layout, eps: float) -> Lengths | None:
+    """Return what divides pixels in a layout by their lengths; perhaps None.
+
+    Args:
+        engine: The engine.
+        layout: Of input and output.
+        eps: What is added to the sums of squares.
+    """
+    tuning = engine.tuning.as_set(wanted())
+    images = images_of(layout)
+    if not tuning.width or images is None:
+        return None
+    from demitasse.backends.kernels import lengths
+
+    return lengths.Lengths(images, eps, tuning) if lengths.takes(images, tuning.width) else None
+
+
+def rows_kernel(engine: Engine, rows: int, length: int) -> FewClasses | None:
+    """Return the softmax of many short rows; None for others, or where none can be made."""
+    tuning = engine.tuning.as_set(wanted())
+    if not tuning.width:
+        return None
+    from demitasse.backends.kernels import classes
+
+    pays = classes.takes(rows, length, tuning.width)
+    return classes.FewClasses(rows, length, tuning) if pays else None
 
 
 def lrn_kernel(engine: Engine, op: ops.LRN, layout: Layout) -> LocalResponse | None:

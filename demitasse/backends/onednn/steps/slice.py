@@ -11,7 +11,7 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
-from demitasse.backends.onednn.steps.part import part_copy
+from demitasse.backends.onednn.steps.part import along, part_copy
 from demitasse.backends.step import Declined, Operands, decline_in_place
 
 __all__ = ["SliceStep"]
@@ -39,7 +39,8 @@ class SliceStep(OnednnStep[ops.Slice]):
         places = zip(self.at.top, op.ends[:-1], self._parts, strict=True)
         for top, first, layout in places:
             source, target = Reader(Arg.SRC, bottom, whole), Writer(Arg.DST, top, layout)
-            self.forward_calls.append(part_copy(engine, source, op.axis, first, target))
+            begin = along(op.axis, first, len(op.bottom))
+            self.forward_calls.append(part_copy(engine, source, begin, target))
 
     def _part(self, whole: Layout, first: int, last: int) -> Layout:
         """Return the layout of the top that begins and ends there."""

@@ -16,10 +16,12 @@ from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description
 from demitasse.backends.onednn.ports import Call, Port, Reader, Writer
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
+from demitasse.backends.onednn.steps.own_kernels import map_call, rows_kernel
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
 
 if TYPE_CHECKING:
+    from demitasse.backends.kernels.classes import FewClasses
     from demitasse.backends.kernels.lost import LostRows
 
 __all__ = ["SoftmaxStep", "describe_softmax", "spoil_lost"]
@@ -122,16 +124,28 @@ class SoftmaxStep(OnednnStep[ops.Softmax]):
         self.hint, self.layout = describe_softmax(
             self.engine, op.bottom, op.axis, training=at.backward
         )
-        ports = [
+        ports = (
             Reader(Arg.SRC, at.bottom[0], self.layout),
             Writer(Arg.DST, at.top[0], self.layout),
-        ]
+        )
+        few = self._few_classes()
+        if few is not None:
+            self._marks = True
+            self.forward_calls = [map_call(self.engine, ports[0], ports[1], few)]
+            return
         lost = self._lost_rows()
         self._marks = lost is not None
         if lost is None:
             self.forward_calls = [Call(self.engine, self.hint, ports)]
         else:
             self.forward_calls = [_MarkedCall(self.engine, self.hint, ports, lost)]
+
+    def _few_classes(self) -> FewClasses | None:
+        """Return the kernel for many short rows in C order; None for others, or without kernels."""
+        shape, axis = self.op.bottom, self.op.axis
+        if not self.layout.plain or math.prod(shape[axis + 1 :]) != 1:
+            return None
+        return rows_kernel(self.engine, self.layout.size // shape[axis], shape[axis])
 
     def _lost_rows(self) -> LostRows | None:
         """Return the kernel for rows side by side; None for others, or where none can be made."""

@@ -33,6 +33,7 @@ FACTS: Mapping[str, LayerFacts] = {
     ),
     "PriorBox": LayerFacts(
         fields=("prior_box_param",),
+        op="Fixed",
         gradient="none",
         judge="OpenCV",
         moves="tops",

@@ -106,6 +106,7 @@ FACTS: Mapping[str, LayerFacts] = {
     ),
     "Normalize": LayerFacts(
         fields=("norm_param",),
+        op="Normalize",
         judge="OpenCV",
         params=(ParamFacts("scale", "scale", "norm_param.scale_filler"),),
         reads={"bottoms": ELSEWHERE, "params": ALWAYS},

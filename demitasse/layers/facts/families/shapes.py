@@ -14,7 +14,7 @@ ONE_TOP = When("with one top", lambda param, phase: len(param.top) == 1)
 FACTS: Mapping[str, LayerFacts] = {
     "BatchReindex": LayerFacts(judge="Caffe", reads=BOTTOMS, holds={1: "indices"}, moves="part"),
     "Concat": LayerFacts(fields=("concat_param",), op="Concat", judge="Caffe", shares=ONE_BOTTOM),
-    "Crop": LayerFacts(fields=("crop_param",), judge="Caffe", moves="part"),
+    "Crop": LayerFacts(fields=("crop_param",), op="Crop", judge="Caffe", moves="part"),
     "Filter": LayerFacts(judge="Caffe", holds={-1: "selector"}, moves="part"),
     "Flatten": LayerFacts(fields=("flatten_param",), judge="Caffe", shares=ALWAYS),
     "Permute": LayerFacts(fields=("permute_param",), op="Permute", judge="OpenCV"),

@@ -1,0 +1,114 @@
+"""Softmax over few classes of many rows: a vector holds one class of as many rows."""
+
+from __future__ import annotations
+
+from functools import cache
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from demitasse.backends.kernels.exponential import exp
+from demitasse.backends.kernels.language import compiled
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct
+from demitasse.backends.kernels.language.words import FLOAT, Word, choose, chunk, minimum
+from demitasse.backends.kernels.tuning import Tuning
+
+__all__ = ["FewClasses", "takes"]
+
+MOST = 32
+"""Classes: beyond that a vector may as well hold those of one row."""
+
+FEWEST_EACH = 1 << 11
+"""Elements of a thread at least."""
+
+
+class ClassFields(Struct):
+    """Rows of few elements, one behind the other."""
+
+    x: Word
+    """Address of the first row."""
+    y: Word
+    """Address of the first row of results; others than those of ``x``."""
+    rows: Word
+    """How many there are, at least as many as a vector holds."""
+    length: Word
+    """Elements of a row."""
+
+
+@cache
+def _kernel(width: int) -> int:
+    """Return the address of the kernel."""
+    name = f"few_classes{width}"
+    return compiled(name, lambda module: _write(module, name, width), name)[name]
+
+
+def _write(module: Any, name: str, width: int) -> None:
+    k = Kernel(module, name, 1, width, exported=True)
+    f = ClassFields.read(k)
+    none, lowest, one, turned = k.constant(0.0), k.constant(-inf), k.constant(1.0), k.scratch(MOST)
+    row_bytes = f.length * FLOAT
+    begin, end = chunk((f.rows + (width - 1)) // width, *k.thread())
+    with k.loop(end, begin) as group:
+        # the last group begins early; what is then computed twice is the same
+        first = minimum(group.i * width, f.rows - width) * row_bytes
+        with k.loop(f.length, vectors=[lowest]) as each:
+            at = f.x + first + each.i * FLOAT
+            value = k.gather([at + row_bytes * lane for lane in range(width)])
+            k.store(value, turned + each.i * k.vector_bytes)
+            [largest] = each.vectors
+            each.vectors = [choose(value > largest, value, largest)]
+        [largest] = each.vectors
+        with k.loop(f.length, vectors=[none]) as each:
+            place = turned + each.i * k.vector_bytes
+            value = exp(k, k.load(place) - largest)  # NaN of NaN, and of infinities
+            k.store(value, place)
+            each.vectors = [each.vectors[0] + value]
+        by = one / each.vectors[0]
+        with k.loop(f.length) as each:
+            place = turned + each.i * k.vector_bytes
+            k.store(k.load(place) * by, place)
+            at = f.y + first + each.i * FLOAT
+            for lane in range(width):
+                k.store(k.load_float(place + lane * FLOAT), at + row_bytes * lane)
+    k.done()
+
+
+def takes(rows: int, length: int, width: int) -> bool:
+    """Return whether rows are many enough, and short enough."""
+    return rows >= width and length <= MOST
+
+
+class FewClasses:
+    """Softmax of rows of contiguous elements; a row that holds NaN or infinity is NaN.
+
+    Args:
+        rows: How many there are, one behind the other.
+        length: Elements of a row.
+        tuning: The kernel's vectors and threads.
+
+    Raises:
+        ValueError: Rows are too few, or too long.
+    """
+
+    def __init__(self, rows: int, length: int, tuning: Tuning) -> None:
+        if not takes(rows, length, tuning.width):
+            message = (
+                f"{rows} rows of {length} were given; give {tuning.width} or more, of up to {MOST}"
+            )
+            raise ValueError(message)
+        self.tuning, self._kernel = tuning, _kernel(tuning.width)
+        self._threads = max(1, min(tuning.threads, rows * length // FEWEST_EACH))
+        self._arguments = Arguments(
+            ClassFields.values(x=EACH_CALL, y=EACH_CALL, rows=rows, length=length)
+        )
+
+    def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
+        """Write ``y``, which must be another array than ``x``. Shapes: (rows * length,)."""
+        self._arguments.run(self._kernel, self._threads, {"x": x, "y": y})
+
+    @property
+    def code(self) -> str:
+        """Name of the code, with the processor's instructions."""
+        return f"rows llvm:{self.tuning.instructions}"

@@ -1,0 +1,173 @@
+"""Pixels divided by their lengths, and their channels scaled: what SSD calls Normalize.
+
+As many pixels as a vector has elements get their roots and quotients together.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.language import compiled
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct
+from demitasse.backends.kernels.language.words import (
+    FLOAT,
+    Word,
+    chunk,
+    fma,
+    lane_sums,
+    minimum,
+    root,
+)
+from demitasse.backends.kernels.tuning import Tuning
+
+__all__ = ["Lengths", "takes"]
+
+FEWEST_EACH = 1 << 13
+"""Elements of a thread at least."""
+
+
+class LengthFields(Struct):
+    """Images of contiguous channels, all side by side or in blocks of whole vectors."""
+
+    x: Word
+    """Address of the first image."""
+    y: Word
+    """Address of the first result; it may be the same."""
+    scales: Word
+    """Address of one scale for each channel."""
+    eps: Word
+    """Address of what is added to a sum of squares."""
+    images: Word
+    """How many images there are."""
+    pixels: Word
+    """Pixels of an image."""
+    blocks: Word
+    """Blocks of contiguous channels of an image."""
+    block_channels: Word
+    """Channels of a block."""
+    image_stride: Word
+    """Elements from one image to the next."""
+    block_stride: Word
+    """Elements from one block to the next."""
+    pixel_stride: Word
+    """Elements from one pixel to the next."""
+
+
+@cache
+def _kernel(width: int, *, rest: bool) -> int:
+    """Return the address of the kernel.
+
+    Args:
+        width: Floats of a vector.
+        rest: Whether the channels of a block leave some that fill no vector.
+    """
+    name = f"lengths{width}{'_rest' if rest else ''}"
+    return compiled(name, lambda module: _write(module, name, width, rest=rest), name)[name]
+
+
+def _write(module: Any, name: str, width: int, *, rest: bool) -> None:
+    k = Kernel(module, name, 1, width, exported=True)
+    f = LengthFields.read(k)
+    none, eps, one, sums = k.constant(0.0), k.broadcast(f.eps), k.constant(1.0), k.scratch(1)
+    whole_bytes = f.block_channels // width * k.vector_bytes
+    some = k.first(f.block_channels % width)
+    block_bytes, scales_bytes = f.block_stride * FLOAT, f.block_channels * FLOAT
+    groups = (f.pixels + (width - 1)) // width
+    begin, end = chunk(f.images * groups, *k.thread())
+    with k.loop(end, begin) as group:
+        image, first = group.i // groups, group.i % groups * width
+        offset = (image * f.image_stride + first * f.pixel_stride) * FLOAT
+        count, pixel_bytes = minimum(f.pixels - first, width), f.pixel_stride * FLOAT
+        with k.loop(count) as pixel:
+            source = f.x + offset + pixel.i * pixel_bytes
+            with k.loop(f.blocks, vectors=[none]) as block:
+                at = source + block.i * block_bytes
+                with k.loop(whole_bytes, 0, k.vector_bytes, vectors=block.vectors) as place:
+                    value = k.load(at + place.i)
+                    place.vectors = [fma(value, value, place.vectors[0])]
+                [total] = place.vectors
+                if rest:
+                    value = k.load_some(at + whole_bytes, some)
+                    total = fma(value, value, total)
+                block.vectors = [total]
+            k.store_some(lane_sums(block.vectors[0]), sums + pixel.i * FLOAT, k.first(k.word(1)))
+        k.store(one / root(k.load(sums) + eps), sums)
+        with k.loop(count) as pixel:
+            by = k.broadcast(sums + pixel.i * FLOAT)
+            here = offset + pixel.i * pixel_bytes
+            with k.loop(f.blocks) as block:
+                at, scales = here + block.i * block_bytes, f.scales + block.i * scales_bytes
+                with k.loop(whole_bytes, 0, k.vector_bytes) as place:
+                    unit = k.load(f.x + at + place.i) * by
+                    k.store(unit * k.load(scales + place.i), f.y + at + place.i)
+                if rest:
+                    at = at + whole_bytes
+                    unit = k.load_some(f.x + at, some) * by
+                    scale = k.load_some(scales + whole_bytes, some)
+                    k.store_some(unit * scale, f.y + at, some)
+    k.done()
+
+
+def takes(images: Images, width: int) -> bool:
+    """Return whether images have contiguous channels, all of them or whole vectors, and pixels."""
+    _, c, h, w = images.shape
+    side_by_side = images.block == c or images.block % width == 0
+    rows = h == 1 or images.row_stride == w * images.column_stride
+    return bool(width) and side_by_side and rows
+
+
+class Lengths:
+    """y = s x / sqrt(sum of x^2 + eps), the sum over the channels of a pixel.
+
+    Args:
+        images: Where the elements lie, of x as of y.
+        eps: What is added to the sum.
+        tuning: The kernel's vectors and threads.
+
+    Attributes:
+        scales: One for each channel; to be filled before a call. Shape: (C,).
+
+    Raises:
+        ValueError: Channels fill no whole vectors of a block, or rows do not follow each other.
+    """
+
+    def __init__(self, images: Images, eps: float, tuning: Tuning) -> None:
+        n, c, h, w = images.shape
+        if not takes(images, tuning.width):
+            message = f"{images} was given; give channels side by side, or blocks of whole vectors"
+            raise ValueError(message)
+        self.scales, self._eps = aligned(c), aligned(1)
+        self._eps[0] = eps
+        self.tuning = tuning
+        self._threads = max(1, min(tuning.threads, n * c * h * w // FEWEST_EACH))
+        self._kernel = _kernel(tuning.width, rest=bool(images.block % tuning.width))
+        self._arguments = Arguments(
+            LengthFields.values(
+                x=EACH_CALL,
+                y=EACH_CALL,
+                scales=self.scales,
+                eps=self._eps,
+                images=n,
+                pixels=h * w,
+                blocks=c // images.block,
+                block_channels=images.block,
+                image_stride=images.image_stride,
+                block_stride=images.block_stride,
+                pixel_stride=images.column_stride if w > 1 else images.row_stride,
+            )
+        )
+
+    def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
+        """Write ``y``, which may be ``x``; both lie as ``images`` says."""
+        self._arguments.run(self._kernel, self._threads, {"x": x, "y": y})
+
+    @property
+    def code(self) -> str:
+        """Name of the code, with the processor's instructions."""
+        return f"lengths llvm:{self.tuning.instructions}"

@@ -1,0 +1,67 @@
+"""Normalize: pixels divided by the lengths of their channels, where no gradient is wanted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from demitasse.backends import ops
+from demitasse.backends.kernels.language import later
+from demitasse.backends.onednn.library.constants import Arg
+from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.ports import Reader, Writer
+from demitasse.backends.onednn.step import OnednnStep
+from demitasse.backends.onednn.steps.factors import versions_of
+from demitasse.backends.onednn.steps.own_kernels import lengths_kernel, map_call
+from demitasse.backends.step import Declined, Operands
+
+if TYPE_CHECKING:
+    from demitasse.backends.kernels.lengths import Lengths
+
+__all__ = ["LengthsStep"]
+
+IMAGE_AXES = 4
+
+
+class LengthsStep(OnednnStep[ops.Normalize]):
+    """In the layout of the channels that is found, or with the channels last; in place or not."""
+
+    may_wait = True  # the scales that it copies are its own
+
+    def __init__(self, engine: Engine, op: ops.Normalize, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        if at.backward:
+            message = "a gradient is wanted; our kernel of lengths runs forward"
+            raise Declined(message)
+        if op.across or len(op.bottom) != IMAGE_AXES:
+            what = "a whole item's length" if op.across else f"{len(op.bottom)} axes"
+            message = f"{what}; our kernel takes that of each pixel of (N, C, H, W)"
+            raise Declined(message)
+        self._versions: list[tuple[int, int]] = []
+
+    def prepare(self) -> None:
+        at, engine = self.at, self.engine
+        expected = engine.whole(engine.expected(at.bottom[0].data_memory, self.op.bottom))
+        layout, self.kernel = self._in(expected)
+        source, target = Reader(Arg.SRC, at.bottom[0], layout), Writer(Arg.DST, at.top[0], layout)
+        self.kept = self.kernel.scales.nbytes
+        self.forward_calls = [map_call(engine, source, target, self.kernel)]
+
+    def _in(self, expected: Layout) -> tuple[Layout, Lengths]:
+        last = self.engine.innermost_layout(self.op.bottom, 1)
+        for layout in (expected, last):
+            found = lengths_kernel(self.engine, layout, self.op.eps)
+            if found is not None:
+                return layout, found
+        message = "no kernels of ours can be made"
+        raise Declined(message)
+
+    def forward(self) -> None:
+        present = versions_of(self.at.params)
+        if present != self._versions:
+            later.spoil()
+            scale = self.at.params[0]
+            with later.at_once():  # what was put off may still read them
+                self.kernel.scales[...] = scale.data_memory.cpu_data()[: scale.count]
+            self._versions = present
+        super().forward()
