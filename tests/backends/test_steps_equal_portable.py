@@ -260,7 +260,7 @@ ROWS = [
     *apart_and_in_place("lengths of items", ops.Normalize, layers("Normalize",
         "", "channel_shared: false", shapes=IMAGES), (), ()),
     Row("softmax of many rows", ops.Softmax, layers("Softmax", "axis: 1",
-        shapes=[((40, 2),), ((33, 21),), ((20, 7, 1, 1),)]), LIBRARIES),
+        shapes=[((40, 2),), ((33, 21),), ((20, 7, 1, 1),), ((2, 5, 6, 7),)]), LIBRARIES),
     Row("prior boxes", ops.Fixed, layers("PriorBox",
         "min_size: 4 max_size: 9 aspect_ratio: 2 flip: true variance: 0.1",
         "min_size: 3 clip: true", shapes=[((2, 3, 4, 5), (2, 3, 16, 20))]), ("onednn",)),

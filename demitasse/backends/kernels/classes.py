@@ -1,4 +1,8 @@
-"""Softmax over few classes of many rows: a vector holds one class of as many rows."""
+"""Softmax over few classes of many rows: a vector holds one class of as many rows.
+
+A row's elements lie side by side, or in planes of which each is a class: those of an image's pixels
+in C order.
+"""
 
 from __future__ import annotations
 
@@ -25,37 +29,44 @@ FEWEST_EACH = 1 << 11
 
 
 class ClassFields(Struct):
-    """Rows of few elements, one behind the other."""
+    """Rows of few elements, one behind the other, or in planes."""
 
     x: Word
     """Address of the first row."""
     y: Word
     """Address of the first row of results; others than those of ``x``."""
+    images: Word
+    """How many times planes there are; 1 where rows lie one behind the other."""
     rows: Word
-    """How many there are, at least as many as a vector holds."""
+    """How many rows there are in each, at least as many as a vector holds."""
     length: Word
     """Elements of a row."""
 
 
 @cache
-def _kernel(width: int) -> int:
+def _kernel(width: int, *, planes: bool) -> int:
     """Return the address of the kernel."""
-    name = f"few_classes{width}"
-    return compiled(name, lambda module: _write(module, name, width), name)[name]
+    name = f"few_classes{width}{'_planes' if planes else ''}"
+    return compiled(name, lambda module: _write(module, name, width, planes=planes), name)[name]
 
 
-def _write(module: Any, name: str, width: int) -> None:
+def _write(module: Any, name: str, width: int, *, planes: bool) -> None:
     k = Kernel(module, name, 1, width, exported=True)
     f = ClassFields.read(k)
     none, lowest, one, turned = k.constant(0.0), k.constant(-inf), k.constant(1.0), k.scratch(MOST)
-    row_bytes = f.length * FLOAT
-    begin, end = chunk((f.rows + (width - 1)) // width, *k.thread())
+    row_bytes, class_bytes = (FLOAT, f.rows * FLOAT) if planes else (f.length * FLOAT, FLOAT)
+    groups = (f.rows + (width - 1)) // width
+    begin, end = chunk(f.images * groups, *k.thread())
     with k.loop(end, begin) as group:
         # the last group begins early; what is then computed twice is the same
-        first = minimum(group.i * width, f.rows - width) * row_bytes
+        row = minimum(group.i % groups * width, f.rows - width)
+        first = row * row_bytes + group.i // groups * f.rows * f.length * FLOAT
         with k.loop(f.length, vectors=[lowest]) as each:
-            at = f.x + first + each.i * FLOAT
-            value = k.gather([at + row_bytes * lane for lane in range(width)])
+            at = f.x + first + each.i * class_bytes
+            if planes:
+                value = k.load(at)
+            else:
+                value = k.gather([at + row_bytes * lane for lane in range(width)])
             k.store(value, turned + each.i * k.vector_bytes)
             [largest] = each.vectors
             each.vectors = [choose(value > largest, value, largest)]
@@ -67,11 +78,14 @@ def _write(module: Any, name: str, width: int) -> None:
             each.vectors = [each.vectors[0] + value]
         by = one / each.vectors[0]
         with k.loop(f.length) as each:
-            place = turned + each.i * k.vector_bytes
-            k.store(k.load(place) * by, place)
-            at = f.y + first + each.i * FLOAT
-            for lane in range(width):
-                k.store(k.load_float(place + lane * FLOAT), at + row_bytes * lane)
+            place, at = turned + each.i * k.vector_bytes, f.y + first + each.i * class_bytes
+            value = k.load(place) * by
+            if planes:
+                k.store(value, at)
+            else:
+                k.store(value, place)
+                for lane in range(width):
+                    k.store(k.load_float(place + lane * FLOAT), at + row_bytes * lane)
     k.done()
 
 
@@ -81,31 +95,33 @@ def takes(rows: int, length: int, width: int) -> bool:
 
 
 class FewClasses:
-    """Softmax of rows of contiguous elements; a row that holds NaN or infinity is NaN.
+    """Softmax of rows; a row that holds NaN or infinity is NaN.
 
     Args:
-        rows: How many there are, one behind the other.
+        rows: How many there are, one behind the other, or in each image.
         length: Elements of a row.
         tuning: The kernel's vectors and threads.
+        images: How many images of planes there are; None where rows lie one behind the other.
 
     Raises:
         ValueError: Rows are too few, or too long.
     """
 
-    def __init__(self, rows: int, length: int, tuning: Tuning) -> None:
+    def __init__(self, rows: int, length: int, tuning: Tuning, images: int | None = None) -> None:
         if not takes(rows, length, tuning.width):
             message = (
                 f"{rows} rows of {length} were given; give {tuning.width} or more, of up to {MOST}"
             )
             raise ValueError(message)
-        self.tuning, self._kernel = tuning, _kernel(tuning.width)
-        self._threads = max(1, min(tuning.threads, rows * length // FEWEST_EACH))
+        self.tuning, self._kernel = tuning, _kernel(tuning.width, planes=images is not None)
+        count = 1 if images is None else images
+        self._threads = max(1, min(tuning.threads, count * rows * length // FEWEST_EACH))
         self._arguments = Arguments(
-            ClassFields.values(x=EACH_CALL, y=EACH_CALL, rows=rows, length=length)
+            ClassFields.values(x=EACH_CALL, y=EACH_CALL, images=count, rows=rows, length=length)
         )
 
     def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Write ``y``, which must be another array than ``x``. Shapes: (rows * length,)."""
+        """Write ``y``, another array than ``x``. Shapes: (images * rows * length,)."""
         self._arguments.run(self._kernel, self._threads, {"x": x, "y": y})
 
     @property

@@ -38,6 +38,25 @@ def test_every_row_adds_up_to_1(shape, threads, width):
 
 
 @WIDTH
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("shape", [(1, 2, 16), (3, 21, 50), (2, 5, 4421)], ids=str)
+def test_every_pixel_adds_up_to_1(shape, threads, width):
+    images, length, rows = shape
+    x = normal(*shape)
+    x[-1, 0, 9] = np.nan
+    source, target = aligned(x.size), aligned(x.size + 2)
+    source[:], target[:] = x.reshape(-1), 77.0
+
+    FewClasses(rows, length, Tuning(width, threads), images)(source, target[1:-1])
+
+    assert (target[0], target[-1]) == (77, 77)
+    want = expected(x.transpose(0, 2, 1).reshape(-1, length)).reshape(images, rows, length)
+    got = target[1:-1].reshape(shape).transpose(0, 2, 1)
+    np.testing.assert_allclose(got, want, rtol=2e-6)
+    assert np.isnan(got).sum() == length
+
+
+@WIDTH
 def test_large_and_small_numbers_do_not_overflow(width):
     x = normal(20, 3)
     x[3], x[4], x[19] = (1e30, 0, -1e30), (-1e38, -1e38, -np.inf), (90, 90, 90)

@@ -401,15 +401,24 @@ def lengths_kernel(engine: Engine, layout: Layout, eps: float) -> Lengths | None
     return lengths.Lengths(images, eps, tuning) if lengths.takes(images, tuning.width) else None
 
 
-def rows_kernel(engine: Engine, rows: int, length: int) -> FewClasses | None:
-    """Return the softmax of many short rows; None for others, or where none can be made."""
+def rows_kernel(
+    engine: Engine, rows: int, length: int, images: int | None = None
+) -> FewClasses | None:
+    """Return the softmax of many short rows; None for others, or where none can be made.
+
+    Args:
+        engine: The engine.
+        rows: How many there are, one behind the other, or in each image.
+        length: Elements of a row.
+        images: How many images there are whose planes are classes.
+    """
     tuning = engine.tuning.as_set(wanted())
     if not tuning.width:
         return None
     from demitasse.backends.kernels import classes
 
     pays = classes.takes(rows, length, tuning.width)
-    return classes.FewClasses(rows, length, tuning) if pays else None
+    return classes.FewClasses(rows, length, tuning, images) if pays else None
 
 
 def lrn_kernel(engine: Engine, op: ops.LRN, layout: Layout) -> LocalResponse | None:

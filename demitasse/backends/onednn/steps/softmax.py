@@ -124,13 +124,13 @@ class SoftmaxStep(OnednnStep[ops.Softmax]):
         self.hint, self.layout = describe_softmax(
             self.engine, op.bottom, op.axis, training=at.backward
         )
+        few = self._few_classes()
+        self._marks = few is not None
         ports = (
             Reader(Arg.SRC, at.bottom[0], self.layout),
             Writer(Arg.DST, at.top[0], self.layout),
         )
-        few = self._few_classes()
         if few is not None:
-            self._marks = True
             self.forward_calls = [map_call(self.engine, ports[0], ports[1], few)]
             return
         lost = self._lost_rows()
@@ -141,11 +141,24 @@ class SoftmaxStep(OnednnStep[ops.Softmax]):
             self.forward_calls = [_MarkedCall(self.engine, self.hint, ports, lost)]
 
     def _few_classes(self) -> FewClasses | None:
-        """Return the kernel for many short rows in C order; None for others, or without kernels."""
-        shape, axis = self.op.bottom, self.op.axis
-        if not self.layout.plain or math.prod(shape[axis + 1 :]) != 1:
-            return None
-        return rows_kernel(self.engine, self.layout.size // shape[axis], shape[axis])
+        """Return the kernel for many short rows, and change to its layout; perhaps None.
+
+        Without gradients that is the bottom's, if classes lie side by side in it, or C order.
+        """
+        at, shape, axis, engine = self.at, self.op.bottom, self.op.axis, self.engine
+        outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+        last = engine.innermost_layout(shape, axis)
+        found, layout = None, engine.plain(shape)
+        if inner == 1:
+            found = rows_kernel(engine, outer, shape[axis])
+        elif not at.backward and engine.expected(at.bottom[0].data_memory, shape) is last:
+            found, layout = rows_kernel(engine, outer * inner, shape[axis]), last
+        elif self.layout.plain or not at.backward:
+            found = rows_kernel(engine, inner, shape[axis], outer)
+        if found is not None and not (at.backward and self.layout is not layout):
+            self.layout = layout
+            return found
+        return None
 
     def _lost_rows(self) -> LostRows | None:
         """Return the kernel for rows side by side; None for others, or where none can be made."""

@@ -1,0 +1,46 @@
+"""Softmax over the channels of images, behind a convolution and where they lie in C order."""
+
+import numpy as np
+import pytest
+
+from demitasse import Net
+from demitasse.backends.onednn import status
+from demitasse.proto import NetParameter, parse_text
+
+pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
+
+CONVOLUTION = """layer { name: "c" type: "Convolution" bottom: "x" top: "c" convolution_param {
+  num_output: 5 kernel_size: 1 weight_filler { type: "gaussian" std: 1 } } }"""
+REST = """layer { name: "s" type: "Softmax" bottom: "c" top: "s" }
+layer { name: "p" type: "Power" bottom: "s" top: "p" power_param { scale: 2 } }"""
+
+
+@pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("convolved", [True, False])
+def test_it_computes_what_the_portable_code_does(convolved, batch, phase):
+    name = "x" if convolved else "c"
+    text = f"""force_backward: {str(phase == "TRAIN").lower()}
+    input: "{name}" input_shape {{ dim: {batch} dim: 5 dim: 9 dim: 8 }}
+    {CONVOLUTION if convolved else ""} {REST}"""
+    x = np.random.default_rng(2).normal(size=(batch, 5, 9, 8)).astype(np.float32)
+    x[0, 1, 2, 3] = np.nan
+    message = parse_text(text, NetParameter)
+    nets = [Net(message, phase, device="cpu", seed=1, lowered=lowered) for lowered in (True, False)]
+
+    for net in nets:
+        for _ in range(4):
+            net.blobs[name].mutable_cpu_data()[...] = x
+            net.forward()
+        if phase == "TRAIN":
+            net.blobs["p"].mutable_cpu_diff()[...] = x
+            net.backward()
+
+    got, want = (net.blobs["p"].cpu_data() for net in nets)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+    assert np.isnan(got).sum() == 5
+    if phase == "TRAIN":
+        got, want = (net.blobs[name].cpu_diff() for net in nets)
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    [entry] = [entry for entry in nets[0].plan.entries if entry.layer.name == "s"]
+    assert phase == "TRAIN" or entry.ran.may_wait
