@@ -15,7 +15,7 @@ from demitasse.backends.step import Declined
 
 __all__ = ["blocks_of"]
 
-MOST_WASTE = 1.15
+MOST_WASTE = 1.06
 """What the thread with most work computes, as a multiple of its share, up to which it pays."""
 
 
