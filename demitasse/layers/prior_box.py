@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-
-import numpy as np
+from functools import partial
 
 from demitasse.backends import ops
-from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError, ShapeError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.detection import boxes as detection
@@ -55,7 +53,7 @@ class PriorBox(Layer):
         self.image = _sides(p, "img_size", "img_h", "img_w")
         self.step = _sides(p, "step", "step_h", "step_w")
         self.offsets = _offsets(p)
-        self.made: tuple[tuple[int, int], tuple[int, ...]] | None = None
+        self.made: tuple[tuple[int, int], tuple[int, int]] | None = None
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         for blob in bottom:
@@ -66,40 +64,28 @@ class PriorBox(Layer):
         if not height * width:
             message = f"bottom {bottom[0].name!r} is {bottom[0].shape}; it has no cell"
             raise ShapeError(message)
-        boxes = len(self.sizes) * len(self.offsets)
-        top[0].reshape((1, 2, height * width * boxes * 4))
-        image = bottom[1].shape[2:]
-        image = (int(self.image[0]), int(self.image[1])) if self.image else image
+        each = len(self.sizes) * len(self.offsets)
+        top[0].reshape((1, 2, height * width * each * 4))
+        high, wide = self.image or bottom[1].shape[2:]
+        image = (int(high), int(wide))
         made = (height, width), image
         if made != self.made:
-            values = self._make(*made).tobytes()
-            self.op = self.priors = ops.Fixed(dtype=self.dtype, values=values)
+            step = self.step or (image[0] / height, image[1] / width)
+            boxes = detection.prior_boxes(made[0], image, step, self.offsets, self.sizes)
+            self.values = detection.prior_values(boxes, self.variance, self.dtype, clip=self.clip)
+            self.op = ops.Fixed(dtype=self.dtype, values=self.values.tobytes())
             self.made = made
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         del bottom
-        top[0].write(self.constant("priors", self.made, lambda: self._on_device(top[0].shape)))
+        make = partial(self.device.backend.asarray, self.values)
+        top[0].write(self.constant("priors", self.made, make))
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         del top
         for blob, wanted in zip(bottom, propagate_down, strict=True):
             if wanted:
                 blob.set_diff(0)
-
-    def _on_device(self, shape: tuple[int, ...]) -> Array:
-        values = np.frombuffer(self.priors.values, self.dtype)
-        return self.device.backend.asarray(values.reshape(shape))
-
-    def _make(self, cells: tuple[int, int], image: tuple[int, ...]) -> np.ndarray:
-        """Return boxes and variances, on the host. Shape: (2, H W K 4)."""
-        height, width = cells
-        step = self.step or (image[0] / height, image[1] / width)
-        boxes = detection.prior_boxes(cells, (image[0], image[1]), step, self.offsets, self.sizes)
-        corners = boxes.reshape(-1).astype(self.dtype)
-        if self.clip:
-            corners = np.minimum(np.maximum(corners, 0), 1)
-        variances = np.array((self.variance * 4)[:4], self.dtype)
-        return np.stack([corners, np.tile(variances, corners.size // 4)])
 
 
 def _check_sizes(p: PriorBoxParameter) -> None:

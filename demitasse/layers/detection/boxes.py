@@ -17,7 +17,7 @@ import numpy as np
 
 from demitasse.layers.detection.coding import BoxCode
 
-__all__ = ["Detector", "box_sizes", "overlaps", "prior_boxes", "suppress"]
+__all__ = ["Detector", "box_sizes", "overlaps", "prior_boxes", "prior_values", "suppress"]
 
 SAME = 1e-6  # aspect ratios that differ by less are one
 
@@ -85,6 +85,27 @@ def prior_boxes(
     high = ((x + width) / image[1], (y + height) / image[0])
     boxes = np.stack(np.broadcast_arrays(*low, *high), axis=-1)
     return boxes.reshape(*cells, len(sizes) * len(offsets), 4)
+
+
+def prior_values(
+    boxes: np.ndarray, variance: Sequence[float], dtype: str, *, clip: bool
+) -> np.ndarray:
+    """Return boxes and their variances as a detector reads them.
+
+    Args:
+        boxes: Shape (..., 4).
+        variance: One for all numbers of a box, or four.
+        dtype: Of the result.
+        clip: Whether boxes end where the image does.
+
+    Returns:
+        Shape (1, 2, 4 * boxes).
+    """
+    corners = boxes.reshape(-1).astype(dtype)
+    if clip:
+        corners = np.minimum(np.maximum(corners, 0), 1)
+    variances = np.array((list(variance) * 4)[:4], dtype)
+    return np.stack([corners, np.tile(variances, corners.size // 4)])[np.newaxis]
 
 
 def overlaps(some: np.ndarray, others: np.ndarray) -> np.ndarray:
