@@ -93,7 +93,7 @@ class Passes:
 
     def obstacle(self) -> str:
         """Say why the passes cannot be recorded; "" where they can."""
-        if self.before_forward or self.after_forward or self.before_backward or self.after_backward:
+        if self._called_between:
             return "callbacks stand between layers"
         if self.debug_info or self.plan.watch is not None:
             return "layers are looked at one by one"
@@ -139,9 +139,9 @@ class Passes:
         Returns:
             Whether that was possible, and has been done.
         """
-        if self._cut is not None or self.debug_info or self.before_forward or self.after_forward:
+        if self._cut is not None or self.debug_info or self._called_between:
             return False
-        if self.before_backward or self.after_backward or watching() is not None:
+        if watching() is not None:
             return False
         try:
             self._take_over_views()
@@ -198,10 +198,14 @@ class Passes:
         if self.debug_info:
             NetDebug(self._structure).totals()
 
-    def _forward(self, first: int, last: int) -> list[Array]:
+    @property
+    def _called_between(self) -> bool:
+        """Whether somebody is called between layers."""
         forward = self.before_forward or self.after_forward
-        backward = self.before_backward or self.after_backward
-        if not (forward or backward or self.debug_info):
+        return bool(forward or self.before_backward or self.after_backward)
+
+    def _forward(self, first: int, last: int) -> list[Array]:
+        if not (self._called_between or self.debug_info):
             return self.plan.forward(first, last)
         # layer by layer, so that no layers run as one and each has its own gradient
         terms: list[Array] = []
