@@ -261,6 +261,20 @@ Lowerings = Mapping[type[Op], Sequence[Lowering]]
 """A backend's Steps for each operation, most wanted first."""
 
 
+def decline_gradients(at: Sequence[Operands]) -> None:
+    """Leave layers to others that are to run as one where any of them has a gradient.
+
+    Args:
+        at: Their blobs.
+
+    Raises:
+        Declined: One has.
+    """
+    if any(one.backward for one in at):
+        message = "gradients are wanted, which need the result of each layer"
+        raise Declined(message)
+
+
 def decline_in_place(at: Operands, why: str) -> None:
     """Leave a layer in place to others.
 

@@ -25,6 +25,7 @@ from demitasse.backends.kernels.language.words import (
     rectified,
 )
 from demitasse.backends.kernels.pointwise.parts import PANEL, WIDEST, Parts
+from demitasse.backends.kernels.products.panels import fill_panels
 from demitasse.backends.kernels.products.registers import ROWS, multiply
 
 __all__ = ["PointwiseConvolution", "is_rows"]
@@ -274,10 +275,12 @@ class PointwiseConvolution:
 
     def update(self, weights: np.ndarray) -> None:
         """Take new weights, in C order."""
-        parts, (_, channels, panel) = self.parts, self.filters.shape
-        by_filter = weights[: parts.y[1] * channels].reshape(-1, channels)
-        order = np.add.outer(parts.panels, np.arange(panel))
-        self.filters[...] = by_filter[order].transpose(0, 2, 1)
+        fill_panels(self.filters, weights, self.parts.panels)
+
+    @property
+    def filters_nbytes(self) -> int:
+        """Bytes of the filters that it holds."""
+        return self.filters.nbytes
 
     def __call__(
         self, source: np.ndarray, target: np.ndarray, offsets: np.ndarray, scratch: np.ndarray

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["WIDEST", "split_columns"]
+from collections.abc import Sequence
+
+import numpy as np
+
+__all__ = ["WIDEST", "fill_panels", "split_columns"]
 
 WIDEST = 3
 """Vectors of a panel of columns at most."""
@@ -20,3 +24,17 @@ def split_columns(columns: int, width: int) -> list[tuple[int, int]]:
         panels.append((vectors, at))
         at += vectors * width
     return panels
+
+
+def fill_panels(panels: np.ndarray, weights: np.ndarray, firsts: Sequence[int]) -> None:
+    """Write filters of single pixels by panels, in each of which they lie side by side.
+
+    Args:
+        panels: Is written. Shape: (panels, channels, filters of a panel).
+        weights: The filters in C order, at its beginning. Shape: (filters * channels,) at least.
+        firsts: The first filter of each panel; panels may share filters.
+    """
+    _, channels, width = panels.shape
+    order = np.add.outer(firsts, np.arange(width))
+    by_filter = weights[: (order.max() + 1) * channels].reshape(-1, channels)
+    panels[...] = by_filter[order].transpose(0, 2, 1)

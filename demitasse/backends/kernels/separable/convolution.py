@@ -31,6 +31,7 @@ from demitasse.backends.kernels.language.words import (
     rectified,
 )
 from demitasse.backends.kernels.pointwise.convolution import is_rows
+from demitasse.backends.kernels.products.panels import fill_panels
 from demitasse.backends.kernels.products.registers import ROWS, multiply
 from demitasse.backends.kernels.separable.blocks import LINE, PANEL, Blocks
 
@@ -365,10 +366,12 @@ class SeparableConvolution:
 
     def update(self, weights: np.ndarray) -> None:
         """Take new weights of the pointwise convolution, in C order."""
-        _, channels, panel = self.filters.shape
-        by_filter = weights[: self.blocks.y[1] * channels].reshape(-1, channels)
-        order = np.add.outer(self.blocks.panels, np.arange(panel))
-        self.filters[...] = by_filter[order].transpose(0, 2, 1)
+        fill_panels(self.filters, weights, self.blocks.panels)
+
+    @property
+    def filters_nbytes(self) -> int:
+        """Bytes of the filters that it holds, of both convolutions."""
+        return self.filters.nbytes + self.depthwise.filters.nbytes
 
     def __call__(
         self,

@@ -9,13 +9,10 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.ports import Reader, Writer
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
-from demitasse.backends.onednn.steps.part import part_copy
+from demitasse.backends.onednn.steps.part import IMAGES, like, part_copy
 from demitasse.backends.step import Declined, Operands, decline_in_place
 
 __all__ = ["CropStep"]
-
-IMAGES = 3
-"""Axes from which on there are channels and places."""
 
 
 class CropStep(OnednnStep[ops.Crop]):
@@ -37,6 +34,6 @@ class CropStep(OnednnStep[ops.Crop]):
 
     def _prepare_in(self, layout: Layout) -> None:
         engine, op, [top] = self.engine, self.op, self.at.top
-        there = engine.plain(op.top) if layout.plain else engine.innermost_layout(op.top, 1)
+        there = like(engine, layout, op.top)
         source, target = Reader(Arg.SRC, self.at.bottom[0], layout), Writer(Arg.DST, top, there)
         self.forward_calls = [part_copy(engine, source, op.first, target)]

@@ -20,7 +20,7 @@ from demitasse.backends.onednn.steps.normed_conv import NormedConvStep
 from demitasse.backends.onednn.steps.row_convolution import RowConvStep
 from demitasse.backends.onednn.steps.separable import SeparableStep
 from demitasse.backends.onednn.steps.tail import Tail
-from demitasse.backends.step import AnyStep, Declined, Operands
+from demitasse.backends.step import AnyStep, Declined, Operands, decline_gradients
 
 __all__ = ["fuse"]
 
@@ -63,9 +63,7 @@ def fuse(
     if not isinstance(first, ConvStep):
         message = f"{', '.join(names)} after {called(chain[0])}; oneDNN appends one ReLU"
         raise Declined(message)
-    if any(one.backward for one in at):
-        message = "gradients are wanted, which need the result of each layer"
-        raise Declined(message)
+    decline_gradients(at)
     tail = Tail.behind(first, list(zip(chain[1:], at[1:], steps[1:], strict=True)))
     if tail.links:
         return FoldedStep(first, tail, names)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import later
 from demitasse.backends.kernels.pointwise.convolution import PointwiseConvolution
 from demitasse.backends.kernels.pointwise.parts import Parts
-from demitasse.backends.kernels.separable.convolution import SeparableConvolution
 from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
 from demitasse.backends.kernels.winograd.filters import Filters
 from demitasse.backends.kernels.winograd.gradient import WinogradGradient
@@ -34,8 +33,7 @@ from demitasse.errors import DeviceError
 
 __all__ = [
     "DepthwiseCall", "DirectCall", "DirectGradientCall", "KernelCall", "MapCall",
-    "PixelsCall", "PointwiseCall", "SeparableCall", "TiledFilters", "WinogradCall",
-    "WinogradGradientCall",
+    "OffsetCall", "PixelsCall", "TiledFilters", "WinogradCall", "WinogradGradientCall",
 ]  # fmt: skip
 
 
@@ -426,15 +424,37 @@ class PixelsCall(FilterCall):
         self._kernel(source, target, self._none if offsets is None else offsets, scratch)
 
 
-class PointwiseCall(KernelCall):
-    """A normalisation, a rectifier and a pointwise convolution.
+class Offset(Protocol):
+    """A kernel of convolutions that are given their offsets in each call."""
+
+    scratch_size: int
+
+    @property
+    def code(self) -> str:
+        """Name of the code."""
+        ...
+
+    @property
+    def filters_nbytes(self) -> int:
+        """Bytes of all filters that it holds."""
+        ...
+
+    def __call__(
+        self, source: np.ndarray, target: np.ndarray, offsets: Any, scratch: np.ndarray, /
+    ) -> None:
+        """Write the target."""
+        ...
+
+
+class OffsetCall(KernelCall):
+    """Convolutions that run as one, with what a normalisation before or after them does.
 
     Args:
         engine: The engine.
         source: What is read.
         target: What is written.
         kernel: The kernel.
-        offsets: One for each channel of the output; they may change between calls.
+        offsets: Those of the outputs, as the kernel takes them; they may change between calls.
     """
 
     def __init__(
@@ -442,8 +462,8 @@ class PointwiseCall(KernelCall):
         engine: Engine,
         source: Reader,
         target: Writer,
-        kernel: PointwiseConvolution,
-        offsets: np.ndarray,
+        kernel: Offset,
+        offsets: np.ndarray | tuple[np.ndarray, ...],
     ) -> None:
         self._source, self._target = source, target
         self._kernel, self._offsets = kernel, offsets
@@ -452,42 +472,7 @@ class PointwiseCall(KernelCall):
 
     @property
     def kept(self) -> int:
-        return self._kernel.filters.nbytes
-
-    def __call__(self) -> None:
-        source, target = self._source.array(), self._target.array()
-        [scratch] = self.engine.workspaces(self._kernel.scratch_size)
-        self._kernel(source, target, self._offsets, scratch)
-
-
-class SeparableCall(KernelCall):
-    """A depthwise convolution and a pointwise one behind it.
-
-    Args:
-        engine: The engine.
-        source: What is read.
-        target: What is written.
-        kernel: The kernel.
-        offsets: One for each channel of the first one's output, and of the second's; they may
-            change between calls.
-    """
-
-    def __init__(
-        self,
-        engine: Engine,
-        source: Reader,
-        target: Writer,
-        kernel: SeparableConvolution,
-        offsets: tuple[np.ndarray, np.ndarray],
-    ) -> None:
-        self._source, self._target = source, target
-        self._kernel, self._offsets = kernel, offsets
-        super().__init__(engine, (source, target), kernel.code)
-        target.promise(engine)
-
-    @property
-    def kept(self) -> int:
-        return self._kernel.filters.nbytes + self._kernel.depthwise.filters.nbytes
+        return self._kernel.filters_nbytes
 
     def __call__(self) -> None:
         source, target = self._source.array(), self._target.array()

@@ -10,7 +10,7 @@ from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.ports import Reader, Writer
 from demitasse.backends.onednn.step import OnednnStep
-from demitasse.backends.onednn.steps.own_kernels import plane_norm_call
+from demitasse.backends.onednn.steps.own_kernels import map_call, plane_norm_kernel
 from demitasse.backends.step import Declined, Operands
 
 __all__ = ["MVNStep"]
@@ -36,11 +36,12 @@ class MVNStep(OnednnStep[ops.MVN]):
             channel_blocks(engine, bottom.shape, BLOCK),
         )
         for layout in dict.fromkeys((found, last, blocks)):
-            source = Reader(Arg.SRC, bottom, layout)
-            target = Writer(Arg.DST, self.at.top[0], layout)
-            call = plane_norm_call(engine, self.op.eps, source, target)
-            if call is not None:
-                self.forward_calls, self._deviations = [call], call.deviations
+            kernel = plane_norm_kernel(engine, self.op.eps, layout)
+            if kernel is not None:
+                source = Reader(Arg.SRC, bottom, layout)
+                target = Writer(Arg.DST, self.at.top[0], layout)
+                self.forward_calls = [map_call(engine, source, target, kernel)]
+                self._deviations = kernel.deviations
                 return
         message = "no kernels are made at run time; this needs one"
         raise Declined(message)

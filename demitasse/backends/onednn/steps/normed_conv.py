@@ -18,7 +18,7 @@ from demitasse.backends.onednn.steps.factors import FixedFactors, links_of
 from demitasse.backends.onednn.steps.folded import FoldedWeights
 from demitasse.backends.onednn.steps.own_kernels import pointwise_call
 from demitasse.backends.onednn.steps.tail import Tail
-from demitasse.backends.step import AnyStep, Declined, Operands
+from demitasse.backends.step import AnyStep, Declined, Operands, decline_gradients
 
 __all__ = ["NormedConvStep"]
 
@@ -51,9 +51,7 @@ class NormedConvStep(OnednnStep[ops.BatchNorm | ops.Scale]):
         if not isinstance(conv, ConvStep):
             message = f"{called(chain[place])} there; a convolution of oneDNN's is normalised for"
             raise Declined(message)
-        if any(one.backward for one in at):
-            message = "gradients are wanted, which need the result of each layer"
-            raise Declined(message)
+        decline_gradients(at)
         links = links_of(chain[:place], at[:place], source.shape)
         rest = zip(chain[place + 1 :], at[place + 1 :], steps[place + 1 :], strict=True)
         tail = Tail.behind(conv, list(rest))

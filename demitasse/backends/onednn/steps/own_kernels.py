@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from demitasse.backends.kernels.lengths import Lengths
     from demitasse.backends.kernels.lrn import LocalResponse
     from demitasse.backends.kernels.norm.forward import Normalization
+    from demitasse.backends.kernels.norm.planes import PlaneNorm
     from demitasse.backends.onednn.steps.conv_operands import Folded
     from demitasse.backends.onednn.steps.elementwise_calls import ElementwiseCall
     from demitasse.backends.onednn.steps.kernel_calls import (
@@ -47,19 +48,17 @@ if TYPE_CHECKING:
         DirectGradientCall,
         MapCall,
         Maps,
+        OffsetCall,
         PixelsCall,
-        PointwiseCall,
-        SeparableCall,
         TiledFilters,
         WinogradCall,
         WinogradGradientCall,
     )
-    from demitasse.backends.onednn.steps.plane_norm_calls import PlaneNormCall
     from demitasse.backends.onednn.steps.recurrent_calls import OutputCall, StepsCall
 
 __all__ = [
     "ConvKernels", "conv_kernels", "elementwise_call", "factors_call", "images_of",
-    "lengths_kernel", "lrn_kernel", "map_call", "norm_kernel", "output_call", "plane_norm_call",
+    "lengths_kernel", "lrn_kernel", "map_call", "norm_kernel", "output_call", "plane_norm_kernel",
     "pointwise_call", "rows_kernel", "separable_call", "steps_call",
 ]  # fmt: skip
 
@@ -459,27 +458,23 @@ def norm_kernel(engine: Engine, parts: NormParts, layout: Layout) -> Normalizati
     return Normalization(images, parts.norm[0].eps, tuning, relu=parts.relu)
 
 
-def plane_norm_call(
-    engine: Engine, eps: float, source: Reader, target: Writer
-) -> PlaneNormCall | None:
+def plane_norm_kernel(engine: Engine, eps: float, layout: Layout) -> PlaneNorm | None:
     """Return what normalises each channel of each image by itself; perhaps None.
 
     Args:
         engine: The engine.
         eps: What is added to deviations.
-        source: What is read.
-        target: What is written, in the same layout.
+        layout: Of input and output.
     """
     tuning = engine.tuning.as_set(wanted())
-    images = images_of(source.layout) or _padded_blocks(engine, source.layout)
+    images = images_of(layout) or _padded_blocks(engine, layout)
     if not tuning.width or images is None:
         return None
     if not norm.takes(images, tuning.width):
         return None
     from demitasse.backends.kernels.norm.planes import PlaneNorm
-    from demitasse.backends.onednn.steps.plane_norm_calls import PlaneNormCall
 
-    return PlaneNormCall(engine, PlaneNorm(images, eps, tuning), source, target)
+    return PlaneNorm(images, eps, tuning)
 
 
 def pointwise_call(
@@ -491,7 +486,7 @@ def pointwise_call(
     offsets: np.ndarray,
     *,
     relu: bool,
-) -> tuple[PointwiseCall, Callable[[np.ndarray], None]]:
+) -> tuple[OffsetCall, Callable[[np.ndarray], None]]:
     """Return what normalises and rectifies pixels and convolves them, and what takes its weights.
 
     Args:
@@ -509,13 +504,13 @@ def pointwise_call(
     parts = parts_of(op, source.layout.shape, target.layout.shape, engine.tuning.as_set(wanted()))
     x, y = (images_of(port.layout) for port in (source, target))
     from demitasse.backends.kernels.pointwise.convolution import PointwiseConvolution, is_rows
-    from demitasse.backends.onednn.steps.kernel_calls import PointwiseCall
+    from demitasse.backends.onednn.steps.kernel_calls import OffsetCall
 
     if x is None or y is None or not (is_rows(x) and is_rows(y)):
         message = "images whose channels do not lie side by side; kernels of pixels need that"
         raise Declined(message)
     kernel = PointwiseConvolution(parts, x, y, factors, relu=relu)
-    return PointwiseCall(engine, source, target, kernel, offsets), kernel.update
+    return OffsetCall(engine, source, target, kernel, offsets), kernel.update
 
 
 def separable_call(
@@ -525,7 +520,7 @@ def separable_call(
     target: Writer,
     folded: tuple[Folded, Folded],
     relus: tuple[bool, bool],
-) -> SeparableCall:
+) -> OffsetCall:
     """Return what runs a depthwise convolution and a pointwise one behind it.
 
     Args:
@@ -543,14 +538,14 @@ def separable_call(
     x, y = _fitting(source.layout, blocks.strips.width), images_of(target.layout)
     from demitasse.backends.kernels.pointwise.convolution import is_rows
     from demitasse.backends.kernels.separable.convolution import SeparableConvolution
-    from demitasse.backends.onednn.steps.kernel_calls import SeparableCall
+    from demitasse.backends.onednn.steps.kernel_calls import OffsetCall
 
     if x is None or y is None or not is_rows(y):
         message = "images whose channels do not lie side by side; separable convolution needs that"
         raise Declined(message)
     kernel = SeparableConvolution(blocks, x, y, relus)
     folded[0].update, folded[1].update = kernel.depthwise.update, kernel.update
-    return SeparableCall(engine, source, target, kernel, (folded[0].bias, folded[1].bias))
+    return OffsetCall(engine, source, target, kernel, (folded[0].bias, folded[1].bias))
 
 
 def steps_call(

@@ -6,12 +6,20 @@ from collections.abc import Sequence
 
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.failures import check, create
-from demitasse.backends.onednn.library.layout import dims
+from demitasse.backends.onednn.library.layout import Layout, dims
 from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.step import Declined
 from demitasse.errors import DeviceError
 
-__all__ = ["along", "part_copy"]
+__all__ = ["IMAGES", "along", "like", "part_copy"]
+
+IMAGES = 3
+"""Axes from which on there are channels and places."""
+
+
+def like(engine: Engine, whole: Layout, shape: tuple[int, ...]) -> Layout:
+    """Return the layout of a part: in C order if the whole is, else with its channels last."""
+    return engine.plain(shape) if whole.plain else engine.innermost_layout(shape, 1)
 
 
 def along(axis: int, first: int, axes: int) -> list[int]:

@@ -16,7 +16,7 @@ from demitasse.backends.onednn.steps.convolution import ConvStep
 from demitasse.backends.onednn.steps.folded import FoldedWeights
 from demitasse.backends.onednn.steps.own_kernels import separable_call
 from demitasse.backends.onednn.steps.tail import Tail
-from demitasse.backends.step import AnyStep, Declined, Operands
+from demitasse.backends.step import AnyStep, Declined, Operands, decline_gradients
 
 __all__ = ["SeparableStep"]
 
@@ -49,9 +49,7 @@ class SeparableStep(OnednnStep[ops.Conv]):
         if not (isinstance(each, ConvStep) and isinstance(pixels, ConvStep)):
             message = f"{called(chain[place])} behind {called(chain[0])}; both are to be oneDNN's"
             raise Declined(message)
-        if any(one.backward for one in at):
-            message = "gradients are wanted, which need the result of each layer"
-            raise Declined(message)
+        decline_gradients(at)
         super().__init__(engine, each.op, at[0])
         rest = list(zip(chain, at, steps, strict=True))
         tails = Tail.behind(each, rest[1:place]), Tail.behind(pixels, rest[place + 1 :])

@@ -11,13 +11,10 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
-from demitasse.backends.onednn.steps.part import along, part_copy
+from demitasse.backends.onednn.steps.part import IMAGES, along, like, part_copy
 from demitasse.backends.step import Declined, Operands, decline_in_place
 
 __all__ = ["SliceStep"]
-
-IMAGES = 3
-"""Axes from which on there are channels and places."""
 
 
 class SliceStep(OnednnStep[ops.Slice]):
@@ -44,9 +41,9 @@ class SliceStep(OnednnStep[ops.Slice]):
 
     def _part(self, whole: Layout, first: int, last: int) -> Layout:
         """Return the layout of the top that begins and ends there."""
-        op, engine = self.op, self.engine
+        op = self.op
         shape = (*op.bottom[: op.axis], last - first, *op.bottom[op.axis + 1 :])
-        return engine.plain(shape) if whole.plain else engine.innermost_layout(shape, 1)
+        return like(self.engine, whole, shape)
 
     def prepare_backward(self) -> None:
         at, engine, parts = self.at, self.engine, self._parts
