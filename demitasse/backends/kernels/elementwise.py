@@ -231,11 +231,10 @@ def _part(module: Any, name: str, width: int, function: str) -> Kernel:
     k = Kernel(module, name, 6, width)
     x, other, y, numbers, begin, end = k.arguments
     constants = [k.broadcast(numbers + FLOAT * place) for place in range(NUMBERS)]
-    formula = FUNCTIONS.get(function)
+    formula = (FUNCTIONS | SLOPES | COMBINATIONS)[function]
+    read = [x] if function in FUNCTIONS else [x, other]
     with k.loop(end, begin, k.vector_bytes) as loop:
-        read = [x] if formula else [x, other]
         values = [k.load(array + loop.i) for array in read]
-        formula = formula or SLOPES.get(function) or COMBINATIONS[function]
         k.store(formula(k, values, constants), y + loop.i)
     k.done()
     return k
