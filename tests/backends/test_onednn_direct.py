@@ -28,7 +28,7 @@ from demitasse.config import settings
 
 pytestmark = NEEDS_KERNELS
 if jit.status().ready:
-    from demitasse.backends.onednn.steps.kernel_calls import (
+    from demitasse.backends.onednn.own_kernels.conv_calls import (
         DirectCall,
         DirectGradientCall,
         WinogradCall,

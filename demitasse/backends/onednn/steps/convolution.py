@@ -18,11 +18,11 @@ from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Qu
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description
+from demitasse.backends.onednn.own_kernels.convolutions import conv_kernels
 from demitasse.backends.onednn.ports import Call, Gradient, Parameter, Port, Reader, Writer
 from demitasse.backends.onednn.step import Runnable
 from demitasse.backends.onednn.steps.activation import post_ops
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, Folded, GradientOperands
-from demitasse.backends.onednn.steps.own_kernels import conv_kernels
 from demitasse.backends.onednn.steps.pooling import PoolStep
 from demitasse.backends.onednn.steps.rectifier import Fixed, rectifying, sloping
 from demitasse.backends.onednn.steps.windows import WindowStep

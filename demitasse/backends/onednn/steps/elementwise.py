@@ -14,10 +14,10 @@ from demitasse.backends import ops
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.own_kernels.maps import elementwise_call
 from demitasse.backends.onednn.ports import Reader, Writer
 from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.onednn.steps.activation import Copy
-from demitasse.backends.onednn.steps.own_kernels import elementwise_call
 from demitasse.backends.step import Declined, Operands
 
 __all__ = ["FUNCTIONS", "CombinationStep", "ElementwiseStep"]

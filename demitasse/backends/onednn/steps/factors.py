@@ -18,11 +18,11 @@ from demitasse.backends.onednn.library.candidates import candidates
 from demitasse.backends.onednn.library.constants import Algorithm, Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.own_kernels.maps import factors_call
 from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import OnednnStep, Runnable, called
 from demitasse.backends.onednn.steps.activation import post_ops
 from demitasse.backends.onednn.steps.norm_parts import decline_other_scales, stored_statistics
-from demitasse.backends.onednn.steps.own_kernels import factors_call
 from demitasse.backends.onednn.steps.rectifier import RECTIFIER
 from demitasse.backends.step import Declined, Operand, Operands
 

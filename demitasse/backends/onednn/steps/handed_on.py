@@ -16,13 +16,13 @@ from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.own_kernels.calls import KernelCall
+from demitasse.backends.onednn.own_kernels.images import images_of
 from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import OnednnStep, Runnable
 from demitasse.backends.onednn.steps.activation import ActivationStep
 from demitasse.backends.onednn.steps.concat import ConcatStep
 from demitasse.backends.onednn.steps.eltwise import SumStep
-from demitasse.backends.onednn.steps.kernel_calls import KernelCall
-from demitasse.backends.onednn.steps.own_kernels import images_of
 from demitasse.backends.onednn.steps.split import SplitStep
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import AnyStep, Declined, Operand

@@ -8,9 +8,10 @@ from demitasse.backends import ops
 from demitasse.backends.onednn.library.candidates import BLOCK, channel_blocks
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.own_kernels.maps import map_call
+from demitasse.backends.onednn.own_kernels.norms import plane_norm_kernel
 from demitasse.backends.onednn.ports import Reader, Writer
 from demitasse.backends.onednn.step import OnednnStep
-from demitasse.backends.onednn.steps.own_kernels import map_call, plane_norm_kernel
 from demitasse.backends.step import Declined, Operands
 
 __all__ = ["MVNStep"]

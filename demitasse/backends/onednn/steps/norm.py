@@ -21,15 +21,15 @@ from demitasse.backends.onednn.library.constants import Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description
+from demitasse.backends.onednn.own_kernels.norms import norm_kernel
 from demitasse.backends.onednn.ports import Call, Gradient, Port, Reader, Writer
 from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.onednn.steps.norm_parts import NormParts, stored_statistics
-from demitasse.backends.onednn.steps.own_kernels import norm_kernel
 from demitasse.backends.step import Declined, Operands
 
 if TYPE_CHECKING:
     from demitasse.backends.kernels.norm.forward import Normalization
-    from demitasse.backends.onednn.steps.norm_calls import NormCall, NormGradientCall
+    from demitasse.backends.onednn.own_kernels.norm_calls import NormCall, NormGradientCall
 
 __all__ = ["NormStep"]
 
@@ -137,7 +137,7 @@ class NormStep(OnednnStep[O]):
 
     def _forward_ours(self, kernel: Normalization, layout: Layout) -> None:
         """Let kernels of our own normalise."""
-        from demitasse.backends.onednn.steps.norm_calls import NormCall
+        from demitasse.backends.onednn.own_kernels.norm_calls import NormCall
 
         self.layout, self.mean, self.variance = layout, kernel.mean, kernel.variance
         self.source = Reader(Arg.SRC, self.at.bottom[0], layout)
@@ -304,7 +304,7 @@ class NormStep(OnednnStep[O]):
 
     def _backward_ours(self, forward: NormCall) -> None:
         """Let kernels of our own compute the gradients."""
-        from demitasse.backends.onednn.steps.norm_calls import NormGradientCall
+        from demitasse.backends.onednn.own_kernels.norm_calls import NormGradientCall
 
         at, layout, gradients = self.at, self.layout, []
         if self.parts.scale is not None:

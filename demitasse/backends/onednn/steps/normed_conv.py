@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from demitasse.backends import ops
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.own_kernels.pixels import pointwise_call
 from demitasse.backends.onednn.ports import Reader, Writer
 from demitasse.backends.onednn.step import OnednnStep, called
 from demitasse.backends.onednn.steps.convolution import ConvStep
 from demitasse.backends.onednn.steps.factors import FixedFactors, links_of
 from demitasse.backends.onednn.steps.folded import FoldedWeights
-from demitasse.backends.onednn.steps.own_kernels import pointwise_call
 from demitasse.backends.onednn.steps.tail import Tail
 from demitasse.backends.step import AnyStep, Declined, Operands, decline_gradients
 

@@ -12,9 +12,9 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.own_kernels.recurrent import output_call, steps_call
 from demitasse.backends.onednn.ports import Port, Reader, Writer
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
-from demitasse.backends.onednn.steps.own_kernels import output_call, steps_call
 from demitasse.backends.onednn.steps.products import Own, Product
 from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
 

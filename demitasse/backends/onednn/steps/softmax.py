@@ -14,9 +14,9 @@ from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description
+from demitasse.backends.onednn.own_kernels.maps import map_call, rows_kernel
 from demitasse.backends.onednn.ports import Call, Port, Reader, Writer
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
-from demitasse.backends.onednn.steps.own_kernels import map_call, rows_kernel
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
 

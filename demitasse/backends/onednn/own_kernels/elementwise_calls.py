@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from demitasse.backends.kernels.elementwise import Elementwise
 from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.own_kernels.calls import KernelCall
 from demitasse.backends.onednn.ports import Reader, Writer
-from demitasse.backends.onednn.steps.kernel_calls import KernelCall
 
 __all__ = ["ElementwiseCall"]
 

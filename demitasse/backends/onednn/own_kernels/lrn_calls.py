@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from demitasse.backends.kernels.lrn import LocalResponse
 from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.own_kernels.calls import KernelCall
 from demitasse.backends.onednn.ports import Reader, Writer
-from demitasse.backends.onednn.steps.kernel_calls import KernelCall
 
 __all__ = ["LRNCall", "LRNGradientCall"]
 

@@ -11,8 +11,8 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.norm.backward import NormalizationGradient
 from demitasse.backends.kernels.norm.forward import Normalization
 from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.own_kernels.calls import KernelCall
 from demitasse.backends.onednn.ports import Gradient, Port, Reader, Writer
-from demitasse.backends.onednn.steps.kernel_calls import KernelCall
 
 __all__ = ["NormCall", "NormGradientCall"]
 

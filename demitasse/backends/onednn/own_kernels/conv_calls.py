@@ -1,11 +1,8 @@
-"""What a Step runs of our own kernels: their ports, filters that follow a parameter, workspaces."""
+"""Calls of the kernels of convolutions."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,7 +13,6 @@ from demitasse.backends.kernels.direct.banding import Banding
 from demitasse.backends.kernels.direct.convolution import DirectConvolution
 from demitasse.backends.kernels.direct.gradient import DirectGradient
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language import later
 from demitasse.backends.kernels.pointwise.convolution import PointwiseConvolution
 from demitasse.backends.kernels.pointwise.parts import Parts
 from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
@@ -26,35 +22,24 @@ from demitasse.backends.kernels.winograd.tiling import Tiling
 from demitasse.backends.onednn.copies import Copy
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.ports import Port, Reader, Writer, converted_bytes
+from demitasse.backends.onednn.own_kernels.calls import (
+    ConvCall,
+    FilterCall,
+    KernelCall,
+)
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 from demitasse.backends.step import Memory, Operand
 from demitasse.errors import DeviceError
 
 __all__ = [
-    "DepthwiseCall", "DirectCall", "DirectGradientCall", "KernelCall", "MapCall",
-    "OffsetCall", "PixelsCall", "TiledFilters", "WinogradCall", "WinogradGradientCall",
-]  # fmt: skip
-
-
-class _Follower:
-    """Takes a parameter again when it has changed.
-
-    Args:
-        take: Takes its values, in C order.
-    """
-
-    def __init__(self, take: Callable[[np.ndarray], None]) -> None:
-        self._take, self._version = take, (-1, -1)
-
-    def follow(self, memory: Memory) -> None:
-        """Take it again if the memory holds something else than the last time."""
-        version = memory.serial, memory.version
-        if version != self._version:
-            with later.at_once():  # it is done when it is said to be
-                values = memory.cpu_data()
-                later.put(self._take, (values,), values)
-            self._version = version
+    "DepthwiseCall",
+    "DirectCall",
+    "DirectGradientCall",
+    "PixelsCall",
+    "TiledFilters",
+    "WinogradCall",
+    "WinogradGradientCall",
+]
 
 
 class TiledFilters:
@@ -100,93 +85,6 @@ class TiledFilters:
     def nbytes(self) -> int:
         """Bytes that it keeps."""
         return self._copy.nbytes + (0 if self._given is None else self._given.nbytes)
-
-
-class KernelCall:
-    """A kernel with its ports.
-
-    Those of convolutions are made when they run for the first time, or take weights: of the calls
-    that are prepared, some are fused into others, which take their place.
-
-    Args:
-        engine: The engine.
-        ports: The kernel's.
-        code: Name of what runs.
-        held: Bytes that it holds besides its kernel's.
-    """
-
-    def __init__(self, engine: Engine, ports: tuple[Port, ...], code: str, held: int = 0) -> None:
-        self.engine, self.ports, self.code, self._held = engine, ports, code, held
-        for port in ports:
-            port.engine = engine
-
-    @property
-    def implementations(self) -> list[str]:
-        """Names of the code that it runs."""
-        return [self.code]
-
-    @property
-    def workspace(self) -> int:
-        """Bytes it holds."""
-        return self._held + self.kept + converted_bytes(self.ports)
-
-    @property
-    def kept(self) -> int:
-        """Bytes of what its kernel holds."""
-        return 0
-
-
-class ConvCall(KernelCall):
-    """A convolution by a kernel that takes filters, and perhaps offsets, in an order of its own.
-
-    Slopes for what is below 0 are taken as offsets are.
-
-    Args:
-        engine: The engine.
-        operands: Its operands.
-        code: Name of what runs.
-        take: Takes weights, in C order.
-        take_offsets: Takes one offset for each channel of the output; None for a kernel that reads
-            them where they are.
-        take_slopes: Takes one slope for each channel of the output; None for a kernel that knows
-            none but a rectifier's.
-    """
-
-    def __init__(
-        self,
-        engine: Engine,
-        operands: ConvOperands,
-        code: str,
-        take: Callable[[np.ndarray], None],
-        take_offsets: Callable[[np.ndarray], None] | None = None,
-        take_slopes: Callable[[np.ndarray], None] | None = None,
-    ) -> None:
-        self.operands, self._take, self._take_offsets = operands, take, take_offsets
-        self._weights = _Follower(take)
-        self._offsets = _Follower(take_offsets) if take_offsets else None
-        self._slopes = _Follower(take_slopes) if take_slopes else None
-        super().__init__(engine, (operands.source, operands.target), code)
-
-    def _follow(self) -> None:
-        """Let the kernel take what has changed of the parameters."""
-        if self.operands.weight is not None:
-            self._weights.follow(self.operands.weight.data_memory)
-        self._follow_channels()
-
-    def _follow_channels(self) -> None:
-        """Let it take what has changed of offsets and slopes."""
-        bias, slopes = self.operands.bias, self.operands.slopes
-        if self._offsets is not None and isinstance(bias, Reader):
-            self._offsets.follow(bias.blob.data_memory)
-        if self._slopes is not None and slopes is not None:
-            self._slopes.follow(slopes.blob.data_memory)
-
-    def update(self, weights: np.ndarray) -> None:
-        """Take new weights, in C order, and the offsets that were given as an array."""
-        self._take(weights)
-        bias = self.operands.bias
-        if self._take_offsets is not None and bias is not None and not isinstance(bias, Reader):
-            self._take_offsets(bias)
 
 
 class WinogradCall(ConvCall):
@@ -274,32 +172,6 @@ class WinogradGradientCall(KernelCall):
         _finish(operands)
 
 
-class HoldsFilters(Protocol):
-    """A kernel that holds its filters."""
-
-    @property
-    def filters(self) -> np.ndarray:
-        """The filters, in an order of its own."""
-
-    def update(self, weights: np.ndarray) -> None:
-        """Take new weights, in C order."""
-
-
-class FilterCall(ConvCall):
-    """A convolution whose kernel holds its filters."""
-
-    @cached_property
-    @abstractmethod
-    def _kernel(self) -> HoldsFilters: ...
-
-    def _pass_weights(self, weights: np.ndarray) -> None:
-        self._kernel.update(weights)
-
-    @property
-    def kept(self) -> int:
-        return self._kernel.filters.nbytes if "_kernel" in vars(self) else 0
-
-
 class DirectCall(FilterCall):
     """A direct convolution of few channels.
 
@@ -328,38 +200,6 @@ class DirectCall(FilterCall):
         self._follow()
         [scratch] = self.engine.workspaces(self._kernel.scratch_size)
         self._kernel(source, target, scratch)
-
-
-class Maps(Protocol):
-    """A kernel that reads one array and writes another."""
-
-    @property
-    def code(self) -> str:
-        """Name of the code."""
-        ...
-
-    def __call__(self, source: np.ndarray, target: np.ndarray, /) -> None:
-        """Write the target."""
-        ...
-
-
-class MapCall(KernelCall):
-    """A kernel that makes one blob of another.
-
-    Args:
-        engine: The engine.
-        source: What is read.
-        target: What is written.
-        kernel: The kernel.
-    """
-
-    def __init__(self, engine: Engine, source: Reader, target: Writer, kernel: Maps) -> None:
-        self._source, self._target, self._kernel = source, target, kernel
-        super().__init__(engine, (source, target), kernel.code)
-        target.promise(engine)
-
-    def __call__(self) -> None:
-        self._kernel(self._source.array(), self._target.array())
 
 
 class DepthwiseCall(FilterCall):
@@ -422,62 +262,6 @@ class PixelsCall(FilterCall):
         offsets = self.operands.offsets()
         [scratch] = self.engine.workspaces(self._kernel.scratch_size)
         self._kernel(source, target, self._none if offsets is None else offsets, scratch)
-
-
-class Offset(Protocol):
-    """A kernel of convolutions that are given their offsets in each call."""
-
-    scratch_size: int
-
-    @property
-    def code(self) -> str:
-        """Name of the code."""
-        ...
-
-    @property
-    def filters_nbytes(self) -> int:
-        """Bytes of all filters that it holds."""
-        ...
-
-    def __call__(
-        self, source: np.ndarray, target: np.ndarray, offsets: Any, scratch: np.ndarray, /
-    ) -> None:
-        """Write the target."""
-        ...
-
-
-class OffsetCall(KernelCall):
-    """Convolutions that run as one, with what a normalisation before or after them does.
-
-    Args:
-        engine: The engine.
-        source: What is read.
-        target: What is written.
-        kernel: The kernel.
-        offsets: Those of the outputs, as the kernel takes them; they may change between calls.
-    """
-
-    def __init__(
-        self,
-        engine: Engine,
-        source: Reader,
-        target: Writer,
-        kernel: Offset,
-        offsets: np.ndarray | tuple[np.ndarray, ...],
-    ) -> None:
-        self._source, self._target = source, target
-        self._kernel, self._offsets = kernel, offsets
-        super().__init__(engine, (source, target), kernel.code)
-        target.promise(engine)
-
-    @property
-    def kept(self) -> int:
-        return self._kernel.filters_nbytes
-
-    def __call__(self) -> None:
-        source, target = self._source.array(), self._target.array()
-        [scratch] = self.engine.workspaces(self._kernel.scratch_size)
-        self._kernel(source, target, self._offsets, scratch)
 
 
 class DirectGradientCall(KernelCall):

@@ -10,8 +10,8 @@ from demitasse.backends import ops
 from demitasse.backends.kernels.recurrence.output import Squashing
 from demitasse.backends.kernels.recurrence.recurrence import Recurrence
 from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.own_kernels.calls import KernelCall
 from demitasse.backends.onednn.ports import Reader
-from demitasse.backends.onednn.steps.kernel_calls import KernelCall
 from demitasse.backends.step import Operand, Operands
 
 __all__ = ["OutputCall", "StepsCall"]

@@ -1,0 +1,151 @@
+"""What a Step runs of our own kernels: their ports, and filters that follow a parameter."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from demitasse.backends.kernels.language import later
+from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.ports import Port, Reader, converted_bytes
+from demitasse.backends.onednn.steps.conv_operands import ConvOperands
+from demitasse.backends.step import Memory
+
+__all__ = ["ConvCall", "FilterCall", "HoldsFilters", "KernelCall"]
+
+
+class _Follower:
+    """Takes a parameter again when it has changed.
+
+    Args:
+        take: Takes its values, in C order.
+    """
+
+    def __init__(self, take: Callable[[np.ndarray], None]) -> None:
+        self._take, self._version = take, (-1, -1)
+
+    def follow(self, memory: Memory) -> None:
+        """Take it again if the memory holds something else than the last time."""
+        version = memory.serial, memory.version
+        if version != self._version:
+            with later.at_once():  # it is done when it is said to be
+                values = memory.cpu_data()
+                later.put(self._take, (values,), values)
+            self._version = version
+
+
+class KernelCall:
+    """A kernel with its ports.
+
+    Those of convolutions are made when they run for the first time, or take weights: of the calls
+    that are prepared, some are fused into others, which take their place.
+
+    Args:
+        engine: The engine.
+        ports: The kernel's.
+        code: Name of what runs.
+        held: Bytes that it holds besides its kernel's.
+    """
+
+    def __init__(self, engine: Engine, ports: tuple[Port, ...], code: str, held: int = 0) -> None:
+        self.engine, self.ports, self.code, self._held = engine, ports, code, held
+        for port in ports:
+            port.engine = engine
+
+    @property
+    def implementations(self) -> list[str]:
+        """Names of the code that it runs."""
+        return [self.code]
+
+    @property
+    def workspace(self) -> int:
+        """Bytes it holds."""
+        return self._held + self.kept + converted_bytes(self.ports)
+
+    @property
+    def kept(self) -> int:
+        """Bytes of what its kernel holds."""
+        return 0
+
+
+class ConvCall(KernelCall):
+    """A convolution by a kernel that takes filters, and perhaps offsets, in an order of its own.
+
+    Slopes for what is below 0 are taken as offsets are.
+
+    Args:
+        engine: The engine.
+        operands: Its operands.
+        code: Name of what runs.
+        take: Takes weights, in C order.
+        take_offsets: Takes one offset for each channel of the output; None for a kernel that reads
+            them where they are.
+        take_slopes: Takes one slope for each channel of the output; None for a kernel that knows
+            none but a rectifier's.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        operands: ConvOperands,
+        code: str,
+        take: Callable[[np.ndarray], None],
+        take_offsets: Callable[[np.ndarray], None] | None = None,
+        take_slopes: Callable[[np.ndarray], None] | None = None,
+    ) -> None:
+        self.operands, self._take, self._take_offsets = operands, take, take_offsets
+        self._weights = _Follower(take)
+        self._offsets = _Follower(take_offsets) if take_offsets else None
+        self._slopes = _Follower(take_slopes) if take_slopes else None
+        super().__init__(engine, (operands.source, operands.target), code)
+
+    def _follow(self) -> None:
+        """Let the kernel take what has changed of the parameters."""
+        if self.operands.weight is not None:
+            self._weights.follow(self.operands.weight.data_memory)
+        self._follow_channels()
+
+    def _follow_channels(self) -> None:
+        """Let it take what has changed of offsets and slopes."""
+        bias, slopes = self.operands.bias, self.operands.slopes
+        if self._offsets is not None and isinstance(bias, Reader):
+            self._offsets.follow(bias.blob.data_memory)
+        if self._slopes is not None and slopes is not None:
+            self._slopes.follow(slopes.blob.data_memory)
+
+    def update(self, weights: np.ndarray) -> None:
+        """Take new weights, in C order, and the offsets that were given as an array."""
+        self._take(weights)
+        bias = self.operands.bias
+        if self._take_offsets is not None and bias is not None and not isinstance(bias, Reader):
+            self._take_offsets(bias)
+
+
+class HoldsFilters(Protocol):
+    """A kernel that holds its filters."""
+
+    @property
+    def filters(self) -> np.ndarray:
+        """The filters, in an order of its own."""
+
+    def update(self, weights: np.ndarray) -> None:
+        """Take new weights, in C order."""
+
+
+class FilterCall(ConvCall):
+    """A convolution whose kernel holds its filters."""
+
+    @cached_property
+    @abstractmethod
+    def _kernel(self) -> HoldsFilters: ...
+
+    def _pass_weights(self, weights: np.ndarray) -> None:
+        self._kernel.update(weights)
+
+    @property
+    def kept(self) -> int:
+        return self._kernel.filters.nbytes if "_kernel" in vars(self) else 0
