@@ -31,6 +31,9 @@ class Tuning:
             that no cache holds, and that are read each time.
         fewest_tiles: Tiles that are worked on at a time at least.
         shared_filter_bytes: Transformed filters from which on all threads work on the same tiles.
+        unpacked_filter_bytes: Transformed filters from which on they are not kept.
+        points_bytes: Of filters that are not kept, values at the points that a thread makes at a
+            time; they stay in a core's second cache.
         copy_bytes: Rows of an image that direct convolution copies at a time; they stay in a
             core's first cache.
         pooled_bytes: Outputs of direct convolution that are pooled at a time; they stay in the
@@ -54,6 +57,8 @@ class Tuning:
     shared_stack_bytes: int = 4 << 20
     fewest_tiles: int = 24
     shared_filter_bytes: int = 8 << 20
+    unpacked_filter_bytes: int = 8 << 20
+    points_bytes: int = 320 << 10
     copy_bytes: int = 32 << 10
     pooled_bytes: int = 160 << 10
     pixel_filter_bytes: int = 384 << 10

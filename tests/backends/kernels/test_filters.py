@@ -51,7 +51,7 @@ def test_filters_are_transformed_from_both_sides(taps, c, m, group, threads, wid
 @pytest.mark.parametrize("taps", [3, 5])
 def test_filters_of_the_gradient_are_turned_round(taps, c, m, group, width):
     of = tiling((1, c, 8, 8), m, taps, width, group=group).backward
-    weights, of_net = normal(m, c // group, taps, taps), Filters(of, backward=True)
+    weights, of_net = normal(m, c // group, taps, taps), Filters(of)
     points = np.full(of.filter_size, np.nan, np.float32)
 
     of_net.update(weights, points)
@@ -93,7 +93,7 @@ def test_large_filters_are_written_past_the_caches_to_the_same_bits(
         monkeypatch.setattr(filters, "LARGE", large)
         points = aligned(of.filter_size + shift)[shift:]
         points[...] = np.nan
-        Filters(of, backward=turned).update(weights, points)
+        Filters(of).update(weights, points)
         found.append(points)
 
     np.testing.assert_array_equal(found[1], found[0])

@@ -86,7 +86,7 @@ def test_the_gradient_of_the_input_is_a_convolution(taps, c, m, group, threads, 
     of = tiling(shape, m, taps, width, pad, group, threads, **tuning)
     weights, turned = normal(m, c // group, taps, taps), of.backward
     slopes, memory = images((2, m, *of.output))
-    filters, out = Filters(turned, backward=True), np.zeros((2, 9, 10, c), np.float32)
+    filters, out = Filters(turned), np.zeros((2, 9, 10, c), np.float32)
     points = np.full(turned.filter_size, np.nan, np.float32)
     filters.update(weights, points)
 

@@ -154,6 +154,21 @@ class Vector(Value):
         """Where it is not smaller, element by element; NaN is neither."""
         return Condition(self.builder, self.builder.fcmp_ordered(">=", self.llvm, other.llvm))
 
+    def crossed(self, other: Vector, by: int) -> tuple[Vector, Vector]:
+        """Return two vectors that have changed places where two by two runs of elements meet.
+
+        The second run of ``by`` elements in every two runs of this vector, and the first of the
+        other one's. So a square of vectors is turned, for ``by`` = 1, 2, 4 and so on.
+        """
+        kind, lanes = ir.VectorType(ir.IntType(32), self.llvm.type.count), self.llvm.type.count
+        first = [lane if not lane & by else lanes + lane - by for lane in range(lanes)]
+        second = [lane + by if not lane & by else lanes + lane for lane in range(lanes)]
+        one, two = (
+            self._new(self.builder.shuffle_vector(self.llvm, other.llvm, ir.Constant(kind, order)))
+            for order in (first, second)
+        )
+        return one, two
+
     def _new(self, llvm: Any) -> Vector:
         return Vector(self.builder, llvm)
 

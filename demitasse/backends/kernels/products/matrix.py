@@ -27,7 +27,7 @@ UNROLLED = 4
 
 
 @cache
-def matrix_products(width: int, *, packed: bool = False) -> Panels:
+def matrix_products(width: int, *, packed: bool = False, begun: bool = False) -> Panels:
     """Return the kernels, by the vectors of a panel.
 
     Their arguments are: ``a``, the bytes from one of its rows to the next, the bytes from one of
@@ -39,12 +39,13 @@ def matrix_products(width: int, *, packed: bool = False) -> Panels:
         width: Floats of a vector.
         packed: Whether the columns of ``a`` and the rows of ``b`` are contiguous, and sums are
             written and never added, whatever the arguments say.
+        begun: Whether packed sums go on from what is in ``c``, to the bits of one long sum.
     """
-    kind = "packed" if packed else "product"
-    return by_panel(kind, width, 11, partial(_write, packed=packed))
+    kind = ("packed_on" if begun else "packed") if packed else "product"
+    return by_panel(kind, width, 11, partial(_write, packed=packed, begun=begun))
 
 
-def _write(k: Kernel, vectors: int, of: Rows, *, packed: bool) -> None:
+def _write(k: Kernel, vectors: int, of: Rows, *, packed: bool, begun: bool) -> None:
     a, a_row_bytes, a_column_bytes, b, b_row_bytes, c, c_row_bytes, rows, length = k.arguments[:9]
     adds = k.arguments[9]
     if packed:
@@ -72,7 +73,8 @@ def _write(k: Kernel, vectors: int, of: Rows, *, packed: bool) -> None:
             for row in range(count)
             for j in range(vectors)
         ]
-        totals, begin = [k.constant(0.0)] * len(places), b
+        begin, zero = b, k.constant(0.0)
+        totals = [k.load(place) if begun else zero for place in places]
         if packed and count == of.most:
             middle = end - length % UNROLLED * b_row_bytes
             totals, left = turns(totals, left, begin, middle, count, UNROLLED)

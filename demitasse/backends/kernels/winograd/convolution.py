@@ -23,9 +23,14 @@ from demitasse.backends.kernels.winograd.cut import ImageFields, Piece, Points, 
 from demitasse.backends.kernels.winograd.matrices import Matrices, matrices
 from demitasse.backends.kernels.winograd.multiply import ProductFields, each_panel, product_values
 from demitasse.backends.kernels.winograd.scratch import Scratch
-from demitasse.backends.kernels.winograd.strips import StripFields, each_block
+from demitasse.backends.kernels.winograd.strips import Block, StripFields, each_block
 from demitasse.backends.kernels.winograd.tiling import Tiling
 from demitasse.backends.kernels.winograd.transforms import transform
+from demitasse.backends.kernels.winograd.unpacked import (
+    UnpackedFields,
+    multiply_unpacked,
+    unpacked_values,
+)
 
 __all__ = ["WinogradConvolution"]
 
@@ -48,40 +53,56 @@ class ConvolutionFields(Struct):
     """Address of one offset for each output channel."""
 
 
+class UnpackedConvolutionFields(ConvolutionFields):
+    """The same with filters that are taken to the points where they are used."""
+
+    unpacked: UnpackedFields
+    """The filters."""
+
+
 @cache
-def _kernel(taps: int, width: int, *, pool: bool) -> int:
+def _kernel(taps: int, width: int, *, pool: bool, unpacked: bool) -> int:
     """Return the address of the kernel for filters of so many taps, and perhaps pooling."""
-    name = f"convolve{taps}x{width}{'pooled' if pool else ''}"
+    options = f"{'pooled' if pool else ''}{'unpacked' if unpacked else ''}"
+    name = f"convolve{taps}x{width}{options}"
 
     def write(module: Any) -> None:
-        _write(module, name, matrices(taps), width, pool=pool)
+        _write(module, name, matrices(taps), width, pool=pool, unpacked=unpacked)
 
     return compiled(name, write, name)[name]
 
 
-def _write(module: Any, name: str, of: Matrices, width: int, *, pool: bool) -> None:
+def _write(module: Any, name: str, of: Matrices, width: int, *, pool: bool, unpacked: bool) -> None:
     side, step = of.side, of.outputs
     forth = transform(module, "forth", of.input, width)
     way_back = back(module, of, width, pool=pool)
     k = Kernel(module, name, 1, width, exported=True)
-    f = ConvolutionFields.read(k)
+    f = (UnpackedConvolutionFields if unpacked else ConvolutionFields).read(k)
     p = f.products
     tile_bytes, tile_point_bytes = p.tile_stride * FLOAT, p.tile_point_stride * FLOAT
-    sum_bytes = p.sum_stride * FLOAT
     with each_block(k, f.strips) as block:
         tiles, sums = Points(block.stack, tile_bytes, tile_point_bytes), block.stack + p.sums_bytes
         with block.stage(0):
             cut(k, f.strips, f.x, block, forth, Piece(side, step, side - step), tiles)
-        with block.stage(1), each_panel(k, p, block, side * side) as panel:
-            k.call_at(
-                panel.product, panel.tiles, tiles.tile_bytes, FLOAT, panel.filters,
-                panel.row_bytes, panel.sums, sum_bytes, block.tiles, p.channels, 0,
-                panel.rests,
-            )  # fmt: skip
+        with block.stage(1):
+            if isinstance(f, UnpackedConvolutionFields):
+                multiply_unpacked(k, p, f.unpacked, block, of)
+            else:
+                _multiply(k, p, block, side * side)
         with block.stage(2):
             steps = step, step // 2 if pool else step
             join(k, f.strips, p, f.y, block, way_back, steps, sums, f.offsets, f.slopes)
     k.done()
+
+
+def _multiply(k: Kernel, f: ProductFields, block: Block, points: int) -> None:
+    """Write the products of a block's tiles with filters at the points."""
+    with each_panel(k, f, block, points) as panel:
+        k.call_at(
+            panel.product, panel.tiles, f.tile_stride * FLOAT, FLOAT, panel.filters,
+            panel.row_bytes, panel.sums, f.sum_stride * FLOAT, block.tiles, f.channels, 0,
+            panel.rests,
+        )  # fmt: skip
 
 
 STAGES = 3
@@ -109,29 +130,44 @@ class WinogradConvolution:
         self, tiling: Tiling, x: Images, y: Images, *, relu: bool = False, pool: bool = False
     ) -> None:
         self.tiling, width = tiling, tiling.width
-        self._kernel = _kernel(tiling.matrices.taps, width, pool=pool)
+        self._kernel = _kernel(tiling.matrices.taps, width, pool=pool, unpacked=tiling.unpacked)
         self._scratch = Scratch(tiling)
         self.scratch_size = self._scratch.size
         self._offsets, self._slopes = aligned(tiling.sum_stride), aligned(tiling.sum_stride)
         self._slopes[...] = 0.0 if relu else 1.0
-        products = matrix_products(width, packed=True)
+        self._factors = np.ones(tiling.filters if tiling.unpacked else 0, np.float32)
         fields: dict[str, Values | np.ndarray] = {
-            "products": product_values(
-                tiling, products, tiling.block_tiles, self._scratch.sums_bytes
-            ),
+            "products": self._products(),
             "x": image_values(x, tiling.size, width, tiling.pad),
             "y": image_values(y, tiling.output, width),
             "slopes": self._slopes,
             "offsets": self._offsets,
         }
+        of: type[ConvolutionFields] = ConvolutionFields
+        self._filters = "products.filters"
+        if tiling.unpacked:
+            fields["unpacked"] = unpacked_values(tiling, self._scratch, self._factors)
+            of, self._filters = UnpackedConvolutionFields, "unpacked.weights"
         self._calls = [
-            Arguments(ConvolutionFields.values(strips=strips, **fields))
-            for strips in self._scratch.calls(STAGES)
+            Arguments(of.values(strips=strips, **fields)) for strips in self._scratch.calls(STAGES)
         ]
+
+    def _products(self) -> Values:
+        """Return the values of their fields; filters that are not kept have no table of panels."""
+        return product_values(
+            self.tiling,
+            None if self.tiling.unpacked else matrix_products(self.tiling.width, packed=True),
+            self.tiling.block_tiles,
+            self._scratch.sums_bytes,
+        )
 
     def take_offsets(self, offsets: np.ndarray) -> None:
         """Take new offsets, one for each output channel; at first they are zeros."""
         self._offsets[: offsets.shape[0]] = offsets
+
+    def take_factors(self, factors: np.ndarray) -> None:
+        """Take a new factor for each filter that is not kept at the points; at first they are 1."""
+        self._factors[...] = factors
 
     def take_slopes(self, slopes: np.ndarray) -> None:
         """Take new slopes for what is below 0, one for each output channel, or one for all."""
@@ -149,12 +185,13 @@ class WinogradConvolution:
         Args:
             source: The input, in the memory that ``x`` describes.
             target: The output, in that of ``y``.
-            filters: At the points, as :class:`Filters` makes them.
+            filters: At the points, as :class:`Filters` makes them; as the parameter has them where
+                the tiling says that it is unpacked.
             scratch: At least :attr:`scratch_size` elements.
         """
         each: dict[str, int | np.ndarray] = {
             **self._scratch.addresses(scratch),
-            "products.filters": filters,
+            self._filters: filters,
             "x.at": source,
             "y.at": target,
         }

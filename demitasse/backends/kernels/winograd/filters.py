@@ -173,12 +173,13 @@ def _write_taps(module: Any, name: str, matrix: np.ndarray, width: int) -> None:
     k.done()
 
 
-def _values(tiling: Tiling, *, backward: bool = False, chunks: int = 1) -> Values:
+def _values(tiling: Tiling, *, chunks: int = 1) -> Values:
     """Return the values of the fields.
+
+    The outputs of the gradient of an input are the parameter's inputs.
 
     Args:
         tiling: The convolution.
-        backward: Whether it is the gradient of an input, whose outputs are the parameter's inputs.
         chunks: Of how many chunks values are summed.
     """
     groups, area = tiling.groups, tiling.matrices.taps**2
@@ -193,8 +194,8 @@ def _values(tiling: Tiling, *, backward: bool = False, chunks: int = 1) -> Value
         inputs=inputs,
         outputs=outputs,
         weight_group_stride=inputs * outputs * area,
-        weight_input_stride=outputs * area if backward else area,
-        weight_output_stride=area if backward else inputs * area,
+        weight_input_stride=outputs * area if tiling.turned else area,
+        weight_output_stride=area if tiling.turned else inputs * area,
         panel_table=table,
         panels=len(table),
         chunks=chunks,
@@ -207,15 +208,14 @@ class Filters:
 
     Args:
         tiling: The convolution, or that which is the gradient of its input.
-        backward: For that gradient: the filters are turned round.
     """
 
-    def __init__(self, tiling: Tiling, *, backward: bool = False) -> None:
+    def __init__(self, tiling: Tiling) -> None:
         self._threads = tiling.threads
-        self._kernel = partial(_kernel, tiling.matrices.taps, tiling.width, turned=backward)
+        self._kernel = partial(_kernel, tiling.matrices.taps, tiling.width, turned=tiling.turned)
         lines = tiling.width * FLOAT == LINE_BYTES  # halves of lines would be written twice
         self._past = lines and tiling.filter_size * FLOAT > LARGE
-        self._arguments = Arguments(_values(tiling, backward=backward))
+        self._arguments = Arguments(_values(tiling))
 
     def update(self, weights: np.ndarray, points: np.ndarray) -> None:
         """Write the transforms of ``weights``, which are in C order.

@@ -90,7 +90,7 @@ def each_panel(k: Kernel, f: ProductFields, block: Block, points: int) -> Iterat
 
 def product_values(
     tiling: Tiling,
-    products: Panels,
+    products: Panels | None,
     counts: Iterable[int],
     sums_bytes: int,
     filter_chunk_stride: int = 0,
@@ -99,30 +99,29 @@ def product_values(
 
     Args:
         tiling: The convolution.
-        products: The kernels, by the vectors of a panel.
+        products: The kernels, by the vectors of a panel; None where others find the filters.
         counts: Numbers of rows that they are run for.
         sums_bytes: From the beginning of a stack to the tiles of the output.
         filter_chunk_stride: Elements from one chunk's filters to the next's.
     """
     c, m = tiling.channels // tiling.groups, tiling.filters // tiling.groups
-    table = np.array(
-        [
-            (
-                *products(vectors, counts),
-                group * c,
-                group * tiling.filter_group_stride + first * c,
-                group * m + first,
-                vectors * tiling.width,
-            )
-            for group in range(tiling.groups)
-            for vectors, first in tiling.panels
-        ],
-        np.int64,
-    )
+    rows = [
+        (
+            *products(vectors, counts),
+            group * c,
+            group * tiling.filter_group_stride + first * c,
+            group * m + first,
+            vectors * tiling.width,
+        )
+        for group in range(tiling.groups)
+        for vectors, first in tiling.panels
+        if products is not None
+    ]
+    table = np.array(rows, np.int64)
     return ProductFields.values(
         tile_stride=tiling.tile_stride,
         tile_point_stride=tiling.tile_point_stride,
-        filters=EACH_CALL,
+        filters=0 if products is None else EACH_CALL,
         filter_point_stride=tiling.filter_point_stride,
         filter_chunk_stride=filter_chunk_stride,
         sums_bytes=sums_bytes,

@@ -16,8 +16,9 @@ __all__ = ["Scratch"]
 class Scratch:
     """How the scratch memory of a kernel over strips is divided.
 
-    Each thread has its own for one tile's transform and the copy of a strip. Behind them each chunk
-    has its stack: the tiles of a block at all points, and their sums.
+    Each thread has its own for one tile's transform and, in one stage, the copy of a strip, in
+    another some filters and their values at the points. Behind them each chunk has its stack: the
+    tiles of a block at all points, and their sums.
 
     Args:
         tiling: The convolution.
@@ -25,6 +26,8 @@ class Scratch:
     Attributes:
         size: Elements that are needed.
         sums_bytes: Bytes from a stack's beginning to the output.
+        taps_bytes: Bytes from the beginning of a thread's to filters that it takes to the points.
+        points_bytes: The same to their values there.
     """
 
     def __init__(self, tiling: Tiling) -> None:
@@ -34,10 +37,14 @@ class Scratch:
         tiles, sums = (
             tiling.points * stride for stride in (tiling.tile_point_stride, tiling.sum_point_stride)
         )
-        private, stack = odd_lines(transform + copy), odd_lines(tiles + sums)
+        taps, points = _of_part(tiling)
+        stage = max(copy, taps + points)
+        private, stack = odd_lines(transform + stage), odd_lines(tiles + sums)
         self._threads = tiling.threads * private
         self.size = self._threads + (1 if tiling.shared else tiling.chunks) * stack
         self.sums_bytes = FLOAT * tiles
+        self.taps_bytes = FLOAT * transform
+        self.points_bytes = self.taps_bytes + FLOAT * taps
         self._tiling = tiling
         self._bytes = {
             "private_bytes": FLOAT * private,
@@ -92,3 +99,12 @@ class Scratch:
             raise ValueError(message)
         start = address(memory)
         return {"strips.private": start, "strips.stacks": start + FLOAT * self._threads}
+
+
+def _of_part(tiling: Tiling) -> tuple[int, int]:
+    """Return elements of filters, and of their values, that a thread takes to the points."""
+    if not tiling.unpacked:
+        return 0, 0
+    part = tiling.part
+    taps = part.channels * tiling.matrices.taps**2 * tiling.width
+    return odd_lines(taps), tiling.points * part.point_stride

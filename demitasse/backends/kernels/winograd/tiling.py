@@ -5,17 +5,34 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 from demitasse.backends.kernels.products.panels import split_columns
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.winograd.matrices import Matrices
 
-__all__ = ["Tiling", "odd_lines"]
+__all__ = ["PANEL", "Part", "Tiling", "odd_lines"]
 
 FLOAT_BYTES = 4
 
 LINE, WIDE = 16, 128
 """Elements of a cache line, and of a row from which on rows are kept from competing for them."""
+
+
+PANEL = 2
+"""Vectors of a panel of filters that are taken to the points where they are used."""
+
+
+class Part(NamedTuple):
+    """Filters that a thread takes to the points at a time.
+
+    Attributes:
+        channels: Channels of a panel.
+        point_stride: Elements from one point's values to the next's.
+    """
+
+    channels: int
+    point_stride: int
 
 
 @dataclass(frozen=True)
@@ -38,6 +55,7 @@ class Tiling:
         pad: Zeros above and left of the input.
         output: Rows and columns of the output.
         tuning: The kernels' vectors and threads, and how much they work on at a time.
+        turned: Whether it is the gradient of an input, by filters that are turned round.
     """
 
     matrices: Matrices
@@ -49,6 +67,7 @@ class Tiling:
     pad: tuple[int, int]
     output: tuple[int, int]
     tuning: Tuning
+    turned: bool = False
 
     @property
     def width(self) -> int:
@@ -94,7 +113,7 @@ class Tiling:
         pad = (rest - self.pad[0], rest - self.pad[1])
         return replace(
             self, channels=self.filters, filters=self.channels, size=self.output, pad=pad,
-            output=self.size,
+            output=self.size, turned=not self.turned,
         )  # fmt: skip
 
     # -- filters -------------------------------------------------------------------------------
@@ -126,7 +145,25 @@ class Tiling:
     @cached_property
     def shared(self) -> bool:
         """Whether all threads work on the same tiles."""
-        return self.filter_size * FLOAT_BYTES > self.tuning.shared_filter_bytes
+        large = self.filter_size * FLOAT_BYTES > self.tuning.shared_filter_bytes
+        return large or self.unpacked
+
+    @cached_property
+    def unpacked(self) -> bool:
+        """Whether filters are taken to the points where they are used, and not kept there."""
+        channels, filters = (count // self.groups for count in (self.channels, self.filters))
+        panels, rest = divmod(filters, PANEL * self.width)
+        whole = not rest and not channels % self.width and panels >= self.threads
+        large = self.filter_size * FLOAT_BYTES > self.tuning.unpacked_filter_bytes
+        return large and whole and not self.turned
+
+    @cached_property
+    def part(self) -> Part:
+        """How many filters a thread takes to the points at a time, where it does so."""
+        width, channels = PANEL * self.width, self.channels // self.groups
+        space = self.tuning.points_bytes // (self.points * width * FLOAT_BYTES)
+        at_once = min(max(space // self.width, 1) * self.width, channels)
+        return Part(at_once, odd_lines(at_once * width))
 
     # -- tiles ---------------------------------------------------------------------------------
 

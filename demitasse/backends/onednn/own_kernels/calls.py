@@ -105,7 +105,7 @@ class ConvCall(KernelCall):
 
     def _follow(self) -> None:
         """Let the kernel take what has changed of the parameters."""
-        if self.operands.weight is not None:
+        if not self.operands.given:
             self._weights.follow(self.operands.weight.data_memory)
         self._follow_channels()
 
@@ -120,6 +120,14 @@ class ConvCall(KernelCall):
     def update(self, weights: np.ndarray) -> None:
         """Take new weights, in C order, and the offsets that were given as an array."""
         self._take(weights)
+        self._take_given_offsets()
+
+    @property
+    def scale(self) -> Callable[[np.ndarray], None] | None:
+        """Takes new factors for the filters, and those offsets; None where it takes weights."""
+        return None
+
+    def _take_given_offsets(self) -> None:
         bias = self.operands.bias
         if self._take_offsets is not None and bias is not None and not isinstance(bias, Reader):
             self._take_offsets(bias)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
@@ -28,7 +29,7 @@ from demitasse.backends.onednn.own_kernels.calls import (
     KernelCall,
 )
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
-from demitasse.backends.step import Memory, Operand
+from demitasse.backends.step import Memory
 from demitasse.errors import DeviceError
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "DirectGradientCall",
     "PixelsCall",
     "TiledFilters",
+    "UnpackedFilters",
     "WinogradCall",
     "WinogradGradientCall",
 ]
@@ -48,25 +50,22 @@ class TiledFilters:
     Args:
         engine: The engine.
         tiling: The convolution, or that which is the gradient of its input.
-        backward: Whether it is that.
         kept: Whether the parameter stays what it is for many passes.
     """
 
-    def __init__(
-        self, engine: Engine, tiling: Tiling, *, backward: bool = False, kept: bool = False
-    ) -> None:
-        self._engine, self._tiling, self._backward = engine, tiling, backward
+    def __init__(self, engine: Engine, tiling: Tiling, *, kept: bool = False) -> None:
+        self._engine, self._tiling = engine, tiling
         self._copy = Copy(Arg.WEIGHTS, tiling.filter_size, self._transform, kept=kept)
         self._given: np.ndarray | None = None
 
     @cached_property
     def _filters(self) -> Filters:
-        return Filters(self._tiling, backward=self._backward)
+        return Filters(self._tiling)
 
-    def of(self, weight: Operand | None) -> np.ndarray:
-        """Return them as a parameter is now, or as they were given; to be used at once."""
-        if weight is not None:
-            return self._copy.of(weight.data_memory, self._engine)
+    def of(self, operands: ConvOperands) -> np.ndarray:
+        """Return them as the parameter is now, or as they were given; to be used at once."""
+        if not operands.given:
+            return self._copy.of(operands.weight.data_memory, self._engine)
         if self._given is None:
             message = "filters of a convolution were used before they were given"
             raise DeviceError(message)
@@ -87,6 +86,22 @@ class TiledFilters:
         return self._copy.nbytes + (0 if self._given is None else self._given.nbytes)
 
 
+class UnpackedFilters:
+    """Filters as the parameter holds them, in C order: those are what the kernel reads."""
+
+    nbytes = 0
+    """Bytes that it keeps."""
+
+    def of(self, operands: ConvOperands) -> np.ndarray:
+        """Return them as the parameter is now; to be used at once."""
+        return operands.weight.data_memory.cpu_data()
+
+    def update(self, weights: np.ndarray) -> None:
+        """Refuse weights: the kernel multiplies the parameter's with factors."""
+        message = f"{weights.size} weights were given to a convolution that reads its parameter"
+        raise DeviceError(message)
+
+
 class WinogradCall(ConvCall):
     """A convolution over tiles.
 
@@ -95,7 +110,7 @@ class WinogradCall(ConvCall):
         tiling: The convolution.
         operands: Its operands.
         images: Where those lie that are read, and those that are written.
-        filters: At the points.
+        filters: At the points, or in C order where the tiling says that it is unpacked.
         pool: Whether pairs of rows and columns are pooled.
     """
 
@@ -105,7 +120,7 @@ class WinogradCall(ConvCall):
         tiling: Tiling,
         operands: ConvOperands,
         images: tuple[Images, Images],
-        filters: TiledFilters,
+        filters: TiledFilters | UnpackedFilters,
         *,
         pool: bool = False,
     ) -> None:
@@ -126,6 +141,14 @@ class WinogradCall(ConvCall):
         self._kernel.take_slopes(slopes)
 
     @property
+    def scale(self) -> Callable[[np.ndarray], None] | None:
+        return self._scale if self.tiling.unpacked else None
+
+    def _scale(self, factors: np.ndarray) -> None:
+        self._kernel.take_factors(factors)
+        self._take_given_offsets()
+
+    @property
     def kept(self) -> int:
         return self.filters.nbytes
 
@@ -133,7 +156,7 @@ class WinogradCall(ConvCall):
         operands = self.operands
         source, target = operands.source.array(), operands.target.array()
         self._follow_channels()
-        filters = self.filters.of(operands.weight)
+        filters = self.filters.of(operands)
         [scratch] = self.engine.workspaces(self._kernel.scratch_size)
         self._kernel(source, target, filters, scratch)
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         DirectGradientCall,
         PixelsCall,
         TiledFilters,
+        UnpackedFilters,
         WinogradCall,
         WinogradGradientCall,
     )
@@ -78,7 +79,7 @@ class ConvKernels:
     training: bool = False
     why: tuple[str, ...] = ()
     slow_library: bool = False
-    _filters: TiledFilters | None = field(default=None, repr=False)
+    _filters: TiledFilters | UnpackedFilters | None = field(default=None, repr=False)
 
     @property
     def pads_filters(self) -> bool:
@@ -120,13 +121,15 @@ class ConvKernels:
             return None
         from demitasse.backends.onednn.own_kernels.conv_calls import WinogradCall
 
-        shared = self._filters if operands.weight is not None else None
+        shared = None if operands.given else self._filters
         filters = shared or self._tiled_filters(tiling)
         return WinogradCall(self.engine, tiling, operands, (x, y), filters, pool=pool is not None)
 
-    def _tiled_filters(self, tiling: Tiling) -> TiledFilters:
-        from demitasse.backends.onednn.own_kernels.conv_calls import TiledFilters
+    def _tiled_filters(self, tiling: Tiling) -> TiledFilters | UnpackedFilters:
+        from demitasse.backends.onednn.own_kernels.conv_calls import TiledFilters, UnpackedFilters
 
+        if tiling.unpacked:
+            return UnpackedFilters()
         return TiledFilters(self.engine, tiling, kept=not self.training)
 
     def _depthwise(
@@ -237,7 +240,7 @@ class ConvKernels:
             return None
         from demitasse.backends.onednn.own_kernels.conv_calls import TiledFilters, WinogradCall
 
-        filters = TiledFilters(self.engine, turned, backward=True)
+        filters = TiledFilters(self.engine, turned)
         return WinogradCall(self.engine, turned, operands, (x, y), filters)
 
     def _plain(self, port: Reader) -> Reader:

@@ -19,12 +19,15 @@ class Folded:
     Attributes:
         bias: One offset for each channel of the top.
         update: Takes new weights, in C order; given by what computes with them.
+        scale: Takes new factors, one for each channel of the top, where what computes reads the
+            parameter itself and multiplies it with them; else None.
     """
 
     update: Callable[[np.ndarray], None]
+    scale: Callable[[np.ndarray], None] | None
 
     def __init__(self, bias: np.ndarray) -> None:
-        self.bias = bias
+        self.bias, self.scale = bias, None
 
 
 @dataclass(frozen=True)
@@ -34,18 +37,20 @@ class ConvOperands:
     Attributes:
         source: What is read.
         target: What is written.
-        weight: The parameter; None where somebody else updates the filters.
+        weight: The parameter.
         bias: One offset for each channel of the output: a port, or an array; None for none.
         relu: Whether a rectifier follows.
         slopes: One slope for each channel of the output, for what is below 0; None for none.
+        given: Whether somebody else gives the filters that are used.
     """
 
     source: Reader
     target: Writer
-    weight: Operand | None
+    weight: Operand
     bias: Reader | np.ndarray | None = None
     relu: bool = False
     slopes: Reader | None = None
+    given: bool = False
 
     def offsets(self) -> np.ndarray | None:
         """Return the offsets as they are now."""

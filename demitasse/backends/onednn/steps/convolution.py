@@ -228,10 +228,11 @@ class ConvStep(WindowStep[ops.Conv]):
         operands = ConvOperands(
             source=Reader(Arg.SRC, at.bottom[0], x),
             target=Writer(Arg.DST, target, y),
-            weight=None if folded else at.params[0],
+            weight=at.params[0],
             bias=bias,
             relu=then is not None,
             slopes=Reader(Arg.SLOPE, slopes, channels) if slopes else None,
+            given=folded is not None,
         )
         made = self.kernels.forward(operands, pool.op if pool else None)
         if made is None:
@@ -240,7 +241,7 @@ class ConvStep(WindowStep[ops.Conv]):
             message = "PReLU behind our kernels of few channels, which know ReLU"
             raise Declined(message)
         if folded is not None:
-            folded.update = made.update
+            folded.update, folded.scale = made.update, made.scale
         made.operands.target.promise(self.engine)
         return made
 
