@@ -57,7 +57,7 @@ class Tuning:
     shared_stack_bytes: int = 4 << 20
     fewest_tiles: int = 24
     shared_filter_bytes: int = 8 << 20
-    unpacked_filter_bytes: int = 8 << 20
+    unpacked_filter_bytes: int = 3 << 20
     points_bytes: int = 320 << 10
     copy_bytes: int = 32 << 10
     pooled_bytes: int = 160 << 10

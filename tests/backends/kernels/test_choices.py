@@ -156,3 +156,17 @@ def test_points_are_an_odd_number_of_cache_lines_apart():
 def test_threads_share_what_many_filters_are_multiplied_with():
     assert stack(8, 512, 512, 7).shared
     assert not stack(8, 128, 128, 28).shared
+
+
+def test_many_filters_are_kept_in_c_order_alone_where_that_fills_vectors_and_threads():
+    assert stack(8, 512, 512, 7).unpacked
+    assert stack(8, 512, 512, 7).shared
+    assert not stack(8, 64, 64, 28).unpacked
+    assert not stack(8, 516, 512, 7).unpacked
+    assert not stack(8, 512, 520, 7).unpacked
+    assert not stack(8, 512, 512, 7, threads=33).unpacked
+
+
+def test_gradients_read_filters_at_the_points():
+    assert not stack(8, 512, 512, 7).backward.unpacked
+    assert not stack(8, 512, 512, 7).filter_gradient.unpacked

@@ -117,6 +117,52 @@ def test_the_gradients_of_weights_and_bias(taps, c, m, group, threads, tuning, w
     expect_close(bias, dy.sum(axis=(0, 2, 3), dtype=float))
 
 
+@WIDTH
+@pytest.mark.parametrize("taps", [3, 5])
+@pytest.mark.parametrize(
+    ("c", "m", "group", "threads", "tuning"),
+    [
+        (16, 32, 1, 1, {}),
+        (48, 96, 1, 2, {}),
+        (64, 128, 2, 2, {}),
+        (48, 96, 1, 3, {"shared_stack_bytes": 1, "fewest_tiles": 1}),
+        (96, 64, 1, 2, {"points_bytes": 1}),
+    ],
+    ids=["one panel", "odd panels", "groups", "short blocks", "a vector of channels at a time"],
+)
+def test_filters_taken_to_the_points_where_they_are_used_give_the_same_bits(
+    taps, c, m, group, threads, tuning, width
+):
+    shape = (3, c, 11, 9)
+    weights, offsets, factors = normal(m, c // group, taps, taps), normal(m), normal(m)
+    _, memory = images(shape)
+    found = []
+    for least in (0, 1 << 40):
+        of = tiling(
+            shape, m, taps, width, (taps // 2, 1), group, threads,
+            unpacked_filter_bytes=least, **tuning,
+        )  # fmt: skip
+        assert of.unpacked == (least == 0)
+        y = np.zeros((3, *of.output, m), np.float32)
+        convolve = WinogradConvolution(
+            of, Images.in_blocks(shape, c), Images.of(y.transpose(0, 3, 1, 2)), relu=True
+        )
+        convolve.take_offsets(offsets)
+        if of.unpacked:
+            convolve.take_factors(factors)
+            points = weights.ravel()
+        else:
+            points = np.full(of.filter_size, np.nan, np.float32)
+            scaled = np.ascontiguousarray(weights * factors[:, None, None, None])
+            Filters(of).update(scaled, points)
+        scratch = np.full(convolve.scratch_size, np.nan, np.float32)
+        convolve(memory, y, points, scratch)
+        found.append(y)
+
+    assert found[0].any()
+    np.testing.assert_array_equal(found[0], found[1])
+
+
 def test_scratch_memory_that_is_too_small_is_refused():
     of = tiling((1, 8, 8, 8), 8, 3, 8)
     plain = Images.in_blocks((1, 8, 8, 8), 8)

@@ -183,6 +183,7 @@ def _values(tiling: Tiling, *, chunks: int = 1) -> Values:
         chunks: Of how many chunks values are summed.
     """
     groups, area = tiling.groups, tiling.matrices.taps**2
+    turned = tiling.computes == "input"
     inputs, outputs = tiling.channels // groups, tiling.filters // groups
     table = np.array(tiling.panels, np.int64)
     return FilterFields.values(
@@ -194,8 +195,8 @@ def _values(tiling: Tiling, *, chunks: int = 1) -> Values:
         inputs=inputs,
         outputs=outputs,
         weight_group_stride=inputs * outputs * area,
-        weight_input_stride=outputs * area if tiling.turned else area,
-        weight_output_stride=area if tiling.turned else inputs * area,
+        weight_input_stride=outputs * area if turned else area,
+        weight_output_stride=area if turned else inputs * area,
         panel_table=table,
         panels=len(table),
         chunks=chunks,
@@ -212,7 +213,8 @@ class Filters:
 
     def __init__(self, tiling: Tiling) -> None:
         self._threads = tiling.threads
-        self._kernel = partial(_kernel, tiling.matrices.taps, tiling.width, turned=tiling.turned)
+        turned = tiling.computes == "input"
+        self._kernel = partial(_kernel, tiling.matrices.taps, tiling.width, turned=turned)
         lines = tiling.width * FLOAT == LINE_BYTES  # halves of lines would be written twice
         self._past = lines and tiling.filter_size * FLOAT > LARGE
         self._arguments = Arguments(_values(tiling))

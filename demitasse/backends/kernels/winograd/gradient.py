@@ -111,7 +111,8 @@ class WinogradGradient:
     """
 
     def __init__(self, tiling: Tiling, x: Images, y: Images) -> None:
-        self.tiling, width = tiling, tiling.width
+        self.tiling = tiling = tiling.filter_gradient
+        width = tiling.width
         self._kernel = _kernel(tiling.matrices.taps, width)
         self._scratch = Scratch(tiling)
         self.scratch_size = self._scratch.size

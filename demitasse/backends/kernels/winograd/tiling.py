@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from demitasse.backends.kernels.products.panels import split_columns
 from demitasse.backends.kernels.tuning import Tuning
@@ -55,7 +55,8 @@ class Tiling:
         pad: Zeros above and left of the input.
         output: Rows and columns of the output.
         tuning: The kernels' vectors and threads, and how much they work on at a time.
-        turned: Whether it is the gradient of an input, by filters that are turned round.
+        computes: What is computed: the output; the gradient of an input, by filters that are turned
+            round; or that of the filters.
     """
 
     matrices: Matrices
@@ -67,7 +68,7 @@ class Tiling:
     pad: tuple[int, int]
     output: tuple[int, int]
     tuning: Tuning
-    turned: bool = False
+    computes: Literal["output", "input", "filters"] = "output"
 
     @property
     def width(self) -> int:
@@ -113,8 +114,13 @@ class Tiling:
         pad = (rest - self.pad[0], rest - self.pad[1])
         return replace(
             self, channels=self.filters, filters=self.channels, size=self.output, pad=pad,
-            output=self.size, turned=not self.turned,
+            output=self.size, computes="input",
         )  # fmt: skip
+
+    @cached_property
+    def filter_gradient(self) -> Tiling:
+        """The same for the gradient of the filters."""
+        return replace(self, computes="filters")
 
     # -- filters -------------------------------------------------------------------------------
 
@@ -155,7 +161,7 @@ class Tiling:
         panels, rest = divmod(filters, PANEL * self.width)
         whole = not rest and not channels % self.width and panels >= self.threads
         large = self.filter_size * FLOAT_BYTES > self.tuning.unpacked_filter_bytes
-        return large and whole and not self.turned
+        return large and whole and self.computes == "output"
 
     @cached_property
     def part(self) -> Part:
