@@ -18,7 +18,7 @@ from demitasse.shown import html_of
 
 __all__ = ["Blob"]
 
-PART = 1 << 22
+PART = 1 << 20
 """Elements that are taken at a time of values whose memory is given back on the way."""
 
 

@@ -39,7 +39,7 @@ from demitasse.interrupts import Uninterrupted
 
 __all__ = ["Engine", "engine"]
 
-SLAB = 4 << 20
+SLAB = 1 << 20
 """Elements that are moved to a layout at a time, of an array that is given back."""
 
 
@@ -143,7 +143,7 @@ class Engine(HostEngine):
         with later.at_once(), Uninterrupted():  # half of it would be neither here nor there
             for part, copy in copies:
                 old = source[read : read + math.prod(part.shape)]
-                _run(copy, old, target[written : written + part.size])
+                _run(copy, _filled(old, part), target[written : written + part.size])
                 if len(parts) > 1:
                     give_back(old)
                 read, written = read + old.size, written + part.size
@@ -310,6 +310,12 @@ class Engine(HostEngine):
             self._grown += found is not None
             found = lent[role] = aligned(size)
         return found[:size]
+
+
+def _filled(values: np.ndarray, layout: Layout) -> np.ndarray:
+    """Return values in C order, of which the last rows may lack, with zeros for those that do."""
+    lacking = math.prod(layout.shape) - values.size
+    return np.concatenate([values, np.zeros(lacking, values.dtype)]) if lacking > 0 else values
 
 
 def _run(copy: Primitive, source: np.ndarray, target: np.ndarray) -> None:

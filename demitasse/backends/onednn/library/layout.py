@@ -132,17 +132,18 @@ def slabs(library: Any, layout: Layout, size: int) -> list[Layout]:
         size: Elements of a range, about. It has a whole number of the layout's blocks.
 
     Returns:
-        Those of the ranges in their order; the layout itself where its ranges lie otherwise.
+        Those of the ranges in their order; the layout itself where its ranges lie otherwise. Where
+        padding ends the first axis, the last range is a whole block with it.
     """
     if layout.plain or layout.size <= size:
         return [layout]
     parts, padded = layout.key[1:3]
     axis, blocks, step = parts[0]
-    rows = layout.shape[0]
-    if axis != 0 or padded != layout.shape or blocks * step != layout.size:
+    if axis != 0 or padded[1:] != layout.shape[1:] or blocks * step != layout.size:
         return [layout]
-    block, most = rows // blocks, max(1, size // step)
-    counts = [min(most, blocks - first) for first in range(0, blocks, most)]
+    block, most = padded[0] // blocks, max(1, size // step)
+    whole, rest = divmod(layout.shape[0], block)
+    counts = [min(most, whole - first) for first in range(0, whole, most)] + [1] * (rest > 0)
     made = {count: _leading(library, layout, count * block) for count in set(counts)}
     return [made[count] for count in counts]
 
