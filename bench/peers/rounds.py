@@ -165,7 +165,6 @@ def _start(row: Row, case: Case, folder: Path, options: Options) -> _Running | N
         first = process.turn(1, 1, 0).times[0]
         repeats = max(1, round(options.turn / first))
         started = _Running(process, row, repeats, 1 if first < options.turn else 0)
-        process.memory(forget=True)
     except EngineError as error:
         row.error = str(error)
         options.tell(f"  {row.engine}: {row.error}")
@@ -198,20 +197,20 @@ def _rounds(running: list[_Running], options: Options, until: float) -> None:
 def _memory(one: _Running, case: Case, folder: Path, options: Options) -> dict[str, float]:
     """Return peaks of memory; see ``Row``.
 
-    Gradients are copied to be compared, and passes repeated, which leaves more in memory than
-    training takes. So another process takes steps alone.
+    It is another process that passes are made in, by kernels that are kept by now: to make them,
+    to compare results, to copy gradients and to repeat steps takes memory of its own.
     """
-    if one.row.error or not case.train:
-        return {} if one.row.error else one.process.memory(forget=False)
+    if one.row.error:
+        return {}
     one.process.close()
-    stepping = Process(one.row.engine, case, folder, options.threads)
+    again = Process(one.row.engine, case, folder, options.threads)
     try:
-        stepping.turn(1, WARM, 0)
-        stepping.memory(forget=True)
-        stepping.turn(1, 1, 0)
-        return stepping.memory(forget=False)
+        again.turn(1, WARM, 0)
+        again.memory(forget=True)
+        again.turn(1, 1, 0)
+        return again.memory(forget=False)
     finally:
-        stepping.close()
+        again.close()
 
 
 def _beside(running: list[_Running], options: Options) -> None:
