@@ -69,8 +69,8 @@ class Row:
         beside: Of each round beside busy loops, in seconds.
         error: Why there is nothing, or "".
         apart: How far its results are from the right ones; None where they were not compared.
-        memory: Peaks in MiB: ``loading`` (making the net), ``peak`` (during all rounds, or in some
-            steps of a process that does nothing else).
+        memory: Peaks in MiB: ``loading`` (making the net), ``peak`` (during a pass or step after
+            the first ones).
         faults: Page faults of a pass.
         speeds: GFLOP/s and GB/s of each round, of the engine that measures the peak.
         about: Versions and settings.
