@@ -4,7 +4,7 @@ The pixels are the rows of a matrix and the filters the columns of another. A fe
 multiplied with factors, offset, rectified, and noted in a core's first cache, from where they are
 multiplied with all filters: what a normalisation before the convolution computes is never written
 to memory. Without one before it, the library's code is as fast; but that does not write pixels that
-lie apart, as those of a range of channels of a wider image do.
+lie apart, as those of a range of channels of a wider image do, and has no limits that keep NaN.
 """
 
 from __future__ import annotations

@@ -28,11 +28,12 @@ from demitasse.backends.kernels.language.words import (
     choose,
     chunk,
     minimum,
-    rectified,
 )
 from demitasse.backends.kernels.pointwise.convolution import is_rows
 from demitasse.backends.kernels.products.panels import fill_panels
 from demitasse.backends.kernels.products.registers import ROWS, multiply
+from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
+from demitasse.backends.kernels.rectify import rectifying
 from demitasse.backends.kernels.separable.blocks import LINE, PANEL, Blocks
 
 __all__ = ["SeparableConvolution"]
@@ -66,8 +67,8 @@ class SeparableFields(Struct):
     """Address of the first filter of each."""
     offsets: Word
     """Address of one offset for each channel of the output."""
-    slope: Word
-    """Address of the slope for outputs below 0: 0 for a rectifier, 1 for none."""
+    rectifier: Word
+    """Address of its rectifier's numbers: the slope of what is below 0, or the limits."""
     multiply: Word
     """Address of the kernel that multiplies the pixels of a block with all filters."""
     scratch_bytes: Word
@@ -208,25 +209,32 @@ def _later(
 
 
 @cache
-def _multiplying(width: int, pixel_bytes: int) -> int:
+def _multiplying(width: int, pixel_bytes: int, *, limited: bool) -> int:
     """Return the address of the kernel that multiplies the pixels of a block with all filters.
 
     Its arguments are those of :func:`_write_all`.
     """
-    name = f"separable_pixels{width}_{pixel_bytes}"
+    name = f"separable_pixels{width}_{pixel_bytes}{'_limited' if limited else ''}"
     count = 4 + len(_Later._fields)
 
     def module(of: Any) -> None:
         k = Kernel(of, name, count, width, exported=True)
         _, noted, pixels, target, *later = k.arguments
-        _write_all(k, pixel_bytes, noted, pixels, target, _Later(*later))
+        _write_all(k, pixel_bytes, noted, pixels, target, _Later(*later), limited=limited)
         k.done()
 
     return compiled(name, module, name)[name]
 
 
 def _write_all(
-    k: Kernel, pixel_bytes: int, noted: Word, pixels: Word, target: Word, later: _Later
+    k: Kernel,
+    pixel_bytes: int,
+    noted: Word,
+    pixels: Word,
+    target: Word,
+    later: _Later,
+    *,
+    limited: bool,
 ) -> None:
     """Write the products of a block and all panels of filters.
 
@@ -237,6 +245,7 @@ def _write_all(
         pixels: How many there are.
         target: Address of the first output pixel.
         later: What is fetched for the next block.
+        limited: Whether outputs have limits.
     """
     s, most = SeparableFields.read(k), ROWS[k.width][PANEL]
     with k.loop(s.panels, words=[later.at, later.edge]) as panel:
@@ -246,7 +255,7 @@ def _write_all(
             output = target + pixel * s.y_stride * FLOAT
             here = noted + pixel * pixel_bytes
             now = later._replace(at=few.words[0], edge=few.words[1])
-            few.words = _multiply(k, s, pixel_bytes, panel.i, here, output, now)
+            few.words = _multiply(k, s, pixel_bytes, panel.i, here, output, now, limited=limited)
         panel.words = few.words
 
 
@@ -258,6 +267,8 @@ def _multiply(
     pixels: Word,
     output: Word,
     later: _Later,
+    *,
+    limited: bool,
 ) -> list[Word]:
     """Write the products of some pixels that were noted and one panel of filters.
 
@@ -269,6 +280,7 @@ def _multiply(
         pixels: Address of the pixels.
         output: Address of the first output pixel.
         later: What is fetched for the next block.
+        limited: Whether outputs have limits.
 
     Returns:
         Where the next line of that is, and the edge.
@@ -303,12 +315,12 @@ def _multiply(
     none, words = [k.constant(0.0)] * (most * PANEL), [pixels, later.at]
     sums, words = turns(none, words, begin, middle, UNROLLED)
     sums, words = turns(sums, words, middle, end, 1)
-    slope = k.broadcast(s.slope)
+    then = rectifying(k, s.rectifier, None, limited=limited)
     offsets = [k.load(s.offsets + place + k.vector_bytes * j) for j in range(PANEL)]
     with_pixel = [(i, j) for i in range(most) for j in range(PANEL)]
     for (i, j), total in zip(with_pixel, sums, strict=True):
         target = output + s.y_stride * FLOAT * i + (place + k.vector_bytes * j)
-        k.store(rectified(total + offsets[j], slope), target)
+        k.store(then(total + offsets[j]), target)
     return later.after(words[1])
 
 
@@ -319,7 +331,7 @@ class SeparableConvolution:
         blocks: The convolutions.
         x: The input.
         y: The output, whose pixels follow evenly.
-        relus: Whether a rectifier follows the first, and the second.
+        then: What becomes of the sums of the first, and of the second.
 
     Attributes:
         scratch_size: Elements of scratch memory that a call takes.
@@ -332,14 +344,19 @@ class SeparableConvolution:
     """
 
     def __init__(
-        self, blocks: Blocks, x: Images, y: Images, relus: tuple[bool, bool] = (False, False)
+        self,
+        blocks: Blocks,
+        x: Images,
+        y: Images,
+        then: tuple[Rectifier, Rectifier] = (NOTHING, NOTHING),
     ) -> None:
         if not is_rows(y):
             message = f"{y} was given for outputs; give images whose pixels follow evenly"
             raise ValueError(message)
         self.blocks, strips = blocks, blocks.strips
-        self._kernel = _kernel(strips.width, Shape.of(strips.op), pairs=blocks.pairs)
-        self.depthwise = DepthwiseOperands(strips, x, blocks.between, relu=relus[0])
+        shape = Shape.of(strips.op, limited=then[0].limited)
+        self._kernel = _kernel(strips.width, shape, pairs=blocks.pairs)
+        self.depthwise = DepthwiseOperands(strips, x, blocks.between, then[0])
         self.scratch_size = strips.tuning.threads * blocks.scratch
         panel = PANEL * strips.width
         self.filters = aligned(len(blocks.panels) * blocks.channels * panel).reshape(
@@ -355,8 +372,10 @@ class SeparableConvolution:
                 panels=len(blocks.panels),
                 panel_table=np.array(blocks.panels, np.int64),
                 offsets=EACH_CALL,
-                slope=np.array([0.0 if relus[1] else 1.0], np.float32),
-                multiply=_multiplying(strips.width, blocks.between.column_stride * FLOAT),
+                rectifier=then[1].numbers(),
+                multiply=_multiplying(
+                    strips.width, blocks.between.column_stride * FLOAT, limited=then[1].limited
+                ),
                 scratch_bytes=blocks.scratch * FLOAT,
                 parts=strips.tuning.threads,
                 blocks=blocks.count,

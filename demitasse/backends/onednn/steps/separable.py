@@ -11,6 +11,7 @@ from demitasse.backends import ops
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.own_kernels.pixels import separable_call
+from demitasse.backends.onednn.own_kernels.rectifiers import rectifier_of
 from demitasse.backends.onednn.ports import Reader, Writer
 from demitasse.backends.onednn.step import OnednnStep, called
 from demitasse.backends.onednn.steps.convolution import ConvStep
@@ -68,7 +69,7 @@ class SeparableStep(OnednnStep[ops.Conv]):
                 Reader(Arg.SRC, source, engine.expected(source.data_memory, source.shape)),
                 Writer(Arg.DST, target, engine.placed(target.data_memory, pixels.layouts[2])),
                 (self.weights[0].folded, self.weights[1].folded),
-                (tails[0].then is not None, tails[1].then is not None),
+                (rectifier_of(tails[0].then), rectifier_of(tails[1].then)),
             )
         ]
         self.kept = sum(one.folded.bias.nbytes for one in self.weights)
@@ -87,9 +88,8 @@ def _check(tail: Tail) -> None:
     """Decline what kernels of separable convolutions do not do.
 
     Raises:
-        Declined: It is something else than factors, offsets and ReLU.
+        Declined: It is something else than factors, offsets, ReLU and limits.
     """
-    other = tail.then is not None and tail.then.function != "relu"
-    if other or any(one is not None for one in (tail.other, tail.slopes, tail.pool)):
-        message = "more than ReLU behind a convolution; separable ones have factors and ReLU alone"
+    if any(one is not None for one in (tail.other, tail.slopes, tail.pool)):
+        message = "a sum, PReLU or pooling behind it; separable convolutions have factors and ReLU"
         raise Declined(message)
