@@ -59,26 +59,27 @@ class Case:
         self.windows, self.weights = normal(c, 1, *self.each.kernel, seed=1), normal(m, c, seed=2)
         self.offsets = normal(c, seed=3), normal(m, seed=4)
 
-    def run(self, tuning, then=(RELU, RELU), block=None):
+    def run(self, tuning, then=(RELU, RELU), block=None, other=None):
         """Return the output. Shape: (N, M, OH, OW)."""
         blocks = blocks_of(self.each, self.pixels, tuning)
         x, y = Images.in_blocks(self.x.shape, block or self.x.shape[1]), whole(self.pixels.top)
-        run = SeparableConvolution(blocks, x, y, then)
+        run = SeparableConvolution(blocks, x, y, then, adds=other is not None)
         run.depthwise.update(self.windows.reshape(-1))
         run.update(self.weights.reshape(-1))
         target, scratch = aligned(math.prod(self.pixels.top)), aligned(run.scratch_size)
         target[:], scratch[:] = np.nan, np.nan
-        run(in_memory(self.x, x), target, self.offsets, scratch)
+        added = self.offsets if other is None else (*self.offsets, in_memory(other, y))
+        run(in_memory(self.x, x), target, added, scratch)
         return out_of_memory(target, y)
 
-    def wanted(self, then=(RELU, RELU)):
+    def wanted(self, then=(RELU, RELU), other=0):
         """Return what the definition gives, in double precision."""
         op, (first, second) = self.each, self.offsets
         y = correlated(self.x, self.windows, op.pad, op.group, op.stride, op.dilation)
         y = y + first[:, np.newaxis, np.newaxis]
         y = rectified(then[0], y)
         z = np.einsum("mc,nchw->nmhw", self.weights, y) + second[:, np.newaxis, np.newaxis]
-        return rectified(then[1], z)
+        return rectified(then[1], z + other)
 
 
 def always(width, threads=1, **changes):
@@ -147,6 +148,51 @@ def test_any_number_of_channels_will_do(c, more, width):
     case = Case(1, max(c, width) + more, 2 * width + more, (9, 14))
 
     expect_close(case.run(always(width)), case.wanted())
+
+
+@WIDTH
+@THREADS
+@pytest.mark.parametrize("more", [0, 1, 4, 7])
+def test_few_filters_will_do(more, threads, width):
+    case = Case(2, 3 * width + 1, width + more, (15, 17))
+
+    expect_close(case.run(always(width, threads)), case.wanted())
+
+
+@WIDTH
+@THREADS
+@pytest.mark.parametrize("then", [NOTHING, RELU, RELU6], ids=["nothing", "ReLU", "ReLU6"])
+@pytest.mark.parametrize("vectors", [1, 1.5, 2.5])
+def test_an_image_may_be_added_before_the_last_rectifier(vectors, then, threads, width):
+    case = Case(2, 2 * width, int(vectors * width), (15, 16))
+    other, both = normal(*case.pixels.top, seed=7), (RELU, then)
+
+    y = case.run(always(width, threads), both, other=other)
+
+    expect_close(y, case.wanted(both, other))
+
+
+@WIDTH
+def test_a_sum_has_the_bits_of_a_sum_behind(width):
+    case, nothing = Case(1, width, 3 * width, (15, 16)), (RELU, NOTHING)
+    other = normal(*case.pixels.top, seed=7)
+    other[0, :3, 0, 0] = NOT_NUMBERS
+
+    y = case.run(always(width), nothing, other=other)
+
+    np.testing.assert_array_equal(y, case.run(always(width), nothing) + other)
+
+
+def test_an_image_to_add_is_refused_where_none_is_added():
+    case = Case(1, 16, 32, (15, 16))
+    blocks = blocks_of(case.each, case.pixels, always(16))
+    x, y = whole(case.each.bottom), whole(case.pixels.top)
+    image, scratch = aligned(math.prod(case.pixels.top)), aligned(1 << 20)
+
+    for adds, added in ((False, (*case.offsets, image)), (True, case.offsets)):
+        run = SeparableConvolution(blocks, x, y, adds=adds)
+        with pytest.raises(TypeError, match="other"):
+            run(in_memory(case.x, x), image, added, scratch)
 
 
 @WIDTH
@@ -262,11 +308,12 @@ def test_it_is_taken_where_it_pays():
 
     assert blocks_of(*good, tuning).code == "separable llvm:avx512"
     assert blocks_of(*good, replace(tuning, width=8)).code == "separable llvm:avx2"
+    assert blocks_of(*convolutions(1, 64, 24, (28, 28)), tuning).waste > 1.3
     assert "divide well" in reason(convolutions(1, 64, 128, (9, 9)), tuning)
     assert "divide well" in reason(convolutions(1, 64, 40, (28, 28)), tuning)
     assert "14 pixels or more" in reason(convolutions(1, 64, 128, (3, 7)), tuning)
     assert "up to 1024 channels" in reason(convolutions(1, 1040, 128, (28, 28)), tuning)
-    assert "32 or more" in reason(convolutions(1, 64, 24, (28, 28)), tuning)
+    assert "16 or more" in reason(convolutions(1, 64, 12, (28, 28)), tuning)
     assert "is off" in reason(good, replace(tuning, separable="never"))
     assert "is off" in reason(good, replace(tuning, width=0))
 
