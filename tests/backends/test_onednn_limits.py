@@ -177,24 +177,64 @@ def test_gradients_are_those_of_portable_code(limits, fields):
         np.testing.assert_allclose(one.diff, other.diff, rtol=1e-4, atol=1e-3)
 
 
-BLOCK = (
-    'input: "x" input_shape { dim: 2 dim: 32 dim: 28 dim: 28 }\n'
-    + conv("up", "x", "num_output: 192 kernel_size: 1")
-    + norm("up")
-    + layer("up_r", RELU6, "up", top="up")
-    + conv("each", "up", "num_output: 192 group: 192 kernel_size: 3 pad: 1")
-    + norm("each")
-    + layer("each_r", RELU6, "each", top="each")
-    + conv("down", "each", "num_output: 32 kernel_size: 1")
-    + norm("down")
-    + layer("sum", 'type: "Eltwise" bottom: "x"', "down")
-)
+def block(then=RELU6, hidden=192, m=32):
+    """A block of MobileNet V2: more channels, each by itself, few, and a sum with the input."""
+    return (
+        f'input: "x" input_shape {{ dim: 2 dim: {m} dim: 28 dim: 28 }}\n'
+        + conv("up", "x", f"num_output: {hidden} kernel_size: 1")
+        + norm("up")
+        + layer("up_r", then, "up", top="up")
+        + conv("each", "up", f"num_output: {hidden} group: {hidden} kernel_size: 3 pad: 1")
+        + norm("each")
+        + layer("each_r", then, "each", top="each")
+        + conv("down", "each", f"num_output: {m} kernel_size: 1")
+        + norm("down")
+        + layer("sum", 'type: "Eltwise" bottom: "x"', "down")
+    )
 
 
-def test_a_block_of_mobilenet_v2_is_two_steps():
-    layers, got, want = pair(BLOCK)
+@pytest.mark.parametrize("then", [RELU6, CLIP, 'type: "ReLU"'], ids=["ReLU6", "Clip", "ReLU"])
+def test_a_block_of_mobilenet_v2_is_two_steps(then):
+    layers, got, want = pair(block(then))
 
-    assert layers["up"].code.startswith("pointwise")
+    assert layers["up_r"].part_of == "up"
     assert layers["each"].code.startswith("separable")
-    assert layers["down"].part_of == "each"
+    assert layers["sum"].part_of == "each"
+    expect_close(got, want)
+
+
+def test_a_rectifier_may_follow_the_sum():
+    layers, got, want = pair(block() + layer("last", RELU6, "sum", top="sum"))
+
+    assert layers["last"].part_of == "each"
+    expect_close(got, want)
+
+
+def test_a_sum_into_a_part_of_a_larger_image_has_the_result_of_each_layer():
+    joined = layer("joined", 'type: "Concat" bottom: "sum"', "x")
+    last = conv("last", "joined", "num_output: 32 kernel_size: 1")
+    layers, got, want = pair(block() + joined + last)
+
+    assert layers["each"].code.startswith("separable")
+    expect_close(got, want)
+
+
+def test_new_weights_and_another_batch_are_taken():
+    fast, portable = made(block()), made(block(), "numpy", lowered=False)
+    fast.forward()
+
+    for net in (fast, portable):
+        for name in ("up", "each", "down_scale"):
+            net.params[name][0].data[...] *= -1.5
+        net.blobs["x"].reshape(1, 32, 30, 26)
+        net.blobs["x"].data[...] = np.random.default_rng(2).normal(size=(1, 32, 30, 26))
+        net.forward()
+
+    expect_close(fast.blobs["sum"].cpu_data(), portable.blobs["sum"].cpu_data())
+
+
+@pytest.mark.parametrize("m", [16, 24, 40])
+def test_blocks_of_few_channels_have_the_same_results(m):
+    _, got, want = pair(block(m=m, hidden=4 * m))
+
     expect_close(got, want)

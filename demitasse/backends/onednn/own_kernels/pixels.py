@@ -67,6 +67,7 @@ def separable_call(
     target: Writer,
     folded: tuple[Folded, Folded],
     then: tuple[Rectifier, Rectifier],
+    other: Reader | None,
 ) -> OffsetCall:
     """Return what runs a depthwise convolution and a pointwise one behind it.
 
@@ -77,6 +78,8 @@ def separable_call(
         target: What is written.
         folded: Weights and offsets of both; they are given who takes new weights.
         then: What becomes of the sums of the first, and of the second.
+        other: What is added to those of the second before, in the target's layout;
+            None for nothing.
 
     Raises:
         Declined: Our kernels do not take it.
@@ -90,6 +93,7 @@ def separable_call(
     if x is None or y is None or not is_rows(y):
         message = "images whose channels do not lie side by side; separable convolution needs that"
         raise Declined(message)
-    kernel = SeparableConvolution(blocks, x, y, then)
+    kernel = SeparableConvolution(blocks, x, y, then, adds=other is not None)
     folded[0].update, folded[1].update = kernel.depthwise.update, kernel.update
-    return OffsetCall(engine, source, target, kernel, (folded[0].bias, folded[1].bias))
+    offsets = folded[0].bias, folded[1].bias
+    return OffsetCall(engine, source, target, kernel, offsets, other)
