@@ -135,9 +135,10 @@ def test_the_limits_change_no_bits_of_what_lies_within(fields):
         (PIXELS, 'type: "ReLU6" relu6_param { negative_slope: 0.1 }'),
         ("num_output: 96 kernel_size: 1 stride: 2", RELU6),
         ("num_output: 12 kernel_size: 1", RELU6),
+        ("num_output: 36 kernel_size: 1", RELU6),
         ("num_output: 32 kernel_size: 3 group: 8", RELU6),
     ],
-    ids=["slope", "strides", "few filters", "groups"],
+    ids=["slope", "strides", "few filters", "filters beside vectors", "groups"],
 )
 def test_elsewhere_they_run_by_themselves(fields, limits):
     layers, got, want = pair(text(fields, limits))

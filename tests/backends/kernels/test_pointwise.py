@@ -11,7 +11,7 @@ from stages import WIDTH, normal
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.pointwise import parts_of
+from demitasse.backends.kernels.pointwise import limits_pay, parts_of
 from demitasse.backends.kernels.pointwise.convolution import PointwiseConvolution
 from demitasse.backends.kernels.pointwise.parts import Parts
 from demitasse.backends.kernels.rectifier import NOTHING, RELU
@@ -244,3 +244,20 @@ def test_it_is_taken_where_it_pays():
     assert "49 pixels" in reason(convolution(1, 64, 128, (7, 7)), tuning)
     assert "is off" in reason(op, replace(tuning, pointwise="never"))
     assert "is off" in reason(op, replace(tuning, width=0))
+
+
+@pytest.mark.parametrize(
+    ("c", "m", "size", "pays"),
+    [
+        (32, 192, (28, 28), True),
+        (24, 144, (56, 56), True),
+        (32, 40, (56, 56), False),
+        (96, 576, (7, 7), False),
+    ],
+    ids=["all fit", "filters nearly fit", "few filters", "pixels do not fit"],
+)
+def test_limits_pay_where_little_is_computed_in_vain(c, m, size, pays):
+    parts = Parts((1, c, *size), (1, m, *size), Tuning(16))
+
+    assert limits_pay(parts) is pays
+    assert limits_pay(replace(parts, tuning=always(16)))

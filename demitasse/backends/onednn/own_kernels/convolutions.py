@@ -12,7 +12,7 @@ from demitasse.backends.kernels.depthwise import strips_of
 from demitasse.backends.kernels.depthwise.strips import Strips
 from demitasse.backends.kernels.direct import banding_of
 from demitasse.backends.kernels.direct.banding import Banding
-from demitasse.backends.kernels.pointwise import parts_of
+from demitasse.backends.kernels.pointwise import limits_pay, parts_of
 from demitasse.backends.kernels.pointwise.parts import Parts
 from demitasse.backends.kernels.separable import blocks_of
 from demitasse.backends.kernels.tuning import Tuning
@@ -170,7 +170,8 @@ class ConvKernels:
         home = operands.target.layout.home
         x, y = (images_of(port.layout) for port in (operands.source, operands.target))
         in_part = home is not None and not home.is_whole
-        if not (in_part or operands.then.limited) or x is None or y is None or pool:
+        gains = in_part or (operands.then.limited and limits_pay(parts))
+        if not gains or x is None or y is None or pool:
             return None  # the library's own code is good
         from demitasse.backends.kernels.pointwise.convolution import is_rows
         from demitasse.backends.onednn.own_kernels.conv_calls import PixelsCall
