@@ -13,9 +13,9 @@ from demitasse.backends.kernels.language.words import (
     choose,
     fma,
     minimum,
-    rectified,
 )
 from demitasse.backends.kernels.products.registers import a_few_at_a_time
+from demitasse.backends.kernels.rectify import rectifying
 
 __all__ = ["PIXELS", "Channels", "Row", "Shape", "write_lines", "write_row"]
 
@@ -39,22 +39,24 @@ class Shape(NamedTuple):
         stride: Columns from one window to the next.
         dilation: Columns from one tap to the next.
         fetches: Whether pixels are fetched for later.
+        limited: Whether outputs have limits.
     """
 
     kernel: tuple[int, int]
     stride: int
     dilation: int
     fetches: bool = False
+    limited: bool = False
 
     @classmethod
-    def of(cls, op: ops.Conv, *, fetches: bool = False) -> Shape:
+    def of(cls, op: ops.Conv, *, fetches: bool = False, limited: bool = False) -> Shape:
         """Return that of a convolution over two axes."""
         high, wide = op.kernel
-        return cls((high, wide), op.stride[1], op.dilation[1], fetches)
+        return cls((high, wide), op.stride[1], op.dilation[1], fetches, limited)
 
     def __str__(self) -> str:
         size = "x".join(map(str, (*self.kernel, self.stride, self.dilation)))
-        return f"{size}_fetching" if self.fetches else size
+        return size + "_fetching" * self.fetches + "_limited" * self.limited
 
 
 class Channels(NamedTuple):
@@ -64,13 +66,13 @@ class Channels(NamedTuple):
         bytes: Of a pixel's channels.
         filters: Address of the filters: for each vector, tap after tap.
         offsets: Address of their offsets, channel after channel.
-        slopes: Address of their slopes for sums below 0.
+        rectifier: Address of their slopes for sums below 0; of the limits where there are any.
     """
 
     bytes: Word
     filters: Word
     offsets: Word
-    slopes: Word
+    rectifier: Word
 
 
 class Ahead(NamedTuple):
@@ -287,8 +289,8 @@ def _sum_windows(
                         fma(columns[pixel * stride + tap * dilation], weight, total)
                         for pixel, total in enumerate(sums[line])
                     ]
-        slope = k.load(channels.slopes + place)
+        then = rectifying(k, channels.rectifier, place, limited=shape.limited)
         for row, totals in zip(targets, sums, strict=True):
             for target, total in zip(row, totals, strict=True):
-                k.store(rectified(total, slope), target + place)
+                k.store(then(total), target + place)
         loop.words = [filters + high * wide * vector]

@@ -14,7 +14,7 @@ from demitasse.backends.kernels.products.registers import ROWS
 __all__ = ["LINE", "PANEL", "WIDTHS", "Blocks"]
 
 PANEL = 2
-"""Vectors of filters whose sums are in registers at a time."""
+"""Vectors of filters at most whose sums are in registers at a time."""
 
 WIDTHS = 256, 1024
 """For how many channels pixels are noted at a distance."""
@@ -50,14 +50,25 @@ class Blocks:
         return self.strips.x[1]
 
     @property
+    def vectors(self) -> int:
+        """Vectors of a panel of filters."""
+        return min(PANEL, math.ceil(self.y[1] / self.strips.width))
+
+    @property
+    def next_vector(self) -> int:
+        """Filters from one of them to the next; fewer than fill one where there are few filters."""
+        return min(self.strips.width, self.y[1] - self.strips.width)
+
+    @property
     def pixels(self) -> int:
         """Pixels whose sums are computed at a time."""
-        return ROWS[self.strips.width][PANEL]
+        return ROWS[self.strips.width][self.vectors]
 
     @cached_property
     def panels(self) -> list[int]:
         """First filter of each panel; the last begins early where they do not divide."""
-        return first_channels(self.y[1], PANEL * self.strips.width)
+        wide = self.vectors * self.strips.width
+        return first_channels(max(self.y[1], wide), wide)
 
     @property
     def pairs(self) -> bool:
@@ -105,8 +116,8 @@ class Blocks:
     @property
     def waste(self) -> float:
         """What the thread with most work computes, as a multiple of its share."""
-        width, (images, maps, height, columns) = PANEL * self.strips.width, self.y
-        computed = self._times(self.count) * self.pixels * len(self.panels) * width
+        wide, (images, maps, height, columns) = self.vectors * self.strips.width, self.y
+        computed = self._times(self.count) * self.pixels * len(self.panels) * wide
         return computed * self.strips.tuning.threads / (images * height * columns * maps)
 
     @property

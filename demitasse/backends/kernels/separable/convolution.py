@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,65 +19,16 @@ from demitasse.backends.kernels.depthwise.windows import Shape
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct
-from demitasse.backends.kernels.language.words import (
-    FLOAT,
-    INT,
-    Vector,
-    Word,
-    choose,
-    chunk,
-    minimum,
-    rectified,
-)
+from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments
+from demitasse.backends.kernels.language.words import FLOAT, INT, Word, choose, chunk, minimum
 from demitasse.backends.kernels.pointwise.convolution import is_rows
 from demitasse.backends.kernels.products.panels import fill_panels
-from demitasse.backends.kernels.products.registers import ROWS, multiply
-from demitasse.backends.kernels.separable.blocks import LINE, PANEL, Blocks
+from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
+from demitasse.backends.kernels.separable.blocks import Blocks
+from demitasse.backends.kernels.separable.fields import SeparableFields
+from demitasse.backends.kernels.separable.multiply import UNROLLED, Later, Products, multiplying
 
 __all__ = ["SeparableConvolution"]
-
-UNROLLED = 2
-"""Channels that the innermost loop takes in a turn."""
-
-LINES = 2
-"""Lines of the cache that are fetched for the next block in a turn."""
-
-AHEAD = 8
-"""Channels before its turn a row of filters is fetched."""
-
-
-class SeparableFields(Struct):
-    """A depthwise convolution and a pointwise one."""
-
-    depthwise: DepthwiseFields
-    """The first; its output is the scratch memory."""
-    y: Word
-    """Address of the first pixel of the output."""
-    y_stride: Word
-    """Elements from one of its pixels to the next."""
-    channels: Word
-    """Channels between the two."""
-    filters: Word
-    """Address of the filters of the second: for each panel, channel after channel."""
-    panels: Word
-    """How many panels of filters there are."""
-    panel_table: Word
-    """Address of the first filter of each."""
-    offsets: Word
-    """Address of one offset for each channel of the output."""
-    slope: Word
-    """Address of the slope for outputs below 0: 0 for a rectifier, 1 for none."""
-    multiply: Word
-    """Address of the kernel that multiplies the pixels of a block with all filters."""
-    scratch_bytes: Word
-    """Bytes of scratch memory of each thread."""
-    parts: Word
-    """In how many parts the rows of outputs of all images are divided."""
-    blocks: Word
-    """In how many blocks each part is."""
-    overlap: Word
-    """Rows of the input that a row of outputs sees, and the one before it has seen."""
 
 
 @cache
@@ -158,33 +109,9 @@ def _note_rows(
             rows(row.i, [0])
 
 
-class _Later(NamedTuple):
-    """What is fetched on the way of the rows that the next block will be the first to read.
-
-    Attributes:
-        at: Address of the next line.
-        edge: Where the rows of one group of channels end.
-        step: Bytes that are fetched in a turn.
-        part: Bytes of the rows of a group.
-        whole: Bytes from one group to the next.
-    """
-
-    at: Word
-    edge: Word
-    step: Word
-    part: Word
-    whole: Word
-
-    def after(self, at: Word) -> list[Word]:
-        """Return ``at`` and ``edge`` when all up to an address has been fetched."""
-        over = at >= self.edge
-        at = at + choose(over, self.whole - self.part, 0)
-        return [at, self.edge + choose(over, self.whole, 0)]
-
-
 def _later(
     k: Kernel, f: DepthwiseFields, s: SeparableFields, row: Word, end: Word, rows: Word
-) -> _Later:
+) -> Later:
     """Return what is fetched while a block is multiplied.
 
     Args:
@@ -200,116 +127,11 @@ def _later(
     top = line * f.step_down - f.top + s.overlap
     begin = f.x.at + image * f.x.image_stride * FLOAT + top * row_bytes
     part = minimum(rows, end - row) * f.step_down * row_bytes
-    turns = s.panels * (rows * f.y.columns // ROWS[k.width][PANEL] + 1) * (s.channels // UNROLLED)
+    turns = s.panels * (rows * f.y.columns // s.most + 1) * (s.channels // UNROLLED)
     # in the table of groups, the second begins where the second block of channels does
     whole = k.load_word(f.group_table + choose(f.groups > 1, COLUMNS * INT, 0)) * FLOAT
     whole = choose(f.groups > 1, whole, part)
-    return _Later(begin, begin + part, part * f.groups // turns, part, whole)
-
-
-@cache
-def _multiplying(width: int, pixel_bytes: int) -> int:
-    """Return the address of the kernel that multiplies the pixels of a block with all filters.
-
-    Its arguments are those of :func:`_write_all`.
-    """
-    name = f"separable_pixels{width}_{pixel_bytes}"
-    count = 4 + len(_Later._fields)
-
-    def module(of: Any) -> None:
-        k = Kernel(of, name, count, width, exported=True)
-        _, noted, pixels, target, *later = k.arguments
-        _write_all(k, pixel_bytes, noted, pixels, target, _Later(*later))
-        k.done()
-
-    return compiled(name, module, name)[name]
-
-
-def _write_all(
-    k: Kernel, pixel_bytes: int, noted: Word, pixels: Word, target: Word, later: _Later
-) -> None:
-    """Write the products of a block and all panels of filters.
-
-    Args:
-        k: The kernel, whose first argument is the address of the fields.
-        pixel_bytes: From one pixel that is noted to the next.
-        noted: Address of the first.
-        pixels: How many there are.
-        target: Address of the first output pixel.
-        later: What is fetched for the next block.
-    """
-    s, most = SeparableFields.read(k), ROWS[k.width][PANEL]
-    with k.loop(s.panels, words=[later.at, later.edge]) as panel:
-        with k.loop(pixels, 0, most, words=panel.words) as few:
-            # the last begin early where they do not divide; they are computed the same again
-            pixel = minimum(few.i, pixels - most)
-            output = target + pixel * s.y_stride * FLOAT
-            here = noted + pixel * pixel_bytes
-            now = later._replace(at=few.words[0], edge=few.words[1])
-            few.words = _multiply(k, s, pixel_bytes, panel.i, here, output, now)
-        panel.words = few.words
-
-
-def _multiply(
-    k: Kernel,
-    s: SeparableFields,
-    pixel_bytes: int,
-    panel: Word,
-    pixels: Word,
-    output: Word,
-    later: _Later,
-) -> list[Word]:
-    """Write the products of some pixels that were noted and one panel of filters.
-
-    Args:
-        k: The kernel.
-        s: Its fields.
-        pixel_bytes: From one pixel that is noted to the next.
-        panel: The panel.
-        pixels: Address of the pixels.
-        output: Address of the first output pixel.
-        later: What is fetched for the next block.
-
-    Returns:
-        Where the next line of that is, and the edge.
-    """
-    most, panel_bytes = ROWS[k.width][PANEL], PANEL * k.vector_bytes
-    place = k.load_word(s.panel_table + panel * INT) * FLOAT
-    begin = s.filters + panel * s.channels * panel_bytes
-    middle = begin + s.channels // UNROLLED * (UNROLLED * panel_bytes)
-    end = begin + s.channels * panel_bytes
-    following = choose(panel + 1 < s.panels, end, s.filters)  # the first will be the next
-    next_panel = following - begin
-
-    def turns(
-        sums: list[Vector], words: list[Word], start: Word, stop: Word, count: int
-    ) -> tuple[list[Vector], list[Word]]:
-        with k.loop(stop, start, panel_bytes * count, vectors=sums, words=words) as loop:
-            totals, [here, ahead] = loop.vectors, loop.words
-            for line in range(LINES):
-                k.prefetch(ahead + LINE * FLOAT * line, cache=2)
-            for turn in range(count):
-                filters = loop.i + panel_bytes * turn
-                places = [filters + k.vector_bytes * j for j in range(PANEL)]
-                for one in places:
-                    k.prefetch(one + panel_bytes * AHEAD)
-                    k.prefetch(one + next_panel, cache=2)
-                columns = [k.load(one) for one in places]
-                numbers = [here + (pixel_bytes * i + FLOAT * turn) for i in range(most)]
-                multiply(k, totals, numbers, columns)
-            loop.words = [here + FLOAT * count, ahead + later.step]
-        return loop.vectors, loop.words
-
-    none, words = [k.constant(0.0)] * (most * PANEL), [pixels, later.at]
-    sums, words = turns(none, words, begin, middle, UNROLLED)
-    sums, words = turns(sums, words, middle, end, 1)
-    slope = k.broadcast(s.slope)
-    offsets = [k.load(s.offsets + place + k.vector_bytes * j) for j in range(PANEL)]
-    with_pixel = [(i, j) for i in range(most) for j in range(PANEL)]
-    for (i, j), total in zip(with_pixel, sums, strict=True):
-        target = output + s.y_stride * FLOAT * i + (place + k.vector_bytes * j)
-        k.store(rectified(total + offsets[j], slope), target)
-    return later.after(words[1])
+    return Later(begin, begin + part, part * f.groups // turns, part, whole)
 
 
 class SeparableConvolution:
@@ -319,7 +141,8 @@ class SeparableConvolution:
         blocks: The convolutions.
         x: The input.
         y: The output, whose pixels follow evenly.
-        relus: Whether a rectifier follows the first, and the second.
+        then: What becomes of the sums of the first, and of the second.
+        adds: Whether another image is added to those of the second before.
 
     Attributes:
         scratch_size: Elements of scratch memory that a call takes.
@@ -332,19 +155,28 @@ class SeparableConvolution:
     """
 
     def __init__(
-        self, blocks: Blocks, x: Images, y: Images, relus: tuple[bool, bool] = (False, False)
+        self,
+        blocks: Blocks,
+        x: Images,
+        y: Images,
+        then: tuple[Rectifier, Rectifier] = (NOTHING, NOTHING),
+        *,
+        adds: bool = False,
     ) -> None:
         if not is_rows(y):
             message = f"{y} was given for outputs; give images whose pixels follow evenly"
             raise ValueError(message)
         self.blocks, strips = blocks, blocks.strips
-        self._kernel = _kernel(strips.width, Shape.of(strips.op), pairs=blocks.pairs)
-        self.depthwise = DepthwiseOperands(strips, x, blocks.between, relu=relus[0])
+        shape = Shape.of(strips.op, limited=then[0].limited)
+        self._kernel = _kernel(strips.width, shape, pairs=blocks.pairs)
+        self.depthwise = DepthwiseOperands(strips, x, blocks.between, then[0])
         self.scratch_size = strips.tuning.threads * blocks.scratch
-        panel = PANEL * strips.width
+        panel = blocks.vectors * strips.width
         self.filters = aligned(len(blocks.panels) * blocks.channels * panel).reshape(
             -1, blocks.channels, panel
         )
+        pixel_bytes = blocks.between.column_stride * FLOAT
+        products = Products(strips.width, blocks.vectors, pixel_bytes, then[1].limited, adds)
         self._arguments = Arguments(
             SeparableFields.values(
                 depthwise=self.depthwise.values,
@@ -354,9 +186,12 @@ class SeparableConvolution:
                 filters=self.filters,
                 panels=len(blocks.panels),
                 panel_table=np.array(blocks.panels, np.int64),
+                next_vector=blocks.next_vector,
                 offsets=EACH_CALL,
-                slope=np.array([0.0 if relus[1] else 1.0], np.float32),
-                multiply=_multiplying(strips.width, blocks.between.column_stride * FLOAT),
+                other=EACH_CALL if adds else 0,
+                rectifier=then[1].numbers(),
+                most=products.most,
+                multiply=multiplying(products),
                 scratch_bytes=blocks.scratch * FLOAT,
                 parts=strips.tuning.threads,
                 blocks=blocks.count,
@@ -366,7 +201,11 @@ class SeparableConvolution:
 
     def update(self, weights: np.ndarray) -> None:
         """Take new weights of the pointwise convolution, in C order."""
-        fill_panels(self.filters, weights, self.blocks.panels)
+        blocks, width = self.blocks, self.blocks.strips.width
+        for vector in range(blocks.vectors):
+            firsts = [first + vector * blocks.next_vector for first in blocks.panels]
+            part = self.filters[:, :, vector * width : (vector + 1) * width]
+            fill_panels(part, weights, firsts)
 
     @property
     def filters_nbytes(self) -> int:
@@ -377,7 +216,7 @@ class SeparableConvolution:
         self,
         source: np.ndarray,
         target: np.ndarray,
-        offsets: tuple[np.ndarray, np.ndarray],
+        added: tuple[np.ndarray, ...],
         scratch: np.ndarray,
     ) -> None:
         """Convolve.
@@ -385,16 +224,20 @@ class SeparableConvolution:
         Args:
             source: The images, in the memory that ``x`` describes.
             target: The output, in the memory that ``y`` describes.
-            offsets: One for each channel of the first convolution's output, and of the second's.
+            added: One offset for each channel of the first convolution's output, and of the
+                second's; and the other image if there is one, in a memory like that of the output,
+                which is never the same.
             scratch: Memory for ``scratch_size`` elements.
+
+        Raises:
+            TypeError: An image is given where none is added, or none where one is.
         """
-        first, second = offsets
+        names = "depthwise.offsets", "offsets", "other"
         each = {
             "depthwise.x.at": source,
             "depthwise.y.at": scratch,
-            "depthwise.offsets": first,
             "y": target,
-            "offsets": second,
+            **dict(zip(names, added, strict=False)),
         }
         self._arguments.run(self._kernel, self.blocks.strips.tuning.threads, each)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
 from demitasse.backends.onednn.ports import Gradient, Port, Reader, Writer
 from demitasse.backends.step import Operand
 
@@ -39,7 +40,7 @@ class ConvOperands:
         target: What is written.
         weight: The parameter.
         bias: One offset for each channel of the output: a port, or an array; None for none.
-        relu: Whether a rectifier follows.
+        then: What becomes of the sums.
         slopes: One slope for each channel of the output, for what is below 0; None for none.
         given: Whether somebody else gives the filters that are used.
     """
@@ -48,7 +49,7 @@ class ConvOperands:
     target: Writer
     weight: Operand
     bias: Reader | np.ndarray | None = None
-    relu: bool = False
+    then: Rectifier = NOTHING
     slopes: Reader | None = None
     given: bool = False
 
