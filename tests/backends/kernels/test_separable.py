@@ -15,6 +15,7 @@ from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolutio
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import team
 from demitasse.backends.kernels.separable import blocks_of
+from demitasse.backends.kernels.separable.blocks import LINE, LINES, UNROLLED
 from demitasse.backends.kernels.separable.convolution import SeparableConvolution
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import Declined
@@ -124,6 +125,15 @@ def test_the_input_may_lie_in_blocks_of_channels(threads, width):
 
 
 @WIDTH
+@pytest.mark.parametrize("columns", range(14, 28))
+def test_any_number_of_pixels_may_be_left(columns, width):
+    case = Case(1, width + 1, 2 * width + 1, (3, columns), kernel=(1, 1), pad=(0, 0))
+    tuning = always(width, noted_bytes=1)
+
+    expect_close(case.run(tuning), case.wanted())
+
+
+@WIDTH
 def test_threads_and_blocks_change_no_bits(width):
     case = Case(3, 2 * width, 3 * width, (14, 14))
 
@@ -205,14 +215,41 @@ def test_every_block_has_as_many_pixels_as_are_computed_at_a_time(n, size, threa
         assert rows.max() * blocks.between.row_stride <= blocks.scratch
 
 
-def test_pixels_that_do_not_divide_well_make_blocks_larger():
-    even, odd = (
-        blocks_of(*convolutions(1, 512, 512, size), always(16)) for size in ((14, 14), (19, 19))
-    )
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("size", [(7, 7), (10, 10), (14, 14), (19, 19)])
+def test_there_is_a_kernel_for_whatever_is_left(size, threads):
+    blocks = blocks_of(*convolutions(1, 512, 512, size), always(16, threads))
 
-    assert even.scratch * 4 < 2 * even.strips.tuning.noted_bytes * even.between.column_stride / 512
-    assert odd.waste < 1.06
-    assert odd.count < even.count
+    left = set()
+    for thread in range(threads):
+        begin, end = (size[0] * t // threads for t in (thread, thread + 1))
+        cuts = [(end - begin) * part // blocks.count for part in range(blocks.count + 1)]
+        left |= {int(rows) * size[1] % blocks.pixels for rows in np.diff(cuts)}
+    assert blocks.rests == left - {0}
+
+
+@pytest.mark.parametrize("size", [(7, 7), (10, 10), (19, 19)])
+def test_pixels_that_are_left_are_not_computed_twice(size):
+    assert blocks_of(*convolutions(1, 512, 512, size), always(16)).waste < 1.03
+
+
+def test_blocks_are_large_where_filters_are_many():
+    few, many = (blocks_of(*convolutions(1, 512, m, (38, 38)), always(16)) for m in (32, 1024))
+
+    rows = math.ceil(38 / few.count)
+    assert rows * 38 * 512 * 4 < 1.5 * few.strips.tuning.noted_bytes
+    assert many.count < few.count
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("m", [32, 128, 1024])
+def test_all_of_the_next_block_is_fetched_with_the_last_panels(m, stride):
+    blocks = blocks_of(*convolutions(1, 64, m, (28, 28), stride=(stride,) * 2), always(16))
+
+    fetching = len(blocks.panels) - blocks.quiet
+    floats = fetching * LINES * LINE // UNROLLED  # of a channel, with each few pixels
+    assert floats >= blocks.pixels * stride**2 or blocks.quiet == 0
+    assert blocks.quiet > 0 or m < 1024
 
 
 def reason(convolutions, tuning):

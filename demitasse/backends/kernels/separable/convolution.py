@@ -33,15 +33,9 @@ from demitasse.backends.kernels.language.words import (
 from demitasse.backends.kernels.pointwise.convolution import is_rows
 from demitasse.backends.kernels.products.panels import fill_panels
 from demitasse.backends.kernels.products.registers import ROWS, multiply
-from demitasse.backends.kernels.separable.blocks import LINE, PANEL, Blocks
+from demitasse.backends.kernels.separable.blocks import LINE, LINES, PANEL, UNROLLED, Blocks
 
 __all__ = ["SeparableConvolution"]
-
-UNROLLED = 2
-"""Channels that the innermost loop takes in a turn."""
-
-LINES = 2
-"""Lines of the cache that are fetched for the next block in a turn."""
 
 AHEAD = 8
 """Channels before its turn a row of filters is fetched."""
@@ -62,6 +56,8 @@ class SeparableFields(Struct):
     """Address of the filters of the second: for each panel, channel after channel."""
     panels: Word
     """How many panels of filters there are."""
+    quiet: Word
+    """For how many of them, the first, nothing of the next block is fetched."""
     panel_table: Word
     """Address of the first filter of each."""
     offsets: Word
@@ -70,6 +66,9 @@ class SeparableFields(Struct):
     """Address of the slope for outputs below 0: 0 for a rectifier, 1 for none."""
     multiply: Word
     """Address of the kernel that multiplies the pixels of a block with all filters."""
+    rests: Word
+    """Address of a table: for each number of pixels that a block leaves, the address of the kernel
+    that multiplies so few with a panel."""
     scratch_bytes: Word
     """Bytes of scratch memory of each thread."""
     parts: Word
@@ -89,7 +88,7 @@ def _kernel(width: int, shape: Shape, *, pairs: bool) -> int:
         shape: The windows of the depthwise convolution.
         pairs: Whether two rows of outputs are computed at a time.
     """
-    name = f"separable{width}_{shape}" + ("_pairs" if pairs else "")
+    name = f"separable{width}_{shape}" + "_pairs" * pairs
 
     def module(of: Any) -> None:
         _write(of, name, width, shape, pairs=pairs)
@@ -200,7 +199,8 @@ def _later(
     top = line * f.step_down - f.top + s.overlap
     begin = f.x.at + image * f.x.image_stride * FLOAT + top * row_bytes
     part = minimum(rows, end - row) * f.step_down * row_bytes
-    turns = s.panels * (rows * f.y.columns // ROWS[k.width][PANEL] + 1) * (s.channels // UNROLLED)
+    times = (s.panels - s.quiet) * (rows * f.y.columns // ROWS[k.width][PANEL] + 1)
+    turns = times * (s.channels // UNROLLED)
     # in the table of groups, the second begins where the second block of channels does
     whole = k.load_word(f.group_table + choose(f.groups > 1, COLUMNS * INT, 0)) * FLOAT
     whole = choose(f.groups > 1, whole, part)
@@ -225,6 +225,24 @@ def _multiplying(width: int, pixel_bytes: int) -> int:
     return compiled(name, module, name)[name]
 
 
+@cache
+def _multiplying_few(width: int, pixel_bytes: int, count: int) -> int:
+    """Return the address of the kernel that multiplies so few pixels with a panel of filters.
+
+    Its arguments are the address of the fields, the panel, and the addresses of the first pixel
+    that is noted and of the first output.
+    """
+    name = f"separable_pixels{width}_{pixel_bytes}of{count}"
+
+    def module(of: Any) -> None:
+        k = Kernel(of, name, 4, width, exported=True)
+        _, panel, noted, output = k.arguments
+        _multiply(k, SeparableFields.read(k), pixel_bytes, panel, noted, output, count, None)
+        k.done()
+
+    return compiled(name, module, name)[name]
+
+
 def _write_all(
     k: Kernel, pixel_bytes: int, noted: Word, pixels: Word, target: Word, later: _Later
 ) -> None:
@@ -239,14 +257,18 @@ def _write_all(
         later: What is fetched for the next block.
     """
     s, most = SeparableFields.read(k), ROWS[k.width][PANEL]
+    rest = pixels % most
+    whole, of_rest = pixels - rest, k.load_word(s.rests + rest * INT)
     with k.loop(s.panels, words=[later.at, later.edge]) as panel:
-        with k.loop(pixels, 0, most, words=panel.words) as few:
-            # the last begin early where they do not divide; they are computed the same again
-            pixel = minimum(few.i, pixels - most)
-            output = target + pixel * s.y_stride * FLOAT
-            here = noted + pixel * pixel_bytes
-            now = later._replace(at=few.words[0], edge=few.words[1])
-            few.words = _multiply(k, s, pixel_bytes, panel.i, here, output, now)
+        with k.loop(whole, 0, most, words=panel.words) as few:
+            output = target + few.i * s.y_stride * FLOAT
+            here = noted + few.i * pixel_bytes
+            step = choose(panel.i < s.quiet, 0, later.step)
+            now = later._replace(at=few.words[0], edge=few.words[1], step=step)
+            few.words = _multiply(k, s, pixel_bytes, panel.i, here, output, most, now)
+        with k.when(rest > 0):
+            here, output = noted + whole * pixel_bytes, target + whole * s.y_stride * FLOAT
+            k.call_at(of_rest, k.arguments[0], panel.i, here, output)
         panel.words = few.words
 
 
@@ -257,7 +279,8 @@ def _multiply(
     panel: Word,
     pixels: Word,
     output: Word,
-    later: _Later,
+    count: int,
+    later: _Later | None,
 ) -> list[Word]:
     """Write the products of some pixels that were noted and one panel of filters.
 
@@ -268,12 +291,13 @@ def _multiply(
         panel: The panel.
         pixels: Address of the pixels.
         output: Address of the first output pixel.
-        later: What is fetched for the next block.
+        count: How many pixels.
+        later: What is fetched for the next block; None for nothing.
 
     Returns:
-        Where the next line of that is, and the edge.
+        Where the next line of that is, and the edge; nothing where there is none.
     """
-    most, panel_bytes = ROWS[k.width][PANEL], PANEL * k.vector_bytes
+    panel_bytes = PANEL * k.vector_bytes
     place = k.load_word(s.panel_table + panel * INT) * FLOAT
     begin = s.filters + panel * s.channels * panel_bytes
     middle = begin + s.channels // UNROLLED * (UNROLLED * panel_bytes)
@@ -282,34 +306,36 @@ def _multiply(
     next_panel = following - begin
 
     def turns(
-        sums: list[Vector], words: list[Word], start: Word, stop: Word, count: int
+        sums: list[Vector], words: list[Word], start: Word, stop: Word, unrolled: int
     ) -> tuple[list[Vector], list[Word]]:
-        with k.loop(stop, start, panel_bytes * count, vectors=sums, words=words) as loop:
-            totals, [here, ahead] = loop.vectors, loop.words
-            for line in range(LINES):
-                k.prefetch(ahead + LINE * FLOAT * line, cache=2)
-            for turn in range(count):
+        with k.loop(stop, start, panel_bytes * unrolled, vectors=sums, words=words) as loop:
+            totals, [here, *ahead] = loop.vectors, loop.words
+            for one in ahead:
+                for line in range(LINES):
+                    k.prefetch(one + LINE * FLOAT * line, cache=2)
+            for turn in range(unrolled):
                 filters = loop.i + panel_bytes * turn
                 places = [filters + k.vector_bytes * j for j in range(PANEL)]
                 for one in places:
                     k.prefetch(one + panel_bytes * AHEAD)
                     k.prefetch(one + next_panel, cache=2)
                 columns = [k.load(one) for one in places]
-                numbers = [here + (pixel_bytes * i + FLOAT * turn) for i in range(most)]
+                numbers = [here + (pixel_bytes * i + FLOAT * turn) for i in range(count)]
                 multiply(k, totals, numbers, columns)
-            loop.words = [here + FLOAT * count, ahead + later.step]
+            moved = [one + later.step for one in ahead] if later else []
+            loop.words = [here + FLOAT * unrolled, *moved]
         return loop.vectors, loop.words
 
-    none, words = [k.constant(0.0)] * (most * PANEL), [pixels, later.at]
+    none, words = [k.constant(0.0)] * (count * PANEL), [pixels, *([later.at] if later else [])]
     sums, words = turns(none, words, begin, middle, UNROLLED)
     sums, words = turns(sums, words, middle, end, 1)
     slope = k.broadcast(s.slope)
     offsets = [k.load(s.offsets + place + k.vector_bytes * j) for j in range(PANEL)]
-    with_pixel = [(i, j) for i in range(most) for j in range(PANEL)]
+    with_pixel = [(i, j) for i in range(count) for j in range(PANEL)]
     for (i, j), total in zip(with_pixel, sums, strict=True):
         target = output + s.y_stride * FLOAT * i + (place + k.vector_bytes * j)
         k.store(rectified(total + offsets[j], slope), target)
-    return later.after(words[1])
+    return later.after(words[1]) if later else []
 
 
 class SeparableConvolution:
@@ -334,10 +360,10 @@ class SeparableConvolution:
     def __init__(
         self, blocks: Blocks, x: Images, y: Images, relus: tuple[bool, bool] = (False, False)
     ) -> None:
+        self.blocks, strips = blocks, blocks.strips
         if not is_rows(y):
             message = f"{y} was given for outputs; give images whose pixels follow evenly"
             raise ValueError(message)
-        self.blocks, strips = blocks, blocks.strips
         self._kernel = _kernel(strips.width, Shape.of(strips.op), pairs=blocks.pairs)
         self.depthwise = DepthwiseOperands(strips, x, blocks.between, relu=relus[0])
         self.scratch_size = strips.tuning.threads * blocks.scratch
@@ -353,16 +379,26 @@ class SeparableConvolution:
                 channels=blocks.channels,
                 filters=self.filters,
                 panels=len(blocks.panels),
+                quiet=blocks.quiet,
                 panel_table=np.array(blocks.panels, np.int64),
                 offsets=EACH_CALL,
                 slope=np.array([0.0 if relus[1] else 1.0], np.float32),
                 multiply=_multiplying(strips.width, blocks.between.column_stride * FLOAT),
+                rests=self._rests(),
                 scratch_bytes=blocks.scratch * FLOAT,
                 parts=strips.tuning.threads,
                 blocks=blocks.count,
                 overlap=(strips.op.kernel[0] - 1) * strips.op.dilation[0] + 1 - strips.op.stride[0],
             )
         )
+
+    def _rests(self) -> np.ndarray:
+        """Return the kernels of the few pixels that blocks leave, by how many these are."""
+        blocks, pixel_bytes = self.blocks, self.blocks.between.column_stride * FLOAT
+        table = np.zeros(blocks.pixels, np.int64)
+        for few in blocks.rests:
+            table[few] = _multiplying_few(blocks.strips.width, pixel_bytes, few)
+        return table
 
     def update(self, weights: np.ndarray) -> None:
         """Take new weights of the pointwise convolution, in C order."""
