@@ -58,10 +58,13 @@ class Case:
         self.windows, self.weights = normal(c, 1, *self.each.kernel, seed=1), normal(m, c, seed=2)
         self.offsets = normal(c, seed=3), normal(m, seed=4)
 
-    def run(self, tuning, relus=(True, True), block=None):
+    def run(self, tuning, relus=(True, True), block=None, written=None):
         """Return the output. Shape: (N, M, OH, OW)."""
         blocks = blocks_of(self.each, self.pixels, tuning)
-        x, y = Images.in_blocks(self.x.shape, block or self.x.shape[1]), whole(self.pixels.top)
+        x, y = (
+            Images.in_blocks(shape, of or shape[1])
+            for shape, of in ((self.x.shape, block), (self.pixels.top, written))
+        )
         run = SeparableConvolution(blocks, x, y, relus)
         run.depthwise.update(self.windows.reshape(-1))
         run.update(self.weights.reshape(-1))
@@ -117,11 +120,36 @@ def test_any_number_of_channels_will_do(c, more, width):
 
 @WIDTH
 @THREADS
-def test_the_input_may_lie_in_blocks_of_channels(threads, width):
-    case = Case(2, 3 * width, 4 * width, (16, 17), stride=(2, 2))
+@WINDOWS
+@SIZES
+def test_the_input_may_lie_in_blocks_of_channels(size, window, threads, width):
+    case = Case(2, 3 * width, 4 * width, size, **window)
     tuning = always(width, threads, noted_bytes=1)
 
     np.testing.assert_array_equal(case.run(tuning, block=width), case.run(tuning))
+
+
+@WIDTH
+@pytest.mark.parametrize("columns", [7, 8, 13, 14, 15, 16])
+def test_windows_reach_over_both_edges_of_blocks(columns, width):
+    case = Case(1, 2 * width, 2 * width, (9, columns))
+
+    y = case.run(always(width), block=width)
+
+    np.testing.assert_array_equal(y, case.run(always(width)))
+    expect_close(y, case.wanted())
+
+
+@WIDTH
+@THREADS
+def test_outputs_of_one_image_may_lie_in_blocks_of_channels(threads, width):
+    case = Case(1, 3 * width, 5 * width, (30, 13))
+    tuning = always(width, threads, noted_bytes=1)
+
+    y = case.run(tuning, block=width, written=width)
+
+    np.testing.assert_array_equal(y, case.run(tuning))
+    expect_close(y, case.wanted())
 
 
 @WIDTH
@@ -166,11 +194,12 @@ def test_what_lies_between_has_the_bits_of_the_first_convolution_alone(width):
 
 
 @WIDTH
-def test_nan_reaches_all_outputs_of_the_pixels_that_see_it(width):
+@pytest.mark.parametrize("block", [False, True])
+def test_nan_reaches_all_outputs_of_the_pixels_that_see_it(block, width):
     case = Case(1, width, 2 * width, (9, 14))
     case.x[0, 3, 2, 6] = np.nan
 
-    y = case.run(always(width))
+    y = case.run(always(width), block=block and width)
 
     lost = np.zeros(y.shape, bool)
     lost[0, :, 1:4, 5:8] = True
@@ -282,12 +311,13 @@ def test_other_convolutions_are_declined():
     assert "a group of its own" in reason((joint, pixels), always(16))
 
 
-def test_outputs_in_blocks_are_refused():
-    each, pixels = convolutions(1, 32, 64, (28, 28))
+@pytest.mark.parametrize(("n", "m", "block"), [(2, 64, 16), (1, 64, 32), (1, 64, 8)])
+def test_other_outputs_in_blocks_are_refused(n, m, block):
+    each, pixels = convolutions(n, 32, m, (28, 28))
     blocks = blocks_of(each, pixels, always(16))
 
     with pytest.raises(ValueError, match="pixels follow evenly"):
-        SeparableConvolution(blocks, whole(each.bottom), Images.in_blocks(pixels.top, 16))
+        SeparableConvolution(blocks, whole(each.bottom), Images.in_blocks(pixels.top, block))
 
 
 @WIDTH

@@ -107,6 +107,18 @@ class Blocks:
         column = self.wide + LINE
         return Images((n, channels, height, width), 0, width * column, column, channels)
 
+    def writes(self, y: Images) -> bool:
+        """Whether outputs may lie so: pixels that follow evenly, each with all its channels.
+
+        Those of a single image may lie in blocks of a vector of channels instead.
+        """
+        n, channels, height, width = self.y
+        if n == 1 and y.block == self.strips.width and channels % self.strips.width == 0:
+            return y.is_even
+        return (
+            y.block == channels and y.is_even and y.image_stride == height * width * y.column_stride
+        )
+
     @property
     def rests(self) -> set[int]:
         """Numbers of pixels that blocks leave, less than are computed at a time."""

@@ -10,9 +10,9 @@ import numpy as np
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.depthwise.convolution import (
-    COLUMNS,
     DepthwiseFields,
     DepthwiseOperands,
+    next_group,
     write_strip,
 )
 from demitasse.backends.kernels.depthwise.windows import Shape
@@ -30,7 +30,6 @@ from demitasse.backends.kernels.language.words import (
     minimum,
     rectified,
 )
-from demitasse.backends.kernels.pointwise.convolution import is_rows
 from demitasse.backends.kernels.products.panels import fill_panels
 from demitasse.backends.kernels.products.registers import ROWS, multiply
 from demitasse.backends.kernels.separable.blocks import LINE, LINES, PANEL, UNROLLED, Blocks
@@ -50,6 +49,8 @@ class SeparableFields(Struct):
     """Address of the first pixel of the output."""
     y_stride: Word
     """Elements from one of its pixels to the next."""
+    y_vector_stride: Word
+    """Elements from one vector of a pixel's channels to the next."""
     channels: Word
     """Channels between the two."""
     filters: Word
@@ -60,6 +61,8 @@ class SeparableFields(Struct):
     """For how many of them, the first, nothing of the next block is fetched."""
     panel_table: Word
     """Address of the first filter of each."""
+    place_table: Word
+    """Address of elements from the beginning of an output pixel to the first filter of each."""
     offsets: Word
     """Address of one offset for each channel of the output."""
     slope: Word
@@ -80,23 +83,26 @@ class SeparableFields(Struct):
 
 
 @cache
-def _kernel(width: int, shape: Shape, *, pairs: bool) -> int:
+def _kernel(width: int, shape: Shape, *, pairs: bool, in_blocks: bool) -> int:
     """Return the address of the kernel.
 
     Args:
         width: Floats of a vector.
         shape: The windows of the depthwise convolution.
         pairs: Whether two rows of outputs are computed at a time.
+        in_blocks: Whether the images lie in blocks of one vector of channels.
     """
-    name = f"separable{width}_{shape}" + "_pairs" * pairs
+    name = f"separable{width}_{shape}" + "_pairs" * pairs + "_blocks" * in_blocks
 
     def module(of: Any) -> None:
-        _write(of, name, width, shape, pairs=pairs)
+        _write(of, name, width, shape, pairs=pairs, in_blocks=in_blocks)
 
     return compiled(name, module, name)[name]
 
 
-def _write(module: Any, name: str, width: int, shape: Shape, *, pairs: bool) -> None:
+def _write(
+    module: Any, name: str, width: int, shape: Shape, *, pairs: bool, in_blocks: bool
+) -> None:
     k = Kernel(module, name, 1, width, exported=True)
     s = SeparableFields.read(k)
     f = s.depthwise
@@ -107,7 +113,7 @@ def _write(module: Any, name: str, width: int, shape: Shape, *, pairs: bool) -> 
         begin, end = chunk(f.images * f.y.rows, part.i, s.parts)
         first, behind = (begin + place for place in chunk(end - begin, block.i, s.blocks))
         with k.loop(f.groups) as group:
-            _note_rows(k, f, shape, group.i, first, behind, noted, pairs=pairs)
+            _note_rows(k, f, shape, group.i, first, behind, noted, pairs=pairs, in_blocks=in_blocks)
         pixels = (behind - first) * f.y.columns
         target = s.y + first * f.y.columns * s.y_stride * FLOAT
         later = _later(k, f, s, behind, end, behind - first)
@@ -125,6 +131,7 @@ def _note_rows(
     noted: Word,
     *,
     pairs: bool,
+    in_blocks: bool,
 ) -> None:
     """Write the depthwise outputs of a block.
 
@@ -138,13 +145,14 @@ def _note_rows(
         noted: Address of the first output.
         pairs: Whether two rows are computed at a time where they are of one image: both see most of
             what is read.
+        in_blocks: Whether the images lie in blocks of one vector of channels.
     """
     output_bytes = f.y.column_stride * FLOAT
     line_bytes = f.y.columns * output_bytes
 
     def rows(row: Word, lines: Sequence[Word | int]) -> None:
         output = noted + (row - first) * line_bytes
-        write_strip(k, f, shape, group, row, output, output_bytes, lines)
+        write_strip(k, f, shape, group, row, output, output_bytes, lines, in_blocks=in_blocks)
 
     with k.loop(behind, first, 2 if pairs else 1) as turn:
         last = turn.i + 1
@@ -201,9 +209,7 @@ def _later(
     part = minimum(rows, end - row) * f.step_down * row_bytes
     times = (s.panels - s.quiet) * (rows * f.y.columns // ROWS[k.width][PANEL] + 1)
     turns = times * (s.channels // UNROLLED)
-    # in the table of groups, the second begins where the second block of channels does
-    whole = k.load_word(f.group_table + choose(f.groups > 1, COLUMNS * INT, 0)) * FLOAT
-    whole = choose(f.groups > 1, whole, part)
+    whole = choose(f.groups > 1, next_group(k, f) * FLOAT, part)
     return _Later(begin, begin + part, part * f.groups // turns, part, whole)
 
 
@@ -298,7 +304,7 @@ def _multiply(
         Where the next line of that is, and the edge; nothing where there is none.
     """
     panel_bytes = PANEL * k.vector_bytes
-    place = k.load_word(s.panel_table + panel * INT) * FLOAT
+    first, place = (k.load_word(at + panel * INT) for at in (s.panel_table, s.place_table))
     begin = s.filters + panel * s.channels * panel_bytes
     middle = begin + s.channels // UNROLLED * (UNROLLED * panel_bytes)
     end = begin + s.channels * panel_bytes
@@ -330,10 +336,10 @@ def _multiply(
     sums, words = turns(none, words, begin, middle, UNROLLED)
     sums, words = turns(sums, words, middle, end, 1)
     slope = k.broadcast(s.slope)
-    offsets = [k.load(s.offsets + place + k.vector_bytes * j) for j in range(PANEL)]
+    offsets = [k.load(s.offsets + first * FLOAT + k.vector_bytes * j) for j in range(PANEL)]
     with_pixel = [(i, j) for i in range(count) for j in range(PANEL)]
     for (i, j), total in zip(with_pixel, sums, strict=True):
-        target = output + s.y_stride * FLOAT * i + (place + k.vector_bytes * j)
+        target = output + (s.y_stride * i + place + s.y_vector_stride * j) * FLOAT
         k.store(rectified(total + offsets[j], slope), target)
     return later.after(words[1]) if later else []
 
@@ -344,7 +350,7 @@ class SeparableConvolution:
     Args:
         blocks: The convolutions.
         x: The input.
-        y: The output, whose pixels follow evenly.
+        y: The output, as ``blocks`` may write it.
         relus: Whether a rectifier follows the first, and the second.
 
     Attributes:
@@ -354,17 +360,21 @@ class SeparableConvolution:
             Shape: (panels, C, filters of a panel).
 
     Raises:
-        ValueError: Channels are not contiguous, or the output's pixels do not follow evenly.
+        ValueError: Channels are not contiguous, or the output cannot be written so.
     """
 
     def __init__(
         self, blocks: Blocks, x: Images, y: Images, relus: tuple[bool, bool] = (False, False)
     ) -> None:
         self.blocks, strips = blocks, blocks.strips
-        if not is_rows(y):
-            message = f"{y} was given for outputs; give images whose pixels follow evenly"
+        if not blocks.writes(y):
+            message = (
+                f"{y} was given for outputs; give images whose pixels follow evenly, or one in "
+                f"blocks of {strips.width} channels"
+            )
             raise ValueError(message)
-        self._kernel = _kernel(strips.width, Shape.of(strips.op), pairs=blocks.pairs)
+        shape, in_blocks = Shape.of(strips.op), strips.reads_blocks(x)
+        self._kernel = _kernel(strips.width, shape, pairs=blocks.pairs, in_blocks=in_blocks)
         self.depthwise = DepthwiseOperands(strips, x, blocks.between, relu=relus[0])
         self.scratch_size = strips.tuning.threads * blocks.scratch
         panel = PANEL * strips.width
@@ -376,11 +386,13 @@ class SeparableConvolution:
                 depthwise=self.depthwise.values,
                 y=EACH_CALL,
                 y_stride=y.column_stride,
+                y_vector_stride=strips.width if y.block == blocks.y[1] else y.block_stride,
                 channels=blocks.channels,
                 filters=self.filters,
                 panels=len(blocks.panels),
                 quiet=blocks.quiet,
                 panel_table=np.array(blocks.panels, np.int64),
+                place_table=np.array([y.place(at) for at in blocks.panels], np.int64),
                 offsets=EACH_CALL,
                 slope=np.array([0.0 if relus[1] else 1.0], np.float32),
                 multiply=_multiplying(strips.width, blocks.between.column_stride * FLOAT),
