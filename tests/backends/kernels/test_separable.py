@@ -28,9 +28,10 @@ WINDOWS = pytest.mark.parametrize(
         {"stride": (2, 2)},
         {"kernel": (5, 5), "pad": (2, 2), "stride": (1, 2)},
         {"kernel": (3, 3), "pad": (2, 2), "dilation": (2, 2)},
+        {"kernel": (5, 3), "pad": (3, 1), "dilation": (1, 2)},
         {"kernel": (2, 2), "pad": (0, 0)},
     ],
-    ids=["3x3", "strides", "5x5", "dilation", "no padding"],
+    ids=["3x3", "strides", "5x5", "dilation", "rows of padding", "no padding"],
 )
 SIZES = pytest.mark.parametrize("size", [(30, 13), (21, 34)], ids=str)
 

@@ -6,17 +6,20 @@ What lies between the two is never written to memory; each few rows of it stay i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from demitasse.backends import ops
+from demitasse.backends.onednn.library.candidates import BLOCK, channel_blocks
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.own_kernels.pixels import separable_call
 from demitasse.backends.onednn.ports import Reader, Writer
 from demitasse.backends.onednn.step import OnednnStep, called
 from demitasse.backends.onednn.steps.convolution import ConvStep
 from demitasse.backends.onednn.steps.folded import FoldedWeights
 from demitasse.backends.onednn.steps.tail import Tail
-from demitasse.backends.step import AnyStep, Declined, Operands, decline_gradients
+from demitasse.backends.step import AnyStep, Declined, Operand, Operands, decline_gradients
 
 __all__ = ["SeparableStep"]
 
@@ -66,7 +69,7 @@ class SeparableStep(OnednnStep[ops.Conv]):
                 engine,
                 (each.op, pixels.op),
                 Reader(Arg.SRC, source, engine.expected(source.data_memory, source.shape)),
-                Writer(Arg.DST, target, engine.placed(target.data_memory, pixels.layouts[2])),
+                Writer(Arg.DST, target, _layout(engine, target, pixels.layouts[2])),
                 (self.weights[0].folded, self.weights[1].folded),
                 (tails[0].then is not None, tails[1].then is not None),
             )
@@ -81,6 +84,23 @@ class SeparableStep(OnednnStep[ops.Conv]):
         for weights in self.weights:
             weights.follow()
         super().forward()
+
+
+def _layout(engine: Engine, target: Operand, usual: Layout) -> Layout:
+    """Return the layout in which the output is written.
+
+    Args:
+        engine: The engine.
+        target: The blob.
+        usual: The layout of the second convolution by itself.
+    """
+    memory, layout = target.data_memory, engine.placed(target.data_memory, usual)
+    if engine.wide and layout is usual and usual.shape[0] == 1:
+        with suppress(Declined):
+            blocks = channel_blocks(engine, usual.shape, BLOCK)
+            if usual.shape[1] % BLOCK == 0 and engine.all_wish(memory, blocks):
+                return blocks
+    return layout
 
 
 def _check(tail: Tail) -> None:
