@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from correlate import correlated
+from rectifiers import NOT_NUMBERS, THEN, rectified
 from stages import WIDTH, in_memory, normal, out_of_memory
 
 from demitasse.backends import ops
@@ -10,6 +11,7 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.depthwise import strips_of
 from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
 from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.rectifier import NOTHING, RELU
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import Declined
 
@@ -36,13 +38,13 @@ def convolution(n, c, size, *, kernel=(3, 3), stride=(1, 1), pad=(1, 1), dilatio
     return ops.Conv("float32", x, y, 1, kernel, stride, pad, dilation, group=c, bias=True)
 
 
-def convolved(op, x, weights, offsets, blocks, tuning, *, relu=False):
+def convolved(op, x, weights, offsets, blocks, tuning, then=NOTHING):
     strips = strips_of(op, op.bottom, op.top, tuning)
     source, target = (
         Images.in_blocks(shape, block)
         for shape, block in zip((op.bottom, op.top), blocks, strict=True)
     )
-    run = DepthwiseConvolution(strips, source, target, relu=relu)
+    run = DepthwiseConvolution(strips, source, target, then)
     run.update(weights.reshape(-1))
     memory = aligned(int(np.prod(op.top)))
     memory[:] = np.nan
@@ -58,8 +60,8 @@ def expect_close(got, want):
 @THREADS
 @WINDOWS
 @SIZES
-@pytest.mark.parametrize("relu", [False, True])
-def test_the_output_is_that_of_the_definition(relu, size, window, threads, width):
+@THEN
+def test_the_output_is_that_of_the_definition(then, size, window, threads, width):
     c = 2 * width + 5
     op = convolution(2, c, size, **window)
     if min(op.top) < 1:
@@ -67,10 +69,10 @@ def test_the_output_is_that_of_the_definition(relu, size, window, threads, width
     x, weights, offsets = normal(*op.bottom), normal(c, 1, *op.kernel, seed=1), normal(c, seed=2)
 
     tuning = Tuning(width=width, threads=threads)
-    y = convolved(op, x, weights, offsets, (c, c), tuning, relu=relu)
+    y = convolved(op, x, weights, offsets, (c, c), tuning, then)
 
     want = correlated(x, weights, op.pad, c, op.stride, op.dilation) + offsets[:, None, None]
-    expect_close(y, np.maximum(want, 0) if relu else want)
+    expect_close(y, rectified(then, want))
 
 
 @WIDTH
@@ -124,11 +126,25 @@ def test_nan_reaches_the_windows_that_see_it_and_no_others(width):
     x, weights = normal(*op.bottom), normal(width, 1, 3, 3, seed=1)
     x[0, 3, 2, 6] = np.nan
 
-    y = convolved(op, x, weights, None, (width, width), Tuning(width=width), relu=True)
+    y = convolved(op, x, weights, None, (width, width), Tuning(width=width), RELU)
 
     lost = np.zeros(op.top, bool)
     lost[0, 3, 1:4, 5:8] = True
     np.testing.assert_array_equal(np.isnan(y), lost)
+
+
+@WIDTH
+@THEN
+def test_what_is_no_number_is_rectified_as_layers_do(then, width):
+    op = convolution(1, width, (4, 20))
+    offsets = np.zeros(width, np.float32)
+    offsets[:3] = NOT_NUMBERS
+
+    x, weights = normal(*op.bottom), normal(width, 1, 3, 3)
+    y = convolved(op, x, weights, offsets, (width, width), Tuning(width=width), then)
+
+    want = rectified(then, offsets[:3])
+    np.testing.assert_array_equal(y[0, :3], np.broadcast_to(want[:, None, None], (3, 4, 20)))
 
 
 @pytest.mark.parametrize(

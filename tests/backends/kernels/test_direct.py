@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from bandings import banding, max_pool
 from correlate import correlated, correlated_slopes, from_memory, images, pooled
+from rectifiers import NOT_NUMBERS, THEN, rectified
 from stages import WIDTH, normal
 
 from demitasse.backends.kernels.direct.convolution import DirectConvolution
 from demitasse.backends.kernels.direct.gradient import DirectGradient
 from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.rectifier import NOTHING
 
 ROUNDING = 5e-6
 """Of the largest value."""
@@ -40,8 +42,8 @@ def definition(of, x, weights):
     return correlated(x, weights, op.pad, 1, op.stride, op.dilation)
 
 
-def convolved(of, x, weights, offsets, target, out, *, relu=False):
-    convolve = DirectConvolution(of, target, relu=relu)
+def convolved(of, x, weights, offsets, target, out, then=NOTHING):
+    convolve = DirectConvolution(of, target, then)
     convolve.update(weights.reshape(-1))
     convolve.take_offsets(offsets)
     convolve(x, out, np.zeros(convolve.scratch_size, np.float32))
@@ -50,18 +52,33 @@ def convolved(of, x, weights, offsets, target, out, *, relu=False):
 @WIDTH
 @WINDOWS
 @THREADS
-@pytest.mark.parametrize("relu", [False, True])
-def test_the_output_is_that_of_the_definition(relu, window, threads, width):
+@THEN
+def test_the_output_is_that_of_the_definition(then, window, threads, width):
     m = width + 5
     of = banding(SHAPE, m, width, threads=threads, **window)
     x, weights, offsets = normal(*SHAPE), normal(m, 3, *of.op.kernel), normal(m, seed=1)
     out = np.zeros((3, *of.y[2:], m), np.float32)
 
     target = Images.of(out.transpose(0, 3, 1, 2))
-    convolved(of, x, weights, offsets, target, out, relu=relu)
+    convolved(of, x, weights, offsets, target, out, then)
 
     want = definition(of, x, weights) + offsets[:, None, None]
-    expect_close(out.transpose(0, 3, 1, 2), np.maximum(want, 0) if relu else want)
+    expect_close(out.transpose(0, 3, 1, 2), rectified(then, want))
+
+
+@WIDTH
+@THEN
+def test_what_is_no_number_is_rectified_as_layers_do(then, width):
+    of = banding(SHAPE, width, width, kernel=(3, 3))
+    out, offsets = np.zeros((3, *of.y[2:], width), np.float32), np.zeros(width, np.float32)
+    offsets[:3] = NOT_NUMBERS
+
+    target = Images.of(out.transpose(0, 3, 1, 2))
+    convolved(of, normal(*SHAPE), normal(width, 3, 3, 3), offsets, target, out, then)
+
+    want = rectified(then, offsets[:3])
+    np.testing.assert_array_equal(out[..., :3], np.broadcast_to(want, (*out.shape[:3], 3)))
+    assert np.isfinite(out[..., 3:]).all()
 
 
 @WIDTH

@@ -5,14 +5,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from rectifiers import NOT_NUMBERS, THEN, rectified
 from stages import WIDTH, normal
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.pointwise import parts_of
+from demitasse.backends.kernels.pointwise import limits_pay, parts_of
 from demitasse.backends.kernels.pointwise.convolution import PointwiseConvolution
 from demitasse.backends.kernels.pointwise.parts import Parts
+from demitasse.backends.kernels.rectifier import NOTHING, RELU
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import Declined
 
@@ -58,7 +60,7 @@ class Case:
         self.factors, self.shifts = normal(c, seed=2), normal(c, seed=3)
         self.offsets = normal(m, seed=4)
 
-    def run(self, tuning, *, relu=False, gaps=(0, 0), normed=True):
+    def run(self, tuning, then=NOTHING, *, gaps=(0, 0), normed=True):
         """Return the output's pixels, and what lies between them. Shapes: (P, M), (P, gap)."""
         parts = parts_of(self.op, self.op.bottom, self.op.top, tuning)
         x, y = (
@@ -66,7 +68,7 @@ class Case:
             for shape, gap in zip((self.op.bottom, self.op.top), gaps, strict=True)
         )
         norm = (self.factors, self.shifts) if normed else None
-        run = PointwiseConvolution(parts, x, y, norm, relu=relu)
+        run = PointwiseConvolution(parts, x, y, norm, then)
         run.update(self.weights.reshape(-1))
         target = aligned(parts.pixels * y.column_stride)
         target[:] = np.nan
@@ -74,12 +76,12 @@ class Case:
         rows, channels = target.reshape(parts.pixels, -1), y.shape[1]
         return rows[:, :channels], rows[:, channels:]
 
-    def wanted(self, *, relu=False, normed=True):
+    def wanted(self, then=NOTHING, *, normed=True):
         """Return what the definition gives, in double precision."""
         x = self.x.astype(float).transpose(0, 2, 3, 1).reshape(-1, self.x.shape[1])
         x = np.maximum(x * self.factors + self.shifts, 0) if normed else x
         y = x @ self.weights.T + self.offsets
-        return np.maximum(y, 0) if relu else y
+        return rectified(then, y)
 
 
 def expect_close(got, want):
@@ -93,24 +95,24 @@ def always(width, threads=1):
 @WIDTH
 @THREADS
 @SIZES
-@pytest.mark.parametrize("relu", [False, True])
-def test_the_output_is_that_of_the_definition(relu, size, threads, width):
+@THEN
+def test_the_output_is_that_of_the_definition(then, size, threads, width):
     case = Case(2, 2 * width + 5, 5 * width + 3, size)
 
-    y, _ = case.run(always(width, threads), relu=relu)
+    y, _ = case.run(always(width, threads), then)
 
-    expect_close(y, case.wanted(relu=relu))
+    expect_close(y, case.wanted(then))
 
 
 @WIDTH
 @THREADS
-@pytest.mark.parametrize("relu", [False, True])
-def test_pixels_may_be_taken_as_they_are(relu, threads, width):
+@THEN
+def test_pixels_may_be_taken_as_they_are(then, threads, width):
     case = Case(2, 2 * width + 5, 5 * width + 3, (9, 13))
 
-    y, between = case.run(always(width, threads), relu=relu, gaps=(width, width), normed=False)
+    y, between = case.run(always(width, threads), then, gaps=(width, width), normed=False)
 
-    expect_close(y, case.wanted(relu=relu, normed=False))
+    expect_close(y, case.wanted(then, normed=False))
     assert np.isnan(between).all()
 
 
@@ -153,10 +155,24 @@ def test_what_a_rectifier_makes_nan_reaches_all_outputs_of_its_pixel(value, widt
     case.x[0, 3, 2, 1] = value
     case.factors[3] = 1
 
-    y, _ = case.run(always(width), relu=True)
+    y, _ = case.run(always(width), RELU)
 
     assert np.isnan(y[11]).all()
     assert np.isfinite(np.delete(y, 11, axis=0)).all()
+
+
+@WIDTH
+@THEN
+@pytest.mark.parametrize("normed", [False, True])
+def test_what_is_no_number_is_rectified_as_layers_do(normed, then, width):
+    case = Case(1, width, 2 * width, (4, 5))
+    case.offsets[:3] = NOT_NUMBERS
+
+    y, _ = case.run(always(width), then, normed=normed)
+
+    want = rectified(then, case.offsets[:3])
+    np.testing.assert_array_equal(y[:, :3], np.broadcast_to(want, (20, 3)))
+    assert np.isfinite(y[:, 3:]).all()
 
 
 @WIDTH
@@ -228,3 +244,20 @@ def test_it_is_taken_where_it_pays():
     assert "49 pixels" in reason(convolution(1, 64, 128, (7, 7)), tuning)
     assert "is off" in reason(op, replace(tuning, pointwise="never"))
     assert "is off" in reason(op, replace(tuning, width=0))
+
+
+@pytest.mark.parametrize(
+    ("c", "m", "size", "pays"),
+    [
+        (32, 192, (28, 28), True),
+        (24, 144, (56, 56), True),
+        (32, 40, (56, 56), False),
+        (96, 576, (7, 7), False),
+    ],
+    ids=["all fit", "filters nearly fit", "few filters", "pixels do not fit"],
+)
+def test_limits_pay_where_little_is_computed_in_vain(c, m, size, pays):
+    parts = Parts((1, c, *size), (1, m, *size), Tuning(16))
+
+    assert limits_pay(parts) is pays
+    assert limits_pay(replace(parts, tuning=always(16)))

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from correlate import correlated
+from rectifiers import CLIP, NOT_NUMBERS, RELU6, THEN, rectified
 from stages import WIDTH, in_memory, normal, out_of_memory
 
 from demitasse.backends import ops
@@ -14,6 +15,7 @@ from demitasse.backends.kernels.depthwise import strips_of
 from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import team
+from demitasse.backends.kernels.rectifier import NOTHING, RELU
 from demitasse.backends.kernels.separable import blocks_of
 from demitasse.backends.kernels.separable.blocks import LINE, LINES, UNROLLED
 from demitasse.backends.kernels.separable.convolution import SeparableConvolution
@@ -59,29 +61,30 @@ class Case:
         self.windows, self.weights = normal(c, 1, *self.each.kernel, seed=1), normal(m, c, seed=2)
         self.offsets = normal(c, seed=3), normal(m, seed=4)
 
-    def run(self, tuning, relus=(True, True), block=None, written=None):
+    def run(self, tuning, then=(RELU, RELU), block=None, written=None, other=None):
         """Return the output. Shape: (N, M, OH, OW)."""
         blocks = blocks_of(self.each, self.pixels, tuning)
         x, y = (
             Images.in_blocks(shape, of or shape[1])
             for shape, of in ((self.x.shape, block), (self.pixels.top, written))
         )
-        run = SeparableConvolution(blocks, x, y, relus)
+        run = SeparableConvolution(blocks, x, y, then, adds=other is not None)
         run.depthwise.update(self.windows.reshape(-1))
         run.update(self.weights.reshape(-1))
         target, scratch = aligned(math.prod(self.pixels.top)), aligned(run.scratch_size)
         target[:], scratch[:] = np.nan, np.nan
-        run(in_memory(self.x, x), target, self.offsets, scratch)
+        added = self.offsets if other is None else (*self.offsets, in_memory(other, y))
+        run(in_memory(self.x, x), target, added, scratch)
         return out_of_memory(target, y)
 
-    def wanted(self, relus=(True, True)):
+    def wanted(self, then=(RELU, RELU), other=0):
         """Return what the definition gives, in double precision."""
         op, (first, second) = self.each, self.offsets
         y = correlated(self.x, self.windows, op.pad, op.group, op.stride, op.dilation)
         y = y + first[:, np.newaxis, np.newaxis]
-        y = np.maximum(y, 0) if relus[0] else y
+        y = rectified(then[0], y)
         z = np.einsum("mc,nchw->nmhw", self.weights, y) + second[:, np.newaxis, np.newaxis]
-        return np.maximum(z, 0) if relus[1] else z
+        return rectified(then[1], z + other)
 
 
 def always(width, threads=1, **changes):
@@ -103,11 +106,44 @@ def test_the_output_is_that_of_the_definition(size, window, threads, width):
 
 
 @WIDTH
-@pytest.mark.parametrize("relus", [(False, False), (True, False), (False, True)], ids=str)
-def test_rectifiers_are_there_where_they_are_asked_for(relus, width):
-    case = Case(1, 2 * width, 2 * width, (15, 15))
+@pytest.mark.parametrize(
+    "then",
+    [
+        (NOTHING, NOTHING), (RELU, NOTHING), (NOTHING, RELU), (RELU6, NOTHING), (NOTHING, RELU6),
+        (CLIP, CLIP), (RELU, RELU6),
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("stride", [1, 2])
+def test_rectifiers_are_there_where_they_are_asked_for(stride, then, width):
+    case = Case(1, 2 * width, 2 * width, (29, 30), stride=(stride, stride))
 
-    expect_close(case.run(always(width), relus), case.wanted(relus))
+    expect_close(case.run(always(width), then), case.wanted(then))
+
+
+@WIDTH
+@THEN
+def test_what_is_no_number_is_rectified_as_layers_do(then, width):
+    case = Case(1, width, 2 * width, (9, 14))
+    case.offsets[1][:3] = NOT_NUMBERS
+
+    y = case.run(always(width), (RELU, then))
+
+    want = rectified(then, NOT_NUMBERS)[:, np.newaxis, np.newaxis]
+    np.testing.assert_array_equal(y[0, :3], np.broadcast_to(want, (3, 9, 14)))
+    assert np.isfinite(y[0, 3:]).all()
+
+
+@WIDTH
+@THEN
+@pytest.mark.parametrize("value", NOT_NUMBERS)
+def test_so_is_what_lies_between(value, then, width):
+    case = Case(1, width, 2 * width, (9, 14))
+    case.offsets[0][2], case.weights[:, 2] = value, 1
+
+    y = case.run(always(width), (then, NOTHING))
+
+    np.testing.assert_allclose(y, case.wanted((then, NOTHING)), rtol=1e-5, atol=1e-4)
 
 
 @WIDTH
@@ -117,6 +153,51 @@ def test_any_number_of_channels_will_do(c, more, width):
     case = Case(1, max(c, width) + more, 2 * width + more, (9, 14))
 
     expect_close(case.run(always(width)), case.wanted())
+
+
+@WIDTH
+@THREADS
+@pytest.mark.parametrize("more", [0, 1, 4, 7])
+def test_few_filters_will_do(more, threads, width):
+    case = Case(2, 3 * width + 1, width + more, (15, 17))
+
+    expect_close(case.run(always(width, threads)), case.wanted())
+
+
+@WIDTH
+@THREADS
+@pytest.mark.parametrize("then", [NOTHING, RELU, RELU6], ids=["nothing", "ReLU", "ReLU6"])
+@pytest.mark.parametrize("vectors", [1, 1.5, 2.5])
+def test_an_image_may_be_added_before_the_last_rectifier(vectors, then, threads, width):
+    case = Case(2, 2 * width, int(vectors * width), (15, 16))
+    other, both = normal(*case.pixels.top, seed=7), (RELU, then)
+
+    y = case.run(always(width, threads), both, other=other)
+
+    expect_close(y, case.wanted(both, other))
+
+
+@WIDTH
+def test_a_sum_has_the_bits_of_a_sum_behind(width):
+    case, nothing = Case(1, width, 3 * width, (15, 16)), (RELU, NOTHING)
+    other = normal(*case.pixels.top, seed=7)
+    other[0, :3, 0, 0] = NOT_NUMBERS
+
+    y = case.run(always(width), nothing, other=other)
+
+    np.testing.assert_array_equal(y, case.run(always(width), nothing) + other)
+
+
+def test_an_image_to_add_is_refused_where_none_is_added():
+    case = Case(1, 16, 32, (15, 16))
+    blocks = blocks_of(case.each, case.pixels, always(16))
+    x, y = whole(case.each.bottom), whole(case.pixels.top)
+    image, scratch = aligned(math.prod(case.pixels.top)), aligned(1 << 20)
+
+    for adds, added in ((False, (*case.offsets, image)), (True, case.offsets)):
+        run = SeparableConvolution(blocks, x, y, adds=adds)
+        with pytest.raises(TypeError, match="other"):
+            run(in_memory(case.x, x), image, added, scratch)
 
 
 @WIDTH
@@ -183,7 +264,7 @@ def test_what_lies_between_has_the_bits_of_the_first_convolution_alone(width):
     case.weights, case.offsets = np.eye(c, dtype=np.float32), (case.offsets[0], np.zeros(c, "f"))
     alone = DepthwiseConvolution(
         strips_of(case.each, case.each.bottom, case.each.top, Tuning(width)),
-        whole(case.each.bottom), whole(case.each.top), relu=True,
+        whole(case.each.bottom), whole(case.each.top), RELU,
     )  # fmt: skip
     alone.update(case.windows.reshape(-1))
     between = aligned(math.prod(case.each.top))
@@ -212,7 +293,7 @@ def test_weights_may_change(width):
     case = Case(1, width, 2 * width, (9, 14))
     run = SeparableConvolution(
         blocks_of(case.each, case.pixels, always(width)),
-        whole(case.each.bottom), whole(case.pixels.top), (True, True),
+        whole(case.each.bottom), whole(case.pixels.top), (RELU, RELU),
     )  # fmt: skip
     target, scratch = aligned(math.prod(case.pixels.top)), aligned(run.scratch_size)
 
@@ -294,11 +375,12 @@ def test_it_is_taken_where_it_pays():
 
     assert blocks_of(*good, tuning).code == "separable llvm:avx512"
     assert blocks_of(*good, replace(tuning, width=8)).code == "separable llvm:avx2"
+    assert blocks_of(*convolutions(1, 64, 24, (28, 28)), tuning).waste > 1.3
     assert "divide well" in reason(convolutions(1, 64, 128, (9, 9)), tuning)
     assert "divide well" in reason(convolutions(1, 64, 40, (28, 28)), tuning)
     assert "14 pixels or more" in reason(convolutions(1, 64, 128, (3, 7)), tuning)
     assert "up to 1024 channels" in reason(convolutions(1, 1040, 128, (28, 28)), tuning)
-    assert "32 or more" in reason(convolutions(1, 64, 24, (28, 28)), tuning)
+    assert "16 or more" in reason(convolutions(1, 64, 12, (28, 28)), tuning)
     assert "is off" in reason(good, replace(tuning, separable="never"))
     assert "is off" in reason(good, replace(tuning, width=0))
 

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 from correlate import correlated, correlated_slopes, from_memory, images, pooled
+from rectifiers import NOT_NUMBERS, THEN, rectified
 from stages import WIDTH, normal
 from tilings import tiling
 
 from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.rectifier import RELU
 from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
 from demitasse.backends.kernels.winograd.filters import Filters
 from demitasse.backends.kernels.winograd.gradient import WinogradGradient
@@ -58,6 +60,30 @@ def test_the_output_is_that_of_the_definition(taps, c, m, group, threads, tuning
 
 
 @WIDTH
+@THEN
+@pytest.mark.parametrize("taps", [3, 5])
+def test_a_rectifier_follows(taps, then, width):
+    shape, m = (2, 16, 9, 11), 2 * width + 3
+    of = tiling(shape, m, taps, width, (1, 1), threads=2)
+    (x, memory), weights, offsets = images(shape), normal(m, 16, taps, taps), normal(m, seed=2)
+    offsets[:3] = NOT_NUMBERS
+    filters, y = Filters(of), np.zeros((2, *of.output, m), np.float32)
+    points = np.full(of.filter_size, np.nan, np.float32)
+    filters.update(weights, points)
+
+    target = Images.of(y.transpose(0, 3, 1, 2))
+    convolve = WinogradConvolution(of, Images.in_blocks(shape, 16), target, then)
+    convolve.take_offsets(offsets)
+    convolve(memory, y, points, *zeros(convolve.scratch_size))
+
+    sums, got = correlated(x, weights, (1, 1)) + offsets[:, None, None], y.transpose(0, 3, 1, 2)
+    want = rectified(then, sums)
+    np.testing.assert_array_equal(got[:, :3], want[:, :3])
+    off = np.abs(got[:, 3:] - want[:, 3:])
+    assert off.max() <= ROUNDING * np.abs(sums[:, 3:]).max()
+
+
+@WIDTH
 @pytest.mark.parametrize("taps", [3, 5])
 @pytest.mark.parametrize("size", [(8, 8), (9, 11), (6, 13)])
 def test_pooling_and_a_rectifier_follow(size, taps, width):
@@ -70,7 +96,7 @@ def test_pooling_and_a_rectifier_follow(size, taps, width):
     filters.update(weights, points)
 
     target = Images.in_blocks((2, 2 * width, high, wide), width)
-    convolve = WinogradConvolution(of, Images.in_blocks(shape, 16), target, relu=True, pool=True)
+    convolve = WinogradConvolution(of, Images.in_blocks(shape, 16), target, RELU, pool=True)
     convolve(memory, out, points, *zeros(convolve.scratch_size))
 
     y = np.maximum(correlated(x, weights, pad), 0)

@@ -24,6 +24,7 @@ from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT, INT, Word, choose, chunk
+from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
 
 __all__ = [
     "DepthwiseConvolution",
@@ -75,8 +76,8 @@ class DepthwiseFields(Struct):
     """Address of the filters: for each vector, tap after tap."""
     offsets: Word
     """Address of one offset for each channel."""
-    slopes: Word
-    """Address of one slope for each channel, for what is below 0: 0 for a rectifier, 1 for none."""
+    rectifier: Word
+    """Address of the rectifier's numbers: one slope for each channel, or the limits of all."""
     images: Word
     """How many images there are."""
     groups: Word
@@ -138,7 +139,7 @@ def write_strip(
         bytes=count * FLOAT,
         filters=f.filters + vector * taps_bytes,
         offsets=f.offsets + vector * k.vector_bytes,
-        slopes=f.slopes + vector * k.vector_bytes,
+        rectifier=f.rectifier if shape.limited else f.rectifier + vector * k.vector_bytes,
     )
     row = Row(
         image=f.x.at + (image * f.x.image_stride + x) * FLOAT,
@@ -175,7 +176,7 @@ class DepthwiseOperands:
         strips: The convolution.
         x: The input.
         y: The output.
-        relu: Whether a rectifier follows.
+        then: What becomes of the sums.
 
     Attributes:
         filters: The filters of each vector, tap after tap. Shape: (vectors, taps, width).
@@ -186,7 +187,7 @@ class DepthwiseOperands:
         ValueError: Channels are not contiguous.
     """
 
-    def __init__(self, strips: Strips, x: Images, y: Images, *, relu: bool) -> None:
+    def __init__(self, strips: Strips, x: Images, y: Images, then: Rectifier) -> None:
         self._strips, width, op = strips, strips.width, strips.op
         x.vectors(width), y.vectors(width)
         (_, channels, _, _), groups = strips.x, strips.groups(x, y)
@@ -195,8 +196,7 @@ class DepthwiseOperands:
             -1, self._taps, width
         )
         self._order = np.add.outer(strips.vectors, np.arange(width))
-        self.none, self._slopes = aligned(channels), aligned(channels)
-        self._slopes[...] = 0.0 if relu else 1.0
+        self.none, self._rectifier = aligned(channels), then.numbers(channels)
         side_by_side = Shape.of(op).span(PIXELS[width]) * width
         # a group of less than a vector begins early
         zeros = aligned(width + max(channels, side_by_side))
@@ -211,7 +211,7 @@ class DepthwiseOperands:
             zeros=zeros[width:],
             filters=self.filters,
             offsets=EACH_CALL,
-            slopes=self._slopes,
+            rectifier=self._rectifier,
             images=strips.x[0],
             groups=len(groups),
             group_table=table,
@@ -224,7 +224,7 @@ class DepthwiseOperands:
 
     def take_slopes(self, slopes: np.ndarray) -> None:
         """Take new slopes for what is below 0, one for each channel, or one for all."""
-        self._slopes[...] = slopes
+        self._rectifier[...] = slopes
 
 
 class DepthwiseConvolution:
@@ -234,16 +234,17 @@ class DepthwiseConvolution:
         strips: The convolution.
         x: The input.
         y: The output.
-        relu: Whether a rectifier follows.
+        then: What becomes of the sums.
 
     Raises:
         ValueError: Channels are not contiguous.
     """
 
-    def __init__(self, strips: Strips, x: Images, y: Images, *, relu: bool = False) -> None:
+    def __init__(self, strips: Strips, x: Images, y: Images, then: Rectifier = NOTHING) -> None:
         self.strips = strips
-        self._kernel = _kernel(strips.width, Shape.of(strips.op, fetches=strips.fetches(x, y)))
-        self._operands = DepthwiseOperands(strips, x, y, relu=relu)
+        shape = Shape.of(strips.op, fetches=strips.fetches(x, y), limited=then.limited)
+        self._kernel = _kernel(strips.width, shape)
+        self._operands = DepthwiseOperands(strips, x, y, then)
         self._arguments = Arguments(self._operands.values)
 
     @property

@@ -14,9 +14,9 @@ from demitasse.backends.kernels.language.words import (
     choose,
     fma,
     minimum,
-    rectified,
 )
 from demitasse.backends.kernels.products.registers import a_few_at_a_time
+from demitasse.backends.kernels.rectify import rectifying
 
 __all__ = ["PIXELS", "Channels", "Row", "Shape", "write_block_lines", "write_lines", "write_row"]
 
@@ -44,18 +44,20 @@ class Shape(NamedTuple):
         stride: Columns from one window to the next.
         dilation: Columns from one tap to the next.
         fetches: Whether pixels are fetched for later.
+        limited: Whether outputs have limits.
     """
 
     kernel: tuple[int, int]
     stride: int
     dilation: int
     fetches: bool = False
+    limited: bool = False
 
     @classmethod
-    def of(cls, op: ops.Conv, *, fetches: bool = False) -> Shape:
+    def of(cls, op: ops.Conv, *, fetches: bool = False, limited: bool = False) -> Shape:
         """Return that of a convolution over two axes."""
         high, wide = op.kernel
-        return cls((high, wide), op.stride[1], op.dilation[1], fetches)
+        return cls((high, wide), op.stride[1], op.dilation[1], fetches, limited)
 
     def span(self, count: int) -> int:
         """Return the columns from the first to the last that some neighbouring windows see."""
@@ -63,7 +65,7 @@ class Shape(NamedTuple):
 
     def __str__(self) -> str:
         size = "x".join(map(str, (*self.kernel, self.stride, self.dilation)))
-        return f"{size}_fetching" if self.fetches else size
+        return size + "_fetching" * self.fetches + "_limited" * self.limited
 
 
 class Channels(NamedTuple):
@@ -73,17 +75,13 @@ class Channels(NamedTuple):
         bytes: Of a pixel's channels.
         filters: Address of the filters: for each vector, tap after tap.
         offsets: Address of their offsets, channel after channel.
-        slopes: Address of their slopes for sums below 0.
+        rectifier: Address of their slopes for sums below 0; of the limits where there are any.
     """
 
     bytes: Word
     filters: Word
     offsets: Word
-    slopes: Word
-
-    def at(self, place: Word) -> Channels:
-        """Return those from so many bytes on; the filters are theirs already."""
-        return self._replace(offsets=self.offsets + place, slopes=self.slopes + place)
+    rectifier: Word
 
 
 class Ahead(NamedTuple):
@@ -276,7 +274,7 @@ def write_block_lines(
         for place in places[-FRESH:]:
             for j in range(most * shape.stride):
                 k.prefetch(place + row.later + k.vector_bytes * j)
-        _sum_vector(k, shape, channels, targets, address)
+        _sum_vector(k, shape, channels, targets, address, 0)
 
 
 def _columns(shape: Shape, count: int) -> list[int]:
@@ -324,9 +322,8 @@ def _sum_windows(
         place = minimum(loop.i, last)
         if later is not None:
             later.fetch(k, place)
-        here = channels._replace(filters=filters).at(place)
-        outputs = [[target + place for target in line] for line in targets]
-        _sum_vector(k, shape, here, outputs, lambda i, j: address(i, j) + place)
+        here = channels._replace(filters=filters)
+        _sum_vector(k, shape, here, targets, address, place)
         loop.words = [filters + shape.kernel[0] * shape.kernel[1] * vector]
 
 
@@ -336,21 +333,23 @@ def _sum_vector(
     channels: Channels,
     targets: Sequence[Sequence[Word]],
     address: Callable[[int, int], Word],
+    place: Word | int,
 ) -> None:
     """Write the sums of a few windows, of one vector of channels.
 
     Args:
         k: The kernel.
         shape: The windows.
-        channels: The channels; those that follow the vector are not looked at.
+        channels: The channels; the filters are those of the vector.
         targets: Addresses of the outputs, row by row.
         address: Returns that of the pixel in a row that is seen and a column.
+        place: Bytes from the first of the channels to the vector.
     """
     (high, wide), stride, dilation = shape[:3]
     vector, lines, count = k.vector_bytes, len(targets), len(targets[0])
-    sums = [[k.load(channels.offsets)] * count for _ in range(lines)]
+    sums = [[k.load(channels.offsets + place)] * count for _ in range(lines)]
     for seen in range(high + lines - 1):
-        columns = {j: k.load(address(seen, j)) for j in _columns(shape, count)}
+        columns = {j: k.load(address(seen, j) + place) for j in _columns(shape, count)}
         for line in range(lines):
             i = seen - line
             for tap in range(wide if 0 <= i < high else 0):
@@ -359,7 +358,7 @@ def _sum_vector(
                     fma(columns[pixel * stride + tap * dilation], weight, total)
                     for pixel, total in enumerate(sums[line])
                 ]
-    slope = k.load(channels.slopes)
+    then = rectifying(k, channels.rectifier, place, limited=shape.limited)
     for row, totals in zip(targets, sums, strict=True):
         for target, total in zip(row, totals, strict=True):
-            k.store(rectified(total, slope), target)
+            k.store(then(total), target + place)

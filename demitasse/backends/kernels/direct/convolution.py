@@ -23,6 +23,7 @@ from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Arguments, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT, INT, Word
+from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
 
 __all__ = ["DirectConvolution"]
 
@@ -32,8 +33,8 @@ class DirectFields(Struct):
 
     bands: BandFields
     """The bands."""
-    slope: Word
-    """Address of the slope for outputs below 0: 0 for a rectifier, 1 for none."""
+    rectifier: Word
+    """Address of the rectifier's numbers: the slope of what is below 0, or the limits."""
     offsets: Word
     """Address of one offset for each element of all vectors of filters."""
 
@@ -105,7 +106,7 @@ def _multiply(
             panel.places,
             f.offsets + panel.first * k.vector_bytes,
             bands.y.columns,
-            f.slope,
+            f.rectifier,
             panel.rests,
         )
 
@@ -116,7 +117,7 @@ class DirectConvolution:
     Args:
         banding: The convolution, and the pooling after it.
         y: The output.
-        relu: Whether a rectifier follows.
+        then: What becomes of the sums.
 
     Attributes:
         scratch_size: Elements of scratch memory that a call takes.
@@ -126,7 +127,7 @@ class DirectConvolution:
         ValueError: The channels of the output are not contiguous.
     """
 
-    def __init__(self, banding: Banding, y: Images, *, relu: bool = False) -> None:
+    def __init__(self, banding: Banding, y: Images, then: Rectifier = NOTHING) -> None:
         self.banding, width, op, pool = banding, banding.width, banding.op, banding.pool
         self._kernel = _kernel(width, pool.kernel if pool else ())
         self.scratch_size = banding.chunks * banding.chunk_scratch
@@ -139,7 +140,9 @@ class DirectConvolution:
             "bands": band_values(
                 banding,
                 y,
-                window_products(width, op.kernel[1], op.dilation[1], op.stride[1]),
+                window_products(
+                    width, op.kernel[1], op.dilation[1], op.stride[1], limited=then.limited
+                ),
                 banding.y[3],
                 banding.row_table,
                 banding.taps,
@@ -148,7 +151,7 @@ class DirectConvolution:
                 filter_chunk_stride=0,
                 chunk_scratch=banding.chunk_scratch,
             ),
-            "slope": np.array([0.0 if relu else 1.0], np.float32),
+            "rectifier": then.numbers(),
             "offsets": self._offsets,
         }
         self._arguments = Arguments(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.words import FLOAT, INT, Vector, Word, rectified
+from demitasse.backends.kernels.language.words import FLOAT, INT, Vector, Word
 from demitasse.backends.kernels.products.registers import (
     Panels,
     Rows,
@@ -17,6 +17,7 @@ from demitasse.backends.kernels.products.registers import (
     multiply,
     product_rows,
 )
+from demitasse.backends.kernels.rectify import rectifying
 
 __all__ = ["window_products", "window_sums"]
 
@@ -26,25 +27,29 @@ There are more kernels for the last windows than for the others, and each takes 
 
 
 @cache
-def window_products(width: int, row: int, step: int, stride: int) -> Panels:
+def window_products(
+    width: int, row: int, step: int, stride: int, *, limited: bool = False
+) -> Panels:
     """Return the kernels of the forward pass, by the vectors of a panel.
 
     A row of pixels is the product of their windows and a panel's filters. Arguments: the first
     window; the table of the places of its rows, and bytes of the table; the filters, tap after tap;
     the first output, bytes to the next, the table of its vectors' places; the offsets, vector after
-    vector; how many pixels there are; the slope for results below 0; the table of rests.
+    vector; how many pixels there are; the rectifier's numbers; the table of rests.
 
     Args:
         width: Floats of a vector.
         row: Taps of a window's row.
         step: Columns from one of them to the next.
         stride: Columns from one window to the next.
+        limited: Whether results have limits.
     """
 
     def write(k: Kernel, vectors: int, of: Rows) -> None:
-        _write_product(k, vectors, of, row, FLOAT * step, FLOAT * stride)
+        _write_product(k, vectors, of, row, FLOAT * step, FLOAT * stride, limited=limited)
 
-    return by_panel(f"window_product{row}s{step}s{stride}", width, 11, write)
+    kind = f"window_product{row}s{step}s{stride}{'_limited' if limited else ''}"
+    return by_panel(kind, width, 11, write)
 
 
 @cache
@@ -61,14 +66,21 @@ def window_sums(width: int) -> Panels:
 
 
 def _write_product(
-    k: Kernel, vectors: int, of: Rows, taps: int, tap_bytes: int, stride_bytes: int
+    k: Kernel,
+    vectors: int,
+    of: Rows,
+    taps: int,
+    tap_bytes: int,
+    stride_bytes: int,
+    *,
+    limited: bool,
 ) -> None:
     window, row_table, table_bytes, filters, output, output_bytes = k.arguments[:6]
-    place_table, offsets, pixels, slope = k.arguments[6:10]
+    place_table, offsets, pixels, rectifier = k.arguments[6:10]
     vector = k.vector_bytes
     places = k.load_words(place_table, vectors)
     biases = [k.load(offsets + vector * j) for j in range(vectors)]
-    below = k.broadcast(slope)
+    then = rectifying(k, rectifier, None, limited=limited)
     end = row_table + table_bytes
 
     def add(totals: list[Vector], right: Word, left: Word, tap: int, count: int) -> None:
@@ -94,7 +106,7 @@ def _write_product(
             loop.words = [row + vector * vectors * taps]
         for pixel in range(count):
             for j, place in enumerate(places):
-                total = rectified(loop.vectors[pixel * vectors + j], below)
+                total = then(loop.vectors[pixel * vectors + j])
                 k.store(total, output + output_bytes * pixel + place)
 
     product_rows(k, pixels, of, (window, output), (stride_bytes, output_bytes), sums)

@@ -4,7 +4,7 @@ The pixels are the rows of a matrix and the filters the columns of another. A fe
 multiplied with factors, offset, rectified, and noted in a core's first cache, from where they are
 multiplied with all filters: what a normalisation before the convolution computes is never written
 to memory. Without one before it, the library's code is as fast; but that does not write pixels that
-lie apart, as those of a range of channels of a wider image do.
+lie apart, as those of a range of channels of a wider image do, and has no limits that keep NaN.
 """
 
 from __future__ import annotations
@@ -14,12 +14,16 @@ from demitasse.backends.kernels.pointwise.parts import PANEL, WIDEST, Parts
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import Declined
 
-__all__ = ["parts_of"]
+__all__ = ["limits_pay", "parts_of"]
 
 FLOAT_BYTES = 4
 
 MOST_WASTE = 1.1
 """Pixels that are computed, as a multiple of those there are, up to which it pays."""
+
+MOST_SPARE = 5
+"""Products for each number beyond those that it needs, up to which it pays to have limits: the
+library computes fewer, but has a pass over memory after them."""
 
 
 def parts_of(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> Parts:
@@ -51,6 +55,11 @@ def parts_of(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> Parts:
     if tuning.pointwise == "auto":
         _check_gain(parts)
     return parts
+
+
+def limits_pay(parts: Parts) -> bool:
+    """Return whether results within limits are computed faster than by the library and a pass."""
+    return parts.tuning.pointwise == "always" or parts.spare <= MOST_SPARE
 
 
 def _check_gain(parts: Parts) -> None:

@@ -27,6 +27,8 @@ from demitasse.backends.kernels.language.words import (
 from demitasse.backends.kernels.pointwise.parts import PANEL, WIDEST, Parts
 from demitasse.backends.kernels.products.panels import fill_panels
 from demitasse.backends.kernels.products.registers import ROWS, multiply
+from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
+from demitasse.backends.kernels.rectify import rectifying
 
 __all__ = ["PointwiseConvolution", "is_rows"]
 
@@ -74,8 +76,8 @@ class PointwiseFields(Struct):
     """Address of the first filter of each."""
     offsets: Word
     """Address of one offset for each channel of the output."""
-    slope: Word
-    """Address of the slope for outputs below 0: 0 for a rectifier, 1 for none."""
+    rectifier: Word
+    """Address of the rectifier's numbers: the slope of what is below 0, or the limits."""
     scratch: Word
     """Address of memory for the rows of all parts."""
     pixel_parts: Word
@@ -85,13 +87,23 @@ class PointwiseFields(Struct):
 
 
 @cache
-def _kernel(width: int, *, normed: bool) -> int:
-    """Return the address of the kernel, of those that normalise or of those that do not."""
-    name = f"pointwise{width}" if normed else f"pointwise_plain{width}"
-    return compiled(name, lambda module: _write(module, name, width, normed=normed), name)[name]
+def _kernel(width: int, *, normed: bool, limited: bool) -> int:
+    """Return the address of the kernel.
+
+    Args:
+        width: Floats of a vector.
+        normed: Whether it normalises what it reads.
+        limited: Whether outputs have limits.
+    """
+    name = f"pointwise{'' if normed else '_plain'}{'_limited' if limited else ''}{width}"
+
+    def module(of: Any) -> None:
+        _write(of, name, width, normed=normed, limited=limited)
+
+    return compiled(name, module, name)[name]
 
 
-def _write(module: Any, name: str, width: int, *, normed: bool) -> None:
+def _write(module: Any, name: str, width: int, *, normed: bool, limited: bool) -> None:
     k = Kernel(module, name, 1, width, exported=True)
     f, most = PointwiseFields.read(k), ROWS[width][PANEL]
     thread, threads = k.thread()
@@ -111,7 +123,8 @@ def _write(module: Any, name: str, width: int, *, normed: bool) -> None:
             ahead = [begin_ahead, begin_ahead + f.channels * FLOAT]
             with k.loop(behind, panel, words=ahead) as one:
                 output = f.y + pixel * f.y_stride * FLOAT
-                one.words = _multiply(k, f, one.i, rows, output, one.words, step)
+                now = one.words
+                one.words = _multiply(k, f, one.i, rows, output, now, step, limited=limited)
     k.done()
 
 
@@ -146,6 +159,8 @@ def _multiply(
     output: Word,
     following: Sequence[Word],
     step: Word,
+    *,
+    limited: bool,
 ) -> list[Word]:
     """Write the products of the rows that were noted and one panel of filters.
 
@@ -158,6 +173,7 @@ def _multiply(
         following: Address in the pixels that come next, which are fetched on the way, and where
             the channels of the present one of them end.
         step: How many bytes of them in a turn.
+        limited: Whether outputs have limits.
 
     Returns:
         The same for the next panel.
@@ -193,11 +209,11 @@ def _multiply(
 
     sums, words = turns(offsets * most, [rows, *following], begin, middle, UNROLLED)
     sums, words = turns(sums, words, middle, end, 1)
-    slope = k.broadcast(f.slope)
+    then = rectifying(k, f.rectifier, None, limited=limited)
     with_row = [(i, j) for i in range(most) for j in range(PANEL)]
     for (i, j), total in zip(with_row, sums, strict=True):
         target = output + f.y_stride * FLOAT * i + (place + k.vector_bytes * j)
-        k.store(rectified(total, slope), target)
+        k.store(then(total), target)
     return words[1:]
 
 
@@ -211,9 +227,9 @@ def is_rows(images: Images) -> bool:
 
 
 class PointwiseConvolution:
-    """y = filters * max(x * factor + shift, 0) + offset, or filters * x + offset, and a rectifier.
+    """y = filters * max(x * factor + shift, 0) + offset, or filters * x + offset, then a rectifier.
 
-    NaN stays, and minus infinity becomes it where it is rectified.
+    NaN stays, and minus infinity becomes it in ReLU, before the convolution too.
 
     Args:
         parts: The convolution.
@@ -221,7 +237,7 @@ class PointwiseConvolution:
         y: The output, too.
         normed: One factor for each channel of the input, and their offsets; read in each call. None
             where pixels are taken as they are. Shapes: (C,).
-        relu: Whether a rectifier follows.
+        then: What becomes of the sums.
 
     Attributes:
         scratch_size: Elements of scratch memory that a call takes.
@@ -238,14 +254,13 @@ class PointwiseConvolution:
         x: Images,
         y: Images,
         normed: tuple[np.ndarray, np.ndarray] | None,
-        *,
-        relu: bool = False,
+        then: Rectifier = NOTHING,
     ) -> None:
         if not (is_rows(x) and is_rows(y)):
             message = f"{x} and {y} were given; give images whose pixels follow evenly"
             raise ValueError(message)
         self.parts, panel = parts, PANEL * parts.width
-        self._kernel = _kernel(parts.width, normed=normed is not None)
+        self._kernel = _kernel(parts.width, normed=normed is not None, limited=then.limited)
         factors, shifts = normed or (np.zeros(0, np.float32),) * 2
         self.scratch_size = parts.tuning.threads * parts.rows * ROW_BYTES // FLOAT
         channels = parts.x[1]
@@ -266,7 +281,7 @@ class PointwiseConvolution:
                 panels=len(parts.panels),
                 panel_table=np.array(parts.panels, np.int64),
                 offsets=EACH_CALL,
-                slope=np.array([0.0 if relu else 1.0], np.float32),
+                rectifier=then.numbers(),
                 scratch=EACH_CALL,
                 pixel_parts=of_pixels,
                 filter_parts=of_filters,

@@ -76,6 +76,12 @@ class Parts:
         return math.ceil(self.pixels / self.rows) * self.rows / self.pixels
 
     @property
+    def spare(self) -> float:
+        """Products for each number of the output beyond those that it needs."""
+        filters = len(self.panels) * PANEL * self.width / self.y[1]
+        return (self.waste * filters - 1) * self.x[1]
+
+    @property
     def code(self) -> str:
         """Name of the code, with the processor's instructions."""
         return f"pointwise llvm:{self.tuning.instructions}"

@@ -2,14 +2,15 @@
 
 A few rows of the depthwise outputs at a time are noted in a core's own cache, from where they are
 multiplied with all filters. What lies between the two, as large as what is read, is never written
-to memory, and its sums are those of the two kernels by themselves.
+to memory, and its sums are those of the two kernels by themselves. An image may be added to the
+result, as at the end of a block of MobileNet V2.
 """
 
 from __future__ import annotations
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.depthwise import strips_of
-from demitasse.backends.kernels.separable.blocks import PANEL, WIDTHS, Blocks
+from demitasse.backends.kernels.separable.blocks import WIDTHS, Blocks
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import Declined
 
@@ -17,6 +18,10 @@ __all__ = ["blocks_of"]
 
 MOST_WASTE = 1.06
 """What the thread with most work computes, as a multiple of its share, up to which it pays."""
+
+MOST_SPARE = 0.6
+"""Vectors of filters for each pixel, computed beyond its share, up to which it pays: what lies
+between, which is not written to memory, takes as long."""
 
 
 def blocks_of(depthwise: ops.Conv, pointwise: ops.Conv, tuning: Tuning) -> Blocks:
@@ -38,7 +43,7 @@ def blocks_of(depthwise: ops.Conv, pointwise: ops.Conv, tuning: Tuning) -> Block
         raise Declined(message)
     strips = strips_of(depthwise, depthwise.bottom, depthwise.top, tuning)
     blocks = Blocks(strips, pointwise.top)
-    channels, fewest = blocks.channels, PANEL * tuning.width
+    channels, fewest = blocks.channels, tuning.width
     if channels > WIDTHS[-1] or pointwise.top[1] < fewest or not blocks.fits:
         message = (
             f"images of {strips.y[2:]}, {channels} channels to {pointwise.top[1]}; separable "
@@ -46,7 +51,9 @@ def blocks_of(depthwise: ops.Conv, pointwise: ops.Conv, tuning: Tuning) -> Block
             f"{WIDTHS[-1]} channels to {fewest} or more"
         )
         raise Declined(message)
-    if tuning.separable == "auto" and blocks.waste > MOST_WASTE:
+    spare = (blocks.waste - 1) * pointwise.top[1]
+    wastes = blocks.waste > MOST_WASTE and spare > MOST_SPARE * tuning.width
+    if tuning.separable == "auto" and wastes:
         message = (
             f"images of {strips.y[2:]}, {blocks.pixels} pixels at a time, for {tuning.threads} "
             "threads; separable convolution pays where these divide well"

@@ -15,7 +15,7 @@ from demitasse.backends.kernels.products.registers import ROWS
 __all__ = ["LINE", "LINES", "PANEL", "UNROLLED", "WIDTHS", "Blocks"]
 
 PANEL = 2
-"""Vectors of filters whose sums are in registers at a time."""
+"""Vectors of filters at most whose sums are in registers at a time."""
 
 WIDTHS = 256, 1024
 """For how many channels pixels are noted at a distance."""
@@ -36,8 +36,8 @@ LAST = 4
 PAIRS = 16
 """Floats of a vector of whose registers there are enough for two rows of outputs."""
 
-FEWEST = 4
-"""Pixels whose sums, for a panel, take no longer because they wait for each other."""
+SUMS = 8
+"""Sums of some pixels and a panel that take no longer because they wait for each other."""
 
 PASS = 2
 """As how many pixels it counts to go over all filters once more."""
@@ -67,14 +67,25 @@ class Blocks:
         return self.strips.x[1]
 
     @property
+    def vectors(self) -> int:
+        """Vectors of a panel of filters."""
+        return min(PANEL, math.ceil(self.y[1] / self.strips.width))
+
+    @property
+    def next_vector(self) -> int:
+        """Filters from one of them to the next; fewer than fill one where there are few filters."""
+        return min(self.strips.width, self.y[1] - self.strips.width)
+
+    @property
     def pixels(self) -> int:
         """Pixels whose sums are computed at a time."""
-        return ROWS[self.strips.width][PANEL]
+        return ROWS[self.strips.width][self.vectors]
 
     @cached_property
     def panels(self) -> list[int]:
         """First filter of each panel; the last begins early where they do not divide."""
-        return first_channels(self.y[1], PANEL * self.strips.width)
+        wide = self.vectors * self.strips.width
+        return first_channels(max(self.y[1], wide), wide)
 
     @property
     def quiet(self) -> int:
@@ -157,8 +168,8 @@ class Blocks:
     @property
     def waste(self) -> float:
         """What the thread with most work computes, as a multiple of its share."""
-        width, (images, maps, height, columns) = PANEL * self.strips.width, self.y
-        computed = self._computed(self.count) * len(self.panels) * width
+        wide, (images, maps, height, columns) = self.vectors * self.strips.width, self.y
+        computed = self._computed(self.count) * len(self.panels) * wide
         return computed * self.strips.tuning.threads / (images * height * columns * maps)
 
     @property
@@ -177,7 +188,7 @@ class Blocks:
     def _as_many(self, pixels: int) -> int:
         """Return as how many pixels those of a block count; sums of the last few may wait."""
         rest = pixels % self.pixels
-        return pixels - rest + (max(rest, FEWEST) if rest else 0)
+        return pixels - rest + (max(rest, SUMS // self.vectors) if rest else 0)
 
     @property
     def code(self) -> str:

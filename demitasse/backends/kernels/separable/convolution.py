@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,67 +19,20 @@ from demitasse.backends.kernels.depthwise.windows import Shape
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct
-from demitasse.backends.kernels.language.words import (
-    FLOAT,
-    INT,
-    Vector,
-    Word,
-    choose,
-    chunk,
-    minimum,
-    rectified,
-)
+from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments
+from demitasse.backends.kernels.language.words import FLOAT, Word, choose, chunk, minimum
 from demitasse.backends.kernels.products.panels import fill_panels
-from demitasse.backends.kernels.products.registers import ROWS, multiply
-from demitasse.backends.kernels.separable.blocks import LINE, LINES, PANEL, UNROLLED, Blocks
+from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
+from demitasse.backends.kernels.separable.blocks import UNROLLED, Blocks
+from demitasse.backends.kernels.separable.fields import SeparableFields
+from demitasse.backends.kernels.separable.multiply import (
+    Later,
+    Products,
+    multiplying,
+    multiplying_few,
+)
 
 __all__ = ["SeparableConvolution"]
-
-AHEAD = 8
-"""Channels before its turn a row of filters is fetched."""
-
-
-class SeparableFields(Struct):
-    """A depthwise convolution and a pointwise one."""
-
-    depthwise: DepthwiseFields
-    """The first; its output is the scratch memory."""
-    y: Word
-    """Address of the first pixel of the output."""
-    y_stride: Word
-    """Elements from one of its pixels to the next."""
-    y_vector_stride: Word
-    """Elements from one vector of a pixel's channels to the next."""
-    channels: Word
-    """Channels between the two."""
-    filters: Word
-    """Address of the filters of the second: for each panel, channel after channel."""
-    panels: Word
-    """How many panels of filters there are."""
-    quiet: Word
-    """For how many of them, the first, nothing of the next block is fetched."""
-    panel_table: Word
-    """Address of the first filter of each."""
-    place_table: Word
-    """Address of elements from the beginning of an output pixel to the first filter of each."""
-    offsets: Word
-    """Address of one offset for each channel of the output."""
-    slope: Word
-    """Address of the slope for outputs below 0: 0 for a rectifier, 1 for none."""
-    multiply: Word
-    """Address of the kernel that multiplies the pixels of a block with all filters."""
-    rests: Word
-    """Address of a table: for each number of pixels that a block leaves, the address of the kernel
-    that multiplies so few with a panel."""
-    scratch_bytes: Word
-    """Bytes of scratch memory of each thread."""
-    parts: Word
-    """In how many parts the rows of outputs of all images are divided."""
-    blocks: Word
-    """In how many blocks each part is."""
-    overlap: Word
-    """Rows of the input that a row of outputs sees, and the one before it has seen."""
 
 
 @cache
@@ -165,33 +118,9 @@ def _note_rows(
             rows(row.i, [0])
 
 
-class _Later(NamedTuple):
-    """What is fetched on the way of the rows that the next block will be the first to read.
-
-    Attributes:
-        at: Address of the next line.
-        edge: Where the rows of one group of channels end.
-        step: Bytes that are fetched in a turn.
-        part: Bytes of the rows of a group.
-        whole: Bytes from one group to the next.
-    """
-
-    at: Word
-    edge: Word
-    step: Word
-    part: Word
-    whole: Word
-
-    def after(self, at: Word) -> list[Word]:
-        """Return ``at`` and ``edge`` when all up to an address has been fetched."""
-        over = at >= self.edge
-        at = at + choose(over, self.whole - self.part, 0)
-        return [at, self.edge + choose(over, self.whole, 0)]
-
-
 def _later(
     k: Kernel, f: DepthwiseFields, s: SeparableFields, row: Word, end: Word, rows: Word
-) -> _Later:
+) -> Later:
     """Return what is fetched while a block is multiplied.
 
     Args:
@@ -207,141 +136,18 @@ def _later(
     top = line * f.step_down - f.top + s.overlap
     begin = f.x.at + image * f.x.image_stride * FLOAT + top * row_bytes
     part = minimum(rows, end - row) * f.step_down * row_bytes
-    times = (s.panels - s.quiet) * (rows * f.y.columns // ROWS[k.width][PANEL] + 1)
+    times = (s.panels - s.quiet) * (rows * f.y.columns // s.most + 1)
     turns = times * (s.channels // UNROLLED)
     whole = choose(f.groups > 1, next_group(k, f) * FLOAT, part)
-    return _Later(begin, begin + part, part * f.groups // turns, part, whole)
+    return Later(begin, begin + part, part * f.groups // turns, part, whole)
 
 
-@cache
-def _multiplying(width: int, pixel_bytes: int) -> int:
-    """Return the address of the kernel that multiplies the pixels of a block with all filters.
-
-    Its arguments are those of :func:`_write_all`.
-    """
-    name = f"separable_pixels{width}_{pixel_bytes}"
-    count = 4 + len(_Later._fields)
-
-    def module(of: Any) -> None:
-        k = Kernel(of, name, count, width, exported=True)
-        _, noted, pixels, target, *later = k.arguments
-        _write_all(k, pixel_bytes, noted, pixels, target, _Later(*later))
-        k.done()
-
-    return compiled(name, module, name)[name]
-
-
-@cache
-def _multiplying_few(width: int, pixel_bytes: int, count: int) -> int:
-    """Return the address of the kernel that multiplies so few pixels with a panel of filters.
-
-    Its arguments are the address of the fields, the panel, and the addresses of the first pixel
-    that is noted and of the first output.
-    """
-    name = f"separable_pixels{width}_{pixel_bytes}of{count}"
-
-    def module(of: Any) -> None:
-        k = Kernel(of, name, 4, width, exported=True)
-        _, panel, noted, output = k.arguments
-        _multiply(k, SeparableFields.read(k), pixel_bytes, panel, noted, output, count, None)
-        k.done()
-
-    return compiled(name, module, name)[name]
-
-
-def _write_all(
-    k: Kernel, pixel_bytes: int, noted: Word, pixels: Word, target: Word, later: _Later
-) -> None:
-    """Write the products of a block and all panels of filters.
-
-    Args:
-        k: The kernel, whose first argument is the address of the fields.
-        pixel_bytes: From one pixel that is noted to the next.
-        noted: Address of the first.
-        pixels: How many there are.
-        target: Address of the first output pixel.
-        later: What is fetched for the next block.
-    """
-    s, most = SeparableFields.read(k), ROWS[k.width][PANEL]
-    rest = pixels % most
-    whole, of_rest = pixels - rest, k.load_word(s.rests + rest * INT)
-    with k.loop(s.panels, words=[later.at, later.edge]) as panel:
-        with k.loop(whole, 0, most, words=panel.words) as few:
-            output = target + few.i * s.y_stride * FLOAT
-            here = noted + few.i * pixel_bytes
-            step = choose(panel.i < s.quiet, 0, later.step)
-            now = later._replace(at=few.words[0], edge=few.words[1], step=step)
-            few.words = _multiply(k, s, pixel_bytes, panel.i, here, output, most, now)
-        with k.when(rest > 0):
-            here, output = noted + whole * pixel_bytes, target + whole * s.y_stride * FLOAT
-            k.call_at(of_rest, k.arguments[0], panel.i, here, output)
-        panel.words = few.words
-
-
-def _multiply(
-    k: Kernel,
-    s: SeparableFields,
-    pixel_bytes: int,
-    panel: Word,
-    pixels: Word,
-    output: Word,
-    count: int,
-    later: _Later | None,
-) -> list[Word]:
-    """Write the products of some pixels that were noted and one panel of filters.
-
-    Args:
-        k: The kernel.
-        s: Its fields.
-        pixel_bytes: From one pixel that is noted to the next.
-        panel: The panel.
-        pixels: Address of the pixels.
-        output: Address of the first output pixel.
-        count: How many pixels.
-        later: What is fetched for the next block; None for nothing.
-
-    Returns:
-        Where the next line of that is, and the edge; nothing where there is none.
-    """
-    panel_bytes = PANEL * k.vector_bytes
-    first, place = (k.load_word(at + panel * INT) for at in (s.panel_table, s.place_table))
-    begin = s.filters + panel * s.channels * panel_bytes
-    middle = begin + s.channels // UNROLLED * (UNROLLED * panel_bytes)
-    end = begin + s.channels * panel_bytes
-    following = choose(panel + 1 < s.panels, end, s.filters)  # the first will be the next
-    next_panel = following - begin
-
-    def turns(
-        sums: list[Vector], words: list[Word], start: Word, stop: Word, unrolled: int
-    ) -> tuple[list[Vector], list[Word]]:
-        with k.loop(stop, start, panel_bytes * unrolled, vectors=sums, words=words) as loop:
-            totals, [here, *ahead] = loop.vectors, loop.words
-            for one in ahead:
-                for line in range(LINES):
-                    k.prefetch(one + LINE * FLOAT * line, cache=2)
-            for turn in range(unrolled):
-                filters = loop.i + panel_bytes * turn
-                places = [filters + k.vector_bytes * j for j in range(PANEL)]
-                for one in places:
-                    k.prefetch(one + panel_bytes * AHEAD)
-                    k.prefetch(one + next_panel, cache=2)
-                columns = [k.load(one) for one in places]
-                numbers = [here + (pixel_bytes * i + FLOAT * turn) for i in range(count)]
-                multiply(k, totals, numbers, columns)
-            moved = [one + later.step for one in ahead] if later else []
-            loop.words = [here + FLOAT * unrolled, *moved]
-        return loop.vectors, loop.words
-
-    none, words = [k.constant(0.0)] * (count * PANEL), [pixels, *([later.at] if later else [])]
-    sums, words = turns(none, words, begin, middle, UNROLLED)
-    sums, words = turns(sums, words, middle, end, 1)
-    slope = k.broadcast(s.slope)
-    offsets = [k.load(s.offsets + first * FLOAT + k.vector_bytes * j) for j in range(PANEL)]
-    with_pixel = [(i, j) for i in range(count) for j in range(PANEL)]
-    for (i, j), total in zip(with_pixel, sums, strict=True):
-        target = output + (s.y_stride * i + place + s.y_vector_stride * j) * FLOAT
-        k.store(rectified(total + offsets[j], slope), target)
-    return later.after(words[1]) if later else []
+def _rests(products: Products, blocks: Blocks) -> np.ndarray:
+    """Return the kernels of the few pixels that blocks leave, by how many these are."""
+    table = np.zeros(blocks.pixels, np.int64)
+    for few in blocks.rests:
+        table[few] = multiplying_few(products, few)
+    return table
 
 
 class SeparableConvolution:
@@ -351,7 +157,8 @@ class SeparableConvolution:
         blocks: The convolutions.
         x: The input.
         y: The output, as ``blocks`` may write it.
-        relus: Whether a rectifier follows the first, and the second.
+        then: What becomes of the sums of the first, and of the second.
+        adds: Whether another image is added to those of the second before.
 
     Attributes:
         scratch_size: Elements of scratch memory that a call takes.
@@ -364,7 +171,13 @@ class SeparableConvolution:
     """
 
     def __init__(
-        self, blocks: Blocks, x: Images, y: Images, relus: tuple[bool, bool] = (False, False)
+        self,
+        blocks: Blocks,
+        x: Images,
+        y: Images,
+        then: tuple[Rectifier, Rectifier] = (NOTHING, NOTHING),
+        *,
+        adds: bool = False,
     ) -> None:
         self.blocks, strips = blocks, blocks.strips
         if not blocks.writes(y):
@@ -373,30 +186,36 @@ class SeparableConvolution:
                 f"blocks of {strips.width} channels"
             )
             raise ValueError(message)
-        shape, in_blocks = Shape.of(strips.op), strips.reads_blocks(x)
+        shape = Shape.of(strips.op, limited=then[0].limited)
+        in_blocks = strips.reads_blocks(x)
         self._kernel = _kernel(strips.width, shape, pairs=blocks.pairs, in_blocks=in_blocks)
-        self.depthwise = DepthwiseOperands(strips, x, blocks.between, relu=relus[0])
+        self.depthwise = DepthwiseOperands(strips, x, blocks.between, then[0])
         self.scratch_size = strips.tuning.threads * blocks.scratch
-        panel = PANEL * strips.width
+        panel = blocks.vectors * strips.width
         self.filters = aligned(len(blocks.panels) * blocks.channels * panel).reshape(
             -1, blocks.channels, panel
         )
+        pixel_bytes = blocks.between.column_stride * FLOAT
+        products = Products(strips.width, blocks.vectors, pixel_bytes, then[1].limited, adds)
         self._arguments = Arguments(
             SeparableFields.values(
                 depthwise=self.depthwise.values,
                 y=EACH_CALL,
                 y_stride=y.column_stride,
-                y_vector_stride=strips.width if y.block == blocks.y[1] else y.block_stride,
+                y_vector_stride=blocks.next_vector if y.block == blocks.y[1] else y.block_stride,
                 channels=blocks.channels,
                 filters=self.filters,
                 panels=len(blocks.panels),
                 quiet=blocks.quiet,
                 panel_table=np.array(blocks.panels, np.int64),
                 place_table=np.array([y.place(at) for at in blocks.panels], np.int64),
+                next_vector=blocks.next_vector,
                 offsets=EACH_CALL,
-                slope=np.array([0.0 if relus[1] else 1.0], np.float32),
-                multiply=_multiplying(strips.width, blocks.between.column_stride * FLOAT),
-                rests=self._rests(),
+                other=EACH_CALL if adds else 0,
+                rectifier=then[1].numbers(),
+                most=products.most,
+                multiply=multiplying(products),
+                rests=_rests(products, blocks),
                 scratch_bytes=blocks.scratch * FLOAT,
                 parts=strips.tuning.threads,
                 blocks=blocks.count,
@@ -404,17 +223,13 @@ class SeparableConvolution:
             )
         )
 
-    def _rests(self) -> np.ndarray:
-        """Return the kernels of the few pixels that blocks leave, by how many these are."""
-        blocks, pixel_bytes = self.blocks, self.blocks.between.column_stride * FLOAT
-        table = np.zeros(blocks.pixels, np.int64)
-        for few in blocks.rests:
-            table[few] = _multiplying_few(blocks.strips.width, pixel_bytes, few)
-        return table
-
     def update(self, weights: np.ndarray) -> None:
         """Take new weights of the pointwise convolution, in C order."""
-        fill_panels(self.filters, weights, self.blocks.panels)
+        blocks, width = self.blocks, self.blocks.strips.width
+        for vector in range(blocks.vectors):
+            firsts = [first + vector * blocks.next_vector for first in blocks.panels]
+            part = self.filters[:, :, vector * width : (vector + 1) * width]
+            fill_panels(part, weights, firsts)
 
     @property
     def filters_nbytes(self) -> int:
@@ -425,7 +240,7 @@ class SeparableConvolution:
         self,
         source: np.ndarray,
         target: np.ndarray,
-        offsets: tuple[np.ndarray, np.ndarray],
+        added: tuple[np.ndarray, ...],
         scratch: np.ndarray,
     ) -> None:
         """Convolve.
@@ -433,16 +248,20 @@ class SeparableConvolution:
         Args:
             source: The images, in the memory that ``x`` describes.
             target: The output, in the memory that ``y`` describes.
-            offsets: One for each channel of the first convolution's output, and of the second's.
+            added: One offset for each channel of the first convolution's output, and of the
+                second's; and the other image if there is one, in a memory like that of the output,
+                which is never the same.
             scratch: Memory for ``scratch_size`` elements.
+
+        Raises:
+            TypeError: An image is given where none is added, or none where one is.
         """
-        first, second = offsets
+        names = "depthwise.offsets", "offsets", "other"
         each = {
             "depthwise.x.at": source,
             "depthwise.y.at": scratch,
-            "depthwise.offsets": first,
             "y": target,
-            "offsets": second,
+            **dict(zip(names, added, strict=False)),
         }
         self._arguments.run(self._kernel, self.blocks.strips.tuning.threads, each)
 

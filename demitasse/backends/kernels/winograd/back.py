@@ -11,8 +11,8 @@ from demitasse.backends.kernels.language.words import (
     choose,
     minimum,
     raised,
-    rectified,
 )
+from demitasse.backends.kernels.rectify import rectifying
 from demitasse.backends.kernels.winograd.cut import ImageFields, each_vector
 from demitasse.backends.kernels.winograd.matrices import Matrices
 from demitasse.backends.kernels.winograd.multiply import ProductFields
@@ -26,26 +26,29 @@ POOLED = 2
 """Rows and columns of the windows that are pooled; a tile has four times four outputs."""
 
 
-def back(module: object, matrices: Matrices, width: int, *, pool: bool) -> Kernel:
+def back(
+    module: object, matrices: Matrices, width: int, *, pool: bool, limited: bool = False
+) -> Kernel:
     """Return the kernel that takes one tile's sums at the points to its outputs.
 
     Its arguments are the first point's address and the bytes to the next one, the address of the
     first that comes out, the bytes to the next row and column, how many rows and columns of outputs
-    there are, the addresses of the offsets and of the slopes for outputs below 0, and scratch.
+    there are, the addresses of the offsets and of the rectifier's numbers, and scratch.
 
     Args:
         module: What it belongs to.
         matrices: Of the filter.
         width: Filters of a vector.
         pool: Whether 2 x 2 MAX pooling follows, over those outputs that there are; of NaN alone it
-            gives the lowest float32.
+            gives the lowest float32, as of minus infinity.
+        limited: Whether outputs have limits.
     """
     k = Kernel(module, "back", 10, width)
     points, point_bytes, target, row_bytes, column_bytes, rows, columns = k.arguments[:7]
-    offsets, slopes, scratch = k.arguments[7:]
+    offsets, rectifier, scratch = k.arguments[7:]
     side, step = matrices.side, POOLED if pool else 1
     times_columns(k, matrices.output, points, point_bytes * side, point_bytes, scratch)
-    offset, below = k.load(offsets), k.load(slopes)
+    offset, then = k.load(offsets), rectifying(k, rectifier, 0, limited=limited)
     none, lowest = k.constant(-math.inf), k.constant(LOWEST)
     with k.loop(rows, 0, step) as loop:
         values = times_vectors(k, matrices.output, load_row(k, scratch, loop.i, side))
@@ -65,7 +68,7 @@ def back(module: object, matrices: Matrices, width: int, *, pool: bool) -> Kerne
                 if pool:
                     value = raised(value, choose(columns > place + 1, values[place + 1], value))
                 output = value + offset
-                result = rectified(output, below)
+                result = then(output)
                 if pool:
                     result = choose(output > none, result, lowest)
                 k.store(result, first + column_bytes * (place // step))
@@ -83,7 +86,9 @@ def join(
     steps: tuple[int, int],
     sums: Word,
     offsets: Word,
-    slopes: Word,
+    rectifier: Word,
+    *,
+    limited: bool,
 ) -> None:
     """Write the output transform of all tiles of a block's strips.
 
@@ -97,7 +102,8 @@ def join(
         steps: Outputs of a tile in a row, before pooling and after it.
         sums: Address of the block's first tile at the first point.
         offsets: Address of one for each output channel.
-        slopes: Address of one for each output channel, for outputs below 0.
+        rectifier: Address of its numbers: a slope for each output channel, or the limits.
+        limited: Whether there are limits.
     """
     step, out = steps
     with each_strip(k, f, block) as strip, each_vector(k, images) as (pixel_bytes, channel_bytes):
@@ -115,6 +121,6 @@ def join(
                 minimum(step, images.height - strip.row * step),
                 minimum(step, images.width - number.i * step),
                 offsets + channel_bytes,
-                slopes + channel_bytes,
+                rectifier if limited else rectifier + channel_bytes,
                 block.scratch,
             )

@@ -18,6 +18,7 @@ from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Arguments, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT, Word
 from demitasse.backends.kernels.products.matrix import matrix_products
+from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
 from demitasse.backends.kernels.winograd.back import back, join
 from demitasse.backends.kernels.winograd.cut import ImageFields, Piece, Points, cut, image_values
 from demitasse.backends.kernels.winograd.matrices import Matrices, matrices
@@ -41,28 +42,34 @@ class ConvolutionFields(Struct):
     """The input."""
     y: ImageFields
     """The output; height and width are those before pooling."""
-    slopes: Word
-    """Address of one slope for each output channel, for what is below 0: 0 for a rectifier, 1 for
-    none."""
+    rectifier: Word
+    """Address of the rectifier's numbers: one slope for each output channel, or the limits."""
     offsets: Word
     """Address of one offset for each output channel."""
 
 
 @cache
-def _kernel(taps: int, width: int, *, pool: bool) -> int:
-    """Return the address of the kernel for filters of so many taps, and perhaps pooling."""
-    name = f"convolve{taps}x{width}{'pooled' if pool else ''}"
+def _kernel(taps: int, width: int, *, pool: bool, limited: bool) -> int:
+    """Return the address of the kernel.
+
+    Args:
+        taps: Of the filters.
+        width: Floats of a vector.
+        pool: Whether there is pooling.
+        limited: Whether outputs have limits.
+    """
+    name = f"convolve{taps}x{width}{'pooled' if pool else ''}{'_limited' if limited else ''}"
 
     def write(module: Any) -> None:
-        _write(module, name, matrices(taps), width, pool=pool)
+        _write(module, name, matrices(taps), width, pool=pool, limited=limited)
 
     return compiled(name, write, name)[name]
 
 
-def _write(module: Any, name: str, of: Matrices, width: int, *, pool: bool) -> None:
+def _write(module: Any, name: str, of: Matrices, width: int, *, pool: bool, limited: bool) -> None:
     side, step = of.side, of.outputs
     forth = transform(module, "forth", of.input, width)
-    way_back = back(module, of, width, pool=pool)
+    way_back = back(module, of, width, pool=pool, limited=limited)
     k = Kernel(module, name, 1, width, exported=True)
     f = ConvolutionFields.read(k)
     p = f.products
@@ -80,7 +87,10 @@ def _write(module: Any, name: str, of: Matrices, width: int, *, pool: bool) -> N
             )  # fmt: skip
         with block.stage(2):
             steps = step, step // 2 if pool else step
-            join(k, f.strips, p, f.y, block, way_back, steps, sums, f.offsets, f.slopes)
+            join(
+                k, f.strips, p, f.y, block, way_back, steps, sums, f.offsets, f.rectifier,
+                limited=limited,
+            )  # fmt: skip
     k.done()
 
 
@@ -95,7 +105,7 @@ class WinogradConvolution:
         tiling: The convolution.
         x: Its input.
         y: The output, pooled if there is pooling.
-        relu: Whether a rectifier follows.
+        then: What becomes of the sums.
         pool: Whether MAX pooling of 2 x 2 outputs, side by side, follows.
 
     Attributes:
@@ -106,14 +116,20 @@ class WinogradConvolution:
     """
 
     def __init__(
-        self, tiling: Tiling, x: Images, y: Images, *, relu: bool = False, pool: bool = False
+        self,
+        tiling: Tiling,
+        x: Images,
+        y: Images,
+        then: Rectifier = NOTHING,
+        *,
+        pool: bool = False,
     ) -> None:
         self.tiling, width = tiling, tiling.width
-        self._kernel = _kernel(tiling.matrices.taps, width, pool=pool)
+        self._kernel = _kernel(tiling.matrices.taps, width, pool=pool, limited=then.limited)
         self._scratch = Scratch(tiling)
         self.scratch_size = self._scratch.size
-        self._offsets, self._slopes = aligned(tiling.sum_stride), aligned(tiling.sum_stride)
-        self._slopes[...] = 0.0 if relu else 1.0
+        self._offsets = aligned(tiling.sum_stride)
+        self._rectifier = then.numbers(tiling.sum_stride)
         products = matrix_products(width, packed=True)
         fields: dict[str, Values | np.ndarray] = {
             "products": product_values(
@@ -121,7 +137,7 @@ class WinogradConvolution:
             ),
             "x": image_values(x, tiling.size, width, tiling.pad),
             "y": image_values(y, tiling.output, width),
-            "slopes": self._slopes,
+            "rectifier": self._rectifier,
             "offsets": self._offsets,
         }
         self._calls = [
@@ -135,7 +151,7 @@ class WinogradConvolution:
 
     def take_slopes(self, slopes: np.ndarray) -> None:
         """Take new slopes for what is below 0, one for each output channel, or one for all."""
-        self._slopes[: self.tiling.filters] = slopes
+        self._rectifier[: self.tiling.filters] = slopes
 
     def __call__(
         self,

@@ -116,8 +116,8 @@ class WinogradCall(ConvCall):
 
     @cached_property
     def _kernel(self) -> WinogradConvolution:
-        relu = self.operands.relu
-        return WinogradConvolution(self.tiling, *self._images, relu=relu, pool=self._pool)
+        then = self.operands.then
+        return WinogradConvolution(self.tiling, *self._images, then, pool=self._pool)
 
     def _pass_offsets(self, offsets: np.ndarray) -> None:
         self._kernel.take_offsets(offsets)
@@ -190,7 +190,7 @@ class DirectCall(FilterCall):
 
     @cached_property
     def _kernel(self) -> DirectConvolution:
-        return DirectConvolution(self._banding, self._target, relu=self.operands.relu)
+        return DirectConvolution(self._banding, self._target, self.operands.then)
 
     def _pass_offsets(self, offsets: np.ndarray) -> None:
         self._kernel.take_offsets(offsets)
@@ -221,7 +221,7 @@ class DepthwiseCall(FilterCall):
 
     @cached_property
     def _kernel(self) -> DepthwiseConvolution:
-        return DepthwiseConvolution(self._strips, *self._images, relu=self.operands.relu)
+        return DepthwiseConvolution(self._strips, *self._images, self.operands.then)
 
     def _pass_slopes(self, slopes: np.ndarray) -> None:
         self._kernel.take_slopes(slopes)
@@ -250,7 +250,7 @@ class PixelsCall(FilterCall):
 
     @cached_property
     def _kernel(self) -> PointwiseConvolution:
-        return PointwiseConvolution(self._parts, *self._images, None, relu=self.operands.relu)
+        return PointwiseConvolution(self._parts, *self._images, None, self.operands.then)
 
     @cached_property
     def _none(self) -> np.ndarray:

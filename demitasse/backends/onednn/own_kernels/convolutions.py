@@ -12,7 +12,7 @@ from demitasse.backends.kernels.depthwise import strips_of
 from demitasse.backends.kernels.depthwise.strips import Strips
 from demitasse.backends.kernels.direct import banding_of
 from demitasse.backends.kernels.direct.banding import Banding
-from demitasse.backends.kernels.pointwise import parts_of
+from demitasse.backends.kernels.pointwise import limits_pay, parts_of
 from demitasse.backends.kernels.pointwise.parts import Parts
 from demitasse.backends.kernels.separable import blocks_of
 from demitasse.backends.kernels.tuning import Tuning
@@ -23,6 +23,7 @@ from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.own_kernels.images import fitting, images_of
+from demitasse.backends.onednn.own_kernels.rectifiers import rectifier_of
 from demitasse.backends.onednn.ports import Reader, Writer
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 from demitasse.backends.onednn.threads import wanted
@@ -59,8 +60,8 @@ class ConvKernels:
         tiling: How it is tiled; None where it does not go over tiles.
         banding: How a direct convolution of few channels is divided; None where it is another.
         strips: How a depthwise convolution is divided, forward; None where it is another.
-        parts: How a pointwise convolution is divided, forward; None where it is another. Only where
-            its output lies in a larger one, which the library's does not write.
+        parts: How a pointwise convolution is divided, forward; None where it is another. Only for
+            what the library's does not do: to write into a larger output, or within limits.
         joined: Whether a depthwise one runs as one with the convolution behind it.
         training: Whether filters change between passes.
         why: Why there is none of them; empty where there is one.
@@ -117,6 +118,8 @@ class ConvKernels:
     ) -> WinogradCall | None:
         x, y = (fitting(port.layout, tiling.width) for port in (operands.source, operands.target))
         if x is None or y is None or (pool and not pools_tiles(pool)):
+            return None
+        if pool and operands.then.limited:  # minus infinity would not become the least number
             return None
         from demitasse.backends.onednn.own_kernels.conv_calls import WinogradCall
 
@@ -180,7 +183,9 @@ class ConvKernels:
     ) -> PixelsCall | None:
         home = operands.target.layout.home
         x, y = (images_of(port.layout) for port in (operands.source, operands.target))
-        if home is None or home.is_whole or x is None or y is None or pool:
+        in_part = home is not None and not home.is_whole
+        gains = in_part or (operands.then.limited and limits_pay(parts))
+        if not gains or x is None or y is None or pool:
             return None  # the library's own code is good
         from demitasse.backends.kernels.pointwise.convolution import is_rows
         from demitasse.backends.onednn.own_kernels.conv_calls import PixelsCall
@@ -308,8 +313,11 @@ def _joins(op: ops.Conv, followers: Sequence[ops.Op], tuning: Tuning) -> bool:
             with suppress(Declined):
                 return blocks_of(op, follower, tuning) is not None
             return False
-        if isinstance(follower, ops.Activation) and follower.function != "relu":
-            return False
-        if not isinstance(follower, (ops.Activation, ops.BatchNorm, ops.Scale)):
+        if isinstance(follower, ops.Activation):
+            try:
+                rectifier_of(follower)
+            except Declined:
+                return False
+        elif not isinstance(follower, (ops.BatchNorm, ops.Scale)):
             return False
     return False

@@ -63,7 +63,7 @@ class Offset(Protocol):
         ...
 
     def __call__(
-        self, source: np.ndarray, target: np.ndarray, offsets: Any, scratch: np.ndarray, /
+        self, source: np.ndarray, target: np.ndarray, added: Any, scratch: np.ndarray, /
     ) -> None:
         """Write the target."""
         ...
@@ -78,6 +78,7 @@ class OffsetCall(KernelCall):
         target: What is written.
         kernel: The kernel.
         offsets: Those of the outputs, as the kernel takes them; they may change between calls.
+        other: What else is added to the outputs, by kernels that take it behind the offsets.
     """
 
     def __init__(
@@ -87,10 +88,12 @@ class OffsetCall(KernelCall):
         target: Writer,
         kernel: Offset,
         offsets: np.ndarray | tuple[np.ndarray, ...],
+        other: Reader | None = None,
     ) -> None:
-        self._source, self._target = source, target
+        self._source, self._target, self._other = source, target, other
         self._kernel, self._offsets = kernel, offsets
-        super().__init__(engine, (source, target), kernel.code)
+        ports = (source, target) if other is None else (source, other, target)
+        super().__init__(engine, ports, kernel.code)
         target.promise(engine)
 
     @property
@@ -98,6 +101,9 @@ class OffsetCall(KernelCall):
         return self._kernel.filters_nbytes
 
     def __call__(self) -> None:
+        added = self._offsets
+        if self._other is not None:
+            added = (*added, self._other.array())
         source, target = self._source.array(), self._target.array()
         [scratch] = self.engine.workspaces(self._kernel.scratch_size)
-        self._kernel(source, target, self._offsets, scratch)
+        self._kernel(source, target, added, scratch)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.pointwise import parts_of
+from demitasse.backends.kernels.rectifier import Rectifier
 from demitasse.backends.kernels.separable import blocks_of
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.own_kernels.images import fitting, images_of
@@ -31,8 +32,7 @@ def pointwise_call(
     target: Writer,
     factors: tuple[np.ndarray, np.ndarray],
     offsets: np.ndarray,
-    *,
-    relu: bool,
+    then: Rectifier,
 ) -> tuple[OffsetCall, Callable[[np.ndarray], None]]:
     """Return what normalises and rectifies pixels and convolves them, and what takes its weights.
 
@@ -43,7 +43,7 @@ def pointwise_call(
         target: What is written.
         factors: Factors and offsets of the channels that are read; they may change between calls.
         offsets: One for each channel that is written; they may change too.
-        relu: Whether a rectifier follows.
+        then: What becomes of the sums.
 
     Raises:
         Declined: Our kernels do not take it.
@@ -56,7 +56,7 @@ def pointwise_call(
     if x is None or y is None or not (is_rows(x) and is_rows(y)):
         message = "images whose channels do not lie side by side; kernels of pixels need that"
         raise Declined(message)
-    kernel = PointwiseConvolution(parts, x, y, factors, relu=relu)
+    kernel = PointwiseConvolution(parts, x, y, factors, then)
     return OffsetCall(engine, source, target, kernel, offsets), kernel.update
 
 
@@ -66,7 +66,8 @@ def separable_call(
     source: Reader,
     target: Writer,
     folded: tuple[Folded, Folded],
-    relus: tuple[bool, bool],
+    then: tuple[Rectifier, Rectifier],
+    other: Reader | None,
 ) -> OffsetCall:
     """Return what runs a depthwise convolution and a pointwise one behind it.
 
@@ -76,7 +77,9 @@ def separable_call(
         source: What is read.
         target: What is written.
         folded: Weights and offsets of both; they are given who takes new weights.
-        relus: Whether a rectifier follows the first, and the second.
+        then: What becomes of the sums of the first, and of the second.
+        other: What is added to those of the second before, in the target's layout;
+            None for nothing.
 
     Raises:
         Declined: Our kernels do not take it.
@@ -89,6 +92,7 @@ def separable_call(
     if x is None or y is None or not blocks.writes(y):
         message = "images whose channels do not lie side by side; separable convolution needs that"
         raise Declined(message)
-    kernel = SeparableConvolution(blocks, x, y, relus)
+    kernel = SeparableConvolution(blocks, x, y, then, adds=other is not None)
     folded[0].update, folded[1].update = kernel.depthwise.update, kernel.update
-    return OffsetCall(engine, source, target, kernel, (folded[0].bias, folded[1].bias))
+    offsets = folded[0].bias, folded[1].bias
+    return OffsetCall(engine, source, target, kernel, offsets, other)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
 from demitasse.backends.onednn.ports import Gradient, Port, Reader, Writer
 from demitasse.backends.step import Operand
 
@@ -36,7 +37,7 @@ class ConvOperands:
         target: What is written.
         weight: The parameter; None where somebody else updates the filters.
         bias: One offset for each channel of the output: a port, or an array; None for none.
-        relu: Whether a rectifier follows.
+        then: What becomes of the sums.
         slopes: One slope for each channel of the output, for what is below 0; None for none.
     """
 
@@ -44,7 +45,7 @@ class ConvOperands:
     target: Writer
     weight: Operand | None
     bias: Reader | np.ndarray | None = None
-    relu: bool = False
+    then: Rectifier = NOTHING
     slopes: Reader | None = None
 
     def offsets(self) -> np.ndarray | None:

@@ -19,6 +19,7 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description
 from demitasse.backends.onednn.own_kernels.convolutions import conv_kernels
+from demitasse.backends.onednn.own_kernels.rectifiers import rectifier_of
 from demitasse.backends.onednn.ports import Call, Gradient, Parameter, Port, Reader, Writer
 from demitasse.backends.onednn.step import Runnable
 from demitasse.backends.onednn.steps.activation import post_ops
@@ -172,8 +173,6 @@ class ConvStep(WindowStep[ops.Conv]):
         if self.kernels.tiling is not None and other is not None:
             message = "a sum after winograd, which gains more than fusing the sum would"
             raise Declined(message)
-        if then is not None:
-            post_ops(then)
         ours = None
         if other is None:
             ours = self._ours(target, then, slopes=slopes, folded=folded, pool=pool)
@@ -182,6 +181,8 @@ class ConvStep(WindowStep[ops.Conv]):
         if pool is not None:
             message = "pooling after a convolution that our kernels do not run"
             raise Declined(message)
+        if then is not None:
+            post_ops(then)
         bias = self.engine.plain((self.maps[1],)) if folded else self.bias
         # not those of the layouts: one block of channels lies like channels last, with other code
         x, w, y = map(self.hint.descriptor, (Query.SRC, Query.WEIGHTS, Query.DST))
@@ -215,22 +216,20 @@ class ConvStep(WindowStep[ops.Conv]):
         """Return the forward pass in kernels of our own; None where none pays or can be made.
 
         Raises:
-            Declined: One pays, but it has no slopes of channels.
+            Declined: One pays, but it has no slopes of channels; or no kernel has the activation.
         """
         at, (x, _, y) = self.at, self.layouts
         y = self.engine.placed(target.data_memory, pool.y if pool else y)
         bias: Reader | np.ndarray | None = folded.bias if folded else None
         if self.bias and not folded:
             bias = Reader(Arg.BIAS, at.params[1], self.bias)
-        if then and then.function != "relu":
-            return None
         channels = self.engine.plain((self.maps[1],))
         operands = ConvOperands(
             source=Reader(Arg.SRC, at.bottom[0], x),
             target=Writer(Arg.DST, target, y),
             weight=None if folded else at.params[0],
             bias=bias,
-            relu=then is not None,
+            then=rectifier_of(then),
             slopes=Reader(Arg.SLOPE, slopes, channels) if slopes else None,
         )
         made = self.kernels.forward(operands, pool.op if pool else None)

@@ -12,6 +12,7 @@ from demitasse.backends import ops
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.own_kernels.pixels import pointwise_call
+from demitasse.backends.onednn.own_kernels.rectifiers import rectifier_of
 from demitasse.backends.onednn.ports import Reader, Writer
 from demitasse.backends.onednn.step import OnednnStep, called
 from demitasse.backends.onednn.steps.convolution import ConvStep
@@ -60,9 +61,6 @@ class NormedConvStep(OnednnStep[ops.BatchNorm | ops.Scale]):
             raise Declined(message)
         super().__init__(engine, links[0][0], at[0])
         self.followers = [called(op) for op in chain[1:]]
-        if tail.then is not None and tail.then.function != "relu":
-            message = f"{tail.then.function} after it; kernels of pixels have ReLU"
-            raise Declined(message)
         self.factors = FixedFactors(source.shape[1], links)
         self.weights = FoldedWeights(conv, tail.links)
         folded, expected = self.weights.folded, engine.expected(source.data_memory, source.shape)
@@ -73,7 +71,7 @@ class NormedConvStep(OnednnStep[ops.BatchNorm | ops.Scale]):
             Writer(Arg.DST, tail.target, engine.placed(tail.target.data_memory, conv.layouts[2])),
             (self.factors.factor, self.factors.offset),
             folded.bias,
-            relu=tail.then is not None,
+            rectifier_of(tail.then),
         )
         self.forward_calls = [call]
         self.kept = self.factors.nbytes + folded.bias.nbytes

@@ -14,6 +14,7 @@ from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.own_kernels.pixels import separable_call
+from demitasse.backends.onednn.own_kernels.rectifiers import rectifier_of
 from demitasse.backends.onednn.ports import Reader, Writer
 from demitasse.backends.onednn.step import OnednnStep, called
 from demitasse.backends.onednn.steps.convolution import ConvStep
@@ -25,7 +26,7 @@ __all__ = ["SeparableStep"]
 
 
 class SeparableStep(OnednnStep[ops.Conv]):
-    """Two convolutions, and factors, offsets and ReLU behind each.
+    """Two convolutions, factors, offsets and ReLU behind each, and a sum behind the second.
 
     Args:
         engine: The engine.
@@ -56,22 +57,25 @@ class SeparableStep(OnednnStep[ops.Conv]):
         super().__init__(engine, each.op, at[0])
         rest = list(zip(chain, at, steps, strict=True))
         tails = Tail.behind(each, rest[1:place]), Tail.behind(pixels, rest[place + 1 :])
-        for tail in tails:
-            _check(tail)
+        _check(tails)
         self.followers = [called(op) for op in chain[1:]]
         self.weights = tuple(
             FoldedWeights(conv, tail.links)
             for conv, tail in zip((each, pixels), tails, strict=True)
         )
-        source, target = at[0].bottom[0], tails[1].target
+        source, target, other = at[0].bottom[0], tails[1].target, tails[1].other
+        y = engine.placed(target.data_memory, pixels.layouts[2])
+        if other is None and y is pixels.layouts[2]:
+            y = _layout(engine, target, y)
         self.forward_calls = [
             separable_call(
                 engine,
                 (each.op, pixels.op),
                 Reader(Arg.SRC, source, engine.expected(source.data_memory, source.shape)),
-                Writer(Arg.DST, target, _layout(engine, target, pixels.layouts[2])),
+                Writer(Arg.DST, target, y),
                 (self.weights[0].folded, self.weights[1].folded),
-                (tails[0].then is not None, tails[1].then is not None),
+                (rectifier_of(tails[0].then), rectifier_of(tails[1].then)),
+                other=None if other is None else Reader(Arg.ADDED, other, _beside(y)),
             )
         ]
         self.kept = sum(one.folded.bias.nbytes for one in self.weights)
@@ -94,22 +98,33 @@ def _layout(engine: Engine, target: Operand, usual: Layout) -> Layout:
         target: The blob.
         usual: The layout of the second convolution by itself.
     """
-    memory, layout = target.data_memory, engine.placed(target.data_memory, usual)
-    if engine.wide and layout is usual and usual.shape[0] == 1:
+    if engine.wide and usual.shape[0] == 1 and usual.shape[1] % BLOCK == 0:
         with suppress(Declined):
             blocks = channel_blocks(engine, usual.shape, BLOCK)
-            if usual.shape[1] % BLOCK == 0 and engine.all_wish(memory, blocks):
+            if engine.all_wish(target.data_memory, blocks):
                 return blocks
-    return layout
+    return usual
 
 
-def _check(tail: Tail) -> None:
+def _check(tails: tuple[Tail, Tail]) -> None:
     """Decline what kernels of separable convolutions do not do.
 
     Raises:
-        Declined: It is something else than factors, offsets and ReLU.
+        Declined: It is something else than factors, offsets, ReLU and limits, and one sum.
     """
-    other = tail.then is not None and tail.then.function != "relu"
-    if other or any(one is not None for one in (tail.other, tail.slopes, tail.pool)):
-        message = "more than ReLU behind a convolution; separable ones have factors and ReLU alone"
+    ends = [tails[0].other, *(one for tail in tails for one in (tail.slopes, tail.pool))]
+    if any(one is not None for one in ends):
+        message = "PReLU or pooling behind one, or a sum between them; separable ones have ReLU"
         raise Declined(message)
+
+
+def _beside(y: Layout) -> Layout:
+    """Return the layout of what is added to outputs in this one.
+
+    Raises:
+        Declined: Another array has none like it.
+    """
+    if y.home is not None:
+        message = "a sum that is written into a part of a larger array"
+        raise Declined(message)
+    return y

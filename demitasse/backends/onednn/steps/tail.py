@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from demitasse.backends import ops
+from demitasse.backends.onednn.own_kernels.rectifiers import rectifier_of
 from demitasse.backends.onednn.step import called
-from demitasse.backends.onednn.steps.activation import post_ops
 from demitasse.backends.onednn.steps.convolution import ConvStep
 from demitasse.backends.onednn.steps.factors import Link
 from demitasse.backends.onednn.steps.norm_parts import decline_other_scales
@@ -63,7 +63,7 @@ class Tail:
         for op, at, step in left:
             alone = then is None and slopes is None
             if isinstance(op, ops.Activation) and alone:
-                post_ops(op)
+                rectifier_of(op)
                 then = op
             elif isinstance(op, ops.PReLU) and not op.shared and alone and pool is None:
                 slopes = at.params[0]
