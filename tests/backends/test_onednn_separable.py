@@ -6,6 +6,8 @@ import pytest
 from demitasse import Net
 from demitasse.backends.kernels import language as kernels
 from demitasse.backends.onednn import status
+from demitasse.backends.onednn.library.candidates import BLOCK, channel_blocks
+from demitasse.backends.onednn.library.engine import engine
 from demitasse.plan.report import report
 from demitasse.proto import NetParameter, parse_text
 
@@ -13,6 +15,11 @@ pytestmark = [
     pytest.mark.skipif(not status().loaded, reason=str(status())),
     pytest.mark.skipif(not kernels.status().ready, reason=str(kernels.status())),
 ]
+
+
+WIDE = pytest.mark.skipif(
+    not (status().loaded and engine().wide), reason="other layouts are chosen without AVX-512"
+)
 
 
 def layer(name, kind, bottom, top, param=""):
@@ -81,6 +88,17 @@ def expect_close(one, other, name):
     got, want = (net.blobs[name].cpu_data() for net in (one, other))
     assert np.abs(got - want).max() <= 2e-5 * np.abs(want).max()
     assert np.abs(want).max() > 0
+
+
+def in_blocks(net):
+    """Return which of the blobs between the pairs, and of the last, are written in blocks."""
+    blobs = {name: net.blobs[f"{name}_pixels"] for name in "abc"}
+    return [
+        name
+        for name, blob in blobs.items()
+        if engine().expected(blob.data_memory, blob.shape)
+        is channel_blocks(engine(), blob.shape, BLOCK)
+    ]
 
 
 def test_each_pair_is_one_step():
@@ -152,6 +170,57 @@ def test_what_lies_between_is_computed_where_it_is_kept():
     assert not runs_as_one(whole)
     assert runs_as_one(kept, "b")
     expect_close(kept, whole, "a_each")
+
+
+@WIDE
+def test_one_image_lies_in_blocks_between_two_pairs():
+    text = NET.replace("dim: 2", "dim: 1", 1)
+    fast, portable = made(text), made(text, "numpy", lowered=False)
+
+    for net in (fast, portable):
+        for _ in range(4):
+            net.blobs["x"].mutable_cpu_data()
+            net.forward()
+
+    assert in_blocks(fast) == ["a", "b"]
+    expect_close(fast, portable, "c_pixels")
+
+
+@WIDE
+def test_several_images_have_their_channels_side_by_side():
+    net = made()
+    net.forward()
+
+    assert in_blocks(net) == []
+
+
+@WIDE
+@pytest.mark.parametrize("first", [True, False], ids=["first", "last"])
+def test_an_image_that_another_layer_reads_too_has_its_channels_side_by_side(first):
+    text = NET.replace("dim: 2", "dim: 1", 1)
+    head = conv("head", "a_pixels", "num_output: 32 kernel_size: 1")
+    begin, rest = text.split('layer { name: "b_each"')
+    rest = 'layer { name: "b_each"' + rest
+    text = begin + (head + rest if first else rest + head)
+    fast, portable = made(text), made(text, "numpy", lowered=False)
+
+    for net in (fast, portable):
+        for _ in range(4):
+            net.blobs["x"].mutable_cpu_data()
+            net.forward()
+
+    assert in_blocks(fast) == ["b"]
+    for name in ("c_pixels", "head"):
+        expect_close(fast, portable, name)
+
+
+@WIDE
+def test_channels_that_fill_no_blocks_lie_side_by_side():
+    text = NET.replace("dim: 2", "dim: 1", 1).replace("num_output: 64", "num_output: 248")
+    net = made(text.replace("group: 64", "group: 248"))
+
+    assert runs_as_one(net, "b")
+    assert in_blocks(net) == []
 
 
 def test_it_is_computed_where_two_layers_read_it():

@@ -65,6 +65,16 @@ class Images:
         _, c, h, w = shape
         return cls(shape, c * h * w, w * block, block, block, h * w * block)
 
+    def place(self, channel: int) -> int:
+        """Return elements from the beginning of a pixel to a channel."""
+        return channel // self.block * self.block_stride + channel % self.block
+
+    @property
+    def is_even(self) -> bool:
+        """Whether the pixels of an image follow each other at equal distances."""
+        _, _, h, w = self.shape
+        return h == 1 or self.row_stride == w * self.column_stride
+
     def fits(self, width: int) -> bool:
         """Return whether there are vectors of ``width`` contiguous channels."""
         whole = self.block == self.shape[1] or self.block % width == 0
@@ -86,4 +96,4 @@ class Images:
             )
             raise ValueError(message)
         firsts = first_channels(self.shape[1], width)
-        return [(at, at // self.block * self.block_stride + at % self.block) for at in firsts]
+        return [(at, self.place(at)) for at in firsts]

@@ -98,7 +98,7 @@ class Reader(BlobPort):
     def attach(self, primitive: Primitive, engine: Engine) -> None:
         super().attach(primitive, engine)
         if not self.diff:
-            engine.wish(self.memory, self.layout)
+            engine.wish(self.memory, self.layout, self.blob)
 
     def array(self) -> np.ndarray:
         memory = self.blob.diff_memory if self.diff else self.blob.data_memory

@@ -17,6 +17,7 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import team
 from demitasse.backends.kernels.rectifier import NOTHING, RELU
 from demitasse.backends.kernels.separable import blocks_of
+from demitasse.backends.kernels.separable.blocks import LINE, LINES, UNROLLED
 from demitasse.backends.kernels.separable.convolution import SeparableConvolution
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import Declined
@@ -29,9 +30,10 @@ WINDOWS = pytest.mark.parametrize(
         {"stride": (2, 2)},
         {"kernel": (5, 5), "pad": (2, 2), "stride": (1, 2)},
         {"kernel": (3, 3), "pad": (2, 2), "dilation": (2, 2)},
+        {"kernel": (5, 3), "pad": (3, 1), "dilation": (1, 2)},
         {"kernel": (2, 2), "pad": (0, 0)},
     ],
-    ids=["3x3", "strides", "5x5", "dilation", "no padding"],
+    ids=["3x3", "strides", "5x5", "dilation", "rows of padding", "no padding"],
 )
 SIZES = pytest.mark.parametrize("size", [(30, 13), (21, 34)], ids=str)
 
@@ -59,10 +61,13 @@ class Case:
         self.windows, self.weights = normal(c, 1, *self.each.kernel, seed=1), normal(m, c, seed=2)
         self.offsets = normal(c, seed=3), normal(m, seed=4)
 
-    def run(self, tuning, then=(RELU, RELU), block=None, other=None):
+    def run(self, tuning, then=(RELU, RELU), block=None, written=None, other=None):
         """Return the output. Shape: (N, M, OH, OW)."""
         blocks = blocks_of(self.each, self.pixels, tuning)
-        x, y = Images.in_blocks(self.x.shape, block or self.x.shape[1]), whole(self.pixels.top)
+        x, y = (
+            Images.in_blocks(shape, of or shape[1])
+            for shape, of in ((self.x.shape, block), (self.pixels.top, written))
+        )
         run = SeparableConvolution(blocks, x, y, then, adds=other is not None)
         run.depthwise.update(self.windows.reshape(-1))
         run.update(self.weights.reshape(-1))
@@ -197,11 +202,45 @@ def test_an_image_to_add_is_refused_where_none_is_added():
 
 @WIDTH
 @THREADS
-def test_the_input_may_lie_in_blocks_of_channels(threads, width):
-    case = Case(2, 3 * width, 4 * width, (16, 17), stride=(2, 2))
+@WINDOWS
+@SIZES
+def test_the_input_may_lie_in_blocks_of_channels(size, window, threads, width):
+    case = Case(2, 3 * width, 4 * width, size, **window)
     tuning = always(width, threads, noted_bytes=1)
 
     np.testing.assert_array_equal(case.run(tuning, block=width), case.run(tuning))
+
+
+@WIDTH
+@pytest.mark.parametrize("columns", [7, 8, 13, 14, 15, 16])
+def test_windows_reach_over_both_edges_of_blocks(columns, width):
+    case = Case(1, 2 * width, 2 * width, (9, columns))
+
+    y = case.run(always(width), block=width)
+
+    np.testing.assert_array_equal(y, case.run(always(width)))
+    expect_close(y, case.wanted())
+
+
+@WIDTH
+@THREADS
+def test_outputs_of_one_image_may_lie_in_blocks_of_channels(threads, width):
+    case = Case(1, 3 * width, 5 * width, (30, 13))
+    tuning = always(width, threads, noted_bytes=1)
+
+    y = case.run(tuning, block=width, written=width)
+
+    np.testing.assert_array_equal(y, case.run(tuning))
+    expect_close(y, case.wanted())
+
+
+@WIDTH
+@pytest.mark.parametrize("columns", range(14, 28))
+def test_any_number_of_pixels_may_be_left(columns, width):
+    case = Case(1, width + 1, 2 * width + 1, (3, columns), kernel=(1, 1), pad=(0, 0))
+    tuning = always(width, noted_bytes=1)
+
+    expect_close(case.run(tuning), case.wanted())
 
 
 @WIDTH
@@ -237,11 +276,12 @@ def test_what_lies_between_has_the_bits_of_the_first_convolution_alone(width):
 
 
 @WIDTH
-def test_nan_reaches_all_outputs_of_the_pixels_that_see_it(width):
+@pytest.mark.parametrize("block", [False, True])
+def test_nan_reaches_all_outputs_of_the_pixels_that_see_it(block, width):
     case = Case(1, width, 2 * width, (9, 14))
     case.x[0, 3, 2, 6] = np.nan
 
-    y = case.run(always(width))
+    y = case.run(always(width), block=block and width)
 
     lost = np.zeros(y.shape, bool)
     lost[0, :, 1:4, 5:8] = True
@@ -286,14 +326,41 @@ def test_every_block_has_as_many_pixels_as_are_computed_at_a_time(n, size, threa
         assert rows.max() * blocks.between.row_stride <= blocks.scratch
 
 
-def test_pixels_that_do_not_divide_well_make_blocks_larger():
-    even, odd = (
-        blocks_of(*convolutions(1, 512, 512, size), always(16)) for size in ((14, 14), (19, 19))
-    )
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("size", [(7, 7), (10, 10), (14, 14), (19, 19)])
+def test_there_is_a_kernel_for_whatever_is_left(size, threads):
+    blocks = blocks_of(*convolutions(1, 512, 512, size), always(16, threads))
 
-    assert even.scratch * 4 < 2 * even.strips.tuning.noted_bytes * even.between.column_stride / 512
-    assert odd.waste < 1.06
-    assert odd.count < even.count
+    left = set()
+    for thread in range(threads):
+        begin, end = (size[0] * t // threads for t in (thread, thread + 1))
+        cuts = [(end - begin) * part // blocks.count for part in range(blocks.count + 1)]
+        left |= {int(rows) * size[1] % blocks.pixels for rows in np.diff(cuts)}
+    assert blocks.rests == left - {0}
+
+
+@pytest.mark.parametrize("size", [(7, 7), (10, 10), (19, 19)])
+def test_pixels_that_are_left_are_not_computed_twice(size):
+    assert blocks_of(*convolutions(1, 512, 512, size), always(16)).waste < 1.03
+
+
+def test_blocks_are_large_where_filters_are_many():
+    few, many = (blocks_of(*convolutions(1, 512, m, (38, 38)), always(16)) for m in (32, 1024))
+
+    rows = math.ceil(38 / few.count)
+    assert rows * 38 * 512 * 4 < 1.5 * few.strips.tuning.noted_bytes
+    assert many.count < few.count
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("m", [32, 128, 1024])
+def test_all_of_the_next_block_is_fetched_with_the_last_panels(m, stride):
+    blocks = blocks_of(*convolutions(1, 64, m, (28, 28), stride=(stride,) * 2), always(16))
+
+    fetching = len(blocks.panels) - blocks.quiet
+    floats = fetching * LINES * LINE // UNROLLED  # of a channel, with each few pixels
+    assert floats >= blocks.pixels * stride**2 or blocks.quiet == 0
+    assert blocks.quiet > 0 or m < 1024
 
 
 def reason(convolutions, tuning):
@@ -327,12 +394,13 @@ def test_other_convolutions_are_declined():
     assert "a group of its own" in reason((joint, pixels), always(16))
 
 
-def test_outputs_in_blocks_are_refused():
-    each, pixels = convolutions(1, 32, 64, (28, 28))
+@pytest.mark.parametrize(("n", "m", "block"), [(2, 64, 16), (1, 64, 32), (1, 64, 8)])
+def test_other_outputs_in_blocks_are_refused(n, m, block):
+    each, pixels = convolutions(n, 32, m, (28, 28))
     blocks = blocks_of(each, pixels, always(16))
 
     with pytest.raises(ValueError, match="pixels follow evenly"):
-        SeparableConvolution(blocks, whole(each.bottom), Images.in_blocks(pixels.top, 16))
+        SeparableConvolution(blocks, whole(each.bottom), Images.in_blocks(pixels.top, block))
 
 
 @WIDTH

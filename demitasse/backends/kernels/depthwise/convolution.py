@@ -11,9 +11,11 @@ import numpy as np
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.depthwise.strips import Strips
 from demitasse.backends.kernels.depthwise.windows import (
+    PIXELS,
     Channels,
     Row,
     Shape,
+    write_block_lines,
     write_lines,
     write_row,
 )
@@ -21,10 +23,16 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct, Values
-from demitasse.backends.kernels.language.words import FLOAT, INT, Word, chunk
+from demitasse.backends.kernels.language.words import FLOAT, INT, Word, choose, chunk
 from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
 
-__all__ = ["DepthwiseConvolution", "DepthwiseFields", "DepthwiseOperands", "write_strip"]
+__all__ = [
+    "DepthwiseConvolution",
+    "DepthwiseFields",
+    "DepthwiseOperands",
+    "next_group",
+    "write_strip",
+]
 
 COLUMNS = 4
 """Integers of an entry of the table of groups."""
@@ -63,7 +71,7 @@ class DepthwiseFields(Struct):
     left: Word
     """Columns that it reaches to the left of it."""
     zeros: Word
-    """Address of zeros in place of a pixel outside."""
+    """Address of zeros in place of pixels outside."""
     filters: Word
     """Address of the filters: for each vector, tap after tap."""
     offsets: Word
@@ -107,6 +115,8 @@ def write_strip(
     output: Word,
     output_bytes: Word,
     line_bytes: Sequence[Word | int] | None = None,
+    *,
+    in_blocks: bool = False,
 ) -> None:
     """Write a row of outputs of one group of channels, or several.
 
@@ -120,6 +130,7 @@ def write_strip(
         output_bytes: Bytes from one output to the next.
         line_bytes: For each of several rows, bytes from the outputs of the first to its own, as
             :func:`write_lines` takes them; None for one row of any length.
+        in_blocks: Whether it is as :func:`write_block_lines` takes it.
     """
     taps_bytes = shape.kernel[0] * shape.kernel[1] * k.vector_bytes
     image, line = place // f.y.rows, place % f.y.rows
@@ -143,11 +154,19 @@ def write_strip(
         output=output + y * FLOAT,
         output_bytes=output_bytes,
         columns=f.y.columns,
+        later=next_group(k, f) * FLOAT,
     )
     if line_bytes is None:
         write_row(k, shape, row, channels)
+    elif in_blocks:
+        write_block_lines(k, shape, row, channels, line_bytes)
     else:
         write_lines(k, shape, row, channels, line_bytes)
+
+
+def next_group(k: Kernel, f: DepthwiseFields) -> Word:
+    """Return elements of the input from one group of channels to the next; 0 if there is one."""
+    return k.load_word(f.group_table + choose(f.groups > 1, COLUMNS * INT, 0))
 
 
 class DepthwiseOperands:
@@ -178,7 +197,9 @@ class DepthwiseOperands:
         )
         self._order = np.add.outer(strips.vectors, np.arange(width))
         self.none, self._rectifier = aligned(channels), then.numbers(channels)
-        zeros = aligned(width + channels)  # a group of less than a vector begins early
+        side_by_side = Shape.of(op).span(PIXELS[width]) * width
+        # a group of less than a vector begins early
+        zeros = aligned(width + max(channels, side_by_side))
         table = np.array([(g.x, g.y, g.vector, g.channels) for g in groups], np.int64)
         self.values = DepthwiseFields.values(
             x=_fields(x),

@@ -76,6 +76,12 @@ class Strips:
         floats = math.prod(self.x) + math.prod(self.y)
         return x.block != y.block or floats * FLOAT_BYTES > self.tuning.cached_bytes
 
+    def reads_blocks(self, x: Images) -> bool:
+        """Whether images lie in blocks of a vector, and windows reach over edges by one column."""
+        op, (columns, wide) = self.op, (self.y[3], self.x[3])
+        right = (columns - 1) * op.stride[1] - op.pad[1] + (op.kernel[1] - 1) * op.dilation[1]
+        return x.block == x.column_stride == self.width and op.pad[1] <= 1 and right <= wide
+
     def groups(self, x: Images, y: Images) -> list[Group]:
         """Return groups of channels that are contiguous in the input and in the output."""
         block = min(x.block, y.block)
@@ -87,11 +93,6 @@ class Strips:
             firsts = list(range(0, self.x[1] + 1, block))
         pairs = pairwise(firsts)
         return [
-            Group(_place(x, first), _place(y, first), first // self.width, end - first)
+            Group(x.place(first), y.place(first), first // self.width, end - first)
             for first, end in pairs
         ]
-
-
-def _place(images: Images, channel: int) -> int:
-    """Return elements from the beginning of a pixel to a channel."""
-    return channel // images.block * images.block_stride + channel % images.block

@@ -9,6 +9,7 @@ from demitasse.backends import ops
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.words import (
     INT,
+    Condition,
     Word,
     choose,
     fma,
@@ -17,7 +18,7 @@ from demitasse.backends.kernels.language.words import (
 from demitasse.backends.kernels.products.registers import a_few_at_a_time
 from demitasse.backends.kernels.rectify import rectifying
 
-__all__ = ["PIXELS", "Channels", "Row", "Shape", "write_lines", "write_row"]
+__all__ = ["PIXELS", "Channels", "Row", "Shape", "write_block_lines", "write_lines", "write_row"]
 
 PIXELS = {8: 6, 16: 7}
 """Floats of a vector -> pixels whose sums fit into registers, with the columns of a row of taps."""
@@ -29,6 +30,10 @@ processor itself fetches too little of what it will read, and nothing of what it
 
 SECOND = 2
 """The cache into which those are fetched."""
+
+
+FRESH = 2
+"""Rows, the last of those that a turn sees, of which the next group's are fetched."""
 
 
 class Shape(NamedTuple):
@@ -53,6 +58,10 @@ class Shape(NamedTuple):
         """Return that of a convolution over two axes."""
         high, wide = op.kernel
         return cls((high, wide), op.stride[1], op.dilation[1], fetches, limited)
+
+    def span(self, count: int) -> int:
+        """Return the columns from the first to the last that some neighbouring windows see."""
+        return (count - 1) * self.stride + (self.kernel[1] - 1) * self.dilation + 1
 
     def __str__(self) -> str:
         size = "x".join(map(str, (*self.kernel, self.stride, self.dilation)))
@@ -115,10 +124,11 @@ class Row(NamedTuple):
         width: Its columns.
         row_bytes: Bytes from one of its rows to the next.
         column_bytes: Bytes from one of its columns to the next.
-        zeros: Address of zeros in place of a pixel outside.
+        zeros: Address of zeros in place of pixels outside.
         output: Address of the first output.
         output_bytes: Bytes from one output to the next.
         columns: How many outputs there are.
+        later: Bytes from the channels of a group to those of the next one.
     """
 
     image: Word
@@ -133,6 +143,7 @@ class Row(NamedTuple):
     output: Word
     output_bytes: Word
     columns: Word
+    later: Word
 
 
 def write_row(k: Kernel, shape: Shape, row: Row, channels: Channels) -> None:
@@ -141,7 +152,7 @@ def write_row(k: Kernel, shape: Shape, row: Row, channels: Channels) -> None:
     Where windows reach over the edges of the image, the addresses of what they see are noted first.
     """
     most, (high, _) = PIXELS[k.width], shape.kernel
-    seen = k.scratch(-(-high * _span(shape, most) * INT // k.vector_bytes))
+    seen = k.scratch(-(-high * shape.span(most) * INT // k.vector_bytes))
     rows_inside = (row.top > -1) & (row.top + row.down * (high - 1) < row.height)
 
     def ahead(column: Word, output: Word) -> Ahead:
@@ -153,7 +164,7 @@ def write_row(k: Kernel, shape: Shape, row: Row, channels: Channels) -> None:
         return Ahead(rows, row.column_bytes, columns, later, row.output_bytes, most)
 
     def at_edges(column: Word, targets: Sequence[Word], later: Ahead | None) -> None:
-        span = _span(shape, len(targets))
+        span = shape.span(len(targets))
         _note_addresses(k, high, row, column, seen, span)
 
         def noted(i: int, j: int) -> Word:
@@ -164,7 +175,7 @@ def write_row(k: Kernel, shape: Shape, row: Row, channels: Channels) -> None:
     def inside(column: Word, targets: Sequence[Word], later: Ahead | None) -> None:
         corner = row.image + row.top * row.row_bytes + column * row.column_bytes
         lines = [corner + row.down * row.row_bytes * i for i in range(high)]
-        steps = [row.column_bytes * j for j in range(_span(shape, len(targets)))]
+        steps = [row.column_bytes * j for j in range(shape.span(len(targets)))]
         _sum_windows(k, shape, channels, [targets], lambda i, j: lines[i] + steps[j], later)
 
     def pixels(starts: Sequence[Word], count: int) -> None:
@@ -174,7 +185,7 @@ def write_row(k: Kernel, shape: Shape, row: Row, channels: Channels) -> None:
             at_edges(column, targets, None)
             return
         later = ahead(column, output) if shape.fetches else None
-        columns_inside = (column > -1) & (column + _span(shape, count) <= row.width)
+        columns_inside = (column > -1) & (column + shape.span(count) <= row.width)
         with k.cases(choose(rows_inside & columns_inside, 1, 0)) as case:
             case(1)
             inside(column, targets, later)
@@ -201,7 +212,7 @@ def write_lines(
         line_bytes: For each row, bytes from the outputs of the first to its own.
     """
     most, rows = PIXELS[k.width], shape.kernel[0] + len(line_bytes) - 1
-    span = _span(shape, most)
+    span = shape.span(most)
     seen = k.scratch(-(-rows * span * INT // k.vector_bytes))
     rows_inside = (row.top > -1) & (row.top + row.down * (rows - 1) < row.height)
     with k.loop(row.columns, 0, most) as few:
@@ -227,9 +238,43 @@ def write_lines(
             )  # fmt: skip
 
 
-def _span(shape: Shape, count: int) -> int:
-    """Return the columns from the first to the last that some neighbouring windows see."""
-    return (count - 1) * shape.stride + (shape.kernel[1] - 1) * shape.dilation + 1
+def write_block_lines(
+    k: Kernel, shape: Shape, row: Row, channels: Channels, line_bytes: Sequence[Word | int]
+) -> None:
+    """Write the same of images in blocks of one vector of channels.
+
+    A block's rows follow each other in memory and stay in the first cache until the rows below have
+    read them. Its pixels are at known distances from the first of a row, and need no addresses of
+    their own. Windows reach over an edge of the image by one column at most.
+    """
+    most, rows = PIXELS[k.width], shape.kernel[0] + len(line_bytes) - 1
+    span = shape.span(most)
+    seen: list[tuple[Condition, Word]] = []
+    for i in range(rows):
+        y = row.top + row.down * i
+        seen.append(((y > -1) & (y < row.height), row.image + y * row.row_bytes))
+    with k.loop(row.columns, 0, most) as few:
+        first = minimum(few.i, row.columns - most)
+        column, output = first * shape.stride - row.left, row.output + first * row.output_bytes
+        targets = [
+            [output + line + row.output_bytes * pixel for pixel in range(most)]
+            for line in line_bytes
+        ]
+        places = [choose(inside, at + column * k.vector_bytes, row.zeros) for inside, at in seen]
+        ends = column > -1, column + span <= row.width
+        firsts, lasts = (
+            [choose(end, place + k.vector_bytes * j, row.zeros) for place in places]
+            for j, end in zip((0, span - 1), ends, strict=True)
+        )
+
+        def address(i: int, j: int) -> Word:
+            edge = {0: firsts, span - 1: lasts}.get(j)
+            return edge[i] if edge else places[i] + k.vector_bytes * j
+
+        for place in places[-FRESH:]:
+            for j in range(most * shape.stride):
+                k.prefetch(place + row.later + k.vector_bytes * j)
+        _sum_vector(k, shape, channels, targets, address, 0)
 
 
 def _columns(shape: Shape, count: int) -> list[int]:
@@ -270,27 +315,50 @@ def _sum_windows(
         address: Returns that of the pixel in a row that is seen and a column.
         later: What is fetched for a later turn; None for nothing.
     """
-    (high, wide), stride, dilation = shape[:3]
-    vector, lines, count = k.vector_bytes, len(targets), len(targets[0])
+    vector = k.vector_bytes
     last = channels.bytes - vector  # begins early where channels fill no whole vectors
     with k.loop(channels.bytes, 0, vector, words=[channels.filters]) as loop:
         [filters] = loop.words
         place = minimum(loop.i, last)
         if later is not None:
             later.fetch(k, place)
-        sums = [[k.load(channels.offsets + place)] * count for _ in range(lines)]
-        for seen in range(high + lines - 1):
-            columns = {j: k.load(address(seen, j) + place) for j in _columns(shape, count)}
-            for line in range(lines):
-                i = seen - line
-                for tap in range(wide if 0 <= i < high else 0):
-                    weight = k.load(filters + (i * wide + tap) * vector)
-                    sums[line] = [
-                        fma(columns[pixel * stride + tap * dilation], weight, total)
-                        for pixel, total in enumerate(sums[line])
-                    ]
-        then = rectifying(k, channels.rectifier, place, limited=shape.limited)
-        for row, totals in zip(targets, sums, strict=True):
-            for target, total in zip(row, totals, strict=True):
-                k.store(then(total), target + place)
-        loop.words = [filters + high * wide * vector]
+        here = channels._replace(filters=filters)
+        _sum_vector(k, shape, here, targets, address, place)
+        loop.words = [filters + shape.kernel[0] * shape.kernel[1] * vector]
+
+
+def _sum_vector(
+    k: Kernel,
+    shape: Shape,
+    channels: Channels,
+    targets: Sequence[Sequence[Word]],
+    address: Callable[[int, int], Word],
+    place: Word | int,
+) -> None:
+    """Write the sums of a few windows, of one vector of channels.
+
+    Args:
+        k: The kernel.
+        shape: The windows.
+        channels: The channels; the filters are those of the vector.
+        targets: Addresses of the outputs, row by row.
+        address: Returns that of the pixel in a row that is seen and a column.
+        place: Bytes from the first of the channels to the vector.
+    """
+    (high, wide), stride, dilation = shape[:3]
+    vector, lines, count = k.vector_bytes, len(targets), len(targets[0])
+    sums = [[k.load(channels.offsets + place)] * count for _ in range(lines)]
+    for seen in range(high + lines - 1):
+        columns = {j: k.load(address(seen, j) + place) for j in _columns(shape, count)}
+        for line in range(lines):
+            i = seen - line
+            for tap in range(wide if 0 <= i < high else 0):
+                weight = k.load(channels.filters + (i * wide + tap) * vector)
+                sums[line] = [
+                    fma(columns[pixel * stride + tap * dilation], weight, total)
+                    for pixel, total in enumerate(sums[line])
+                ]
+    then = rectifying(k, channels.rectifier, place, limited=shape.limited)
+    for row, totals in zip(targets, sums, strict=True):
+        for target, total in zip(row, totals, strict=True):
+            k.store(then(total), target + place)

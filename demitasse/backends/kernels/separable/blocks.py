@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 from demitasse.backends.kernels.depthwise.strips import Strips
 from demitasse.backends.kernels.depthwise.windows import PIXELS
 from demitasse.backends.kernels.images import Images, first_channels
 from demitasse.backends.kernels.products.registers import ROWS
 
-__all__ = ["LINE", "PANEL", "WIDTHS", "Blocks"]
+__all__ = ["LINE", "LINES", "PANEL", "UNROLLED", "WIDTHS", "Blocks"]
 
 PANEL = 2
 """Vectors of filters at most whose sums are in registers at a time."""
@@ -23,11 +24,27 @@ LINE = 16
 """Floats of a line of the cache. By one more than a power of two lie pixels apart that are noted,
 so that the same channels of all do not compete for the same lines of the cache."""
 
+UNROLLED = 2
+"""Channels that the innermost loop of the products takes in a turn."""
+
+LINES = 2
+"""Lines of the cache that are fetched for the next block in a turn."""
+
+LAST = 4
+"""With one part in so many of the panels, the last, the next block is fetched."""
+
 PAIRS = 16
 """Floats of a vector of whose registers there are enough for two rows of outputs."""
 
-LARGER = 4
-"""How many times larger than they should be blocks are at most, where pixels divide better then."""
+SUMS = 8
+"""Sums of some pixels and a panel that take no longer because they wait for each other."""
+
+PASS = 2
+"""As how many pixels it counts to go over all filters once more."""
+
+LARGER = 2
+"""How many times larger than they should be blocks are at most, where filters that no near cache
+holds are read again for each."""
 
 FLOAT_BYTES = 4
 
@@ -71,6 +88,16 @@ class Blocks:
         return first_channels(max(self.y[1], wide), wide)
 
     @property
+    def quiet(self) -> int:
+        """With how many panels, the first, nothing is fetched for the next block.
+
+        What is fetched early is driven out of the cache by filters before it is read.
+        """
+        fetched = LINES * LINE // UNROLLED  # of each channel, with each few pixels
+        least = math.ceil(self.pixels * math.prod(self.strips.op.stride) / fetched)
+        return max(0, len(self.panels) - max(least, math.ceil(len(self.panels) / LAST)))
+
+    @property
     def pairs(self) -> bool:
         """Whether two rows of depthwise outputs are computed at a time.
 
@@ -91,14 +118,39 @@ class Blocks:
         column = self.wide + LINE
         return Images((n, channels, height, width), 0, width * column, column, channels)
 
+    def writes(self, y: Images) -> bool:
+        """Whether outputs may lie so: pixels that follow evenly, each with all its channels.
+
+        Those of a single image may lie in blocks of a vector of channels instead.
+        """
+        n, channels, height, width = self.y
+        if n == 1 and y.block == self.strips.width and channels % self.strips.width == 0:
+            return y.is_even
+        return (
+            y.block == channels and y.is_even and y.image_stride == height * width * y.column_stride
+        )
+
+    @property
+    def rests(self) -> set[int]:
+        """Numbers of pixels that blocks leave, less than are computed at a time."""
+        rows, columns = self.strips.y[0] * self.strips.y[2], self.y[3]
+        parts = self.strips.tuning.threads
+        cuts = [rows * part // parts for part in range(parts + 1)]
+        each = {end - begin for begin, end in pairwise(cuts)}
+        counts = {n for of in each for n in (of // self.count, -(-of // self.count))}
+        return {rows * columns % self.pixels for rows in counts} - {0}
+
     @cached_property
     def count(self) -> int:
-        """Blocks of each thread, such that few pixels are computed twice, and a cache holds one."""
+        """Blocks of each thread, such that few sums wait for each other, and a cache holds one."""
         row_bytes, (rows, least) = self.y[3] * self.channels * FLOAT_BYTES, self._rows
-        good = math.ceil(rows * row_bytes / self.strips.tuning.noted_bytes)
-        counts = range(math.ceil(good / LARGER), min(2 * good, least) + 1)
-        fitting = [count for count in counts if self._fits(count)]
-        return min(fitting or [1], key=lambda count: (self._times(count), -count))
+        noted_bytes = self.strips.tuning.noted_bytes
+        again = self.channels * self.y[1] * FLOAT_BYTES > noted_bytes  # filters come from afar
+        good = math.ceil(rows * row_bytes / noted_bytes)
+        fewest = math.ceil(good / LARGER) if again else good
+        fitting = [count for count in range(1, min(2 * good, least) + 1) if self._fits(count)]
+        likely = [count for count in fitting if count >= fewest] or fitting[-1:] or [1]
+        return min(likely, key=lambda count: (self._computed(count) + PASS * count, -count))
 
     @property
     def fits(self) -> bool:
@@ -117,7 +169,7 @@ class Blocks:
     def waste(self) -> float:
         """What the thread with most work computes, as a multiple of its share."""
         wide, (images, maps, height, columns) = self.vectors * self.strips.width, self.y
-        computed = self._times(self.count) * self.pixels * len(self.panels) * wide
+        computed = self._computed(self.count) * len(self.panels) * wide
         return computed * self.strips.tuning.threads / (images * height * columns * maps)
 
     @property
@@ -126,14 +178,17 @@ class Blocks:
         rows, threads = self.y[0] * self.y[2], self.strips.tuning.threads
         return math.ceil(rows / threads), rows // threads
 
-    def _times(self, count: int) -> int:
-        """Return how often a thread computes some pixels for each panel, in so many blocks."""
+    def _computed(self, count: int) -> int:
+        """Return as how many pixels count those that a thread computes in so many blocks."""
         rows, columns = self._rows[0], self.y[3]
         less, more = count - rows % count, rows % count
-        small, large = (
-            math.ceil(n * columns / self.pixels) for n in (rows // count, rows // count + 1)
-        )
+        small, large = (self._as_many(n * columns) for n in (rows // count, rows // count + 1))
         return less * small + more * large
+
+    def _as_many(self, pixels: int) -> int:
+        """Return as how many pixels those of a block count; sums of the last few may wait."""
+        rest = pixels % self.pixels
+        return pixels - rest + (max(rest, SUMS // self.vectors) if rest else 0)
 
     @property
     def code(self) -> str:

@@ -10,9 +10,9 @@ import numpy as np
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.depthwise.convolution import (
-    COLUMNS,
     DepthwiseFields,
     DepthwiseOperands,
+    next_group,
     write_strip,
 )
 from demitasse.backends.kernels.depthwise.windows import Shape
@@ -20,35 +20,42 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments
-from demitasse.backends.kernels.language.words import FLOAT, INT, Word, choose, chunk, minimum
-from demitasse.backends.kernels.pointwise.convolution import is_rows
+from demitasse.backends.kernels.language.words import FLOAT, Word, choose, chunk, minimum
 from demitasse.backends.kernels.products.panels import fill_panels
 from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
-from demitasse.backends.kernels.separable.blocks import Blocks
+from demitasse.backends.kernels.separable.blocks import UNROLLED, Blocks
 from demitasse.backends.kernels.separable.fields import SeparableFields
-from demitasse.backends.kernels.separable.multiply import UNROLLED, Later, Products, multiplying
+from demitasse.backends.kernels.separable.multiply import (
+    Later,
+    Products,
+    multiplying,
+    multiplying_few,
+)
 
 __all__ = ["SeparableConvolution"]
 
 
 @cache
-def _kernel(width: int, shape: Shape, *, pairs: bool) -> int:
+def _kernel(width: int, shape: Shape, *, pairs: bool, in_blocks: bool) -> int:
     """Return the address of the kernel.
 
     Args:
         width: Floats of a vector.
         shape: The windows of the depthwise convolution.
         pairs: Whether two rows of outputs are computed at a time.
+        in_blocks: Whether the images lie in blocks of one vector of channels.
     """
-    name = f"separable{width}_{shape}" + ("_pairs" if pairs else "")
+    name = f"separable{width}_{shape}" + "_pairs" * pairs + "_blocks" * in_blocks
 
     def module(of: Any) -> None:
-        _write(of, name, width, shape, pairs=pairs)
+        _write(of, name, width, shape, pairs=pairs, in_blocks=in_blocks)
 
     return compiled(name, module, name)[name]
 
 
-def _write(module: Any, name: str, width: int, shape: Shape, *, pairs: bool) -> None:
+def _write(
+    module: Any, name: str, width: int, shape: Shape, *, pairs: bool, in_blocks: bool
+) -> None:
     k = Kernel(module, name, 1, width, exported=True)
     s = SeparableFields.read(k)
     f = s.depthwise
@@ -59,7 +66,7 @@ def _write(module: Any, name: str, width: int, shape: Shape, *, pairs: bool) -> 
         begin, end = chunk(f.images * f.y.rows, part.i, s.parts)
         first, behind = (begin + place for place in chunk(end - begin, block.i, s.blocks))
         with k.loop(f.groups) as group:
-            _note_rows(k, f, shape, group.i, first, behind, noted, pairs=pairs)
+            _note_rows(k, f, shape, group.i, first, behind, noted, pairs=pairs, in_blocks=in_blocks)
         pixels = (behind - first) * f.y.columns
         target = s.y + first * f.y.columns * s.y_stride * FLOAT
         later = _later(k, f, s, behind, end, behind - first)
@@ -77,6 +84,7 @@ def _note_rows(
     noted: Word,
     *,
     pairs: bool,
+    in_blocks: bool,
 ) -> None:
     """Write the depthwise outputs of a block.
 
@@ -90,13 +98,14 @@ def _note_rows(
         noted: Address of the first output.
         pairs: Whether two rows are computed at a time where they are of one image: both see most of
             what is read.
+        in_blocks: Whether the images lie in blocks of one vector of channels.
     """
     output_bytes = f.y.column_stride * FLOAT
     line_bytes = f.y.columns * output_bytes
 
     def rows(row: Word, lines: Sequence[Word | int]) -> None:
         output = noted + (row - first) * line_bytes
-        write_strip(k, f, shape, group, row, output, output_bytes, lines)
+        write_strip(k, f, shape, group, row, output, output_bytes, lines, in_blocks=in_blocks)
 
     with k.loop(behind, first, 2 if pairs else 1) as turn:
         last = turn.i + 1
@@ -127,11 +136,18 @@ def _later(
     top = line * f.step_down - f.top + s.overlap
     begin = f.x.at + image * f.x.image_stride * FLOAT + top * row_bytes
     part = minimum(rows, end - row) * f.step_down * row_bytes
-    turns = s.panels * (rows * f.y.columns // s.most + 1) * (s.channels // UNROLLED)
-    # in the table of groups, the second begins where the second block of channels does
-    whole = k.load_word(f.group_table + choose(f.groups > 1, COLUMNS * INT, 0)) * FLOAT
-    whole = choose(f.groups > 1, whole, part)
+    times = (s.panels - s.quiet) * (rows * f.y.columns // s.most + 1)
+    turns = times * (s.channels // UNROLLED)
+    whole = choose(f.groups > 1, next_group(k, f) * FLOAT, part)
     return Later(begin, begin + part, part * f.groups // turns, part, whole)
+
+
+def _rests(products: Products, blocks: Blocks) -> np.ndarray:
+    """Return the kernels of the few pixels that blocks leave, by how many these are."""
+    table = np.zeros(blocks.pixels, np.int64)
+    for few in blocks.rests:
+        table[few] = multiplying_few(products, few)
+    return table
 
 
 class SeparableConvolution:
@@ -140,7 +156,7 @@ class SeparableConvolution:
     Args:
         blocks: The convolutions.
         x: The input.
-        y: The output, whose pixels follow evenly.
+        y: The output, as ``blocks`` may write it.
         then: What becomes of the sums of the first, and of the second.
         adds: Whether another image is added to those of the second before.
 
@@ -151,7 +167,7 @@ class SeparableConvolution:
             Shape: (panels, C, filters of a panel).
 
     Raises:
-        ValueError: Channels are not contiguous, or the output's pixels do not follow evenly.
+        ValueError: Channels are not contiguous, or the output cannot be written so.
     """
 
     def __init__(
@@ -163,12 +179,16 @@ class SeparableConvolution:
         *,
         adds: bool = False,
     ) -> None:
-        if not is_rows(y):
-            message = f"{y} was given for outputs; give images whose pixels follow evenly"
-            raise ValueError(message)
         self.blocks, strips = blocks, blocks.strips
+        if not blocks.writes(y):
+            message = (
+                f"{y} was given for outputs; give images whose pixels follow evenly, or one in "
+                f"blocks of {strips.width} channels"
+            )
+            raise ValueError(message)
         shape = Shape.of(strips.op, limited=then[0].limited)
-        self._kernel = _kernel(strips.width, shape, pairs=blocks.pairs)
+        in_blocks = strips.reads_blocks(x)
+        self._kernel = _kernel(strips.width, shape, pairs=blocks.pairs, in_blocks=in_blocks)
         self.depthwise = DepthwiseOperands(strips, x, blocks.between, then[0])
         self.scratch_size = strips.tuning.threads * blocks.scratch
         panel = blocks.vectors * strips.width
@@ -182,16 +202,20 @@ class SeparableConvolution:
                 depthwise=self.depthwise.values,
                 y=EACH_CALL,
                 y_stride=y.column_stride,
+                y_vector_stride=blocks.next_vector if y.block == blocks.y[1] else y.block_stride,
                 channels=blocks.channels,
                 filters=self.filters,
                 panels=len(blocks.panels),
+                quiet=blocks.quiet,
                 panel_table=np.array(blocks.panels, np.int64),
+                place_table=np.array([y.place(at) for at in blocks.panels], np.int64),
                 next_vector=blocks.next_vector,
                 offsets=EACH_CALL,
                 other=EACH_CALL if adds else 0,
                 rectifier=then[1].numbers(),
                 most=products.most,
                 multiply=multiplying(products),
+                rests=_rests(products, blocks),
                 scratch_bytes=blocks.scratch * FLOAT,
                 parts=strips.tuning.threads,
                 blocks=blocks.count,

@@ -18,14 +18,20 @@ class SeparableFields(Struct):
     """Address of the first pixel of the output."""
     y_stride: Word
     """Elements from one of its pixels to the next."""
+    y_vector_stride: Word
+    """Elements from a panel's first vector of a pixel's channels to its second."""
     channels: Word
     """Channels between the two."""
     filters: Word
     """Address of the filters of the second: for each panel, channel after channel."""
     panels: Word
     """How many panels of filters there are."""
+    quiet: Word
+    """For how many of them, the first, nothing of the next block is fetched."""
     panel_table: Word
     """Address of the first filter of each."""
+    place_table: Word
+    """Address of elements from the beginning of an output pixel to the first filter of each."""
     next_vector: Word
     """Filters from a panel's first vector to its second; fewer than a vector where there are fewer
     than two vectors of filters, some of which both hold then."""
@@ -40,6 +46,9 @@ class SeparableFields(Struct):
     """Pixels that are multiplied at a time."""
     multiply: Word
     """Address of the kernel that multiplies the pixels of a block with all filters."""
+    rests: Word
+    """Address of a table: for each number of pixels that a block leaves, the address of the kernel
+    that multiplies so few with a panel."""
     scratch_bytes: Word
     """Bytes of scratch memory of each thread."""
     parts: Word

@@ -13,20 +13,13 @@ from demitasse.backends.kernels.language.words import (
     Vector,
     Word,
     choose,
-    minimum,
 )
 from demitasse.backends.kernels.products.registers import ROWS, multiply
 from demitasse.backends.kernels.rectify import rectifying
-from demitasse.backends.kernels.separable.blocks import LINE
+from demitasse.backends.kernels.separable.blocks import LINE, LINES, UNROLLED
 from demitasse.backends.kernels.separable.fields import SeparableFields
 
-__all__ = ["UNROLLED", "Later", "Products", "multiplying"]
-
-UNROLLED = 2
-"""Channels that the innermost loop takes in a turn."""
-
-LINES = 2
-"""Lines of the cache that are fetched for the next block in a turn."""
+__all__ = ["Later", "Products", "multiplying", "multiplying_few"]
 
 AHEAD = 8
 """Channels before its turn a row of filters is fetched."""
@@ -101,6 +94,24 @@ def multiplying(of: Products) -> int:
     return compiled(name, module, name)[name]
 
 
+@cache
+def multiplying_few(of: Products, count: int) -> int:
+    """Return the address of the kernel that multiplies so few pixels with a panel of filters.
+
+    Its arguments are the address of the fields, the panel, and the addresses of the first pixel
+    that is noted and of the first output.
+    """
+    name = f"separable_pixels{of}_of{count}"
+
+    def module(one: Any) -> None:
+        k = Kernel(one, name, 4, of.width, exported=True)
+        _, panel, noted, output = k.arguments
+        _multiply(k, SeparableFields.read(k), of, panel, noted, output, count, None)
+        k.done()
+
+    return compiled(name, module, name)[name]
+
+
 def _write_all(
     k: Kernel, of: Products, noted: Word, pixels: Word, target: Word, later: Later
 ) -> None:
@@ -115,14 +126,18 @@ def _write_all(
         later: What is fetched for the next block.
     """
     s, most = SeparableFields.read(k), of.most
+    rest = pixels % most
+    whole, of_rest = pixels - rest, k.load_word(s.rests + rest * INT)
     with k.loop(s.panels, words=[later.at, later.edge]) as panel:
-        with k.loop(pixels, 0, most, words=panel.words) as few:
-            # the last begin early where they do not divide; they are computed the same again
-            pixel = minimum(few.i, pixels - most)
-            output = target + pixel * s.y_stride * FLOAT
-            here = noted + pixel * of.pixel_bytes
-            now = later._replace(at=few.words[0], edge=few.words[1])
-            few.words = _multiply(k, s, of, panel.i, here, output, now)
+        with k.loop(whole, 0, most, words=panel.words) as few:
+            output = target + few.i * s.y_stride * FLOAT
+            here = noted + few.i * of.pixel_bytes
+            step = choose(panel.i < s.quiet, 0, later.step)
+            now = later._replace(at=few.words[0], edge=few.words[1], step=step)
+            few.words = _multiply(k, s, of, panel.i, here, output, most, now)
+        with k.when(rest > 0):
+            here, output = noted + whole * of.pixel_bytes, target + whole * s.y_stride * FLOAT
+            k.call_at(of_rest, k.arguments[0], panel.i, here, output)
         panel.words = few.words
 
 
@@ -133,7 +148,8 @@ def _multiply(
     panel: Word,
     pixels: Word,
     output: Word,
-    later: Later,
+    count: int,
+    later: Later | None,
 ) -> list[Word]:
     """Write the products of some pixels that were noted and one panel of filters.
 
@@ -144,13 +160,14 @@ def _multiply(
         panel: The panel.
         pixels: Address of the pixels.
         output: Address of the first output pixel.
-        later: What is fetched for the next block.
+        count: How many pixels.
+        later: What is fetched for the next block; None for nothing.
 
     Returns:
-        Where the next line of that is, and the edge.
+        Where the next line of that is, and the edge; nothing where there is none.
     """
-    most, panel_bytes = of.most, of.vectors * k.vector_bytes
-    place = k.load_word(s.panel_table + panel * INT) * FLOAT
+    panel_bytes = of.vectors * k.vector_bytes
+    first, place = (k.load_word(at + panel * INT) for at in (s.panel_table, s.place_table))
     begin = s.filters + panel * s.channels * panel_bytes
     middle = begin + s.channels // UNROLLED * (UNROLLED * panel_bytes)
     end = begin + s.channels * panel_bytes
@@ -158,34 +175,35 @@ def _multiply(
     next_panel = following - begin
 
     def turns(
-        sums: list[Vector], words: list[Word], start: Word, stop: Word, count: int
+        sums: list[Vector], words: list[Word], start: Word, stop: Word, unrolled: int
     ) -> tuple[list[Vector], list[Word]]:
-        with k.loop(stop, start, panel_bytes * count, vectors=sums, words=words) as loop:
-            totals, [here, ahead] = loop.vectors, loop.words
-            for line in range(LINES):
-                k.prefetch(ahead + LINE * FLOAT * line, cache=2)
-            for turn in range(count):
+        with k.loop(stop, start, panel_bytes * unrolled, vectors=sums, words=words) as loop:
+            totals, [here, *ahead] = loop.vectors, loop.words
+            for one in ahead:
+                for line in range(LINES):
+                    k.prefetch(one + LINE * FLOAT * line, cache=2)
+            for turn in range(unrolled):
                 filters = loop.i + panel_bytes * turn
                 places = [filters + k.vector_bytes * j for j in range(of.vectors)]
                 for one in places:
                     k.prefetch(one + panel_bytes * AHEAD)
                     k.prefetch(one + next_panel, cache=2)
                 columns = [k.load(one) for one in places]
-                numbers = [here + (of.pixel_bytes * i + FLOAT * turn) for i in range(most)]
+                numbers = [here + (of.pixel_bytes * i + FLOAT * turn) for i in range(count)]
                 multiply(k, totals, numbers, columns)
-            loop.words = [here + FLOAT * count, ahead + later.step]
+            moved = [one + later.step for one in ahead] if later else []
+            loop.words = [here + FLOAT * unrolled, *moved]
         return loop.vectors, loop.words
 
-    none, words = [k.constant(0.0)] * (most * of.vectors), [pixels, later.at]
+    none, words = [k.constant(0.0)] * (count * of.vectors), [pixels, *([later.at] if later else [])]
     sums, words = turns(none, words, begin, middle, UNROLLED)
     sums, words = turns(sums, words, middle, end, 1)
     then = rectifying(k, s.rectifier, None, limited=of.limited)
-    places = [place + s.next_vector * (FLOAT * j) for j in range(of.vectors)]
-    offsets = [k.load(s.offsets + one) for one in places]
+    offsets = [k.load(s.offsets + (first + s.next_vector * j) * FLOAT) for j in range(of.vectors)]
     added = s.other - s.y  # both lie alike
-    with_pixel = [(i, j) for i in range(most) for j in range(of.vectors)]
+    with_pixel = [(i, j) for i in range(count) for j in range(of.vectors)]
     for (i, j), total in zip(with_pixel, sums, strict=True):
-        target = output + s.y_stride * FLOAT * i + places[j]
+        target = output + (s.y_stride * i + place + s.y_vector_stride * j) * FLOAT
         result = total + offsets[j]
         k.store(then(result + k.load(target + added) if of.adds else result), target)
-    return later.after(words[1])
+    return later.after(words[1]) if later else []

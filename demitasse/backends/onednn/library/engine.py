@@ -33,7 +33,7 @@ from demitasse.backends.onednn.library.layout import (
 from demitasse.backends.onednn.library.library import AVX2, AVX512, load
 from demitasse.backends.onednn.library.primitive import Description, Primitive
 from demitasse.backends.onednn.library.stream import Stream
-from demitasse.backends.step import Declined, Memory
+from demitasse.backends.step import Declined, Memory, Operand
 from demitasse.errors import DeviceError
 from demitasse.interrupts import Uninterrupted
 
@@ -41,6 +41,10 @@ __all__ = ["Engine", "engine"]
 
 SLAB = 1 << 20
 """Elements that are moved to a layout at a time, of an array that is given back."""
+
+
+_Wishes = weakref.WeakKeyDictionary[Operand, Layout]
+"""In which layout each of the blobs that share a memory will be read."""
 
 
 class _OfThread(threading.local):
@@ -76,7 +80,7 @@ class Engine(HostEngine):
         self._parts: dict[Home, Layout] = {}
         self._any: dict[tuple[int, ...], int] = {}
         self._promised: weakref.WeakKeyDictionary[Memory, Layout] = weakref.WeakKeyDictionary()
-        self._wished: weakref.WeakKeyDictionary[Memory, Layout] = weakref.WeakKeyDictionary()
+        self._wished: weakref.WeakKeyDictionary[Memory, _Wishes] = weakref.WeakKeyDictionary()
         self._in_blocks: weakref.WeakSet[Memory] = weakref.WeakSet()
         self._own = _OfThread()
         self._grown = 0
@@ -248,9 +252,18 @@ class Engine(HostEngine):
             return promised
         return self.plain(shape)
 
-    def wish(self, memory: Memory, layout: Layout) -> None:
-        """Note the layout in which a prepared Step will read a memory."""
-        self._wished[memory] = layout
+    def wish(self, memory: Memory, layout: Layout, reader: Operand) -> None:
+        """Note the layout in which a prepared Step will read a memory.
+
+        Args:
+            memory: Of a blob's data.
+            layout: The layout.
+            reader: The blob. Several may share the memory, and the last layer that reads one of
+                them counts, for those before it are in place.
+        """
+        wishes = self._wished.setdefault(memory, weakref.WeakKeyDictionary())
+        wishes.pop(reader, None)  # the last wish comes last
+        wishes[reader] = layout
 
     def wished(self, memory: Memory, shape: tuple[int, ...]) -> Layout | None:
         """Return the layout in which a memory will probably be read; None if nobody knows.
@@ -259,8 +272,12 @@ class Engine(HostEngine):
             memory: Of a blob's data.
             shape: That of the blob.
         """
-        found = self._wished.get(memory)
-        return found if found is not None and found.shape == shape else None
+        found = list(self._wished.get(memory, {}).values())
+        return found[-1] if found and found[-1].shape == shape else None
+
+    def all_wish(self, memory: Memory, layout: Layout) -> bool:
+        """Whether all prepared Steps that will read a memory wish for a layout, and one does."""
+        return {*self._wished.get(memory, {}).values()} == {layout}
 
     def note_blocks(self, memory: Memory) -> None:
         """Note that a memory is written in blocks of channels for the sake of who reads it."""

@@ -145,8 +145,22 @@ class ConvKernels:
             return None
         from demitasse.backends.onednn.own_kernels.conv_calls import DepthwiseCall
 
+        if self.joined and self.x[0] == 1:
+            self._wish_for_blocks(strips, source)
         operands = replace(operands, source=source, target=target)
         return DepthwiseCall(self.engine, strips, operands, (x, y))
+
+    def _wish_for_blocks(self, strips: Strips, source: Reader) -> None:
+        """Let who writes the image know that it is best read in blocks of a vector of channels.
+
+        Rows of a block stay in the first cache, where the same channels of pixels with all theirs
+        would compete for a few lines of it.
+        """
+        with suppress(Declined):
+            blocks = channel_blocks(self.engine, self.x, BLOCK)
+            images = images_of(blocks)
+            if images is not None and strips.reads_blocks(images):
+                self.engine.wish(source.memory, blocks, source.blob)
 
     def _in_blocks(self, port: Writer) -> Writer:
         """Return a port of the same blob in blocks of channels, if it is large; else this one.

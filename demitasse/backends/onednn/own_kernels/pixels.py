@@ -86,11 +86,10 @@ def separable_call(
     """
     blocks = blocks_of(*convolutions, engine.tuning.as_set(wanted()))
     x, y = fitting(source.layout, blocks.strips.width), images_of(target.layout)
-    from demitasse.backends.kernels.pointwise.convolution import is_rows
     from demitasse.backends.kernels.separable.convolution import SeparableConvolution
     from demitasse.backends.onednn.own_kernels.map_calls import OffsetCall
 
-    if x is None or y is None or not is_rows(y):
+    if x is None or y is None or not blocks.writes(y):
         message = "images whose channels do not lie side by side; separable convolution needs that"
         raise Declined(message)
     kernel = SeparableConvolution(blocks, x, y, then, adds=other is not None)

@@ -6,8 +6,10 @@ What lies between the two is never written to memory; each few rows of it stay i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from demitasse.backends import ops
+from demitasse.backends.onednn.library.candidates import BLOCK, channel_blocks
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
@@ -18,7 +20,7 @@ from demitasse.backends.onednn.step import OnednnStep, called
 from demitasse.backends.onednn.steps.convolution import ConvStep
 from demitasse.backends.onednn.steps.folded import FoldedWeights
 from demitasse.backends.onednn.steps.tail import Tail
-from demitasse.backends.step import AnyStep, Declined, Operands, decline_gradients
+from demitasse.backends.step import AnyStep, Declined, Operand, Operands, decline_gradients
 
 __all__ = ["SeparableStep"]
 
@@ -63,6 +65,8 @@ class SeparableStep(OnednnStep[ops.Conv]):
         )
         source, target, other = at[0].bottom[0], tails[1].target, tails[1].other
         y = engine.placed(target.data_memory, pixels.layouts[2])
+        if other is None and y is pixels.layouts[2]:
+            y = _layout(engine, target, y)
         self.forward_calls = [
             separable_call(
                 engine,
@@ -84,6 +88,22 @@ class SeparableStep(OnednnStep[ops.Conv]):
         for weights in self.weights:
             weights.follow()
         super().forward()
+
+
+def _layout(engine: Engine, target: Operand, usual: Layout) -> Layout:
+    """Return the layout in which the output is written.
+
+    Args:
+        engine: The engine.
+        target: The blob.
+        usual: The layout of the second convolution by itself.
+    """
+    if engine.wide and usual.shape[0] == 1 and usual.shape[1] % BLOCK == 0:
+        with suppress(Declined):
+            blocks = channel_blocks(engine, usual.shape, BLOCK)
+            if engine.all_wish(target.data_memory, blocks):
+                return blocks
+    return usual
 
 
 def _check(tails: tuple[Tail, Tail]) -> None:
