@@ -24,6 +24,7 @@ class Tuning:
         winograd: Whether convolutions go over tiles.
         direct: Whether those of few channels go by direct convolution.
         depthwise: Whether those of each channel by itself go by our own depthwise convolution.
+        narrow: Whether those to few channels go by our own.
         pointwise: Whether those of single pixels, behind a normalisation, go by our own.
         separable: Whether depthwise ones run as one with those of single pixels behind them.
         stack_bytes: Transformed tiles that a thread works on at a time; they stay in its cache.
@@ -48,6 +49,7 @@ class Tuning:
     winograd: Pays = "auto"
     direct: Pays = "auto"
     depthwise: Pays = "auto"
+    narrow: Pays = "auto"
     pointwise: Pays = "auto"
     separable: Pays = "auto"
     stack_bytes: int = 1 << 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from functools import cached_property
 
 import numpy as np
@@ -13,6 +14,8 @@ from demitasse.backends.kernels.direct.banding import Banding
 from demitasse.backends.kernels.direct.convolution import DirectConvolution
 from demitasse.backends.kernels.direct.gradient import DirectGradient
 from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.narrow.convolution import NarrowConvolution
+from demitasse.backends.kernels.narrow.lines import Lines
 from demitasse.backends.kernels.pointwise.convolution import PointwiseConvolution
 from demitasse.backends.kernels.pointwise.parts import Parts
 from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
@@ -35,6 +38,7 @@ __all__ = [
     "DepthwiseCall",
     "DirectCall",
     "DirectGradientCall",
+    "NarrowCall",
     "PixelsCall",
     "TiledFilters",
     "WinogradCall",
@@ -202,7 +206,27 @@ class DirectCall(FilterCall):
         self._kernel(source, target, scratch)
 
 
-class DepthwiseCall(FilterCall):
+class ChannelCall(FilterCall):
+    """A convolution whose kernel reads offsets and slopes of channels where they are."""
+
+    @cached_property
+    @abstractmethod
+    def _kernel(self) -> DepthwiseConvolution | NarrowConvolution: ...
+
+    def __init__(self, engine: Engine, operands: ConvOperands, code: str) -> None:
+        take, slopes = self._pass_weights, self._pass_slopes
+        super().__init__(engine, operands, code, take, take_slopes=slopes)
+
+    def _pass_slopes(self, slopes: np.ndarray) -> None:
+        self._kernel.take_slopes(slopes)
+
+    def __call__(self) -> None:
+        source, target = self.operands.source.array(), self.operands.target.array()
+        self._follow()
+        self._kernel(source, target, self.operands.offsets())
+
+
+class DepthwiseCall(ChannelCall):
     """A depthwise convolution.
 
     Args:
@@ -216,20 +240,30 @@ class DepthwiseCall(FilterCall):
         self, engine: Engine, strips: Strips, operands: ConvOperands, images: tuple[Images, Images]
     ) -> None:
         self._strips, self._images = strips, images
-        take, slopes = self._pass_weights, self._pass_slopes
-        super().__init__(engine, operands, strips.code, take, take_slopes=slopes)
+        super().__init__(engine, operands, strips.code)
 
     @cached_property
     def _kernel(self) -> DepthwiseConvolution:
         return DepthwiseConvolution(self._strips, *self._images, relu=self.operands.relu)
 
-    def _pass_slopes(self, slopes: np.ndarray) -> None:
-        self._kernel.take_slopes(slopes)
 
-    def __call__(self) -> None:
-        source, target = self.operands.source.array(), self.operands.target.array()
-        self._follow()
-        self._kernel(source, target, self.operands.offsets())
+class NarrowCall(ChannelCall):
+    """A convolution to few channels.
+
+    Args:
+        engine: The engine.
+        lines: The convolution.
+        operands: Its operands; the target is in C order.
+        x: Where those lie that are read.
+    """
+
+    def __init__(self, engine: Engine, lines: Lines, operands: ConvOperands, x: Images) -> None:
+        self._lines, self._x = lines, x
+        super().__init__(engine, operands, lines.code)
+
+    @cached_property
+    def _kernel(self) -> NarrowConvolution:
+        return NarrowConvolution(self._lines, self._x, relu=self.operands.relu)
 
 
 class PixelsCall(FilterCall):

@@ -12,6 +12,8 @@ from demitasse.backends.kernels.depthwise import strips_of
 from demitasse.backends.kernels.depthwise.strips import Strips
 from demitasse.backends.kernels.direct import banding_of
 from demitasse.backends.kernels.direct.banding import Banding
+from demitasse.backends.kernels.narrow import lines_of
+from demitasse.backends.kernels.narrow.lines import Lines
 from demitasse.backends.kernels.pointwise import parts_of
 from demitasse.backends.kernels.pointwise.parts import Parts
 from demitasse.backends.kernels.separable import blocks_of
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
         DepthwiseCall,
         DirectCall,
         DirectGradientCall,
+        NarrowCall,
         PixelsCall,
         TiledFilters,
         WinogradCall,
@@ -61,6 +64,7 @@ class ConvKernels:
         strips: How a depthwise convolution is divided, forward; None where it is another.
         parts: How a pointwise convolution is divided, forward; None where it is another. Only where
             its output lies in a larger one, which the library's does not write.
+        lines: How one to few channels is divided, forward; None where it is another.
         joined: Whether a depthwise one runs as one with the convolution behind it.
         training: Whether filters change between passes.
         why: Why there is none of them; empty where there is one.
@@ -74,6 +78,7 @@ class ConvKernels:
     banding: Banding | None
     strips: Strips | None = None
     parts: Parts | None = None
+    lines: Lines | None = None
     joined: bool = False
     training: bool = False
     why: tuple[str, ...] = ()
@@ -97,7 +102,7 @@ class ConvKernels:
 
     def forward(
         self, operands: ConvOperands, pool: ops.Pool | None
-    ) -> WinogradCall | DirectCall | DepthwiseCall | PixelsCall | None:
+    ) -> WinogradCall | DirectCall | DepthwiseCall | PixelsCall | NarrowCall | None:
         """Return the forward pass, and perhaps MAX pooling after it."""
         if self.tiling is not None:
             return self._tiled(self.tiling, operands, pool)
@@ -105,7 +110,14 @@ class ConvKernels:
             return self._depthwise(self.strips, operands, pool)
         if self.parts is not None:
             return self._pointwise(self.parts, operands, pool)
+        if self.lines is not None:
+            return self._narrow(self.lines, operands, pool)
         return self._direct(operands, pool)
+
+    @property
+    def gains_more(self) -> bool:
+        """Whether our kernels gain more than it would to add another blob in the library's code."""
+        return any(one is not None for one in (self.tiling, self.lines))
 
     @property
     def takes_slopes(self) -> bool:
@@ -174,6 +186,19 @@ class ConvKernels:
         if not (is_rows(x) and is_rows(y)):
             return None
         return PixelsCall(self.engine, parts, operands, (x, y))
+
+    def _narrow(
+        self, lines: Lines, operands: ConvOperands, pool: ops.Pool | None
+    ) -> NarrowCall | None:
+        source = self._as_it_comes(operands.source, lines.width)
+        x = fitting(source.layout, lines.width)
+        if x is None or pool:
+            return None
+        from demitasse.backends.onednn.own_kernels.conv_calls import NarrowCall
+
+        target = Writer(Arg.DST, operands.target.blob, self.engine.plain(lines.y))
+        operands = replace(operands, source=source, target=target)
+        return NarrowCall(self.engine, lines, operands, x)
 
     def _as_it_comes(self, port: Reader, width: int) -> Reader:
         """Return a port of the same blob in the layout in which it is written, if that fits."""
@@ -277,6 +302,9 @@ def conv_kernels(
             return replace(found, strips=strips, joined=joined)
         except Declined as declined:
             return replace(found, why=(str(declined),))
+    if not training:
+        with suppress(Declined):
+            return replace(found, lines=lines_of(op, x, y, tuning))
     try:
         return replace(found, tiling=tiling_of(op, x, y, tuning, training=training))
     except Declined as declined:

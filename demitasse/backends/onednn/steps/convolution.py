@@ -169,8 +169,8 @@ class ConvStep(WindowStep[ops.Conv]):
         Raises:
             Declined: Nothing does it.
         """
-        if self.kernels.tiling is not None and other is not None:
-            message = "a sum after winograd, which gains more than fusing the sum would"
+        if self.kernels.gains_more and other is not None:
+            message = "a sum after kernels of ours, which gain more than fusing the sum would"
             raise Declined(message)
         if then is not None:
             post_ops(then)
