@@ -110,6 +110,14 @@ layer {{ name: "scaled" type: "Scale" bottom: "branch" bottom: "rows" top: "scal
   scale_param {{ axis: 0 }} }}
 {convolution("y", "scaled", 16, 1)}
 """
+GROUPED = f"""
+{BEGIN}
+{convolution("wide", "pool", 64, 1)}
+layer {{ name: "groups" type: "Convolution" bottom: "wide" top: "groups" convolution_param {{
+  num_output: 64 group: 16 kernel_size: 3 pad: 1 stride: 2 weight_filler {{ type: "xavier" }} }} }}
+{norm("norm", "groups", "groups")}
+{convolution("y", "groups", 16, 1)}
+"""
 NARROW = f"""
 {INPUT}
 {convolution("one", "x", 64, 3)}
@@ -212,12 +220,19 @@ def test_a_depthwise_convolution_reads_what_a_first_one_writes(monkeypatch):
 
 
 @WIDE
-def test_convolutions_to_few_channels_read_what_others_write(monkeypatch):
-    net = made(NARROW, device="cpu")
+@pytest.mark.parametrize(
+    ("text", "layer", "code"),
+    [(GROUPED, "groups", "grouped llvm"), (NARROW, "y", "narrow llvm")],
+    ids=["groups", "few channels"],
+)
+def test_convolutions_of_small_groups_and_to_few_channels_read_what_others_write(
+    text, layer, code, monkeypatch
+):
+    net = made(text, device="cpu")
 
     images = [shape for shape in reorders(net, monkeypatch) if shape != (1, 64, 63, 63)]
     assert images == []
-    assert {layer.name: layer.code for layer in report(net.plan)}["y"].startswith("narrow llvm")
+    assert {layer.name: layer.code for layer in report(net.plan)}[layer].startswith(code)
 
 
 def test_what_is_added_to_few_channels_is_added_behind_our_kernel():
@@ -276,8 +291,8 @@ def test_images_that_have_become_small_lie_as_they_would_have(monkeypatch):
 
 @pytest.mark.parametrize(
     "text",
-    [SQUEEZE, DENSE, MOBILE, RESIDUAL, NORMED, BOTTLENECK, NARROW],
-    ids=["squeeze", "dense", "mobile", "residual", "normed", "bottleneck", "narrow"],
+    [SQUEEZE, DENSE, MOBILE, RESIDUAL, NORMED, BOTTLENECK, GROUPED, NARROW],
+    ids=["squeeze", "dense", "mobile", "residual", "normed", "bottleneck", "grouped", "narrow"],
 )
 def test_results_are_those_of_portable_code(text):
     fast, portable = made(text, device="cpu"), made(text, device="numpy", lowered=False)

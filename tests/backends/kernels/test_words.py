@@ -15,6 +15,7 @@ from demitasse.backends.kernels.language.words import (
     lowered,
     maximum,
     minimum,
+    permuted,
     raised,
     root,
     rounded,
@@ -140,6 +141,21 @@ def test_elements_of_several_vectors_are_added_up_as_those_of_one(count, width):
     np.testing.assert_array_equal(together[:count], alone)
     assert not together[count:].any()
     np.testing.assert_allclose(alone, source.sum(axis=1), rtol=1e-5, atol=1e-5)
+
+
+@WIDTH
+def test_elements_of_a_vector_are_brought_into_another_order(width):
+    order = [(3 * lane + 1) % width // 2 for lane in range(width)]
+
+    def write(k):
+        target, source = k.arguments
+        k.store(permuted(k.load(source), order), target)
+
+    target, source = np.zeros(width, np.float32), normal(width)
+
+    called(exported(f"permuted{width}", width, write, 2), target, source)
+
+    np.testing.assert_array_equal(target, source[order])
 
 
 def test_known_integers_are_left_to_python():

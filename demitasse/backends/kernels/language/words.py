@@ -15,7 +15,7 @@ from llvmlite import ir
 __all__ = [
     "FLOAT", "HALF", "INT", "NUMBER", "WORD", "Condition", "Float", "Lanes", "Same", "Value",
     "Vector", "Word", "choose", "chunk", "declared", "fma", "high_product", "lane_sums",
-    "lowered", "maximum", "minimum", "pair_sums", "raised", "rectified", "root",
+    "lowered", "maximum", "minimum", "pair_sums", "permuted", "raised", "rectified", "root",
     "rounded", "sums_of_lanes", "two_to",
 ]  # fmt: skip
 
@@ -285,6 +285,13 @@ def root(vector: Vector) -> Vector:
         builder.module, f"llvm.sqrt.v{kind.count}f32", ir.FunctionType(kind, [kind])
     )
     return Vector(builder, builder.call(function, [vector.llvm]))
+
+
+def permuted(vector: Vector, order: Sequence[int]) -> Vector:
+    """Return a vector of some of the elements, by their place here."""
+    builder = vector.builder
+    places = ir.Constant(ir.VectorType(ir.IntType(32), len(order)), list(order))
+    return Vector(builder, builder.shuffle_vector(vector.llvm, vector.llvm, places))
 
 
 def lane_sums(vector: Vector) -> Vector:

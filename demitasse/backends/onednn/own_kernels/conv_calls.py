@@ -13,6 +13,8 @@ from demitasse.backends.kernels.depthwise.strips import Strips
 from demitasse.backends.kernels.direct.banding import Banding
 from demitasse.backends.kernels.direct.convolution import DirectConvolution
 from demitasse.backends.kernels.direct.gradient import DirectGradient
+from demitasse.backends.kernels.grouped.convolution import GroupedConvolution
+from demitasse.backends.kernels.grouped.parts import GroupParts
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.narrow.convolution import NarrowConvolution
 from demitasse.backends.kernels.narrow.lines import Lines
@@ -38,6 +40,7 @@ __all__ = [
     "DepthwiseCall",
     "DirectCall",
     "DirectGradientCall",
+    "GroupedCall",
     "NarrowCall",
     "PixelsCall",
     "TiledFilters",
@@ -211,7 +214,7 @@ class ChannelCall(FilterCall):
 
     @cached_property
     @abstractmethod
-    def _kernel(self) -> DepthwiseConvolution | NarrowConvolution: ...
+    def _kernel(self) -> DepthwiseConvolution | GroupedConvolution | NarrowConvolution: ...
 
     def __init__(self, engine: Engine, operands: ConvOperands, code: str) -> None:
         take, slopes = self._pass_weights, self._pass_slopes
@@ -245,6 +248,31 @@ class DepthwiseCall(ChannelCall):
     @cached_property
     def _kernel(self) -> DepthwiseConvolution:
         return DepthwiseConvolution(self._strips, *self._images, relu=self.operands.relu)
+
+
+class GroupedCall(ChannelCall):
+    """A convolution of small groups of channels.
+
+    Args:
+        engine: The engine.
+        parts: The convolution.
+        operands: Its operands.
+        images: Where those lie that are read, and those that are written.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        parts: GroupParts,
+        operands: ConvOperands,
+        images: tuple[Images, Images],
+    ) -> None:
+        self._parts, self._images = parts, images
+        super().__init__(engine, operands, parts.code)
+
+    @cached_property
+    def _kernel(self) -> GroupedConvolution:
+        return GroupedConvolution(self._parts, *self._images, relu=self.operands.relu)
 
 
 class NarrowCall(ChannelCall):

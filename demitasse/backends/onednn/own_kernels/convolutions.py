@@ -12,6 +12,8 @@ from demitasse.backends.kernels.depthwise import strips_of
 from demitasse.backends.kernels.depthwise.strips import Strips
 from demitasse.backends.kernels.direct import banding_of
 from demitasse.backends.kernels.direct.banding import Banding
+from demitasse.backends.kernels.grouped import group_parts_of
+from demitasse.backends.kernels.grouped.parts import GroupParts
 from demitasse.backends.kernels.narrow import lines_of
 from demitasse.backends.kernels.narrow.lines import Lines
 from demitasse.backends.kernels.pointwise import parts_of
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
         DepthwiseCall,
         DirectCall,
         DirectGradientCall,
+        GroupedCall,
         NarrowCall,
         PixelsCall,
         TiledFilters,
@@ -65,6 +68,7 @@ class ConvKernels:
         parts: How a pointwise convolution is divided, forward; None where it is another. Only where
             its output lies in a larger one, which the library's does not write.
         lines: How one to few channels is divided, forward; None where it is another.
+        groups: How one of small groups of channels is, forward; None where it is another.
         joined: Whether a depthwise one runs as one with the convolution behind it.
         training: Whether filters change between passes.
         why: Why there is none of them; empty where there is one.
@@ -79,6 +83,7 @@ class ConvKernels:
     strips: Strips | None = None
     parts: Parts | None = None
     lines: Lines | None = None
+    groups: GroupParts | None = None
     joined: bool = False
     training: bool = False
     why: tuple[str, ...] = ()
@@ -102,7 +107,7 @@ class ConvKernels:
 
     def forward(
         self, operands: ConvOperands, pool: ops.Pool | None
-    ) -> WinogradCall | DirectCall | DepthwiseCall | PixelsCall | NarrowCall | None:
+    ) -> WinogradCall | DirectCall | DepthwiseCall | PixelsCall | NarrowCall | GroupedCall | None:
         """Return the forward pass, and perhaps MAX pooling after it."""
         if self.tiling is not None:
             return self._tiled(self.tiling, operands, pool)
@@ -112,12 +117,14 @@ class ConvKernels:
             return self._pointwise(self.parts, operands, pool)
         if self.lines is not None:
             return self._narrow(self.lines, operands, pool)
+        if self.groups is not None:
+            return self._grouped(self.groups, operands, pool)
         return self._direct(operands, pool)
 
     @property
     def gains_more(self) -> bool:
         """Whether our kernels gain more than it would to add another blob in the library's code."""
-        return any(one is not None for one in (self.tiling, self.lines))
+        return any(one is not None for one in (self.tiling, self.lines, self.groups))
 
     @property
     def takes_slopes(self) -> bool:
@@ -199,6 +206,18 @@ class ConvKernels:
         target = Writer(Arg.DST, operands.target.blob, self.engine.plain(lines.y))
         operands = replace(operands, source=source, target=target)
         return NarrowCall(self.engine, lines, operands, x)
+
+    def _grouped(
+        self, groups: GroupParts, operands: ConvOperands, pool: ops.Pool | None
+    ) -> GroupedCall | None:
+        x, y = (images_of(port.layout) for port in (operands.source, operands.target))
+        if x is None or y is None or pool:
+            return None
+        if (x.block, y.block) != (groups.x[1], groups.y[1]):
+            return None  # channels do not lie last
+        from demitasse.backends.onednn.own_kernels.conv_calls import GroupedCall
+
+        return GroupedCall(self.engine, groups, operands, (x, y))
 
     def _as_it_comes(self, port: Reader, width: int) -> Reader:
         """Return a port of the same blob in the layout in which it is written, if that fits."""
@@ -302,13 +321,20 @@ def conv_kernels(
             return replace(found, strips=strips, joined=joined)
         except Declined as declined:
             return replace(found, why=(str(declined),))
+    groups = None
     if not training:
         with suppress(Declined):
             return replace(found, lines=lines_of(op, x, y, tuning))
+        with suppress(Declined):
+            groups = group_parts_of(op, x, y, tuning)
+    if groups is not None and groups.beats_tiles:
+        return replace(found, groups=groups)
     try:
         return replace(found, tiling=tiling_of(op, x, y, tuning, training=training))
     except Declined as declined:
         tiled = str(declined)
+    if groups is not None:
+        return replace(found, groups=groups)
     try:
         return replace(found, banding=banding_of(op, x, y, tuning))
     except Declined as declined:

@@ -77,6 +77,9 @@ class ConvStep(WindowStep[ops.Conv]):
                 found = self._in(last, last)
                 if found.implementation.startswith("brgconv"):
                     return found
+        if self.kernels.groups is not None:
+            with suppress(Declined):
+                return self._in(last, last)
         if self._takes_blocks():
             with suppress(Declined):
                 found = self._in(self._blocks, self._blocks)
