@@ -1,14 +1,15 @@
-"""Convolution of small groups of channels on arrays, against the definition."""
+"""Convolution of small groups of channels and its gradients on arrays, against the definition."""
 
 import numpy as np
 import pytest
-from correlate import correlated
+from correlate import correlated, correlated_slopes
 from stages import WIDTH, in_memory, normal, out_of_memory
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.grouped import group_parts_of
 from demitasse.backends.kernels.grouped.convolution import GroupedConvolution
+from demitasse.backends.kernels.grouped.gradient import GroupedGradient
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import Declined
@@ -145,6 +146,116 @@ def test_what_is_not_finite_reaches_its_group_and_windows_and_no_others(bad, eac
     lost[0, each : 2 * each, 1:4, 5:8] = True
     np.testing.assert_array_equal(~np.isfinite(y), lost)
     np.testing.assert_array_equal(y[lost], bad)
+
+
+@WIDTH
+@pytest.mark.parametrize("blocks", [(3, 1), (1, 3), (1, 1)], ids=str)
+def test_images_may_lie_in_blocks_of_channels(blocks, width):
+    op = convolution(2, 3 * width // 4, (4, 4), (9, 16))
+    x, weights, offsets = operands(op)
+    source, target = (
+        Images.in_blocks(shape, block * width)
+        for shape, block in zip((op.bottom, op.top), blocks, strict=True)
+    )
+    run = GroupedConvolution(group_parts_of(op, op.bottom, op.top, Tuning(width)), source, target)
+    run.update(weights.reshape(-1))
+    memory = aligned(int(np.prod(op.top)))
+
+    run(in_memory(x, source), memory, offsets)
+
+    whole = convolved(op, x, weights, offsets, Tuning(width))
+    np.testing.assert_array_equal(out_of_memory(memory, target), whole)
+
+
+@WIDTH
+def test_groups_of_whole_vectors_have_their_channels_last(width):
+    op = convolution(1, 3, (width, width), (9, 9))
+    blocks = Images.in_blocks(op.bottom, width)
+
+    with pytest.raises(ValueError, match="vectors of channels are contiguous"):
+        GroupedConvolution(group_parts_of(op, op.bottom, op.top, Tuning(width)), blocks, blocks)
+
+
+def slopes_of(op, x, dy, block, tuning, *, bias=True):
+    """Return the gradients of weights and bias."""
+    images = [Images.in_blocks(shape, block) for shape in (op.bottom, op.top)]
+    parts = group_parts_of(op, op.bottom, op.top, tuning)
+    run = GroupedGradient(parts, *images, bias=bias)
+    weight = aligned(op.top[1] * parts.channels * int(np.prod(op.kernel)))
+    offsets = aligned(op.top[1]) if bias else None
+    sources = [in_memory(one, where) for one, where in zip((x, dy), images, strict=True)]
+    for _ in range(2):  # what was summed before is gone
+        run(*sources, weight, offsets)
+    return weight.reshape(op.top[1], -1, *op.kernel).copy(), offsets
+
+
+@WIDTH
+@WINDOWS
+@SIZES
+@pytest.mark.parametrize("channels", [2, 4, "half"])
+def test_the_gradients_of_filters_and_bias(channels, size, window, width):
+    each = width // 2 if channels == "half" else channels
+    op = convolution(2, -(-2 * width // each) + 1, (each, each), size, **window)
+    if min(op.top) < 1:
+        pytest.skip("the window does not fit")
+    x, dy = normal(*op.bottom), normal(*op.top, seed=1)
+
+    weight, bias = slopes_of(op, x, dy, op.bottom[1], Tuning(width))
+
+    where = op.kernel, op.pad, op.group, op.stride, op.dilation
+    expect_close(weight, correlated_slopes(x, dy, *where))
+    expect_close(bias, dy.astype(float).sum(axis=(0, 2, 3)))
+
+
+@WIDTH
+def test_neither_threads_nor_blocks_change_a_bit_of_the_gradients(width):
+    op = convolution(3, 5 * width // 4, (4, 4), (6, 11), stride=(1, 2))
+    x, dy = normal(*op.bottom), normal(*op.top, seed=1)
+
+    (one, bias), *others = (
+        slopes_of(op, x, dy, block * width, Tuning(width, threads))
+        for block, threads in ((5, 1), (5, 2), (5, 40), (1, 3))
+    )
+    without, _ = slopes_of(op, x, dy, width, Tuning(width), bias=False)
+
+    np.testing.assert_array_equal(without, one)
+    for weight, other_bias in others:
+        np.testing.assert_array_equal(weight, one)
+        np.testing.assert_array_equal(other_bias, bias)
+
+
+@WIDTH
+@pytest.mark.parametrize("window", [
+    {}, {"kernel": (5, 3), "pad": (1, 2)}, {"kernel": (3, 3), "pad": (2, 0), "dilation": (2, 1)},
+], ids=str)  # fmt: skip
+def test_the_gradient_of_the_input_is_a_convolution_by_turned_filters(window, width):
+    op = convolution(2, width // 2, (4, 4), (7, 12), **window)
+    dy, weights = normal(*op.top), operands(op)[1]
+    turned = group_parts_of(op, op.bottom, op.top, Tuning(width)).turned
+    images = [Images.in_blocks(shape, shape[1]) for shape in (op.top, op.bottom)]
+    run = GroupedConvolution(turned, *images)
+    run.update(weights.reshape(-1), backward=True)
+    memory = aligned(int(np.prod(op.bottom)))
+
+    run(in_memory(dy, images[0]), memory, None)
+
+    dx = out_of_memory(memory, images[1]).astype(float)
+    for seed in range(3, 6):  # a small step along any input changes the outputs by as much
+        x = normal(*op.bottom, seed=seed)
+        y = correlated(x, weights, op.pad, op.group, op.stride, op.dilation)
+        scale = np.linalg.norm(dx) * np.linalg.norm(x)
+        assert abs((dy * y).sum() - (dx * x).sum()) <= 1e-6 * scale
+
+
+@pytest.mark.parametrize(
+    ("each", "window"),
+    [((4, 4), {"stride": (1, 2)}), ((4, 4), {"pad": (3, 0)}), ((16, 16), {})],
+    ids=str,
+)
+def test_other_gradients_of_the_input_are_none(each, window):
+    op = convolution(1, 8, each, (9, 9), **window)
+
+    assert group_parts_of(op, op.bottom, op.top, Tuning(16)).turned is None
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
 """Convolution of small groups of channels, as of ResNeXt.
 
 The vectors are the channels that are written, of one group or several; each of their numbers is
-multiplied with one that its own group reads. Images have their channels last, as convolutions of
-single pixels around them have; oneDNN's code for groups of less than a vector converts them to
-blocks of a group and back, or has no fast code.
+multiplied with one that its own group reads. Images lie as those of the convolutions of single
+pixels around them, with their channels last or in blocks of a vector. oneDNN's code for groups of
+less than a vector converts them to blocks of a group and back, or has no fast code, as for the
+gradient of the filters.
 """
 
 from __future__ import annotations

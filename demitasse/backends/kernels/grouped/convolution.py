@@ -1,7 +1,8 @@
-"""A convolution of small groups of channels, of images with their channels last."""
+"""A convolution of small groups of channels, which are contiguous, in blocks or all."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -42,7 +43,7 @@ AHEAD = 2
 SECOND = 2
 """The cache into which those are fetched."""
 
-COLUMNS = 2
+COLUMNS = 3
 """Integers of an entry of the table of vectors."""
 
 
@@ -64,7 +65,7 @@ class GroupedFields(WindowFields):
     """How many vectors of filters there are."""
     vector_table: Word
     """Address of their table: for each, bytes from the beginning of an input pixel to what it
-    reads, and of an output pixel to what it writes."""
+    reads, and of an output pixel to what it writes; and from the first offset to its own."""
     parts: Word
     """Into how many parts they are divided."""
 
@@ -108,13 +109,13 @@ def _write(module: Any, name: str, width: int, work: Work) -> None:
 
         def body(corner: Word, output: Word, seen: Seen) -> None:
             with k.loop(last, first) as vector:
-                x, y = k.load_words(f.vector_table + vector.i * (COLUMNS * INT), COLUMNS)
+                x, y, own = k.load_words(f.vector_table + vector.i * (COLUMNS * INT), COLUMNS)
                 if work.fetched:
                     _fetch(k, work, row, corner + x, output + y)
                 filters = f.filters + vector.i * f.filter_bytes
-                sums = [k.load(f.offsets + y)] * turn.pixels
+                sums = [k.load(f.offsets + own)] * turn.pixels
                 sums = _summed(k, f, work, seen, x, filters, sums)
-                slope = k.load(f.slopes + y)
+                slope = k.load(f.slopes + own)
                 for pixel, total in enumerate(sums):
                     k.store(rectified(total, slope), output + row.output_bytes * pixel + y)
 
@@ -197,13 +198,18 @@ class GroupedConvolution:
             Shape: (vectors, rows, channels, taps, width).
 
     Raises:
-        ValueError: Channels do not lie last.
+        ValueError: The channels of a vector are not contiguous.
     """
 
     def __init__(self, parts: GroupParts, x: Images, y: Images, *, relu: bool = False) -> None:
         self.parts, width, op = parts, parts.width, parts.op
         rows, taps = op.kernel
         firsts, channels, writes = np.array(parts.vectors), parts.channels, parts.y[1] // op.group
+        if not (parts.fits(x) and parts.fits(y)):
+            message = (
+                f"{x} and {y} were given; give images whose vectors of channels are contiguous"
+            )
+            raise ValueError(message)
         self.filters = aligned(len(firsts) * rows * channels * taps * width).reshape(
             -1, rows, channels, taps, width
         )
@@ -222,16 +228,24 @@ class GroupedConvolution:
                 offsets=EACH_CALL,
                 slopes=self._slopes,
                 vectors=len(firsts),
-                vector_table=np.stack([reads, firsts], axis=1) * FLOAT,
+                vector_table=np.stack([x.places(reads), y.places(firsts), firsts], axis=1) * FLOAT,
                 parts=parts.parts,
             )
         )
 
-    def update(self, weights: np.ndarray) -> None:
-        """Take new weights, in C order."""
+    def update(self, weights: np.ndarray, *, backward: bool = False) -> None:
+        """Take new weights, in C order.
+
+        Args:
+            weights: The weights.
+            backward: Whether they are of the convolution that this is the gradient of.
+        """
         _, rows, channels, taps, _ = self.filters.shape
-        count = self.parts.y[1] * channels * rows * taps
-        by_filter = weights[:count].reshape(-1, channels, rows, taps)
+        shape = self.parts.y[1], channels, rows, taps
+        by_filter = weights[: math.prod(shape)].reshape(shape)
+        if backward:
+            by_group = by_filter.reshape(-1, channels, channels, rows, taps)
+            by_filter = by_group.swapaxes(1, 2)[..., ::-1, ::-1].reshape(shape)
         self.filters[...] = by_filter[self._order].transpose(0, 3, 2, 4, 1)
 
     def take_slopes(self, slopes: np.ndarray) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.images import first_channels
+from demitasse.backends.kernels.images import Images, first_channels
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.windows import Turn, turn_of
 
@@ -65,6 +65,21 @@ class GroupParts:
         """Whether several groups have a vector."""
         return self.channels < self.width and self.x[1] == self.y[1]
 
+    def fits(self, images: Images) -> bool:
+        """Return whether what a vector reads or writes lies side by side in images."""
+        return images.fits(self.width) if self.shared else images.block == images.shape[1]
+
+    @property
+    def turned(self) -> GroupParts | None:
+        """The gradient of the input, a convolution of the output's; None where it is none."""
+        op, (high, wide) = self.op, self.op.kernel
+        (down, right), (top, left) = op.dilation, op.pad
+        pad = (high - 1) * down - top, (wide - 1) * right - left
+        if not self.shared or op.stride != (1, 1) or min(pad) < 0:
+            return None
+        turned = ops.Conv(**{**vars(op), "bottom": op.top, "top": op.bottom, "pad": pad})
+        return replace(self, op=turned, x=self.y, y=self.x)
+
     @property
     def beats_tiles(self) -> bool:
         """Whether it is taken before Winograd's, whose filters are four times as large.
@@ -72,6 +87,8 @@ class GroupParts:
         Few products are made of each, so that reading them takes as long as those save; not so in
         windows of 5x5, of which a tile saves more.
         """
+        if self.tuning.winograd == "always":
+            return False
         return self.shared or math.prod(self.op.kernel) <= SMALL
 
     @cached_property

@@ -14,6 +14,7 @@ from demitasse.backends.kernels.direct.banding import Banding
 from demitasse.backends.kernels.direct.convolution import DirectConvolution
 from demitasse.backends.kernels.direct.gradient import DirectGradient
 from demitasse.backends.kernels.grouped.convolution import GroupedConvolution
+from demitasse.backends.kernels.grouped.gradient import GroupedGradient
 from demitasse.backends.kernels.grouped.parts import GroupParts
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.narrow.convolution import NarrowConvolution
@@ -41,6 +42,7 @@ __all__ = [
     "DirectCall",
     "DirectGradientCall",
     "GroupedCall",
+    "GroupedGradientCall",
     "NarrowCall",
     "PixelsCall",
     "TiledFilters",
@@ -258,6 +260,7 @@ class GroupedCall(ChannelCall):
         parts: The convolution.
         operands: Its operands.
         images: Where those lie that are read, and those that are written.
+        backward: Whether it is the gradient of another's input, whose weights it takes.
     """
 
     def __init__(
@@ -266,13 +269,52 @@ class GroupedCall(ChannelCall):
         parts: GroupParts,
         operands: ConvOperands,
         images: tuple[Images, Images],
+        *,
+        backward: bool = False,
     ) -> None:
-        self._parts, self._images = parts, images
+        self._parts, self._images, self._backward = parts, images, backward
         super().__init__(engine, operands, parts.code)
 
     @cached_property
     def _kernel(self) -> GroupedConvolution:
         return GroupedConvolution(self._parts, *self._images, relu=self.operands.relu)
+
+    def _pass_weights(self, weights: np.ndarray) -> None:
+        self._kernel.update(weights, backward=self._backward)
+
+
+class GroupedGradientCall(KernelCall):
+    """The gradient of the weights of small groups of channels.
+
+    Args:
+        engine: The engine.
+        parts: The convolution.
+        operands: Its operands.
+        images: Where the input's lie, and the output's gradient.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        parts: GroupParts,
+        operands: GradientOperands,
+        images: tuple[Images, Images],
+    ) -> None:
+        self.operands = operands
+        self._kernel = GroupedGradient(parts, *images, bias=operands.bias is not None)
+        super().__init__(engine, operands.ports, parts.code)
+
+    @property
+    def kept(self) -> int:
+        return self._kernel.sums.nbytes
+
+    def __call__(self) -> None:
+        operands = self.operands
+        source, dy = operands.source.array(), operands.dy.array()
+        weight = operands.weight.array()
+        bias = operands.bias.array() if operands.bias else None
+        self._kernel(source, dy, weight, bias)
+        _finish(operands)
 
 
 class NarrowCall(ChannelCall):

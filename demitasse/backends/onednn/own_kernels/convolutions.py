@@ -14,6 +14,7 @@ from demitasse.backends.kernels.direct import banding_of
 from demitasse.backends.kernels.direct.banding import Banding
 from demitasse.backends.kernels.grouped import group_parts_of
 from demitasse.backends.kernels.grouped.parts import GroupParts
+from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.narrow import lines_of
 from demitasse.backends.kernels.narrow.lines import Lines
 from demitasse.backends.kernels.pointwise import parts_of
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
         DirectCall,
         DirectGradientCall,
         GroupedCall,
+        GroupedGradientCall,
         NarrowCall,
         PixelsCall,
         TiledFilters,
@@ -68,7 +70,7 @@ class ConvKernels:
         parts: How a pointwise convolution is divided, forward; None where it is another. Only where
             its output lies in a larger one, which the library's does not write.
         lines: How one to few channels is divided, forward; None where it is another.
-        groups: How one of small groups of channels is, forward; None where it is another.
+        groups: How one of small groups of channels is; None where it is another.
         joined: Whether a depthwise one runs as one with the convolution behind it.
         training: Whether filters change between passes.
         why: Why there is none of them; empty where there is one.
@@ -208,16 +210,47 @@ class ConvKernels:
         return NarrowCall(self.engine, lines, operands, x)
 
     def _grouped(
-        self, groups: GroupParts, operands: ConvOperands, pool: ops.Pool | None
+        self,
+        groups: GroupParts,
+        operands: ConvOperands,
+        pool: ops.Pool | None = None,
+        *,
+        backward: bool = False,
     ) -> GroupedCall | None:
-        x, y = (images_of(port.layout) for port in (operands.source, operands.target))
-        if x is None or y is None or pool:
+        source, x = self._read_groups(groups, operands.source)
+        target, y = operands.target, _of_groups(groups, operands.target.layout)
+        if x is None or pool:
             return None
-        if (x.block, y.block) != (groups.x[1], groups.y[1]):
-            return None  # channels do not lie last
+        if y is None:
+            alike = self._alike(x, groups.y)
+            target = Writer(target.role, target.blob, alike, diff=target.diff)
+            y = _of_groups(groups, alike)
+        if y is None:
+            return None
         from demitasse.backends.onednn.own_kernels.conv_calls import GroupedCall
 
-        return GroupedCall(self.engine, groups, operands, (x, y))
+        operands = replace(operands, source=source, target=target)
+        return GroupedCall(self.engine, groups, operands, (x, y), backward=backward)
+
+    def _read_groups(self, groups: GroupParts, port: Reader) -> tuple[Reader, Images | None]:
+        """Return a port of the same blob that the kernel of groups can read, and its images.
+
+        The library's may lie in blocks of a group. Then it is the layout in which it is written.
+        """
+        images = _of_groups(groups, port.layout)
+        if images is not None:
+            return port, images
+        expected = self.engine.expected(port.memory, port.layout.shape)
+        return (
+            Reader(port.role, port.blob, expected, diff=port.diff),
+            _of_groups(groups, expected),
+        )
+
+    def _alike(self, images: Images, shape: ops.Shape) -> Layout:
+        """Return the layout of images of a shape that lie as others do."""
+        if images.block == images.shape[1]:
+            return self.engine.innermost_layout(shape, 1)
+        return channel_blocks(self.engine, shape, images.block)
 
     def _as_it_comes(self, port: Reader, width: int) -> Reader:
         """Return a port of the same blob in the layout in which it is written, if that fits."""
@@ -248,8 +281,10 @@ class ConvKernels:
 
     def weights(
         self, operands: GradientOperands
-    ) -> WinogradGradientCall | DirectGradientCall | None:
+    ) -> WinogradGradientCall | DirectGradientCall | GroupedGradientCall | None:
         """Return the gradient of the weights, in C order, and of the bias."""
+        if self.groups is not None:
+            return self._group_weights(self.groups, operands)
         if self.tiling is None and self.banding is None:
             return None
         from demitasse.backends.onednn.own_kernels.conv_calls import (
@@ -271,8 +306,22 @@ class ConvKernels:
         operands = replace(operands, source=self._plain(operands.source))
         return DirectGradientCall(self.engine, self.banding, operands, y)
 
-    def data(self, operands: ConvOperands) -> WinogradCall | None:
+    def _group_weights(
+        self, groups: GroupParts, operands: GradientOperands
+    ) -> GroupedGradientCall | None:
+        source, x = self._read_groups(groups, operands.source)
+        dy, y = self._read_groups(groups, operands.dy)
+        if x is None or y is None or not groups.shared:
+            return None
+        from demitasse.backends.onednn.own_kernels.conv_calls import GroupedGradientCall
+
+        operands = replace(operands, source=source, dy=dy)
+        return GroupedGradientCall(self.engine, groups, operands, (x, y))
+
+    def data(self, operands: ConvOperands) -> WinogradCall | GroupedCall | None:
         """Return the gradient of the input: a convolution of the output's with turned filters."""
+        if self.groups is not None and self.groups.turned is not None:
+            return self._grouped(self.groups.turned, operands, backward=True)
         if self.tiling is None:
             return None
         turned = self.tiling.backward
@@ -287,6 +336,12 @@ class ConvKernels:
     def _plain(self, port: Reader) -> Reader:
         """Return a port of the same blob in C order, which direct convolution reads."""
         return Reader(Arg.SRC, port.blob, self.engine.plain(self.x))
+
+
+def _of_groups(groups: GroupParts, layout: Layout) -> Images | None:
+    """Return the images of a layout; None where the kernel of groups does not take it."""
+    images = images_of(layout)
+    return images if images is not None and groups.fits(images) else None
 
 
 def conv_kernels(
@@ -325,8 +380,9 @@ def conv_kernels(
     if not training:
         with suppress(Declined):
             return replace(found, lines=lines_of(op, x, y, tuning))
-        with suppress(Declined):
-            groups = group_parts_of(op, x, y, tuning)
+    with suppress(Declined):
+        parts = group_parts_of(op, x, y, tuning)
+        groups = parts if parts.shared or not training else None
     if groups is not None and groups.beats_tiles:
         return replace(found, groups=groups)
     try:

@@ -77,7 +77,7 @@ class ConvStep(WindowStep[ops.Conv]):
                 found = self._in(last, last)
                 if found.implementation.startswith("brgconv"):
                     return found
-        if self.kernels.groups is not None:
+        if self.kernels.groups is not None and not self.at.backward:
             with suppress(Declined):
                 return self._in(last, last)
         if self._takes_blocks():
@@ -376,7 +376,7 @@ class ConvStep(WindowStep[ops.Conv]):
         target = Writer(Arg.DIFF_SRC, at.bottom[0], dx, diff=True)
         ours = self.kernels.data(ConvOperands(source, target, at.params[0]))
         if ours is not None:
-            target.promise(self.engine)
+            ours.operands.target.promise(self.engine)
             return ours
         ports = [source, Reader(Arg.WEIGHTS, at.params[0], w), target]
         return Call(self.engine, found, ports)
