@@ -110,6 +110,26 @@ layer {{ name: "scaled" type: "Scale" bottom: "branch" bottom: "rows" top: "scal
   scale_param {{ axis: 0 }} }}
 {convolution("y", "scaled", 16, 1)}
 """
+GROUPED = f"""
+{BEGIN}
+{convolution("wide", "pool", 64, 1)}
+layer {{ name: "groups" type: "Convolution" bottom: "wide" top: "groups" convolution_param {{
+  num_output: 64 group: 16 kernel_size: 3 pad: 1 stride: 2 weight_filler {{ type: "xavier" }} }} }}
+{norm("norm", "groups", "groups")}
+{convolution("y", "groups", 16, 1)}
+"""
+NARROW = f"""
+{INPUT}
+{convolution("one", "x", 64, 3)}
+{convolution("two", "one", 64, 3)}
+layer {{ name: "relu" type: "ReLU" bottom: "two" top: "two" }}
+{convolution("y", "two", 1, 3)}
+"""
+ADDED = f"""
+{NARROW}
+{convolution("beside", "two", 1, 3)}
+layer {{ name: "sum" type: "Eltwise" bottom: "y" bottom: "beside" top: "sum" }}
+"""
 
 
 NORMED = DENSE.replace("num_output: 16 kernel_size: 1", "num_output: 64 kernel_size: 1")
@@ -200,6 +220,34 @@ def test_a_depthwise_convolution_reads_what_a_first_one_writes(monkeypatch):
 
 
 @WIDE
+@pytest.mark.parametrize(
+    ("text", "layer", "code"),
+    [(GROUPED, "groups", "grouped llvm"), (NARROW, "y", "narrow llvm")],
+    ids=["groups", "few channels"],
+)
+def test_convolutions_of_small_groups_and_to_few_channels_read_what_others_write(
+    text, layer, code, monkeypatch
+):
+    net = made(text, device="cpu")
+
+    images = [shape for shape in reorders(net, monkeypatch) if shape != (1, 64, 63, 63)]
+    assert images == []
+    assert {layer.name: layer.code for layer in report(net.plan)}[layer].startswith(code)
+
+
+def test_what_is_added_to_few_channels_is_added_behind_our_kernel():
+    fast, portable = made(ADDED, device="cpu"), made(ADDED, device="numpy", lowered=False)
+    for net in (fast, portable):
+        net.forward()
+
+    codes = {layer.name: layer.code for layer in report(fast.plan)}
+    one, other = (net.blobs["sum"].cpu_data() for net in (fast, portable))
+
+    assert all(codes[name].startswith("narrow llvm") for name in ("y", "beside"))
+    assert np.abs(one - other).max() <= 2e-5 * np.abs(other).max()
+
+
+@WIDE
 @pytest.mark.usefixtures("apart")
 @pytest.mark.parametrize(
     ("text", "code"),
@@ -243,8 +291,8 @@ def test_images_that_have_become_small_lie_as_they_would_have(monkeypatch):
 
 @pytest.mark.parametrize(
     "text",
-    [SQUEEZE, DENSE, MOBILE, RESIDUAL, NORMED, BOTTLENECK],
-    ids=["squeeze", "dense", "mobile", "residual", "normed", "bottleneck"],
+    [SQUEEZE, DENSE, MOBILE, RESIDUAL, NORMED, BOTTLENECK, GROUPED, NARROW],
+    ids=["squeeze", "dense", "mobile", "residual", "normed", "bottleneck", "grouped", "narrow"],
 )
 def test_results_are_those_of_portable_code(text):
     fast, portable = made(text, device="cpu"), made(text, device="numpy", lowered=False)

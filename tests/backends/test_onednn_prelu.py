@@ -54,6 +54,8 @@ CASES = {
     "few to many": [source(1, 1, 96, 96), convolution("x", 56, 5, 2), prelu("c", "c")],
     "pixels": [source(2, 32, 9, 7), convolution("x", 64, 1, 0), prelu("c", "c")],
     "each channel": [source(2, 32, 9, 7), convolution("x", 32, group=32), prelu("c", "c")],
+    "small groups": [source(2, 32, 9, 7), convolution("x", 32, group=8), prelu("c", "c")],
+    "to few": [source(2, 32, 9, 7), convolution("x", 3), prelu("c", "c")],
     "tiles": [source(2, 64, 28, 28), convolution("x", 64), prelu("c", "c")],
     "norm": [source(2, 32, 9, 7), convolution("x", 48), NORM, prelu("c", "c")],
     "norm of each channel": [

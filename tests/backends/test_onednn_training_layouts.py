@@ -1,12 +1,17 @@
 """Nets in training on device cpu: gradients of convolutions lie as what they are gradients of."""
 
+import numpy as np
 import pytest
 
 from demitasse import Net
+from demitasse.backends.kernels import language as kernels
 from demitasse.backends.onednn import status
+from demitasse.plan.report import report
 from demitasse.proto import NetParameter, parse_text
 
 pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
+
+needs_kernels = pytest.mark.skipif(not kernels.status().ready, reason=str(kernels.status()))
 
 BLOCK = """
 force_backward: true
@@ -34,3 +39,43 @@ def test_gradients_of_strided_convolutions_lie_as_the_images_do():
         gradients = [net.blobs[name].diff_memory.layout for name in read]
 
     assert gradients == [image, image]
+
+
+GROUPS = """
+force_backward: true
+layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 32 dim: 14 dim: 11 } } }
+layer { name: "before" type: "Convolution" bottom: "x" top: "before" convolution_param {
+  num_output: 64 kernel_size: 1 weight_filler { type: "xavier" } } }
+layer { name: "relu" type: "ReLU" bottom: "before" top: "before" }
+layer { name: "groups" type: "Convolution" bottom: "before" top: "groups" convolution_param {
+  num_output: 64 group: 16 kernel_size: 3 pad: 1 WINDOW weight_filler { type: "xavier" } } }
+layer { name: "then" type: "ReLU" bottom: "groups" top: "groups" }
+layer { name: "y" type: "Convolution" bottom: "groups" top: "y" convolution_param {
+  num_output: 16 kernel_size: 1 weight_filler { type: "xavier" } } }
+"""
+
+
+@needs_kernels
+@pytest.mark.parametrize("window", ["", "stride: 2", "bias_term: false"], ids=str)
+def test_small_groups_train_in_kernels_of_our_own_as_in_portable_code(window):
+    text = GROUPS.replace("WINDOW", window)
+    results, codes = [], {}
+    for options in ({"device": "cpu"}, {"device": "numpy", "lowered": False}):
+        with Net(parse_text(text, NetParameter), "TRAIN", seed=1, **options) as net:
+            rng = np.random.default_rng(2)
+            for _ in range(2):  # weights are taken again where they have changed
+                net.blobs["x"].data[...] = rng.normal(size=net.blobs["x"].shape)
+                net.forward()
+                net.blobs["y"].diff[...] = rng.normal(size=net.blobs["y"].shape)
+                net.clear_param_diffs()
+                net.backward()
+                net.params["groups"][0].data[...] *= 1.5
+            blobs = [net.blobs["x"].diff, net.blobs["y"].data]
+            blobs += [blob.diff for name in ("before", "groups") for blob in net.params[name]]
+            results.append([np.array(blob) for blob in blobs])
+            codes = codes or {layer.name: layer for layer in report(net.plan)}
+
+    assert codes["groups"].code.startswith("grouped llvm")
+    assert codes["groups"].backward_code.startswith("grouped llvm")
+    for one, other in zip(*results, strict=True):
+        assert np.abs(one - other).max() <= 2e-5 * np.abs(other).max()

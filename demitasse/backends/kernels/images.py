@@ -80,6 +80,11 @@ class Images:
         whole = self.block == self.shape[1] or self.block % width == 0
         return self.block >= width and whole
 
+    def places(self, channels: np.ndarray) -> np.ndarray:
+        """Return elements from a pixel's beginning to its channels, of which some are given."""
+        places: np.ndarray = channels // self.block * self.block_stride + channels % self.block
+        return places
+
     def vectors(self, width: int) -> list[tuple[int, int]]:
         """Return the first channel of each vector, and elements from the pixel's beginning to it.
 

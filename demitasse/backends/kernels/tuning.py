@@ -24,6 +24,8 @@ class Tuning:
         winograd: Whether convolutions go over tiles.
         direct: Whether those of few channels go by direct convolution.
         depthwise: Whether those of each channel by itself go by our own depthwise convolution.
+        narrow: Whether those to few channels go by our own.
+        grouped: Whether those of small groups of channels go by our own.
         pointwise: Whether those of single pixels, behind a normalisation, go by our own.
         separable: Whether depthwise ones run as one with those of single pixels behind them.
         stack_bytes: Transformed tiles that a thread works on at a time; they stay in its cache.
@@ -38,6 +40,8 @@ class Tuning:
             core's first cache.
         pooled_bytes: Outputs of direct convolution that are pooled at a time; they stay in the
             second.
+        group_filter_bytes: Filters of small groups that go over rows at a time; they stay in a
+            core's second cache.
         pixel_filter_bytes: Filters up to which pixels are normalised on the way; they stay in a
             core's second cache.
         noted_bytes: Outputs of a depthwise convolution that are noted for those of single pixels
@@ -51,6 +55,8 @@ class Tuning:
     winograd: Pays = "auto"
     direct: Pays = "auto"
     depthwise: Pays = "auto"
+    narrow: Pays = "auto"
+    grouped: Pays = "auto"
     pointwise: Pays = "auto"
     separable: Pays = "auto"
     stack_bytes: int = 1 << 20
@@ -61,6 +67,7 @@ class Tuning:
     points_bytes: int = 320 << 10
     copy_bytes: int = 32 << 10
     pooled_bytes: int = 160 << 10
+    group_filter_bytes: int = 160 << 10
     pixel_filter_bytes: int = 384 << 10
     noted_bytes: int = 128 << 10
     cached_bytes: int = 4 << 20

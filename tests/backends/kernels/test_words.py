@@ -11,12 +11,15 @@ from demitasse.backends.kernels.language.words import (
     choose,
     chunk,
     fma,
+    lane_sums,
     lowered,
     maximum,
     minimum,
+    permuted,
     raised,
     root,
     rounded,
+    sums_of_lanes,
     two_to,
 )
 
@@ -116,6 +119,43 @@ def test_some_elements_of_a_vector_are_read_and_written(width):
         np.testing.assert_array_equal(target[0, :count], source[:count])
         assert (target[0, count:] == 7).all()
         np.testing.assert_array_equal(target[1], np.where(np.arange(width) < count, source, 0))
+
+
+@WIDTH
+@pytest.mark.parametrize("count", [1, 5, "all"])
+def test_elements_of_several_vectors_are_added_up_as_those_of_one(count, width):
+    count = width if count == "all" else count
+
+    def write(k):
+        target, source = k.arguments
+        rows = [k.load(source + row * k.vector_bytes) for row in range(count)]
+        k.store(sums_of_lanes(rows), target)
+        for place, row in enumerate(rows):
+            k.store(lane_sums(row), target + (place + 1) * k.vector_bytes)
+
+    target, source = np.full((count + 1, width), np.nan, np.float32), normal(count, width)
+
+    called(exported(f"sums_of_lanes{count}_{width}", width, write, 2), target, source)
+
+    together, alone = target[0], target[1:, 0]
+    np.testing.assert_array_equal(together[:count], alone)
+    assert not together[count:].any()
+    np.testing.assert_allclose(alone, source.sum(axis=1), rtol=1e-5, atol=1e-5)
+
+
+@WIDTH
+def test_elements_of_a_vector_are_brought_into_another_order(width):
+    order = [(3 * lane + 1) % width // 2 for lane in range(width)]
+
+    def write(k):
+        target, source = k.arguments
+        k.store(permuted(k.load(source), order), target)
+
+    target, source = np.zeros(width, np.float32), normal(width)
+
+    called(exported(f"permuted{width}", width, write, 2), target, source)
+
+    np.testing.assert_array_equal(target, source[order])
 
 
 def test_known_integers_are_left_to_python():

@@ -13,7 +13,6 @@ from demitasse.backends.kernels.depthwise.strips import Strips
 from demitasse.backends.kernels.depthwise.windows import (
     PIXELS,
     Channels,
-    Row,
     Shape,
     write_block_lines,
     write_lines,
@@ -22,9 +21,10 @@ from demitasse.backends.kernels.depthwise.windows import (
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct, Values
+from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments
 from demitasse.backends.kernels.language.words import FLOAT, INT, Word, choose, chunk
 from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
+from demitasse.backends.kernels.windows import WindowFields, window_values
 
 __all__ = [
     "DepthwiseConvolution",
@@ -38,48 +38,15 @@ COLUMNS = 4
 """Integers of an entry of the table of groups."""
 
 
-class ImageFields(Struct):
-    """Images of the input, or of the output."""
-
-    at: Word
-    """Address of the first image."""
-    image_stride: Word
-    """Elements from one image to the next."""
-    row_stride: Word
-    """Elements from one row to the next."""
-    column_stride: Word
-    """Elements from one column to the next."""
-    rows: Word
-    """Rows of an image."""
-    columns: Word
-    """Columns of an image."""
-
-
-class DepthwiseFields(Struct):
+class DepthwiseFields(WindowFields):
     """A depthwise convolution."""
 
-    x: ImageFields
-    """The input."""
-    y: ImageFields
-    """The output."""
-    step_down: Word
-    """Rows of the input from one window to that below."""
-    down: Word
-    """Rows of the input from one row of taps to the next."""
-    top: Word
-    """Rows that the first window reaches above an image."""
-    left: Word
-    """Columns that it reaches to the left of it."""
-    zeros: Word
-    """Address of zeros in place of pixels outside."""
     filters: Word
     """Address of the filters: for each vector, tap after tap."""
     offsets: Word
     """Address of one offset for each channel."""
     rectifier: Word
     """Address of the rectifier's numbers: one slope for each channel, or the limits of all."""
-    images: Word
-    """How many images there are."""
     groups: Word
     """How many groups of channels there are."""
     group_table: Word
@@ -133,28 +100,17 @@ def write_strip(
         in_blocks: Whether it is as :func:`write_block_lines` takes it.
     """
     taps_bytes = shape.kernel[0] * shape.kernel[1] * k.vector_bytes
-    image, line = place // f.y.rows, place % f.y.rows
     x, y, vector, count = k.load_words(f.group_table + group * (COLUMNS * INT), COLUMNS)
     channels = Channels(
         bytes=count * FLOAT,
         filters=f.filters + vector * taps_bytes,
         offsets=f.offsets + vector * k.vector_bytes,
         rectifier=f.rectifier if shape.limited else f.rectifier + vector * k.vector_bytes,
-    )
-    row = Row(
-        image=f.x.at + (image * f.x.image_stride + x) * FLOAT,
-        top=line * f.step_down - f.top,
-        down=f.down,
-        left=f.left,
-        height=f.x.rows,
-        width=f.x.columns,
-        row_bytes=f.x.row_stride * FLOAT,
-        column_bytes=f.x.column_stride * FLOAT,
-        zeros=f.zeros,
-        output=output + y * FLOAT,
-        output_bytes=output_bytes,
-        columns=f.y.columns,
         later=next_group(k, f) * FLOAT,
+    )
+    row = f.row(place)
+    row = row._replace(
+        image=row.image + x * FLOAT, output=output + y * FLOAT, output_bytes=output_bytes
     )
     if line_bytes is None:
         write_row(k, shape, row, channels)
@@ -202,17 +158,10 @@ class DepthwiseOperands:
         zeros = aligned(width + max(channels, side_by_side))
         table = np.array([(g.x, g.y, g.vector, g.channels) for g in groups], np.int64)
         self.values = DepthwiseFields.values(
-            x=_fields(x),
-            y=_fields(y),
-            step_down=op.stride[0],
-            down=op.dilation[0],
-            top=op.pad[0],
-            left=op.pad[1],
-            zeros=zeros[width:],
+            **window_values(op, x, y, zeros[width:]),
             filters=self.filters,
             offsets=EACH_CALL,
             rectifier=self._rectifier,
-            images=strips.x[0],
             groups=len(groups),
             group_table=table,
         )
@@ -279,15 +228,3 @@ class DepthwiseConvolution:
     def code(self) -> str:
         """Name of what runs."""
         return self.strips.code
-
-
-def _fields(images: Images) -> Values:
-    _, _, rows, columns = images.shape
-    return ImageFields.values(
-        at=EACH_CALL,
-        image_stride=images.image_stride,
-        row_stride=images.row_stride,
-        column_stride=images.column_stride,
-        rows=rows,
-        columns=columns,
-    )

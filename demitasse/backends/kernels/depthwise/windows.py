@@ -17,8 +17,9 @@ from demitasse.backends.kernels.language.words import (
 )
 from demitasse.backends.kernels.products.registers import a_few_at_a_time
 from demitasse.backends.kernels.rectify import rectifying
+from demitasse.backends.kernels.windows import Row, note_addresses
 
-__all__ = ["PIXELS", "Channels", "Row", "Shape", "write_block_lines", "write_lines", "write_row"]
+__all__ = ["PIXELS", "Channels", "Shape", "write_block_lines", "write_lines", "write_row"]
 
 PIXELS = {8: 6, 16: 7}
 """Floats of a vector -> pixels whose sums fit into registers, with the columns of a row of taps."""
@@ -76,12 +77,14 @@ class Channels(NamedTuple):
         filters: Address of the filters: for each vector, tap after tap.
         offsets: Address of their offsets, channel after channel.
         rectifier: Address of their slopes for sums below 0; of the limits where there are any.
+        later: Bytes from them to those of the next group.
     """
 
     bytes: Word
     filters: Word
     offsets: Word
     rectifier: Word
+    later: Word
 
 
 class Ahead(NamedTuple):
@@ -112,40 +115,6 @@ class Ahead(NamedTuple):
             k.prefetch(self.output + self.output_step * pixel + place, SECOND)
 
 
-class Row(NamedTuple):
-    """An output row and the rows that it is made of, in the kernel.
-
-    Attributes:
-        image: Address of the image's first pixel.
-        top: The row that the first row of taps sees; it may lie outside.
-        down: Rows from one row of taps to the next.
-        left: Columns that the first window reaches to the left of the image.
-        height: Rows of the image.
-        width: Its columns.
-        row_bytes: Bytes from one of its rows to the next.
-        column_bytes: Bytes from one of its columns to the next.
-        zeros: Address of zeros in place of pixels outside.
-        output: Address of the first output.
-        output_bytes: Bytes from one output to the next.
-        columns: How many outputs there are.
-        later: Bytes from the channels of a group to those of the next one.
-    """
-
-    image: Word
-    top: Word
-    down: Word
-    left: Word
-    height: Word
-    width: Word
-    row_bytes: Word
-    column_bytes: Word
-    zeros: Word
-    output: Word
-    output_bytes: Word
-    columns: Word
-    later: Word
-
-
 def write_row(k: Kernel, shape: Shape, row: Row, channels: Channels) -> None:
     """Write the outputs of a row, of all channels of a group, a few pixels at a time.
 
@@ -165,7 +134,7 @@ def write_row(k: Kernel, shape: Shape, row: Row, channels: Channels) -> None:
 
     def at_edges(column: Word, targets: Sequence[Word], later: Ahead | None) -> None:
         span = shape.span(len(targets))
-        _note_addresses(k, high, row, column, seen, span)
+        note_addresses(k, high, row, column, seen, span)
 
         def noted(i: int, j: int) -> Word:
             return k.load_word(seen + (i * span + j) * INT)
@@ -231,7 +200,7 @@ def write_lines(
             steps = [row.column_bytes * j for j in range(span)]
             _sum_windows(k, shape, channels, targets, lambda i, j: lines[i] + steps[j], None)
             case(0)
-            _note_addresses(k, rows, row, column, seen, span)
+            note_addresses(k, rows, row, column, seen, span)
             _sum_windows(
                 k, shape, channels, targets,
                 lambda i, j: k.load_word(seen + (i * span + j) * INT), None,
@@ -273,7 +242,7 @@ def write_block_lines(
 
         for place in places[-FRESH:]:
             for j in range(most * shape.stride):
-                k.prefetch(place + row.later + k.vector_bytes * j)
+                k.prefetch(place + channels.later + k.vector_bytes * j)
         _sum_vector(k, shape, channels, targets, address, 0)
 
 
@@ -281,19 +250,6 @@ def _columns(shape: Shape, count: int) -> list[int]:
     """Return those of them that windows see, for dilated ones leave some out."""
     pixels, taps = range(count), range(shape.kernel[1])
     return sorted({i * shape.stride + tap * shape.dilation for i in pixels for tap in taps})
-
-
-def _note_addresses(k: Kernel, rows: int, row: Row, first: Word, seen: Word, span: int) -> None:
-    """Write the addresses of columns of some rows; that of zeros for those outside."""
-    for i in range(rows):
-        y = row.top + row.down * i
-        inside = (y > -1) & (y < row.height)
-        line = row.image + y * row.row_bytes
-        for j in range(span):
-            x = first + j
-            there = inside & (x > -1) & (x < row.width)
-            address = choose(there, line + x * row.column_bytes, row.zeros)
-            k.store_word(address, seen + (i * span + j) * INT)
 
 
 def _sum_windows(

@@ -15,8 +15,8 @@ from llvmlite import ir
 __all__ = [
     "FLOAT", "HALF", "INT", "NUMBER", "WORD", "Condition", "Float", "Lanes", "Same", "Value",
     "Vector", "Word", "choose", "chunk", "declared", "fma", "high_product", "lane_sums",
-    "lowered", "maximum", "minimum", "pair_sums", "raised", "rectified", "root", "rounded",
-    "two_to",
+    "lowered", "maximum", "minimum", "pair_sums", "permuted", "raised", "rectified", "root",
+    "rounded", "sums_of_lanes", "two_to",
 ]  # fmt: skip
 
 FLOAT, INT, HALF = 4, 8, 2
@@ -302,6 +302,13 @@ def root(vector: Vector) -> Vector:
     return Vector(builder, builder.call(function, [vector.llvm]))
 
 
+def permuted(vector: Vector, order: Sequence[int]) -> Vector:
+    """Return a vector of some of the elements, by their place here."""
+    builder = vector.builder
+    places = ir.Constant(ir.VectorType(ir.IntType(32), len(order)), list(order))
+    return Vector(builder, builder.shuffle_vector(vector.llvm, vector.llvm, places))
+
+
 def lane_sums(vector: Vector) -> Vector:
     """Return a vector of the sum of all elements, which are added in pairs, halves first."""
     builder, kind = vector.builder, vector.llvm.type
@@ -312,6 +319,33 @@ def lane_sums(vector: Vector) -> Vector:
         vector += Vector(builder, builder.shuffle_vector(vector.llvm, vector.llvm, mask))
         by //= 2
     return vector
+
+
+def sums_of_lanes(vectors: Sequence[Vector]) -> Vector:
+    """Return a vector whose elements are the sums of the elements of one vector each.
+
+    Every sum is added up as :func:`lane_sums` does, to the same bits.
+
+    Args:
+        vectors: At most as many as a vector has elements; in place of others there are zeros.
+    """
+    builder, kind = vectors[0].builder, vectors[0].llvm.type
+    zeros = Vector(builder, ir.Constant(kind, None))
+    rows = [*vectors, *[zeros] * (kind.count - len(vectors))]
+    places = ir.VectorType(ir.IntType(32), kind.count)
+    part = kind.count
+    while len(rows) > 1:
+        half = part // 2
+        # parts of two vectors, each the elements of one sum: their first halves, and the others
+        firsts = [lane for at in range(0, 2 * kind.count, part) for lane in range(at, at + half)]
+        low, high = (ir.Constant(places, [lane + by for lane in firsts]) for by in (0, half))
+        rows = [
+            Vector(builder, builder.shuffle_vector(a.llvm, b.llvm, low))
+            + Vector(builder, builder.shuffle_vector(a.llvm, b.llvm, high))
+            for a, b in zip(rows[::2], rows[1::2], strict=True)
+        ]
+        part = half
+    return rows[0]
 
 
 def rounded(vector: Vector) -> Vector:

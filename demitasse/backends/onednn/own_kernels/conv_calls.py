@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from functools import cached_property
 
@@ -13,7 +14,12 @@ from demitasse.backends.kernels.depthwise.strips import Strips
 from demitasse.backends.kernels.direct.banding import Banding
 from demitasse.backends.kernels.direct.convolution import DirectConvolution
 from demitasse.backends.kernels.direct.gradient import DirectGradient
+from demitasse.backends.kernels.grouped.convolution import GroupedConvolution
+from demitasse.backends.kernels.grouped.gradient import GroupedGradient
+from demitasse.backends.kernels.grouped.parts import GroupParts
 from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.narrow.convolution import NarrowConvolution
+from demitasse.backends.kernels.narrow.lines import Lines
 from demitasse.backends.kernels.pointwise.convolution import PointwiseConvolution
 from demitasse.backends.kernels.pointwise.parts import Parts
 from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
@@ -36,6 +42,9 @@ __all__ = [
     "DepthwiseCall",
     "DirectCall",
     "DirectGradientCall",
+    "GroupedCall",
+    "GroupedGradientCall",
+    "NarrowCall",
     "PixelsCall",
     "TiledFilters",
     "UnpackedFilters",
@@ -225,7 +234,27 @@ class DirectCall(FilterCall):
         self._kernel(source, target, scratch)
 
 
-class DepthwiseCall(FilterCall):
+class ChannelCall(FilterCall):
+    """A convolution whose kernel reads offsets and slopes of channels where they are."""
+
+    @cached_property
+    @abstractmethod
+    def _kernel(self) -> DepthwiseConvolution | GroupedConvolution | NarrowConvolution: ...
+
+    def __init__(self, engine: Engine, operands: ConvOperands, code: str) -> None:
+        take, slopes = self._pass_weights, self._pass_slopes
+        super().__init__(engine, operands, code, take, take_slopes=slopes)
+
+    def _pass_slopes(self, slopes: np.ndarray) -> None:
+        self._kernel.take_slopes(slopes)
+
+    def __call__(self) -> None:
+        source, target = self.operands.source.array(), self.operands.target.array()
+        self._follow()
+        self._kernel(source, target, self.operands.offsets())
+
+
+class DepthwiseCall(ChannelCall):
     """A depthwise convolution.
 
     Args:
@@ -239,20 +268,95 @@ class DepthwiseCall(FilterCall):
         self, engine: Engine, strips: Strips, operands: ConvOperands, images: tuple[Images, Images]
     ) -> None:
         self._strips, self._images = strips, images
-        take, slopes = self._pass_weights, self._pass_slopes
-        super().__init__(engine, operands, strips.code, take, take_slopes=slopes)
+        super().__init__(engine, operands, strips.code)
 
     @cached_property
     def _kernel(self) -> DepthwiseConvolution:
         return DepthwiseConvolution(self._strips, *self._images, self.operands.then)
 
-    def _pass_slopes(self, slopes: np.ndarray) -> None:
-        self._kernel.take_slopes(slopes)
+
+class GroupedCall(ChannelCall):
+    """A convolution of small groups of channels.
+
+    Args:
+        engine: The engine.
+        parts: The convolution.
+        operands: Its operands.
+        images: Where those lie that are read, and those that are written.
+        backward: Whether it is the gradient of another's input, whose weights it takes.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        parts: GroupParts,
+        operands: ConvOperands,
+        images: tuple[Images, Images],
+        *,
+        backward: bool = False,
+    ) -> None:
+        self._parts, self._images, self._backward = parts, images, backward
+        super().__init__(engine, operands, parts.code)
+
+    @cached_property
+    def _kernel(self) -> GroupedConvolution:
+        return GroupedConvolution(self._parts, *self._images, self.operands.then)
+
+    def _pass_weights(self, weights: np.ndarray) -> None:
+        self._kernel.update(weights, backward=self._backward)
+
+
+class GroupedGradientCall(KernelCall):
+    """The gradient of the weights of small groups of channels.
+
+    Args:
+        engine: The engine.
+        parts: The convolution.
+        operands: Its operands.
+        images: Where the input's lie, and the output's gradient.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        parts: GroupParts,
+        operands: GradientOperands,
+        images: tuple[Images, Images],
+    ) -> None:
+        self.operands = operands
+        self._kernel = GroupedGradient(parts, *images, bias=operands.bias is not None)
+        super().__init__(engine, operands.ports, parts.code)
+
+    @property
+    def kept(self) -> int:
+        return self._kernel.sums.nbytes
 
     def __call__(self) -> None:
-        source, target = self.operands.source.array(), self.operands.target.array()
-        self._follow()
-        self._kernel(source, target, self.operands.offsets())
+        operands = self.operands
+        source, dy = operands.source.array(), operands.dy.array()
+        weight = operands.weight.array()
+        bias = operands.bias.array() if operands.bias else None
+        self._kernel(source, dy, weight, bias)
+        _finish(operands)
+
+
+class NarrowCall(ChannelCall):
+    """A convolution to few channels.
+
+    Args:
+        engine: The engine.
+        lines: The convolution.
+        operands: Its operands; the target is in C order.
+        x: Where those lie that are read.
+    """
+
+    def __init__(self, engine: Engine, lines: Lines, operands: ConvOperands, x: Images) -> None:
+        self._lines, self._x = lines, x
+        super().__init__(engine, operands, lines.code)
+
+    @cached_property
+    def _kernel(self) -> NarrowConvolution:
+        return NarrowConvolution(self._lines, self._x, self.operands.then)
 
 
 class PixelsCall(FilterCall):

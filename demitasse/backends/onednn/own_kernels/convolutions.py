@@ -12,6 +12,11 @@ from demitasse.backends.kernels.depthwise import strips_of
 from demitasse.backends.kernels.depthwise.strips import Strips
 from demitasse.backends.kernels.direct import banding_of
 from demitasse.backends.kernels.direct.banding import Banding
+from demitasse.backends.kernels.grouped import group_parts_of
+from demitasse.backends.kernels.grouped.parts import GroupParts
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.narrow import lines_of
+from demitasse.backends.kernels.narrow.lines import Lines
 from demitasse.backends.kernels.pointwise import limits_pay, parts_of
 from demitasse.backends.kernels.pointwise.parts import Parts
 from demitasse.backends.kernels.separable import blocks_of
@@ -36,6 +41,9 @@ if TYPE_CHECKING:
         DepthwiseCall,
         DirectCall,
         DirectGradientCall,
+        GroupedCall,
+        GroupedGradientCall,
+        NarrowCall,
         PixelsCall,
         TiledFilters,
         UnpackedFilters,
@@ -63,6 +71,8 @@ class ConvKernels:
         strips: How a depthwise convolution is divided, forward; None where it is another.
         parts: How a pointwise convolution is divided, forward; None where it is another. Only for
             what the library's does not do: to write into a larger output, or within limits.
+        lines: How one to few channels is divided, forward; None where it is another.
+        groups: How one of small groups of channels is; None where it is another.
         joined: Whether a depthwise one runs as one with the convolution behind it.
         training: Whether filters change between passes.
         why: Why there is none of them; empty where there is one.
@@ -76,6 +86,8 @@ class ConvKernels:
     banding: Banding | None
     strips: Strips | None = None
     parts: Parts | None = None
+    lines: Lines | None = None
+    groups: GroupParts | None = None
     joined: bool = False
     training: bool = False
     why: tuple[str, ...] = ()
@@ -99,7 +111,7 @@ class ConvKernels:
 
     def forward(
         self, operands: ConvOperands, pool: ops.Pool | None
-    ) -> WinogradCall | DirectCall | DepthwiseCall | PixelsCall | None:
+    ) -> WinogradCall | DirectCall | DepthwiseCall | PixelsCall | NarrowCall | GroupedCall | None:
         """Return the forward pass, and perhaps MAX pooling after it."""
         if self.tiling is not None:
             return self._tiled(self.tiling, operands, pool)
@@ -107,7 +119,16 @@ class ConvKernels:
             return self._depthwise(self.strips, operands, pool)
         if self.parts is not None:
             return self._pointwise(self.parts, operands, pool)
+        if self.lines is not None:
+            return self._narrow(self.lines, operands, pool)
+        if self.groups is not None:
+            return self._grouped(self.groups, operands, pool)
         return self._direct(operands, pool)
+
+    @property
+    def gains_more(self) -> bool:
+        """Whether our kernels gain more than it would to add another blob in the library's code."""
+        return any(one is not None for one in (self.tiling, self.lines, self.groups))
 
     @property
     def takes_slopes(self) -> bool:
@@ -197,6 +218,62 @@ class ConvKernels:
             return None
         return PixelsCall(self.engine, parts, operands, (x, y))
 
+    def _narrow(
+        self, lines: Lines, operands: ConvOperands, pool: ops.Pool | None
+    ) -> NarrowCall | None:
+        source = self._as_it_comes(operands.source, lines.width)
+        x = fitting(source.layout, lines.width)
+        if x is None or pool:
+            return None
+        from demitasse.backends.onednn.own_kernels.conv_calls import NarrowCall
+
+        target = Writer(Arg.DST, operands.target.blob, self.engine.plain(lines.y))
+        operands = replace(operands, source=source, target=target)
+        return NarrowCall(self.engine, lines, operands, x)
+
+    def _grouped(
+        self,
+        groups: GroupParts,
+        operands: ConvOperands,
+        pool: ops.Pool | None = None,
+        *,
+        backward: bool = False,
+    ) -> GroupedCall | None:
+        source, x = self._read_groups(groups, operands.source)
+        target, y = operands.target, _of_groups(groups, operands.target.layout)
+        if x is None or pool:
+            return None
+        if y is None:
+            alike = self._alike(x, groups.y)
+            target = Writer(target.role, target.blob, alike, diff=target.diff)
+            y = _of_groups(groups, alike)
+        if y is None:
+            return None
+        from demitasse.backends.onednn.own_kernels.conv_calls import GroupedCall
+
+        operands = replace(operands, source=source, target=target)
+        return GroupedCall(self.engine, groups, operands, (x, y), backward=backward)
+
+    def _read_groups(self, groups: GroupParts, port: Reader) -> tuple[Reader, Images | None]:
+        """Return a port of the same blob that the kernel of groups can read, and its images.
+
+        The library's may lie in blocks of a group. Then it is the layout in which it is written.
+        """
+        images = _of_groups(groups, port.layout)
+        if images is not None:
+            return port, images
+        expected = self.engine.expected(port.memory, port.layout.shape)
+        return (
+            Reader(port.role, port.blob, expected, diff=port.diff),
+            _of_groups(groups, expected),
+        )
+
+    def _alike(self, images: Images, shape: ops.Shape) -> Layout:
+        """Return the layout of images of a shape that lie as others do."""
+        if images.block == images.shape[1]:
+            return self.engine.innermost_layout(shape, 1)
+        return channel_blocks(self.engine, shape, images.block)
+
     def _as_it_comes(self, port: Reader, width: int) -> Reader:
         """Return a port of the same blob in the layout in which it is written, if that fits."""
         expected = self.engine.expected(port.blob.data_memory, self.x)
@@ -226,8 +303,10 @@ class ConvKernels:
 
     def weights(
         self, operands: GradientOperands
-    ) -> WinogradGradientCall | DirectGradientCall | None:
+    ) -> WinogradGradientCall | DirectGradientCall | GroupedGradientCall | None:
         """Return the gradient of the weights, in C order, and of the bias."""
+        if self.groups is not None:
+            return self._group_weights(self.groups, operands)
         if self.tiling is None and self.banding is None:
             return None
         from demitasse.backends.onednn.own_kernels.conv_calls import (
@@ -249,8 +328,22 @@ class ConvKernels:
         operands = replace(operands, source=self._plain(operands.source))
         return DirectGradientCall(self.engine, self.banding, operands, y)
 
-    def data(self, operands: ConvOperands) -> WinogradCall | None:
+    def _group_weights(
+        self, groups: GroupParts, operands: GradientOperands
+    ) -> GroupedGradientCall | None:
+        source, x = self._read_groups(groups, operands.source)
+        dy, y = self._read_groups(groups, operands.dy)
+        if x is None or y is None or not groups.shared:
+            return None
+        from demitasse.backends.onednn.own_kernels.conv_calls import GroupedGradientCall
+
+        operands = replace(operands, source=source, dy=dy)
+        return GroupedGradientCall(self.engine, groups, operands, (x, y))
+
+    def data(self, operands: ConvOperands) -> WinogradCall | GroupedCall | None:
         """Return the gradient of the input: a convolution of the output's with turned filters."""
+        if self.groups is not None and self.groups.turned is not None:
+            return self._grouped(self.groups.turned, operands, backward=True)
         if self.tiling is None:
             return None
         turned = self.tiling.backward
@@ -265,6 +358,12 @@ class ConvKernels:
     def _plain(self, port: Reader) -> Reader:
         """Return a port of the same blob in C order, which direct convolution reads."""
         return Reader(Arg.SRC, port.blob, self.engine.plain(self.x))
+
+
+def _of_groups(groups: GroupParts, layout: Layout) -> Images | None:
+    """Return the images of a layout; None where the kernel of groups does not take it."""
+    images = images_of(layout)
+    return images if images is not None and groups.fits(images) else None
 
 
 def conv_kernels(
@@ -299,10 +398,21 @@ def conv_kernels(
             return replace(found, strips=strips, joined=joined)
         except Declined as declined:
             return replace(found, why=(str(declined),))
+    groups = None
+    if not training:
+        with suppress(Declined):
+            return replace(found, lines=lines_of(op, x, y, tuning))
+    with suppress(Declined):
+        parts = group_parts_of(op, x, y, tuning)
+        groups = parts if parts.shared or not training else None
+    if groups is not None and groups.beats_tiles:
+        return replace(found, groups=groups)
     try:
         return replace(found, tiling=tiling_of(op, x, y, tuning, training=training))
     except Declined as declined:
         tiled = str(declined)
+    if groups is not None:
+        return replace(found, groups=groups)
     try:
         return replace(found, banding=banding_of(op, x, y, tuning))
     except Declined as declined:

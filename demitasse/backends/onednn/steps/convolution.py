@@ -78,6 +78,9 @@ class ConvStep(WindowStep[ops.Conv]):
                 found = self._in(last, last)
                 if found.implementation.startswith("brgconv"):
                     return found
+        if self.kernels.groups is not None and not self.at.backward:
+            with suppress(Declined):
+                return self._in(last, last)
         if self._takes_blocks():
             with suppress(Declined):
                 found = self._in(self._blocks, self._blocks)
@@ -170,8 +173,8 @@ class ConvStep(WindowStep[ops.Conv]):
         Raises:
             Declined: Nothing does it.
         """
-        if self.kernels.tiling is not None and other is not None:
-            message = "a sum after winograd, which gains more than fusing the sum would"
+        if self.kernels.gains_more and other is not None:
+            message = "a sum after kernels of ours, which gain more than fusing the sum would"
             raise Declined(message)
         ours = None
         if other is None:
@@ -373,7 +376,7 @@ class ConvStep(WindowStep[ops.Conv]):
         target = Writer(Arg.DIFF_SRC, at.bottom[0], dx, diff=True)
         ours = self.kernels.data(ConvOperands(source, target, at.params[0]))
         if ours is not None:
-            target.promise(self.engine)
+            ours.operands.target.promise(self.engine)
             return ours
         ports = [source, Reader(Arg.WEIGHTS, at.params[0], w), target]
         return Call(self.engine, found, ports)

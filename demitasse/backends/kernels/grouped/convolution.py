@@ -1,0 +1,276 @@
+"""A convolution of small groups of channels, which are contiguous, in blocks or all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.grouped.parts import GroupParts
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.language import compiled
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments
+from demitasse.backends.kernels.language.words import (
+    FLOAT,
+    INT,
+    Vector,
+    Word,
+    chunk,
+    fma,
+    permuted,
+)
+from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
+from demitasse.backends.kernels.rectify import rectifying
+from demitasse.backends.kernels.windows import (
+    Row,
+    Seen,
+    Turn,
+    WindowFields,
+    columns_seen,
+    each_turn,
+    window_values,
+)
+
+__all__ = ["GroupedConvolution"]
+
+AHEAD = 2
+"""How many turns lie between a turn and that whose pixels are fetched during it."""
+
+SECOND = 2
+"""The cache into which those are fetched."""
+
+COLUMNS = 3
+"""Integers of an entry of the table of vectors."""
+
+
+class GroupedFields(WindowFields):
+    """A convolution of groups."""
+
+    channels: Word
+    """Channels that a group reads."""
+    filters: Word
+    """Address of the filters: for each vector and row of taps, channel after channel, tap after
+    tap."""
+    filter_bytes: Word
+    """Bytes of a vector's filters."""
+    offsets: Word
+    """Address of one offset for each channel of the output."""
+    rectifier: Word
+    """Address of the rectifier's numbers: one slope for each, or the limits of all."""
+    vectors: Word
+    """How many vectors of filters there are."""
+    vector_table: Word
+    """Address of their table: for each, bytes from the beginning of an input pixel to what it
+    reads, and of an output pixel to what it writes; and from the first offset to its own."""
+    parts: Word
+    """Into how many parts they are divided."""
+
+
+class Work(NamedTuple):
+    """What of a convolution the code of a kernel depends on.
+
+    Attributes:
+        rows: Rows of a window.
+        turn: How the windows of a row are taken.
+        shared: Channels of a group, of which several have a vector; 0 for groups of whole vectors.
+        fetched: Rows of the input from one row of windows to the next, whose pixels are fetched for
+            later; 0 where none are.
+        limited: Whether outputs have limits.
+    """
+
+    rows: int
+    turn: Turn
+    shared: int
+    fetched: int
+    limited: bool
+
+    def __str__(self) -> str:
+        fetching = f"_fetching{self.fetched}" if self.fetched else ""
+        fetching += "_limited" * self.limited
+        return f"{self.rows}x{self.turn}" + (f"of{self.shared}" if self.shared else "") + fetching
+
+
+@cache
+def _kernel(width: int, work: Work) -> int:
+    """Return the address of the kernel."""
+    name = f"grouped{width}_{work}"
+    return compiled(name, lambda module: _write(module, name, width, work), name)[name]
+
+
+def _write(module: Any, name: str, width: int, work: Work) -> None:
+    k, turn = Kernel(module, name, 1, width, exported=True), work.turn
+    f = GroupedFields.read(k)
+    lines = f.images * f.y.rows
+    begin, end = chunk(f.parts * lines, *k.thread())
+    with k.loop(end, begin) as strip:
+        first, last = chunk(f.vectors, strip.i // lines, f.parts)
+        row = f.row(strip.i % lines)
+
+        def body(corner: Word, output: Word, seen: Seen) -> None:
+            with k.loop(last, first) as vector:
+                x, y, own = k.load_words(f.vector_table + vector.i * (COLUMNS * INT), COLUMNS)
+                if work.fetched:
+                    _fetch(k, work, row, corner + x, output + y)
+                filters = f.filters + vector.i * f.filter_bytes
+                sums = [k.load(f.offsets + own)] * turn.pixels
+                sums = _summed(k, f, work, seen, x, filters, sums)
+                then = rectifying(k, f.rectifier, own, limited=work.limited)
+                for pixel, total in enumerate(sums):
+                    k.store(then(total), output + row.output_bytes * pixel + y)
+
+        each_turn(k, row, work.rows, turn, body)
+    k.done()
+
+
+def _fetch(k: Kernel, work: Work, row: Row, corner: Word, output: Word) -> None:
+    """Have a line of each pixel of a later turn brought near, those that no row has read before."""
+    columns = work.turn.pixels * work.turn.stride
+    for line in range(work.rows)[-work.fetched :]:
+        later = corner + row.down * line * row.row_bytes + row.column_bytes * (columns * AHEAD)
+        for column in range(columns):
+            k.prefetch(later + row.column_bytes * column, SECOND)
+    later = output + row.output_bytes * (work.turn.pixels * AHEAD)
+    for pixel in range(work.turn.pixels):
+        k.prefetch(later + row.output_bytes * pixel, SECOND)
+
+
+def _summed(
+    k: Kernel, f: GroupedFields, work: Work, seen: Seen, x: Word, filters: Word, sums: list[Vector]
+) -> list[Vector]:
+    """Write the sums of a turn's windows times a vector's filters; return them.
+
+    Args:
+        k: The kernel.
+        f: Its fields.
+        work: What the code depends on.
+        seen: Tells where pixels are.
+        x: Bytes from the beginning of a pixel to what is read.
+        filters: Address of the filters.
+        sums: What they begin with.
+    """
+    turn, shared = work.turn, work.shared
+    tap_bytes, columns = k.vector_bytes * turn.taps, columns_seen(turn)
+
+    def add(totals: list[Vector], taps: Word, spread: Callable[[Word], Vector]) -> None:
+        """Write the products of a channel's row of taps."""
+        weights = [k.load(taps + k.vector_bytes * tap) for tap in range(turn.taps)]
+        for column, products in columns.items():
+            number = spread(pixels[column])
+            for tap, pixel in products:
+                totals[pixel] = fma(number, weights[tap], totals[pixel])
+
+    with k.loop(work.rows, vectors=sums, words=[filters]) as row:
+        pixels = {column: seen(row.i, column, x) for column in columns}
+        [taps] = row.words
+        for channel in range(shared):
+            add(row.vectors, taps + tap_bytes * channel, partial(_shared, k, shared, channel))
+        row.words = [taps + tap_bytes * shared]
+        if not shared:
+            with k.loop(f.channels, vectors=row.vectors, words=[taps]) as turned:
+                place, [taps] = turned.i * FLOAT, turned.words
+                add(turned.vectors, taps, lambda pixel: k.broadcast(pixel + place))
+                turned.words = [taps + tap_bytes]
+            row.vectors, row.words = turned.vectors, turned.words
+    return row.vectors
+
+
+def _shared(k: Kernel, shared: int, channel: int, pixel: Word) -> Vector:
+    """Return a vector with the number of one channel of each group for all of the group's filters.
+
+    It is loaded anew each time, for no registers are left to keep it.
+    """
+    order = [lane // shared * shared + channel for lane in range(k.width)]
+    return permuted(k.load(k.opaque(pixel)), order)
+
+
+class GroupedConvolution:
+    """A convolution of small groups, with an offset for each channel and perhaps a rectifier.
+
+    Args:
+        parts: The convolution.
+        x: The input.
+        y: The output.
+        then: What becomes of the sums.
+
+    Attributes:
+        filters: The filters of each vector: row after row, channel after channel, tap after tap.
+            Shape: (vectors, rows, channels, taps, width).
+
+    Raises:
+        ValueError: The channels of a vector are not contiguous.
+    """
+
+    def __init__(self, parts: GroupParts, x: Images, y: Images, then: Rectifier = NOTHING) -> None:
+        self.parts, width, op = parts, parts.width, parts.op
+        rows, taps = op.kernel
+        firsts, channels, writes = np.array(parts.vectors), parts.channels, parts.y[1] // op.group
+        if not (parts.fits(x) and parts.fits(y)):
+            message = (
+                f"{x} and {y} were given; give images whose vectors of channels are contiguous"
+            )
+            raise ValueError(message)
+        self.filters = aligned(len(firsts) * rows * channels * taps * width).reshape(
+            -1, rows, channels, taps, width
+        )
+        self._order = np.add.outer(firsts, np.arange(width))
+        self._none, self._rectifier = aligned(parts.y[1]), then.numbers(parts.y[1])
+        reads = firsts if parts.shared else firsts // writes * channels
+        shared, fetched = channels if parts.shared else 0, op.stride[0] if parts.fetches else 0
+        self._kernel = _kernel(width, Work(rows, parts.turn, shared, fetched, then.limited))
+        self._arguments = Arguments(
+            GroupedFields.values(
+                **window_values(op, x, y, aligned(max(width, channels))),
+                channels=channels,
+                filters=self.filters,
+                filter_bytes=self.filters[0].nbytes,
+                offsets=EACH_CALL,
+                rectifier=self._rectifier,
+                vectors=len(firsts),
+                vector_table=np.stack([x.places(reads), y.places(firsts), firsts], axis=1) * FLOAT,
+                parts=parts.parts,
+            )
+        )
+
+    def update(self, weights: np.ndarray, *, backward: bool = False) -> None:
+        """Take new weights, in C order.
+
+        Args:
+            weights: The weights.
+            backward: Whether they are of the convolution that this is the gradient of.
+        """
+        _, rows, channels, taps, _ = self.filters.shape
+        shape = self.parts.y[1], channels, rows, taps
+        by_filter = weights[: math.prod(shape)].reshape(shape)
+        if backward:
+            by_group = by_filter.reshape(-1, channels, channels, rows, taps)
+            by_filter = by_group.swapaxes(1, 2)[..., ::-1, ::-1].reshape(shape)
+        self.filters[...] = by_filter[self._order].transpose(0, 3, 2, 4, 1)
+
+    def take_slopes(self, slopes: np.ndarray) -> None:
+        """Take new slopes for what is below 0, one for each channel, or one for all."""
+        self._rectifier[...] = slopes
+
+    def __call__(self, source: np.ndarray, target: np.ndarray, offsets: np.ndarray | None) -> None:
+        """Convolve.
+
+        Args:
+            source: The images, in the memory that ``x`` describes.
+            target: The output, in the memory that ``y`` describes.
+            offsets: One for each channel, contiguous; None for zeros.
+        """
+        each = {
+            "x.at": source,
+            "y.at": target,
+            "offsets": self._none if offsets is None else offsets,
+        }
+        self._arguments.run(self._kernel, self.parts.tuning.threads, each)
+
+    @property
+    def code(self) -> str:
+        """Name of what runs."""
+        return self.parts.code

@@ -1,0 +1,117 @@
+"""How a convolution of small groups is divided among threads."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from demitasse.backends import ops
+from demitasse.backends.kernels.images import Images, first_channels
+from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.kernels.windows import Turn, turn_of
+
+__all__ = ["GroupParts"]
+
+FLOAT_BYTES = 4
+
+PIXELS = {8: 8, 16: 14}
+"""Floats of a vector -> windows whose sums fit into registers, with a row of taps."""
+
+SHARED = 8
+"""The same where several groups have a vector, for each width: of those a pixel has few channels
+that are read again, and all of a turn's pixels do better to stay in a core's first cache."""
+
+SMALL = 9
+"""Taps of a window up to which groups of whole vectors do not go over tiles."""
+
+ROWS_EACH = 8
+"""Rows of outputs that each thread has at least; with fewer, threads divide the filters too."""
+
+
+@dataclass(frozen=True)
+class GroupParts:
+    """A convolution of groups. A part is some of its filters; threads divide its rows, too.
+
+    Attributes:
+        op: The convolution, over two axes.
+        x: The images' shape, (N, C, H, W).
+        y: The outputs' shape, (N, M, OH, OW).
+        tuning: The kernels' vectors and threads.
+    """
+
+    op: ops.Conv
+    x: tuple[int, ...]
+    y: tuple[int, ...]
+    tuning: Tuning
+
+    @property
+    def width(self) -> int:
+        """Channels of a vector."""
+        return self.tuning.width
+
+    @property
+    def code(self) -> str:
+        """Name of the code, with the processor's instructions."""
+        return f"grouped llvm:{self.tuning.instructions}"
+
+    @property
+    def channels(self) -> int:
+        """Channels that a group reads."""
+        return self.x[1] // self.op.group
+
+    @property
+    def shared(self) -> bool:
+        """Whether several groups have a vector."""
+        return self.channels < self.width and self.x[1] == self.y[1]
+
+    def fits(self, images: Images) -> bool:
+        """Return whether what a vector reads or writes lies side by side in images."""
+        return images.fits(self.width) if self.shared else images.block == images.shape[1]
+
+    @property
+    def turned(self) -> GroupParts | None:
+        """The gradient of the input, a convolution of the output's; None where it is none."""
+        op, (high, wide) = self.op, self.op.kernel
+        (down, right), (top, left) = op.dilation, op.pad
+        pad = (high - 1) * down - top, (wide - 1) * right - left
+        if not self.shared or op.stride != (1, 1) or min(pad) < 0:
+            return None
+        turned = ops.Conv(**{**vars(op), "bottom": op.top, "top": op.bottom, "pad": pad})
+        return replace(self, op=turned, x=self.y, y=self.x)
+
+    @property
+    def beats_tiles(self) -> bool:
+        """Whether it is taken before Winograd's, whose filters are four times as large.
+
+        Few products are made of each, so that reading them takes as long as those save; not so in
+        windows of 5x5, of which a tile saves more.
+        """
+        if self.tuning.winograd == "always":
+            return False
+        return self.shared or math.prod(self.op.kernel) <= SMALL
+
+    @cached_property
+    def vectors(self) -> list[int]:
+        """First filter of each vector; the last begins early where they do not divide."""
+        return first_channels(self.y[1], self.width)
+
+    @cached_property
+    def turn(self) -> Turn:
+        """How the windows of a row are taken."""
+        return turn_of(self.y[3], SHARED if self.shared else PIXELS[self.width], self.op)
+
+    @property
+    def fetches(self) -> bool:
+        """Whether pixels are fetched before they are needed: no cache holds all images any more."""
+        floats = math.prod(self.x) + math.prod(self.y)
+        return floats * FLOAT_BYTES > self.tuning.cached_bytes
+
+    @cached_property
+    def parts(self) -> int:
+        """Into how many parts the vectors are divided, so that a part's filters stay in a cache."""
+        size = self.y[1] * self.channels * math.prod(self.op.kernel) * FLOAT_BYTES
+        parts = math.ceil(size / self.tuning.group_filter_bytes)
+        if self.y[0] * self.y[2] * parts < ROWS_EACH * self.tuning.threads:
+            parts = max(parts, self.tuning.threads)
+        return min(parts, len(self.vectors))

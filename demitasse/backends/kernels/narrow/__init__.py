@@ -1,0 +1,47 @@
+"""Convolution of many channels to few, as where a net ends in an image.
+
+The vectors are the channels that are read: their products with a filter are summed element by
+element, and the elements of a sum are added up once for each output. oneDNN's vectors are the
+filters, of which most are padding here.
+"""
+
+from __future__ import annotations
+
+from demitasse.backends import ops
+from demitasse.backends.kernels.narrow.lines import Lines
+from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.kernels.windows import decline_many
+from demitasse.backends.step import Declined
+
+__all__ = ["lines_of"]
+
+WIDEST = 11
+"""Taps of a window's row at most, for the kernels write them out."""
+
+
+def lines_of(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> Lines:
+    """Return how a convolution to few channels is divided.
+
+    Args:
+        op: The convolution.
+        x: Its input's shape, (N, C, H, W).
+        y: Its output's shape.
+        tuning: For what kernels are made, and whether these are taken.
+
+    Raises:
+        Declined: It has other channels or windows.
+    """
+    if not tuning.width or tuning.narrow == "never":
+        message = "convolution to few channels is off"
+        raise Declined(message)
+    most = tuning.width // 2
+    fits = len(op.kernel) == 2 and op.group == 1 and x[1] % tuning.width == 0 and y[1] <= most
+    if not fits or max(op.kernel) == 1 or op.kernel[1] > WIDEST:
+        message = (
+            f"convolution to few channels takes whole vectors of {tuning.width} channels to up to "
+            f"{most}, in one group, windows up to {WIDEST} wide"
+        )
+        raise Declined(message)
+    lines = Lines(op, x, y, tuning)
+    decline_many(lines.turn, op)
+    return lines

@@ -1,0 +1,179 @@
+"""A convolution of images whose channels are contiguous, in blocks or all, to few planes."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.language import compiled
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments
+from demitasse.backends.kernels.language.words import (
+    FLOAT,
+    INT,
+    Vector,
+    Word,
+    chunk,
+    fma,
+    sums_of_lanes,
+)
+from demitasse.backends.kernels.narrow.lines import Lines
+from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
+from demitasse.backends.kernels.rectify import rectifying
+from demitasse.backends.kernels.windows import (
+    Seen,
+    Turn,
+    WindowFields,
+    columns_seen,
+    each_turn,
+    window_values,
+)
+
+__all__ = ["NarrowConvolution"]
+
+
+class NarrowFields(WindowFields):
+    """A convolution to few channels; the channel that is written is the output's plane."""
+
+    vectors: Word
+    """Vectors of channels that are read."""
+    places: Word
+    """Address of their table: for each, bytes from the beginning of a pixel to it."""
+    filters: Word
+    """Address of the filters: for each vector, tap after tap; filter after filter."""
+    plane_stride: Word
+    """Elements from one plane of the output to the next."""
+    planes: Word
+    """How many planes there are."""
+    offsets: Word
+    """Address of one offset for each plane."""
+    rectifier: Word
+    """Address of the rectifier's numbers: one slope for each plane, or the limits of all."""
+
+
+@cache
+def _kernel(width: int, rows: int, turn: Turn, *, limited: bool) -> int:
+    """Return the address of the kernel."""
+    name = f"narrow{width}_{rows}x{turn}{'_limited' if limited else ''}"
+
+    def write(module: Any) -> None:
+        _write(module, name, width, rows, turn, limited=limited)
+
+    return compiled(name, write, name)[name]
+
+
+def _write(module: Any, name: str, width: int, rows: int, turn: Turn, *, limited: bool) -> None:
+    k = Kernel(module, name, 1, width, exported=True)
+    f = NarrowFields.read(k)
+    begin, end = chunk(f.images * f.y.rows, *k.thread())
+
+    def body(_corner: Word, output: Word, seen: Seen) -> None:
+        with k.loop(f.planes, words=[f.filters]) as plane:
+            sums, filters = _summed(k, f, rows, turn, seen, plane.words[0])
+            one = plane.i * FLOAT
+            total = sums_of_lanes(sums) + k.broadcast(f.offsets + one)
+            numbers = f.rectifier if limited else f.rectifier + one
+            result = rectifying(k, numbers, None, limited=limited)(total)
+            target = output + plane.i * f.plane_stride * FLOAT
+            if turn.pixels == width:
+                k.store(result, target)
+            else:
+                k.store_some(result, target, k.first(k.word(turn.pixels)))
+            plane.words = [filters]
+
+    with k.loop(end, begin) as line:
+        each_turn(k, f.row(line.i), rows, turn, body)
+    k.done()
+
+
+def _summed(
+    k: Kernel, f: NarrowFields, rows: int, turn: Turn, seen: Seen, filters: Word
+) -> tuple[list[Vector], Word]:
+    """Write the sums of a turn's windows times a filter; return them, and the next filter."""
+    vector = k.vector_bytes
+    zeros = [k.constant(0.0)] * turn.pixels
+    with k.loop(f.vectors, vectors=zeros, words=[filters]) as channels:
+        place = k.load_word(f.places + channels.i * INT)
+        with k.loop(rows, vectors=channels.vectors, words=channels.words) as row:
+            [taps] = row.words
+            weights = [k.load(taps + vector * tap) for tap in range(turn.taps)]
+            for column, products in columns_seen(turn).items():
+                value = k.load(seen(row.i, column, place))
+                for tap, pixel in products:
+                    row.vectors[pixel] = fma(value, weights[tap], row.vectors[pixel])
+            row.words = [taps + vector * turn.taps]
+        channels.vectors, channels.words = row.vectors, row.words
+    return channels.vectors, channels.words[0]
+
+
+class NarrowConvolution:
+    """A convolution to few channels, with an offset for each and perhaps a rectifier.
+
+    Args:
+        lines: The convolution.
+        x: The input.
+        then: What becomes of the sums.
+
+    Attributes:
+        filters: The filters: for each, vector after vector, and tap after tap. Shape:
+            (M, vectors, taps, width).
+
+    Raises:
+        ValueError: The channels of the input are not contiguous.
+    """
+
+    def __init__(self, lines: Lines, x: Images, then: Rectifier = NOTHING) -> None:
+        self.lines, width, op = lines, lines.width, lines.op
+        (images, planes, rows, columns), taps = lines.y, op.kernel[0] * op.kernel[1]
+        places = np.array([place for _, place in x.vectors(width)], np.int64)
+        self.filters = aligned(planes * lines.x[1] * taps).reshape(planes, -1, taps, width)
+        self._none, self._rectifier = aligned(planes), then.numbers(planes)
+        self._kernel = _kernel(width, op.kernel[0], lines.turn, limited=then.limited)
+        # a plane is taken for an image of one channel
+        y = Images((images, 1, rows, columns), planes * rows * columns, columns, 1, 1)
+        self._arguments = Arguments(
+            NarrowFields.values(
+                **window_values(op, x, y, aligned(width)),
+                vectors=len(places),
+                places=places * FLOAT,
+                filters=self.filters,
+                plane_stride=rows * columns,
+                planes=planes,
+                offsets=EACH_CALL,
+                rectifier=self._rectifier,
+            )
+        )
+
+    def update(self, weights: np.ndarray) -> None:
+        """Take new weights, in C order."""
+        planes, vectors, taps, width = self.filters.shape
+        by_channel = weights[: self.filters.size].reshape(planes, vectors, width, taps)
+        self.filters[...] = by_channel.transpose(0, 1, 3, 2)
+
+    def take_slopes(self, slopes: np.ndarray) -> None:
+        """Take new slopes for what is below 0, one for each channel, or one for all."""
+        self._rectifier[...] = slopes
+
+    def __call__(self, source: np.ndarray, target: np.ndarray, offsets: np.ndarray | None) -> None:
+        """Convolve.
+
+        Args:
+            source: The images, in the memory that ``x`` describes.
+            target: The output, in C order.
+            offsets: One for each channel, contiguous; None for zeros.
+        """
+        each = {
+            "x.at": source,
+            "y.at": target,
+            "offsets": self._none if offsets is None else offsets,
+        }
+        self._arguments.run(self._kernel, self.lines.tuning.threads, each)
+
+    @property
+    def code(self) -> str:
+        """Name of what runs."""
+        return self.lines.code

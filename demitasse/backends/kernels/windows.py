@@ -1,0 +1,280 @@
+"""Rows of windows over images: what they see, and zeros in place of what lies outside."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from demitasse.backends import ops
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.structs import EACH_CALL, Struct, Values
+from demitasse.backends.kernels.language.words import FLOAT, INT, Word, choose, minimum
+from demitasse.backends.step import Declined
+
+__all__ = [
+    "MOST_SEEN", "Row", "Seen", "Turn", "WindowFields", "columns_seen", "decline_many", "each_turn",
+    "note_addresses", "turn_of", "window_values",
+]  # fmt: skip
+
+
+MOST_SEEN = 320
+"""Pixels that a turn sees at most, for kernels write out how each one's address is noted."""
+
+
+class ImageFields(Struct):
+    """Images of the input, or of the output."""
+
+    at: Word
+    """Address of the first image."""
+    image_stride: Word
+    """Elements from one image to the next."""
+    row_stride: Word
+    """Elements from one row to the next."""
+    column_stride: Word
+    """Elements from one column to the next."""
+    rows: Word
+    """Rows of an image."""
+    columns: Word
+    """Columns of an image."""
+
+
+def _image_values(images: Images) -> Values:
+    """Return the fields of images; their address is given with each call."""
+    _, _, rows, columns = images.shape
+    return ImageFields.values(
+        at=EACH_CALL,
+        image_stride=images.image_stride,
+        row_stride=images.row_stride,
+        column_stride=images.column_stride,
+        rows=rows,
+        columns=columns,
+    )
+
+
+class Row(NamedTuple):
+    """An output row and the rows that it is made of, in the kernel.
+
+    Attributes:
+        image: Address of the image's first pixel.
+        top: The row that the first row of taps sees; it may lie outside.
+        down: Rows from one row of taps to the next.
+        left: Columns that the first window reaches to the left of the image.
+        height: Rows of the image.
+        width: Its columns.
+        row_bytes: Bytes from one of its rows to the next.
+        column_bytes: Bytes from one of its columns to the next.
+        zeros: Address of zeros in place of a pixel outside.
+        output: Address of the first output.
+        output_bytes: Bytes from one output to the next.
+        columns: How many outputs there are.
+    """
+
+    image: Word
+    top: Word
+    down: Word
+    left: Word
+    height: Word
+    width: Word
+    row_bytes: Word
+    column_bytes: Word
+    zeros: Word
+    output: Word
+    output_bytes: Word
+    columns: Word
+
+
+class WindowFields(Struct):
+    """A convolution's windows, and the images that they go over."""
+
+    x: ImageFields
+    """The input."""
+    y: ImageFields
+    """The output."""
+    step_down: Word
+    """Rows of the input from one window to that below."""
+    down: Word
+    """Rows of the input from one row of taps to the next."""
+    top: Word
+    """Rows that the first window reaches above an image."""
+    left: Word
+    """Columns that it reaches to the left of it."""
+    zeros: Word
+    """Address of zeros in place of a pixel outside."""
+    images: Word
+    """How many images there are."""
+
+    def row(self, place: Word) -> Row:
+        """Return a row of outputs, counted through all images."""
+        image, line = place // self.y.rows, place % self.y.rows
+        output = image * self.y.image_stride + line * self.y.row_stride
+        return Row(
+            image=self.x.at + image * self.x.image_stride * FLOAT,
+            top=line * self.step_down - self.top,
+            down=self.down,
+            left=self.left,
+            height=self.x.rows,
+            width=self.x.columns,
+            row_bytes=self.x.row_stride * FLOAT,
+            column_bytes=self.x.column_stride * FLOAT,
+            zeros=self.zeros,
+            output=self.y.at + output * FLOAT,
+            output_bytes=self.y.column_stride * FLOAT,
+            columns=self.y.columns,
+        )
+
+
+def window_values(op: ops.Conv, x: Images, y: Images, zeros: np.ndarray) -> dict[str, Any]:
+    """Return the values of a convolution's windows.
+
+    Args:
+        op: The convolution.
+        x: The input.
+        y: The output.
+        zeros: What stands for a pixel outside.
+    """
+    return {
+        "x": _image_values(x),
+        "y": _image_values(y),
+        "step_down": op.stride[0],
+        "down": op.dilation[0],
+        "top": op.pad[0],
+        "left": op.pad[1],
+        "zeros": zeros,
+        "images": x.shape[0],
+    }
+
+
+class Turn(NamedTuple):
+    """What of a row of windows the code depends on.
+
+    Attributes:
+        pixels: Windows that are summed at a time; a row has as many, or more.
+        taps: Columns of a window.
+        stride: Columns from one window to the next.
+        dilation: Columns from one tap to the next.
+    """
+
+    pixels: int
+    taps: int
+    stride: int
+    dilation: int
+
+    @property
+    def span(self) -> int:
+        """Columns from the first to the last that the windows of a turn see."""
+        return (self.pixels - 1) * self.stride + (self.taps - 1) * self.dilation + 1
+
+    def __str__(self) -> str:
+        return "x".join(map(str, self))
+
+
+def turn_of(columns: int, most: int, op: ops.Conv) -> Turn:
+    """Return turns for a row of windows: few of them, with little that is computed twice.
+
+    Args:
+        columns: Outputs of a row.
+        most: Windows whose sums fit into registers.
+        op: The convolution.
+    """
+
+    def cost(turns: int) -> int:  # a turn by itself takes about a pixel's time
+        return turns * (math.ceil(columns / turns) + 1)
+
+    fewest = math.ceil(columns / most)
+    turns = min(range(fewest, min(2 * fewest, columns) + 1), key=cost)
+    return Turn(math.ceil(columns / turns), op.kernel[1], op.stride[1], op.dilation[1])
+
+
+def decline_many(turn: Turn, op: ops.Conv) -> None:
+    """Decline windows that see too many pixels in a turn.
+
+    Raises:
+        Declined: They do, for they are large, or far from each other.
+    """
+    seen = op.kernel[0] * turn.span
+    if seen > MOST_SEEN:
+        message = (
+            f"windows of {op.kernel} see {seen} pixels at a time; kernels take up to {MOST_SEEN}"
+        )
+        raise Declined(message)
+
+
+def columns_seen(turn: Turn) -> dict[int, list[tuple[int, int]]]:
+    """Return the columns that the windows of a turn see: for each, its taps and their windows."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for tap in range(turn.taps):
+        for pixel in range(turn.pixels):
+            column = pixel * turn.stride + tap * turn.dilation
+            found.setdefault(column, []).append((tap, pixel))
+    return dict(sorted(found.items()))
+
+
+Seen = Callable[[Word, int, Word], Word]
+"""Returns an address in the pixel in a row of taps and a column of a turn: so many bytes from its
+beginning, or that of zeros."""
+
+
+def note_addresses(k: Kernel, rows: int, row: Row, first: Word, seen: Word, span: int) -> None:
+    """Write the addresses of columns of some rows; that of zeros for those outside.
+
+    Args:
+        k: The kernel.
+        rows: How many rows of taps there are.
+        row: The row of windows.
+        first: The first column; it may lie outside.
+        seen: Where they are written, row after row.
+        span: How many columns there are.
+    """
+    for i in range(rows):
+        y = row.top + row.down * i
+        inside = (y > -1) & (y < row.height)
+        line = row.image + y * row.row_bytes
+        for j in range(span):
+            x = first + j
+            there = inside & (x > -1) & (x < row.width)
+            address = choose(there, line + x * row.column_bytes, row.zeros)
+            k.store_word(address, seen + (i * span + j) * INT)
+
+
+def each_turn(
+    k: Kernel, row: Row, rows: int, turn: Turn, body: Callable[[Word, Word, Seen], None]
+) -> None:
+    """Write what is done to the windows of a row, a few at a time; the last begin early.
+
+    Where windows reach over the edges of the image, the addresses of what they see are noted first.
+
+    Args:
+        k: The kernel.
+        row: The row.
+        rows: How many rows of taps there are.
+        turn: How many windows are taken at a time.
+        body: Writes it, for the address of the first pixel that is seen, which may lie outside;
+            that of the first output; and what tells where pixels are.
+    """
+    noted = k.scratch(math.ceil(rows * turn.span * INT / k.vector_bytes))
+    rows_inside = (row.top > -1) & (row.top + row.down * (rows - 1) < row.height)
+
+    with k.loop(row.columns, 0, turn.pixels) as few:
+        first = minimum(few.i, row.columns - turn.pixels)
+        column, output = first * turn.stride - row.left, row.output + first * row.output_bytes
+        corner = row.image + row.top * row.row_bytes + column * row.column_bytes
+        columns_inside = (column > -1) & (column + turn.span <= row.width)
+
+        def inside(i: Word, j: int, place: Word) -> Word:
+            return corner + i * row.down * row.row_bytes + row.column_bytes * j + place
+
+        def outside(i: Word, j: int, place: Word) -> Word:
+            pixel = k.load_word(noted + (i * turn.span + j) * INT)
+            return choose(pixel > 0, pixel + place, row.zeros)
+
+        with k.cases(choose(rows_inside & columns_inside, 1, 0)) as case:
+            case(1)
+            body(corner, output, inside)
+            case(0)
+            none = row._replace(zeros=k.word(0))
+            note_addresses(k, rows, none, column, noted, turn.span)
+            body(corner, output, outside)

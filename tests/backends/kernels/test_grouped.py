@@ -1,0 +1,302 @@
+"""Convolution of small groups of channels and its gradients on arrays, against the definition."""
+
+import numpy as np
+import pytest
+from correlate import correlated, correlated_slopes
+from rectifiers import THEN, rectified
+from stages import WIDTH, in_memory, normal, out_of_memory
+
+from demitasse.backends import ops
+from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.grouped import group_parts_of
+from demitasse.backends.kernels.grouped.convolution import GroupedConvolution
+from demitasse.backends.kernels.grouped.gradient import GroupedGradient
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.rectifier import NOTHING, RELU
+from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.step import Declined
+
+WINDOWS = pytest.mark.parametrize(
+    "window",
+    [
+        {},
+        {"stride": (2, 2)},
+        {"kernel": (5, 5), "pad": (2, 2), "stride": (2, 1)},
+        {"kernel": (3, 3), "pad": (2, 3), "dilation": (2, 3)},
+        {"kernel": (1, 3), "pad": (0, 4), "stride": (1, 3)},
+        {"kernel": (2, 2), "pad": (0, 0)},
+    ],
+    ids=["3x3", "strides", "5x5", "dilation", "wide padding", "no padding"],
+)
+SIZES = pytest.mark.parametrize("size", [(2, 1), (5, 3), (6, 17), (9, 30)], ids=str)
+GROUPS = pytest.mark.parametrize("channels", [2, 4, 8, "vector"])
+
+
+def convolution(n, groups, each, size, *, kernel=(3, 3), stride=(1, 1), pad=(1, 1),
+                dilation=(1, 1)):  # fmt: skip
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
+    out = [(s + 2 * p - r) // t + 1 for s, p, r, t in zip(size, pad, reach, stride, strict=True)]
+    reads, writes = each
+    x, y = (n, groups * reads, *size), (n, groups * writes, *out)
+    return ops.Conv("float32", x, y, 1, kernel, stride, pad, dilation, group=groups, bias=True)
+
+
+def convolved(op, x, weights, offsets, tuning, *, then=NOTHING, slopes=None):
+    parts = group_parts_of(op, op.bottom, op.top, tuning)
+    source, target = (Images.in_blocks(shape, shape[1]) for shape in (op.bottom, op.top))
+    run = GroupedConvolution(parts, source, target, then)
+    run.update(weights.reshape(-1))
+    if slopes is not None:
+        run.take_slopes(slopes)
+    memory = aligned(int(np.prod(op.top)))
+    memory[:] = np.nan
+    run(in_memory(x, source), memory, offsets)
+    return out_of_memory(memory, target)
+
+
+def operands(op):
+    weights = normal(op.top[1], op.bottom[1] // op.group, *op.kernel, seed=1)
+    return normal(*op.bottom), weights, normal(op.top[1], seed=2)
+
+
+def expect_close(got, want):
+    assert np.abs(got - want).max() <= 5e-6 * max(1, np.abs(want).max())
+
+
+@WIDTH
+@GROUPS
+@WINDOWS
+@SIZES
+def test_the_output_is_that_of_the_definition(size, window, channels, width):
+    each = width if channels == "vector" else channels
+    op = convolution(2, -(-2 * width // each) + 1, (each, each), size, **window)
+    if min(op.top) < 1:
+        pytest.skip("the window does not fit")
+    x, weights, offsets = operands(op)
+
+    y = convolved(op, x, weights, offsets, Tuning(width=width))
+
+    want = correlated(x, weights, op.pad, op.group, op.stride, op.dilation)
+    expect_close(y, want + offsets[:, None, None])
+
+
+@WIDTH
+def test_a_group_may_be_read_by_several_vectors_of_filters(width):
+    op = convolution(2, 3, (5, 2 * width), (7, 9))
+    x, weights, offsets = operands(op)
+
+    y = convolved(op, x, weights, offsets, Tuning(width=width))
+
+    expect_close(y, correlated(x, weights, op.pad, op.group) + offsets[:, None, None])
+
+
+@WIDTH
+@pytest.mark.parametrize("options", [
+    {"threads": 2}, {"threads": 3}, {"threads": 40}, {"group_filter_bytes": 1},
+    {"group_filter_bytes": 1, "threads": 3}, {"cached_bytes": 0},
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("each", [4, "vector"])
+def test_neither_threads_nor_parts_nor_what_is_fetched_change_a_bit(each, options, width):
+    each = width if each == "vector" else each
+    op = convolution(2, 5 * width // each, (each, each), (5, 19), stride=(2, 1))
+    x, weights, offsets = operands(op)
+
+    one = convolved(op, x, weights, offsets, Tuning(width=width))
+    other = convolved(op, x, weights, offsets, Tuning(width=width, **options))
+
+    np.testing.assert_array_equal(other, one)
+
+
+def test_large_filters_are_divided_into_parts_and_large_images_fetched():
+    op = convolution(1, 32, (8, 8), (28, 28))
+
+    few, many = (
+        group_parts_of(op, op.bottom, op.top, Tuning(width=16, **sizes))
+        for sizes in ({}, {"group_filter_bytes": 1 << 14, "cached_bytes": 1 << 20})
+    )
+
+    assert (few.parts, few.fetches) == (1, False)
+    assert (many.parts, many.fetches) == (5, True)  # of 72 KiB
+
+
+@WIDTH
+@THEN
+def test_sums_are_rectified_limited_or_multiplied_with_slopes(then, width):
+    op = convolution(1, width // 2, (4, 4), (4, 9))
+    x, weights, offsets = operands(op)
+    slopes = normal(op.top[1], seed=3)
+
+    plain = convolved(op, x, weights, offsets, Tuning(width=width))
+    ended = convolved(op, x, weights, offsets, Tuning(width=width), then=then)
+    sloped = convolved(op, x, weights, offsets, Tuning(width=width), slopes=slopes)
+
+    np.testing.assert_array_equal(ended, rectified(then, plain))
+    np.testing.assert_array_equal(sloped, np.where(plain > 0, plain, plain * slopes[:, None, None]))
+
+
+@WIDTH
+@pytest.mark.parametrize("each", [4, "vector"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_what_is_not_finite_reaches_its_group_and_windows_and_no_others(bad, each, width):
+    each = width if each == "vector" else each
+    op = convolution(1, 2 * width // each, (each, each), (5, 12))
+    x, weights, offsets = operands(op)
+    x[0, each + 1, 2, 6] = bad
+
+    y = convolved(op, x, np.abs(weights), offsets, Tuning(width=width), then=RELU)
+
+    lost = np.zeros(op.top, bool)
+    lost[0, each : 2 * each, 1:4, 5:8] = True
+    np.testing.assert_array_equal(~np.isfinite(y), lost)
+    np.testing.assert_array_equal(y[lost], bad)
+
+
+@WIDTH
+@pytest.mark.parametrize("blocks", [(3, 1), (1, 3), (1, 1)], ids=str)
+def test_images_may_lie_in_blocks_of_channels(blocks, width):
+    op = convolution(2, 3 * width // 4, (4, 4), (9, 16))
+    x, weights, offsets = operands(op)
+    source, target = (
+        Images.in_blocks(shape, block * width)
+        for shape, block in zip((op.bottom, op.top), blocks, strict=True)
+    )
+    run = GroupedConvolution(group_parts_of(op, op.bottom, op.top, Tuning(width)), source, target)
+    run.update(weights.reshape(-1))
+    memory = aligned(int(np.prod(op.top)))
+
+    run(in_memory(x, source), memory, offsets)
+
+    whole = convolved(op, x, weights, offsets, Tuning(width))
+    np.testing.assert_array_equal(out_of_memory(memory, target), whole)
+
+
+@WIDTH
+def test_groups_of_whole_vectors_have_their_channels_last(width):
+    op = convolution(1, 3, (width, width), (9, 9))
+    blocks = Images.in_blocks(op.bottom, width)
+
+    with pytest.raises(ValueError, match="vectors of channels are contiguous"):
+        GroupedConvolution(group_parts_of(op, op.bottom, op.top, Tuning(width)), blocks, blocks)
+
+
+def slopes_of(op, x, dy, block, tuning, *, bias=True):
+    """Return the gradients of weights and bias."""
+    images = [Images.in_blocks(shape, block) for shape in (op.bottom, op.top)]
+    parts = group_parts_of(op, op.bottom, op.top, tuning)
+    run = GroupedGradient(parts, *images, bias=bias)
+    weight = aligned(op.top[1] * parts.channels * int(np.prod(op.kernel)))
+    offsets = aligned(op.top[1]) if bias else None
+    sources = [in_memory(one, where) for one, where in zip((x, dy), images, strict=True)]
+    for _ in range(2):  # what was summed before is gone
+        run(*sources, weight, offsets)
+    return weight.reshape(op.top[1], -1, *op.kernel).copy(), offsets
+
+
+@WIDTH
+@WINDOWS
+@SIZES
+@pytest.mark.parametrize("channels", [2, 4, "half"])
+def test_the_gradients_of_filters_and_bias(channels, size, window, width):
+    each = width // 2 if channels == "half" else channels
+    op = convolution(2, -(-2 * width // each) + 1, (each, each), size, **window)
+    if min(op.top) < 1:
+        pytest.skip("the window does not fit")
+    x, dy = normal(*op.bottom), normal(*op.top, seed=1)
+
+    weight, bias = slopes_of(op, x, dy, op.bottom[1], Tuning(width))
+
+    where = op.kernel, op.pad, op.group, op.stride, op.dilation
+    expect_close(weight, correlated_slopes(x, dy, *where))
+    expect_close(bias, dy.astype(float).sum(axis=(0, 2, 3)))
+
+
+@WIDTH
+def test_neither_threads_nor_blocks_change_a_bit_of_the_gradients(width):
+    op = convolution(3, 5 * width // 4, (4, 4), (6, 11), stride=(1, 2))
+    x, dy = normal(*op.bottom), normal(*op.top, seed=1)
+
+    (one, bias), *others = (
+        slopes_of(op, x, dy, block * width, Tuning(width, threads))
+        for block, threads in ((5, 1), (5, 2), (5, 40), (1, 3))
+    )
+    without, _ = slopes_of(op, x, dy, width, Tuning(width), bias=False)
+
+    np.testing.assert_array_equal(without, one)
+    for weight, other_bias in others:
+        np.testing.assert_array_equal(weight, one)
+        np.testing.assert_array_equal(other_bias, bias)
+
+
+@WIDTH
+@pytest.mark.parametrize("window", [
+    {}, {"kernel": (5, 3), "pad": (1, 2)}, {"kernel": (3, 3), "pad": (2, 0), "dilation": (2, 1)},
+], ids=str)  # fmt: skip
+def test_the_gradient_of_the_input_is_a_convolution_by_turned_filters(window, width):
+    op = convolution(2, width // 2, (4, 4), (7, 12), **window)
+    dy, weights = normal(*op.top), operands(op)[1]
+    turned = group_parts_of(op, op.bottom, op.top, Tuning(width)).turned
+    images = [Images.in_blocks(shape, shape[1]) for shape in (op.top, op.bottom)]
+    run = GroupedConvolution(turned, *images)
+    run.update(weights.reshape(-1), backward=True)
+    memory = aligned(int(np.prod(op.bottom)))
+
+    run(in_memory(dy, images[0]), memory, None)
+
+    dx = out_of_memory(memory, images[1]).astype(float)
+    for seed in range(3, 6):  # a small step along any input changes the outputs by as much
+        x = normal(*op.bottom, seed=seed)
+        y = correlated(x, weights, op.pad, op.group, op.stride, op.dilation)
+        scale = np.linalg.norm(dx) * np.linalg.norm(x)
+        assert abs((dy * y).sum() - (dx * x).sum()) <= 1e-6 * scale
+
+
+@pytest.mark.parametrize(
+    ("each", "window"),
+    [((4, 4), {"stride": (1, 2)}), ((4, 4), {"pad": (3, 0)}), ((16, 16), {})],
+    ids=str,
+)
+def test_other_gradients_of_the_input_are_none(each, window):
+    op = convolution(1, 8, each, (9, 9), **window)
+
+    assert group_parts_of(op, op.bottom, op.top, Tuning(16)).turned is None
+
+
+@pytest.mark.parametrize(
+    ("groups", "each", "change"),
+    [
+        (1, (16, 16), {}),
+        (32, (1, 1), {}),
+        (4, (32, 32), {}),
+        (4, (12, 12), {}),
+        (8, (4, 8), {}),
+        (2, (4, 4), {}),
+        (8, (4, 4), {"kernel": (3, 12)}),
+        (8, (4, 4), {"kernel": (3,)}),
+    ],
+)
+def test_other_convolutions_are_declined(groups, each, change):
+    op = ops.Conv(**{**vars(convolution(1, groups, each, (9, 9))), **change})
+
+    with pytest.raises(Declined, match="groups of 2 to 16 channels"):
+        group_parts_of(op, op.bottom, op.top, Tuning(width=16))
+
+
+def test_windows_that_see_many_pixels_are_declined():
+    op = convolution(1, 8, (4, 4), (9, 200), dilation=(1, 60))
+
+    with pytest.raises(Declined, match="pixels at a time; kernels take up to 320"):
+        group_parts_of(op, op.bottom, op.top, Tuning(width=16, threads=2))
+
+
+def test_it_can_be_switched_off():
+    op = convolution(1, 8, (4, 4), (9, 9))
+
+    with pytest.raises(Declined, match="off"):
+        group_parts_of(op, op.bottom, op.top, Tuning(width=16, grouped="never"))
+
+
+def test_code_names_the_instructions():
+    op = convolution(1, 8, (4, 4), (9, 9))
+
+    assert group_parts_of(op, op.bottom, op.top, Tuning(width=8)).code == "grouped llvm:avx2"
+    assert group_parts_of(op, op.bottom, op.top, Tuning(width=16)).code == "grouped llvm:avx512"
