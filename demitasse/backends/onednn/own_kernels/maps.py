@@ -38,7 +38,7 @@ def elementwise_call(
     function: str,
     numbers: Sequence[float],
     sources: Sequence[Reader],
-    target: Writer,
+    *targets: Writer,
 ) -> ElementwiseCall:
     """Return what computes a function of every element.
 
@@ -47,7 +47,7 @@ def elementwise_call(
         function: Its name in ``kernels.elementwise``.
         numbers: Its constants.
         sources: What is read, one array or two.
-        target: What is written, in the same layout.
+        targets: What is written, in the same layout, one array or two.
 
     Raises:
         Declined: There are no kernels here.
@@ -59,8 +59,8 @@ def elementwise_call(
     from demitasse.backends.kernels.elementwise import Elementwise
     from demitasse.backends.onednn.own_kernels.elementwise_calls import ElementwiseCall
 
-    kernel = Elementwise(function, numbers, target.layout.size, tuning)
-    return ElementwiseCall(engine, kernel, sources, target)
+    kernel = Elementwise(function, numbers, targets[0].layout.size, tuning)
+    return ElementwiseCall(engine, kernel, sources, targets)
 
 
 def factors_call(
