@@ -131,6 +131,23 @@ def test_filters_as_wide_as_an_image_of_one_channel_take_its_columns_for_channel
     assert (planned.plan.entries[1].group is not None) == relu
 
 
+@pytest.mark.parametrize("bias", [True, False], ids=["with bias", "without"])
+@pytest.mark.parametrize("m", [4, 20], ids=str)
+def test_filters_as_wide_as_an_image_of_one_channel_learn(m, bias):
+    fields = "kernel_h: 3 kernel_w: 24 stride_h: 2 stride_w: 1 pad_h: 1 pad_w: 0"
+    text = net(
+        conv("below", "x", "b", 1, "kernel_size: 1"),
+        conv("rows", "b", "c", m, f"{fields} bias_term: {str(bias).lower()}"),
+        layer("relu", "ReLU", "c", "c"),
+        conv("next", "c", "z", 4, "kernel_size: 1"),
+        shape=(2, 1, 9, 24),
+    )
+
+    planned = expect_same(text)  # of several passes, whose gradients are added up
+
+    assert isinstance(planned.plan.entries[2].step, RowConvStep)
+
+
 @pytest.mark.parametrize("channels", [16, 20], ids=str)
 @pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
 def test_a_convolution_leaves_gelu_in_place_to_a_step_of_its_own(phase, channels):
