@@ -148,6 +148,21 @@ def test_filters_as_wide_as_an_image_of_one_channel_learn(m, bias):
     assert isinstance(planned.plan.entries[2].step, RowConvStep)
 
 
+@pytest.mark.parametrize("channels", [8, 16], ids=str)
+def test_a_deconvolution_adds_its_bias_where_others_have_one_block_of_channels(channels):
+    # lies in memory as with the channels last, and the library has other code for it
+    text = net(
+        conv("down", "x", "a", channels, "kernel_size: 3 pad: 1"),
+        layer("bent", "TanH", "a", "a"),
+        conv("deep", "a", "b", 32, "kernel_size: 4 stride: 2 pad: 1"),
+        layer("up", "Deconvolution", "b", "z", f"convolution_param {{ num_output: {channels} "
+              "kernel_size: 4 stride: 2 pad: 1 }"),
+        shape=(2, 3, 8, 8),
+    )  # fmt: skip
+
+    expect_same(text, ("up",))
+
+
 @pytest.mark.parametrize("channels", [16, 20], ids=str)
 @pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
 def test_a_convolution_leaves_gelu_in_place_to_a_step_of_its_own(phase, channels):
