@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lowered import build, expect_same, layer, net
+from lowered import NEEDS_KERNELS, build, expect_same, layer, net, run
 
 from demitasse.backends.onednn import status
 from demitasse.backends.onednn.steps.row_convolution import RowConvStep
@@ -146,6 +146,19 @@ def test_filters_as_wide_as_an_image_of_one_channel_learn(m, bias):
     planned = expect_same(text)  # of several passes, whose gradients are added up
 
     assert isinstance(planned.plan.entries[2].step, RowConvStep)
+
+
+@pytest.mark.parametrize("size", [pytest.param(size, marks=NEEDS_KERNELS) for size in (3, 5)])
+def test_lrn_within_channels_has_the_bits_of_numpys(size):
+    fields = f"norm_region: WITHIN_CHANNEL local_size: {size} alpha: 0.3 beta: 0.75"
+    text = net(layer("norm", "LRN", "x", "y", f"lrn_param {{ {fields} }}"), shape=(2, 32, 9, 7))
+
+    ours = build(text)
+    got, want = run(ours), run(build(text, device="numpy"))
+
+    assert "llvm" in ours.plan.entries[1].step.code
+    for key, value in want.items():
+        np.testing.assert_array_equal(got[key], value, err_msg=key)
 
 
 @pytest.mark.parametrize("channels", [8, 16], ids=str)

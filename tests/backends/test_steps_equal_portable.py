@@ -248,6 +248,10 @@ ROWS = [
     Row("LRN", ops.LRN, lrns("ACROSS_CHANNELS", [1, 2, 3, 6]), HOST, may=("onednn",),
         rtol=5e-5),
     Row("LRN within channels", ops.LRN, lrns("WITHIN_CHANNEL", [1, 3]), HOST, rtol=5e-5),
+    Row("LRN within many channels", ops.LRN, layers("LRN",
+        "norm_region: WITHIN_CHANNEL local_size: 3 alpha: 0.7 beta: 0.75",
+        "norm_region: WITHIN_CHANNEL local_size: 5 alpha: 0.7 beta: 0.75",
+        shapes=[((2, 16, 5, 4),), ((1, 32, 7, 1),)]), ("numpy", "onednn", "cupy"), rtol=5e-5),
 
     *apart_and_in_place("lengths of pixels", ops.Normalize, layers("Normalize",
         "across_spatial: false", "across_spatial: false channel_shared: false eps: 0.1",
