@@ -141,6 +141,11 @@ def _elu_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -
     return dy * choose(x > k.constant(0.0), k.constant(1.0), below)
 
 
+def _elu_result_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    y, dy = arrays
+    return dy * choose(y > k.constant(0.0), k.constant(1.0), y + numbers[0])
+
+
 def _bnll_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
     del numbers
     x, dy = arrays
@@ -177,6 +182,7 @@ SLOPES: dict[str, Formula] = {
     "abs_slope": _abs_slope,
     "bnll_slope": _bnll_slope,
     "clip_slope": _clip_slope,
+    "elu_result_slope": _elu_result_slope,
     "elu_slope": _elu_slope,
     "exp_slope": _exp_slope,
     "inside_slope": _inside_slope,
@@ -186,7 +192,8 @@ SLOPES: dict[str, Formula] = {
 }
 """Of a function's input and the gradient of its result: that of the input.
 
-That of an exponential takes its result in place of its input.
+That of an exponential takes its result in place of its input, and so does one of ELU's, whose
+constant must not be negative.
 """
 
 

@@ -23,6 +23,7 @@ SPECIAL = np.array(
 NUMBERS = {
     "clip": (-0.5, 1.5),
     "elu": (0.75,),
+    "elu_result": (0.75,),
     "exp": (0.5, 1.5),
     "linear": (1.0, 0.5, -0.25),
     "square": (2.0, 0.5, -0.25),
@@ -52,6 +53,7 @@ WANT_SLOPES = {
     "abs_slope": sign,
     "bnll_slope": lambda x: 1 / (1 + np.exp(-np.minimum(x, 50.0))),
     "clip_slope": lambda x: ((x >= -0.5) & (x <= 1.5)).astype(float),
+    "elu_result_slope": lambda y: np.where(y > 0, 1.0, y + 0.75),
     "elu_slope": lambda x: np.where(x > 0, 1.0, 0.75 * np.exp(np.minimum(x, 0))),
     "exp_slope": lambda y: 0.5 * y,
     "inside_slope": lambda x: ((x > -0.5) & (x < 1.5)).astype(float),

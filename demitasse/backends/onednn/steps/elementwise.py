@@ -59,6 +59,12 @@ def _relu6(slope: float) -> Function:
     return Function("clip", (0.0, 6.0), "inside_slope")
 
 
+def _elu(alpha: float) -> Function:
+    if alpha < 0:  # the result does not have the sign of the input
+        return _named("elu", alpha)
+    return Function("elu", (alpha,), "elu_result_slope", "result")
+
+
 def _power(power: float, scale: float, shift: float) -> Function:
     name = {1.0: "linear", 2.0: "square"}.get(power)
     if name is None or not scale:
@@ -72,7 +78,7 @@ FUNCTIONS: dict[str, Callable[..., Function]] = {
     "abs": lambda: _named("abs"),
     "bnll": lambda: Function("bnll", (), "bnll_slope", keeps_zero=False),
     "clip": _clip,
-    "elu": lambda alpha: _named("elu", alpha),
+    "elu": _elu,
     "exp": lambda *numbers: Function("exp", numbers, "exp_slope", "result", keeps_zero=False),
     "power": _power,
     "relu6": _relu6,
