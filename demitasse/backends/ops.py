@@ -305,13 +305,17 @@ class Axpy(Op):
 
 
 class Eltwise(Op):
-    """Elementwise PROD, SUM with coefficients, or MAX of equal shapes."""
+    """Elementwise PROD, SUM with coefficients, or MAX of equal shapes.
+
+    Where ``stable``, the gradient of a product multiplies the other factors; else it divides.
+    """
 
     joins = True
 
     operation: Literal["PROD", "SUM", "MAX"]
     shape: Shape
     coefficients: tuple[float, ...]
+    stable: bool = True
 
 
 class Concat(Op):

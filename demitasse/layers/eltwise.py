@@ -71,6 +71,7 @@ class Eltwise(Layer):
             operation=self.operation,
             shape=bottom[0].shape,
             coefficients=self.coefficients,
+            stable=self.stable,
         )
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:

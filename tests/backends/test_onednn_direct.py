@@ -33,6 +33,7 @@ if jit.status().ready:
         DirectGradientCall,
         WinogradCall,
     )
+    from demitasse.backends.onednn.own_kernels.turned_calls import TurnedCall, TurnedGradientCall
 
 ROUNDING = 5e-6
 """Of the largest value."""
@@ -133,6 +134,66 @@ def test_wide_windows_are_left_to_the_library():
     planned.forward()
 
     assert DirectCall not in calls(planned)
+
+
+FEW = pytest.mark.parametrize("layout", LAYOUTS[:2])
+"""Layouts that the kernels take, whatever the library likes."""
+
+
+@FEW
+@pytest.mark.parametrize("m", [1, 3])
+@pytest.mark.parametrize(
+    "rest",
+    ["kernel_size: 3 pad: 1", "kernel_size: 5 bias_term: false", "kernel_size: 3 dilation: 2",
+     "kernel_h: 2 kernel_w: 5 pad_h: 1 pad_w: 3"],
+)  # fmt: skip
+@pytest.mark.parametrize("threads", [1, 3])
+def test_gradients_of_a_convolution_to_few_channels_are_direct_convolutions(
+    threads, rest, m, layout
+):
+    text = net(conv(m, rest), shape=(3, 32, 9, 11))
+
+    with settings.override(threads=threads):
+        planned = expect_same(text, ["c"], rtol=ROUNDING)
+
+    assert calls(planned)[-2:] == [TurnedGradientCall, TurnedCall]
+
+
+@FEW
+@pytest.mark.parametrize("rest", ["kernel_size: 3 stride: 2", "kernel_size: 3 pad: 3"])
+def test_gradients_of_others_to_few_channels_are_the_librarys(rest, layout):
+    text = net(conv(2, rest), shape=(2, 32, 9, 11))
+
+    planned = expect_same(text, rtol=ROUNDING)
+
+    assert TurnedCall not in calls(planned)
+
+
+@FEW
+@pytest.mark.parametrize("frozen", [0, 1])
+def test_few_channels_learn_their_weights_or_their_bias_alone(frozen, layout):
+    multipliers = " ".join(f"param {{ lr_mult: {int(i != frozen)} }}" for i in range(2))
+    text = net(conv(2), shape=(2, 32, 6, 7)).replace('type: "Conv', f'{multipliers} type: "Conv')
+
+    expect_same(text, rtol=ROUNDING)
+
+
+@FEW
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_gradient_that_is_no_number_reaches_the_windows_it_belongs_to(value, layout):
+    text = net(conv(2), shape=(2, 32, 6, 7))
+    found = []
+    for lowered in (True, False):
+        each = build(text, lowered=lowered)
+        each.clear_param_diffs()
+        each.forward()
+        each.blobs["c"].diff[...] = 1.0
+        each.blobs["c"].diff[1, 0, 3, 3] = value
+        each.backward()
+        found.append([each.blobs["x"].diff, *(blob.diff for blob in each.params["c"])])
+
+    for got, want in zip(*found, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
 def test_filters_are_taken_again_when_they_have_changed():

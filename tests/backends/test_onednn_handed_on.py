@@ -171,3 +171,26 @@ def test_gradients_are_those_of_portable_code():
 
     for key, array in wanted.items():
         np.testing.assert_allclose(ours[key], array, rtol=2e-3, atol=1e-3, err_msg=key)
+
+
+@pytest.mark.parametrize("size", ["dim: 3 dim: 6", "dim: 3 dim: 6 dim: 5 dim: 4"])
+@pytest.mark.parametrize("readers", ["a", "ab"])
+def test_channels_in_c_order_which_a_rectifier_takes_for_one_row(readers, size, apart):
+    product = (
+        'layer {{ name: "{0}" type: "InnerProduct" bottom: "{1}" top: "{0}" inner_product_param {{'
+        ' num_output: 5 weight_filler {{ type: "msra" }} }} }}\n'
+    )
+    power = 'layer {{ name: "{0}" type: "Power" bottom: "x" top: "{0}" }}\n'
+    below = power if size.count("dim") > 2 else product
+    text = f'layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ {size} }} }} }}\n'
+    text = "force_backward: true\n" + text + below.format("one", "x") + below.format("two", "x")
+    text += CONCAT % "" + RELU + "".join(product.format(name, "joined") for name in readers)
+    with build(text) as net:
+        together, counts = run(net), joined(net)
+    apart()
+    with build(text) as net:
+        one_by_one = run(net)
+
+    assert max(counts) == len(readers) + 1
+    for key, array in one_by_one.items():
+        np.testing.assert_array_equal(together[key], array, err_msg=key)

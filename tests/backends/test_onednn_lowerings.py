@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lowered import build, expect_same, layer, net
+from lowered import NEEDS_KERNELS, build, expect_same, layer, net, run
 
 from demitasse.backends.onednn import status
 from demitasse.backends.onednn.steps.row_convolution import RowConvStep
@@ -129,6 +129,51 @@ def test_filters_as_wide_as_an_image_of_one_channel_take_its_columns_for_channel
         np.testing.assert_allclose(planned.blobs["z"].data, want, rtol=1e-4, atol=1e-3)
     assert isinstance(planned.plan.entries[1].step, RowConvStep)
     assert (planned.plan.entries[1].group is not None) == relu
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["with bias", "without"])
+@pytest.mark.parametrize("m", [4, 20], ids=str)
+def test_filters_as_wide_as_an_image_of_one_channel_learn(m, bias):
+    fields = "kernel_h: 3 kernel_w: 24 stride_h: 2 stride_w: 1 pad_h: 1 pad_w: 0"
+    text = net(
+        conv("below", "x", "b", 1, "kernel_size: 1"),
+        conv("rows", "b", "c", m, f"{fields} bias_term: {str(bias).lower()}"),
+        layer("relu", "ReLU", "c", "c"),
+        conv("next", "c", "z", 4, "kernel_size: 1"),
+        shape=(2, 1, 9, 24),
+    )
+
+    planned = expect_same(text)  # of several passes, whose gradients are added up
+
+    assert isinstance(planned.plan.entries[2].step, RowConvStep)
+
+
+@pytest.mark.parametrize("size", [pytest.param(size, marks=NEEDS_KERNELS) for size in (3, 5)])
+def test_lrn_within_channels_has_the_bits_of_numpys(size):
+    fields = f"norm_region: WITHIN_CHANNEL local_size: {size} alpha: 0.3 beta: 0.75"
+    text = net(layer("norm", "LRN", "x", "y", f"lrn_param {{ {fields} }}"), shape=(2, 32, 9, 7))
+
+    ours = build(text)
+    got, want = run(ours), run(build(text, device="numpy"))
+
+    assert "llvm" in ours.plan.entries[1].step.code
+    for key, value in want.items():
+        np.testing.assert_array_equal(got[key], value, err_msg=key)
+
+
+@pytest.mark.parametrize("channels", [8, 16], ids=str)
+def test_a_deconvolution_adds_its_bias_where_others_have_one_block_of_channels(channels):
+    # lies in memory as with the channels last, and the library has other code for it
+    text = net(
+        conv("down", "x", "a", channels, "kernel_size: 3 pad: 1"),
+        layer("bent", "TanH", "a", "a"),
+        conv("deep", "a", "b", 32, "kernel_size: 4 stride: 2 pad: 1"),
+        layer("up", "Deconvolution", "b", "z", f"convolution_param {{ num_output: {channels} "
+              "kernel_size: 4 stride: 2 pad: 1 }"),
+        shape=(2, 3, 8, 8),
+    )  # fmt: skip
+
+    expect_same(text, ("up",))
 
 
 @pytest.mark.parametrize("channels", [16, 20], ids=str)

@@ -20,12 +20,13 @@ RELU = 'layer { name: "relu" type: "ReLU" bottom: "%s" top: "%s" }'
 FROZEN = "param { lr_mult: 0 } param { lr_mult: 0 }"
 
 
-def solver(middle, last, device, *, batches=1, keep=None):
+def solver(middle, last, device, *, batches=1, keep=None, channels=(3, 32)):
     layers = [
         'layer { name: "x" type: "DummyData" top: "x" dummy_data_param {'
-        ' shape { dim: 3 dim: 3 dim: 9 dim: 9 } data_filler { type: "gaussian" std: 2 } } }',
+        f" shape {{ dim: 3 dim: {channels[0]} dim: 9 dim: 9 }}"
+        ' data_filler { type: "gaussian" std: 2 } } }',
         'layer { name: "y" type: "DummyData" top: "y" dummy_data_param { shape { dim: 3 } } }',
-        CONVOLUTION % ("one", "x", "one"),
+        (CONVOLUTION % ("one", "x", "one")).replace("32", str(channels[1])),
         *middle,
         CONVOLUTION % ("two", last, "two"),
         'layer { name: "mean" type: "Pooling" bottom: "two" top: "mean" '
@@ -80,6 +81,24 @@ def test_training_is_the_portable_one(options, batches, top):
             ours.net.learnable_params, portable.net.learnable_params, strict=True
         ):
             np.testing.assert_allclose(one.cpu_data(), other.cpu_data(), rtol=2e-3, atol=2e-5)
+
+
+@pytest.mark.parametrize("relu", [True, False], ids=["with ReLU", "without"])
+@pytest.mark.parametrize("channels", [20, 50])
+def test_channels_that_fill_no_vectors_have_good_code_too(channels, relu):
+    middle, shape = chain("one", relu=relu), (32, channels)  # convolved with the channels last
+    ours = solver(middle, "one", "cpu", channels=shape)
+    wanted = solver(middle, "one", "numpy", channels=shape)
+
+    with ours, wanted:
+        for each in (ours, wanted):
+            each.step(3)
+
+        layers = report(ours.net.plan)
+        assert not any("bnorm:any" in one.code + one.backward_code for one in layers)
+        for name, blobs in wanted.net.params.items():
+            for blob, want in zip(ours.net.params[name], blobs, strict=True):
+                np.testing.assert_allclose(blob.data, want.data, rtol=2e-3, atol=2e-5, err_msg=name)
 
 
 def test_the_report_names_the_kernels():

@@ -9,6 +9,7 @@ from lowered import NEEDS_KERNELS, WIDTHS, layer, tuned
 from demitasse import Net
 from demitasse.backends.kernels.language.notes import Notes
 from demitasse.backends.onednn import status
+from demitasse.backends.onednn.own_kernels import recurrent
 from demitasse.proto import NetParameter, parse_text
 
 pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
@@ -91,6 +92,7 @@ def expect_same(source):
         scale = max(1e-3, learned if parameter else np.abs(value).max())
         assert np.abs(got[key] - value).max() <= 2e-5 * scale, key
     assert "onednn" in type(step_of(planned)).__module__
+    return planned
 
 
 def step_of(net):
@@ -155,14 +157,26 @@ def test_passes_without_gradients_are_calls_that_are_made_again(
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("width", [BY_NUMPY, *kernels(*WIDTHS)])
 @pytest.mark.parametrize("kind", STATES)
-def test_with_gradients_numpy_computes_the_steps(kind):
-    net = build(text(kind, 4, 3, (5,), 21))
-    net.forward()
+@pytest.mark.parametrize("h", [5, 40])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_steps_learn_by_kernels_or_where_there_are_none_by_numpy(threads, h, kind, width):
+    with tuned(width=width, threads=threads):
+        net = expect_same(text(kind, 4, 7, (5,), h, 3))
 
-    step = step_of(net)
-    assert "numpy" in step.code
-    assert "gradients are wanted; the kernel of steps computes none" in step.declined
+    by = "numpy" if width == BY_NUMPY else "llvm"
+    assert by in step_of(net).code
+    assert by in step_of(net).backward_code
+
+
+@pytest.mark.parametrize("kind", STATES)
+def test_the_library_multiplies_with_weights_that_are_too_large_for_the_caches(kind, monkeypatch):
+    monkeypatch.setattr(recurrent, "LARGE", 1)
+
+    net = expect_same(text(kind, 3, 2, (4,), 6))
+
+    assert "numpy" in step_of(net).code
 
 
 @WIDTH

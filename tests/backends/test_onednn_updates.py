@@ -12,7 +12,9 @@ from demitasse.device import Device
 
 pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
 
-KINDS = {"SGD": 1, "Nesterov": 1, "Adam": 2, "AdamW": 2}
+KINDS = {
+    "SGD": 1, "Nesterov": 1, "AdaGrad": 1, "RMSProp": 1, "AdaDelta": 2, "Adam": 2, "AdamW": 2,
+}  # fmt: skip
 SIZES = (1, 37, 64, 200)
 
 
@@ -35,7 +37,8 @@ def update(kind, **changes):
 def arrays(kind, size, dtype="float32", seed=3):
     rng = np.random.default_rng(seed)
     found = [rng.normal(size=size).astype(dtype) for _ in range(2 + KINDS[kind])]
-    return [*found[:3], *(np.abs(array) for array in found[3:])]
+    averages = 2 if kind in {"AdaGrad", "RMSProp", "AdaDelta"} else 3  # of squares
+    return [*found[:averages], *(np.abs(array) for array in found[averages:])]
 
 
 def run(kernels, u, given):
@@ -153,8 +156,8 @@ def test_an_update_is_made_whole_or_not_at_all(kernels, monkeypatch):
         assert np.array_equal(mine, theirs)
 
 
-@pytest.mark.parametrize("kind", ["SGD", "Nesterov"])
-def test_gradient_descent_has_numpys_bits_where_kernels_can_be_made(kind):
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_update_has_numpys_bits_where_kernels_can_be_made(kind):
     from demitasse.backends.onednn import updates
 
     if not jit_status().ready:

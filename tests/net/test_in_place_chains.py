@@ -71,6 +71,24 @@ def one_by_one(text, phase):
 @pytest.mark.parametrize("first", LAYERS)
 @pytest.mark.parametrize("apart", [False, True], ids=["in_place", "apart"])
 def test_two_layers_are_two_layers(first, second, apart, start, phase, backend_with_steps):
+    expect_two_layers(LAYERS[first], second, apart, start, phase, backend_with_steps)
+
+
+KEEP_SIGNS = "ReLU", "leaky ReLU", "TanH", "Dropout"
+"""Layers that make no number of the other sign."""
+
+
+@pytest.mark.parametrize(
+    ("second", "apart"),
+    [*((second, False) for second in LAYERS), *((second, True) for second in KEEP_SIGNS)],
+)
+def test_what_overwrites_the_result_of_elu_is_in_its_gradient(second, apart, backend_with_steps):
+    # as in Caffe, which takes it from the result
+    expect_two_layers('type: "ELU"', second, apart, "convolution", "TRAIN", backend_with_steps)
+
+
+def expect_two_layers(first, second, apart, start, phase, device):
+    """Run two layers, of which the second is in place, and each by itself on numpy."""
     before = CONVOLUTION if start == "convolution" else 'type: "Power" power_param { scale: 2 }'
     top = "z" if apart else "y"
     text = "\n".join(
@@ -79,12 +97,12 @@ def test_two_layers_are_two_layers(first, second, apart, start, phase, backend_w
             'layer { name: "x" type: "Input" top: "x" input_param { shape { '
             f"{' '.join(f'dim: {n}' for n in SHAPE)} }} }} }}",
             layer("start", "x", "y", before),
-            layer("first", "y", top, LAYERS[first]),
+            layer("first", "y", top, first),
             layer("second", top, top, LAYERS[second]),
         ]
     )
 
-    got = run(text, phase, backend_with_steps, lowered=True)
+    got = run(text, phase, device, lowered=True)
 
     for mine, other in zip(got, one_by_one(text, phase), strict=True):
         # a scale before a normalisation has a gradient of nearly 0, a difference of large sums

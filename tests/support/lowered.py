@@ -77,9 +77,9 @@ def _blocked(shape, block):
     return channel_blocks(engine(), shape, block).handle
 
 
-def build(text, phase="TRAIN", **options):
+def build(text, phase="TRAIN", device="cpu", **options):
     param = parse_text(text, NetParameter)
-    net = Net(param, phase, device="cpu", seed=SEED, **options)
+    net = Net(param, phase, device=device, seed=SEED, **options)
     rng = np.random.default_rng(SEED)
     for name, blobs in net.params.items():
         del name

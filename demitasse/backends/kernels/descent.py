@@ -1,12 +1,13 @@
-"""Updates by gradient descent with momentum: all parameters in one pass over memory.
+"""Updates by gradient descent, of every kind: all parameters in one pass over memory.
 
 The operations and their rounding are those of the portable formulas, so the bits are the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ from demitasse.backends.kernels.language.words import (
     maximum,
     minimum,
 )
+from demitasse.backends.kernels.rules import RULES, Rule
 from demitasse.backends.kernels.tuning import Tuning
 
 __all__ = ["Descent", "Parameter"]
@@ -37,15 +39,15 @@ class Parameter(NamedTuple):
 
     Attributes:
         arrays: Weights, gradient and history; all are overwritten. Shapes: (count,).
-        nesterov: Whether the update looks ahead.
+        rule: Name of its rule in ``RULES``.
         decays: Whether the decay is added to the gradient.
-        numbers: The gradient's scale, the decay, the rate and the momentum.
+        numbers: The gradient's scale, the decay, and those of the rule.
     """
 
-    arrays: tuple[np.ndarray, np.ndarray, np.ndarray]
-    nesterov: bool
+    arrays: Sequence[np.ndarray]
+    rule: str
     decays: bool
-    numbers: tuple[float, float, float, float]
+    numbers: Sequence[float]
 
 
 class DescentFields(Struct):
@@ -54,7 +56,7 @@ class DescentFields(Struct):
     table: Word
     """Address of a row of :class:`_Row`'s integers for each parameter."""
     numbers: Word
-    """Address of each parameter's scale, decay, rate, momentum and 1 + momentum."""
+    """Address of each parameter's scale and decay, and its rule's numbers, and zeros."""
     parameters: Word
     """How many there are."""
     elements: Word
@@ -68,40 +70,26 @@ class _Row(NamedTuple):
         w: Address of the weights.
         g: Address of the gradient.
         h: Address of the history.
+        k: Address of the second history; that of the first where there is none.
         first: Elements of the parameters before it.
         length: Its own elements.
-        kind: Which of the formulas is its update's.
+        kind: Which of the rules is its own, and whether it decays.
     """
 
     w: Word
     g: Word
     h: Word
+    k: Word
     first: Word
     length: Word
     kind: Word
 
 
-NUMBERS = 5
+NUMBERS = 2 + max(rule.numbers for rule in RULES.values())
 """Floats that each parameter has in a table of their own."""
 
-Formula = Callable[[list[Vector], Vector, Vector], tuple[Vector, Vector]]
-"""Takes the numbers, gradient and history; returns what is subtracted, and the history."""
-
-
-def _sgd(numbers: list[Vector], g: Vector, h: Vector) -> tuple[Vector, Vector]:
-    _, _, rate, momentum, _ = numbers
-    h = h * momentum + g * rate
-    return h, h
-
-
-def _nesterov(numbers: list[Vector], g: Vector, h: Vector) -> tuple[Vector, Vector]:
-    _, _, rate, momentum, ahead = numbers
-    before = h * momentum
-    h = before + g * rate
-    return h * ahead - before, h
-
-
-FORMULAS: Sequence[Formula] = (_sgd, _nesterov)
+KINDS = {pair: n for n, pair in enumerate(product(RULES, (False, True)))}
+"""A number for each rule without decay and with it."""
 
 
 @cache
@@ -124,7 +112,7 @@ def _write(module: Any, name: str, width: int) -> None:
         with k.when(first < last):
             middle = last - (last - first) % width
             numbers = f.numbers + loop.i * (NUMBERS * FLOAT)
-            arrays = row.w, row.g, row.h, row.kind, numbers
+            arrays = row.w, row.g, row.h, row.k, row.kind, numbers
             k.call(whole, *arrays, first * FLOAT, middle * FLOAT)
             k.call(rest, *arrays, middle * FLOAT, last * FLOAT)
     k.done()
@@ -132,46 +120,44 @@ def _write(module: Any, name: str, width: int) -> None:
 
 def _part(module: Any, name: str, width: int) -> Kernel:
     """Return the kernel of a range of a parameter, of whole vectors of this width."""
-    k = Kernel(module, name, 7, width)
-    w, g, h, kind, numbers, begin, end = k.arguments
+    k = Kernel(module, name, 8, width)
+    w, g, *history, kind, numbers, begin, end = k.arguments
     values = [k.broadcast(numbers + FLOAT * place) for place in range(NUMBERS)]
     with k.cases(kind) as case:
-        for number, formula in enumerate(FORMULAS):
-            for decays in (False, True):
-                case(_kind(number, decays=decays))
-                _update(k, (w, g, h), values, formula, (begin, end), decays=decays)
+        for (rule, decays), number in KINDS.items():
+            case(number)
+            _update(k, (w, g, *history), values, RULES[rule], (begin, end), decays=decays)
     k.done()
     return k
 
 
-def _kind(formula: int, *, decays: bool) -> int:
-    return 2 * formula + decays
-
-
 def _update(
     k: Kernel,
-    arrays: tuple[Word, Word, Word],
-    numbers: list[Vector],
-    formula: Formula,
+    arrays: Sequence[Word],
+    numbers: Sequence[Vector],
+    rule: Rule,
     part: tuple[Word, Word],
     *,
     decays: bool,
 ) -> None:
     """Write a loop over the vectors of a range."""
     begin, end = part
+    scale, decay, *others = numbers
     with k.loop(end, begin, k.vector_bytes) as loop:
-        w, g, h = (array + loop.i for array in arrays)
-        weight, gradient = k.load(w), k.load(g) * numbers[0]
+        w, g, *kept = (array + loop.i for array in arrays[: 2 + rule.histories])
+        weight, gradient = k.load(w), k.load(g) * scale
         if decays:
-            gradient = gradient + weight * numbers[1]
-        change, history = formula(numbers, gradient, k.load(h))
-        k.store(history, h)
+            gradient = gradient + weight * decay
+        before = [k.load(array) for array in kept]
+        change, history = rule.formula(others[: rule.numbers], weight, gradient, before)
+        for value, array in zip(history, kept, strict=True):
+            k.store(value, array)
         k.store(change, g)
         k.store(weight - change, w)
 
 
 class Descent:
-    """w -= v with v = momentum * v + rate * (scale * g + decay * w), or as Nesterov's looks ahead.
+    """w -= v, where v is what a rule makes of scale * g + decay * w and of a history.
 
     The gradient becomes what was subtracted.
 
@@ -190,15 +176,18 @@ class Descent:
 
     def __call__(self, parameters: Sequence[Parameter]) -> None:
         """Update all of them."""
-        numbers = [(*one.numbers, 1 + one.numbers[-1]) for one in parameters]
+        numbers = np.zeros((len(parameters), NUMBERS), np.float32)
         first, rows = 0, []
-        for arrays, nesterov, decays, _ in parameters:
+        for place, (arrays, rule, decays, own) in enumerate(parameters):
+            numbers[place, : len(own)] = own
+            w, g, *history = (address(array) for array in arrays)
             count = arrays[0].shape[0]
-            rows.append((*map(address, arrays), first, count, _kind(nesterov, decays=decays)))
+            kept = history[0], history[-1]
+            rows.append((w, g, *kept, first, count, KINDS[rule, decays]))
             first += count
         each: dict[str, int | np.ndarray] = {
             "table": np.array(rows, np.int64),
-            "numbers": np.array(numbers, np.float32),
+            "numbers": numbers,
             "parameters": len(rows),
             "elements": first,
         }

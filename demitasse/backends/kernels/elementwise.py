@@ -27,7 +27,7 @@ from demitasse.backends.kernels.language.words import (
 )
 from demitasse.backends.kernels.tuning import Tuning
 
-__all__ = ["COMBINATIONS", "FUNCTIONS", "SLOPES", "Elementwise"]
+__all__ = ["COMBINATIONS", "FUNCTIONS", "PAIRS", "SLOPES", "Elementwise"]
 
 FEWEST_EACH = 1 << 15
 """Elements of a thread at least: to meet others takes as long as so many."""
@@ -51,6 +51,8 @@ class ElementFields(Struct):
     """Address of the second; that of the first where there is none."""
     y: Word
     """Address of the result, which may be one of them."""
+    also: Word
+    """Address of the second result; that of the first where there is none."""
     count: Word
     """Elements of each."""
     numbers: Word
@@ -139,6 +141,11 @@ def _elu_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -
     return dy * choose(x > k.constant(0.0), k.constant(1.0), below)
 
 
+def _elu_result_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    y, dy = arrays
+    return dy * choose(y > k.constant(0.0), k.constant(1.0), y + numbers[0])
+
+
 def _bnll_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
     del numbers
     x, dy = arrays
@@ -175,6 +182,7 @@ SLOPES: dict[str, Formula] = {
     "abs_slope": _abs_slope,
     "bnll_slope": _bnll_slope,
     "clip_slope": _clip_slope,
+    "elu_result_slope": _elu_result_slope,
     "elu_slope": _elu_slope,
     "exp_slope": _exp_slope,
     "inside_slope": _inside_slope,
@@ -184,7 +192,8 @@ SLOPES: dict[str, Formula] = {
 }
 """Of a function's input and the gradient of its result: that of the input.
 
-That of an exponential takes its result in place of its input.
+That of an exponential takes its result in place of its input, and so does one of ELU's, whose
+constant must not be negative.
 """
 
 
@@ -200,8 +209,40 @@ def _product(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> 
     return one * two
 
 
-COMBINATIONS: dict[str, Formula] = {"larger": _larger, "product": _product}
-"""Of two arrays."""
+def _first_larger(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    del numbers
+    one, two = arrays
+    return choose(one > two, k.constant(1.0), k.constant(0.0))
+
+
+def _marked(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    del numbers
+    mark, dy = arrays
+    zero = k.constant(0.0)
+    return choose(mark > zero, dy, zero)
+
+
+def _unmarked(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    del numbers
+    mark, dy = arrays
+    zero = k.constant(0.0)
+    return choose(mark > zero, zero, dy)
+
+
+COMBINATIONS: dict[str, Formula] = {
+    "first_larger": _first_larger,
+    "larger": _larger,
+    "marked": _marked,
+    "product": _product,
+    "unmarked": _unmarked,
+}
+"""Of two arrays; some of one in which 1 marks what is meant, and another."""
+
+PAIRS: dict[str, tuple[str, str]] = {
+    "larger_of_which": ("larger", "first_larger"),
+    "parted": ("marked", "unmarked"),
+}
+"""Two of these at once, with two results."""
 
 
 @cache
@@ -219,7 +260,7 @@ def _write(module: Any, name: str, width: int, function: str) -> None:
     index, threads = k.thread()
     vectors = f.count // width
     begin, end = (at * k.vector_bytes for at in chunk(vectors, index, threads))
-    arrays = f.x, f.other, f.y, f.numbers
+    arrays = f.x, f.other, f.y, f.also, f.numbers
     k.call(whole, *arrays, begin, end)
     with k.when(index + 1 >= threads):
         k.call(rest, *arrays, vectors * k.vector_bytes, f.count * FLOAT)
@@ -228,23 +269,27 @@ def _write(module: Any, name: str, width: int, function: str) -> None:
 
 def _part(module: Any, name: str, width: int, function: str) -> Kernel:
     """Return the kernel of a range of whole vectors of this width."""
-    k = Kernel(module, name, 6, width)
-    x, other, y, numbers, begin, end = k.arguments
+    k = Kernel(module, name, 7, width)
+    x, other, y, also, numbers, begin, end = k.arguments
     constants = [k.broadcast(numbers + FLOAT * place) for place in range(NUMBERS)]
-    formula = (FUNCTIONS | SLOPES | COMBINATIONS)[function]
+    known = FUNCTIONS | SLOPES | COMBINATIONS
+    formulas = [known[each] for each in PAIRS.get(function, (function,))]
     read = [x] if function in FUNCTIONS else [x, other]
     with k.loop(end, begin, k.vector_bytes) as loop:
         values = [k.load(array + loop.i) for array in read]
-        k.store(formula(k, values, constants), y + loop.i)
+        results = [formula(k, values, constants) for formula in formulas]
+        for result, target in zip(results, (y, also), strict=False):
+            k.store(result, target + loop.i)
     k.done()
     return k
 
 
 class Elementwise:
-    """y = f(x), or f(x, other) for those functions that take two arrays.
+    """y = f(x), or f(x, other) for those functions that take two arrays, or two such results.
 
     Args:
-        function: Its name in :data:`FUNCTIONS`, :data:`SLOPES` or :data:`COMBINATIONS`.
+        function: Its name in :data:`FUNCTIONS`, :data:`SLOPES`, :data:`COMBINATIONS` or
+            :data:`PAIRS`.
         numbers: Its constants, three at most.
         count: Elements of each array.
         tuning: The kernel's vectors and threads.
@@ -257,13 +302,19 @@ class Elementwise:
         constants = np.zeros(NUMBERS, np.float32)
         constants[: len(numbers)] = numbers
         fields = ElementFields.values(
-            x=EACH_CALL, other=EACH_CALL, y=EACH_CALL, count=count, numbers=constants
-        )
+            x=EACH_CALL, other=EACH_CALL, y=EACH_CALL, also=EACH_CALL, count=count,
+            numbers=constants,
+        )  # fmt: skip
         self._arguments = Arguments(fields)
 
-    def __call__(self, arrays: Sequence[np.ndarray], y: np.ndarray) -> None:
-        """Write ``y``, which may be one of the one or two arrays that are read."""
-        each = {"x": arrays[0], "other": arrays[-1], "y": y}
+    def __call__(
+        self, arrays: Sequence[np.ndarray], y: np.ndarray, also: np.ndarray | None = None
+    ) -> None:
+        """Write ``y``, and the second result of a pair into ``also``.
+
+        Both may be one of the one or two arrays that are read.
+        """
+        each = {"x": arrays[0], "other": arrays[-1], "y": y, "also": y if also is None else also}
         self._arguments.run(self._kernel, self._threads, each)
 
     @property

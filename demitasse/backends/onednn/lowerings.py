@@ -15,6 +15,7 @@ from demitasse.backends.onednn.steps.gates import AxpyStep, GatedScaleStep
 from demitasse.backends.onednn.steps.inner_product import InnerProductStep
 from demitasse.backends.onednn.steps.lengths import LengthsStep
 from demitasse.backends.onednn.steps.lrn import LRNStep
+from demitasse.backends.onednn.steps.lrn_within import LRNWithinStep
 from demitasse.backends.onednn.steps.mvn import MVNStep
 from demitasse.backends.onednn.steps.permute import PermuteStep
 from demitasse.backends.onednn.steps.pooling import PoolStep
@@ -44,7 +45,7 @@ LOWERINGS: Lowerings = {
     ops.Eltwise: (SumStep, CombinationStep, *NUMPY[ops.Eltwise]),
     ops.Fixed: (FixedStep,),
     ops.InnerProduct: (InnerProductStep, *NUMPY[ops.InnerProduct]),
-    ops.LRN: (LRNStep, *NUMPY[ops.LRN]),
+    ops.LRN: (LRNStep, LRNWithinStep, *NUMPY[ops.LRN]),
     ops.MVN: (MVNStep,),
     ops.Normalize: (LengthsStep,),
     ops.Permute: (PermuteStep,),

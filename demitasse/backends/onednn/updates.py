@@ -1,7 +1,7 @@
-"""Parameter updates: gradient descent by a kernel of our own, other formulas by oneDNN.
+"""Parameter updates: by a kernel of our own, or by oneDNN where none can be made.
 
 The kernel takes all parameters in one pass over memory, to numpy's bits. oneDNN takes a few
-primitives over each parameter, on all threads.
+primitives over each parameter, on all threads, for the commonest formulas.
 
 Its formulas are those of ``demitasse.solvers.updates``, with their factors multiplied out first, so
 the results differ in the last bits from the portable ones. They depend on the values and on the
@@ -29,7 +29,7 @@ from demitasse.backends.step import Declined
 from demitasse.backends.updates import Piece, Update
 
 if TYPE_CHECKING:
-    from demitasse.backends.kernels.descent import Descent
+    from demitasse.backends.kernels.descent import Descent, Parameter
     from demitasse.backends.kernels.tuning import Tuning
 
 __all__ = ["BLOCK", "LEAST", "apply", "sumsq"]
@@ -40,10 +40,7 @@ them. Much smaller blocks gain nothing, and where another process has one of the
 of the threads waits for the scheduler, for milliseconds."""
 
 LEAST = 100_000
-"""Elements from which on a parameter gains more by the threads than their start costs."""
-
-DESCENTS = ("SGD", "Nesterov")
-"""What a kernel of our own does, where one can be made."""
+"""Elements from which on a parameter gains more by oneDNN's threads than their start costs."""
 
 KEPT = 256
 """How many sizes of parameters each thread keeps prepared."""
@@ -173,6 +170,32 @@ class Program:
             primitive.run()
 
 
+def _momentum(u: Update) -> list[float]:
+    return [u.rate, u.momentum]
+
+
+def _averages(u: Update, *kept: float) -> list[float]:
+    """Return the rate, the delta, and the shares of running averages."""
+    return [u.rate, u.delta, *(share for k in kept for share in (k, 1 - k))]
+
+
+def _corrected(u: Update) -> list[float]:
+    """Return those of Adam, whose averages begin at 0."""
+    return [u.rate * u.correction, *_averages(u, u.momentum, u.decay2)[1:]]
+
+
+NUMBERS: dict[str, Callable[[Update], list[float]]] = {
+    "SGD": _momentum,
+    "Nesterov": lambda u: [*_momentum(u), 1 + u.momentum],
+    "AdaGrad": _averages,
+    "RMSProp": lambda u: _averages(u, u.decay2),
+    "AdaDelta": lambda u: _averages(u, u.momentum),
+    "Adam": _corrected,
+    "AdamW": lambda u: [*_corrected(u), u.rate * u.decay],
+}
+"""What a kernel's rule takes of an update, for those that there are kernels for."""
+
+
 class _OfThread(threading.local):
     def __init__(self) -> None:
         self.descents: dict[Tuning, Descent] = {}
@@ -215,19 +238,23 @@ def _descended(pieces: Sequence[Piece]) -> Sequence[Piece]:
     descent = _own.descents.get(tuning)
     if descent is None:
         descent = _own.descents[tuning] = Descent(tuning)
-    parameters = []
-    for piece in ours:
-        u, (history,) = piece.update, piece.history
-        numbers = float(u.scale), u.decay, u.rate, u.momentum
-        arrays = piece.data, piece.diff, history
-        parameters.append(Parameter(arrays, u.kind == "Nesterov", u.decay != 0, numbers))
-    descent(parameters)
+    descent([_parameter(piece, Parameter) for piece in ours])
     return rest
+
+
+def _parameter(piece: Piece, make: type[Parameter]) -> Parameter:
+    u = piece.update
+    numbers = float(u.scale), u.decay, *NUMBERS[u.kind](u)
+    coupled = u.kind != "AdamW"
+    rule = u.kind if coupled or u.decay else "Adam"
+    decays = coupled and u.decay != 0
+    arrays = piece.data, piece.diff, *piece.history
+    return make(arrays, rule, decays, numbers)
 
 
 def _descends(piece: Piece) -> bool:
     u = piece.update
-    return u.kind in DESCENTS and not u.l1 and piece.data.dtype == np.float32
+    return u.kind in NUMBERS and not u.l1 and piece.data.dtype == np.float32
 
 
 def _run(piece: Piece, lines: list[Line], structure: tuple[Line, ...]) -> bool:

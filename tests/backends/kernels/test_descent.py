@@ -1,25 +1,32 @@
-"""Gradient descent with momentum, on arrays, against numpy's formulas, bit for bit."""
+"""Gradient descent of every kind, on arrays, against numpy's formulas, bit for bit."""
 
 import numpy as np
 import pytest
 from stages import WIDTH
 
 from demitasse.backends.kernels.descent import ALONE, Descent, Parameter
+from demitasse.backends.kernels.rules import RULES
 from demitasse.backends.kernels.tuning import Tuning
-from demitasse.backends.numpy import updates
+from demitasse.backends.numpy import updates as numpy_updates
+from demitasse.backends.onednn import updates
 from demitasse.backends.updates import Piece, Update
 
 SIZES = (1, 7, 16, 37, 200)
 CHANGES = [{}, {"decay": 0.0}, {"scale": 0.25}, {"momentum": 0.0}, {"scale": 0.3, "decay": 0.0}]
+HISTORIES = {name: rule.histories for name, rule in RULES.items()}
 
 
 def update(kind, **changes):
-    return Update(kind, **({"rate": 0.05, "decay": 0.01, "momentum": 0.9} | changes))
+    numbers = {
+        "rate": 0.05, "decay": 0.01, "momentum": 0.9, "decay2": 0.99, "delta": 1e-3,
+        "correction": 0.7,
+    }  # fmt: skip
+    return Update(kind, **(numbers | changes))
 
 
-def arrays(size, seed=3):
+def arrays(size, seed=3, histories=1):
     rng = np.random.default_rng(seed)
-    found = rng.normal(size=(3, size)).astype(np.float32)
+    found = rng.normal(size=(2 + histories, size)).astype(np.float32)
     found[:, :: max(size // 3, 1)] = -0.0
     return tuple(found)
 
@@ -28,23 +35,30 @@ def copies(given):
     return [tuple(array.copy() for array in one) for one in given]
 
 
+def parameter(u, given):
+    return updates._parameter(Piece(u, *given[:2], given[2:]), Parameter)
+
+
 def ours(u, given, tuning):
-    numbers = float(u.scale), u.decay, u.rate, u.momentum
-    nesterov, decays = u.kind == "Nesterov", u.decay != 0
-    Descent(tuning)([Parameter(one, nesterov, decays, numbers) for one in given])
+    Descent(tuning)([parameter(u, one) for one in given])
     return given
 
 
 def numpys(u, given):
-    updates.apply([Piece(u, w, g, [h]) for w, g, h in given])
+    numpy_updates.apply([Piece(u, w, g, history) for w, g, *history in given])
     return given
 
 
 @WIDTH
-@pytest.mark.parametrize("kind", ["SGD", "Nesterov"])
+@pytest.mark.parametrize("kind", RULES)
 @pytest.mark.parametrize("changes", CHANGES, ids=str)
 def test_the_bits_are_numpys(changes, kind, width):
-    u, given = update(kind, **changes), [arrays(size) for size in SIZES]
+    u = update(kind, **changes)
+    given = [arrays(size, histories=HISTORIES[kind]) for size in SIZES]
+    for one in given:
+        for history in one[2:]:
+            if kind != "SGD":
+                np.abs(history, out=history)  # as averages of squares are
 
     got, want = ours(u, copies(given), Tuning(width=width)), numpys(u, copies(given))
 
@@ -71,12 +85,7 @@ def test_each_parameter_has_its_own_numbers(width):
     one, other = update("SGD"), update("Nesterov", rate=0.5, decay=0.0)
     pairs = list(zip((one, other), copies(given), strict=True))
 
-    Descent(Tuning(width=width))(
-        [
-            Parameter(own, u.kind == "Nesterov", u.decay != 0, (1.0, u.decay, u.rate, u.momentum))
-            for u, own in pairs
-        ]
-    )
+    Descent(Tuning(width=width))([parameter(u, own) for u, own in pairs])
 
     for (u, got), want in zip(pairs, copies(given), strict=True):
         np.testing.assert_array_equal(got, numpys(u, [want])[0])

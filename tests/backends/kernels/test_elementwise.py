@@ -5,7 +5,13 @@ import pytest
 from stages import WIDTH, normal
 
 from demitasse.backends.kernels import elementwise
-from demitasse.backends.kernels.elementwise import COMBINATIONS, FUNCTIONS, SLOPES, Elementwise
+from demitasse.backends.kernels.elementwise import (
+    COMBINATIONS,
+    FUNCTIONS,
+    PAIRS,
+    SLOPES,
+    Elementwise,
+)
 from demitasse.backends.kernels.tuning import Tuning
 
 COUNTS = pytest.mark.parametrize("count", [1, 7, 16, 21, 48, 1000])
@@ -17,6 +23,7 @@ SPECIAL = np.array(
 NUMBERS = {
     "clip": (-0.5, 1.5),
     "elu": (0.75,),
+    "elu_result": (0.75,),
     "exp": (0.5, 1.5),
     "linear": (1.0, 0.5, -0.25),
     "square": (2.0, 0.5, -0.25),
@@ -46,12 +53,21 @@ WANT_SLOPES = {
     "abs_slope": sign,
     "bnll_slope": lambda x: 1 / (1 + np.exp(-np.minimum(x, 50.0))),
     "clip_slope": lambda x: ((x >= -0.5) & (x <= 1.5)).astype(float),
+    "elu_result_slope": lambda y: np.where(y > 0, 1.0, y + 0.75),
     "elu_slope": lambda x: np.where(x > 0, 1.0, 0.75 * np.exp(np.minimum(x, 0))),
     "exp_slope": lambda y: 0.5 * y,
     "inside_slope": lambda x: ((x > -0.5) & (x < 1.5)).astype(float),
     "linear_slope": lambda x: np.full_like(x, 0.5),
     "square_slope": lambda x: 0.5 * x - 0.25,
     "swish_slope": lambda x: gate(x) + 1.5 * x * gate(x) * (1 - gate(x)),
+}
+# as in Caffe, NaN is not larger than a number
+WANT_COMBINATIONS = {
+    "first_larger": lambda one, two: (one > two).astype(float),
+    "larger": lambda one, two: np.where(one > two, one, two),
+    "marked": lambda mark, dy: np.where(mark > 0, dy, 0),
+    "product": lambda one, two: one * two,
+    "unmarked": lambda mark, dy: np.where(mark > 0, 0, dy),
 }
 
 
@@ -147,11 +163,26 @@ def test_a_combination_of_two_arrays(function, threads, count, width):
 
     y = run(function, [one.copy(), two], width, threads)
 
-    # as in Caffe, NaN is not larger than a number
-    want = one * two if function == "product" else np.where(one > two, one, two)
-    np.testing.assert_array_equal(y, want)
+    np.testing.assert_array_equal(y, WANT_COMBINATIONS[function](one, two))
+
+
+@WIDTH
+@COUNTS
+@THREADS
+@pytest.mark.parametrize("pair", PAIRS)
+def test_a_pair_gives_two_results_that_may_overwrite_what_is_read(pair, threads, count, width):
+    one, two = normal(count), normal(count, seed=1)
+    one[0] = two[-1] = np.nan
+    want = [WANT_COMBINATIONS[function](one, two) for function in PAIRS[pair]]
+    kernel = Elementwise(pair, (), count, Tuning(width=width, threads=threads))
+
+    kernel([one, two], two, one)
+
+    np.testing.assert_array_equal(two, want[0])
+    np.testing.assert_array_equal(one, want[1])
 
 
 def test_all_functions_have_a_formula_here():
     assert WANT.keys() == FUNCTIONS.keys()
     assert WANT_SLOPES.keys() == SLOPES.keys()
+    assert WANT_COMBINATIONS.keys() == COMBINATIONS.keys()

@@ -1,6 +1,7 @@
 """The steps of recurrent layers on arrays, against their formulas."""
 
 import ctypes
+from copy import copy
 
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ from stages import WIDTH, normal, where
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.recurrence import output, recurrence
 from demitasse.backends.kernels.recurrence.output import Squashing
-from demitasse.backends.kernels.recurrence.recurrence import Recurrence
+from demitasse.backends.kernels.recurrence.recurrence import Kept, Recurrence
+from demitasse.backends.kernels.recurrence.retracing import Retracing
 from demitasse.backends.kernels.tuning import Tuning
 
 GATES = {"LSTM": 4, "RNN": 1}
@@ -156,6 +158,92 @@ def test_nan_and_infinity_go_where_the_formulas_send_them(of, value, width, cell
 
     np.testing.assert_array_equal(np.isnan(hidden), np.isnan(want))
     expect_close(hidden[~np.isnan(want)], want[~np.isnan(want)])
+
+
+class Learning(Case):
+    """What learns from gradients ``dy`` of its hidden states."""
+
+    def __init__(self, cell, sizes):
+        super().__init__(cell, sizes)
+        self.dy = normal(*sizes, seed=6)
+
+    def run(self, width, threads=1):
+        """Return the hidden states, the ones that steps begin with, and the gates' gradients."""
+        t, n, _ = self.sizes
+        z, cont, hidden = guarded(self.z), guarded(self.cont), guarded(shape=self.sizes)
+        states, dz = [guarded(state) for state in self.states], guarded(shape=(t, n, self.wide))
+        kept, tuning = Kept.of(self.cell, self.sizes), Tuning(width=width, threads=threads)
+        Recurrence(self.cell, z, tuning, kept=kept)(
+            self.packed(width), cont, states, hidden, states
+        )
+        known = z if self.cell == "LSTM" else hidden
+        back = Retracing(self.cell, dz, known, kept, tuning)
+        for _ in range(2):  # nothing is left of what was computed before
+            back(guarded(self.weight), cont, self.dy)
+        for array in (z, hidden, dz, *states):
+            expect_guarded(array)
+        return hidden, kept.before, dz
+
+    def loss(self, z):
+        """The sum of the hidden states times their gradients."""
+        changed = copy(self)
+        changed.z = z
+        return np.sum(changed.defined()[0] * self.dy.astype(float))
+
+    def differences(self, places, step=1e-5):
+        """The gradients of some inputs of the gates, by differences."""
+        found, z = [], self.z.astype(float)
+        for place in places:
+            up, down = z.copy(), z.copy()
+            up[place] += step
+            down[place] -= step
+            found.append((self.loss(up) - self.loss(down)) / (2 * step))
+        return np.array(found)
+
+
+@CELL
+@WIDTH
+@THREADS
+@SIZES
+def test_gradients_are_those_of_the_formulas(sizes, threads, width, cell):
+    case = Learning(cell, sizes)
+    rng = np.random.default_rng(7)
+    places = [tuple(rng.integers(0, n) for n in case.z.shape) for _ in range(20)]
+
+    hidden, before, dz = case.run(width, threads)
+
+    expect_close(hidden, case.defined()[0])
+    h = np.concatenate([case.states[0][None], hidden[:-1]])
+    np.testing.assert_array_equal(before, case.cont[..., None] * h)
+    got = np.array([dz[place] for place in places])
+    np.testing.assert_allclose(got, case.differences(places), rtol=1e-4, atol=1e-5)
+
+
+@CELL
+@WIDTH
+def test_the_bits_of_gradients_do_not_depend_on_the_number_of_threads(width, cell):
+    case = Learning(cell, (6, 15, 150))
+
+    one, two, three = (case.run(width, threads) for threads in (1, 2, 3))
+
+    for many in (two, three):
+        for got, want in zip(many, one, strict=True):
+            np.testing.assert_array_equal(got, want)
+
+
+@CELL
+@WIDTH
+def test_a_gradient_that_is_nan_reaches_earlier_steps_of_its_sequence_alone(width, cell):
+    case = Learning(cell, (4, 3, 19))
+    case.cont[...] = 1
+    case.dy[2, 1, 5] = np.nan
+
+    dz = case.run(width)[2]
+
+    assert np.isnan(dz[:2, 1]).all()
+    assert np.isnan(dz[2, 1]).any()
+    assert not np.isnan(dz[3]).any()
+    assert not np.isnan(dz[:, [0, 2]]).any()
 
 
 @WIDTH

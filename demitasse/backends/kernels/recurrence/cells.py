@@ -10,10 +10,10 @@ from typing import ClassVar, NamedTuple, Protocol
 
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Struct
-from demitasse.backends.kernels.language.words import Condition, Vector, Word
+from demitasse.backends.kernels.language.words import FLOAT, Condition, Vector, Word
 from demitasse.backends.kernels.squash import sigmoid, tanh
 
-__all__ = ["CELLS", "Cell", "Place", "StepFields"]
+__all__ = ["CELLS", "LEARNING", "Cell", "Place", "StepFields"]
 
 
 class StepFields(Struct):
@@ -31,8 +31,10 @@ class StepFields(Struct):
     cont: Word
     """Address of what the states are multiplied with before each step, (steps, rows)."""
     before: Word
-    """Address of the hidden states that steps begin with, of even steps and of odd ones, (2, rows,
-    size); written."""
+    """Address of the hidden states that steps begin with, (slots, rows, size); written."""
+    slots: Word
+    """For how many steps they are kept: for all, or for two, of which one is read and the next
+    one written."""
     hidden: Word
     """Address of those that they end with, (steps, rows, size); written."""
     first_h: Word
@@ -62,11 +64,15 @@ class Place(NamedTuple):
         at: Bytes to it from the beginning of an array (rows, size).
         some: Which elements of the vector there are.
         cont: What the states are multiplied with before the step.
+        in_all: Bytes to it from the beginning of an array (steps, rows, size).
+        z: Address of the inputs of the first gate.
     """
 
     at: Word
     some: Condition
     cont: Vector
+    in_all: Word
+    z: Word
 
 
 class Cell(Protocol):
@@ -124,6 +130,48 @@ class LstmCell:
         return o * tanh(k, c)
 
 
+class LearningLstmFields(LstmFields):
+    """Those of an LSTM that gradients are wanted of."""
+
+    cells: Word
+    """Address of the cells that steps begin with, (steps, rows, size); written."""
+    squashed: Word
+    """Address of the tanh of those that they end with, (steps, rows, size); written."""
+
+
+class LearningLstmCell:
+    """The same, which keeps what its gradient needs.
+
+    The inputs of the gates become what they let through.
+    """
+
+    gates: ClassVar[int] = 4
+    states: ClassVar[Sequence[str]] = LstmCell.states
+    fields: ClassVar[type[StepFields]] = LearningLstmFields
+
+    def __init__(self, k: Kernel) -> None:
+        self._k, self.f = k, LearningLstmFields.read(k)
+
+    def begin(self, place: Place) -> None:
+        k, at, some = self._k, place.at, place.some
+        k.store_some(k.load_some(self.f.first_c + at, some), self.f.last_c + at, some)
+
+    def step(self, place: Place, inputs: Sequence[Vector]) -> Vector:
+        k, f, some = self._k, self.f, place.some
+        *opened, new = inputs
+        gates = [*(sigmoid(k, value) for value in opened), tanh(k, new)]
+        for gate, value in enumerate(gates):
+            k.store_some(value, place.z + f.size * (FLOAT * gate), some)
+        i, forget, o, g = gates
+        before = k.load_some(f.last_c + place.at, some)
+        c = place.cont * forget * before + i * g
+        squashed = tanh(k, c)
+        k.store_some(before, f.cells + place.in_all, some)
+        k.store_some(c, f.last_c + place.at, some)
+        k.store_some(squashed, f.squashed + place.in_all, some)
+        return o * squashed
+
+
 class RnnCell:
     """h = tanh(z)."""
 
@@ -144,3 +192,6 @@ class RnnCell:
 
 
 CELLS: Mapping[str, type[Cell]] = {"LSTM": LstmCell, "RNN": RnnCell}
+
+LEARNING: Mapping[str, type[Cell]] = {"LSTM": LearningLstmCell, "RNN": RnnCell}
+"""Those that keep what gradients need; an RNN's are computed from its hidden states."""

@@ -2,29 +2,52 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cache, partial
+from typing import NamedTuple
 
 import numpy as np
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments
-from demitasse.backends.kernels.recurrence.cells import CELLS
+from demitasse.backends.kernels.recurrence.cells import CELLS, LEARNING
 from demitasse.backends.kernels.recurrence.steps import MOST_ROWS, write
 from demitasse.backends.kernels.tuning import Tuning
 
-__all__ = ["Recurrence"]
+__all__ = ["FEWEST_EACH", "Kept", "Recurrence"]
 
 FEWEST_EACH = 1 << 16
 """Multiplications of a step for each thread at least: to meet others takes as long as these."""
 
 
 @cache
-def _kernel(cell: str, width: int) -> int:
+def _kernel(cell: str, width: int, *, learns: bool) -> int:
     """Return the address of the kernel."""
-    name = f"recurrence_{cell.lower()}{width}"
-    return compiled(name, partial(write, name=name, width=width, sort=CELLS[cell]), name)[name]
+    name = f"{'learning' if learns else 'recurrence'}_{cell.lower()}{width}"
+    sort = (LEARNING if learns else CELLS)[cell]
+    return compiled(name, partial(write, name=name, width=width, sort=sort), name)[name]
+
+
+class Kept(NamedTuple):
+    """What steps keep for their gradient.
+
+    Attributes:
+        before: The hidden states that they begin with. Shape: (T, N, H).
+        cells: The cells that they begin with, of an LSTM. Shape: (T, N, H).
+        squashed: The tanh of those that they end with, of an LSTM. Shape: (T, N, H).
+    """
+
+    before: np.ndarray
+    cells: np.ndarray
+    squashed: np.ndarray
+
+    @classmethod
+    def of(cls, cell: str, shape: tuple[int, int, int]) -> Kept:
+        """Return memory for steps of this shape, (T, N, H)."""
+        sizes = [math.prod(shape), *[math.prod(shape) if cell == "LSTM" else 0] * 2]
+        return cls(*(aligned(size).reshape(shape if size else 0) for size in sizes))
 
 
 class Recurrence:
@@ -32,10 +55,12 @@ class Recurrence:
 
     Args:
         cell: "LSTM" or "RNN".
-        z: The inputs of the gates; read in each call. Shape: (T, N, G * H).
+        z: The inputs of the gates; read in each call. Those of an LSTM become what its gates let
+            through where that is kept. Shape: (T, N, G * H).
         tuning: The kernel's vectors and threads.
         static: What each sequence adds to its inputs in all steps; read in each call. Shape:
             (N, G * H).
+        kept: Where to keep what gradients need; None where there are none.
 
     Attributes:
         state_count: How many arrays a state has; the first is the hidden state.
@@ -43,15 +68,22 @@ class Recurrence:
     """
 
     def __init__(
-        self, cell: str, z: np.ndarray, tuning: Tuning, *, static: np.ndarray | None = None
+        self,
+        cell: str,
+        z: np.ndarray,
+        tuning: Tuning,
+        *,
+        static: np.ndarray | None = None,
+        kept: Kept | None = None,
     ) -> None:
-        self.cell, self.tuning = CELLS[cell], tuning
+        self.cell, self.tuning = (LEARNING if kept else CELLS)[cell], tuning
         steps, rows, wide = z.shape
         size = wide // self.cell.gates
         self._name, self._steps = cell, steps
-        self._kernel = _kernel(cell, tuning.width)
-        before = aligned(2 * rows * size)
+        self._kernel = _kernel(cell, tuning.width, learns=kept is not None)
+        before = kept.before if kept else aligned(2 * rows * size)
         self.state_count, self.nbytes = len(self.cell.states) // 2, before.nbytes
+        more = {"cells": kept.cells, "squashed": kept.squashed} if kept and cell == "LSTM" else {}
         most = MOST_ROWS[tuning.width][self.cell.gates]
         self._threads = max(1, min(tuning.threads, rows * wide * size // FEWEST_EACH))
         values = self.cell.fields.values(
@@ -61,6 +93,7 @@ class Recurrence:
             static_bytes=0 if static is None else static.strides[0],
             cont=EACH_CALL,
             before=before,
+            slots=steps if kept else 2,
             hidden=EACH_CALL,
             first=EACH_CALL,
             last=EACH_CALL,
@@ -70,6 +103,7 @@ class Recurrence:
             size=size,
             blocks=-(-size // tuning.width),
             **dict.fromkeys(self.cell.states, EACH_CALL),
+            **more,
         )
         self._arguments = Arguments(values)
 

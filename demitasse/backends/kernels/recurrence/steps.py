@@ -7,7 +7,7 @@ number changes no bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from demitasse.backends.kernels.language.kernel import Kernel
@@ -23,7 +23,7 @@ from demitasse.backends.kernels.language.words import (
 )
 from demitasse.backends.kernels.recurrence.cells import Cell, Place, StepFields
 
-__all__ = ["MOST_ROWS", "write"]
+__all__ = ["MOST_ROWS", "products", "write"]
 
 MOST_ROWS = {8: {1: 8, 4: 2}, 16: {1: 8, 4: 6}}
 """Floats of a vector -> gates -> sequences whose sums fit into the registers."""
@@ -86,24 +86,28 @@ def _begin(k: Kernel, cell: Cell) -> None:
     """Write what the first step finds."""
     f = cell.f
     with k.loop(f.rows) as row, k.loop(f.blocks) as block:
-        place = _place(k, f, k.word(0), row.i, block.i)
+        place = _place(k, cell, k.word(0), row.i, block.i)
         h = k.load_some(f.first_h + place.at, place.some)
         k.store_some(h * place.cont, _before(f, k.word(0)) + place.at, place.some)
         cell.begin(place)
 
 
-def _place(k: Kernel, f: StepFields, step: Word, row: Word, block: Word) -> Place:
+def _place(k: Kernel, cell: Cell, step: Word, row: Word, block: Word) -> Place:
     """Return a block of a sequence in a step."""
+    f = cell.f
+    here, row_bytes, number = block * k.vector_bytes, f.size * FLOAT, step * f.rows + row
     return Place(
-        at=row * f.size * FLOAT + block * k.vector_bytes,
+        at=row * row_bytes + here,
         some=k.first(minimum(f.size - block * k.width, k.width)),
-        cont=k.broadcast(f.cont + (step * f.rows + row) * FLOAT),
+        cont=k.broadcast(f.cont + number * FLOAT),
+        in_all=number * row_bytes + here,
+        z=f.z + number * row_bytes * cell.gates + here,
     )
 
 
 def _before(f: StepFields, step: Word) -> Word:
     """Return the address of the hidden states that a step begins with, of the first sequence."""
-    return f.before + step % 2 * f.rows * f.size * FLOAT
+    return f.before + step % f.slots * f.rows * f.size * FLOAT
 
 
 def _multiply(k: Kernel, cell: Cell, part: _Part, rows: int, sums: Word) -> None:
@@ -113,22 +117,38 @@ def _multiply(k: Kernel, cell: Cell, part: _Part, rows: int, sums: Word) -> None
     first = _before(f, part.step) + part.row * row_bytes
     hidden = [first + row_bytes * row for row in range(rows)]
     panels = [f.weight + (f.blocks * gate + part.block) * panel_bytes for gate in range(cell.gates)]
-    for place, total in enumerate(_products(k, f.size, panels, hidden)):
+
+    def weights(i: Word) -> list[Vector]:
+        return [k.load(panel + i * k.vector_bytes) for panel in panels]
+
+    for place, total in enumerate(products(k, f.size, weights, hidden, cell.gates)):
         k.store(total, sums + place * k.vector_bytes)
 
 
-def _products(
-    k: Kernel, size: Word, panels: Sequence[Word], hidden: Sequence[Word]
+def products(
+    k: Kernel,
+    size: Word,
+    weights: Callable[[Word], Sequence[Vector]],
+    states: Sequence[Word],
+    count: int,
 ) -> list[Vector]:
-    """Write sums of products of each hidden state with each panel; return them in this order."""
-    count = len(panels) * len(hidden)
-    turns = max(1, CHAINS // count)
-    zeros = [k.constant(0.0)] * count
+    """Write sums of products of numbers with vectors; return those of the first states first.
+
+    Args:
+        k: The kernel.
+        size: How many are added up.
+        weights: Writes the vectors of one number, given which it is.
+        states: Addresses of the numbers of each sequence.
+        count: How many vectors there are.
+    """
+    chains = count * len(states)
+    turns = max(1, CHAINS // chains)
+    zeros = [k.constant(0.0)] * chains
 
     def turn(i: Word, sums: Sequence[Vector]) -> list[Vector]:
-        weights = [k.load(panel + i * k.vector_bytes) for panel in panels]
-        numbers = [k.broadcast(state + i * FLOAT) for state in hidden]
-        pairs = [(number, weight) for number in numbers for weight in weights]
+        vectors = weights(i)
+        numbers = [k.broadcast(state + i * FLOAT) for state in states]
+        pairs = [(number, vector) for number in numbers for vector in vectors]
         return [fma(*pair, total) for pair, total in zip(pairs, sums, strict=True)]
 
     whole = size // turns * turns
@@ -136,11 +156,11 @@ def _products(
         loop.vectors = [
             total
             for place in range(turns)
-            for total in turn(loop.i + place, loop.vectors[place * count : (place + 1) * count])
+            for total in turn(loop.i + place, loop.vectors[place * chains : (place + 1) * chains])
         ]
-    sums = loop.vectors[:count]
+    sums = loop.vectors[:chains]
     for place in range(1, turns):
-        others = loop.vectors[place * count : (place + 1) * count]
+        others = loop.vectors[place * chains : (place + 1) * chains]
         sums = [total + other for total, other in zip(sums, others, strict=True)]
     with k.loop(size, whole, vectors=sums) as rest:
         rest.vectors = turn(rest.i, rest.vectors)
@@ -150,17 +170,17 @@ def _products(
 def _step(k: Kernel, cell: Cell, part: _Part, row: Word, totals: Sequence[Vector]) -> None:
     """Write the step of a sequence's block, given what the hidden state gives to each gate."""
     f = cell.f
-    place = _place(k, f, part.step, row, part.block)
-    here, gate_bytes = part.block * k.vector_bytes, f.size * FLOAT
-    z = f.z + (part.step * f.rows + row) * gate_bytes * cell.gates + here
-    static = f.static + row * f.static_bytes + here
+    place = _place(k, cell, part.step, row, part.block)
+    static, gate_bytes = (
+        f.static + row * f.static_bytes + part.block * k.vector_bytes,
+        f.size * FLOAT,
+    )
     inputs = []
     for gate, total in enumerate(totals):
-        given, more = (k.load_some(at + gate_bytes * gate, place.some) for at in (z, static))
+        given, more = (k.load_some(at + gate_bytes * gate, place.some) for at in (place.z, static))
         inputs.append(given + more + total)
     h = cell.step(place, inputs)
-    all_bytes = f.rows * f.size * FLOAT
-    k.store_some(h, f.hidden + part.step * all_bytes + place.at, place.some)
+    k.store_some(h, f.hidden + place.in_all, place.some)
     with k.when(part.step >= f.steps - 1):
         k.store_some(h, f.last_h + place.at, place.some)
     with k.when(part.step < f.steps - 1):

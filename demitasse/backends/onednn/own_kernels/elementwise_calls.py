@@ -19,16 +19,18 @@ class ElementwiseCall(KernelCall):
         engine: The engine.
         kernel: The kernel.
         sources: What is read, one array or two.
-        target: What is written, in the same layout.
+        targets: What is written, in the same layout, one array or two.
     """
 
     def __init__(
-        self, engine: Engine, kernel: Elementwise, sources: Sequence[Reader], target: Writer
-    ) -> None:
-        self._kernel, self._sources, self._target = kernel, sources, target
-        super().__init__(engine, (*sources, target), kernel.code)
-        target.promise(engine)
+        self, engine: Engine, kernel: Elementwise, sources: Sequence[Reader],
+        targets: Sequence[Writer],
+    ) -> None:  # fmt: skip
+        self._kernel, self._sources, self._targets = kernel, sources, targets
+        super().__init__(engine, (*sources, *targets), kernel.code)
+        for target in targets:
+            target.promise(engine)
 
     def __call__(self) -> None:
         arrays = [source.array() for source in self._sources]
-        self._kernel(arrays, self._target.array())
+        self._kernel(arrays, *(target.array() for target in self._targets))

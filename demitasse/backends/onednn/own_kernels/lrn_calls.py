@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from demitasse.backends.kernels.lrn import LocalResponse
+from demitasse.backends.kernels.lrn_within import WithinResponse
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.own_kernels.calls import KernelCall
 from demitasse.backends.onednn.ports import Reader, Writer
 
 __all__ = ["LRNCall", "LRNGradientCall"]
+
+Response = LocalResponse | WithinResponse
 
 
 class LRNCall(KernelCall):
@@ -20,9 +23,7 @@ class LRNCall(KernelCall):
         target: What is written, in the same layout.
     """
 
-    def __init__(
-        self, engine: Engine, kernel: LocalResponse, source: Reader, target: Writer
-    ) -> None:
+    def __init__(self, engine: Engine, kernel: Response, source: Reader, target: Writer) -> None:
         self._kernel, self._source, self._target = kernel, source, target
         super().__init__(engine, (source, target), kernel.code, 0)
         target.promise(engine)
@@ -45,7 +46,7 @@ class LRNGradientCall(KernelCall):
     """
 
     def __init__(
-        self, engine: Engine, kernel: LocalResponse, source: Reader, dy: Reader, dx: Writer
+        self, engine: Engine, kernel: Response, source: Reader, dy: Reader, dx: Writer
     ) -> None:
         self._kernel, self._source, self._dy, self._dx = kernel, source, dy, dx
         super().__init__(engine, (source, dy, dx), kernel.code, 0)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from demitasse.backends.kernels.classes import FewClasses
     from demitasse.backends.kernels.lengths import Lengths
     from demitasse.backends.kernels.lrn import LocalResponse
+    from demitasse.backends.kernels.lrn_within import WithinResponse
     from demitasse.backends.onednn.own_kernels.elementwise_calls import ElementwiseCall
     from demitasse.backends.onednn.own_kernels.map_calls import MapCall, Maps
 
@@ -30,6 +31,7 @@ __all__ = [
     "lrn_kernel",
     "map_call",
     "rows_kernel",
+    "within_kernel",
 ]
 
 
@@ -38,7 +40,7 @@ def elementwise_call(
     function: str,
     numbers: Sequence[float],
     sources: Sequence[Reader],
-    target: Writer,
+    *targets: Writer,
 ) -> ElementwiseCall:
     """Return what computes a function of every element.
 
@@ -47,7 +49,7 @@ def elementwise_call(
         function: Its name in ``kernels.elementwise``.
         numbers: Its constants.
         sources: What is read, one array or two.
-        target: What is written, in the same layout.
+        targets: What is written, in the same layout, one array or two.
 
     Raises:
         Declined: There are no kernels here.
@@ -59,8 +61,8 @@ def elementwise_call(
     from demitasse.backends.kernels.elementwise import Elementwise
     from demitasse.backends.onednn.own_kernels.elementwise_calls import ElementwiseCall
 
-    kernel = Elementwise(function, numbers, target.layout.size, tuning)
-    return ElementwiseCall(engine, kernel, sources, target)
+    kernel = Elementwise(function, numbers, targets[0].layout.size, tuning)
+    return ElementwiseCall(engine, kernel, sources, targets)
 
 
 def factors_call(
@@ -148,3 +150,22 @@ def lrn_kernel(engine: Engine, op: ops.LRN, layout: Layout) -> LocalResponse | N
     if images is None or not lrn.takes(images, op.size, op.beta, tuning.width):
         return None
     return lrn.LocalResponse(images, op.size, op.alpha, op.k, tuning)
+
+
+def within_kernel(engine: Engine, op: ops.LRN, layout: Layout) -> WithinResponse | None:
+    """Return what normalises by neighbouring pixels, in both directions; perhaps None.
+
+    Args:
+        engine: The engine.
+        op: What is to be computed.
+        layout: Of input, output and their gradients.
+    """
+    tuning = engine.tuning.as_set(wanted())
+    images = images_of(layout)
+    if not tuning.width or images is None:
+        return None
+    from demitasse.backends.kernels import lrn_within
+
+    if not lrn_within.takes(images, op.size, op.beta, tuning.width):
+        return None
+    return lrn_within.WithinResponse(images, op.size, op.alpha, op.k, tuning)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from demitasse.backends import ops
@@ -17,9 +18,16 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from demitasse.backends.onednn.own_kernels.recurrent_calls import OutputCall, StepsCall
+    from demitasse.backends.onednn.own_kernels.recurrent_calls import (
+        LearnedSteps,
+        OutputCall,
+        StepsCall,
+    )
 
-__all__ = ["output_call", "steps_call"]
+__all__ = ["learned_steps", "output_call", "steps_call"]
+
+LARGE = 1 << 20
+"""Weights of the hidden state from which on the library's products are faster in training."""
 
 
 def steps_call(
@@ -55,6 +63,34 @@ def steps_call(
 
     kernel = Recurrence(op.cell, z, tuning, static=static)
     return StepsCall(engine, op, at, Parameter(Arg.WEIGHTS, weight, blocks), kernel, hidden)
+
+
+def learned_steps(
+    engine: Engine, op: ops.Recurrent, weight: Operand, z: np.ndarray
+) -> LearnedSteps:
+    """Return the steps of a recurrent layer that gradients are wanted of.
+
+    Args:
+        engine: The engine.
+        op: The operation.
+        weight: That of the hidden state.
+        z: The inputs of the gates, which become what gradients need. Shape: (T, N, G * H).
+
+    Raises:
+        Declined: There are no kernels here, or the library multiplies faster.
+    """
+    tuning = engine.tuning.as_set(wanted())
+    if not tuning.width:
+        message = "no kernels are made at run time; steps need those"
+        raise Declined(message)
+    if math.prod(weight.shape) >= LARGE:
+        message = f"a weight {weight.shape} that is too large for the caches"
+        raise Declined(message)
+    size = op.m
+    blocks = channel_blocks(engine, (z.shape[-1] // size, size, size), tuning.width)
+    from demitasse.backends.onednn.own_kernels.recurrent_calls import LearnedSteps
+
+    return LearnedSteps(engine, op, weight, blocks, z, tuning)
 
 
 def output_call(engine: Engine, blob: Operand) -> OutputCall:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.recurrence.output import Squashing
-from demitasse.backends.kernels.recurrence.recurrence import Recurrence
+from demitasse.backends.kernels.recurrence.recurrence import Kept, Recurrence
+from demitasse.backends.kernels.recurrence.retracing import Retracing
+from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.own_kernels.calls import KernelCall
 from demitasse.backends.onednn.ports import Reader
 from demitasse.backends.step import Operand, Operands
 
-__all__ = ["OutputCall", "StepsCall"]
+__all__ = ["LearnedSteps", "OutputCall", "StepsCall"]
 
 
 class StepsCall(KernelCall):
@@ -60,6 +64,65 @@ class StepsCall(KernelCall):
         memories = [at.saved(f"state {i}", shape).blob.data_memory for i in range(count)]
         carried = [memory.mutable_cpu_data() for memory in memories]
         return carried, carried
+
+
+class LearnedSteps:
+    """All steps of a recurrent layer, and their gradients; see ``steps.sequences.Steps``.
+
+    Args:
+        engine: The engine.
+        op: The operation.
+        weight: That of the hidden state.
+        blocks: The layout in which the kernel of steps takes it.
+        z: The inputs of the gates, which become what gradients need. Shape: (T, N, G * H).
+        tuning: The kernels' vectors and threads.
+    """
+
+    calls = ()
+
+    def __init__(
+        self,
+        engine: Engine,
+        op: ops.Recurrent,
+        weight: Operand,
+        blocks: Layout,
+        z: np.ndarray,
+        tuning: Tuning,
+    ) -> None:
+        self._cell, self._tuning = op.cell, tuning
+        self._kept = Kept.of(op.cell, (op.steps, op.rows, op.m))
+        self._kernel = Recurrence(op.cell, z, tuning, kept=self._kept)
+        self.before, self.states = self._kept.before, self._kernel.state_count
+        self._end = [np.zeros((op.rows, op.m), np.float32) for _ in range(self.states)]
+        self._packed, self._plain = (
+            Reader(Arg.WEIGHTS, weight, layout) for layout in (blocks, engine.plain(weight.shape))
+        )
+        self._packed.engine = self._plain.engine = engine
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in (*self._kept, *self._end)) + self._packed.copied
+
+    @property
+    def code(self) -> str:
+        return self._kernel.code
+
+    @property
+    def backward_code(self) -> str:
+        return self._gradient.code
+
+    def forward(
+        self, states: Sequence[np.ndarray], cont: np.ndarray, hidden: np.ndarray
+    ) -> Sequence[np.ndarray]:
+        begin = [np.ascontiguousarray(state) for state in states]
+        self._kernel(self._packed.array(), np.ascontiguousarray(cont), begin, hidden, self._end)
+        return self._end
+
+    def prepare_backward(self, dz: np.ndarray, known: np.ndarray) -> None:
+        self._gradient = Retracing(self._cell, dz, known, self._kept, self._tuning)
+
+    def backward(self, cont: np.ndarray, dy: np.ndarray) -> None:
+        self._gradient(self._plain.array(), np.ascontiguousarray(cont), np.ascontiguousarray(dy))
 
 
 class OutputCall(KernelCall):

@@ -20,6 +20,7 @@ from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description
 from demitasse.backends.onednn.own_kernels.convolutions import conv_kernels
 from demitasse.backends.onednn.own_kernels.rectifiers import rectifier_of
+from demitasse.backends.onednn.own_kernels.turned import turned_kernels
 from demitasse.backends.onednn.ports import Call, Gradient, Parameter, Port, Reader, Writer
 from demitasse.backends.onednn.step import Runnable
 from demitasse.backends.onednn.steps.activation import post_ops
@@ -53,6 +54,7 @@ class ConvStep(WindowStep[ops.Conv]):
         self.kernels = conv_kernels(
             engine, op, self.image, self.maps, at.followers, training=at.backward
         )
+        self.turned = turned_kernels(engine, op, self.image, self.maps) if at.backward else None
 
     def geometry(self) -> ConvGeometry:
         return ConvGeometry.between(self.op, self.op.bottom, self.op.top)
@@ -326,7 +328,8 @@ class ConvStep(WindowStep[ops.Conv]):
         gradient = Reader(Arg.DIFF_DST, at.top[0], dy, diff=True)
         offset = Gradient(Arg.DIFF_BIAS, at.params[1], bias) if bias else None
         plain = Gradient(Arg.DIFF_WEIGHTS, at.params[0], self.engine.plain(self.w))
-        ours = self.kernels.weights(GradientOperands(source, gradient, plain, offset))
+        operands = GradientOperands(source, gradient, plain, offset)
+        ours = self.turned.weights(operands) if self.turned else self.kernels.weights(operands)
         if ours is not None:
             return ours
         target = Gradient(Arg.DIFF_WEIGHTS, at.params[0], w)
@@ -374,7 +377,8 @@ class ConvStep(WindowStep[ops.Conv]):
         dx, w, dy = found.layouts(Query.DIFF_SRC, Query.WEIGHTS, Query.DIFF_DST)
         source = Reader(Arg.DIFF_DST, at.top[0], dy, diff=True)
         target = Writer(Arg.DIFF_SRC, at.bottom[0], dx, diff=True)
-        ours = self.kernels.data(ConvOperands(source, target, at.params[0]))
+        operands = ConvOperands(source, target, at.params[0])
+        ours = self.turned.data(operands) if self.turned else self.kernels.data(operands)
         if ours is not None:
             ours.operands.target.promise(self.engine)
             return ours

@@ -46,7 +46,7 @@ class DeconvStep(WindowStep[ops.Deconv]):
         ]
         self.forward_calls = [Call(engine, found, ports)]
         if self.op.bias:
-            self._prepare_bias(y)
+            self._prepare_bias(y, found.descriptor(Query.DIFF_SRC))
 
     def _convolution(self) -> Description:
         engine = self.engine
@@ -62,23 +62,27 @@ class DeconvStep(WindowStep[ops.Deconv]):
             engine.attributes,
         )
 
-    def _prepare_bias(self, layout: Layout) -> None:
-        """Add the bias in place, one value for each channel."""
+    def _prepare_bias(self, layout: Layout, images: int) -> None:
+        """Add the bias in place, one value for each channel.
+
+        Args:
+            layout: In which the top lies.
+            images: How the library describes it; one block of channels lies like channels last, of
+                which the library has other code.
+        """
         bias = self.engine.plain((1, self.image[1], *(1 for _ in self.op.kernel)))
         found = self.engine.describe(
             "binary",
             Algorithm.ADD,
-            layout.handle,
+            images,
             bias.handle,
-            layout.handle,
+            images,
             self.engine.attributes,
         )
         top = self.at.top[0]
-        ports = [
-            Reader(Arg.SRC, top, layout),
-            Reader(Arg.SECOND_SRC, self.at.params[1], bias),
-            Writer(Arg.DST, top, layout),
-        ]
+        before, after = Reader(Arg.SRC, top, layout), Writer(Arg.DST, top, layout)
+        before.descriptor = after.descriptor = images
+        ports = [before, Reader(Arg.SECOND_SRC, self.at.params[1], bias), after]
         self.forward_calls.append(Call(self.engine, found, ports))
 
     def prepare_backward(self) -> None:

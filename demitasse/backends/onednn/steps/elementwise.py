@@ -16,9 +16,9 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.own_kernels.maps import elementwise_call
 from demitasse.backends.onednn.ports import Reader, Writer
-from demitasse.backends.onednn.step import OnednnStep
+from demitasse.backends.onednn.step import OnednnStep, Runnable
 from demitasse.backends.onednn.steps.activation import Copy
-from demitasse.backends.step import Declined, Operands
+from demitasse.backends.step import Declined, Operand, Operands
 
 __all__ = ["FUNCTIONS", "CombinationStep", "ElementwiseStep"]
 
@@ -59,6 +59,12 @@ def _relu6(slope: float) -> Function:
     return Function("clip", (0.0, 6.0), "inside_slope")
 
 
+def _elu(alpha: float) -> Function:
+    if alpha < 0:  # the result does not have the sign of the input
+        return _named("elu", alpha)
+    return Function("elu", (alpha,), "elu_result_slope", "result")
+
+
 def _power(power: float, scale: float, shift: float) -> Function:
     name = {1.0: "linear", 2.0: "square"}.get(power)
     if name is None or not scale:
@@ -72,7 +78,7 @@ FUNCTIONS: dict[str, Callable[..., Function]] = {
     "abs": lambda: _named("abs"),
     "bnll": lambda: Function("bnll", (), "bnll_slope", keeps_zero=False),
     "clip": _clip,
-    "elu": lambda alpha: _named("elu", alpha),
+    "elu": _elu,
     "exp": lambda *numbers: Function("exp", numbers, "exp_slope", "result", keeps_zero=False),
     "power": _power,
     "relu6": _relu6,
@@ -123,24 +129,73 @@ class ElementwiseStep(OnednnStep[ops.Activation]):
 
 
 class CombinationStep(OnednnStep[ops.Eltwise]):
-    """The product or the larger of two, element by element, where no gradient is wanted."""
+    """The product or the larger of two, element by element.
+
+    Where gradients are wanted, a maximum keeps which of the two it took, and a product in place the
+    factor that it overwrites.
+    """
 
     def __init__(self, engine: Engine, op: ops.Eltwise, at: Operands) -> None:
         super().__init__(engine, op, at)
         if op.operation == "SUM" or len(at.bottom) > 2:
             message = f"{op.operation} of {len(at.bottom)}; our kernels have PROD and MAX of two"
             raise Declined(message)
-        if at.backward:
-            message = f"gradients of {op.operation}; our kernels compute it without"
+        learns = at.backward and any(at.propagate_down)
+        if learns and at.top[0] is at.bottom[1]:
+            message = "gradients in place of the second bottom; our kernels take the first"
             raise Declined(message)
+        if learns and op.operation == "PROD" and not op.stable:
+            message = "gradients by quotients; our kernels multiply"
+            raise Declined(message)
+        self.marks: Operand | None = None
+        if learns and op.operation == "MAX":
+            self.marks = at.saved("first wins", op.shape).blob
+        self.factors = list(at.bottom)
+        self.copies = learns and at.in_place and op.operation == "PROD"
+        if self.copies:
+            self.factors[0] = at.saved("first factor", op.shape).blob
 
     def prepare(self) -> None:
         at, engine = self.at, self.engine
-        layout = _row(engine, at, padded=True)
-        name = "larger" if self.op.operation == "MAX" else "product"
+        self.layout = layout = _row(engine, at, padded=True)
         sources = [Reader(Arg.SRC + i, blob, layout) for i, blob in enumerate(at.bottom)]
         target = Writer(Arg.DST, at.top[0], layout)
-        self.forward_calls = [elementwise_call(engine, name, (), sources, target)]
+        if self.op.operation == "PROD":
+            keep = [Copy(engine, sources[0], self.factors[0])] if self.copies else []
+            product = elementwise_call(engine, "product", (), sources, target)
+            self.forward_calls = [*keep, product]
+        elif self.marks is None:
+            self.forward_calls = [elementwise_call(engine, "larger", (), sources, target)]
+        else:
+            marks = Writer(Arg.DST, self.marks, layout)
+            call = elementwise_call(engine, "larger_of_which", (), sources, target, marks)
+            self.forward_calls = [call]
+
+    def prepare_backward(self) -> None:
+        at, layout = self.at, self.layout
+        targets = {
+            index: Writer(Arg.DIFF_SRC + index, blob, layout, diff=True)
+            for index, (blob, wanted) in enumerate(zip(at.bottom, at.propagate_down, strict=True))
+            if wanted
+        }
+        if not targets:
+            return
+        if self.marks is None:
+            # backwards, since in place the first bottom's gradient is the top's
+            self.backward_calls = [
+                self._gradient("product", self.factors[1 - index], target)
+                for index, target in reversed(targets.items())
+            ]
+            return
+        name = "parted" if len(targets) > 1 else ("marked", "unmarked")[min(targets)]
+        self.backward_calls = [self._gradient(name, self.marks, *targets.values())]
+
+    def _gradient(self, name: str, known: Operand, *targets: Writer) -> Runnable:
+        sources = [
+            Reader(Arg.SRC, known, self.layout),
+            Reader(Arg.DIFF_DST, self.at.top[0], self.layout, diff=True),
+        ]
+        return elementwise_call(self.engine, name, (), sources, *targets)
 
 
 def _row(engine: Engine, at: Operands, *, padded: bool) -> Layout:

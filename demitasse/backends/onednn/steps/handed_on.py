@@ -215,19 +215,25 @@ def _parts(head: AnyStep, layout: Layout) -> Iterator[_Part]:
         raise Declined(message)
     first = 0
     for blob, own, down in zip(at.bottom, head.layouts, at.propagate_down, strict=True):
-        rows = _rows(layout, own, first)
+        rows = _rows(layout, own, first, at.top[0].shape)
         yield _Part(rows, [Writer(Arg.DST, blob, own, diff=True)] if down else [])
         first += own.shape[1]
 
 
-def _rows(whole: Layout, own: Layout, first: int) -> Rows:
+def _rows(whole: Layout, own: Layout, first: int, shape: ops.Shape) -> Rows:
     """Return where the channels from ``first`` on lie.
+
+    Args:
+        whole: The layout of all of them; where they lie in C order, perhaps as one row.
+        own: That of some.
+        first: The first of those.
+        shape: That of all of them, (N, C, ...).
 
     Raises:
         Declined: They are no rows.
     """
-    n, channels, count = whole.shape[0], whole.shape[1], own.shape[1]
-    inner = math.prod(whole.shape[2:])
+    n, channels, count = shape[0], shape[1], own.shape[1]
+    inner = math.prod(shape[2:])
     if whole.plain and own.plain:
         return Rows(n, count * inner, first * inner, channels * inner, count * inner)
     one, other = images_of(whole), images_of(own)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -16,7 +18,12 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.language import later
-from demitasse.backends.onednn.library.candidates import in_some_layout
+from demitasse.backends.onednn.library.candidates import (
+    BLOCK,
+    candidates,
+    channel_blocks,
+    in_some_layout,
+)
 from demitasse.backends.onednn.library.constants import Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
@@ -36,6 +43,10 @@ __all__ = ["NormStep"]
 O = TypeVar("O", bound=ops.Op)  # noqa: E741 - the type of the operation
 
 DATA_AXES = (2, 3, 4, 5)
+IMAGE_AXES = 4
+
+MOST_PADDING = 1.5
+"""Elements of blocks that zeros fill up, as a multiple of the real ones, up to which they pay."""
 
 PARAMETER_GRADIENTS = (Arg.DIFF_SCALE, Arg.DIFF_SHIFT)
 
@@ -87,7 +98,40 @@ class NormStep(OnednnStep[O]):
         if kernel is not None:
             self._forward_ours(kernel, expected)
             return
+        fast = None if expected.plain else self._fast_layout(expected)
+        if fast is not None:
+            self._prepare_in(fast)
+            return
         in_some_layout(self.engine, expected, self._prepare_in)
+
+    def _fast_layout(self, expected: Layout) -> Layout | None:
+        """Return the layout in which the library has code for this processor's vectors.
+
+        None where there is none. Of channels that nothing divides only blocks that zeros fill up
+        have it; the other code takes many times as long as to copy them.
+
+        Raises:
+            Declined: There is one without the ReLU, and none with it.
+        """
+        layouts = list(candidates(self.engine, expected))
+        for parts in (self.parts, replace(self.parts, relu=False)):
+            found = next((layout for layout in layouts if self._is_fast(parts, layout)), None)
+            if found is not None:
+                break
+        if found is not None and parts.relu != self.parts.relu:
+            message = "a ReLU with which the library's code is slow, and without it is not"
+            raise Declined(message)
+        if found is None and len(self.parts.shape) == IMAGE_AXES:
+            block = BLOCK if self.engine.wide else BLOCK // 2
+            blocks = channel_blocks(self.engine, self.parts.shape, block)
+            if blocks.size <= MOST_PADDING * expected.size and self._is_fast(self.parts, blocks):
+                return blocks
+        return found
+
+    def _is_fast(self, parts: NormParts, layout: Layout) -> bool:
+        with suppress(Declined):
+            return not self._describe(layout, parts).implementation.endswith("_bnorm:any")
+        return False
 
     def _prepare_in(self, layout: Layout) -> None:
         found = self._describe(layout)
@@ -95,15 +139,16 @@ class NormStep(OnednnStep[O]):
             self._gradient(found, layout)
         self._forward(found, layout)
 
-    def _describe(self, layout: Layout) -> Description:
-        training = self.wants_gradient or self.parts.measures
+    def _describe(self, layout: Layout, parts: NormParts | None = None) -> Description:
+        parts = parts or self.parts
+        training = self.wants_gradient or parts.measures
         return self.engine.describe(
             "batch_normalization_forward",
             Pass.TRAINING if training else Pass.INFERENCE,
             layout.handle,
             layout.handle,
             self.eps,
-            self.parts.flags,
+            parts.flags,
             self.engine.attributes,
         )
 

@@ -1,7 +1,8 @@
 """LSTM and RNN: the products of all time steps at once where they can be, else step by step.
 
 What goes into the gates from outside is one product for all steps, and so are all gradients of
-weights; only the product with the hidden state waits for the step before.
+weights; only the product with the hidden state waits for the step before. The steps run in kernels
+of our own, or one by one in the library and numpy (``sequences.py``).
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.onednn.library.attributes import lent_attributes
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep, Runnable
-from demitasse.backends.onednn.steps.cells import CELLS, past_tanh
+from demitasse.backends.onednn.steps.cells import past_tanh
 from demitasse.backends.onednn.steps.products import Own, Product
+from demitasse.backends.onednn.steps.sequences import sequence
 from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
 
 __all__ = ["RecurrentStep"]
@@ -30,22 +31,19 @@ class RecurrentStep(OnednnStep[ops.Recurrent]):
     def __init__(self, engine: Engine, op: ops.Recurrent, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_in_place(self.at, NEEDS_BOTTOM)
-        t, n, h = op.steps, op.rows, op.m
-        self.cell = CELLS[op.cell](t, n, h)
-        wide = self.cell.gates * h
+        t, n = op.steps, op.rows
+        weights, bottom = at.params, at.bottom
+        wide = weights[0].shape[0]
         self.first_state = 3 if op.static else 2
         # the inputs of the gates, which become the open gates
-        self.z, self.before = _array(t, n, wide), _array(t, n, h)
-        weights, bottom = at.params, at.bottom
+        self.z = _array(t, n, wide)
         self.input = Product(engine, t * n, weights[0], weights[1])
         z = Own(Arg.DST, self.input.y, self.z)
         x = Reader(Arg.SRC, bottom[0], self.input.x)
         self.to_gates = self.input.forward(x, z)
-        with lent_attributes(engine.library, keep=1.0) as adding:
-            self.again = Product(engine, n, weights[self.first_state], attributes=adding)
-        self.h_port, self.z_port = Own(Arg.SRC, self.again.x), Own(Arg.DST, self.again.y)
-        self.from_hidden = self.again.forward(self.h_port, self.z_port)
-        self.forward_calls = [self.to_gates, self.from_hidden]
+        self.sequence = sequence(engine, op, weights[self.first_state], self.z)
+        self.before = self.sequence.before
+        self.forward_calls = [self.to_gates, *self.sequence.calls]
         self.from_static: Call | None = None
         if op.static:
             self.static, self.row = Product(engine, n, weights[2]), _array(n, wide)
@@ -56,7 +54,7 @@ class RecurrentStep(OnednnStep[ops.Recurrent]):
         self.hidden: np.ndarray | None = None
         if op.cell == "RNN":
             self._add_output()
-        self.kept = self.z.nbytes + self.before.nbytes + self.cell.nbytes
+        self.kept = self.z.nbytes + self.sequence.nbytes
 
     def _add_output(self) -> None:
         """The RNN's own layer after its hidden states: o = tanh(W_o h + b_o)."""
@@ -70,32 +68,25 @@ class RecurrentStep(OnednnStep[ops.Recurrent]):
 
     @property
     def code(self) -> str:
-        return f"{super().code}, numpy"
+        return f"{super().code}, {self.sequence.code}"
 
     @property
     def backward_code(self) -> str:
-        return f"{super().backward_code}, numpy"
+        return f"{super().backward_code}, {self.sequence.backward_code}"
 
     # -- forward -------------------------------------------------------------------------------
 
     def forward(self) -> None:
-        op, at, cell, z = self.op, self.at, self.cell, self.z
+        op, at = self.op, self.at
         states, cont = self._begin(), self._cont()
         self.to_gates()
         if self.from_static is not None:
             self.from_static()
-            z += self.row
+            self.z += self.row
         hidden = at.top[0].buffer() if self.hidden is None else self.hidden
-        h = states[0]
-        cell.begin(states)
-        for t in range(op.steps):
-            np.multiply(cont[t], h, out=self.before[t])
-            self.h_port.buffer, self.z_port.buffer = self.before[t], z[t]
-            self.from_hidden()
-            h = hidden[t]
-            cell.step(t, z[t], cont[t], h)
+        end = self.sequence.forward(states, cont, hidden)
         kept: Sequence[Operand] = at.top[1:] if op.exposed else self._carried()
-        for blob, state in zip(kept, [h, *cell.end()], strict=True):
+        for blob, state in zip(kept, end, strict=True):
             blob.write(state.reshape(blob.shape))
         if self.hidden is not None:
             self.to_output()
@@ -109,7 +100,7 @@ class RecurrentStep(OnednnStep[ops.Recurrent]):
     def _carried(self) -> list[Operand]:
         """Return the blobs in which the layer carries its states from pass to pass."""
         shape = (self.op.rows, self.op.m)
-        return [self.at.saved(f"state {i}", shape).blob for i in range(self.cell.states)]
+        return [self.at.saved(f"state {i}", shape).blob for i in range(self.sequence.states)]
 
     def _cont(self) -> np.ndarray:
         cont: np.ndarray = self.at.bottom[1].read()
@@ -126,11 +117,10 @@ class RecurrentStep(OnednnStep[ops.Recurrent]):
         if any(i < len(wanted) and wanted[i] and not wanted[i - 1] for i in (1, last + 1)):
             message = "a bias that is learned without its weight; oneDNN computes both gradients"
             raise Declined(message)
-        self.dz, self.dh = np.zeros_like(self.z), _array(op.rows, op.m)
-        self.kept += self.dz.nbytes + self.dh.nbytes
-        self.dz_port = Own(Arg.DIFF_DST, self.again.y)
-        dh = Own(Arg.DIFF_SRC, self.again.x, self.dh)
-        self.from_gates = self.again.gradient(self.dz_port, dh)
+        self.dz = np.zeros_like(self.z)
+        known = self.z if self.hidden is None else self.hidden
+        self.kept += self.dz.nbytes
+        self.sequence.prepare_backward(self.dz, known)
         self.backward_calls = self._from_all_gates()
         self.from_row = self._from_static() if op.static else []
         self.from_output = [] if self.hidden is None else self._from_output(self.hidden)
@@ -179,22 +169,14 @@ class RecurrentStep(OnednnStep[ops.Recurrent]):
         return calls
 
     def backward(self) -> None:
-        at, cell, dz, dh = self.at, self.cell, self.dz, self.dh
+        at, dz = self.at, self.dz
         cont, dy = self._cont(), at.top[0].read_diff()
         if self.hidden is not None:
             past_tanh(self.y, dy, self.dy)
             dy = self.d_hidden
             for call in self.from_output:
                 call()
-        dh[...] = 0
-        cell.begin_back()
-        for t in reversed(range(self.op.steps)):
-            np.add(dh, dy[t], out=dh)
-            cell.back(t, self.z[t], cont[t], dh, dz[t])
-            if t:  # gradients do not cross passes
-                self.dz_port.buffer = dz[t]
-                self.from_gates()
-                np.multiply(dh, cont[t], out=dh)
+        self.sequence.backward(cont, dy)
         super().backward()
         if self.from_row:
             np.sum(dz, axis=0, out=self.row)

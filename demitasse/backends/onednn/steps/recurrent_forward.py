@@ -1,7 +1,7 @@
 """LSTM and RNN without gradients: the steps in a kernel of our own, between two products.
 
-Nothing of a step is kept but its hidden state. Where gradients are wanted, ``RecurrentStep`` has
-numpy's tanh, as portable code has: of values near 1, the gradient is that of their last digits.
+Nothing of a step is kept but its hidden state. Where gradients are wanted, ``RecurrentStep`` keeps
+what they need.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RecurrentForwardStep(OnednnStep[ops.Recurrent]):
         super().__init__(engine, op, at)
         decline_in_place(at, NEEDS_BOTTOM)
         if at.backward:
-            message = "gradients are wanted; the kernel of steps computes none"
+            message = "gradients are wanted; this keeps nothing for them"
             raise Declined(message)
         params, bottom, top = at.params, at.bottom, at.top[0]
         many, wide = op.steps * op.rows, params[0].shape[0]

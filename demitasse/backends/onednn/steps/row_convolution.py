@@ -13,11 +13,13 @@ from contextlib import suppress
 import numpy as np
 
 from demitasse.backends import ops
+from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.language import later
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout, dims, layout_of
 from demitasse.backends.onednn.library.primitive import Description
-from demitasse.backends.onednn.ports import Call, Parameter, Port, Reader, Writer
+from demitasse.backends.onednn.ports import Call, Gradient, Parameter, Port, Reader, Writer
 from demitasse.backends.onednn.steps.activation import post_ops
 from demitasse.backends.onednn.steps.convolution import ConvStep
 from demitasse.backends.onednn.steps.rectifier import Fixed, rectifying
@@ -53,13 +55,48 @@ class _Turned(Parameter):
         self.engine.reorder(memory.cpu_data(), self._here, target, self.layout)
 
 
+class _TurnedGradient(Gradient):
+    """The gradient of such filters: what the primitive writes is turned back.
+
+    Args:
+        blob: The filters.
+        here: How they lie in C order, seen so.
+        layout: The layout the primitive was made for.
+    """
+
+    __slots__ = ("_here",)
+
+    def __init__(self, blob: Operand, here: Layout, layout: Layout) -> None:
+        super().__init__(Arg.DIFF_WEIGHTS, blob, layout)
+        self._here = here
+
+    def array(self) -> np.ndarray:
+        self._part = self.engine.lend(self.role, self.layout.size)
+        return self._part
+
+    def done(self) -> None:
+        if self._part is None:
+            return
+        later.spoil()
+        memory, count = self.memory, self._here.size
+        if memory.cleared:
+            total = memory.mutable_cpu_data(discard=True)
+            self.engine.reorder(self._part, self.layout, total, self._here)
+            return
+        part = aligned(count)
+        self.engine.reorder(self._part, self.layout, part, self._here)
+        total = memory.mutable_cpu_data()[:count]
+        total += part
+
+
 class RowConvStep(WindowStep[ops.Conv]):
-    """One bottom, one top, without gradients."""
+    """One bottom, one top."""
 
     def __init__(self, engine: Engine, op: ops.Conv, at: Operands) -> None:
         super().__init__(engine, op, at)
-        if at.backward:
-            message = "gradients; filters as wide as their image are turned forward alone"
+        wanted = at.param_propagate_down
+        if op.bias and at.backward and wanted[1] and not wanted[0]:
+            message = "a bias that is learned without its weight; both are one primitive's"
             raise Declined(message)
         if len(op.kernel) != 2 or self.image[1] != 1 or self.image[3] < FEWEST:
             message = f"images of one channel and {FEWEST} columns or more are taken by their rows"
@@ -74,6 +111,8 @@ class RowConvStep(WindowStep[ops.Conv]):
         self._shape = (self.maps[1], columns, 1, op.kernel[0])
         turned = engine.innermost(self._shape, 1)
         self._here = layout_of(engine.library, turned)
+        pad = dims((0, op.pad[0]))
+        self.window = [dims((1, op.stride[0])), dims((0, op.dilation[0] - 1)), pad, pad]
         self.hint = self._describe(engine.attributes)
 
     def geometry(self) -> ConvGeometry:
@@ -93,29 +132,23 @@ class RowConvStep(WindowStep[ops.Conv]):
         return self._call(found, target, fixed)
 
     def _describe(self, attributes: int) -> Description:
-        op, engine = self.op, self.engine
-        pad = dims((0, op.pad[0]))
+        engine = self.engine
         return engine.describe(
             "convolution_forward",
-            Pass.INFERENCE,
+            Pass.TRAINING if self.at.backward else Pass.INFERENCE,
             Algorithm.CONVOLUTION,
             self._x,
             engine.any(self._shape),
             self.bias.handle if self.bias else None,
             self._y,
-            dims((1, op.stride[0])),
-            dims((0, op.dilation[0] - 1)),
-            pad,
-            pad,
+            *self.window,
             attributes,
         )
 
     def _call(self, found: Description, target: Operand, fixed: list[Fixed]) -> Call:
         at = self.at
-        source = Reader(Arg.SRC, at.bottom[0], self.engine.plain(self.image))
-        source.descriptor = self._x
         ports: list[Port] = [
-            source,
+            self._images(),
             _Turned(at.params[0], self._here, found.layout(Query.WEIGHTS)),
         ]
         if self.bias:
@@ -123,6 +156,62 @@ class RowConvStep(WindowStep[ops.Conv]):
         written = Writer(Arg.DST, target, self.engine.innermost_layout(self.maps, 1))
         written.descriptor = self._y
         return Call(self.engine, found, [*ports, written], fixed)
+
+    def _images(self) -> Reader:
+        """Return what reads the images, whose columns are taken for channels."""
+        source = Reader(Arg.SRC, self.at.bottom[0], self.engine.plain(self.image))
+        source.descriptor = self._x
+        return source
+
+    def _slopes(self) -> Reader:
+        """Return what reads the gradient of the top."""
+        layout = self.engine.innermost_layout(self.maps, 1)
+        source = Reader(Arg.DIFF_DST, self.at.top[0], layout, diff=True)
+        source.descriptor = self._y
+        return source
+
+    def prepare_backward(self) -> None:
+        if self.at.param_propagate_down[0]:
+            self.backward_calls.append(self._weights_gradient())
+        if self.at.propagate_down[0]:
+            self.backward_calls.append(self._data_gradient())
+
+    def _weights_gradient(self) -> Call:
+        engine, at = self.engine, self.at
+        bias = self.bias if self.op.bias and at.param_propagate_down[1] else None
+        found = engine.describe(
+            "convolution_backward_weights",
+            Algorithm.CONVOLUTION,
+            self._x,
+            engine.any(self._shape),
+            bias.handle if bias else None,
+            self._y,
+            *self.window,
+            self.hint.handle,
+            engine.attributes,
+        )
+        filters = _TurnedGradient(at.params[0], self._here, found.layout(Query.DIFF_WEIGHTS))
+        ports: list[Port] = [self._images(), self._slopes(), filters]
+        if bias:
+            ports.append(Gradient(Arg.DIFF_BIAS, at.params[1], bias))
+        return Call(engine, found, ports)
+
+    def _data_gradient(self) -> Call:
+        engine, at = self.engine, self.at
+        found = engine.describe(
+            "convolution_backward_data",
+            Algorithm.CONVOLUTION,
+            self._x,
+            engine.any(self._shape),
+            self._y,
+            *self.window,
+            self.hint.handle,
+            engine.attributes,
+        )
+        filters = _Turned(at.params[0], self._here, found.layout(Query.WEIGHTS))
+        target = Writer(Arg.DIFF_SRC, at.bottom[0], engine.plain(self.image), diff=True)
+        target.descriptor = self._x
+        return Call(engine, found, [self._slopes(), filters, target])
 
 
 def convolution(engine: Engine, op: ops.Conv, at: Operands) -> RowConvStep | ConvStep:

@@ -1,0 +1,179 @@
+"""Steps of sequences through a recurrent layer backwards: gradients of the inputs of its gates.
+
+A step's gradient is made of that of the step after it: a thread computes some vectors of hidden
+values, each of some sequences, while it goes through the weights once. No sum is divided among
+threads, so their number changes no bits.
+"""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from demitasse.backends.kernels.language import compiled
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments
+from demitasse.backends.kernels.language.words import (
+    FLOAT,
+    Vector,
+    Word,
+    choose,
+    chunk,
+    minimum,
+)
+from demitasse.backends.kernels.recurrence import recurrence
+from demitasse.backends.kernels.recurrence.gradients import GRADIENTS, CellGradient, Spot
+from demitasse.backends.kernels.recurrence.recurrence import Kept
+from demitasse.backends.kernels.recurrence.steps import MOST_ROWS, products
+from demitasse.backends.kernels.tuning import Tuning
+
+__all__ = ["Retracing"]
+
+VECTORS = 4
+"""Vectors of hidden values in a block: as many sums of each sequence are in registers."""
+
+
+@cache
+def _kernel(cell: str, width: int) -> int:
+    """Return the address of the kernel."""
+    name = f"retracing_{cell.lower()}{width}"
+    return compiled(name, partial(_write, name=name, width=width, sort=GRADIENTS[cell]), name)[name]
+
+
+def _write(module: Any, name: str, width: int, sort: type[CellGradient]) -> None:
+    k = Kernel(module, name, 1, width, exported=True)
+    cell = sort(k)
+    f, most = cell.f, MOST_ROWS[width][VECTORS]
+    sums = k.scratch(most * VECTORS)
+    with k.loop(f.first + 1, f.last) as back:
+        step = f.first + f.last - back.i
+        groups = (f.rows + f.few - 1) // f.few
+        first, end = chunk(f.blocks * groups, *k.thread())
+        with k.loop(end, first) as loop:
+            # there and back again: what was read last is still in the nearest cache
+            number = choose(step % 2 > 0, first + end - 1 - loop.i, loop.i)
+            block, row = number // groups, number % groups * f.few
+            rows = minimum(f.few, f.rows - row)
+            with k.cases(rows) as case:
+                for count in range(1, most + 1):
+                    case(count)
+                    _multiply(k, cell, (step, row, block), count, sums)
+            with k.loop(rows) as one, k.loop(VECTORS) as vector:
+                total = k.load(sums + (one.i * VECTORS + vector.i) * k.vector_bytes)
+                _step(k, cell, (step, row + one.i, block * VECTORS + vector.i), total)
+    k.done()
+
+
+def _multiply(
+    k: Kernel, cell: CellGradient, at: tuple[Word, Word, Word], rows: int, sums: Word
+) -> None:
+    """Write what the step after it gives to a block of so many sequences: (rows, VECTORS)."""
+    f, (step, row, block) = cell.f, at
+    row_bytes = f.size * FLOAT
+    wide = row_bytes * cell.gates
+    behind = f.dz + ((step + 1) * f.rows + row) * wide
+    gradients = [behind + wide * place for place in range(rows)]
+    first = block * VECTORS
+    panel = f.weight + first * k.vector_bytes
+    some = [_some(k, f.size, first + place) for place in range(VECTORS)]
+
+    def weights(i: Word) -> list[Vector]:
+        line = panel + i * row_bytes
+        return [k.load_some(line + k.vector_bytes * n, part) for n, part in enumerate(some)]
+
+    # nothing comes from behind the last step
+    count = choose(step < f.steps - 1, f.size * cell.gates, k.word(0))
+    for place, total in enumerate(products(k, count, weights, gradients, VECTORS)):
+        k.store(total, sums + place * k.vector_bytes)
+
+
+def _some(k: Kernel, size: Word, vector: Word) -> Any:
+    """Return which elements of a vector of hidden values there are."""
+    return k.first(minimum(size - vector * k.width, k.width))
+
+
+def _step(k: Kernel, cell: CellGradient, at: tuple[Word, Word, Word], total: Vector) -> None:
+    """Write a vector of a sequence, given what the step after it gives to its hidden state."""
+    f, (step, row, vector) = cell.f, at
+    here, row_bytes, number = vector * k.vector_bytes, f.size * FLOAT, step * f.rows + row
+    after = minimum(step + 1, f.steps - 1) * f.rows + row
+    spot = Spot(
+        at=row * row_bytes + here,
+        some=_some(k, f.size, vector),
+        in_all=number * row_bytes + here,
+        in_gates=number * row_bytes * cell.gates + here,
+        cont=k.broadcast(f.cont + number * FLOAT),
+    )
+    carried = total * k.broadcast(f.cont + after * FLOAT)
+    cell.step(spot, carried + k.load_some(f.dy + spot.in_all, spot.some))
+
+
+class Retracing:
+    """The gradients of T steps of N sequences, with G gates for each of H hidden values.
+
+    Args:
+        cell: "LSTM" or "RNN".
+        dz: Gets the gradients of the inputs of the gates. Shape: (T, N, G * H).
+        known: What the gates let through; of an RNN the hidden states. Shape: (T, N, G * H).
+        kept: What the steps kept.
+        tuning: The kernel's vectors and threads.
+    """
+
+    def __init__(
+        self, cell: str, dz: np.ndarray, known: np.ndarray, kept: Kept, tuning: Tuning
+    ) -> None:
+        self._name, self._steps, self.tuning = cell, dz.shape[0], tuning
+        steps, rows, wide = dz.shape
+        sort = GRADIENTS[cell]
+        size = wide // sort.gates
+        self._kernel = _kernel(cell, tuning.width)
+        self._dc = np.zeros((rows, size), np.float32)
+        most = MOST_ROWS[tuning.width][VECTORS]
+        fewest = recurrence.FEWEST_EACH
+        self._threads = max(1, min(tuning.threads, rows * wide * size // fewest))
+        more = {"cells": kept.cells, "squashed": kept.squashed, "dc": self._dc}
+        values = sort.fields.values(
+            weight=EACH_CALL,
+            cont=EACH_CALL,
+            dy=EACH_CALL,
+            dz=dz,
+            known=known,
+            first=EACH_CALL,
+            last=EACH_CALL,
+            steps=steps,
+            rows=rows,
+            few=-(-rows // -(-rows // most)),
+            size=size,
+            blocks=-(-size // (VECTORS * tuning.width)),
+            **(more if cell == "LSTM" else {}),
+        )
+        self._arguments = Arguments(values)
+
+    def __call__(self, weight: np.ndarray, cont: np.ndarray, dy: np.ndarray) -> None:
+        """Compute all steps.
+
+        Args:
+            weight: Of the hidden state. Shape: (G * H, H).
+            cont: What the states were multiplied with before each step. Shape: (T, N).
+            dy: The gradients of the hidden states from above. Shape: (T, N, H).
+        """
+        self._dc[...] = 0
+        each = {"weight": weight, "cont": cont, "dy": dy}
+
+        def run(first: int, last: int) -> None:
+            steps = {"first": first, "last": last}
+            self._arguments.run(self._kernel, self._threads, {**each, **steps})
+
+        if self._threads == 1:
+            run(self._steps - 1, 0)
+            return
+        # all wait for each other between steps; who is late has its part done by others
+        for step in reversed(range(self._steps)):
+            run(step, step)
+
+    @property
+    def code(self) -> str:
+        """Name of the code, with the processor's instructions."""
+        return f"{self._name.lower()} gradient llvm:{self.tuning.instructions}"
