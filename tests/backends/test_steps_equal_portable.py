@@ -99,6 +99,7 @@ class Row:
 FLAT = [((3, 7),), ((2, 16, 3, 2),), ((5,),)]
 IMAGES = [((2, 3, 4, 5),), ((3, 16, 2),), ((4, 5),)]
 COLUMN = [((1, 3),)]
+SIZES = ("height: 7 width: 9", "shrink_factor: 2", "zoom_factor: 2 pad_beg: -1")
 BRANCHES = [((2, 3, 4), (2, 1, 4), (2, 2, 4)), ((2, 16, 3, 3), (2, 32, 3, 3), (2, 16, 3, 3))]
 NORM = {"params": "positive"}
 CUDA, HOST = ("cupy",), ("numpy", "cupy")
@@ -347,6 +348,11 @@ ROWS = [
         "offset: 1", "axis: 1 offset: 1 offset: 0 offset: 2",
         shapes=[((2, 5, 4, 6), (2, 3, 2, 4)), ((2, 17, 4, 6), (2, 16, 2, 4))]), ("onednn",),
         gradient=False),
+    Row("interpolation", ops.Interpolation, layers("Interp", *SIZES,
+        shapes=[((2, 5, 4, 6),), ((1, 17, 3, 3),)]), (), may=("onednn",)),
+    Row("interpolation without a gradient", ops.Interpolation, layers("Interp", *SIZES,
+        shapes=[((2, 5, 4, 6),), ((1, 17, 3, 3),), ((3, 1, 5, 4),), ((1, 32, 9, 7),)]),
+        ("onednn",), gradient=False),
     Row("slice", ops.Slice, layers("Slice", "axis: 1", "axis: 2", "axis: 1 slice_point: 1",
         shapes=[((2, 4, 6),), ((3, 32, 4, 5),)], tops=2), ("onednn",)),
     Row("slice into one", ops.Slice, layers("Slice", shapes=[((2, 3),)]), (), frozen=False),
