@@ -12,7 +12,10 @@ from demitasse.backends import ops
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description
+from demitasse.backends.onednn.own_kernels.deconvolutions import overlap_call, overlaps
 from demitasse.backends.onednn.ports import Call, Gradient, Parameter, Reader, Writer
+from demitasse.backends.onednn.step import Runnable
+from demitasse.backends.onednn.steps.conv_operands import ConvOperands
 from demitasse.backends.onednn.steps.windows import WindowStep
 from demitasse.backends.windows import ConvGeometry
 
@@ -27,6 +30,10 @@ class DeconvStep(WindowStep[ops.Deconv]):
 
     def prepare(self) -> None:
         engine, at = self.engine, self.at
+        ours = self._ours()
+        if ours is not None:
+            self.forward_calls = [ours]
+            return
         self.hint = self._convolution()
         found = engine.describe(
             "convolution_backward_data",
@@ -47,6 +54,20 @@ class DeconvStep(WindowStep[ops.Deconv]):
         self.forward_calls = [Call(engine, found, ports)]
         if self.op.bias:
             self._prepare_bias(y)
+
+    def _ours(self) -> Runnable | None:
+        """Return the forward pass in kernels of our own; None where none pays or can be made."""
+        engine, op, at = self.engine, self.op, self.at
+        if at.backward or not overlaps(op):
+            return None
+        x, y = (engine.innermost_layout(shape, 1) for shape in (op.bottom, op.top))
+        operands = ConvOperands(
+            source=Reader(Arg.SRC, at.bottom[0], x),
+            target=Writer(Arg.DST, at.top[0], y),
+            weight=at.params[0],
+            bias=Reader(Arg.BIAS, at.params[1], engine.plain((op.top[1],))) if op.bias else None,
+        )
+        return overlap_call(engine, op, operands)
 
     def _convolution(self) -> Description:
         engine = self.engine
