@@ -245,6 +245,9 @@ ROWS = [
         "num_output: 5 axis: 0", shapes=[((3, 4),)])),
     Row("inner product of few rows", ops.InnerProduct, layers("InnerProduct",
         "num_output: 40", shapes=[((3, 20),)])),
+    Row("inner product of few rows without a gradient", ops.InnerProduct, layers("InnerProduct",
+        "num_output: 40", "num_output: 7 bias_term: false", shapes=[((3, 20),), ((8, 1100),)]),
+        gradient=False),
     Row("inner product of no row", ops.InnerProduct, layers("InnerProduct",
         "num_output: 5", shapes=[((0, 3),)]), HOST),
 
