@@ -34,8 +34,8 @@ MOST_ROWS = 8
 REGISTERS = {8: 16, 16: 32}
 """How many there are, by the floats of a vector."""
 
-UNROLLED = 4
-"""Turns of the innermost loop that are written out."""
+WRITTEN = 16
+"""Products of a number with a vector that are written out in the innermost loop, about."""
 
 SUMMED = 512
 """Products that are added up in their order; long sums of such sums are rounded less."""
@@ -86,12 +86,12 @@ def _write(module: Any, name: str, width: int, rows: int, vectors: int) -> None:
     at_once, slope = _vectors_at_once(width, rows, vectors), k.broadcast(f.slope)
     begin, end = chunk((f.outputs + (panel_floats - 1)) // panel_floats, *k.thread())
 
-    def turns(sums: list[Vector], panel: Word, start: Word, stop: Word, count: int) -> Any:
+    def turns(sums: list[Vector], panel: Word, start: Word, stop: Word, count: int) -> list[Vector]:
         """Multiply with some numbers of each row, ``count`` of them in a turn."""
         with k.loop(stop, start, count, vectors=sums) as loop:
             for turn in range(count):
                 place, here = loop.i + turn, panel + (loop.i + turn) * panel_bytes
-                columns = [k.load(here + k.vector_bytes * j) for j in range(len(sums) // rows)]
+                columns = [k.load(here + k.vector_bytes * j) for j in range(at_once)]
                 numbers = [k.broadcast(f.x + row_bytes * i + place * FLOAT) for i in range(rows)]
                 products = [(number, column) for number in numbers for column in columns]
                 loop.vectors = [
@@ -100,32 +100,32 @@ def _write(module: Any, name: str, width: int, rows: int, vectors: int) -> None:
                 ]
         return loop.vectors
 
-    with k.loop(end, begin) as panel:
-        for first in range(0, vectors, at_once):
-            count = min(at_once, vectors - first)
-            source = f.weight + panel.i * f.panel_stride * FLOAT + first * k.vector_bytes
-            none = [k.constant(0.0)] * (rows * count)
-            with k.loop(f.length, 0, SUMMED, vectors=none) as part:
-                stop = minimum(part.i + SUMMED, f.length)
-                middle = part.i + (stop - part.i) // UNROLLED * UNROLLED
-                found = turns(none, source, part.i, middle, UNROLLED)
+    products = rows * at_once
+    none, unrolled = [k.constant(0.0)] * products, max(1, WRITTEN // products)
+    with k.loop(end, begin) as panel, k.loop(vectors, 0, at_once) as first:
+        place = panel.i * panel_floats + first.i * width
+        source = f.weight + (panel.i * f.panel_stride + first.i * width) * FLOAT
+        with k.loop(f.length, 0, SUMMED, vectors=none) as part:
+            stop = minimum(part.i + SUMMED, f.length)
+            middle = part.i + (stop - part.i) // unrolled * unrolled
+            found = turns(none, source, part.i, middle, unrolled)
+            if unrolled > 1:
                 found = turns(found, source, middle, stop, 1)
-                part.vectors = [one + more for one, more in zip(part.vectors, found, strict=True)]
-            sums = part.vectors
-            for j in range(count):
-                place = panel.i * panel_floats + (first + j) * width
-                some = k.first(f.outputs - place)
-                offset = k.load_some(f.offsets + place * FLOAT, some)
-                for i in range(rows):
-                    target = f.y + (f.outputs * i + place) * FLOAT
-                    k.store_some(rectified(sums[i * count + j] + offset, slope), target, some)
+            part.vectors = [one + more for one, more in zip(part.vectors, found, strict=True)]
+        for j in range(at_once):
+            here = place + j * width
+            some = k.first(f.outputs - here)
+            offset = k.load_some(f.offsets + here * FLOAT, some)
+            for i, total in enumerate(part.vectors[j::at_once]):
+                target = f.y + (f.outputs * i + here) * FLOAT
+                k.store_some(rectified(total + offset, slope), target, some)
     k.done()
 
 
 def _vectors_at_once(width: int, rows: int, vectors: int) -> int:
     """Return how many vectors of a panel fit into registers: their sums, they, and a number."""
     most = max(1, (REGISTERS[width] - 1) // (rows + 1))
-    return -(-vectors // -(-vectors // most))
+    return max(n for n in range(1, most + 1) if vectors % n == 0)
 
 
 class FewRows:
