@@ -28,8 +28,8 @@ from demitasse.backends.kernels.tuning import Tuning
 
 __all__ = ["MOST_ROWS", "FewRows"]
 
-MOST_ROWS = 8
-"""Of more rows the sums of a vector fill the registers; the library is as fast then."""
+MOST_ROWS = {8: 4, 16: 8}
+"""By the floats of a vector: of more rows, the sums of two vectors do not fit into registers."""
 
 REGISTERS = {8: 16, 16: 32}
 """How many there are, by the floats of a vector."""
@@ -132,7 +132,7 @@ class FewRows:
     """y = x W^T + b, and a rectifier; NaN stays.
 
     Args:
-        rows: How many there are, up to ``MOST_ROWS``.
+        rows: How many there are, up to the vectors' ``MOST_ROWS``.
         length: Elements of a row.
         outputs: Elements of a row of results.
         panel: Outputs whose columns lie side by side in the weight: whole vectors.
@@ -155,9 +155,10 @@ class FewRows:
         *,
         relu: bool = False,
     ) -> None:
-        if not 1 <= rows <= MOST_ROWS or panel % tuning.width:
+        most = MOST_ROWS[tuning.width]
+        if not 1 <= rows <= most or panel % tuning.width:
             message = (
-                f"{rows} rows and panels of {panel} were given; give 1 to {MOST_ROWS}, and whole "
+                f"{rows} rows and panels of {panel} were given; give 1 to {most}, and whole "
                 f"vectors of {tuning.width}"
             )
             raise ValueError(message)

@@ -40,7 +40,7 @@ def rows_call(
         return None
     from demitasse.backends.kernels.few_rows import MOST_ROWS, FewRows
 
-    if rows > MOST_ROWS:
+    if rows > MOST_ROWS[tuning.width]:
         return None
     from demitasse.backends.onednn.own_kernels.row_calls import RowsCall
 
