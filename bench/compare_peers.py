@@ -4,6 +4,7 @@
     python bench/compare_peers.py --aims                   # what we have aims for, half an hour
     python bench/compare_peers.py --part forward           # the strongest peers: forward, step,
     python bench/compare_peers.py --part start --few       #   busy, start; --few: some minutes each
+    python bench/compare_peers.py --part others --few      # further nets, forward alone
     python bench/compare_peers.py --minutes 20 'lenet:*' 'googlenet:8:*'
     python bench/compare_peers.py --quick                  # tries the harness, measures nothing
 

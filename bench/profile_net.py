@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from nets import FORWARD_ONLY, NETS
 from peers.cases import Case
 from peers.run_peak import Measured as Peak
 
@@ -47,9 +46,7 @@ class Profile:
     """One case, with a clock after every layer of its plan."""
 
     def __init__(self, case: Case) -> None:
-        message = parse_text(
-            {**NETS, **FORWARD_ONLY}[case.net](case.batch, case.train), NetParameter
-        )
+        message = parse_text(case.prototxt(), NetParameter)
         if case.train:
             param = parse_text(SOLVER, SolverParameter)
             param.net_param.CopyFrom(message)

@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from nets import FORWARD_ONLY, NETS
+from nets import FORWARD_ONLY, NETS, OTHERS
 from peers.cases import AIMS, Case, choose
 from peers.digest import apart, gradients
 from peers.engines import find
@@ -13,6 +13,7 @@ from peers.parts import PARTS
 from peers.recipe import operations
 
 from demitasse import Net
+from demitasse.export.onnx.table import reason_against
 from demitasse.proto import NetParameter, parse_text
 
 MEASURED = [(name, "forward") for name in NETS | FORWARD_ONLY] + [(name, "step") for name in NETS]
@@ -29,6 +30,17 @@ def test_every_measured_net_is_translated(name, mode):
     for operation in made:
         assert named.issuperset(operation.inputs)
         named |= {operation.name, f"{operation.name}/mask"}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_other_net_has_one_result_and_a_form_in_onnx(name):
+    message = parse_text(Case(name, 2, "forward", scale=4).prototxt(), NetParameter)
+
+    net = Net(message, "TEST", device="numpy", seed=1)
+
+    assert net.outputs == ["prob"]
+    layers = [layer for layer in message.layer if layer.type != "Input"]
+    assert [layer.name for layer in layers if reason_against(layer)] == []
 
 
 @pytest.mark.parametrize("name", ["resnet50", "lrcn", "fcn"])
@@ -89,9 +101,10 @@ def test_a_part_has_cases_and_engines_that_there_are(part):
         find(engine)
 
 
-def test_a_case_of_a_net_without_a_loss_is_a_forward_pass():
+@pytest.mark.parametrize("name", ["segnet", "unet"])
+def test_a_case_of_a_net_without_a_loss_is_a_forward_pass(name):
     with pytest.raises(ValueError, match="and forward, not step"):
-        Case.parse("segnet:1:step")
+        Case.parse(f"{name}:1:step")
 
 
 def test_every_aim_is_measured():

@@ -16,10 +16,10 @@ FOUND = Path(__file__).parents[1] / "bench/results/peers.json"
 HEAD = """\
 # Beside other engines
 
-What `bench/compare_peers.py --part forward`, `step`, `busy` and `start` found; how it measures is
-told in [Benchmarks](../benchmarks.md#beside-other-engines). A bar is the time of the fastest of the
-other engines that gave the right results, divided by ours: beyond the line we are faster, before
-it they are.
+What `bench/compare_peers.py --part forward`, `others`, `step`, `busy` and `start` found; how it
+measures is told in [Benchmarks](../benchmarks.md#beside-other-engines). A bar is the time of the
+fastest of the other engines that gave the right results, divided by ours: beyond the line we are
+faster, before it they are.
 """
 Cell = Callable[[dict[str, Any]], str]
 

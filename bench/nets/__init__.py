@@ -1,20 +1,25 @@
 """The nets that are measured, as prototxt, with random weights and one batch of random images.
 
 Each is a function of the batch size, of whether it ends in a loss, and of ``scale``, which widths
-are divided by. Dropout is there in nets that do not train.
+are divided by. Dropout is there in nets that do not train. What a net gives is called "prob".
 """
 
 from nets.classic import caffenet, cifar10_quick, grey, lenet
 from nets.dense import densenet121
-from nets.detection import ssd_mobilenet
+from nets.detection import ssd_mobilenet, tiny_yolo
+from nets.generators import autoencoder, dcgan, srcnn, vdsr
 from nets.googlenet import googlenet
+from nets.inception import inception
+from nets.mobile import mobilenet_v2, shufflenet
 from nets.recurrent import lrcn
 from nets.residual import resnet18, resnet20, resnet50
-from nets.segmentation import fcn, segnet
+from nets.resnext import resnext50, senet50
+from nets.segmentation import deeplab, fcn, segnet, unet
 from nets.small import mobilenet, squeezenet
+from nets.text import text_cnn
 from nets.vgg import vgg16
 
-__all__ = ["FORWARD_ONLY", "NETS"]
+__all__ = ["FORWARD_ONLY", "NETS", "OTHERS"]
 
 NETS = {
     "lenet": lenet,
@@ -39,3 +44,20 @@ FORWARD_ONLY = {
     "lrcn": lrcn,
 }
 """What is measured in forward passes alone."""
+
+OTHERS = {
+    "mobilenet_v2": mobilenet_v2,
+    "shufflenet": shufflenet,
+    "resnext50": resnext50,
+    "senet50": senet50,
+    "inception": inception,
+    "tiny_yolo": tiny_yolo,
+    "unet": unet,
+    "deeplab": deeplab,
+    "dcgan": dcgan,
+    "autoencoder": autoencoder,
+    "srcnn": srcnn,
+    "vdsr": vdsr,
+    "text_cnn": text_cnn,
+}
+"""What else people run, forward alone; other engines get it as the package exports it."""

@@ -1,9 +1,9 @@
-"""MobileNet-SSD without what turns its numbers into boxes."""
+"""Detectors without what turns their numbers into boxes: MobileNet-SSD, tiny YOLO 2."""
 
 from nets.small import mobilenet_blocks
 from nets.writer import Writer
 
-__all__ = ["ssd_mobilenet"]
+__all__ = ["ssd_mobilenet", "tiny_yolo"]
 
 MORE = ((256, 512), (128, 256), (128, 256), (64, 128))
 """Outputs of the 1x1 and of the 3x3 convolution of each further stage, which halves the image."""
@@ -35,3 +35,16 @@ def _head(net: Writer, name: str, source: str, outputs: int) -> str:
     net.conv(f"{name}_conv", outputs, 1, source)
     net.layer("Permute", f"{name}_last", "permute_param { order: 0 order: 2 order: 3 order: 1 }")
     return net.layer("Flatten", f"{name}_flat")
+
+
+def tiny_yolo(batch: int, train: bool, scale: int = 1) -> str:
+    """Tiny YOLO 2 on 416x416 images: five boxes of twenty classes at each of its places."""
+    net = Writer("Tiny-YOLO-2", (batch, 3, 416, 416), train)
+    for number, outputs in enumerate((16, 32, 64, 128, 256, 512, 1024, 1024), 1):
+        net.conv(f"conv{number}", outputs // scale, 3, pad=1, bias=False)
+        net.bn(f"conv{number}")
+        net.layer("ReLU", f"relu{number}", "relu_param { negative_slope: 0.1 }", top=net.last)
+        if number < 6:
+            net.pool(f"pool{number}", 2, 2)
+    net.conv("prob", 5 * (5 + 20), 1)
+    return net.text()

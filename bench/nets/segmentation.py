@@ -1,8 +1,8 @@
-"""Nets that give a class to every pixel: FCN over AlexNet, SegNet's basic one."""
+"""Nets that give a class to every pixel: FCN, SegNet's basic one, U-Net, DeepLab."""
 
 from nets.writer import Writer
 
-__all__ = ["fcn", "segnet"]
+__all__ = ["deeplab", "fcn", "segnet", "unet"]
 
 CLASSES = 21
 STAGES = 4
@@ -48,4 +48,43 @@ def segnet(batch: int, train: bool, scale: int = 1) -> str:
         net.conv(f"decode{number}", width, 7, pad=3)
         net.bn(f"decode{number}")
     net.conv("score", CLASSES, 1)
+    return net.end()
+
+
+def unet(batch: int, train: bool, scale: int = 1) -> str:
+    """A narrow U-Net on 256x256 images: what each stage made is joined to what comes back to it."""
+    net, width, skips = Writer("U-Net", (batch, 3, 256, 256), train), 16 // scale, []
+    for number in range(1, STAGES + 1):
+        skips.append(_pair(net, f"down{number}", width))
+        net.pool(f"pool{number}", 2, 2)
+        width *= 2
+    _pair(net, "middle", width)
+    for number in range(STAGES, 0, -1):
+        width //= 2
+        net.deconv(f"deconv{number}", width, 2, 2, bias=True)
+        net.concat(f"joined{number}", skips.pop(), net.last)
+        _pair(net, f"up{number}", width)
+    net.conv("score", 2, 1)
+    return net.end()
+
+
+def _pair(net: Writer, name: str, outputs: int) -> str:
+    for which in "ab":
+        net.conv(f"{name}{which}", outputs, 3, pad=1)
+        net.relu(f"relu_{name}{which}")
+    return net.last
+
+
+def deeplab(batch: int, train: bool, scale: int = 1) -> str:
+    """A narrow DeepLab on 161x161 images: dilated convolutions, whose scores Interp enlarges."""
+    side = 161
+    net = Writer("DeepLab", (batch, 3, side, side), train)
+    for number, outputs in enumerate((64, 128, 256), 1):
+        _pair(net, f"conv{number}", outputs // scale)
+        net.pool(f"pool{number}", 3, 2, pad=1)
+    for number, dilation in ((4, 2), (5, 2), (6, 4)):
+        net.conv(f"conv{number}", 256 // scale, 3, pad=dilation, dilation=dilation)
+        net.relu(f"relu{number}")
+    net.conv("score_small", CLASSES, 1)
+    net.layer("Interp", "score", f"interp_param {{ height: {side} width: {side} }}")
     return net.end()

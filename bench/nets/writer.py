@@ -2,6 +2,9 @@
 
 __all__ = ["Writer"]
 
+Pair = int | tuple[int, int]
+"""A size for both axes, or for rows and columns."""
+
 
 class Writer:
     """Collects the layers of a net; each method returns the name of what it makes.
@@ -32,13 +35,14 @@ class Writer:
         return self.last
 
     def conv(
-        self, name: str, outputs: int, kernel: int, *bottoms: str, stride: int = 1, pad: int = 0,
-        group: int = 1, bias: bool = True, filler: str = "msra",
+        self, name: str, outputs: int, kernel: Pair, *bottoms: str, stride: int = 1, pad: Pair = 0,
+        dilation: int = 1, group: int = 1, bias: bool = True, filler: str = "msra",
     ) -> str:  # fmt: skip
         """A convolution."""
-        fields = f"num_output: {outputs} kernel_size: {kernel}"
-        for field, value, usual in (("stride", stride, 1), ("pad", pad, 0), ("group", group, 1)):
-            fields += f" {field}: {value}" if value != usual else ""
+        fields = f"num_output: {outputs} {_sizes('kernel', kernel)}"
+        fields += f" {_sizes('pad', pad)}" if pad else ""
+        for field, value in (("stride", stride), ("dilation", dilation), ("group", group)):
+            fields += f" {field}: {value}" if value != 1 else ""
         fields += "" if bias else " bias_term: false"
         fields = f'convolution_param {{ {fields} weight_filler {{ type: "{filler}" }} }}'
         return self.layer("Convolution", name, fields, *bottoms)
@@ -49,9 +53,12 @@ class Writer:
         self.bn(name)
         return self.relu(f"relu_{name}")
 
-    def deconv(self, name: str, outputs: int, kernel: int, stride: int) -> str:
-        """A deconvolution without bias."""
-        fields = f"num_output: {outputs} kernel_size: {kernel} stride: {stride} bias_term: false"
+    def deconv(
+        self, name: str, outputs: int, kernel: int, stride: int, pad: int = 0, bias: bool = False
+    ) -> str:
+        """A deconvolution."""
+        fields = f"num_output: {outputs} kernel_size: {kernel} stride: {stride}"
+        fields += (f" pad: {pad}" if pad else "") + ("" if bias else " bias_term: false")
         fields += ' weight_filler { type: "msra" }'
         return self.layer("Deconvolution", name, f"convolution_param {{ {fields} }}")
 
@@ -133,3 +140,10 @@ class Writer:
         dims = " ".join(f"dim: {n}" for n in shape)
         fields = f"input_param {{ shape {{ {dims} }} }}"
         self._lines.append(f'layer {{ name: "{name}" type: "Input" top: "{name}" {fields} }}')
+
+
+def _sizes(field: str, size: Pair) -> str:
+    """Return a field of a window's size."""
+    if isinstance(size, int):
+        return f"{field}{'_size' if field == 'kernel' else ''}: {size}"
+    return f"{field}_h: {size[0]} {field}_w: {size[1]}"

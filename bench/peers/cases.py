@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 
-from nets import FORWARD_ONLY, NETS
+from nets import FORWARD_ONLY, NETS, OTHERS
 
 __all__ = [
     "AIMS", "DECAY", "DEFAULT", "MOMENTUM", "QUICK", "SMALL", "Aim", "Case", "choose",
 ]  # fmt: skip
 
 MODES = ("forward", "step")
-KNOWN = NETS | FORWARD_ONLY
+KNOWN = NETS | FORWARD_ONLY | OTHERS
 
 MOMENTUM, DECAY = 0.9, 0.0005
 """Of the step's update."""
@@ -27,7 +27,7 @@ Thousands of steps on one batch must not wear it out.
 class Case:
     """A net, a batch size, and ``forward`` or ``step``.
 
-    ``forward`` is a pass in phase TEST to the probabilities; ``step`` is forward, backward and an
+    ``forward`` is a pass in phase TEST to the result; ``step`` is forward, backward and an
     update by SGD with momentum and weight decay.
     """
 
@@ -53,7 +53,7 @@ class Case:
     @classmethod
     def parse(cls, text: str, scale: int = 1) -> "Case":
         net, batch, mode = text.split(":")
-        modes = MODES[:1] if net in FORWARD_ONLY else MODES
+        modes = MODES if net in NETS else MODES[:1]
         if net not in KNOWN or not batch.isdigit() or mode not in modes:
             kinds = " or ".join(modes) if len(modes) > 1 else f"{modes[0]}, not {mode}"
             message = f"a case is NET:BATCH:MODE, with {', '.join(KNOWN)} and {kinds}"

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from nets import OTHERS
+
 __all__ = ["PARTS", "Part"]
 
 
@@ -36,6 +38,10 @@ PARTS = {
     "forward": Part(
         tuple(f"{net}:{batch}:forward" for net in IMAGES for batch in (1, 8)),
         ("demitasse:cpu", "demitasse-all:cpu", *PEERS[1:]),
+    ),
+    "others": Part(
+        tuple(f"{net}:{batch}:forward" for net in OTHERS for batch in (1, 8)),
+        ("demitasse:cpu", *PEERS[2:]),
     ),
     "step": Part(
         tuple(f"{case}:step" for case in STEPS),

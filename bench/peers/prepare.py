@@ -14,9 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from nets import OTHERS
 
 from demitasse import Net
 from demitasse.blob import Blob
+from demitasse.export.onnx import export_onnx
 from demitasse.proto import NetParameter, parse_text, write_text
 from peers.cases import Case
 from peers.digest import gradients
@@ -47,7 +49,7 @@ def prepare(case: Case, folder: Path) -> None:
     weights = {key: blob.cpu_data() for key, blob in _parameters(net)}
     np.savez(folder / "weights.npz", **weights)
     if not case.train:
-        _onnx(folder, message, weights)
+        _onnx(case, folder, message, weights)
     about = {
         "rate": rate,
         "forward_flop": sum(_multiplications(net)) * 2,
@@ -61,7 +63,7 @@ def _with_weights(case: Case, rng: np.random.Generator, folder: Path) -> Path:
     """Fill the parameters so that rounding cannot change the results much.
 
     Behind a batch normalisation a bias keeps most values away from the corner of ReLU. The last
-    layer is scaled so that probabilities are neither flat nor all at one class.
+    layer is scaled so that probabilities are neither flat nor all at one class, nor others 0 or 1.
     """
     pair = Case(case.net, max(case.batch, 2), "forward", case.scale)
     net = Net(parse_text(pair.prototxt(), NetParameter), "TRAIN", device="cpu", seed=1)
@@ -70,9 +72,10 @@ def _with_weights(case: Case, rng: np.random.Generator, folder: Path) -> Path:
         if layer.type == "Scale":
             layer.blobs[1].mutable_cpu_data()[...] = BIAS
     net.forward()  # the statistics of batch normalisation are those of this pass
-    [softmax] = [layer for layer in net.layers if layer.type == "Softmax"]
-    scores = net.blobs[softmax.param.bottom[0]].cpu_data()
     last = [layer for layer in net.layers if layer.blobs][-1]
+    softmax = [layer for layer in net.layers if layer.type == "Softmax"]
+    name = softmax[0].param.bottom[0] if softmax else last.param.top[0]
+    scores = net.blobs[name].cpu_data()
     last.blobs[0].mutable_cpu_data()[...] *= 1 / scores.std()
     path = folder / "weights.caffemodel"
     net.save(path)
@@ -139,12 +142,15 @@ def _multiplications(net: Net) -> Iterator[int]:
             yield layer.blobs[0].count * places.count // places.shape[1]
 
 
-def _onnx(folder: Path, message: NetParameter, weights: dict[str, np.ndarray]) -> None:
+def _onnx(case: Case, folder: Path, message: NetParameter, weights: dict[str, np.ndarray]) -> None:
     try:
         from peers.onnx_twin import write_onnx
     except ImportError:
         return  # without the library that engine says what it lacks
-    write_onnx(folder / "net.onnx", message, weights)
+    if case.net in OTHERS:
+        export_onnx(message, folder / "weights.caffemodel", folder / "net.onnx", batch="fixed")
+    else:
+        write_onnx(folder / "net.onnx", message, weights)
 
 
 if __name__ == "__main__":

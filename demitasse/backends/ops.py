@@ -28,6 +28,7 @@ __all__ = [
     "Eltwise",
     "Fixed",
     "InnerProduct",
+    "Interpolation",
     "Normalize",
     "Op",
     "PReLU",
@@ -331,6 +332,18 @@ class Crop(Op):
     bottom: Shape
     top: Shape
     first: Shape
+
+
+class Interpolation(Op):
+    """A part of each plane resized by bilinear interpolation, its corners to the corners.
+
+    The part is of so many rows and columns, ``size``, and so many, ``cut``, come before it.
+    """
+
+    bottom: Shape
+    top: Shape
+    cut: tuple[int, int]
+    size: tuple[int, int]
 
 
 class Permute(Op):

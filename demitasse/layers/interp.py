@@ -6,6 +6,7 @@ Source: DeepLab (also in yjxiong/caffe), ``src/caffe/layers/interp_layer.cpp``,
 
 from __future__ import annotations
 
+from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError, NetError, ShapeError
 from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
@@ -64,7 +65,7 @@ class Interp(Layer):
                 message = f"bottom {blob.name!r} is {blob.shape}; Interp needs (N, C, H, W)"
                 raise ShapeError(message)
         self.inside = tuple(slice(-p.pad_beg, max(0, n + p.pad_end)) for n in shape[2:])
-        self.sizes = tuple(n + p.pad_beg + p.pad_end for n in shape[2:])
+        self.sizes = shape[2] + p.pad_beg + p.pad_end, shape[3] + p.pad_beg + p.pad_end
         if min(self.sizes) <= 0:
             message = f"pads of {p.pad_beg} and {p.pad_end} leave nothing of {shape}"
             raise ShapeError(message)
@@ -73,6 +74,10 @@ class Interp(Layer):
         if p.use_blob_size:
             self.out = bottom[1].shape[2:]
         top[0].reshape((*shape[:2], *self.out))
+        cut = -p.pad_beg, -p.pad_beg
+        self.op = ops.Interpolation(
+            dtype=self.dtype, bottom=shape, top=top[0].shape, cut=cut, size=self.sizes
+        )
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         x = bottom[0].read()[:, :, *self.inside]

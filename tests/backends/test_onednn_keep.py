@@ -1,7 +1,7 @@
 """Keeping outputs alone is never more work on device cpu than keeping all blobs."""
 
 import pytest
-from nets import FORWARD_ONLY, NETS
+from nets import FORWARD_ONLY, NETS, OTHERS
 from zeros import fill_with_zeros
 
 from demitasse import Net
@@ -32,12 +32,12 @@ def conversions(text, keep):
     "name",
     [
         pytest.param(name, marks=[] if name in QUICK else pytest.mark.exhaustive)
-        for name in (*NETS, *FORWARD_ONLY)
+        for name in (*NETS, *FORWARD_ONLY, *OTHERS)
     ],
 )
 def test_keeping_outputs_alone_converts_no_more_layouts(name, monkeypatch):
     fill_with_zeros(monkeypatch)  # what is converted does not depend on values
-    text = {**NETS, **FORWARD_ONLY}[name](1, False, HALF)
+    text = {**NETS, **FORWARD_ONLY, **OTHERS}[name](1, False, HALF)
 
     everything, outputs = conversions(text, None), conversions(text, "outputs")
 

@@ -99,6 +99,7 @@ class Row:
 FLAT = [((3, 7),), ((2, 16, 3, 2),), ((5,),)]
 IMAGES = [((2, 3, 4, 5),), ((3, 16, 2),), ((4, 5),)]
 COLUMN = [((1, 3),)]
+SIZES = ("height: 7 width: 9", "shrink_factor: 2", "zoom_factor: 2 pad_beg: -1")
 BRANCHES = [((2, 3, 4), (2, 1, 4), (2, 2, 4)), ((2, 16, 3, 3), (2, 32, 3, 3), (2, 16, 3, 3))]
 NORM = {"params": "positive"}
 CUDA, HOST = ("cupy",), ("numpy", "cupy")
@@ -207,6 +208,12 @@ ROWS = [
     Row("deconvolution that doubles", ops.Deconv, layers("Deconvolution",
         "num_output: 4 kernel_size: 4 stride: 2 pad: 1",
         "num_output: 16 kernel_size: 2 stride: 2 bias_term: false", shapes=[((2, 16, 4, 5),)])),
+    Row("deconvolution to few channels without a gradient", ops.Deconv, layers("Deconvolution",
+        "num_output: 3 kernel_size: 4 stride: 2 pad: 1",
+        "num_output: 1 kernel_size: 2 stride: 2 bias_term: false",
+        "num_output: 15 kernel_size: 8 stride: 4 pad: 2",
+        "num_output: 7 kernel_h: 3 kernel_w: 6 stride_h: 1 stride_w: 3 pad_h: 2 pad_w: 4",
+        shapes=[((2, 16, 4, 5),), ((1, 5, 3, 4),)]), gradient=False),
     Row("depthwise deconvolution", ops.Deconv, layers("Deconvolution",
         "num_output: 6 group: 6 kernel_size: 3 pad: 1 stride: 2",
         shapes=[((1, 6, 9, 8),), ((20, 6, 9, 8),)]), HOST, may=("onednn",)),
@@ -245,6 +252,9 @@ ROWS = [
         "num_output: 5 axis: 0", shapes=[((3, 4),)])),
     Row("inner product of few rows", ops.InnerProduct, layers("InnerProduct",
         "num_output: 40", shapes=[((3, 20),)])),
+    Row("inner product of few rows without a gradient", ops.InnerProduct, layers("InnerProduct",
+        "num_output: 40", "num_output: 7 bias_term: false", shapes=[((3, 20),), ((8, 1100),)]),
+        gradient=False),
     Row("inner product of no row", ops.InnerProduct, layers("InnerProduct",
         "num_output: 5", shapes=[((0, 3),)]), HOST),
 
@@ -359,6 +369,11 @@ ROWS = [
         "offset: 1", "axis: 1 offset: 1 offset: 0 offset: 2",
         shapes=[((2, 5, 4, 6), (2, 3, 2, 4)), ((2, 17, 4, 6), (2, 16, 2, 4))]), ("onednn",),
         gradient=False),
+    Row("interpolation", ops.Interpolation, layers("Interp", *SIZES,
+        shapes=[((2, 5, 4, 6),), ((1, 17, 3, 3),)]), (), may=("onednn",)),
+    Row("interpolation without a gradient", ops.Interpolation, layers("Interp", *SIZES,
+        shapes=[((2, 5, 4, 6),), ((1, 17, 3, 3),), ((3, 1, 5, 4),), ((1, 32, 9, 7),)]),
+        ("onednn",), gradient=False),
     Row("slice", ops.Slice, layers("Slice", "axis: 1", "axis: 2", "axis: 1 slice_point: 1",
         shapes=[((2, 4, 6),), ((3, 32, 4, 5),)], tops=2), ("onednn",)),
     Row("slice into one", ops.Slice, layers("Slice", shapes=[((2, 3),)]), (), frozen=False),

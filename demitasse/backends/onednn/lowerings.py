@@ -13,6 +13,7 @@ from demitasse.backends.onednn.steps.eltwise import SumStep
 from demitasse.backends.onednn.steps.fixed import FixedStep
 from demitasse.backends.onednn.steps.gates import AxpyStep, GatedScaleStep
 from demitasse.backends.onednn.steps.inner_product import InnerProductStep
+from demitasse.backends.onednn.steps.interpolation import InterpolationStep
 from demitasse.backends.onednn.steps.lengths import LengthsStep
 from demitasse.backends.onednn.steps.lrn import LRNStep
 from demitasse.backends.onednn.steps.lrn_within import LRNWithinStep
@@ -45,6 +46,7 @@ LOWERINGS: Lowerings = {
     ops.Eltwise: (SumStep, CombinationStep, *NUMPY[ops.Eltwise]),
     ops.Fixed: (FixedStep,),
     ops.InnerProduct: (InnerProductStep, *NUMPY[ops.InnerProduct]),
+    ops.Interpolation: (InterpolationStep,),
     ops.LRN: (LRNStep, LRNWithinStep, *NUMPY[ops.LRN]),
     ops.MVN: (MVNStep,),
     ops.Normalize: (LengthsStep,),

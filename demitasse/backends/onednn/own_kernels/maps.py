@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from demitasse.backends.kernels.classes import FewClasses
+    from demitasse.backends.kernels.interpolation import Interpolation
     from demitasse.backends.kernels.lengths import Lengths
     from demitasse.backends.kernels.lrn import LocalResponse
     from demitasse.backends.kernels.lrn_within import WithinResponse
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "elementwise_call",
     "factors_call",
+    "interpolation_kernel",
     "lengths_kernel",
     "lrn_kernel",
     "map_call",
@@ -94,6 +96,19 @@ def map_call(engine: Engine, source: Reader, target: Writer, kernel: Maps) -> Ma
     from demitasse.backends.onednn.own_kernels.map_calls import MapCall
 
     return MapCall(engine, source, target, kernel)
+
+
+def interpolation_kernel(engine: Engine, op: ops.Interpolation) -> Interpolation | None:
+    """Return what resizes planes, with the channels last; None where no kernels can be made."""
+    tuning = engine.tuning.as_set(wanted())
+    if not tuning.width:
+        return None
+    from demitasse.backends.kernels.images import Images
+    from demitasse.backends.kernels.interpolation import Interpolation
+
+    n, c, *bottom = op.bottom
+    x, y = (Images.in_blocks((n, c, h, w), c) for h, w in (bottom, op.top[2:]))
+    return Interpolation(x, y, op.cut, op.size, tuning)
 
 
 def lengths_kernel(engine: Engine, layout: Layout, eps: float) -> Lengths | None:

@@ -6,14 +6,20 @@ convolution itself.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description
+from demitasse.backends.onednn.own_kernels.deconvolutions import overlap_call, overlaps
 from demitasse.backends.onednn.ports import Call, Gradient, Parameter, Reader, Writer
+from demitasse.backends.onednn.step import Runnable
+from demitasse.backends.onednn.steps.conv_operands import ConvOperands
 from demitasse.backends.onednn.steps.windows import WindowStep
+from demitasse.backends.step import Declined
 from demitasse.backends.windows import ConvGeometry
 
 __all__ = ["DeconvStep"]
@@ -26,7 +32,11 @@ class DeconvStep(WindowStep[ops.Deconv]):
         return ConvGeometry.between(self.op, self.op.top, self.op.bottom)
 
     def prepare(self) -> None:
-        engine, at = self.engine, self.at
+        engine, op, at = self.engine, self.op, self.at
+        ours = self._ours()
+        if ours is not None:
+            self.forward_calls = [ours]
+            return
         self.hint = self._convolution()
         found = engine.describe(
             "convolution_backward_data",
@@ -39,14 +49,32 @@ class DeconvStep(WindowStep[ops.Deconv]):
             engine.attributes,
         )
         y, w, x = found.layouts(Query.DIFF_SRC, Query.WEIGHTS, Query.DIFF_DST)
+        if op.bias:
+            with suppress(Declined):
+                self.forward_calls = [self._with_bias(found)]
+                return
         ports = [
             Reader(Arg.DIFF_DST, at.bottom[0], x),
             Parameter(Arg.WEIGHTS, at.params[0], w),
             Writer(Arg.DIFF_SRC, at.top[0], y),
         ]
         self.forward_calls = [Call(engine, found, ports)]
-        if self.op.bias:
+        if op.bias:
             self._prepare_bias(y, found.descriptor(Query.DIFF_SRC))
+
+    def _ours(self) -> Runnable | None:
+        """Return the forward pass in kernels of our own; None where none pays or can be made."""
+        engine, op, at = self.engine, self.op, self.at
+        if at.backward or not overlaps(op):
+            return None
+        x, y = (engine.innermost_layout(shape, 1) for shape in (op.bottom, op.top))
+        operands = ConvOperands(
+            source=Reader(Arg.SRC, at.bottom[0], x),
+            target=Writer(Arg.DST, at.top[0], y),
+            weight=at.params[0],
+            bias=Reader(Arg.BIAS, at.params[1], engine.plain((op.top[1],))) if op.bias else None,
+        )
+        return overlap_call(engine, op, operands)
 
     def _convolution(self) -> Description:
         engine = self.engine
@@ -61,6 +89,46 @@ class DeconvStep(WindowStep[ops.Deconv]):
             *self.window,
             engine.attributes,
         )
+
+    def _with_bias(self, plain: Description) -> Call:
+        """Return the library's deconvolution, which runs the same code and adds the bias.
+
+        Args:
+            plain: That code without a bias.
+
+        Raises:
+            Declined: It would run other code, or take the weight in another layout.
+        """
+        engine, at, axis = self.engine, self.at, len(self.w) - len(self.op.kernel) - 2
+        y, w, x = plain.layouts(Query.DIFF_SRC, Query.WEIGHTS, Query.DIFF_DST)
+        turned = (*self.w[:axis], self.w[axis + 1], self.w[axis], *self.w[axis + 2 :])
+        bias = engine.plain((self.image[1],))
+        # descriptors not of the layouts: one block of channels lies like channels last
+        found = engine.describe(
+            "deconvolution_forward",
+            Pass.TRAINING if at.backward else Pass.INFERENCE,
+            Algorithm.DECONVOLUTION,
+            plain.descriptor(Query.DIFF_DST),
+            engine.any(turned),
+            bias.handle,
+            plain.descriptor(Query.DIFF_SRC),
+            *self.window,
+            engine.attributes,
+        )
+        code, weights = found.implementation, found.layout(Query.WEIGHTS)
+        same = code.startswith("brg") and plain.implementation in code  # others add it one by one
+        if not same or not _lies_like(weights, w, axis):
+            message = f"{code} in place of {plain.implementation}"
+            raise Declined(message)
+        weight = Parameter(Arg.WEIGHTS, at.params[0], w)
+        weight.descriptor = found.descriptor(Query.WEIGHTS)
+        ports = [
+            Reader(Arg.SRC, at.bottom[0], x),
+            weight,
+            Reader(Arg.BIAS, at.params[1], bias),
+            Writer(Arg.DST, at.top[0], y),
+        ]
+        return Call(engine, found, ports)
 
     def _prepare_bias(self, layout: Layout, images: int) -> None:
         """Add the bias in place, one value for each channel.
@@ -127,3 +195,12 @@ class DeconvStep(WindowStep[ops.Deconv]):
         if self.op.bias and self.at.param_propagate_down[1]:
             dy = self.at.top[0].read_diff().reshape(*self.image[:2], -1)
             self.at.params[1].add_diff(np.add.reduce(np.add.reduce(dy, axis=2), axis=0))
+
+
+def _lies_like(turned: Layout, layout: Layout, axis: int) -> bool:
+    """Whether the elements lie as in a layout with this axis and the next one exchanged."""
+    if turned.plain or layout.plain:
+        return False
+    other = {axis: axis + 1, axis + 1: axis}
+    parts = tuple((other.get(place, place), *rest) for place, *rest in turned.key[1])
+    return turned.size == layout.size and parts == layout.key[1]

@@ -10,8 +10,9 @@ from demitasse.backends.onednn.library.constants import Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description
+from demitasse.backends.onednn.own_kernels.rows import rows_call
 from demitasse.backends.onednn.ports import Call, Gradient, Parameter, Port, Reader, Writer
-from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
+from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep, Runnable
 from demitasse.backends.onednn.steps.activation import post_ops
 from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
 
@@ -42,7 +43,8 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
         if not self._agree(found):
             found = self._describe(engine.plain(self.w).handle, engine.attributes)
         self.hint, self.weight = found, found.layout(Query.WEIGHTS)
-        self.forward_calls = [self._call(found, self.at.top[0])]
+        top = self.at.top[0]
+        self.forward_calls = [self._ours(top) or self._call(found, top)]
 
     def _agree(self, found: Description) -> bool:
         """Whether the gradient of a weight that is learned has the weight's own layout."""
@@ -54,13 +56,17 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
         except Declined:
             return False
 
-    def with_activation(self, then: ops.Activation, target: Operand) -> Call:
+    def with_activation(self, then: ops.Activation, target: Operand) -> Runnable:
         """Return the product with an activation after it, with the same layout of the weight.
 
         Raises:
             Declined: The library does not do it.
         """
-        with lent_attributes(self.engine.library, functions=post_ops(then)) as lent:
+        functions = post_ops(then)
+        ours = self._ours(target, relu=True)
+        if ours is not None:
+            return ours
+        with lent_attributes(self.engine.library, functions=functions) as lent:
             found = self._describe(self.hint.descriptor(Query.WEIGHTS), lent)
         return self._call(found, target)
 
@@ -75,15 +81,24 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
             attributes,
         )
 
+    def _ours(self, target: Operand, *, relu: bool = False) -> Runnable | None:
+        """Return the product in a kernel of our own; None where none pays or can be made."""
+        if self.at.backward:
+            return None
+        source, weight, bias = self._sources()
+        written = Writer(Arg.DST, target, self.y)
+        return rows_call(self.engine, source, weight, bias, written, relu=relu)
+
     def _call(self, found: Description, target: Operand) -> Call:
-        at = self.at
-        ports: list[Port] = [
-            Reader(Arg.SRC, at.bottom[0], self.x),
-            Parameter(Arg.WEIGHTS, at.params[0], self.weight),
-        ]
-        if self.bias:
-            ports.append(Reader(Arg.BIAS, at.params[1], self.bias))
+        ports: list[Port] = [port for port in self._sources() if port is not None]
         return Call(self.engine, found, [*ports, Writer(Arg.DST, target, self.y)])
+
+    def _sources(self) -> tuple[Reader, Parameter, Reader | None]:
+        """Return what is read: rows, weight and bias."""
+        at = self.at
+        bias = Reader(Arg.BIAS, at.params[1], self.bias) if self.bias else None
+        weight = Parameter(Arg.WEIGHTS, at.params[0], self.weight)
+        return Reader(Arg.SRC, at.bottom[0], self.x), weight, bias
 
     def prepare_backward(self) -> None:
         if self.at.param_propagate_down[0]:

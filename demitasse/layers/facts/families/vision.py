@@ -38,7 +38,7 @@ FACTS: Mapping[str, LayerFacts] = {
         num_output="convolution_param.num_output",
     ),
     "Im2col": LayerFacts(fields=("convolution_param",), judge="Caffe"),
-    "Interp": LayerFacts(fields=("interp_param",), per_value=constant(4)),
+    "Interp": LayerFacts(fields=("interp_param",), op="Interpolation", per_value=constant(4)),
     "Pooling": LayerFacts(
         fields=("pooling_param",),
         op="Pool",

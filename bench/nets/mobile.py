@@ -1,0 +1,79 @@
+"""Nets for telephones: MobileNet 2, ShuffleNet."""
+
+from nets.writer import Writer
+
+__all__ = ["mobilenet_v2", "shufflenet"]
+
+BLOCKS = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1),
+          (6, 160, 3, 2), (6, 320, 1, 1))  # fmt: skip
+"""How many times wider blocks are inside, outputs, how many there are, stride of the first."""
+
+STAGES = ((240, 4), (480, 8), (960, 4))
+"""Outputs and units of each stage of ShuffleNet; the first halves the image."""
+
+GROUPS = 3
+
+
+def mobilenet_v2(batch: int, train: bool, scale: int = 1) -> str:
+    """MobileNet 2 of full width on 224x224 images, with ReLU6."""
+    net, width = Writer("MobileNet-2", (batch, 3, 224, 224), train), 32 // scale
+    _conv6(net, "conv1", width, 3, stride=2, pad=1)
+    for stage, (times, outputs, blocks, first) in enumerate(BLOCKS, 1):
+        for block in range(blocks):
+            stride = 1 if block else first
+            _inverted(net, f"{stage}{'abcd'[block]}", times, width, outputs // scale, stride)
+            width = outputs // scale
+    _conv6(net, "last", 1280 // scale, 1)
+    net.mean("pool")
+    net.ip("classifier", 1000)
+    return net.end()
+
+
+def _inverted(net: Writer, name: str, times: int, width: int, outputs: int, stride: int) -> None:
+    """Widen, look around in each channel, narrow; and add what came where it fits."""
+    below, inside = net.last, times * width
+    if times > 1:
+        _conv6(net, f"{name}_widen", inside, 1)
+    _conv6(net, f"{name}_depthwise", inside, 3, stride=stride, pad=1, group=inside)
+    net.conv(f"{name}_narrow", outputs, 1, bias=False)
+    net.bn(f"{name}_narrow")
+    if stride == 1 and width == outputs:
+        net.add(f"{name}_sum", below, net.last)
+
+
+def _conv6(net: Writer, name: str, outputs: int, kernel: int, **options: int) -> None:
+    net.conv(name, outputs, kernel, bias=False, **options)
+    net.bn(name)
+    net.layer("ReLU6", f"relu_{name}", top=net.last)
+
+
+def shufflenet(batch: int, train: bool, scale: int = 1) -> str:
+    """ShuffleNet of three groups on 224x224 images."""
+    net, width = Writer("ShuffleNet", (batch, 3, 224, 224), train), 24 // scale
+    net.conv_bn_relu("conv1", width, 3, stride=2, pad=1)
+    net.pool("pool1", 3, 2)
+    for stage, (outputs, units) in enumerate(STAGES, 2):
+        for unit in range(units):
+            made = outputs // scale - (0 if unit else width)
+            group = 1 if stage == 2 and not unit else GROUPS
+            _unit(net, f"{stage}{'abcdefgh'[unit]}", outputs // scale // 4, made, group, not unit)
+        width = outputs // scale
+    net.mean("pool5")
+    net.ip("classifier", 1000)
+    return net.end()
+
+
+def _unit(net: Writer, name: str, inside: int, made: int, group: int, halve: bool) -> None:
+    """Two grouped convolutions, their channels shuffled, and a depthwise one between them."""
+    below = net.last
+    net.conv_bn_relu(f"{name}_in", inside, 1, group=group)
+    net.layer("ShuffleChannel", f"{name}_shuffle", f"shuffle_channel_param {{ group: {GROUPS} }}")
+    net.conv(f"{name}_mid", inside, 3, stride=1 + halve, pad=1, group=inside, bias=False)
+    net.bn(f"{name}_mid")
+    net.conv(f"{name}_out", made, 1, group=GROUPS, bias=False)
+    top = net.bn(f"{name}_out")
+    if halve:
+        net.concat(f"{name}_sum", net.pool(f"{name}_pool", 3, 2, below, kind="AVE"), top)
+    else:
+        net.add(f"{name}_sum", below, top)
+    net.relu(f"relu_{name}")

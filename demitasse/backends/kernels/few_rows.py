@@ -1,0 +1,200 @@
+"""Few rows times a large weight: as fast as the weight comes from the caches.
+
+Each panel of the weight, the columns of some outputs, is read once, and all rows are multiplied
+with it as it comes.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.language import compiled
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct
+from demitasse.backends.kernels.language.words import (
+    FLOAT,
+    Vector,
+    Word,
+    chunk,
+    fma,
+    minimum,
+    rectified,
+)
+from demitasse.backends.kernels.tuning import Tuning
+
+__all__ = ["MOST_ROWS", "FewRows"]
+
+MOST_ROWS = {8: 4, 16: 8}
+"""By the floats of a vector: of more rows, the sums of two vectors do not fit into registers."""
+
+REGISTERS = {8: 16, 16: 32}
+"""How many there are, by the floats of a vector."""
+
+WRITTEN = 16
+"""Products of a number with a vector that are written out in the innermost loop, about."""
+
+SUMMED = 512
+"""Products that are added up in their order; long sums of such sums are rounded less."""
+
+FEWEST_EACH = 1 << 16
+"""Elements of the weight of a thread at least."""
+
+
+class RowFields(Struct):
+    """Rows, and the panels of a weight."""
+
+    x: Word
+    """Address of the first row."""
+    y: Word
+    """Address of the first row of results."""
+    weight: Word
+    """Address of the first panel."""
+    offsets: Word
+    """Address of one offset for each output."""
+    length: Word
+    """Elements of a row."""
+    panel_stride: Word
+    """Elements from one panel to the next."""
+    outputs: Word
+    """Elements of a row of results."""
+    slope: Word
+    """Address of the factor of what is below 0."""
+
+
+@cache
+def _kernel(width: int, rows: int, vectors: int) -> int:
+    """Return the address of the kernel.
+
+    Args:
+        width: Floats of a vector.
+        rows: How many rows there are.
+        vectors: Of a panel.
+    """
+    name = f"few_rows{width}_{rows}_{vectors}"
+    return compiled(name, lambda module: _write(module, name, width, rows, vectors), name)[name]
+
+
+def _write(module: Any, name: str, width: int, rows: int, vectors: int) -> None:
+    k = Kernel(module, name, 1, width, exported=True)
+    f = RowFields.read(k)
+    panel_floats, row_bytes = vectors * width, f.length * FLOAT
+    panel_bytes = panel_floats * FLOAT
+    at_once, slope = _vectors_at_once(width, rows, vectors), k.broadcast(f.slope)
+    begin, end = chunk((f.outputs + (panel_floats - 1)) // panel_floats, *k.thread())
+
+    def turns(sums: list[Vector], panel: Word, start: Word, stop: Word, count: int) -> list[Vector]:
+        """Multiply with some numbers of each row, ``count`` of them in a turn."""
+        with k.loop(stop, start, count, vectors=sums) as loop:
+            for turn in range(count):
+                place, here = loop.i + turn, panel + (loop.i + turn) * panel_bytes
+                columns = [k.load(here + k.vector_bytes * j) for j in range(at_once)]
+                numbers = [k.broadcast(f.x + row_bytes * i + place * FLOAT) for i in range(rows)]
+                products = [(number, column) for number in numbers for column in columns]
+                loop.vectors = [
+                    fma(*product, total)
+                    for product, total in zip(products, loop.vectors, strict=True)
+                ]
+        return loop.vectors
+
+    products = rows * at_once
+    none, unrolled = [k.constant(0.0)] * products, max(1, WRITTEN // products)
+    with k.loop(end, begin) as panel, k.loop(vectors, 0, at_once) as first:
+        place = panel.i * panel_floats + first.i * width
+        source = f.weight + (panel.i * f.panel_stride + first.i * width) * FLOAT
+        with k.loop(f.length, 0, SUMMED, vectors=none) as part:
+            stop = minimum(part.i + SUMMED, f.length)
+            middle = part.i + (stop - part.i) // unrolled * unrolled
+            found = turns(none, source, part.i, middle, unrolled)
+            if unrolled > 1:
+                found = turns(found, source, middle, stop, 1)
+            part.vectors = [one + more for one, more in zip(part.vectors, found, strict=True)]
+        for j in range(at_once):
+            here = place + j * width
+            some = k.first(f.outputs - here)
+            offset = k.load_some(f.offsets + here * FLOAT, some)
+            for i, total in enumerate(part.vectors[j::at_once]):
+                target = f.y + (f.outputs * i + here) * FLOAT
+                k.store_some(rectified(total + offset, slope), target, some)
+    k.done()
+
+
+def _vectors_at_once(width: int, rows: int, vectors: int) -> int:
+    """Return how many vectors of a panel fit into registers: their sums, they, and a number."""
+    most = max(1, (REGISTERS[width] - 1) // (rows + 1))
+    return max(n for n in range(1, most + 1) if vectors % n == 0)
+
+
+class FewRows:
+    """y = x W^T + b, and a rectifier; NaN stays.
+
+    Args:
+        rows: How many there are, up to the vectors' ``MOST_ROWS``.
+        length: Elements of a row.
+        outputs: Elements of a row of results.
+        panel: Outputs whose columns lie side by side in the weight: whole vectors.
+        columns: Columns of a panel, ``length`` or more of them.
+        tuning: The kernel's vectors and threads.
+        relu: Whether a rectifier follows.
+
+    Raises:
+        ValueError: There are too many rows, or the panels are no whole vectors.
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        length: int,
+        outputs: int,
+        panel: int,
+        columns: int,
+        tuning: Tuning,
+        *,
+        relu: bool = False,
+    ) -> None:
+        most = MOST_ROWS[tuning.width]
+        if not 1 <= rows <= most or panel % tuning.width:
+            message = (
+                f"{rows} rows and panels of {panel} were given; give 1 to {most}, and whole "
+                f"vectors of {tuning.width}"
+            )
+            raise ValueError(message)
+        self.tuning = tuning
+        self.threads = max(1, min(tuning.threads, length * outputs // FEWEST_EACH))
+        self._kernel = _kernel(tuning.width, rows, panel // tuning.width)
+        self._none = aligned(outputs)
+        self._arguments = Arguments(
+            RowFields.values(
+                x=EACH_CALL,
+                y=EACH_CALL,
+                weight=EACH_CALL,
+                offsets=EACH_CALL,
+                length=length,
+                panel_stride=panel * columns,
+                outputs=outputs,
+                slope=np.array([0.0 if relu else 1.0], np.float32),
+            )
+        )
+
+    def __call__(
+        self, x: np.ndarray, weight: np.ndarray, offsets: np.ndarray | None, y: np.ndarray
+    ) -> None:
+        """Write ``y``.
+
+        Args:
+            x: The rows. Shape: (rows, length).
+            weight: Panels, filled with anything. Shape: (panels, columns, panel).
+            offsets: One for each output; None for none. Shape: (outputs,).
+            y: The results. Shape: (rows, outputs).
+        """
+        offsets = self._none if offsets is None else offsets
+        each = {"x": x, "y": y, "weight": weight, "offsets": offsets}
+        self._arguments.run(self._kernel, self.threads, each)
+
+    @property
+    def code(self) -> str:
+        """Name of the code, with the processor's instructions."""
+        return f"few rows llvm:{self.tuning.instructions}"

@@ -1,0 +1,172 @@
+"""What a deconvolution's products add up to: windows that overlap, one for each pixel.
+
+A row of the output is walked over in groups of a stride's pixels. Each adds up the same number of
+windows, of which it takes as many pixels that lie side by side, all their channels.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.language import compiled
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct
+from demitasse.backends.kernels.language.words import FLOAT, Word, chunk, maximum, minimum
+from demitasse.backends.kernels.tuning import Tuning
+
+__all__ = ["Overlaps"]
+
+Shape = tuple[int, ...]
+
+
+class OverlapFields(Struct):
+    """Windows of (rows, columns, channels), and images that lie the same way."""
+
+    x: Word
+    """Address of the first window; one for each pixel of the images that they are made of."""
+    y: Word
+    """Address of the first image."""
+    offsets: Word
+    """Address of what is added to each channel, once for each pixel of a group."""
+    images: Word
+    """How many images there are."""
+    bottom_rows: Word
+    """Rows of windows of an image."""
+    bottom_columns: Word
+    """Columns of windows."""
+    rows: Word
+    """Rows of an image."""
+    columns: Word
+    """Columns of an image."""
+    channels: Word
+    """Channels of a pixel."""
+    row_pad: Word
+    """Rows that windows begin above their image."""
+    column_pad: Word
+    """Columns that they begin before it."""
+    row_stride: Word
+    """Rows from one window to the next."""
+    column_stride: Word
+    """Columns from one window to the next."""
+    row_windows: Word
+    """How many windows overlap, of those one above the other."""
+    column_windows: Word
+    """The same of those side by side."""
+    window_columns: Word
+    """Columns of a window."""
+    window_count: Word
+    """Elements of a window."""
+
+
+@cache
+def _kernel(width: int) -> int:
+    """Return the address of the kernel."""
+    name = f"overlaps{width}"
+    return compiled(name, lambda module: _write(module, name, width), name)[name]
+
+
+def _write(module: Any, name: str, width: int) -> None:
+    k = Kernel(module, name, 1, width, exported=True)
+    f = OverlapFields.read(k)
+    window_bytes, row_bytes = f.window_count * FLOAT, f.window_columns * f.channels * FLOAT
+    group_bytes = f.column_stride * f.channels * FLOAT
+    first_group = f.column_pad // f.column_stride
+    groups = (f.columns + f.column_pad + f.column_stride - 1) // f.column_stride
+    begin, end = chunk(f.images * f.rows, *k.thread())
+    with k.loop(end, begin) as line:
+        image, row = line.i // f.rows, line.i % f.rows + f.row_pad
+        lowest, place = row // f.row_stride, row % f.row_stride
+        rows = _those(lowest, f.bottom_rows, f.row_windows)
+        with k.loop(groups, first_group) as group:
+            before = group.i * f.column_stride - f.column_pad  # columns of the image
+            skipped = maximum(-before, 0) * f.channels
+            stop = minimum(f.columns - before, f.column_stride) * f.channels
+            target = f.y + (line.i * f.columns + before) * f.channels * FLOAT
+            columns = _those(group.i, f.bottom_columns, f.column_windows)
+            with k.loop(stop, skipped, width) as some:
+                first = k.first(stop - some.i)
+                total = k.load_some(f.offsets + some.i * FLOAT, first)
+                with k.loop(rows[1], rows[0], vectors=[total]) as down:
+                    bottom = image * f.bottom_rows + lowest - down.i
+                    at = f.x + bottom * f.bottom_columns * window_bytes + some.i * FLOAT
+                    at = at + (place + down.i * f.row_stride) * row_bytes
+                    with k.loop(columns[1], columns[0], vectors=down.vectors) as right:
+                        here = at + (group.i - right.i) * window_bytes + right.i * group_bytes
+                        right.vectors = [right.vectors[0] + k.load_some(here, first)]
+                    down.vectors = right.vectors
+                k.store_some(down.vectors[0], target + some.i * FLOAT, first)
+    k.done()
+
+
+def _those(last: Word, count: Word, overlap: Word) -> tuple[Word, Word]:
+    """Return which of the windows that end at the ``last`` there are, counted back from it."""
+    return maximum(last - count + 1, 0), minimum(last + 1, overlap)
+
+
+class Overlaps:
+    """y = the sum of the windows over each pixel, and offsets.
+
+    Args:
+        bottom: (N, H, W), of the windows.
+        top: (N, H, W, C), of the result.
+        kernel: Rows and columns of a window, whole strides.
+        stride: Rows and columns from one window to the next.
+        pad: Rows and columns that windows begin outside.
+        tuning: The kernel's vectors and threads.
+
+    Raises:
+        ValueError: A window is no whole number of strides.
+    """
+
+    def __init__(
+        self,
+        bottom: Shape,
+        top: Shape,
+        kernel: Shape,
+        stride: Shape,
+        pad: Shape,
+        tuning: Tuning,
+    ) -> None:
+        if kernel[0] % stride[0] or kernel[1] % stride[1]:
+            message = f"windows of {kernel} and strides of {stride} were given; give whole strides"
+            raise ValueError(message)
+        self.tuning, self._kernel = tuning, _kernel(tuning.width)
+        self._offsets = aligned(stride[1] * top[3])
+        self._arguments = Arguments(
+            OverlapFields.values(
+                x=EACH_CALL,
+                y=EACH_CALL,
+                offsets=self._offsets,
+                images=top[0],
+                bottom_rows=bottom[1],
+                bottom_columns=bottom[2],
+                rows=top[1],
+                columns=top[2],
+                channels=top[3],
+                row_pad=pad[0],
+                column_pad=pad[1],
+                row_stride=stride[0],
+                column_stride=stride[1],
+                row_windows=kernel[0] // stride[0],
+                column_windows=kernel[1] // stride[1],
+                window_columns=kernel[1],
+                window_count=kernel[0] * kernel[1] * top[3],
+            )
+        )
+
+    def take_offsets(self, offsets: np.ndarray) -> None:
+        """Add these to the channels from now on. Shape: (C,)."""
+        self._offsets.reshape(-1, offsets.size)[...] = offsets
+
+    def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
+        """Write ``y``.
+
+        Args:
+            x: The windows. Shape: (N, H, W, *kernel, C).
+            y: The result. Shape: (N, H, W, C).
+        """
+        self._arguments.run(self._kernel, self.tuning.threads, {"x": x, "y": y})

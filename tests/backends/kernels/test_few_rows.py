@@ -1,0 +1,84 @@
+"""Few rows times a weight in panels, on arrays, against numpy."""
+
+import numpy as np
+import pytest
+from stages import WIDTH, normal
+
+from demitasse.backends.kernels.few_rows import MOST_ROWS, FewRows
+from demitasse.backends.kernels.tuning import Tuning
+
+THREADS = pytest.mark.parametrize("threads", [1, 3])
+
+
+def in_panels(weight, panel, columns):
+    """Return a weight (M, K) in panels (panels, columns, panel), NaN where there is none."""
+    m, k = weight.shape
+    panels = np.full((-(-m // panel), panel, columns), np.nan, np.float32)
+    panels.reshape(-1, columns)[:m, :k] = weight
+    return np.ascontiguousarray(panels.transpose(0, 2, 1))
+
+
+def product(x, weight, offsets, panel, tuning, *, relu=False):
+    (rows, k), m = x.shape, len(weight)
+    got = np.full((rows + 1, m), 77.0, np.float32)
+    run = FewRows(rows, k, m, panel, k + 3, tuning, relu=relu)
+
+    run(x, in_panels(weight, panel, k + 3), offsets, got)
+
+    assert (got[rows:] == 77).all()
+    return got[:rows]
+
+
+@WIDTH
+@THREADS
+@pytest.mark.parametrize("rows", range(1, MOST_ROWS[16] + 1))
+@pytest.mark.parametrize("vectors", [1, 3, 4])
+@pytest.mark.parametrize(("length", "outputs"), [(7, 5), (600, 150), (1030, 64)])
+def test_rows_are_multiplied_with_every_output(length, outputs, vectors, rows, threads, width):
+    rows = min(rows, MOST_ROWS[width])
+    x, weight, offsets = normal(rows, length), normal(outputs, length, seed=1), normal(outputs)
+
+    got = product(x, weight, offsets, vectors * width, Tuning(width, threads))
+
+    want = x.astype(float) @ weight.T.astype(float) + offsets
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * np.sqrt(length))
+
+
+@WIDTH
+def test_there_may_be_no_offsets(width):
+    x, weight = normal(2, 9), normal(5, 9, seed=1)
+
+    got = product(x, weight, None, width, Tuning(width))
+
+    np.testing.assert_allclose(got, x @ weight.T, rtol=1e-5, atol=1e-5)
+
+
+@WIDTH
+def test_a_rectifier_keeps_nan(width):
+    x, weight = normal(3, 9), normal(5, 9, seed=1)
+    x[1, 2] = np.nan
+
+    got = product(x, weight, normal(5), width, Tuning(width), relu=True)
+
+    want = np.maximum(x @ weight.T + normal(5), 0)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    assert np.isnan(got[1]).all()
+    assert not np.isnan(got[[0, 2]]).any()
+
+
+@WIDTH
+def test_many_outputs_are_divided_among_threads(width):
+    x, weight = normal(2, 400), normal(700, 400, seed=1)
+
+    one, three = (
+        product(x, weight, normal(700), 4 * width, Tuning(width, threads)) for threads in (1, 3)
+    )
+
+    np.testing.assert_array_equal(one, three)
+    assert FewRows(2, 400, 700, 4 * width, 400, Tuning(width, 3)).threads == 3
+
+
+@pytest.mark.parametrize(("rows", "panel"), [(0, 8), (MOST_ROWS[8] + 1, 8), (1, 12)])
+def test_what_it_does_not_take_is_refused(rows, panel):
+    with pytest.raises(ValueError, match="whole vectors"):
+        FewRows(rows, 4, 4, panel, 4, Tuning(8))

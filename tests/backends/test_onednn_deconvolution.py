@@ -1,0 +1,85 @@
+"""Deconvolutions without gradients on device cpu."""
+
+import numpy as np
+import pytest
+
+from demitasse import Net
+from demitasse.backends.kernels import language as jit
+from demitasse.backends.onednn import status
+from demitasse.backends.onednn.library.candidates import BLOCK, channel_blocks
+from demitasse.backends.onednn.library.engine import engine
+from demitasse.proto import NetParameter, parse_text
+
+pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
+
+DECONVOLUTION = """
+input: "x" input_shape {{ dim: 2 dim: 8 dim: 5 dim: 4 }} force_backward: {training}
+layer {{ name: "y" type: "Deconvolution" bottom: "x" top: "y" convolution_param {{
+  num_output: {channels} kernel_size: 4 stride: 2 pad: 1
+  weight_filler {{ type: "msra" }} bias_filler {{ type: "uniform" }} }} }}
+"""
+
+
+def make_pair(channels, training="false"):
+    """A net and the same one in portable code."""
+    message = parse_text(DECONVOLUTION.format(channels=channels, training=training), NetParameter)
+    return [
+        Net(message, "TEST", device="cpu", seed=1, lowered=lowered) for lowered in (True, False)
+    ]
+
+
+@pytest.fixture
+def pair():
+    return make_pair(3)
+
+
+def results(pair, x):
+    for net in pair:
+        net.blobs["x"].mutable_cpu_data()[...] = x
+        net.forward()
+    return [net.blobs["y"].cpu_data() for net in pair]
+
+
+def test_few_channels_are_added_up_from_products_of_pixels(pair):
+    x = np.random.default_rng(0).normal(size=(2, 8, 5, 4))
+
+    got, want = results(pair, x)
+
+    code = pair[0].plan.entries[-1].ran.code
+    assert ("overlaps" in code) == (jit.status().ready and engine().tuning.width > 0)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_new_parameters_are_followed(pair):
+    x = np.random.default_rng(0).normal(size=(2, 8, 5, 4))
+    results(pair, x)
+
+    for net in pair:
+        for blob in net.layers[-1].blobs:
+            blob.mutable_cpu_data()[...] *= -2
+    got, want = results(pair, x)
+
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_nan_and_infinity_reach_the_same_pixels(pair):
+    x = np.random.default_rng(0).normal(size=(2, 8, 5, 4))
+    x[0, 3, 0, 0], x[1, 2, 2, 1] = np.nan, np.inf
+
+    got, want = results(pair, x)
+
+    assert np.isnan(want).any()
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+    np.testing.assert_array_equal(np.isinf(got), np.isinf(want))
+
+
+@pytest.mark.parametrize("training", ["true", "false"])
+@pytest.mark.parametrize("channels", [16, 32, 40])
+def test_a_bias_is_added_by_the_library(channels, training):
+    channel_blocks(engine(), (2, channels, 10, 8), BLOCK)  # 16 lie so as they do side by side
+    nets = make_pair(channels, training)
+
+    got, want = results(nets, np.random.default_rng(0).normal(size=(2, 8, 5, 4)))
+
+    assert "numpy" not in nets[0].plan.entries[-1].ran.code
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)

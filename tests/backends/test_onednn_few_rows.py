@@ -1,0 +1,76 @@
+"""Inner products of few rows without gradients on device cpu."""
+
+import numpy as np
+import pytest
+
+from demitasse import Net
+from demitasse.backends.kernels import language as jit
+from demitasse.backends.onednn import status
+from demitasse.backends.onednn.library.engine import engine
+from demitasse.proto import NetParameter, parse_text
+
+pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
+
+RELU = 'layer { name: "relu" type: "ReLU" bottom: "y" top: "y" }'
+
+
+def pair(rows, after="", bias="true"):
+    """A net and the same one in portable code."""
+    text = f"""input: "x" input_shape {{ dim: {rows} dim: 70 }}
+    layer {{ name: "ip" type: "InnerProduct" bottom: "x" top: "y" inner_product_param {{
+      num_output: 37 bias_term: {bias} weight_filler {{ type: "gaussian" std: 0.3 }}
+      bias_filler {{ type: "uniform" min: -1 max: 1 }} }} }} {after}"""
+    message = parse_text(text, NetParameter)
+    return [
+        Net(message, "TEST", device="cpu", seed=1, lowered=lowered) for lowered in (True, False)
+    ]
+
+
+def results(nets, x):
+    for net in nets:
+        net.blobs["x"].mutable_cpu_data()[...] = x
+        net.forward()
+    return [net.blobs["y"].cpu_data() for net in nets]
+
+
+def rows_of(count):
+    return np.random.default_rng(0).normal(size=(count, 70)).astype(np.float32)
+
+
+@pytest.mark.parametrize("bias", ["true", "false"])
+@pytest.mark.parametrize("after", ["", RELU])
+@pytest.mark.parametrize("rows", [1, 4, 5, 8, 9])
+def test_few_rows_run_in_our_kernel(rows, after, bias):
+    nets = pair(rows, after, bias)
+
+    got, want = results(nets, rows_of(rows))
+
+    [entry] = [entry for entry in nets[0].plan.entries if entry.layer.name == "ip"]
+    step = entry.group.step if after else entry.ran
+    most = {16: 8, 8: 4}.get(engine().tuning.width, 0) if jit.status().ready else 0
+    assert ("few rows" in step.code) == (rows <= most)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_new_parameters_are_followed():
+    nets = pair(3, RELU)
+    results(nets, rows_of(3))
+
+    for net in nets:
+        for blob in net.learnable_params:
+            blob.mutable_cpu_data()[...] *= -2
+    got, want = results(nets, rows_of(3))
+
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("after", ["", RELU])
+def test_nan_and_infinity_stay_in_their_row(after):
+    x = rows_of(4)
+    x[1, 2], x[2, 69] = np.nan, np.inf
+
+    got, want = results(pair(4, after), x)
+
+    assert np.isnan(got[1]).all()
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+    np.testing.assert_array_equal(np.isinf(got), np.isinf(want))
