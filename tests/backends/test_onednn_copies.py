@@ -8,7 +8,7 @@ from demitasse.backends.kernels.language import later
 from demitasse.backends.onednn import status
 from demitasse.backends.onednn.copies import Copy
 from demitasse.backends.onednn.library.engine import engine
-from demitasse.backends.onednn.own_kernels.conv_calls import WinogradCall
+from demitasse.backends.onednn.own_kernels.convolutions.tiled_calls import WinogradCall
 from demitasse.device import Device
 from demitasse.memory import SyncedMemory
 from demitasse.proto import NetParameter, SolverParameter, parse_text

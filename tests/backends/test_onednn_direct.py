@@ -28,12 +28,15 @@ from demitasse.config import settings
 
 pytestmark = NEEDS_KERNELS
 if jit.status().ready:
-    from demitasse.backends.onednn.own_kernels.conv_calls import (
+    from demitasse.backends.onednn.own_kernels.convolutions.direct_calls import (
         DirectCall,
         DirectGradientCall,
-        WinogradCall,
     )
-    from demitasse.backends.onednn.own_kernels.turned_calls import TurnedCall, TurnedGradientCall
+    from demitasse.backends.onednn.own_kernels.convolutions.tiled_calls import WinogradCall
+    from demitasse.backends.onednn.own_kernels.convolutions.turned_calls import (
+        TurnedCall,
+        TurnedGradientCall,
+    )
 
 ROUNDING = 5e-6
 """Of the largest value."""

@@ -29,7 +29,10 @@ from demitasse.config import settings
 
 pytestmark = NEEDS_KERNELS
 if jit.status().ready:
-    from demitasse.backends.onednn.own_kernels.conv_calls import WinogradCall, WinogradGradientCall
+    from demitasse.backends.onednn.own_kernels.convolutions.tiled_calls import (
+        WinogradCall,
+        WinogradGradientCall,
+    )
 
 NATIVE = engine().tuning.width if status().loaded else 0
 """Floats of a vector of the instruction set that the library uses."""

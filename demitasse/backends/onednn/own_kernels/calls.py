@@ -15,7 +15,7 @@ from demitasse.backends.onednn.ports import Port, Reader, converted_bytes
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands
 from demitasse.backends.step import Memory
 
-__all__ = ["ConvCall", "FilterCall", "HoldsFilters", "KernelCall"]
+__all__ = ["ChannelCall", "ConvCall", "FilterCall", "HoldsFilters", "KernelCall"]
 
 
 class _Follower:
@@ -70,6 +70,10 @@ class KernelCall:
     def kept(self) -> int:
         """Bytes of what its kernel holds."""
         return 0
+
+    @abstractmethod
+    def __call__(self) -> None:
+        """Run it."""
 
 
 class ConvCall(KernelCall):
@@ -157,3 +161,33 @@ class FilterCall(ConvCall):
     @property
     def kept(self) -> int:
         return self._kernel.filters.nbytes if "_kernel" in vars(self) else 0
+
+
+class ReadsChannels(HoldsFilters, Protocol):
+    """A kernel that reads offsets and slopes of channels where they are."""
+
+    def take_slopes(self, slopes: np.ndarray) -> None:
+        """Take new slopes for what is below 0, one for each channel, or one for all."""
+
+    def __call__(self, source: np.ndarray, target: np.ndarray, offsets: np.ndarray | None) -> None:
+        """Convolve."""
+
+
+class ChannelCall(FilterCall):
+    """A convolution whose kernel reads offsets and slopes of channels where they are."""
+
+    @cached_property
+    @abstractmethod
+    def _kernel(self) -> ReadsChannels: ...
+
+    def __init__(self, engine: Engine, operands: ConvOperands, code: str) -> None:
+        take, slopes = self._pass_weights, self._pass_slopes
+        super().__init__(engine, operands, code, take, take_slopes=slopes)
+
+    def _pass_slopes(self, slopes: np.ndarray) -> None:
+        self._kernel.take_slopes(slopes)
+
+    def __call__(self) -> None:
+        source, target = self.operands.source.array(), self.operands.target.array()
+        self._follow()
+        self._kernel(source, target, self.operands.offsets())

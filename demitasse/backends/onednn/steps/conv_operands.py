@@ -78,3 +78,9 @@ class GradientOperands:
     def ports(self) -> tuple[Port, ...]:
         """All of them."""
         return (self.source, self.dy, self.weight, *([self.bias] if self.bias else []))
+
+    def done(self) -> None:
+        """Clean up, after the gradients have been computed."""
+        self.weight.done()
+        if self.bias:
+            self.bias.done()

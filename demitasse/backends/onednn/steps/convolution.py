@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -18,9 +17,10 @@ from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Qu
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description
-from demitasse.backends.onednn.own_kernels.convolutions import conv_kernels
+from demitasse.backends.onednn.own_kernels.convolutions.choice import conv_kernels
+from demitasse.backends.onednn.own_kernels.convolutions.direct import DirectKernels
+from demitasse.backends.onednn.own_kernels.convolutions.turned import turned_kernels
 from demitasse.backends.onednn.own_kernels.rectifiers import rectifier_of
-from demitasse.backends.onednn.own_kernels.turned import turned_kernels
 from demitasse.backends.onednn.ports import Call, Gradient, Parameter, Port, Reader, Writer
 from demitasse.backends.onednn.step import Runnable
 from demitasse.backends.onednn.steps.activation import post_ops
@@ -80,7 +80,7 @@ class ConvStep(WindowStep[ops.Conv]):
                 found = self._in(last, last)
                 if found.implementation.startswith("brgconv"):
                     return found
-        if self.kernels.groups is not None and not self.at.backward:
+        if self.kernels.channels_last and not self.at.backward:
             with suppress(Declined):
                 return self._in(last, last)
         if self._takes_blocks():
@@ -92,10 +92,10 @@ class ConvStep(WindowStep[ops.Conv]):
             with suppress(Declined):
                 return self._in(likes, last)
         found = self._in(likes, likes)
-        if self.kernels.banding is not None and _copies_windows(found):
+        if isinstance(self.kernels, DirectKernels) and _copies_windows(found):
             with suppress(Declined):
                 found = self._in(last, last)  # our kernels write so, and read C order
-                self.kernels = replace(self.kernels, slow_library=True)
+                self.kernels.replaces_copies = True
                 return found
             return self._in(likes, likes)
         few = self.image[1] // self.op.group < BLOCK

@@ -11,7 +11,7 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import later
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.own_kernels.calls import KernelCall
-from demitasse.backends.onednn.own_kernels.conv_calls import DirectCall
+from demitasse.backends.onednn.own_kernels.convolutions.direct_calls import DirectCall
 from demitasse.backends.onednn.steps.conv_operands import GradientOperands
 
 __all__ = ["TurnedCall", "TurnedGradientCall"]

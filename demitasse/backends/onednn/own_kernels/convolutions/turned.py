@@ -23,7 +23,10 @@ from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined
 
 if TYPE_CHECKING:
-    from demitasse.backends.onednn.own_kernels.turned_calls import TurnedCall, TurnedGradientCall
+    from demitasse.backends.onednn.own_kernels.convolutions.turned_calls import (
+        TurnedCall,
+        TurnedGradientCall,
+    )
 
 __all__ = ["TurnedKernels", "turned_kernels"]
 
@@ -47,7 +50,7 @@ class TurnedKernels:
         images = fitting(operands.target.layout, self.banding.width)
         if images is None:
             return None
-        from demitasse.backends.onednn.own_kernels.turned_calls import TurnedCall
+        from demitasse.backends.onednn.own_kernels.convolutions.turned_calls import TurnedCall
 
         operands = replace(operands, source=self._plain(operands.source))
         return TurnedCall(self.engine, self.banding, operands, images)
@@ -57,7 +60,9 @@ class TurnedKernels:
         images = fitting(operands.source.layout, self.banding.width)
         if images is None:
             return None
-        from demitasse.backends.onednn.own_kernels.turned_calls import TurnedGradientCall
+        from demitasse.backends.onednn.own_kernels.convolutions.turned_calls import (
+            TurnedGradientCall,
+        )
 
         operands = replace(operands, dy=self._plain(operands.dy))
         return TurnedGradientCall(self.engine, self.banding, operands, images)

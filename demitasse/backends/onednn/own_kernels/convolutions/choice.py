@@ -1,0 +1,103 @@
+"""Which kernels run a convolution."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from demitasse.backends import ops
+from demitasse.backends.kernels.depthwise import strips_of
+from demitasse.backends.kernels.direct import banding_of
+from demitasse.backends.kernels.grouped import group_parts_of
+from demitasse.backends.kernels.narrow import lines_of
+from demitasse.backends.kernels.pointwise import parts_of
+from demitasse.backends.kernels.separable import blocks_of
+from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.kernels.winograd import tiling_of
+from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.own_kernels.convolutions.depthwise import DepthwiseKernels
+from demitasse.backends.onednn.own_kernels.convolutions.direct import DirectKernels
+from demitasse.backends.onednn.own_kernels.convolutions.grouped import GroupedKernels
+from demitasse.backends.onednn.own_kernels.convolutions.kernels import ConvKernels
+from demitasse.backends.onednn.own_kernels.convolutions.narrow import NarrowKernels
+from demitasse.backends.onednn.own_kernels.convolutions.pointwise import PointwiseKernels
+from demitasse.backends.onednn.own_kernels.convolutions.tiled import TiledKernels
+from demitasse.backends.onednn.own_kernels.rectifiers import rectifier_of
+from demitasse.backends.onednn.threads import wanted
+from demitasse.backends.step import Declined
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+__all__ = ["conv_kernels"]
+
+
+def conv_kernels(
+    engine: Engine,
+    op: ops.Conv,
+    x: ops.Shape,
+    y: ops.Shape,
+    followers: Sequence[ops.Op] = (),
+    *,
+    training: bool,
+) -> ConvKernels:
+    """Return which kernels may run a convolution, whatever the layouts.
+
+    Args:
+        engine: The engine.
+        op: The convolution.
+        x: Its input's shape, (N, C, *spatial).
+        y: Its output's shape.
+        followers: What may run as one with it.
+        training: Whether filters change between passes.
+    """
+    tuning = engine.tuning.as_set(wanted())
+    if max(op.kernel) == 1:  # a product of matrices, which the library does best
+        if not training:
+            with suppress(Declined):
+                return PointwiseKernels(engine, x, parts_of(op, x, y, tuning))
+        return ConvKernels(engine, x)
+    if op.group == x[1] > 1 and not training:
+        try:
+            strips, joined = strips_of(op, x, y, tuning), _joins(op, followers, tuning)
+            return DepthwiseKernels(engine, x, strips, joined=joined)
+        except Declined as declined:
+            return ConvKernels(engine, x, (str(declined),))
+    groups = None
+    if not training:
+        with suppress(Declined):
+            return NarrowKernels(engine, x, lines_of(op, x, y, tuning))
+    with suppress(Declined):
+        parts = group_parts_of(op, x, y, tuning)
+        groups = parts if parts.shared or not training else None
+    if groups is not None and groups.beats_tiles:
+        return GroupedKernels(engine, x, groups)
+    try:
+        tiling = tiling_of(op, x, y, tuning, training=training)
+        return TiledKernels(engine, x, tiling, training=training)
+    except Declined as declined:
+        tiled = str(declined)
+    if groups is not None:
+        return GroupedKernels(engine, x, groups)
+    try:
+        return DirectKernels(engine, x, banding_of(op, x, y, tuning))
+    except Declined as declined:
+        return ConvKernels(engine, x, (tiled, str(declined)))
+
+
+def _joins(op: ops.Conv, followers: Sequence[ops.Op], tuning: Tuning) -> bool:
+    """Whether a depthwise convolution runs as one with the next, which is among the followers."""
+    for follower in followers:
+        if isinstance(follower, ops.Conv):
+            with suppress(Declined):
+                return blocks_of(op, follower, tuning) is not None
+            return False
+        if isinstance(follower, ops.Activation):
+            try:
+                rectifier_of(follower)
+            except Declined:
+                return False
+        elif not isinstance(follower, (ops.BatchNorm, ops.Scale)):
+            return False
+    return False

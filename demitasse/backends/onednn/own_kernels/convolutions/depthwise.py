@@ -1,0 +1,87 @@
+"""Depthwise convolutions."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from demitasse.backends import ops
+from demitasse.backends.kernels.depthwise.strips import Strips
+from demitasse.backends.onednn.library.candidates import BLOCK, channel_blocks
+from demitasse.backends.onednn.library.constants import Arg
+from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.own_kernels.convolutions.kernels import ConvKernels
+from demitasse.backends.onednn.own_kernels.images import fitting, images_of
+from demitasse.backends.onednn.ports import Reader, Writer
+from demitasse.backends.onednn.steps.conv_operands import ConvOperands
+from demitasse.backends.step import Declined
+
+if TYPE_CHECKING:
+    from demitasse.backends.onednn.own_kernels.convolutions.depthwise_calls import DepthwiseCall
+
+__all__ = ["DepthwiseKernels"]
+
+LARGE = 3 << 19
+"""Floats of a stack of images from which on most of them come from memory."""
+
+
+class DepthwiseKernels(ConvKernels):
+    """Kernels of convolutions of each channel by itself, without gradients.
+
+    Args:
+        engine: The engine.
+        x: The input's shape, (N, C, H, W).
+        strips: How it is divided.
+        joined: Whether it runs as one with the convolution behind it.
+    """
+
+    def __init__(self, engine: Engine, x: ops.Shape, strips: Strips, *, joined: bool) -> None:
+        super().__init__(engine, x)
+        self.strips, self.joined = strips, joined
+
+    def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> DepthwiseCall | None:
+        strips = self.strips
+        source = self._as_it_comes(operands.source, strips.width)
+        target = self._in_blocks(operands.target)
+        x, y = (fitting(port.layout, strips.width) for port in (source, target))
+        if x is None or y is None or pool:
+            return None
+        from demitasse.backends.onednn.own_kernels.convolutions.depthwise_calls import DepthwiseCall
+
+        if self.joined and self.x[0] == 1:
+            self._wish_for_blocks(strips, source)
+        operands = replace(operands, source=source, target=target)
+        return DepthwiseCall(self.engine, strips, operands, (x, y))
+
+    def _wish_for_blocks(self, strips: Strips, source: Reader) -> None:
+        """Let who writes the image know that it is best read in blocks of a vector of channels.
+
+        Rows of a block stay in the first cache, where the same channels of pixels with all theirs
+        would compete for a few lines of it.
+        """
+        with suppress(Declined):
+            blocks = channel_blocks(self.engine, self.x, BLOCK)
+            images = images_of(blocks)
+            if images is not None and strips.reads_blocks(images):
+                self.engine.wish(source.memory, blocks, source.blob)
+
+    def _in_blocks(self, port: Writer) -> Writer:
+        """Return a port of the same blob in blocks of channels, if it is large; else this one.
+
+        The convolution of single pixels that follows goes over pixels with all their channels
+        several times, each time for other filters, and over blocks once. Where they come from
+        memory that takes longer; for the kernel one is like the other.
+        """
+        shape = port.layout.shape
+        if not self.engine.wide or shape[1] % BLOCK or math.prod(shape) < LARGE or self.joined:
+            return port
+        if port.layout.home is not None:  # it has its place in what a Concat joins
+            return port
+        with suppress(Declined):
+            blocks = channel_blocks(self.engine, shape, BLOCK)
+            if self.engine.wished(port.memory, shape) in (None, blocks):
+                self.engine.note_blocks(port.memory)
+                return Writer(Arg.DST, port.blob, blocks)
+        return port

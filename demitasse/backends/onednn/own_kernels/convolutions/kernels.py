@@ -1,0 +1,74 @@
+"""What runs a convolution in place of the library's primitives, as a Step asks for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from demitasse.backends import ops
+from demitasse.backends.onednn.library.constants import Arg
+from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.own_kernels.images import fitting
+from demitasse.backends.onednn.ports import Reader
+from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
+
+if TYPE_CHECKING:
+    from demitasse.backends.onednn.own_kernels.calls import ConvCall, KernelCall
+
+__all__ = ["ConvKernels"]
+
+
+class ConvKernels:
+    """Here nothing does. Its methods return what a Step runs, or None where the library is to run.
+
+    Args:
+        engine: The engine.
+        x: The input's shape, (N, C, *spatial).
+        why: Why there are no kernels; empty where there are some.
+
+    Attributes:
+        pads_filters: Whether filters of few channels fill no whole vectors.
+        channels_last: Whether images are best with their channels last, where there are no
+            gradients.
+        gains_more: Whether our kernels gain more than it would to add another blob in the
+            library's code.
+        takes_slopes: Whether slopes of channels, for what is below 0, are no reason for the
+            library's code.
+    """
+
+    pads_filters = False
+    channels_last = False
+    gains_more = False
+    takes_slopes = True
+
+    def __init__(self, engine: Engine, x: ops.Shape, why: tuple[str, ...] = ()) -> None:
+        self.engine, self.x, self.why = engine, x, why
+
+    def within(self, x: Layout, y: Layout) -> ConvKernels:
+        """Return those kernels that read and write images in these layouts."""
+        del x, y
+        return self
+
+    def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> ConvCall | None:
+        """Return the forward pass, and perhaps MAX pooling after it."""
+        del operands, pool
+        return None
+
+    def weights(self, operands: GradientOperands) -> KernelCall | None:
+        """Return the gradient of the weights, in C order, and of the bias."""
+        del operands
+        return None
+
+    def data(self, operands: ConvOperands) -> ConvCall | None:
+        """Return the gradient of the input."""
+        del operands
+        return None
+
+    def _plain(self, port: Reader) -> Reader:
+        """Return a port of the same blob in C order."""
+        return Reader(Arg.SRC, port.blob, self.engine.plain(self.x))
+
+    def _as_it_comes(self, port: Reader, width: int) -> Reader:
+        """Return a port of the same blob in the layout in which it is written, if that fits."""
+        expected = self.engine.expected(port.blob.data_memory, self.x)
+        return Reader(Arg.SRC, port.blob, expected) if fitting(expected, width) else port

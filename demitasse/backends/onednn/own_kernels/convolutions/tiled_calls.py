@@ -1,0 +1,178 @@
+"""Calls of convolutions over tiles, and the filters that they take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+
+import numpy as np
+
+from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
+from demitasse.backends.kernels.winograd.filters import Filters
+from demitasse.backends.kernels.winograd.gradient import WinogradGradient
+from demitasse.backends.kernels.winograd.tiling import Tiling
+from demitasse.backends.onednn.copies import Copy
+from demitasse.backends.onednn.library.constants import Arg
+from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.own_kernels.calls import (
+    ConvCall,
+    KernelCall,
+)
+from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
+from demitasse.backends.step import Memory
+from demitasse.errors import DeviceError
+
+__all__ = ["TiledFilters", "UnpackedFilters", "WinogradCall", "WinogradGradientCall"]
+
+
+class TiledFilters:
+    """Filters at the points, which follow a parameter or are given.
+
+    Args:
+        engine: The engine.
+        tiling: The convolution, or that which is the gradient of its input.
+        kept: Whether the parameter stays what it is for many passes.
+    """
+
+    def __init__(self, engine: Engine, tiling: Tiling, *, kept: bool = False) -> None:
+        self._engine, self._tiling = engine, tiling
+        self._copy = Copy(Arg.WEIGHTS, tiling.filter_size, self._transform, kept=kept)
+        self._given: np.ndarray | None = None
+
+    @cached_property
+    def _filters(self) -> Filters:
+        return Filters(self._tiling)
+
+    def of(self, operands: ConvOperands) -> np.ndarray:
+        """Return them as the parameter is now, or as they were given; to be used at once."""
+        if not operands.given:
+            return self._copy.of(operands.weight.data_memory, self._engine)
+        if self._given is None:
+            message = "filters of a convolution were used before they were given"
+            raise DeviceError(message)
+        return self._given
+
+    def update(self, weights: np.ndarray) -> None:
+        """Take weights, in C order."""
+        if self._given is None:
+            self._given = aligned(self._tiling.filter_size)
+        self._filters.update(weights, self._given)
+
+    def _transform(self, memory: Memory, points: np.ndarray) -> None:
+        self._filters.update(memory.cpu_data(), points)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it keeps."""
+        return self._copy.nbytes + (0 if self._given is None else self._given.nbytes)
+
+
+class UnpackedFilters:
+    """Filters as the parameter holds them, in C order: those are what the kernel reads."""
+
+    nbytes = 0
+    """Bytes that it keeps."""
+
+    def of(self, operands: ConvOperands) -> np.ndarray:
+        """Return them as the parameter is now; to be used at once."""
+        return operands.weight.data_memory.cpu_data()
+
+    def update(self, weights: np.ndarray) -> None:
+        """Refuse weights: the kernel multiplies the parameter's with factors."""
+        message = f"{weights.size} weights were given to a convolution that reads its parameter"
+        raise DeviceError(message)
+
+
+class WinogradCall(ConvCall):
+    """A convolution over tiles.
+
+    Args:
+        engine: The engine.
+        tiling: The convolution.
+        operands: Its operands.
+        images: Where those lie that are read, and those that are written.
+        filters: At the points, or in C order where the tiling says that it is unpacked.
+        pool: Whether pairs of rows and columns are pooled.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        tiling: Tiling,
+        operands: ConvOperands,
+        images: tuple[Images, Images],
+        filters: TiledFilters | UnpackedFilters,
+        *,
+        pool: bool = False,
+    ) -> None:
+        self.tiling, self.filters = tiling, filters
+        self._images, self._pool = images, pool
+        take = filters.update, self._pass_offsets, self._pass_slopes
+        super().__init__(engine, operands, tiling.code, *take)
+
+    @cached_property
+    def _kernel(self) -> WinogradConvolution:
+        then = self.operands.then
+        return WinogradConvolution(self.tiling, *self._images, then, pool=self._pool)
+
+    def _pass_offsets(self, offsets: np.ndarray) -> None:
+        self._kernel.take_offsets(offsets)
+
+    def _pass_slopes(self, slopes: np.ndarray) -> None:
+        self._kernel.take_slopes(slopes)
+
+    @property
+    def scale(self) -> Callable[[np.ndarray], None] | None:
+        return self._scale if self.tiling.unpacked else None
+
+    def _scale(self, factors: np.ndarray) -> None:
+        self._kernel.take_factors(factors)
+        self._take_given_offsets()
+
+    @property
+    def kept(self) -> int:
+        return self.filters.nbytes
+
+    def __call__(self) -> None:
+        operands = self.operands
+        source, target = operands.source.array(), operands.target.array()
+        self._follow_channels()
+        filters = self.filters.of(operands)
+        [scratch] = self.engine.workspaces(self._kernel.scratch_size)
+        self._kernel(source, target, filters, scratch)
+
+
+class WinogradGradientCall(KernelCall):
+    """The gradients of weights and bias over tiles.
+
+    Args:
+        engine: The engine.
+        tiling: The convolution.
+        operands: Its operands.
+        images: Where the input's lie, and the output's gradient.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        tiling: Tiling,
+        operands: GradientOperands,
+        images: tuple[Images, Images],
+    ) -> None:
+        self.tiling, self.operands, self._images = tiling, operands, images
+        super().__init__(engine, operands.ports, tiling.code)
+
+    @cached_property
+    def _kernel(self) -> WinogradGradient:
+        return WinogradGradient(self.tiling, *self._images)
+
+    def __call__(self) -> None:
+        operands, kernel = self.operands, self._kernel
+        source, dy = operands.source.array(), operands.dy.array()
+        weight = operands.weight.array()
+        bias = operands.bias.array() if operands.bias else None
+        scratch, sums = self.engine.workspaces(kernel.scratch_size, kernel.sums_size)
+        kernel(source, dy, weight, bias, scratch, sums)
+        operands.done()
