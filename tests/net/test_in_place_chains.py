@@ -74,17 +74,13 @@ def test_two_layers_are_two_layers(first, second, apart, start, phase, backend_w
     expect_two_layers(LAYERS[first], second, apart, start, phase, backend_with_steps)
 
 
-KEEP_SIGNS = "ReLU", "leaky ReLU", "TanH", "Dropout"
-"""Layers that make no number of the other sign."""
-
-
-@pytest.mark.parametrize(
-    ("second", "apart"),
-    [*((second, False) for second in LAYERS), *((second, True) for second in KEEP_SIGNS)],
-)
-def test_what_overwrites_the_result_of_elu_is_in_its_gradient(second, apart, backend_with_steps):
-    # as in Caffe, which takes it from the result
-    expect_two_layers('type: "ELU"', second, apart, "convolution", "TRAIN", backend_with_steps)
+@pytest.mark.parametrize("first", ["ELU", "Swish"])
+@pytest.mark.parametrize("second", LAYERS)
+@pytest.mark.parametrize("apart", [False, True], ids=["in_place", "apart"])
+def test_what_overwrites_a_result_is_in_the_gradient(first, second, apart, backend_with_steps):
+    # as in Caffe, which takes it from input and result
+    first = f'type: "{first}"'
+    expect_two_layers(first, second, apart, "convolution", "TRAIN", backend_with_steps)
 
 
 def expect_two_layers(first, second, apart, start, phase, device):

@@ -1,4 +1,4 @@
-"""Functions of every element, of one array or two, and what gradients are multiplied with.
+"""Functions of every element, of one array or more, and what gradients are multiplied with.
 
 Array after array as they lie in memory, in whatever layout. The operations are those of the layers'
 portable formulas, in their order, so that NaN, infinities and what lies on a kink give the same.
@@ -27,7 +27,7 @@ from demitasse.backends.kernels.language.words import (
 )
 from demitasse.backends.kernels.tuning import Tuning
 
-__all__ = ["COMBINATIONS", "FUNCTIONS", "PAIRS", "SLOPES", "Elementwise"]
+__all__ = ["COMBINATIONS", "FUNCTIONS", "PAIRS", "SLOPES", "SLOPES_OF_BOTH", "Elementwise"]
 
 FEWEST_EACH = 1 << 15
 """Elements of a thread at least: to meet others takes as long as so many."""
@@ -48,7 +48,9 @@ class ElementFields(Struct):
     x: Word
     """Address of the first array."""
     other: Word
-    """Address of the second; that of the first where there is none."""
+    """Address of the second; that of the last where there is none."""
+    third: Word
+    """Address of the third; that of the last where there is none."""
     y: Word
     """Address of the result, which may be one of them."""
     also: Word
@@ -135,17 +137,6 @@ def _inside_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]
     return dy * choose((x > low) & (high > x), k.constant(1.0), k.constant(0.0))
 
 
-def _elu_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    x, dy = arrays
-    below = numbers[0] * exp_less_one(k, lowered(x, k.constant(0.0))) + numbers[0]
-    return dy * choose(x > k.constant(0.0), k.constant(1.0), below)
-
-
-def _elu_result_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    y, dy = arrays
-    return dy * choose(y > k.constant(0.0), k.constant(1.0), y + numbers[0])
-
-
 def _bnll_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
     del numbers
     x, dy = arrays
@@ -157,14 +148,6 @@ def _exp_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -
     del k
     y, dy = arrays
     return dy * y * numbers[0]
-
-
-def _swish_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    x, dy = arrays
-    one, inner = k.constant(1.0), x * numbers[0]
-    gate = one / (one + exp(k, -inner))
-    by = inner * gate
-    return dy * (by + gate * (one - by))
 
 
 def _linear_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
@@ -182,19 +165,31 @@ SLOPES: dict[str, Formula] = {
     "abs_slope": _abs_slope,
     "bnll_slope": _bnll_slope,
     "clip_slope": _clip_slope,
-    "elu_result_slope": _elu_result_slope,
-    "elu_slope": _elu_slope,
     "exp_slope": _exp_slope,
     "inside_slope": _inside_slope,
     "linear_slope": _linear_slope,
     "square_slope": _square_slope,
-    "swish_slope": _swish_slope,
 }
 """Of a function's input and the gradient of its result: that of the input.
 
-That of an exponential takes its result in place of its input, and so does one of ELU's, whose
-constant must not be negative.
+That of an exponential takes its result in place of its input.
 """
+
+
+def _elu_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    x, y, dy = arrays
+    return dy * choose(x > k.constant(0.0), k.constant(1.0), y + numbers[0])
+
+
+def _swish_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    x, y, dy = arrays
+    one, by = k.constant(1.0), y * numbers[0]
+    gate = one / (one + exp(k, -(x * numbers[0])))
+    return dy * (by + gate * (one - by))
+
+
+SLOPES_OF_BOTH: dict[str, Formula] = {"elu_slope": _elu_slope, "swish_slope": _swish_slope}
+"""Of a function's input, what its result's memory holds by then, and the gradient of that."""
 
 
 def _larger(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
@@ -260,7 +255,7 @@ def _write(module: Any, name: str, width: int, function: str) -> None:
     index, threads = k.thread()
     vectors = f.count // width
     begin, end = (at * k.vector_bytes for at in chunk(vectors, index, threads))
-    arrays = f.x, f.other, f.y, f.also, f.numbers
+    arrays = f.x, f.other, f.third, f.y, f.also, f.numbers
     k.call(whole, *arrays, begin, end)
     with k.when(index + 1 >= threads):
         k.call(rest, *arrays, vectors * k.vector_bytes, f.count * FLOAT)
@@ -269,12 +264,12 @@ def _write(module: Any, name: str, width: int, function: str) -> None:
 
 def _part(module: Any, name: str, width: int, function: str) -> Kernel:
     """Return the kernel of a range of whole vectors of this width."""
-    k = Kernel(module, name, 7, width)
-    x, other, y, also, numbers, begin, end = k.arguments
+    k = Kernel(module, name, 8, width)
+    x, other, third, y, also, numbers, begin, end = k.arguments
     constants = [k.broadcast(numbers + FLOAT * place) for place in range(NUMBERS)]
-    known = FUNCTIONS | SLOPES | COMBINATIONS
+    known = FUNCTIONS | SLOPES | SLOPES_OF_BOTH | COMBINATIONS
     formulas = [known[each] for each in PAIRS.get(function, (function,))]
-    read = [x] if function in FUNCTIONS else [x, other]
+    read = [x, other, third][: _count(function)]
     with k.loop(end, begin, k.vector_bytes) as loop:
         values = [k.load(array + loop.i) for array in read]
         results = [formula(k, values, constants) for formula in formulas]
@@ -284,12 +279,17 @@ def _part(module: Any, name: str, width: int, function: str) -> Kernel:
     return k
 
 
+def _count(function: str) -> int:
+    """Return how many arrays a function takes."""
+    return 1 if function in FUNCTIONS else 3 if function in SLOPES_OF_BOTH else 2
+
+
 class Elementwise:
-    """y = f(x), or f(x, other) for those functions that take two arrays, or two such results.
+    """y = f(x), or of the two or three arrays that a function takes, or two such results.
 
     Args:
-        function: Its name in :data:`FUNCTIONS`, :data:`SLOPES`, :data:`COMBINATIONS` or
-            :data:`PAIRS`.
+        function: Its name in :data:`FUNCTIONS`, :data:`SLOPES`, :data:`SLOPES_OF_BOTH`,
+            :data:`COMBINATIONS` or :data:`PAIRS`.
         numbers: Its constants, three at most.
         count: Elements of each array.
         tuning: The kernel's vectors and threads.
@@ -302,8 +302,8 @@ class Elementwise:
         constants = np.zeros(NUMBERS, np.float32)
         constants[: len(numbers)] = numbers
         fields = ElementFields.values(
-            x=EACH_CALL, other=EACH_CALL, y=EACH_CALL, also=EACH_CALL, count=count,
-            numbers=constants,
+            x=EACH_CALL, other=EACH_CALL, third=EACH_CALL, y=EACH_CALL, also=EACH_CALL,
+            count=count, numbers=constants,
         )  # fmt: skip
         self._arguments = Arguments(fields)
 
@@ -312,9 +312,11 @@ class Elementwise:
     ) -> None:
         """Write ``y``, and the second result of a pair into ``also``.
 
-        Both may be one of the one or two arrays that are read.
+        Both may be one of the arrays that are read.
         """
-        each = {"x": arrays[0], "other": arrays[-1], "y": y, "also": y if also is None else also}
+        x, other, third = (*arrays, arrays[-1], arrays[-1])[:3]
+        also = y if also is None else also
+        each = {"x": x, "other": other, "third": third, "y": y, "also": also}
         self._arguments.run(self._kernel, self._threads, each)
 
     @property

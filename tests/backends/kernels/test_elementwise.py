@@ -10,6 +10,7 @@ from demitasse.backends.kernels.elementwise import (
     FUNCTIONS,
     PAIRS,
     SLOPES,
+    SLOPES_OF_BOTH,
     Elementwise,
 )
 from demitasse.backends.kernels.tuning import Tuning
@@ -23,7 +24,6 @@ SPECIAL = np.array(
 NUMBERS = {
     "clip": (-0.5, 1.5),
     "elu": (0.75,),
-    "elu_result": (0.75,),
     "exp": (0.5, 1.5),
     "linear": (1.0, 0.5, -0.25),
     "square": (2.0, 0.5, -0.25),
@@ -53,13 +53,14 @@ WANT_SLOPES = {
     "abs_slope": sign,
     "bnll_slope": lambda x: 1 / (1 + np.exp(-np.minimum(x, 50.0))),
     "clip_slope": lambda x: ((x >= -0.5) & (x <= 1.5)).astype(float),
-    "elu_result_slope": lambda y: np.where(y > 0, 1.0, y + 0.75),
-    "elu_slope": lambda x: np.where(x > 0, 1.0, 0.75 * np.exp(np.minimum(x, 0))),
     "exp_slope": lambda y: 0.5 * y,
     "inside_slope": lambda x: ((x > -0.5) & (x < 1.5)).astype(float),
     "linear_slope": lambda x: np.full_like(x, 0.5),
     "square_slope": lambda x: 0.5 * x - 0.25,
-    "swish_slope": lambda x: gate(x) + 1.5 * x * gate(x) * (1 - gate(x)),
+}
+WANT_SLOPES_OF_BOTH = {
+    "elu_slope": lambda x, y: np.where(x > 0, 1.0, y + 0.75),
+    "swish_slope": lambda x, y: 1.5 * y + gate(x) * (1 - 1.5 * y),
 }
 # as in Caffe, NaN is not larger than a number
 WANT_COMBINATIONS = {
@@ -137,6 +138,19 @@ def test_a_gradient_is_multiplied_with_the_slope(function, threads, count, width
     dx = run(function, [x.copy(), dy], width, threads)
 
     want = dy * WANT_SLOPES[function](x.astype(float))
+    np.testing.assert_allclose(dx, want, rtol=1e-5, atol=1e-6)
+
+
+@WIDTH
+@COUNTS
+@THREADS
+@pytest.mark.parametrize("function", SLOPES_OF_BOTH)
+def test_a_slope_of_input_and_result(function, threads, count, width):
+    x, y, dy = 3 * normal(count), normal(count, seed=2), normal(count, seed=1)
+
+    dx = run(function, [x.copy(), y, dy], width, threads)
+
+    want = dy * WANT_SLOPES_OF_BOTH[function](x.astype(float), y.astype(float))
     np.testing.assert_allclose(dx, want, rtol=1e-5, atol=1e-6)
 
 

@@ -18,7 +18,7 @@ class ElementwiseCall(KernelCall):
     Args:
         engine: The engine.
         kernel: The kernel.
-        sources: What is read, one array or two.
+        sources: What is read, as many arrays as the kernel takes.
         targets: What is written, in the same layout, one array or two.
     """
 

@@ -31,15 +31,17 @@ class Function:
         name: The kernel's name of it.
         numbers: Its constants.
         slope: The kernel's name of its gradient.
-        known: What the gradient is of: the input, the result, or a copy of the input, where who
-            comes later may overwrite that.
+        known: What the gradient is of: the input, the result, a copy of the input, where who comes
+            later may overwrite that, or what the bottom holds then.
+        of_both: Whether it is of what the top holds then, too.
         keeps_zero: Whether 0 gives 0, as padding needs it.
     """
 
     name: str
     numbers: tuple[float, ...]
     slope: str
-    known: Literal["input", "result", "copy"] = "input"
+    known: Literal["input", "result", "copy", "bottom"] = "input"
+    of_both: bool = False
     keeps_zero: bool = True
 
 
@@ -60,9 +62,10 @@ def _relu6(slope: float) -> Function:
 
 
 def _elu(alpha: float) -> Function:
+    known: Literal["input", "bottom"] = "bottom"
     if alpha < 0:  # the result does not have the sign of the input
-        return _named("elu", alpha)
-    return Function("elu", (alpha,), "elu_result_slope", "result")
+        known = "input"
+    return Function("elu", (alpha,), "elu_slope", known, of_both=True)
 
 
 def _power(power: float, scale: float, shift: float) -> Function:
@@ -82,7 +85,7 @@ FUNCTIONS: dict[str, Callable[..., Function]] = {
     "exp": lambda *numbers: Function("exp", numbers, "exp_slope", "result", keeps_zero=False),
     "power": _power,
     "relu6": _relu6,
-    "swish": lambda beta: Function("swish", (beta,), "swish_slope", "copy"),
+    "swish": lambda beta: Function("swish", (beta,), "swish_slope", "copy", of_both=True),
 }
 """Return how a function with these constants is computed, or decline them."""
 
@@ -119,9 +122,11 @@ class ElementwiseStep(OnednnStep[ops.Activation]):
     def prepare_backward(self) -> None:
         if not self.at.propagate_down[0]:
             return
+        top = self.at.top[0]
         sources = [
             Reader(Arg.SRC, self.known, self.layout),
-            Reader(Arg.DIFF_DST, self.at.top[0], self.layout, diff=True),
+            *([Reader(Arg.DST, top, self.layout)] if self.function.of_both else []),
+            Reader(Arg.DIFF_DST, top, self.layout, diff=True),
         ]
         target = Writer(Arg.DIFF_SRC, self.at.bottom[0], self.layout, diff=True)
         slope, numbers = self.function.slope, self.function.numbers
