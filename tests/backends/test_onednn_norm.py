@@ -148,3 +148,11 @@ def test_a_norm_elsewhere_runs_as_one_with_what_follows_and_leaves_its_gradient(
             ours.net.learnable_params, portable.net.learnable_params, strict=True
         ):
             np.testing.assert_allclose(one.cpu_diff(), other.cpu_diff(), rtol=2e-3, atol=2e-5)
+
+
+def test_a_second_buffer_counts_where_it_is_and_nowhere_else():
+    with solver(chain("one"), "one", "cpu") as ours:
+        ours.step(1)
+        once = 4 * ours.net.blobs["one"].count
+
+        assert once <= ours.net.plan.held < 2 * once

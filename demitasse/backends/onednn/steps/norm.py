@@ -192,10 +192,8 @@ class NormStep(OnednnStep[O]):
         self._exchange(layout)
 
     def _exchange(self, layout: Layout) -> None:
-        """Note whether the input is kept by an exchange of buffers, and what it takes."""
+        """Note whether the input is kept by an exchange of buffers."""
         self.swaps = self.in_place and self.wants_gradient and not layout.plain
-        if self.in_place and self.wants_gradient:
-            self.kept += aligned(1).itemsize * layout.size  # of the second buffer
 
     def _statistics(self) -> list[tuple[int, int, np.ndarray]]:
         handle = self.channels.handle
@@ -210,6 +208,11 @@ class NormStep(OnednnStep[O]):
         if op.bias:
             ports.append(Reader(Arg.SHIFT, at.params[1], self.channels))
         return ports
+
+    @property
+    def workspace(self) -> int:
+        second = self.buffers[1]  # of a Step that runs; others may run in its place
+        return super().workspace + (0 if second is None else second.nbytes)
 
     # -- running -------------------------------------------------------------------------------
 
