@@ -34,6 +34,8 @@ def images_of(layout: Layout) -> Images | None:
     if side_by_side != 1 or math.prod(count for count, _ in channels) != c:
         return None
     image, row, column = (loops[axis][0][1] if loops[axis] else layout.size for axis in (0, 2, 3))
+    if w == 1 < h:  # pixels follow each other as rows do
+        column = row
     return Images((n, c, h, w), image, row, column, block, channels[0][1] if block < c else 0)
 
 
