@@ -25,6 +25,8 @@ from demitasse.testing import make_layer
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 NAMES = sorted(FACTS)
+KERNELS_ALONE = {"AbsVal", "BNLL", "Clip", "ELU", "Exp", "MVN", "Power", "ReLU6", "Swish"}
+"""Types that have no Step on ``cpu`` but those of kernels that are made at run time."""
 ALIASES = [alias for facts in FACTS.values() for alias in facts.aliases]
 
 
@@ -84,6 +86,13 @@ def params_read(tree):
 def need_library(backend: str) -> None:
     if backend == "cpu" and not status().version:
         pytest.skip("oneDNN is not installed")
+
+
+def kernels_width() -> int:
+    """Return the floats of the vectors of kernels that are made at run time; 0 without them."""
+    from demitasse.backends.onednn.library.engine import engine
+
+    return engine().tuning.as_set(threads=1).width
 
 
 def recorded_nets(device: str) -> Iterator[Net]:
@@ -232,4 +241,7 @@ def test_recorded_cases_run_as_the_reference_says(name):
             seen.add(first_name(layer.type))
             lowered |= {first_name(layer.type)} if step is not None else set()
 
-    assert lowered == {kind for kind in seen if support(kind)[name] == "lowered"}
+    wanted = {kind for kind in seen if support(kind)[name] == "lowered"}
+    if name == "cpu" and not kernels_width():
+        wanted -= KERNELS_ALONE
+    assert sorted(lowered) == sorted(wanted)
