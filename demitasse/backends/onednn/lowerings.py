@@ -16,7 +16,6 @@ from demitasse.backends.onednn.steps.inner_product import InnerProductStep
 from demitasse.backends.onednn.steps.interpolation import InterpolationStep
 from demitasse.backends.onednn.steps.lengths import LengthsStep
 from demitasse.backends.onednn.steps.lrn import LRNStep
-from demitasse.backends.onednn.steps.lrn_within import LRNWithinStep
 from demitasse.backends.onednn.steps.mvn import MVNStep
 from demitasse.backends.onednn.steps.permute import PermuteStep
 from demitasse.backends.onednn.steps.pooling import PoolStep
@@ -47,7 +46,7 @@ LOWERINGS: Lowerings = {
     ops.Fixed: (FixedStep,),
     ops.InnerProduct: (InnerProductStep, *NUMPY[ops.InnerProduct]),
     ops.Interpolation: (InterpolationStep,),
-    ops.LRN: (LRNStep, LRNWithinStep, *NUMPY[ops.LRN]),
+    ops.LRN: (LRNStep, *NUMPY[ops.LRN]),
     ops.MVN: (MVNStep,),
     ops.Normalize: (LengthsStep,),
     ops.Permute: (PermuteStep,),

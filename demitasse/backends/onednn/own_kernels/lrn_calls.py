@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-from demitasse.backends.kernels.lrn import LocalResponse
-from demitasse.backends.kernels.lrn_within import WithinResponse
+from typing import Protocol
+
+import numpy as np
+
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.own_kernels.calls import KernelCall
 from demitasse.backends.onednn.ports import Reader, Writer
 
-__all__ = ["LRNCall", "LRNGradientCall"]
+__all__ = ["LRNCall", "LRNGradientCall", "Response"]
 
-Response = LocalResponse | WithinResponse
+
+class Response(Protocol):
+    """Kernels that normalise by neighbours, in both directions."""
+
+    scratch_size: int
+
+    @property
+    def code(self) -> str:
+        """Name of what runs."""
+
+    def forward(self, source: np.ndarray, target: np.ndarray, scratch: np.ndarray) -> None:
+        """Normalise."""
+
+    def backward(
+        self, source: np.ndarray, dy: np.ndarray, dx: np.ndarray, scratch: np.ndarray
+    ) -> None:
+        """Write the gradient of the input."""
 
 
 class LRNCall(KernelCall):

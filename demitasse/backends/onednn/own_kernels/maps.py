@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from demitasse.backends.kernels.classes import FewClasses
     from demitasse.backends.kernels.interpolation import Interpolation
     from demitasse.backends.kernels.lengths import Lengths
-    from demitasse.backends.kernels.lrn import LocalResponse
-    from demitasse.backends.kernels.lrn_within import WithinResponse
     from demitasse.backends.onednn.own_kernels.elementwise_calls import ElementwiseCall
+    from demitasse.backends.onednn.own_kernels.lrn_calls import Response
     from demitasse.backends.onednn.own_kernels.map_calls import MapCall, Maps
 
 __all__ = [
@@ -33,7 +32,6 @@ __all__ = [
     "lrn_kernel",
     "map_call",
     "rows_kernel",
-    "within_kernel",
 ]
 
 
@@ -148,39 +146,25 @@ def rows_kernel(
     return classes.FewClasses(rows, length, tuning, images) if pays else None
 
 
-def lrn_kernel(engine: Engine, op: ops.LRN, layout: Layout) -> LocalResponse | None:
+def lrn_kernel(engine: Engine, op: ops.LRN, layout: Layout) -> Response | None:
     """Return what normalises by neighbours in a layout, in both directions; perhaps None.
 
     Args:
         engine: The engine.
-        op: What is to be computed.
-        layout: Of input, output and their gradients.
-    """
-    tuning = engine.tuning.as_set(wanted())
-    if not tuning.width:
-        return None
-    from demitasse.backends.kernels import lrn
-
-    images = images_of(layout)
-    if images is None or not lrn.takes(images, op.size, op.beta, tuning.width):
-        return None
-    return lrn.LocalResponse(images, op.size, op.alpha, op.k, tuning)
-
-
-def within_kernel(engine: Engine, op: ops.LRN, layout: Layout) -> WithinResponse | None:
-    """Return what normalises by neighbouring pixels, in both directions; perhaps None.
-
-    Args:
-        engine: The engine.
-        op: What is to be computed.
+        op: What is to be computed, across channels or within them.
         layout: Of input, output and their gradients.
     """
     tuning = engine.tuning.as_set(wanted())
     images = images_of(layout)
     if not tuning.width or images is None:
         return None
+    sizes, width = (op.size, op.alpha, op.k), tuning.width
+    if op.region == "ACROSS_CHANNELS":
+        from demitasse.backends.kernels import lrn
+
+        across = lrn.takes(images, op.size, op.beta, width)
+        return lrn.LocalResponse(images, *sizes, tuning) if across else None
     from demitasse.backends.kernels import lrn_within
 
-    if not lrn_within.takes(images, op.size, op.beta, tuning.width):
-        return None
-    return lrn_within.WithinResponse(images, op.size, op.alpha, op.k, tuning)
+    within = lrn_within.takes(images, op.size, op.beta, width)
+    return lrn_within.WithinResponse(images, *sizes, tuning) if within else None

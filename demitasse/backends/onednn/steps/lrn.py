@@ -1,7 +1,7 @@
-"""Local response normalisation across channels: the library's code, or kernels of our own.
+"""Local response normalisation: the library's code, or kernels of our own.
 
-Without AVX-512 the library has fast code for the gradient in no layout; then both directions run
-in our own.
+The library has none within channels, and without AVX-512 fast code for the gradient in no layout;
+then both directions run in our own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
 from demitasse.backends.step import Declined, Operands, decline_in_place
 
 if TYPE_CHECKING:
-    from demitasse.backends.kernels.lrn import LocalResponse
+    from demitasse.backends.onednn.own_kernels.lrn_calls import Response
 
 __all__ = ["LRNStep"]
 
@@ -34,17 +34,15 @@ class LRNStep(OnednnStep[ops.LRN]):
     def __init__(self, engine: Engine, op: ops.LRN, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_in_place(self.at, NEEDS_BOTTOM)
-        if op.region != "ACROSS_CHANNELS":
-            message = f"{op.region}, whose sums oneDNN does not form; it takes ACROSS_CHANNELS"
-            raise Declined(message)
-        if op.size == 1:
+        self.across = op.region == "ACROSS_CHANNELS"
+        if self.across and op.size == 1:
             message = "a local_size of 1, on which oneDNN crashes; it takes 3 and more"
             raise Declined(message)
         self.numbers = (op.size, op.alpha, op.beta, op.k)
-        self.ours: LocalResponse | None = None
+        self.ours: Response | None = None
 
     def prepare(self) -> None:
-        for layout in self._layouts():
+        for layout in self._layouts() if self.across else ():
             with suppress(Declined):
                 found = self._describe(layout)
                 if self.at.backward:
@@ -56,7 +54,9 @@ class LRNStep(OnednnStep[ops.LRN]):
             if self.ours is not None:
                 self._forward_in_ours(self.ours, layout)
                 return
-        message = "sizes for which oneDNN has no fast code in any layout"
+        message = f"{self.op.region} of channels that fill no vectors, or an exponent but 0.75"
+        if self.across:
+            message = "sizes for which oneDNN has no fast code in any layout"
         raise Declined(message)
 
     def _layouts(self) -> Iterator[Layout]:
@@ -67,7 +67,7 @@ class LRNStep(OnednnStep[ops.LRN]):
         """
         engine, shape = self.engine, self.op.bottom
         expected = engine.expected(self.at.bottom[0].data_memory, shape)
-        if not (expected.plain or engine.wide or self.at.backward):
+        if self.across and not (expected.plain or engine.wide or self.at.backward):
             yield engine.innermost_layout(shape, 1)
         yield from candidates(engine, expected)
 
@@ -106,7 +106,7 @@ class LRNStep(OnednnStep[ops.LRN]):
         ]
         self.forward_calls = [Call(self.engine, found, ports, self.state)]
 
-    def _forward_in_ours(self, kernel: LocalResponse, layout: Layout) -> None:
+    def _forward_in_ours(self, kernel: Response, layout: Layout) -> None:
         from demitasse.backends.onednn.own_kernels.lrn_calls import LRNCall
 
         at, self.layout = self.at, layout
