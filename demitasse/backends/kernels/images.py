@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -14,6 +15,9 @@ FLOAT_BYTES = 4
 def first_channels(count: int, width: int) -> list[int]:
     """Return the first channel of each vector; the last begins early where they do not divide."""
     return [min(at, count - width) for at in range(0, count, width)]
+
+
+Channels = TypeVar("Channels", int, np.ndarray)
 
 
 @dataclass(frozen=True)
@@ -65,9 +69,10 @@ class Images:
         _, c, h, w = shape
         return cls(shape, c * h * w, w * block, block, block, h * w * block)
 
-    def place(self, channel: int) -> int:
-        """Return elements from the beginning of a pixel to a channel."""
-        return channel // self.block * self.block_stride + channel % self.block
+    def place(self, channel: Channels) -> Channels:
+        """Return elements from the beginning of a pixel to a channel, or to each of some."""
+        place: Channels = channel // self.block * self.block_stride + channel % self.block
+        return place
 
     @property
     def is_even(self) -> bool:
@@ -75,15 +80,20 @@ class Images:
         _, _, h, w = self.shape
         return h == 1 or self.row_stride == w * self.column_stride
 
+    @property
+    def is_rows(self) -> bool:
+        """Whether the pixels of all images, each with all its channels, follow evenly."""
+        n, c, h, w = self.shape
+        follows = n == 1 or self.image_stride == h * w * self.column_stride
+        return self.block == c and self.is_even and follows
+
+    def has_runs(self, width: int) -> bool:
+        """Return whether all channels are contiguous, or ``width`` or more, in whole vectors."""
+        return self.block == self.shape[1] or self.block % width == 0
+
     def fits(self, width: int) -> bool:
         """Return whether there are vectors of ``width`` contiguous channels."""
-        whole = self.block == self.shape[1] or self.block % width == 0
-        return self.block >= width and whole
-
-    def places(self, channels: np.ndarray) -> np.ndarray:
-        """Return elements from a pixel's beginning to its channels, of which some are given."""
-        places: np.ndarray = channels // self.block * self.block_stride + channels % self.block
-        return places
+        return self.block >= width and self.has_runs(width)
 
     def vectors(self, width: int) -> list[tuple[int, int]]:
         """Return the first channel of each vector, and elements from the pixel's beginning to it.

@@ -117,7 +117,7 @@ def _mixed(corners: list[list[Vector]], vertical: list[Vector], horizontal: list
 
 def takes(images: Images, width: int) -> bool:
     """Return whether images have contiguous channels, all of them or whole vectors."""
-    return bool(width) and (images.block == images.shape[1] or images.block % width == 0)
+    return bool(width) and images.has_runs(width)
 
 
 class Interpolation:

@@ -116,10 +116,7 @@ def _write(module: Any, name: str, width: int, *, rest: bool) -> None:
 
 def takes(images: Images, width: int) -> bool:
     """Return whether images have contiguous channels, all of them or whole vectors, and pixels."""
-    _, c, h, w = images.shape
-    side_by_side = images.block == c or images.block % width == 0
-    rows = h == 1 or images.row_stride == w * images.column_stride
-    return bool(width) and side_by_side and rows
+    return bool(width) and images.has_runs(width) and images.is_even
 
 
 class Lengths:

@@ -231,7 +231,7 @@ class GroupedConvolution:
                 offsets=EACH_CALL,
                 rectifier=self._rectifier,
                 vectors=len(firsts),
-                vector_table=np.stack([x.places(reads), y.places(firsts), firsts], axis=1) * FLOAT,
+                vector_table=np.stack([x.place(reads), y.place(firsts), firsts], axis=1) * FLOAT,
                 parts=parts.parts,
             )
         )

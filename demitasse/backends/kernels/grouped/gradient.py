@@ -218,7 +218,7 @@ class GroupedGradient:
                 sums=self.sums,
                 bias=self._bias if bias else 0,
                 vectors=len(firsts),
-                vector_table=np.stack([x.places(firsts), y.places(firsts)], axis=1) * FLOAT,
+                vector_table=np.stack([x.place(firsts), y.place(firsts)], axis=1) * FLOAT,
             )
         )
 

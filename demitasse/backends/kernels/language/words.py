@@ -160,14 +160,10 @@ class Vector(Value):
         The second run of ``by`` elements in every two runs of this vector, and the first of the
         other one's. So a square of vectors is turned, for ``by`` = 1, 2, 4 and so on.
         """
-        kind, lanes = ir.VectorType(ir.IntType(32), self.llvm.type.count), self.llvm.type.count
+        lanes = self.llvm.type.count
         first = [lane if not lane & by else lanes + lane - by for lane in range(lanes)]
         second = [lane + by if not lane & by else lanes + lane for lane in range(lanes)]
-        one, two = (
-            self._new(self.builder.shuffle_vector(self.llvm, other.llvm, ir.Constant(kind, order)))
-            for order in (first, second)
-        )
-        return one, two
+        return _chosen(self, other, first), _chosen(self, other, second)
 
     def _new(self, llvm: Any) -> Vector:
         return Vector(self.builder, llvm)
@@ -304,19 +300,21 @@ def root(vector: Vector) -> Vector:
 
 def permuted(vector: Vector, order: Sequence[int]) -> Vector:
     """Return a vector of some of the elements, by their place here."""
-    builder = vector.builder
+    return _chosen(vector, vector, order)
+
+
+def _chosen(one: Vector, other: Vector, order: Sequence[int]) -> Vector:
+    """Return a vector of some elements of two, by their place in both, the one before the other."""
     places = ir.Constant(ir.VectorType(ir.IntType(32), len(order)), list(order))
-    return Vector(builder, builder.shuffle_vector(vector.llvm, vector.llvm, places))
+    return Vector(one.builder, one.builder.shuffle_vector(one.llvm, other.llvm, places))
 
 
 def lane_sums(vector: Vector) -> Vector:
     """Return a vector of the sum of all elements, which are added in pairs, halves first."""
-    builder, kind = vector.builder, vector.llvm.type
-    by = kind.count // 2
+    count = vector.llvm.type.count
+    by = count // 2
     while by:
-        order = [(lane + by) % kind.count for lane in range(kind.count)]
-        mask = ir.Constant(ir.VectorType(ir.IntType(32), kind.count), order)
-        vector += Vector(builder, builder.shuffle_vector(vector.llvm, vector.llvm, mask))
+        vector += permuted(vector, [(lane + by) % count for lane in range(count)])
         by //= 2
     return vector
 
@@ -332,16 +330,14 @@ def sums_of_lanes(vectors: Sequence[Vector]) -> Vector:
     builder, kind = vectors[0].builder, vectors[0].llvm.type
     zeros = Vector(builder, ir.Constant(kind, None))
     rows = [*vectors, *[zeros] * (kind.count - len(vectors))]
-    places = ir.VectorType(ir.IntType(32), kind.count)
     part = kind.count
     while len(rows) > 1:
         half = part // 2
         # parts of two vectors, each the elements of one sum: their first halves, and the others
         firsts = [lane for at in range(0, 2 * kind.count, part) for lane in range(at, at + half)]
-        low, high = (ir.Constant(places, [lane + by for lane in firsts]) for by in (0, half))
+        others = [lane + half for lane in firsts]
         rows = [
-            Vector(builder, builder.shuffle_vector(a.llvm, b.llvm, low))
-            + Vector(builder, builder.shuffle_vector(a.llvm, b.llvm, high))
+            _chosen(a, b, firsts) + _chosen(a, b, others)
             for a, b in zip(rows[::2], rows[1::2], strict=True)
         ]
         part = half

@@ -30,7 +30,7 @@ from demitasse.backends.kernels.products.registers import ROWS, multiply
 from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
 from demitasse.backends.kernels.rectify import rectifying
 
-__all__ = ["PointwiseConvolution", "is_rows"]
+__all__ = ["PointwiseConvolution"]
 
 LINE = 16
 """Floats of a line of the cache."""
@@ -217,15 +217,6 @@ def _multiply(
     return words[1:]
 
 
-def is_rows(images: Images) -> bool:
-    """Return whether the pixels of all images, each with all its channels, follow evenly."""
-    n, c, h, w = images.shape
-    column, row, image = images.column_stride, images.row_stride, images.image_stride
-    return (
-        images.block == c and (h == 1 or row == w * column) and (n == 1 or image == h * w * column)
-    )
-
-
 class PointwiseConvolution:
     """y = filters * max(x * factor + shift, 0) + offset, or filters * x + offset, then a rectifier.
 
@@ -256,7 +247,7 @@ class PointwiseConvolution:
         normed: tuple[np.ndarray, np.ndarray] | None,
         then: Rectifier = NOTHING,
     ) -> None:
-        if not (is_rows(x) and is_rows(y)):
+        if not (x.is_rows and y.is_rows):
             message = f"{x} and {y} were given; give images whose pixels follow evenly"
             raise ValueError(message)
         self.parts, panel = parts, PANEL * parts.width

@@ -123,12 +123,10 @@ class Blocks:
 
         Those of a single image may lie in blocks of a vector of channels instead.
         """
-        n, channels, height, width = self.y
+        n, channels, _, _ = self.y
         if n == 1 and y.block == self.strips.width and channels % self.strips.width == 0:
             return y.is_even
-        return (
-            y.block == channels and y.is_even and y.image_stride == height * width * y.column_stride
-        )
+        return y.is_rows
 
     @property
     def rests(self) -> set[int]:

@@ -50,10 +50,10 @@ def pointwise_call(
     """
     parts = parts_of(op, source.layout.shape, target.layout.shape, engine.tuning.as_set(wanted()))
     x, y = (images_of(port.layout) for port in (source, target))
-    from demitasse.backends.kernels.pointwise.convolution import PointwiseConvolution, is_rows
+    from demitasse.backends.kernels.pointwise.convolution import PointwiseConvolution
     from demitasse.backends.onednn.own_kernels.map_calls import OffsetCall
 
-    if x is None or y is None or not (is_rows(x) and is_rows(y)):
+    if x is None or y is None or not (x.is_rows and y.is_rows):
         message = "images whose channels do not lie side by side; kernels of pixels need that"
         raise Declined(message)
     kernel = PointwiseConvolution(parts, x, y, factors, then)

@@ -329,7 +329,7 @@ class ConvStep(WindowStep[ops.Conv]):
         offset = Gradient(Arg.DIFF_BIAS, at.params[1], bias) if bias else None
         plain = Gradient(Arg.DIFF_WEIGHTS, at.params[0], self.engine.plain(self.w))
         operands = GradientOperands(source, gradient, plain, offset)
-        ours = self.turned.weights(operands) if self.turned else self.kernels.weights(operands)
+        ours = (self.turned or self.kernels).weights(operands)
         if ours is not None:
             return ours
         target = Gradient(Arg.DIFF_WEIGHTS, at.params[0], w)
@@ -378,7 +378,7 @@ class ConvStep(WindowStep[ops.Conv]):
         source = Reader(Arg.DIFF_DST, at.top[0], dy, diff=True)
         target = Writer(Arg.DIFF_SRC, at.bottom[0], dx, diff=True)
         operands = ConvOperands(source, target, at.params[0])
-        ours = self.turned.data(operands) if self.turned else self.kernels.data(operands)
+        ours = (self.turned or self.kernels).data(operands)
         if ours is not None:
             ours.operands.target.promise(self.engine)
             return ours

@@ -40,9 +40,8 @@ class PointwiseKernels(ConvKernels):
         gains = in_part or (operands.then.limited and limits_pay(self.parts))
         if not gains or x is None or y is None or pool:
             return None  # the library's own code is good
-        from demitasse.backends.kernels.pointwise.convolution import is_rows
+        if not (x.is_rows and y.is_rows):
+            return None
         from demitasse.backends.onednn.own_kernels.convolutions.pointwise_calls import PixelsCall
 
-        if not (is_rows(x) and is_rows(y)):
-            return None
         return PixelsCall(self.engine, self.parts, operands, (x, y))
