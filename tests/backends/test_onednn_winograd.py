@@ -21,6 +21,7 @@ from lowered import (
     run,
     tuned,
 )
+from tilings import KERNELS
 
 from demitasse.backends.kernels import language as jit
 from demitasse.backends.onednn import status
@@ -61,14 +62,16 @@ def always(request, layout):
     c=st.integers(4, 28),
     m=st.integers(4, 28),
     size=st.tuples(st.integers(5, 13), st.integers(5, 13)),
-    taps=st.sampled_from([3, 5]),
+    kernel=st.sampled_from(KERNELS),
     pad=st.tuples(st.integers(0, 2), st.integers(0, 2)),
     bias=st.booleans(),
 )
-def test_both_passes_are_the_portable_ones(layout, n, group, c, m, size, taps, pad, bias):
+def test_both_passes_are_the_portable_ones(layout, n, group, c, m, size, kernel, pad, bias):
+    size = tuple(max(side, taps) for side, taps in zip(size, kernel, strict=True))
+    pad = tuple(min(zeros, taps - 1) for zeros, taps in zip(pad, kernel, strict=True))
     rest = (
-        f"group: {group} kernel_size: {taps} pad_h: {pad[0]} pad_w: {pad[1]} "
-        f"bias_term: {str(bias).lower()}"
+        f"group: {group} kernel_h: {kernel[0]} kernel_w: {kernel[1]} "
+        f"pad_h: {pad[0]} pad_w: {pad[1]} bias_term: {str(bias).lower()}"
     )
     text = net(conv(m * group, rest), shape=(n, c * group, *size))
 

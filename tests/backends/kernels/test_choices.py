@@ -8,7 +8,7 @@ from demitasse.backends.kernels.direct import banding_of
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.winograd import tiling_of
 from demitasse.backends.kernels.winograd.costs import pays
-from demitasse.backends.kernels.winograd.matrices import matrices
+from demitasse.backends.kernels.winograd.matrices import ALONE, FINITE, filtering, matrices
 from demitasse.backends.kernels.winograd.tiling import Tiling
 from demitasse.backends.step import Declined
 from demitasse.config import settings
@@ -89,9 +89,12 @@ def test_settings_forbid_kernels():
     assert (changed.width, changed.threads, changed.winograd) == (0, 3, "never")
 
 
-@pytest.mark.parametrize("taps", [3, 5])
-def test_products_at_the_points_are_the_filtered_row(taps):
-    of, rng = matrices(taps), np.random.default_rng(0)
+ROWS = [(taps, points) for table in (FINITE, ALONE) for taps, points in table.items()]
+
+
+@pytest.mark.parametrize(("taps", "points"), ROWS)
+def test_products_at_the_points_are_the_filtered_row(taps, points):
+    of, rng = matrices(taps, points), np.random.default_rng(0)
     row, taken = rng.normal(size=len(of.input)), rng.normal(size=taps)
 
     got = of.output @ ((of.filter.astype(float) @ taken) * (of.input.astype(float) @ row))
@@ -101,14 +104,15 @@ def test_products_at_the_points_are_the_filtered_row(taps):
 
 
 def test_a_product_at_the_last_point_goes_to_every_output():
-    for taps in (3, 5):
-        assert np.array_equal(matrices(taps).output[:, -1], np.ones(matrices(taps).outputs))
+    for taps, points in ROWS:
+        of = matrices(taps, points)
+        assert np.array_equal(of.output[:, -1], np.ones(of.outputs))
 
 
 def stack(n, c, m, size, taps=3, width=8, threads=2):
     pad = (taps // 2, taps // 2)
     return Tiling(
-        matrices(taps),
+        filtering((taps, taps)),
         n,
         c,
         (size, size),

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from correlate import images, windows
 from stages import WIDTH, exported
-from tilings import tiling
+from tilings import KERNELS, tiling
 
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.structs import Arguments, Struct
 from demitasse.backends.kernels.language.words import FLOAT, Word
 from demitasse.backends.kernels.winograd.cut import ImageFields, Piece, Points, cut, image_values
-from demitasse.backends.kernels.winograd.matrices import matrices
+from demitasse.backends.kernels.winograd.matrices import filtering
 from demitasse.backends.kernels.winograd.scratch import Scratch
 from demitasse.backends.kernels.winograd.strips import StripFields, each_block
 from demitasse.backends.kernels.winograd.transforms import transform
@@ -31,32 +31,31 @@ class CutFields(Struct):
     """Elements from one point to the next."""
 
 
-def write(k, taps):
-    of = matrices(taps)
-    forth = transform(k.module, "forth", of.input, k.width)
+def write(k, of):
+    forth = transform(k.module, "forth", tuple(each.input for each in of), k.width)
     f = CutFields.read(k)
     with each_block(k, f.strips) as block:
         first = f.tiles + block.first * f.strips.tile_columns * f.tile_stride * FLOAT
         target = Points(first, f.tile_stride * FLOAT, f.point_stride * FLOAT)
-        piece = Piece(of.side, of.outputs, of.side - of.outputs)
-        cut(k, f.strips, f.x, block, forth, piece, target)
+        cut(k, f.strips, f.x, block, forth, Piece.of_input(of), target)
 
 
 @WIDTH
-@pytest.mark.parametrize("taps", [3, 5])
+@pytest.mark.parametrize("kernel", KERNELS, ids=str)
 @pytest.mark.parametrize("pad", [(0, 0), (1, 2), (2, 1)])
 @pytest.mark.parametrize("channels", ["one block", "two blocks", "an odd number"])
-def test_all_tiles_are_at_the_points(channels, pad, taps, width):
+def test_all_tiles_are_at_the_points(channels, pad, kernel, width):
     c, block = {
         "one block": (width, width), "two blocks": (2 * width, width),
         "an odd number": (width + 3, width + 3),
     }[channels]  # fmt: skip
-    shape = (2, c, 9, 11)
+    shape, of = (2, c, 9, 11), filtering(kernel)
+    pad = tuple(min(zeros, taps - 1) for zeros, taps in zip(pad, kernel, strict=True))
     x, memory = images(shape, block)
-    cutting = tiling(shape, c, taps, width, pad, stack_bytes=1, fewest_tiles=1)
+    cutting = tiling(shape, c, kernel, width, pad, stack_bytes=1, fewest_tiles=1)
     scratch, (down, right) = Scratch(cutting), cutting.grid
     tiles = np.zeros((cutting.points, 2 * down * right, c), np.float32)
-    kernel = exported(f"cut{taps}x{width}", width, lambda k: write(k, taps))
+    code = exported(f"cut{of.name}x{width}", width, lambda k: write(k, of))
     fields = CutFields.values(
         strips=scratch.calls(stages=1)[0],
         x=image_values(Images.in_blocks(shape, block), shape[2:], width, pad),
@@ -66,12 +65,10 @@ def test_all_tiles_are_at_the_points(channels, pad, taps, width):
     )
 
     own = np.zeros(scratch.size, np.float32)
-    Arguments(fields).run(kernel, 1, {**scratch.addresses(own), "x.at": memory})
+    Arguments(fields).run(code, 1, {**scratch.addresses(own), "x.at": memory})
 
-    of = matrices(taps)
     reach = ((0, 0), (0, 0), (0, 4 * down), (0, 4 * right))  # tiles reach over the last rows
-    cuts = windows(np.pad(x, reach), (of.side, of.side), pad, (of.outputs, of.outputs))
-    want = np.einsum(
-        "ri,sj,ncpqij->rsnpqc", of.input, of.input, cuts[:, :, :down, :right], optimize=True
-    )
+    sides, steps = (of.down.side, of.across.side), (of.down.outputs, of.across.outputs)
+    cuts = windows(np.pad(x, reach), sides, pad, steps)[:, :, :down, :right]
+    want = np.einsum("ri,sj,ncpqij->rsnpqc", of.down.input, of.across.input, cuts, optimize=True)
     np.testing.assert_allclose(tiles, want.reshape(tiles.shape), rtol=1e-4, atol=5e-4)

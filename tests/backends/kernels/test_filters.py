@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from stages import WIDTH, normal
-from tilings import tiling
+from tilings import KERNELS, tiling
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.winograd import filters
@@ -29,53 +29,52 @@ SIZES = pytest.mark.parametrize(("c", "m", "group"), [(16, 16, 1), (20, 50, 1), 
 
 @WIDTH
 @SIZES
-@pytest.mark.parametrize("taps", [3, 5])
+@pytest.mark.parametrize("kernel", KERNELS, ids=str)
 @pytest.mark.parametrize("threads", [1, 3])
-def test_filters_are_transformed_from_both_sides(taps, c, m, group, threads, width):
-    of = tiling((1, c, 8, 8), m, taps, width, group=group, threads=threads)
-    weights, of_net = normal(m, c // group, taps, taps), Filters(of)
+def test_filters_are_transformed_from_both_sides(kernel, c, m, group, threads, width):
+    of = tiling((1, c, 8, 8), m, kernel, width, group=group, threads=threads)
+    weights, of_net = normal(m, c // group, *kernel), Filters(of)
     points = np.full(of.filter_size, np.nan, np.float32)
 
     of_net.update(weights, points)
 
-    g = of.matrices.filter
-    want = np.einsum(
-        "ri,sj,gmcij->rsgcm", g, g, weights.reshape(group, -1, *weights.shape[1:]), optimize=True
-    )
+    down, across = (each.filter for each in of.filtering)
+    parts = weights.reshape(group, -1, *weights.shape[1:])
+    want = np.einsum("ri,sj,gmcij->rsgcm", down, across, parts, optimize=True)
     got = unpacked(points, of)
     np.testing.assert_allclose(got, want.reshape(got.shape), rtol=1e-4, atol=1e-5)
 
 
 @WIDTH
 @SIZES
-@pytest.mark.parametrize("taps", [3, 5])
-def test_filters_of_the_gradient_are_turned_round(taps, c, m, group, width):
-    of = tiling((1, c, 8, 8), m, taps, width, group=group).backward
-    weights, of_net = normal(m, c // group, taps, taps), Filters(of)
+@pytest.mark.parametrize("kernel", KERNELS, ids=str)
+def test_filters_of_the_gradient_are_turned_round(kernel, c, m, group, width):
+    of = tiling((1, c, 8, 8), m, kernel, width, group=group).backward
+    weights, of_net = normal(m, c // group, *kernel), Filters(of)
     points = np.full(of.filter_size, np.nan, np.float32)
 
     of_net.update(weights, points)
 
-    g, turned = of.matrices.filter, weights[..., ::-1, ::-1]
-    want = np.einsum(
-        "ri,sj,gmcij->rsgmc", g, g, turned.reshape(group, -1, *weights.shape[1:]), optimize=True
-    )
+    down, across = (each.filter for each in of.filtering)
+    turned = weights[..., ::-1, ::-1].reshape(group, -1, *weights.shape[1:])
+    want = np.einsum("ri,sj,gmcij->rsgmc", down, across, turned, optimize=True)
     got = unpacked(points, of)
     np.testing.assert_allclose(got, want.reshape(got.shape), rtol=1e-4, atol=1e-5)
 
 
 @WIDTH
 @SIZES
-@pytest.mark.parametrize("taps", [3, 5])
-def test_chunks_are_summed_and_taken_back(taps, c, m, group, width):
-    of, chunks = tiling((1, c, 8, 8), m, taps, width, group=group), 3
-    points, weights = normal(chunks, of.filter_size), np.zeros((m, c // group, taps, taps), "f")
+@pytest.mark.parametrize("kernel", KERNELS, ids=str)
+def test_chunks_are_summed_and_taken_back(kernel, c, m, group, width):
+    of, chunks = tiling((1, c, 8, 8), m, kernel, width, group=group), 3
+    points, weights = normal(chunks, of.filter_size), np.zeros((m, c // group, *kernel), "f")
 
     FilterGradient(of, chunks)(points, weights)
 
-    g, total = of.matrices.filter, unpacked(points.sum(axis=0), of)
-    total = total.reshape(of.matrices.side, of.matrices.side, *total.shape[1:])
-    want = np.einsum("ri,sj,rsgcm->gmcij", g.astype(float), g, total, optimize=True)
+    down, across = (each.filter.astype(float) for each in of.filtering)
+    total = unpacked(points.sum(axis=0), of)
+    total = total.reshape(len(down), len(across), *total.shape[1:])
+    want = np.einsum("ri,sj,rsgcm->gmcij", down, across, total, optimize=True)
     np.testing.assert_allclose(weights, want.reshape(weights.shape), rtol=1e-4, atol=2e-4)
 
 
@@ -85,7 +84,7 @@ def test_chunks_are_summed_and_taken_back(taps, c, m, group, width):
 def test_large_filters_are_written_past_the_caches_to_the_same_bits(
     turned, shift, width, monkeypatch
 ):
-    of = tiling((1, 40, 8, 8), 48, 3, width, threads=2)
+    of = tiling((1, 40, 8, 8), 48, (3, 3), width, threads=2)
     of = of.backward if turned else of
     weights = normal(48, 40, 3, 3)
     found = []

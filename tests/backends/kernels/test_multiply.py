@@ -45,7 +45,7 @@ def by_point(memory, of, stride, row_stride, count):
 @pytest.mark.parametrize("shared", [False, True])
 def test_tiles_times_filters_are_sums(c, m, group, shared, width):
     tuning = {"shared_filter_bytes": 0} if shared else {}
-    of = tiling((1, c, 12, 12), m, 3, width, group=group, **tuning)
+    of = tiling((1, c, 12, 12), m, (3, 3), width, group=group, **tuning)
     scratch, filters = Scratch(of), normal(of.filter_size)
     products = matrix_products(width, packed=True)
     fields = MultiplyFields.values(

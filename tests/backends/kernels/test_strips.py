@@ -34,7 +34,7 @@ def test_blocks_have_the_tiles_that_products_are_prepared_for(images, size, thre
     tuning = {"stack_bytes": 1 << 17, "shared_stack_bytes": 1 << 17}
     if shared:
         tuning["shared_filter_bytes"] = 0
-    of = tiling((images, 8, size, size), 8, 3, 8, threads=threads, **tuning)
+    of = tiling((images, 8, size, size), 8, (3, 3), 8, threads=threads, **tuning)
     scratch, noted = Scratch(of), np.zeros(of.strips, np.int64)
 
     places = scratch.addresses(np.empty(scratch.size, np.float32))

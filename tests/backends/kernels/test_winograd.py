@@ -5,7 +5,7 @@ import pytest
 from correlate import correlated, correlated_slopes, from_memory, images, pooled
 from rectifiers import NOT_NUMBERS, THEN, rectified
 from stages import WIDTH, normal
-from tilings import tiling
+from tilings import KERNELS, tiling
 
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.rectifier import RELU
@@ -34,17 +34,22 @@ def expect_close(got, want):
     assert np.abs(got - want).max() <= ROUNDING * np.abs(want).max()
 
 
+def zeros_around(kernel):
+    """Above and on the left: as many as keep the rows, and one."""
+    return kernel[0] // 2, min(1, kernel[1] - 1)
+
+
 def zeros(*sizes):
     return [np.zeros(size, np.float32) for size in sizes]
 
 
 @WIDTH
 @CASES
-@pytest.mark.parametrize("taps", [3, 5])
-def test_the_output_is_that_of_the_definition(taps, c, m, group, threads, tuning, width):
-    shape, pad = (3, c, 11, 9), (taps // 2, 1)
-    of = tiling(shape, m, taps, width, pad, group, threads, **tuning)
-    (x, memory), weights, offsets = images(shape), normal(m, c // group, taps, taps), normal(m)
+@pytest.mark.parametrize("kernel", KERNELS, ids=str)
+def test_the_output_is_that_of_the_definition(kernel, c, m, group, threads, tuning, width):
+    shape, pad = (3, c, 11, 9), zeros_around(kernel)
+    of = tiling(shape, m, kernel, width, pad, group, threads, **tuning)
+    (x, memory), weights, offsets = images(shape), normal(m, c // group, *kernel), normal(m)
     filters, y = Filters(of), np.zeros((3, *of.output, m), np.float32)
     points = np.full(of.filter_size, np.nan, np.float32)
     filters.update(weights, points)
@@ -61,11 +66,12 @@ def test_the_output_is_that_of_the_definition(taps, c, m, group, threads, tuning
 
 @WIDTH
 @THEN
-@pytest.mark.parametrize("taps", [3, 5])
-def test_a_rectifier_follows(taps, then, width):
+@pytest.mark.parametrize("kernel", KERNELS, ids=str)
+def test_a_rectifier_follows(kernel, then, width):
     shape, m = (2, 16, 9, 11), 2 * width + 3
-    of = tiling(shape, m, taps, width, (1, 1), threads=2)
-    (x, memory), weights, offsets = images(shape), normal(m, 16, taps, taps), normal(m, seed=2)
+    pad = zeros_around(kernel)
+    of = tiling(shape, m, kernel, width, pad, threads=2)
+    (x, memory), weights, offsets = images(shape), normal(m, 16, *kernel), normal(m, seed=2)
     offsets[:3] = NOT_NUMBERS
     filters, y = Filters(of), np.zeros((2, *of.output, m), np.float32)
     points = np.full(of.filter_size, np.nan, np.float32)
@@ -76,7 +82,7 @@ def test_a_rectifier_follows(taps, then, width):
     convolve.take_offsets(offsets)
     convolve(memory, y, points, *zeros(convolve.scratch_size))
 
-    sums, got = correlated(x, weights, (1, 1)) + offsets[:, None, None], y.transpose(0, 3, 1, 2)
+    sums, got = correlated(x, weights, pad) + offsets[:, None, None], y.transpose(0, 3, 1, 2)
     want = rectified(then, sums)
     np.testing.assert_array_equal(got[:, :3], want[:, :3])
     off = np.abs(got[:, 3:] - want[:, 3:])
@@ -84,12 +90,12 @@ def test_a_rectifier_follows(taps, then, width):
 
 
 @WIDTH
-@pytest.mark.parametrize("taps", [3, 5])
+@pytest.mark.parametrize("kernel", [(3, 3), (5, 5), (7, 7), (5, 3)], ids=str)
 @pytest.mark.parametrize("size", [(8, 8), (9, 11), (6, 13)])
-def test_pooling_and_a_rectifier_follow(size, taps, width):
-    shape, pad = (2, 16, *size), (taps // 2, taps // 2)
-    of = tiling(shape, 2 * width, taps, width, pad, threads=2)
-    (x, memory), weights = images(shape), normal(2 * width, 16, taps, taps)
+def test_pooling_and_a_rectifier_follow(size, kernel, width):
+    shape, pad = (2, 16, *size), tuple(taps // 2 for taps in kernel)
+    of = tiling(shape, 2 * width, kernel, width, pad, threads=2)
+    (x, memory), weights = images(shape), normal(2 * width, 16, *kernel)
     high, wide = (-(-side // 2) for side in size)
     filters, out = Filters(of), np.zeros((2, 2, high, wide, width), np.float32)
     points = np.full(of.filter_size, np.nan, np.float32)
@@ -106,11 +112,11 @@ def test_pooling_and_a_rectifier_follow(size, taps, width):
 
 @WIDTH
 @CASES
-@pytest.mark.parametrize("taps", [3, 5])
-def test_the_gradient_of_the_input_is_a_convolution(taps, c, m, group, threads, tuning, width):
-    shape, pad = (2, c, 9, 10), (1, taps // 2)
-    of = tiling(shape, m, taps, width, pad, group, threads, **tuning)
-    weights, turned = normal(m, c // group, taps, taps), of.backward
+@pytest.mark.parametrize("kernel", KERNELS, ids=str)
+def test_the_gradient_of_the_input_is_a_convolution(kernel, c, m, group, threads, tuning, width):
+    shape, pad = (2, c, 9, 10), zeros_around(kernel)
+    of = tiling(shape, m, kernel, width, pad, group, threads, **tuning)
+    weights, turned = normal(m, c // group, *kernel), of.backward
     slopes, memory = images((2, m, *of.output))
     filters, out = Filters(turned), np.zeros((2, 9, 10, c), np.float32)
     points = np.full(turned.filter_size, np.nan, np.float32)
@@ -120,31 +126,31 @@ def test_the_gradient_of_the_input_is_a_convolution(taps, c, m, group, threads, 
     convolve = WinogradConvolution(turned, Images.in_blocks((2, m, *of.output), m), x)
     convolve(memory, out, points, *zeros(convolve.scratch_size))
 
-    parts = weights.reshape(group, m // group, c // group, taps, taps)
-    back = parts.transpose(0, 2, 1, 3, 4)[..., ::-1, ::-1].reshape(c, m // group, taps, taps)
-    want = correlated(slopes, back, tuple(taps - 1 - one for one in pad), group)
+    parts = weights.reshape(group, m // group, c // group, *kernel)
+    back = parts.transpose(0, 2, 1, 3, 4)[..., ::-1, ::-1].reshape(c, m // group, *kernel)
+    want = correlated(slopes, back, of.backward.pad, group)
     expect_close(out.transpose(0, 3, 1, 2), want)
 
 
 @WIDTH
 @CASES
-@pytest.mark.parametrize("taps", [3, 5])
-def test_the_gradients_of_weights_and_bias(taps, c, m, group, threads, tuning, width):
-    shape, pad = (3, c, 9, 10), (1, taps // 2)
-    of = tiling(shape, m, taps, width, pad, group, threads, **tuning)
+@pytest.mark.parametrize("kernel", KERNELS, ids=str)
+def test_the_gradients_of_weights_and_bias(kernel, c, m, group, threads, tuning, width):
+    shape, pad = (3, c, 9, 10), zeros_around(kernel)
+    of = tiling(shape, m, kernel, width, pad, group, threads, **tuning)
     (x, memory), (dy, slopes) = images(shape), images((3, m, *of.output), seed=1)
-    weight, bias = np.zeros((m, c // group, taps, taps), "f"), np.zeros(m, "f")
+    weight, bias = np.zeros((m, c // group, *kernel), "f"), np.zeros(m, "f")
 
     x_images, y_images = Images.in_blocks(shape, c), Images.in_blocks(dy.shape, m)
     gradient = WinogradGradient(of, x_images, y_images)
     gradient(memory, slopes, weight, bias, *zeros(gradient.scratch_size, gradient.sums_size))
 
-    expect_close(weight, correlated_slopes(x, dy, (taps, taps), pad, group))
+    expect_close(weight, correlated_slopes(x, dy, kernel, pad, group))
     expect_close(bias, dy.sum(axis=(0, 2, 3), dtype=float))
 
 
 @WIDTH
-@pytest.mark.parametrize("taps", [3, 5])
+@pytest.mark.parametrize("kernel", KERNELS, ids=str)
 @pytest.mark.parametrize(
     ("c", "m", "group", "threads", "tuning"),
     [
@@ -157,15 +163,15 @@ def test_the_gradients_of_weights_and_bias(taps, c, m, group, threads, tuning, w
     ids=["one panel", "odd panels", "groups", "short blocks", "a vector of channels at a time"],
 )
 def test_filters_taken_to_the_points_where_they_are_used_give_the_same_bits(
-    taps, c, m, group, threads, tuning, width
+    kernel, c, m, group, threads, tuning, width
 ):
     shape = (3, c, 11, 9)
-    weights, offsets, factors = normal(m, c // group, taps, taps), normal(m), normal(m)
+    weights, offsets, factors = normal(m, c // group, *kernel), normal(m), normal(m)
     _, memory = images(shape)
     found = []
     for least in (0, 1 << 40):
         of = tiling(
-            shape, m, taps, width, (taps // 2, 1), group, threads,
+            shape, m, kernel, width, zeros_around(kernel), group, threads,
             unpacked_filter_bytes=least, **tuning,
         )  # fmt: skip
         assert of.unpacked == (least == 0)
@@ -190,7 +196,7 @@ def test_filters_taken_to_the_points_where_they_are_used_give_the_same_bits(
 
 
 def test_scratch_memory_that_is_too_small_is_refused():
-    of = tiling((1, 8, 8, 8), 8, 3, 8)
+    of = tiling((1, 8, 8, 8), 8, (3, 3), 8)
     plain = Images.in_blocks((1, 8, 8, 8), 8)
     convolve = WinogradConvolution(of, plain, plain)
 

@@ -1,9 +1,9 @@
-"""Winograd's convolution: a quarter of the multiplications of the definition, and less.
+"""Winograd's convolution: half to a sixth of the multiplications of the definition.
 
-Images are cut into tiles that overlap. A tile's values at 36 or 64 points are multiplied with those
+Images are cut into tiles that overlap. A tile's values at some points are multiplied with those
 of the filters, and the products are summed over the channels, which is a product of matrices at
 each point. Kernels made at run time do all of it for a few tiles at a time, whose values stay in a
-core's own cache. Rounding errors are three to five times those of the definition.
+core's own cache. Rounding errors are one to five times those of the definition.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ from __future__ import annotations
 from demitasse.backends import ops
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.winograd.costs import pays
-from demitasse.backends.kernels.winograd.matrices import FINITE, matrices
+from demitasse.backends.kernels.winograd.matrices import TAPS, filtering
 from demitasse.backends.kernels.winograd.tiling import Tiling
 from demitasse.backends.step import Declined
 
 __all__ = ["pools_tiles", "tiling_of"]
 
-FILTERS = {(taps, taps) for taps in FINITE}
 POOLED = (2, 2)
-"""Windows that can be pooled along: four outputs, side by side, of which a tile has 4 x 4."""
+"""Windows that can be pooled along, where a tile has whole ones of them."""
 
 
 def tiling_of(
@@ -40,16 +39,16 @@ def tiling_of(
     if not tuning.width or tuning.winograd == "never":
         message = "winograd is off"
         raise Declined(message)
-    taps = op.kernel[0]
-    plain = {*op.stride, *op.dilation} == {1} and op.kernel in FILTERS
-    if not plain or max(op.pad) >= taps:
-        message = "winograd takes filters of 3x3 and 5x5, stride and dilation 1, pads below that"
+    plane = len(op.kernel) == 2
+    plain = plane and {*op.stride, *op.dilation} == {1} and TAPS.issuperset(op.kernel)
+    if not plain or any(pad >= taps for pad, taps in zip(op.pad, op.kernel, strict=True)):
+        message = "winograd takes filters of 1, 3, 5 and 7 rows and columns, stride and dilation 1"
         raise Declined(message)
     if min(x[1], y[1]) < tuning.width:
         message = f"{x[1]} and {y[1]} channels; winograd takes {tuning.width} or more"
         raise Declined(message)
     tiling = Tiling(
-        matrices=matrices(taps),
+        filtering=filtering((op.kernel[0], op.kernel[1])),
         images=x[0],
         channels=x[1],
         size=(x[2], x[3]),
@@ -65,6 +64,7 @@ def tiling_of(
     return tiling
 
 
-def pools_tiles(pool: ops.Pool) -> bool:
-    """Return whether MAX pooling can follow in the same kernel."""
-    return pool.kernel == pool.stride == POOLED and not any(pool.pad)
+def pools_tiles(tiling: Tiling, pool: ops.Pool) -> bool:
+    """Return whether MAX pooling can follow a convolution in the same kernel."""
+    whole = not any(each.outputs % 2 for each in tiling.filtering)
+    return whole and pool.kernel == pool.stride == POOLED and not any(pool.pad)

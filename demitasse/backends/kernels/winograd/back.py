@@ -14,7 +14,7 @@ from demitasse.backends.kernels.language.words import (
 )
 from demitasse.backends.kernels.rectify import rectifying
 from demitasse.backends.kernels.winograd.cut import ImageFields, each_vector
-from demitasse.backends.kernels.winograd.matrices import Matrices
+from demitasse.backends.kernels.winograd.matrices import Filtering
 from demitasse.backends.kernels.winograd.multiply import ProductFields
 from demitasse.backends.kernels.winograd.strips import Block, StripFields, each_strip
 from demitasse.backends.kernels.winograd.transforms import load_row, times_columns, times_vectors
@@ -23,12 +23,10 @@ from demitasse.backends.ops import LOWEST
 __all__ = ["back", "join"]
 
 POOLED = 2
-"""Rows and columns of the windows that are pooled; a tile has four times four outputs."""
+"""Rows and columns of the windows that are pooled; tiles have whole ones of them."""
 
 
-def back(
-    module: object, matrices: Matrices, width: int, *, pool: bool, limited: bool = False
-) -> Kernel:
+def back(module: object, of: Filtering, width: int, *, pool: bool, limited: bool = False) -> Kernel:
     """Return the kernel that takes one tile's sums at the points to its outputs.
 
     Its arguments are the first point's address and the bytes to the next one, the address of the
@@ -37,7 +35,7 @@ def back(
 
     Args:
         module: What it belongs to.
-        matrices: Of the filter.
+        of: The matrices of the filter.
         width: Filters of a vector.
         pool: Whether 2 x 2 MAX pooling follows, over those outputs that there are; of NaN alone it
             gives the lowest float32, as of minus infinity.
@@ -46,23 +44,29 @@ def back(
     k = Kernel(module, "back", 10, width)
     points, point_bytes, target, row_bytes, column_bytes, rows, columns = k.arguments[:7]
     offsets, rectifier, scratch = k.arguments[7:]
-    side, step = matrices.side, POOLED if pool else 1
-    times_columns(k, matrices.output, points, point_bytes * side, point_bytes, scratch)
+    down, across = of
+    side, step = across.side, POOLED if pool else 1
+    if down.side > 1:
+        times_columns(k, down.output, side, points, point_bytes * side, point_bytes, scratch)
     offset, then = k.load(offsets), rectifying(k, rectifier, 0, limited=limited)
     none, lowest = k.constant(-math.inf), k.constant(LOWEST)
     with k.loop(rows, 0, step) as loop:
-        values = times_vectors(k, matrices.output, load_row(k, scratch, loop.i, side))
+        if down.side > 1:
+            row = load_row(k, scratch, loop.i, side)
+        else:
+            row = [k.load(points + point_bytes * place) for place in range(side)]
+        values = times_vectors(k, across.output, row)
         if pool:
             # a row or column that is not there is replaced by the one beside it
             following = minimum(loop.i + 1, rows - 1)
-            under = times_vectors(k, matrices.output, load_row(k, scratch, following, side))
+            under = times_vectors(k, across.output, load_row(k, scratch, following, side))
             # NaN is never the largest, as in Caffe, nor is what a rectifier makes NaN of
             values = [
                 raised(raised(none, value), other)
                 for value, other in zip(values, under, strict=True)
             ]
         first = target + loop.i // step * row_bytes
-        for place in range(0, matrices.outputs, step):
+        for place in range(0, across.outputs, step):
             with k.when(columns > place):
                 value = values[place]
                 if pool:
@@ -83,11 +87,12 @@ def join(
     images: ImageFields,
     block: Block,
     way: Kernel,
-    steps: tuple[int, int],
+    of: Filtering,
     sums: Word,
     offsets: Word,
     rectifier: Word,
     *,
+    pool: bool,
     limited: bool,
 ) -> None:
     """Write the output transform of all tiles of a block's strips.
@@ -99,15 +104,17 @@ def join(
         images: Its fields of the output; height and width are those before pooling.
         block: The block.
         way: The kernel that :func:`back` returns.
-        steps: Outputs of a tile in a row, before pooling and after it.
+        of: The matrices of the filter.
         sums: Address of the block's first tile at the first point.
         offsets: Address of one for each output channel.
         rectifier: Address of its numbers: a slope for each output channel, or the limits.
+        pool: Whether pooling follows.
         limited: Whether there are limits.
     """
-    step, out = steps
+    down, across = (each.outputs for each in of)
+    by = POOLED if pool else 1
     with each_strip(k, f, block) as strip, each_vector(k, images) as (pixel_bytes, channel_bytes):
-        row = strip.image * images.image_stride + strip.row * out * images.row_stride
+        row = strip.image * images.image_stride + strip.row * (down // by) * images.row_stride
         target = images.at + row * FLOAT + pixel_bytes
         with k.loop(f.tile_columns) as number:
             tile_bytes = (strip.tile + number.i) * products.sum_stride * FLOAT
@@ -115,11 +122,11 @@ def join(
                 way,
                 sums + channel_bytes + tile_bytes,
                 products.sum_point_stride * FLOAT,
-                target + number.i * out * images.column_stride * FLOAT,
+                target + number.i * (across // by) * images.column_stride * FLOAT,
                 images.row_stride * FLOAT,
                 images.column_stride * FLOAT,
-                minimum(step, images.height - strip.row * step),
-                minimum(step, images.width - number.i * step),
+                minimum(down, images.height - strip.row * down),
+                minimum(across, images.width - number.i * across),
                 offsets + channel_bytes,
                 rectifier if limited else rectifier + channel_bytes,
                 block.scratch,

@@ -21,7 +21,7 @@ from demitasse.backends.kernels.products.matrix import matrix_products
 from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
 from demitasse.backends.kernels.winograd.back import back, join
 from demitasse.backends.kernels.winograd.cut import ImageFields, Piece, Points, cut, image_values
-from demitasse.backends.kernels.winograd.matrices import Matrices, matrices
+from demitasse.backends.kernels.winograd.matrices import Filtering
 from demitasse.backends.kernels.winograd.multiply import ProductFields, each_panel, product_values
 from demitasse.backends.kernels.winograd.scratch import Scratch
 from demitasse.backends.kernels.winograd.strips import Block, StripFields, each_block
@@ -61,21 +61,20 @@ class UnpackedConvolutionFields(ConvolutionFields):
 
 
 @cache
-def _kernel(taps: int, width: int, *, pool: bool, limited: bool, unpacked: bool) -> int:
+def _kernel(of: Filtering, width: int, *, pool: bool, limited: bool, unpacked: bool) -> int:
     """Return the address of the kernel.
 
     Args:
-        taps: Of the filters.
+        of: The matrices of the filters.
         width: Floats of a vector.
         pool: Whether there is pooling.
         limited: Whether outputs have limits.
         unpacked: Whether filters are taken to the points where they are used.
     """
     options = {"pooled": pool, "_limited": limited, "_unpacked": unpacked}
-    name = f"convolve{taps}x{width}" + "".join(one for one, taken in options.items() if taken)
+    name = f"convolve{of.name}x{width}" + "".join(one for one, taken in options.items() if taken)
 
     def write(module: Any) -> None:
-        of = matrices(taps)
         _write(module, name, of, width, pool=pool, limited=limited, unpacked=unpacked)
 
     return compiled(name, write, name)[name]
@@ -84,15 +83,14 @@ def _kernel(taps: int, width: int, *, pool: bool, limited: bool, unpacked: bool)
 def _write(
     module: Any,
     name: str,
-    of: Matrices,
+    of: Filtering,
     width: int,
     *,
     pool: bool,
     limited: bool,
     unpacked: bool,
 ) -> None:
-    side, step = of.side, of.outputs
-    forth = transform(module, "forth", of.input, width)
+    forth = transform(module, "forth", (of.down.input, of.across.input), width)
     way_back = back(module, of, width, pool=pool, limited=limited)
     k = Kernel(module, name, 1, width, exported=True)
     f = (UnpackedConvolutionFields if unpacked else ConvolutionFields).read(k)
@@ -101,17 +99,16 @@ def _write(
     with each_block(k, f.strips) as block:
         tiles, sums = Points(block.stack, tile_bytes, tile_point_bytes), block.stack + p.sums_bytes
         with block.stage(0):
-            cut(k, f.strips, f.x, block, forth, Piece(side, step, side - step), tiles)
+            cut(k, f.strips, f.x, block, forth, Piece.of_input(of), tiles)
         with block.stage(1):
             if isinstance(f, UnpackedConvolutionFields):
                 multiply_unpacked(k, p, f.unpacked, block, of)
             else:
-                _multiply(k, p, block, side * side)
+                _multiply(k, p, block, of.points)
         with block.stage(2):
-            steps = step, step // 2 if pool else step
             join(
-                k, f.strips, p, f.y, block, way_back, steps, sums, f.offsets, f.rectifier,
-                limited=limited,
+                k, f.strips, p, f.y, block, way_back, of, sums, f.offsets, f.rectifier,
+                pool=pool, limited=limited,
             )  # fmt: skip
     k.done()
 
@@ -158,7 +155,7 @@ class WinogradConvolution:
     ) -> None:
         self.tiling, width = tiling, tiling.width
         self._kernel = _kernel(
-            tiling.matrices.taps,
+            tiling.filtering,
             width,
             pool=pool,
             limited=then.limited,

@@ -50,6 +50,6 @@ def pays(tiling: Tiling, *, training: bool) -> bool:
         + slower * (TRAINING_START_COST if training else START_COST)
     )
     area = tiling.images * math.prod(tiling.output)
-    weights = filters / tiling.points * tiling.matrices.taps**2
+    weights = filters / tiling.points * tiling.filtering.taps
     few = min(tiling.channels, tiling.filters) / tiling.groups
     return tiled < (DEFINITION_COST + FEW_CHANNELS_COST / few) * 2 * area * weights

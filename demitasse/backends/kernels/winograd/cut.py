@@ -13,6 +13,7 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import EACH_CALL, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT, INT, Word
+from demitasse.backends.kernels.winograd.matrices import Filtering
 from demitasse.backends.kernels.winograd.strips import Block, StripFields, each_strip
 
 __all__ = ["ImageFields", "Piece", "Points", "cut", "each_vector", "image_values"]
@@ -77,13 +78,27 @@ class Piece(NamedTuple):
 
     Attributes:
         rows: Rows of a tile.
-        step: Rows and columns from one tile to the next.
+        down: Rows from one tile to the next.
+        across: Columns from one tile to the next.
         overlap: Columns that a tile has in common with the next.
     """
 
     rows: int
-    step: int
+    down: int
+    across: int
     overlap: int
+
+    @classmethod
+    def of_input(cls, of: Filtering) -> Piece:
+        """Return that of a convolution's input."""
+        down, across = of
+        return cls(down.side, down.outputs, across.outputs, across.side - across.outputs)
+
+    @classmethod
+    def of_output(cls, of: Filtering) -> Piece:
+        """Return that of its output."""
+        down, across = of
+        return cls(down.outputs, down.outputs, across.outputs, 0)
 
 
 class Points(NamedTuple):
@@ -136,11 +151,11 @@ def cut(
         target: Where the tiles go.
     """
     vector = k.vector_bytes
-    columns = f.tile_columns * piece.step + piece.overlap
+    columns = f.tile_columns * piece.across + piece.overlap
     row_bytes = columns * vector
     with each_strip(k, f, block) as strip, each_vector(k, images) as (pixel_bytes, channel_bytes):
         source = images.at + strip.image * images.image_stride * FLOAT + pixel_bytes
-        first = strip.row * piece.step - images.top
+        first = strip.row * piece.down - images.top
         with k.loop(piece.rows) as line:
             y = first + line.i
             row = source + (y * images.row_stride - images.left * images.column_stride) * FLOAT
@@ -153,7 +168,7 @@ def cut(
         with k.loop(f.tile_columns) as number:
             k.call(
                 transform,
-                block.copy + number.i * (piece.step * vector),
+                block.copy + number.i * (piece.across * vector),
                 row_bytes,
                 vector,
                 target.at + channel_bytes + (strip.tile + number.i) * target.tile_bytes,

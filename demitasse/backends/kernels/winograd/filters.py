@@ -14,7 +14,7 @@ from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT, INT, Word, chunk, minimum
-from demitasse.backends.kernels.winograd.matrices import matrices
+from demitasse.backends.kernels.winograd.matrices import Filtering
 from demitasse.backends.kernels.winograd.tiling import Tiling
 from demitasse.backends.kernels.winograd.transforms import transform
 
@@ -67,28 +67,26 @@ class FilterFields(Struct):
 
 @cache
 def _kernel(
-    taps: int, width: int, *, turned: bool = False, back: bool = False, past: bool = False
+    of: Filtering, width: int, *, turned: bool = False, back: bool = False, past: bool = False
 ) -> int:
     """Return the address of a kernel for filters of so many taps.
 
     Args:
-        taps: Their rows and columns.
+        of: Their matrices.
         width: Filters of a vector.
         turned: Whether they are turned round.
         back: Whether points are taken to taps.
         past: Whether values at the points are written past the caches; a vector is a line then.
     """
     options = f"{'turned' if turned else ''}{'past' if past else ''}"
-    name = f"{'taps' if back else 'filters'}{taps}x{width}{options}"
-    matrix = matrices(taps).filter
-    if turned:
-        matrix = np.ascontiguousarray(matrix[:, ::-1])
+    name = f"{'taps' if back else 'filters'}{of.name}x{width}{options}"
+    down, across = (one.filter[:, ::-1] if turned else one.filter for one in of)
 
     def write(module: Any) -> None:
         if back:
-            _write_taps(module, name, matrix, width)
+            _write_taps(module, name, (down, across), width)
         else:
-            _write_filters(module, name, matrix, width, past=past)
+            _write_filters(module, name, (down, across), width, past=past)
 
     return compiled(name, write, name)[name]
 
@@ -128,13 +126,17 @@ def _each_vector(k: Kernel, f: FilterFields) -> Iterator[_Vector]:
             )
 
 
-def _write_filters(module: Any, name: str, matrix: np.ndarray, width: int, *, past: bool) -> None:
-    side, taps = matrix.shape
-    forth = transform(module, "forth", matrix, width, past=past)
+Both = tuple[np.ndarray, np.ndarray]
+"""The matrices of a filter's columns and of its rows. Shapes: (points, taps)."""
+
+
+def _write_filters(module: Any, name: str, of: Both, width: int, *, past: bool) -> None:
+    forth = transform(module, "forth", of, width, past=past)
+    (high, rows), (_, columns) = (matrix.shape for matrix in of)
+    taps = rows * columns
     k = Kernel(module, name, 1, width, exported=True)
     f, vector = FilterFields.read(k), k.vector_bytes
-    tile = k.scratch(taps * taps)
-    own = k.scratch(side * taps)
+    tile, own = k.scratch(taps), k.scratch(high * columns)
     last = f.outputs - 1
     with _each_vector(k, f) as (output, first, point):
         # beyond the last one, the last one again
@@ -142,32 +144,34 @@ def _write_filters(module: Any, name: str, matrix: np.ndarray, width: int, *, pa
             first + (minimum(output + n, last) - output) * f.weight_output_stride * FLOAT
             for n in range(width)
         ]
-        for tap in range(taps * taps):
+        for tap in range(taps):
             k.store(k.gather([one + FLOAT * tap for one in filters]), tile + tap * vector)
-        k.call(forth, tile, taps * vector, vector, point, f.point_stride * FLOAT, own)
+        k.call(forth, tile, columns * vector, vector, point, f.point_stride * FLOAT, own)
     if past:
         k.fence()
     k.done()
 
 
-def _write_taps(module: Any, name: str, matrix: np.ndarray, width: int) -> None:
-    side, taps = matrix.shape
-    back = transform(module, "back", np.ascontiguousarray(matrix.T), width)
+def _write_taps(module: Any, name: str, of: Both, width: int) -> None:
+    down, across = of
+    back = transform(module, "back", (down.T, across.T), width)
+    (high, rows), (wide, columns) = (matrix.shape for matrix in of)
+    points, taps = high * wide, rows * columns
     k = Kernel(module, name, 1, width, exported=True)
     f, vector = FilterFields.read(k), k.vector_bytes
-    total, result, own = k.scratch(side * side), k.scratch(taps * taps), k.scratch(side * taps)
-    with _each_vector(k, f) as (output, first, points):
-        with k.loop(side * side) as point:
-            here = points + point.i * f.point_stride * FLOAT
+    total, result, own = k.scratch(points), k.scratch(taps), k.scratch(rows * wide)
+    with _each_vector(k, f) as (output, first, values):
+        with k.loop(points) as point:
+            here = values + point.i * f.point_stride * FLOAT
             k.prefetch(here + AHEAD * vector)
             with k.loop(f.chunks, 1, vectors=[k.load(here)]) as one:
                 more = k.load(here + one.i * f.chunk_stride * FLOAT)
                 one.vectors = [one.vectors[0] + more]
             k.store(one.vectors[0], total + point.i * vector)
-        k.call(back, total, side * vector, vector, result, vector, own)
+        k.call(back, total, wide * vector, vector, result, vector, own)
         with k.loop(minimum(width, f.outputs - output)) as filter_:
             target = first + filter_.i * f.weight_output_stride * FLOAT
-            for tap in range(taps * taps):
+            for tap in range(taps):
                 number = k.load_float(result + tap * vector + filter_.i * FLOAT)
                 k.store(number, target + FLOAT * tap)
     k.done()
@@ -182,7 +186,7 @@ def _values(tiling: Tiling, *, chunks: int = 1) -> Values:
         tiling: The convolution.
         chunks: Of how many chunks values are summed.
     """
-    groups, area = tiling.groups, tiling.matrices.taps**2
+    groups, area = tiling.groups, tiling.filtering.taps
     turned = tiling.computes == "input"
     inputs, outputs = tiling.channels // groups, tiling.filters // groups
     table = np.array(tiling.panels, np.int64)
@@ -214,7 +218,7 @@ class Filters:
     def __init__(self, tiling: Tiling) -> None:
         self._threads = tiling.threads
         turned = tiling.computes == "input"
-        self._kernel = partial(_kernel, tiling.matrices.taps, tiling.width, turned=turned)
+        self._kernel = partial(_kernel, tiling.filtering, tiling.width, turned=turned)
         lines = tiling.width * FLOAT == LINE_BYTES  # halves of lines would be written twice
         self._past = lines and tiling.filter_size * FLOAT > LARGE
         self._arguments = Arguments(_values(tiling))
@@ -239,7 +243,7 @@ class FilterGradient:
 
     def __init__(self, tiling: Tiling, chunks: int) -> None:
         self._threads = tiling.threads
-        self._kernel = _kernel(tiling.matrices.taps, tiling.width, back=True)
+        self._kernel = _kernel(tiling.filtering, tiling.width, back=True)
         self._arguments = Arguments(_values(tiling, chunks=chunks))
 
     def __call__(self, points: np.ndarray, weights: np.ndarray) -> None:

@@ -15,7 +15,7 @@ from demitasse.backends.kernels.language.words import FLOAT, Word
 from demitasse.backends.kernels.products.matrix import matrix_products
 from demitasse.backends.kernels.winograd.cut import ImageFields, Piece, Points, cut, image_values
 from demitasse.backends.kernels.winograd.filters import FilterGradient
-from demitasse.backends.kernels.winograd.matrices import Matrices, matrices
+from demitasse.backends.kernels.winograd.matrices import Filtering
 from demitasse.backends.kernels.winograd.multiply import ProductFields, each_panel, product_values
 from demitasse.backends.kernels.winograd.scratch import Scratch
 from demitasse.backends.kernels.winograd.strips import Block, StripFields, each_block
@@ -41,20 +41,20 @@ class GradientFields(Struct):
 
 
 @cache
-def _kernel(taps: int, width: int) -> int:
-    """Return the address of the kernel for filters of so many taps."""
-    name = f"gradient{taps}x{width}"
+def _kernel(of: Filtering, width: int) -> int:
+    """Return the address of the kernel for filters of these matrices."""
+    name = f"gradient{of.name}x{width}"
 
     def write(module: Any) -> None:
-        _write(module, name, matrices(taps), width)
+        _write(module, name, of, width)
 
     return compiled(name, write, name)[name]
 
 
-def _write(module: Any, name: str, of: Matrices, width: int) -> None:
-    side, step = of.side, of.outputs
-    forth = transform(module, "forth", of.input, width)
-    turn = transform(module, "turn", np.ascontiguousarray(of.output.T), width)
+def _write(module: Any, name: str, of: Filtering, width: int) -> None:
+    down, across = of
+    forth = transform(module, "forth", (down.input, across.input), width)
+    turn = transform(module, "turn", (down.output.T, across.output.T), width)
     k = Kernel(module, name, 1, width, exported=True)
     f = GradientFields.read(k)
     p = f.products
@@ -64,16 +64,16 @@ def _write(module: Any, name: str, of: Matrices, width: int) -> None:
         tiles = Points(block.stack, tile_bytes, tile_point_bytes)
         dy = Points(block.stack + p.sums_bytes, sum_bytes, sum_point_bytes)
         with block.stage(0):
-            cut(k, f.strips, f.x, block, forth, Piece(side, step, side - step), tiles)
-            cut(k, f.strips, f.y, block, turn, Piece(step, step, 0), dy)
+            cut(k, f.strips, f.x, block, forth, Piece.of_input(of), tiles)
+            cut(k, f.strips, f.y, block, turn, Piece.of_output(of), dy)
         with block.stage(1):
-            with each_panel(k, p, block, side * side) as panel:
+            with each_panel(k, p, block, of.points) as panel:
                 k.call_at(
                     panel.product, panel.tiles, FLOAT, tiles.tile_bytes, panel.sums,
                     dy.tile_bytes, panel.filters, panel.row_bytes, p.channels, block.tiles,
                     block.again, panel.rests,
                 )  # fmt: skip
-            last = dy.at + dy.point_bytes * (side * side - 1)
+            last = dy.at + dy.point_bytes * (of.points - 1)
             _sum(k, p, block, last, f.offsets)
     k.done()
 
@@ -113,7 +113,7 @@ class WinogradGradient:
     def __init__(self, tiling: Tiling, x: Images, y: Images) -> None:
         self.tiling = tiling = tiling.filter_gradient
         width = tiling.width
-        self._kernel = _kernel(tiling.matrices.taps, width)
+        self._kernel = _kernel(tiling.filtering, width)
         self._scratch = Scratch(tiling)
         self.scratch_size = self._scratch.size
         chunks = 1 if tiling.shared else tiling.chunks

@@ -2,7 +2,7 @@
 
 A row of m outputs of a filter of r taps is the middle part of a product of polynomials. It is found
 from the product's values at m + r - 1 points, one of them infinity, so that many multiplications do
-where the definition needs m * r.
+where the definition needs m * r. In two directions one is nested in the other.
 
 Source: S. Winograd, Arithmetic Complexity of Computations, 1980; A. Lavin and S. Gray, Fast
 Algorithms for Convolutional Neural Networks, 2016.
@@ -12,23 +12,34 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["FINITE", "Matrices", "matrices"]
+__all__ = ["ALONE", "FINITE", "TAPS", "Filtering", "Matrices", "filtering", "matrices"]
 
-FINITE = {
-    3: (0.0, -1.0, 2.0, -0.5, 1.0),
-    5: (0.0, -1.0, 2.0, -2.0, 0.5, -0.5, 1.0),
-}
-"""The finite points for filters of so many taps; with infinity they give 4 outputs.
+SIX = (0.0, -1.0, 2.0, -0.5, 1.0)
+EIGHT = (0.0, -1.0, 2.0, -2.0, 0.5, -0.5, 1.0)
+TEN = (0.0, -1.0, 2.0, -2.0, 0.5, -0.5, 1.25, -1.25, 1.0)
+"""Six, eight and ten points, but for infinity.
 
-Of those that float32 holds exactly, these round best: the error is 3 and 5 times that of the
+Of those that float32 holds exactly, these round best: errors are two to five times those of the
 definition. The value 1 comes last: an offset of all outputs is one of the product there alone.
 """
 
+FINITE = {1: (), 3: SIX, 5: EIGHT, 7: EIGHT}
+"""The finite points for filters of so many rows or columns. With infinity they give 4 outputs of 3
+and 5 taps, and 2 of 7; one tap needs no transform."""
 
-@dataclass(frozen=True)
+ALONE = {**FINITE, 7: TEN}
+"""The same for filters of one row or column: in one direction more points can be taken, 4 outputs
+of 7 taps, for errors are multiplied with those of the other."""
+
+TAPS = frozenset(FINITE)
+"""Rows and columns that filters may have."""
+
+
+@dataclass(frozen=True, eq=False)
 class Matrices:
     """y = output @ ((filter @ g) * (input @ d)), for a filter g and a tile d of a row.
 
@@ -52,10 +63,49 @@ class Matrices:
         return len(self.input)
 
 
+class Filtering(NamedTuple):
+    """The matrices of a filter's columns, which go down an image, and of its rows.
+
+    Attributes:
+        down: Of its columns.
+        across: Of its rows.
+    """
+
+    down: Matrices
+    across: Matrices
+
+    @property
+    def taps(self) -> int:
+        """How many taps a filter has."""
+        return self.down.taps * self.across.taps
+
+    @property
+    def points(self) -> int:
+        """At how many points tiles are looked at: products for each tile of outputs."""
+        return self.down.side * self.across.side
+
+    @property
+    def name(self) -> str:
+        """Rows and columns of a filter."""
+        return f"{self.down.taps}x{self.across.taps}"
+
+
 @cache
-def matrices(taps: int) -> Matrices:
-    """Return the matrices of a filter of 3 or 5 taps over all points, in float32."""
-    points = FINITE[taps]
+def filtering(kernel: tuple[int, int]) -> Filtering:
+    """Return the matrices of filters of so many rows and columns, each of :data:`TAPS`."""
+    points = ALONE if 1 in kernel else FINITE
+    down, across = (matrices(taps, points[taps]) for taps in kernel)
+    return Filtering(down, across)
+
+
+@cache
+def matrices(taps: int, points: tuple[float, ...]) -> Matrices:
+    """Return the matrices of a filter of so many taps, in float32.
+
+    Args:
+        taps: How many there are.
+        points: The finite ones of the points.
+    """
     outputs = len(points) + 2 - taps
     rows = [_infinite(points, outputs, taps)]
     rows += [_finite(points, point, outputs, taps) for point in points]
@@ -84,4 +134,4 @@ def _finite(points: tuple[float, ...], point: float, outputs: int, taps: int) ->
 
 
 def _infinite(points: tuple[float, ...], outputs: int, taps: int) -> Row:
-    return np.poly(points)[::-1].copy(), np.eye(taps)[-1], np.eye(outputs)[-1]
+    return np.atleast_1d(np.poly(points))[::-1].copy(), np.eye(taps)[-1], np.eye(outputs)[-1]

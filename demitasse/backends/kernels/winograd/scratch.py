@@ -31,9 +31,10 @@ class Scratch:
     """
 
     def __init__(self, tiling: Tiling) -> None:
-        side, step = tiling.matrices.side, tiling.matrices.outputs
-        transform = side * side * tiling.width
-        copy = side * (tiling.grid[1] * step + side) * tiling.width
+        down, across = tiling.filtering
+        transform = tiling.points * tiling.width
+        columns = tiling.grid[1] * across.outputs + across.side
+        copy = down.side * columns * tiling.width
         tiles, sums = (
             tiling.points * stride for stride in (tiling.tile_point_stride, tiling.sum_point_stride)
         )
@@ -106,5 +107,5 @@ def _of_part(tiling: Tiling) -> tuple[int, int]:
     if not tiling.unpacked:
         return 0, 0
     part = tiling.part
-    taps = part.channels * tiling.matrices.taps**2 * tiling.width
+    taps = part.channels * tiling.filtering.taps * tiling.width
     return odd_lines(taps), tiling.points * part.point_stride

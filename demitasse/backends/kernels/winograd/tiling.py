@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from demitasse.backends.kernels.products.panels import split_columns
 from demitasse.backends.kernels.tuning import Tuning
-from demitasse.backends.kernels.winograd.matrices import Matrices
+from demitasse.backends.kernels.winograd.matrices import Filtering
 
 __all__ = ["PANEL", "Part", "Tiling", "odd_lines"]
 
@@ -46,7 +46,7 @@ class Tiling:
     divide its transforms, and then the points, in one call of the kernel after the other.
 
     Attributes:
-        matrices: Of the filter.
+        filtering: The matrices of the filter.
         images: How many images there are.
         channels: Of the input.
         size: Rows and columns of the input.
@@ -59,7 +59,7 @@ class Tiling:
             round; or that of the filters.
     """
 
-    matrices: Matrices
+    filtering: Filtering
     images: int
     channels: int
     size: tuple[int, int]
@@ -83,8 +83,8 @@ class Tiling:
     @property
     def code(self) -> str:
         """Name of the code, with the outputs of a tile and the processor's instructions."""
-        outputs = self.matrices.outputs
-        return f"winograd {outputs}x{outputs} llvm:{self.tuning.instructions}"
+        down, across = self.filtering
+        return f"winograd {down.outputs}x{across.outputs} llvm:{self.tuning.instructions}"
 
     @cached_property
     def chunks(self) -> int:
@@ -94,13 +94,13 @@ class Tiling:
     @cached_property
     def points(self) -> int:
         """How many points the tiles are looked at: products for each tile of the output."""
-        return self.matrices.side**2
+        return self.filtering.points
 
     @cached_property
     def grid(self) -> tuple[int, int]:
         """Rows and columns of tiles of one image."""
-        step = self.matrices.outputs
-        return -(-self.output[0] // step), -(-self.output[1] // step)
+        down, across = self.filtering
+        return -(-self.output[0] // down.outputs), -(-self.output[1] // across.outputs)
 
     @cached_property
     def strips(self) -> int:
@@ -110,8 +110,8 @@ class Tiling:
     @cached_property
     def backward(self) -> Tiling:
         """The convolution that is the gradient of the input."""
-        rest = self.matrices.taps - 1
-        pad = (rest - self.pad[0], rest - self.pad[1])
+        down, across = self.filtering
+        pad = (down.taps - 1 - self.pad[0], across.taps - 1 - self.pad[1])
         return replace(
             self, channels=self.filters, filters=self.channels, size=self.output, pad=pad,
             output=self.size, computes="input",

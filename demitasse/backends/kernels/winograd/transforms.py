@@ -95,53 +95,76 @@ def _dot(k: Kernel, row: np.ndarray, values: Sequence[Vector]) -> Vector:
 
 
 def times_columns(
-    k: Kernel, matrix: np.ndarray, tile: Word, row_bytes: Word, column_bytes: Word, scratch: Word
+    k: Kernel,
+    matrix: np.ndarray,
+    wide: int,
+    tile: Word,
+    row_bytes: Word,
+    column_bytes: Word,
+    scratch: Word,
 ) -> None:
     """Write ``matrix`` times each column of a tile of vectors to ``scratch``, in C order.
 
     Args:
         k: The kernel.
         matrix: Shape (R, K).
-        tile: Address of (K, K) vectors.
+        wide: How many columns a tile has, W.
+        tile: Address of (K, W) vectors.
         row_bytes: From one row of the tile to the next.
         column_bytes: From one column to the next.
-        scratch: Address of (R, K) vectors.
+        scratch: Address of (R, W) vectors.
     """
-    wide = matrix.shape[1]
     with k.loop(wide) as loop:
         column = tile + loop.i * column_bytes
-        values = [k.load(column + row_bytes * row) for row in range(wide)]
+        values = [k.load(column + row_bytes * row) for row in range(matrix.shape[1])]
         target = scratch + loop.i * k.vector_bytes
         for row, value in enumerate(times_vectors(k, matrix, values)):
             k.store(value, target + row * wide * k.vector_bytes)
 
 
 def transform(
-    module: object, name: str, matrix: np.ndarray, width: int, *, past: bool = False
+    module: object,
+    name: str,
+    matrices: tuple[np.ndarray, np.ndarray],
+    width: int,
+    *,
+    past: bool = False,
 ) -> Kernel:
-    """Return a kernel: out[r, s] = sum over i, j of matrix[r, i] * matrix[s, j] * tile[i, j].
+    """Return a kernel: out[r, s] = sum over i, j of down[r, i] * across[s, j] * tile[i, j].
 
     Its arguments are the tile's address, the bytes from one of its rows to the next and from one of
     its columns to the next, where the first point goes, the bytes from there to the next one, and
-    scratch for as many vectors as the matrix has numbers.
+    scratch for as many vectors as there are out[r, j].
 
     Args:
         module: What it becomes a part of.
         name: Of the kernel.
-        matrix: The matrix.
+        matrices: The two of them, ``down`` and ``across``; of numbers by themselves where the tile
+            is a row or a column.
         width: Floats of a vector.
         past: Whether the points are written past the caches, to addresses of whole vectors; whoever
             calls it fences.
     """
     k = Kernel(module, name, 6, width)
     tile, row_bytes, column_bytes, target, point_bytes, scratch = k.arguments
-    high, wide = matrix.shape
-    times_columns(k, matrix, tile, row_bytes, column_bytes, scratch)
-    with k.loop(high) as row:
-        values = load_row(k, scratch, row.i, wide)
-        first = target + row.i * high * point_bytes
-        for place, value in enumerate(times_vectors(k, matrix, values)):
+    down, across = matrices
+
+    def put(values: Sequence[Vector], first: Word) -> None:
+        for place, value in enumerate(values):
             (k.store_past if past else k.store)(value, first + point_bytes * place)
+
+    if down.size == 1:
+        row = [k.load(tile + column_bytes * place) for place in range(across.shape[1])]
+        put(times_vectors(k, across, row), target)
+    elif across.size == 1:
+        column = [k.load(tile + row_bytes * place) for place in range(down.shape[1])]
+        put(times_vectors(k, down, column), target)
+    else:
+        high, wide = len(down), across.shape[1]
+        times_columns(k, down, wide, tile, row_bytes, column_bytes, scratch)
+        with k.loop(high) as line:
+            values = load_row(k, scratch, line.i, wide)
+            put(times_vectors(k, across, values), target + line.i * len(across) * point_bytes)
     k.done()
     return k
 

@@ -16,7 +16,7 @@ from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import EACH_CALL, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT, Vector, Word, choose, minimum
 from demitasse.backends.kernels.products.matrix import matrix_products
-from demitasse.backends.kernels.winograd.matrices import Matrices
+from demitasse.backends.kernels.winograd.matrices import Filtering
 from demitasse.backends.kernels.winograd.multiply import ProductFields
 from demitasse.backends.kernels.winograd.scratch import Scratch
 from demitasse.backends.kernels.winograd.strips import Block
@@ -56,7 +56,7 @@ class UnpackedFields(Struct):
 
 
 def multiply_unpacked(
-    k: Kernel, f: ProductFields, u: UnpackedFields, block: Block, of: Matrices
+    k: Kernel, f: ProductFields, u: UnpackedFields, block: Block, of: Filtering
 ) -> None:
     """Write the products of a block's tiles; threads divide the panels of each group.
 
@@ -67,7 +67,7 @@ def multiply_unpacked(
         block: The block.
         of: The matrices of the transforms.
     """
-    area, points = of.taps**2, of.side**2
+    area, points = of.taps, of.points
     with k.loop(u.groups) as group:
         channel, filter_ = group.i * f.channels, group.i * u.panels * (PANEL * k.width)
         begin, end = block.bounds(u.panels)
@@ -99,16 +99,18 @@ def multiply_unpacked(
                 )  # fmt: skip
 
 
-def _to_points(k: Kernel, of: Matrices, taps: Word, target: Word, point_bytes: Word) -> None:
+def _to_points(k: Kernel, of: Filtering, taps: Word, target: Word, point_bytes: Word) -> None:
     """Write a vector of filters of one channel at all points."""
+    down, across = of
     columns = [
-        [k.load(taps + (row * of.taps + column) * k.vector_bytes) for row in range(of.taps)]
-        for column in range(of.taps)
+        [k.load(taps + (row * across.taps + column) * k.vector_bytes) for row in range(down.taps)]
+        for column in range(across.taps)
     ]
-    halves = [times_vectors(k, of.filter, column) for column in columns]
-    for row in range(of.side):
-        for place, value in enumerate(times_vectors(k, of.filter, [half[row] for half in halves])):
-            k.store(value, target + point_bytes * (row * of.side + place))
+    halves = [times_vectors(k, down.filter, column) for column in columns]
+    for row in range(down.side):
+        values = times_vectors(k, across.filter, [half[row] for half in halves])
+        for place, value in enumerate(values):
+            k.store(value, target + point_bytes * (row * across.side + place))
 
 
 def _turn(k: Kernel, taps: Word, row_bytes: Word, count: Word, factors: Word, target: Word) -> None:

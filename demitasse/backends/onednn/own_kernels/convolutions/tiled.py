@@ -52,7 +52,7 @@ class TiledKernels(ConvKernels):
     def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> WinogradCall | None:
         tiling = self.tiling
         x, y = (fitting(port.layout, tiling.width) for port in (operands.source, operands.target))
-        if x is None or y is None or (pool and not pools_tiles(pool)):
+        if x is None or y is None or (pool and not pools_tiles(tiling, pool)):
             return None
         if pool and operands.then.limited:  # minus infinity would not become the least number
             return None
