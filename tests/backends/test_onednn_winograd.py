@@ -100,6 +100,16 @@ def test_the_layouts_that_the_library_likes_suit_our_kernels():
     assert calls(planned) == [WinogradCall, WinogradGradientCall, WinogradCall]
 
 
+@pytest.mark.parametrize("layout", [LIBRARY])
+@pytest.mark.parametrize(("c", "m"), [(60, 100), (64, 100), (100, 64)])
+@pytest.mark.skipif(not NATIVE, reason="the library is to use older instructions")
+def test_channels_that_nearly_fill_blocks_train_over_tiles(c, m):
+    with tuned(width=NATIVE):
+        planned = expect_same(net(conv(m), shape=(2, c, 12, 12)), ["c"], rtol=ROUNDING)
+
+    assert calls(planned) == [WinogradCall, WinogradGradientCall, WinogradCall]
+
+
 @pytest.mark.parametrize("rows", [13, 20, 27])
 @pytest.mark.parametrize("taps", [3, 5])
 @pytest.mark.parametrize("strips", [1, 2, 3])

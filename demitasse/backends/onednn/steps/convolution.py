@@ -80,7 +80,8 @@ class ConvStep(WindowStep[ops.Conv]):
                 found = self._in(last, last)
                 if found.implementation.startswith("brgconv"):
                     return found
-        if self.kernels.channels_last and not self.at.backward:
+        kernels, training = self.kernels, self.at.backward
+        if kernels.trains_channels_last if training else kernels.channels_last:
             with suppress(Declined):
                 return self._in(last, last)
         if self._takes_blocks():

@@ -30,6 +30,7 @@ class ConvKernels:
         pads_filters: Whether filters of few channels fill no whole vectors.
         channels_last: Whether images are best with their channels last, where there are no
             gradients.
+        trains_channels_last: The same where there are.
         gains_more: Whether our kernels gain more than it would to add another blob in the
             library's code.
         takes_slopes: Whether slopes of channels, for what is below 0, are no reason for the
@@ -38,6 +39,7 @@ class ConvKernels:
 
     pads_filters = False
     channels_last = False
+    trains_channels_last = False
     gains_more = False
     takes_slopes = True
 

@@ -39,6 +39,9 @@ class TiledKernels(ConvKernels):
     def __init__(self, engine: Engine, x: ops.Shape, tiling: Tiling, *, training: bool) -> None:
         super().__init__(engine, x)
         self.tiling, self._training = tiling, training
+        # the library's blocks would be padded, of which our kernels know nothing
+        width, counts = tiling.width, (tiling.channels, tiling.filters)
+        self.trains_channels_last = any(count % width for count in counts)
         self._filters: TiledFilters | UnpackedFilters | None = None
 
     def within(self, x: Layout, y: Layout) -> ConvKernels:
