@@ -337,7 +337,13 @@ ROWS = [
         shapes=[((3, 4), (3, 4, 5), (3, 4, 5)), ((2, 16, 1, 1), *[(2, 16, 3, 4)] * 2)]),
         ("onednn",), gradient=False),
     Row("gates, trained", ops.Axpy, layers("Axpy",
+        shapes=[((2, 16, 1, 1), *[(2, 16, 3, 4)] * 2), ((3, 32), *[(3, 32, 5, 5)] * 2)]),
+        ("onednn",), frozen=False),
+    Row("gates, trained in part", ops.Axpy, layers("Axpy",
         shapes=[((2, 16, 1, 1), *[(2, 16, 3, 4)] * 2)]), (), may=("onednn",)),
+    Row("gates without another, trained", ops.Scale, layers("Scale", "axis: 0",
+        shapes=[((2, 16, 3, 4), (2, 16)), ((3, 32, 5, 5), (3, 32))]),
+        ("numpy", "onednn"), frozen=False),
 
     *apart_and_in_place("PReLU", ops.PReLU, layers("PReLU", shapes=IMAGES), ("onednn",),
         ("onednn",)),

@@ -1,4 +1,4 @@
-"""Kernels that normalise."""
+"""Kernels that walk over the planes of images: normalisations, and the gradients of gates."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from demitasse.backends.onednn.steps.norm_parts import NormParts
 from demitasse.backends.onednn.threads import wanted
 
 if TYPE_CHECKING:
+    from demitasse.backends.kernels.gates import GateGradient, Gates
     from demitasse.backends.kernels.norm.forward import Normalization
     from demitasse.backends.kernels.norm.planes import PlaneNorm
 
-__all__ = ["norm_kernel", "plane_norm_kernel"]
+__all__ = ["gate_kernels", "norm_kernel", "plane_norm_kernel"]
 
 
 def norm_kernel(engine: Engine, parts: NormParts, layout: Layout) -> Normalization | None:
@@ -54,3 +55,23 @@ def plane_norm_kernel(engine: Engine, eps: float, layout: Layout) -> PlaneNorm |
     from demitasse.backends.kernels.norm.planes import PlaneNorm
 
     return PlaneNorm(images, eps, tuning)
+
+
+def gate_kernels(
+    engine: Engine, layout: Layout, *, adds: bool, hands_on: bool
+) -> tuple[Gates, GateGradient] | None:
+    """Return what multiplies channels with gates in a layout, and the gradients; perhaps None.
+
+    Args:
+        engine: The engine.
+        layout: Of the images and their gradients.
+        adds: Whether something is added to the product.
+        hands_on: Whether the gradient of that is to be written.
+    """
+    tuning = engine.tuning.as_set(wanted())
+    images = images_of(layout)
+    if not tuning.width or images is None or not norm.takes(images, tuning.width):
+        return None
+    from demitasse.backends.kernels.gates import GateGradient, Gates
+
+    return Gates(images, tuning, adds=adds), GateGradient(images, tuning, adds=hands_on)

@@ -13,6 +13,7 @@ from demitasse.backends.onednn.library.candidates import in_some_layout
 from demitasse.backends.onednn.library.constants import Algorithm, Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.own_kernels.norms import gate_kernels
 from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.step import Declined, Operand, Operands
@@ -32,7 +33,7 @@ class _GateStep(OnednnStep[ops.Axpy | ops.Scale]):
         other: What is added, as x; None for nothing.
 
     Raises:
-        Declined: Gradients are wanted.
+        Declined: Gradients are wanted of something that the result overwrites, or of some alone.
     """
 
     def __init__(
@@ -46,8 +47,11 @@ class _GateStep(OnednnStep[ops.Axpy | ops.Scale]):
         other: Operand | None = None,
     ) -> None:
         super().__init__(engine, op, at)
-        if at.backward:
-            message = "gradients are wanted; the library multiplies with gates in one direction"
+        if at.backward and not all(at.propagate_down):
+            message = "some gradients are wanted; our kernel computes those of images and gates"
+            raise Declined(message)
+        if at.backward and at.top[0] is x:
+            message = "a gradient is wanted of gates whose images the result overwrites"
             raise Declined(message)
         self._x, self._gate, self._other = x, gate, other
 
@@ -56,21 +60,61 @@ class _GateStep(OnednnStep[ops.Axpy | ops.Scale]):
         in_some_layout(self.engine, expected, self._prepare_in)
 
     def _prepare_in(self, layout: Layout) -> None:
-        engine, [top] = self.engine, self.at.top
         n, c, *spatial = self._x.shape
-        gates = engine.plain((n, c, *[1] * len(spatial)))
-        other = None if self._other is None else layout.handle
-        with lent_attributes(engine.library, other=other) as attributes:
+        gates = self.engine.plain((n, c, *[1] * len(spatial)))
+        x, gate = Reader(Arg.SRC, self._x, layout), Reader(Arg.SECOND_SRC, self._gate, gates)
+        other = None if self._other is None else Reader(Arg.ADDED, self._other, layout)
+        y = Writer(Arg.DST, self.at.top[0], layout)
+        if self.at.backward:
+            self._train(x, gate, other, y)
+        else:
+            self.forward_calls = [self._call(x, gate, other, y)]
+
+    def _call(self, x: Reader, gate: Reader, other: Reader | None, y: Writer) -> Call:
+        """Return the library's primitive."""
+        engine, layout = self.engine, x.layout.handle
+        with lent_attributes(engine.library, other=layout if other else None) as attributes:
             found = engine.describe(
-                "binary", Algorithm.MUL, layout.handle, gates.handle, layout.handle, attributes
+                "binary", Algorithm.MUL, layout, gate.layout.handle, layout, attributes
             )
-        ports = [
-            Reader(Arg.SRC, self._x, layout),
-            Reader(Arg.SECOND_SRC, self._gate, gates),
-        ]
-        if self._other is not None:
-            ports.append(Reader(Arg.ADDED, self._other, layout))
-        self.forward_calls = [Call(engine, found, [*ports, Writer(Arg.DST, top, layout)])]
+        return Call(engine, found, [x, gate, *([other] if other else []), y])
+
+    def _train(self, x: Reader, gate: Reader, other: Reader | None, y: Writer) -> None:
+        """Take our kernels, which compute gradients too.
+
+        Raises:
+            Declined: Channels fill no vectors in that layout, or no kernels are made.
+        """
+        engine, [top], layout = self.engine, self.at.top, x.layout
+        hands_on = self._other is not None and self._other is not top
+        kernels = gate_kernels(engine, layout, adds=other is not None, hands_on=hands_on)
+        if kernels is None:
+            message = (
+                "gradients of gates whose channels fill no vectors; our kernel takes whole ones"
+            )
+            raise Declined(message)
+        from demitasse.backends.onednn.own_kernels.gate_calls import GateCall
+
+        forth, self._back = kernels
+        self.forward_calls = [GateCall(engine, forth, x, gate, other, y)]
+        self._layouts, self._hands_on = (layout, gate.layout), hands_on
+
+    def prepare_backward(self) -> None:
+        from demitasse.backends.onednn.own_kernels.gate_calls import GateGradientCall, GatePorts
+
+        [top], (images, gates) = self.at.top, self._layouts
+        added = None
+        if self._hands_on and self._other is not None:
+            added = Writer(Arg.DST, self._other, images, diff=True)
+        ports = GatePorts(
+            x=Reader(Arg.SRC, self._x, images),
+            gates=Reader(Arg.SECOND_SRC, self._gate, gates),
+            dy=Reader(Arg.DIFF_DST, top, images, diff=True),
+            dx=Writer(Arg.DIFF_SRC, self._x, images, diff=True),
+            gate_gradients=Writer(Arg.DST, self._gate, gates, diff=True),
+            added=added,
+        )
+        self.backward_calls = [GateGradientCall(self.engine, self._back, ports)]
 
 
 class AxpyStep(_GateStep):

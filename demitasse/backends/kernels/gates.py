@@ -1,0 +1,192 @@
+"""Images whose channels are multiplied with numbers of their own, gates; and the gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.language import compiled
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct
+from demitasse.backends.kernels.language.words import FLOAT, Vector, Word, fma
+from demitasse.backends.kernels.norm.walk import WalkFields, each_plane, summed, walk_values
+from demitasse.backends.kernels.tuning import Tuning
+
+__all__ = ["GateGradient", "Gates"]
+
+
+class GateFields(Struct):
+    """Images and gates, and their product; all images lie alike."""
+
+    walk: WalkFields
+    """Their planes."""
+    x: Word
+    """Address of the first image."""
+    gates: Word
+    """Address of the first image's gates."""
+    added: Word
+    """Address of the first image of those that are added to the product, if some are."""
+    y: Word
+    """Address of the first result; it may be one of the images."""
+
+
+class GradientFields(Struct):
+    """Images and gates, and their gradients; all images lie alike."""
+
+    walk: WalkFields
+    """Their planes."""
+    x: Word
+    """Address of the first image."""
+    gates: Word
+    """Address of the first image's gates."""
+    dy: Word
+    """Address of the first gradient of the product."""
+    dx: Word
+    """Address of the first gradient of the images; it may be the same."""
+    added: Word
+    """Address of the first gradient of what was added to the product, if something was."""
+    gate_gradients: Word
+    """Address of those of the first image's gates."""
+
+
+@cache
+def _kernel(width: int, *, gradient: bool, adds: bool) -> int:
+    """Return the address of the kernel; with ``adds`` something is added to the product."""
+    name = f"gate{'_gradient' if gradient else 's'}{width}{'_adds' if adds else ''}"
+    write = partial(_write_gradient if gradient else _write, name=name, width=width, adds=adds)
+    return compiled(name, write, name)[name]
+
+
+def _write(module: Any, name: str, width: int, *, adds: bool) -> None:
+    k = Kernel(module, name, 1, width, exported=True)
+    f = GateFields.read(k)
+    stride, row_bytes = f.walk.pixel_stride * FLOAT, f.walk.groups * k.vector_bytes
+    with each_plane(k, f.walk) as plane:
+        gate = k.load(f.gates + plane.image * row_bytes + plane.channels)
+        with k.loop(f.walk.pixels) as pixel:
+            here = plane.first + pixel.i * stride
+            product = k.load(f.x + here) * gate
+            k.store(product + k.load(f.added + here) if adds else product, f.y + here)
+    k.done()
+
+
+def _write_gradient(module: Any, name: str, width: int, *, adds: bool) -> None:
+    k = Kernel(module, name, 1, width, exported=True)
+    f = GradientFields.read(k)
+    stride, row_bytes = f.walk.pixel_stride * FLOAT, f.walk.groups * k.vector_bytes
+    with each_plane(k, f.walk) as plane:
+        channels = plane.image * row_bytes + plane.channels
+        gate = k.load(f.gates + channels)
+
+        def step(at: Word, sums: Sequence[Vector]) -> list[Vector]:
+            for array in (f.x, f.dy):
+                k.prefetch(array + plane.following + at, 2)
+            here = plane.first + at
+            x, dy = k.load(f.x + here), k.load(f.dy + here)
+            k.store(dy * gate, f.dx + here)
+            if adds:
+                k.store(dy, f.added + here)
+            return [fma(x, dy, sums[0])]
+
+        [total] = summed(k, f.walk.pixels, stride, [k.constant(0.0)], step)
+        k.store(total, f.gate_gradients + channels)
+    k.done()
+
+
+class Gates:
+    """y = x * gate + other, or without the other; products and sums are rounded by themselves.
+
+    Args:
+        images: Where the elements of ``x``, ``y`` and the other lie.
+        tuning: The kernel's vectors and threads.
+        adds: Whether there is another.
+
+    Raises:
+        ValueError: Channels fill no whole vectors, or pixels do not follow each other.
+    """
+
+    def __init__(self, images: Images, tuning: Tuning, *, adds: bool) -> None:
+        self.images, self.tuning, self.adds = images, tuning, adds
+        self._kernel = _kernel(tuning.width, gradient=False, adds=adds)
+        self._arguments = Arguments(
+            GateFields.values(
+                walk=walk_values(images, tuning.width, eps=0.0),
+                x=EACH_CALL,
+                gates=EACH_CALL,
+                added=EACH_CALL,
+                y=EACH_CALL,
+            )
+        )
+
+    def __call__(
+        self, x: np.ndarray, gates: np.ndarray, added: np.ndarray | None, y: np.ndarray
+    ) -> None:
+        """Write ``y``; images are memories that ``images`` describes. Shape of gates: (N, C)."""
+        other = 0 if added is None else added
+        each: dict[str, int | np.ndarray] = {"x": x, "gates": gates, "added": other, "y": y}
+        self._arguments.run(self._kernel, self.tuning.threads, {**each, "walk.sums": 0})
+
+    @property
+    def code(self) -> str:
+        """Name of the code, with the processor's instructions."""
+        return f"gates llvm:{self.tuning.instructions}"
+
+
+class GateGradient:
+    """Of y = x * gate + other: dx = dy * gate, of a gate the sum of x * dy, and dy for the other.
+
+    Args:
+        images: Where the elements of ``x``, ``y`` and their gradients lie.
+        tuning: The kernel's vectors and threads.
+        adds: Whether there is another.
+
+    Raises:
+        ValueError: Channels fill no whole vectors, or pixels do not follow each other.
+    """
+
+    def __init__(self, images: Images, tuning: Tuning, *, adds: bool) -> None:
+        self.tuning = tuning
+        self._kernel = _kernel(tuning.width, gradient=True, adds=adds)
+        self._arguments = Arguments(
+            GradientFields.values(
+                walk=walk_values(images, tuning.width, eps=0.0),
+                x=EACH_CALL,
+                gates=EACH_CALL,
+                dy=EACH_CALL,
+                dx=EACH_CALL,
+                added=EACH_CALL,
+                gate_gradients=EACH_CALL,
+            )
+        )
+
+    def __call__(
+        self,
+        x: np.ndarray,
+        gates: np.ndarray,
+        dy: np.ndarray,
+        gradients: tuple[np.ndarray, np.ndarray, np.ndarray | None],
+    ) -> None:
+        """Write the gradients of ``x``, of the gates, and of what was added, if something was.
+
+        Images are memories that ``images`` describes. Shape of gates and their gradients: (N, C).
+        """
+        dx, gate_gradients, added = gradients
+        each: dict[str, int | np.ndarray] = {
+            "walk.sums": 0,
+            "x": x,
+            "gates": gates,
+            "dy": dy,
+            "dx": dx,
+            "added": 0 if added is None else added,
+            "gate_gradients": gate_gradients,
+        }
+        self._arguments.run(self._kernel, self.tuning.threads, each)
+
+    @property
+    def code(self) -> str:
+        """Name of the code, with the processor's instructions."""
+        return f"gates llvm:{self.tuning.instructions}"

@@ -1,0 +1,87 @@
+"""Channels times gates, and the gradients, in kernels of our own."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from demitasse.backends.kernels.gates import GateGradient, Gates
+from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.own_kernels.calls import KernelCall
+from demitasse.backends.onednn.ports import Reader, Writer
+
+__all__ = ["GateCall", "GateGradientCall", "GatePorts"]
+
+
+class GateCall(KernelCall):
+    """y = x * gate + other, or without the other.
+
+    Args:
+        engine: The engine.
+        kernel: The kernel.
+        x: The images.
+        gates: Their gates.
+        other: Other images, or None.
+        y: The result.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        kernel: Gates,
+        x: Reader,
+        gates: Reader,
+        other: Reader | None,
+        y: Writer,
+    ) -> None:
+        self._kernel, self._x, self._gates, self._other, self._y = kernel, x, gates, other, y
+        super().__init__(engine, (x, gates, *([other] if other else []), y), kernel.code)
+        y.promise(engine)
+
+    def __call__(self) -> None:
+        other = None if self._other is None else self._other.array()
+        x, gates = self._x.array(), self._gates.array()
+        self._kernel(x, gates, other, self._y.array())
+
+
+class GatePorts(NamedTuple):
+    """What the gradients of y = x * gate + other are made of, and where they go.
+
+    Attributes:
+        x: The images.
+        gates: Their gates.
+        dy: The gradient of the result.
+        dx: That of the images.
+        gate_gradients: That of the gates.
+        added: That of the other images; None where there are none, or the result is written there.
+    """
+
+    x: Reader
+    gates: Reader
+    dy: Reader
+    dx: Writer
+    gate_gradients: Writer
+    added: Writer | None
+
+
+class GateGradientCall(KernelCall):
+    """The gradients of y = x * gate + other.
+
+    Args:
+        engine: The engine.
+        kernel: The kernel.
+        ports: What it reads and writes.
+    """
+
+    def __init__(self, engine: Engine, kernel: GateGradient, ports: GatePorts) -> None:
+        self._kernel, self._at = kernel, ports
+        there = tuple(port for port in ports if port is not None)
+        super().__init__(engine, there, kernel.code)
+        for port in there:
+            if isinstance(port, Writer):
+                port.promise(engine)
+
+    def __call__(self) -> None:
+        at = self._at
+        x, gates, dy = (port.array() for port in (at.x, at.gates, at.dy))
+        added = None if at.added is None else at.added.array()
+        self._kernel(x, gates, dy, (at.dx.array(), at.gate_gradients.array(), added))

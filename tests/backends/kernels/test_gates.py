@@ -1,0 +1,56 @@
+"""Channels times gates and the gradients, on arrays, against numpy."""
+
+import numpy as np
+import pytest
+from stages import WIDTH, in_memory, normal, out_of_memory
+
+from demitasse.backends.kernels.gates import GateGradient, Gates
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.tuning import Tuning
+
+
+@WIDTH
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize("size", [(3, 4), (1, 1), (7, 5)])
+def test_products_and_sums_are_numpys_to_the_bit(size, adds, threads, width):
+    n, c = 3, 4 * width
+    images = Images.in_blocks((n, c, *size), 2 * width)
+    x, other, gates = normal(n, c, *size), normal(n, c, *size, seed=1), normal(n, c, seed=2)
+    y = np.full(x.size, np.nan, np.float32)
+
+    run = Gates(images, Tuning(width=width, threads=threads), adds=adds)
+    run(in_memory(x, images), gates, in_memory(other, images) if adds else None, y)
+
+    product = x * gates[..., None, None]
+    np.testing.assert_array_equal(out_of_memory(y, images), product + other if adds else product)
+
+
+@WIDTH
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize("size", [(3, 4), (1, 1), (7, 5)])
+def test_gradients_are_those_of_the_definition(size, adds, threads, width):
+    n, c = 3, 4 * width
+    images = Images.in_blocks((n, c, *size), 2 * width)
+    x, dy, gates = normal(n, c, *size), normal(n, c, *size, seed=1), normal(n, c, seed=2)
+    dx, of_gates = np.full(x.size, np.nan, np.float32), np.full((n, c), np.nan, np.float32)
+    added = np.full(x.size, np.nan, np.float32) if adds else None
+
+    run = GateGradient(images, Tuning(width=width, threads=threads), adds=adds)
+    run(in_memory(x, images), gates, in_memory(dy, images), (dx, of_gates, added))
+
+    np.testing.assert_array_equal(out_of_memory(dx, images), dy * gates[..., None, None])
+    want = (x.astype(float) * dy).sum((2, 3))
+    np.testing.assert_allclose(of_gates, want, rtol=1e-5, atol=1e-5)
+    if adds:
+        np.testing.assert_array_equal(out_of_memory(added, images), dy)
+
+
+@WIDTH
+def test_channels_that_fill_no_vectors_are_refused(width):
+    images = Images.in_blocks((1, width + 1, 2, 2), width + 1)
+
+    for kernel in (Gates, GateGradient):
+        with pytest.raises(ValueError, match="give whole vectors"):
+            kernel(images, Tuning(width=width), adds=True)
