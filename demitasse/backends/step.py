@@ -184,6 +184,10 @@ class Step(ABC, Generic[E, O]):
     """Whether a Step for several operations computes their gradients too; otherwise each
     operation's own Step does."""
 
+    portable_gradient: bool = False
+    """Whether the layer's own code computes the gradients, which reads blobs alone and nothing that
+    its forward code kept."""
+
     borrows: bool = False
     """Whether its workspace is the engine's, which all Steps take turns with."""
 

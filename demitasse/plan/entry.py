@@ -213,7 +213,7 @@ class Entry:
 
     def backward(self) -> None:
         """Compute the wanted gradients, the way the last forward ran."""
-        if self.ran is not None:
+        if self.ran is not None and not self.ran.portable_gradient:
             self.ran.backward()
         else:
             place = self.place

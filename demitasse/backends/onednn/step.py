@@ -70,7 +70,7 @@ class OnednnStep(Step[Engine, O], Generic[O]):
 
     @property
     def backward_repeats(self) -> bool:
-        return type(self).backward is OnednnStep.backward
+        return type(self).backward is OnednnStep.backward and not self.portable_gradient
 
     @property
     def code(self) -> str:
@@ -78,7 +78,7 @@ class OnednnStep(Step[Engine, O], Generic[O]):
 
     @property
     def backward_code(self) -> str:
-        return _names(self.backward_calls)
+        return "portable" if self.portable_gradient else _names(self.backward_calls)
 
     @property
     def workspace(self) -> int:

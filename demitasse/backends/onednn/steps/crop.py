@@ -1,4 +1,4 @@
-"""Crop: a part of the bottom, copied from the layout it is in, where no gradient is wanted."""
+"""Crop: a part of the bottom, copied from the layout it is in."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.ports import Reader, Writer
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
 from demitasse.backends.onednn.steps.part import IMAGES, like, part_copy
-from demitasse.backends.step import Declined, Operands, decline_in_place
+from demitasse.backends.step import Operands, decline_in_place
 
 __all__ = ["CropStep"]
 
@@ -18,12 +18,11 @@ __all__ = ["CropStep"]
 class CropStep(OnednnStep[ops.Crop]):
     """The top has its channels last, unless the bottom is in C order."""
 
+    portable_gradient = True
+
     def __init__(self, engine: Engine, op: ops.Crop, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_in_place(at, NEEDS_BOTTOM)
-        if at.backward:
-            message = "a gradient is wanted; oneDNN's Step of a part runs forward"
-            raise Declined(message)
 
     def prepare(self) -> None:
         expected = self.engine.expected(self.at.bottom[0].data_memory, self.op.bottom)

@@ -1,14 +1,13 @@
-"""Interp: planes resized by bilinear interpolation, where no gradient is wanted."""
+"""Interp: planes resized by bilinear interpolation; the gradient is two products of matrices."""
 
 from __future__ import annotations
 
 from demitasse.backends import ops
 from demitasse.backends.onednn.library.constants import Arg
-from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.own_kernels.maps import interpolation_kernel, map_call
 from demitasse.backends.onednn.ports import Reader, Writer
 from demitasse.backends.onednn.step import OnednnStep
-from demitasse.backends.step import Declined, Operands
+from demitasse.backends.step import Declined
 
 __all__ = ["InterpolationStep"]
 
@@ -16,11 +15,7 @@ __all__ = ["InterpolationStep"]
 class InterpolationStep(OnednnStep[ops.Interpolation]):
     """With the channels last, in the bottom as in the top."""
 
-    def __init__(self, engine: Engine, op: ops.Interpolation, at: Operands) -> None:
-        super().__init__(engine, op, at)
-        if at.backward:
-            message = "a gradient is wanted; our kernel of interpolation runs forward"
-            raise Declined(message)
+    portable_gradient = True
 
     def prepare(self) -> None:
         at, engine, op = self.at, self.engine, self.op
