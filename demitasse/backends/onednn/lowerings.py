@@ -12,6 +12,7 @@ from demitasse.backends.onednn.steps.elementwise import CombinationStep, Element
 from demitasse.backends.onednn.steps.eltwise import SumStep
 from demitasse.backends.onednn.steps.fixed import FixedStep
 from demitasse.backends.onednn.steps.gates import AxpyStep, GatedScaleStep
+from demitasse.backends.onednn.steps.grouped_pointwise import GroupedPointwiseStep
 from demitasse.backends.onednn.steps.inner_product import InnerProductStep
 from demitasse.backends.onednn.steps.interpolation import InterpolationStep
 from demitasse.backends.onednn.steps.lengths import LengthsStep
@@ -38,7 +39,7 @@ LOWERINGS: Lowerings = {
     ops.Axpy: (AxpyStep,),
     ops.BatchNorm: (BatchNormStep, *NUMPY[ops.BatchNorm]),
     ops.Concat: (ConcatStep, *NUMPY[ops.Concat]),
-    ops.Conv: (convolution, *NUMPY[ops.Conv]),
+    ops.Conv: (GroupedPointwiseStep, convolution, *NUMPY[ops.Conv]),
     ops.Crop: (CropStep,),
     ops.Deconv: (DeconvStep, *NUMPY[ops.Deconv]),
     ops.Dropout: (DropoutStep,),
