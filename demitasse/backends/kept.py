@@ -1,16 +1,13 @@
 """Machine code on the disk, which is run only where this user, or root, has written it.
 
-Folders and files that others own or can write are left alone. Each file begins with a seal, an
-HMAC of its name and contents under a key that only the user can read: so a damaged file is not
-run, nor one that was written while the folder was open to others.
+Folders and files that others own or can write are left alone. Each file begins with a seal of its
+name and contents under a key that only the user can read: so a damaged file is not run, nor one
+that was written while the folder was open to others.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import os
-import secrets
 import stat
 from collections.abc import Iterable
 from contextlib import suppress
@@ -18,15 +15,13 @@ from functools import cache
 from pathlib import Path
 
 from demitasse.atomic import atomic_write
+from demitasse.digests import BYTES, equal, seal
 from demitasse.log import get_logger
 from demitasse.paths import real
 
 __all__ = ["folder", "read_code", "write_code"]
 
 log = get_logger(__name__)
-
-SEAL = hashlib.sha256().digest_size
-"""Bytes of a seal, and of the key."""
 
 OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
@@ -51,10 +46,10 @@ def read_code(name: str) -> bytes | None:
         key = _key(place) if place is not None else None
         if place is not None and key is not None:
             content = _read(place / name)
-            if content is not None and hmac.compare_digest(
-                content[:SEAL], _seal(key, name, content[SEAL:])
+            if content is not None and equal(
+                key, content[:BYTES], _seal(key, name, content[BYTES:])
             ):
-                return content[SEAL:]
+                return content[BYTES:]
     return None
 
 
@@ -73,7 +68,7 @@ def write_code(name: str, code: bytes) -> None:
 
 
 def _seal(key: bytes, name: str, code: bytes) -> bytes:
-    return hmac.digest(key, name.encode() + b"\0" + code, "sha256")
+    return seal(key, name.encode() + b"\0" + code)
 
 
 def _own_folder() -> Path | None:
@@ -118,11 +113,11 @@ def _key(place: Path) -> bytes | None:
     """Return the user's key, made where it is not there; it lies beside the folder."""
     path = place.with_name("kernels.key")
     key = _read(path, secret=True)
-    if key is None or len(key) != SEAL:
-        key = secrets.token_bytes(SEAL)
+    if key is None or len(key) != BYTES:
+        key = os.urandom(BYTES)
         _write(path, key)
         key = _read(path, secret=True)  # another process may have been later
-    return key if key is not None and len(key) == SEAL else None
+    return key if key is not None and len(key) == BYTES else None
 
 
 def _read(path: Path, *, secret: bool = False) -> bytes | None:

@@ -13,8 +13,6 @@ import math
 from functools import cache
 from typing import Any
 
-from numpy.polynomial import chebyshev
-
 from demitasse.backends.arrays import Array
 
 __all__ = ["gelu", "gelu_slope"]
@@ -109,5 +107,7 @@ def _tail(xp: Any, a: Array, bell: Array) -> Array:
 @cache
 def _powers(eps: float) -> tuple[float, ...]:
     """Return the coefficients of p that matter at a precision, highest power first."""
+    from numpy.polynomial import chebyshev  # half a MiB, for GELU alone
+
     series = [c for c in SERIES if abs(c) > eps / 16]
     return tuple(float(c) for c in reversed(chebyshev.cheb2poly(series)))

@@ -7,7 +7,6 @@ the way direnv and git keep what a user has allowed.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from demitasse.atomic import atomic_write
 from demitasse.config.owners import doubt
+from demitasse.digests import sha256
 from demitasse.errors import ConfigError
 from demitasse.paths import bytes_in, regular
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 def digest(content: bytes) -> str:
     """Return what a file's bytes are known by."""
-    return hashlib.sha256(content).hexdigest()
+    return sha256(content).hexdigest()
 
 
 def list_path() -> Path:

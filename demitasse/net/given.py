@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -65,7 +64,7 @@ def phase_number(phase: str | int) -> Any:
 def choose_seed(seed: int | None) -> int:
     """Return the seed, or that of the settings; a negative one stands for any."""
     chosen = settings.get("seed") if seed is None else seed
-    return secrets.randbits(31) if chosen < 0 else int(chosen)
+    return int.from_bytes(os.urandom(4), "little") >> 1 if chosen < 0 else int(chosen)
 
 
 def choose_storage(storage: Stored | None, device: Device, dtype: str) -> Stored:

@@ -45,6 +45,18 @@ def test_a_net_that_is_given_its_input_loads_nothing_that_reads_data():
     assert not [m for m in loaded if m.startswith(tuple(f"demitasse.data.{m}" for m in unused))]
 
 
+def test_a_net_loads_no_openssl():
+    text = """layer { name: 'x' type: 'Input' top: 'x' input_param { shape { dim: 1 } } }"""
+
+    loaded = loaded_after(
+        "import demitasse; from demitasse.proto import NetParameter, parse_text;"
+        f"demitasse.Net(parse_text({text!r}, NetParameter), 'TEST', device='cpu').forward()"
+    )
+
+    ours = loaded - loaded_after("import numpy")
+    assert not ours & {"_hashlib", "hashlib", "hmac", "secrets"}
+
+
 @pytest.mark.parametrize("name", demitasse.data.__all__)
 def test_public_name_of_the_data_path_resolves(name):
     assert getattr(demitasse.data, name) is not None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence, Sized
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from demitasse.data.databases.database import open_db
+from demitasse.digests import sha256
 from demitasse.paths import bytes_in
 
 __all__ = ["Fingerprint", "database_fingerprint", "list_fingerprint"]
@@ -40,7 +40,7 @@ def database_fingerprint(path: Path, backend: str) -> Fingerprint:
         DataError: It cannot be read.
     """
     with closing(open_db(path, backend)) as database, closing(database.new_cursor()) as cursor:
-        digest = hashlib.sha256()
+        digest = sha256()
         if cursor.valid():
             digest.update(repr(cursor.key()).encode())
             digest.update(cursor.value())
@@ -60,7 +60,7 @@ def list_fingerprint(path: Path, records: int = 0, files: Sequence[Path] = ()) -
     Raises:
         OSError: The list or a file is not there.
     """
-    digest = hashlib.sha256(bytes_in(path))
+    digest = sha256(bytes_in(path))
     for file in files:
         digest.update(str(file.stat().st_size).encode() + b" ")
     return Fingerprint(path.resolve(), records, digest.digest())

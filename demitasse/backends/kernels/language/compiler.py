@@ -9,7 +9,6 @@ a process that compiles nothing does not load its library, nor write the module'
 from __future__ import annotations
 
 import gc
-import hashlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from demitasse.backends.kernels.language import processor, team
 from demitasse.backends.kernels.language.linker import NotLinkableError, link
 from demitasse.backends.kernels.language.recipe import recipe
 from demitasse.config import settings
+from demitasse.digests import digest
 
 __all__ = ["Status", "compiled", "linked", "status"]
 
@@ -211,7 +211,7 @@ def _digest(about: str) -> str:
     """Return under what name code is kept that is made from something, here, by this LLVM."""
     machine = processor.signature() or (_llvm().get_host_cpu_name(), _features())
     made = (about, status().version, machine, LEVEL)
-    return hashlib.sha256(repr(made).encode()).hexdigest()
+    return digest(repr(made).encode())
 
 
 def _object(digest: str, text: Callable[[], str]) -> bytes:

@@ -6,7 +6,6 @@ others of a process; so its name and the code that writes it say what it will be
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
@@ -14,6 +13,8 @@ from types import FunctionType
 from typing import Any
 
 import numpy as np
+
+from demitasse.digests import digest
 
 __all__ = ["recipe"]
 
@@ -39,13 +40,15 @@ def recipe(name: str, write: Callable[[Any], None]) -> str | None:
 @cache
 def _digest() -> str:
     """Return a digest of our sources; nothing where one cannot be read."""
-    digest = hashlib.sha256()
     try:
-        for path in sorted(SOURCES.rglob("*.py")):
-            digest.update(f"{path.relative_to(SOURCES)}".encode() + b"\0" + path.read_bytes())
+        return digest(
+            b"".join(
+                f"{path.relative_to(SOURCES)}".encode() + b"\0" + path.read_bytes()
+                for path in sorted(SOURCES.rglob("*.py"))
+            )
+        )
     except OSError:
         return ""
-    return digest.hexdigest()
 
 
 def _is_ours(function: FunctionType) -> bool:
