@@ -21,6 +21,7 @@ from typing import Any
 
 from demitasse.backends.kernels.language.team import bounded_spinning
 from demitasse.backends.kernels.team import install
+from demitasse.backends.onednn.library import pages
 from demitasse.backends.onednn.library.signatures import declare
 from demitasse.config import settings
 
@@ -159,7 +160,9 @@ def _found() -> tuple[Any, Status]:
             refused.append(f"{place}: {error}")
             continue
         team = install(library) if version.cpu_runtime == OPENMP_THREADS else NO_OPENMP
-        return library, _describe(library, version, place, team)
+        found = _describe(library, version, place, team)
+        pages.leave(library.dnnl_version)
+        return library, found
     if not refused:
         return None, Status(False, reason=SWITCHED_OFF)
     reason = "; ".join(refused)
