@@ -115,6 +115,9 @@ class Backend(ABC):
         """Note the calls of compiled code that are made in the block, to make them again."""
         raise NotImplementedError
 
+    def prepared(self) -> None:  # noqa: B027 - most leave nothing behind
+        """All layers of a net have been prepared for the first time, and have run."""
+
     def conditions(self) -> dict[str, str]:
         """Return what the last digits of results depend on here: versions, threads, ..."""
         return {}

@@ -139,6 +139,8 @@ class Plan:
                             )
         now = self._changes.number
         if self._seen != now and all(entry.seen == now for entry in self.entries):
+            if self._seen < 0:
+                self.entries[0].layer.device.backend.prepared()
             self._seen = now
         return terms
 

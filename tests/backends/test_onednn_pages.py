@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from demitasse import Net
 from demitasse.backends.onednn import status
 from demitasse.backends.onednn.library import pages
 from demitasse.backends.onednn.library.library import load
+from demitasse.proto import NetParameter, parse_text
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="Linux says how its pages are"),
@@ -69,3 +71,19 @@ def test_pages_that_differ_from_their_file_are_not_let_go_of(tmp_path):
     code[mmap.PAGESIZE] = 1
 
     assert not pages._as_in_file(first, last)
+
+
+def test_what_preparing_a_net_has_run_is_let_go_of_once(monkeypatch):
+    left = []
+    monkeypatch.setattr(pages, "leave", left.append)
+    text = """
+        layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 4 } } }
+        layer { name: "y" type: "TanH" bottom: "x" top: "y" }
+    """
+    net = Net(parse_text(text, NetParameter), "TEST", device="cpu")
+
+    net.forward()
+    net.blobs["x"].reshape(2, 4)
+    net.forward()
+
+    assert len(left) == 1

@@ -17,7 +17,7 @@ from demitasse.backends.kernels.language.notes import Notes
 from demitasse.backends.kernels.language.team import check_workers
 from demitasse.backends.numpy.backend import NumpyBackend
 from demitasse.backends.onednn import updates
-from demitasse.backends.onednn.library import library
+from demitasse.backends.onednn.library import library, pages
 from demitasse.backends.onednn.library.engine import Engine, engine
 from demitasse.backends.onednn.lowerings import LOWERINGS
 from demitasse.backends.onednn.steps.fusion import fuse
@@ -63,6 +63,9 @@ class OnednnBackend(NumpyBackend):
         notes = Notes()
         with later.note(notes):
             yield notes
+
+    def prepared(self) -> None:
+        pages.leave(self.engine.library.dnnl_version)
 
     def conditions(self) -> dict[str, str]:
         found, made = library.status(), kernels.status()

@@ -126,7 +126,9 @@ class ActivationStep(OnednnStep[ops.Activation]):
             call = Call(self.engine, found, [source, target])
         keep = [Copy(self.engine, source, self.known)] if self.keeps_input else []
         self.forward_calls = [*keep, call]
-        self.hint, self.layout = found, layout
+        self.layout = layout
+        if at.backward:  # a description takes 20 KiB
+            self.hint = found
 
     def prepare_backward(self) -> None:
         at, layout = self.at, self.layout
