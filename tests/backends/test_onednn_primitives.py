@@ -1,10 +1,13 @@
 """Of the primitives that are prepared, the library writes the code of those that run."""
 
+import gc
+
 import numpy as np
 import pytest
 
 from demitasse import Net
 from demitasse.backends.onednn import status
+from demitasse.backends.onednn.library.primitive import Description
 from demitasse.device import Device
 from demitasse.proto import NetParameter, parse_text
 
@@ -18,6 +21,14 @@ layer { name: "conv" type: "Convolution" bottom: "x" top: "conv"
 layer { name: "relu" type: "ReLU" bottom: "conv" top: "conv" }
 layer { name: "pool" type: "Pooling" bottom: "conv" top: "pool"
   pooling_param { pool: AVE kernel_size: 5 } }
+"""
+
+NORMED = """
+layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 16 dim: 5 dim: 5 } } }
+layer { name: "conv" type: "Convolution" bottom: "x" top: "conv"
+  convolution_param { num_output: 16 kernel_size: 1 weight_filler { type: "xavier" } } }
+layer { name: "norm" type: "BatchNorm" bottom: "conv" top: "conv" }
+layer { name: "relu" type: "ReLU" bottom: "conv" top: "conv" }
 """
 
 
@@ -69,3 +80,30 @@ def test_gradients_are_not_written_before_a_backward_pass(record):
     net.backward()
 
     assert forward < record.written == record.ran
+
+
+def descriptions():
+    """Descriptions of norms and of ReLU by itself that are held."""
+    gc.collect()
+    held = (one for one in gc.get_objects() if isinstance(one, Description))
+    return [one for one in held if one.implementation.startswith(("bnorm", "jit:uni"))]
+
+
+def test_what_has_not_been_written_is_described_once_more_when_it_runs(record):
+    if not Device("cpu").backend.engine.tuning.width:
+        pytest.skip("below AVX2 every layer of this net runs by itself")
+    before = len(descriptions())
+    net = Net(parse_text(NORMED, NetParameter), "TEST", device="cpu")
+    net.params["norm"][1].data[...] = net.params["norm"][2].data[...] = 1
+    net.blobs["x"].data[...] = np.random.default_rng(1).normal(size=(1, 16, 5, 5))
+    net.forward()
+    right = net.blobs["conv"].data.copy()
+    assert len(descriptions()) == before
+
+    net.forward(end="conv")
+    before = len(record.written)
+    net.forward(start="norm", end="norm")
+    net.forward(start="relu")
+
+    assert len(record.written) == before + 2
+    np.testing.assert_allclose(net.blobs["conv"].data, right, rtol=1e-5, atol=1e-6)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import c_char_p, c_int, c_void_p
 from typing import Any
 
@@ -84,7 +84,8 @@ class Primitive:
     """
 
     def __init__(self, stream: Stream, description: Description, uses: Sequence[tuple[int, int]]):
-        self._stream, self._description, library = stream, description, stream.library
+        self._stream, library = stream, stream.library
+        self._describe: Callable[[], Description] = lambda: description
         self.implementation = description.implementation
         self._handle = 0
         self.scratch = description.bytes_of(Query.SCRATCHPAD)
@@ -101,6 +102,14 @@ class Primitive:
         self._put_off = -1
         self._execute = library.dnnl_primitive_execute
         self._set = library.dnnl_memory_set_data_handle
+
+    def forget(self, describe: Callable[[], Description]) -> None:
+        """Let go of the description, which takes some 20 KiB, until the code is written.
+
+        Args:
+            describe: Asks for it once more. It does not hold on to whose primitive this is.
+        """
+        self._describe = describe
 
     def place(self, role: int) -> int:
         """Return the index of an argument, to bind it with."""
@@ -161,7 +170,8 @@ class Primitive:
 
     def _write(self) -> None:
         library = self._stream.library
-        handle = create(library.dnnl_primitive_create, self._description.handle)
+        description = self._describe()
+        handle = create(library.dnnl_primitive_create, description.handle)
         weakref.finalize(self, library.dnnl_primitive_destroy, handle).atexit = False
         self._handle = handle
 

@@ -8,9 +8,10 @@ if its layout suits them, in fewer passes over memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -140,9 +141,12 @@ class NormStep(OnednnStep[O]):
         self._forward(found, layout)
 
     def _describe(self, layout: Layout, parts: NormParts | None = None) -> Description:
-        parts = parts or self.parts
+        return self._description(layout, parts or self.parts)()
+
+    def _description(self, layout: Layout, parts: NormParts) -> Callable[[], Description]:
         training = self.wants_gradient or parts.measures
-        return self.engine.describe(
+        return partial(
+            self.engine.describe,
             "batch_normalization_forward",
             Pass.TRAINING if training else Pass.INFERENCE,
             layout.handle,
@@ -166,7 +170,7 @@ class NormStep(OnednnStep[O]):
         )
 
     def _forward(self, found: Description, layout: Layout) -> None:
-        self.hint, self.layout = found, layout
+        self.layout = layout
         self.source = Reader(Arg.SRC, self.at.bottom[0], layout)
         self.target = Writer(Arg.DST, self.at.top[0], layout)
         ports: list[Port] = [self.source, *self._factors(), self.target]
@@ -177,6 +181,10 @@ class NormStep(OnednnStep[O]):
             self.state.append((Arg.WORKSPACE, found.descriptor(Query.WORKSPACE), buffer))
             self.kept += buffer.nbytes
         self.call = Call(self.engine, found, ports, self.state)
+        if self.wants_gradient:
+            self.hint = found
+        else:  # other Steps often take its place
+            self.call.primitive.forget(self._description(layout, self.parts))
         self.forward_calls = [self.call]
         self._exchange(layout)
 

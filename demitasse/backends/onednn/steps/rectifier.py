@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 
@@ -48,11 +49,17 @@ def rectified(engine: Engine, source: Reader, target: Writer, layout: Layout) ->
         Declined: The library has no primitive for it.
     """
     # one row, whatever the layout: the library has no fast sum with one number for most layouts
-    row, one = engine.plain((layout.size,)), engine.plain((1,))
-    source.descriptor = target.descriptor = row.handle
+    row, one = engine.plain((layout.size,)).handle, engine.plain((1,)).handle
+    source.descriptor = target.descriptor = row
+    describe = partial(_sum, engine, row, one)
+    call = Call(engine, describe(), [source, target], [(Arg.SECOND_SRC, one, _negative_zero())])
+    call.primitive.forget(describe)  # what is before it often rectifies in its place
+    return call
+
+
+def _sum(engine: Engine, row: int, one: int) -> Description:
     with lent_attributes(engine.library, functions=RECTIFIER) as lent:
-        found = engine.describe("binary", Algorithm.ADD, row.handle, one.handle, row.handle, lent)
-    return Call(engine, found, [source, target], [(Arg.SECOND_SRC, one.handle, _negative_zero())])
+        return engine.describe("binary", Algorithm.ADD, row, one, row, lent)
 
 
 def rectifying(
