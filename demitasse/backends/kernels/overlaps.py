@@ -1,7 +1,8 @@
 """What a deconvolution's products add up to: windows that overlap, one for each pixel.
 
 A row of the output is walked over in groups of a stride's pixels. Each adds up the same number of
-windows, of which it takes as many pixels that lie side by side, all their channels.
+windows, of which it takes as many pixels that lie side by side, all their channels; of the last
+window perhaps fewer, where windows are no whole number of strides.
 """
 
 from __future__ import annotations
@@ -52,10 +53,10 @@ class OverlapFields(Struct):
     """Rows from one window to the next."""
     column_stride: Word
     """Columns from one window to the next."""
-    row_windows: Word
-    """How many windows overlap, of those one above the other."""
     column_windows: Word
-    """The same of those side by side."""
+    """How many windows overlap at most, of those side by side."""
+    window_rows: Word
+    """Rows of a window."""
     window_columns: Word
     """Columns of a window."""
     window_count: Word
@@ -63,13 +64,13 @@ class OverlapFields(Struct):
 
 
 @cache
-def _kernel(width: int) -> int:
-    """Return the address of the kernel."""
-    name = f"overlaps{width}"
-    return compiled(name, lambda module: _write(module, name, width), name)[name]
+def _kernel(width: int, whole: bool) -> int:
+    """Return the address of the kernel, which may be for windows of whole strides alone."""
+    name = f"overlaps{width}_{whole:d}"
+    return compiled(name, lambda module: _write(module, name, width, whole), name)[name]
 
 
-def _write(module: Any, name: str, width: int) -> None:
+def _write(module: Any, name: str, width: int, whole: bool) -> None:
     k = Kernel(module, name, 1, width, exported=True)
     f = OverlapFields.read(k)
     window_bytes, row_bytes = f.window_count * FLOAT, f.window_columns * f.channels * FLOAT
@@ -80,7 +81,7 @@ def _write(module: Any, name: str, width: int) -> None:
     with k.loop(end, begin) as line:
         image, row = line.i // f.rows, line.i % f.rows + f.row_pad
         lowest, place = row // f.row_stride, row % f.row_stride
-        rows = _those(lowest, f.bottom_rows, f.row_windows)
+        rows = _those(lowest, f.bottom_rows, (f.window_rows - place - 1) // f.row_stride + 1)
         with k.loop(groups, first_group) as group:
             before = group.i * f.column_stride - f.column_pad  # columns of the image
             skipped = maximum(-before, 0) * f.channels
@@ -96,7 +97,11 @@ def _write(module: Any, name: str, width: int) -> None:
                     at = at + (place + down.i * f.row_stride) * row_bytes
                     with k.loop(columns[1], columns[0], vectors=down.vectors) as right:
                         here = at + (group.i - right.i) * window_bytes + right.i * group_bytes
-                        right.vectors = [right.vectors[0] + k.load_some(here, first)]
+                        there = first
+                        if not whole:
+                            left = f.window_columns - right.i * f.column_stride
+                            there = k.first(minimum(stop, left * f.channels) - some.i)
+                        right.vectors = [right.vectors[0] + k.load_some(here, there)]
                     down.vectors = right.vectors
                 k.store_some(down.vectors[0], target + some.i * FLOAT, first)
     k.done()
@@ -113,13 +118,10 @@ class Overlaps:
     Args:
         bottom: (N, H, W), of the windows.
         top: (N, H, W, C), of the result.
-        kernel: Rows and columns of a window, whole strides.
+        kernel: Rows and columns of a window, a stride at least.
         stride: Rows and columns from one window to the next.
         pad: Rows and columns that windows begin outside.
         tuning: The kernel's vectors and threads.
-
-    Raises:
-        ValueError: A window is no whole number of strides.
     """
 
     def __init__(
@@ -131,10 +133,8 @@ class Overlaps:
         pad: Shape,
         tuning: Tuning,
     ) -> None:
-        if kernel[0] % stride[0] or kernel[1] % stride[1]:
-            message = f"windows of {kernel} and strides of {stride} were given; give whole strides"
-            raise ValueError(message)
-        self.tuning, self._kernel = tuning, _kernel(tuning.width)
+        self.tuning = tuning
+        self._kernel = _kernel(tuning.width, kernel[1] % stride[1] == 0)
         self._offsets = aligned(stride[1] * top[3])
         self._arguments = Arguments(
             OverlapFields.values(
@@ -151,8 +151,8 @@ class Overlaps:
                 column_pad=pad[1],
                 row_stride=stride[0],
                 column_stride=stride[1],
-                row_windows=kernel[0] // stride[0],
-                column_windows=kernel[1] // stride[1],
+                column_windows=-(-kernel[1] // stride[1]),
+                window_rows=kernel[0],
                 window_columns=kernel[1],
                 window_count=kernel[0] * kernel[1] * top[3],
             )

@@ -14,7 +14,7 @@ from demitasse.backends import ops
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description
-from demitasse.backends.onednn.own_kernels.deconvolutions import overlap_call, overlaps
+from demitasse.backends.onednn.own_kernels.deconvolutions import overlap_call, overlaps, plane_call
 from demitasse.backends.onednn.ports import Call, Gradient, Parameter, Reader, Writer
 from demitasse.backends.onednn.step import Runnable
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands
@@ -48,6 +48,10 @@ class DeconvStep(WindowStep[ops.Deconv]):
             self.hint.handle,
             engine.attributes,
         )
+        planes = self._planes(found)
+        if planes is not None:
+            self.forward_calls = [planes]
+            return
         y, w, x = found.layouts(Query.DIFF_SRC, Query.WEIGHTS, Query.DIFF_DST)
         if op.bias:
             with suppress(Declined):
@@ -75,6 +79,20 @@ class DeconvStep(WindowStep[ops.Deconv]):
             bias=Reader(Arg.BIAS, at.params[1], engine.plain((op.top[1],))) if op.bias else None,
         )
         return overlap_call(engine, op, operands)
+
+    def _planes(self, plain: Description) -> Runnable | None:
+        """Return what computes one channel at a time; None where the library does better."""
+        engine, op, at = self.engine, self.op, self.at
+        if at.backward:
+            return None
+        ports = (
+            Reader(Arg.SRC, at.bottom[0], engine.plain(op.bottom)),
+            Parameter(Arg.WEIGHTS, at.params[0], engine.plain(self.w)),
+            Writer(Arg.DST, at.top[0], engine.plain(op.top)),
+        )
+        with suppress(Declined):
+            return plane_call(engine, op, plain, ports)
+        return None
 
     def _convolution(self) -> Description:
         engine = self.engine
