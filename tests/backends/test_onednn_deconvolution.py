@@ -14,16 +14,18 @@ from demitasse.proto import NetParameter, parse_text
 pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
 
 DECONVOLUTION = """
-input: "x" input_shape {{ dim: 2 dim: 8 dim: 5 dim: 4 }} force_backward: {training}
+input: "x" input_shape {{ dim: 2 dim: {maps} dim: 5 dim: 4 }} force_backward: {training}
 layer {{ name: "y" type: "Deconvolution" bottom: "x" top: "y" convolution_param {{
-  num_output: {channels} kernel_size: 4 stride: 2 pad: 1
+  num_output: {channels} kernel_size: {size} stride: 2 pad: {pad}
   weight_filler {{ type: "msra" }} bias_filler {{ type: "uniform" }} }} }}
 """
 
 
-def make_pair(channels, training="false"):
+def make_pair(channels, training="false", maps=8, size=4):
     """A net and the same one in portable code."""
-    message = parse_text(DECONVOLUTION.format(channels=channels, training=training), NetParameter)
+    window = {"size": size, "pad": size // 2 - 1}
+    text = DECONVOLUTION.format(channels=channels, training=training, maps=maps, **window)
+    message = parse_text(text, NetParameter)
     return [
         Net(message, "TEST", device="cpu", seed=1, lowered=lowered) for lowered in (True, False)
     ]
@@ -76,9 +78,10 @@ def test_nan_and_infinity_reach_the_same_pixels(pair):
 
 @pytest.mark.parametrize("training", ["true", "false"])
 @pytest.mark.parametrize("channels", [16, 32, 40])
-def test_a_bias_is_added_by_the_library(channels, training):
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_bias_is_added_by_the_library(size, channels, training):
     channel_blocks(engine(), (2, channels, 10, 8), BLOCK)  # 16 lie so as they do side by side
-    nets = make_pair(channels, training)
+    nets = make_pair(channels, training, size=size)
 
     got, want = results(nets, np.random.default_rng(0).normal(size=(2, 8, 5, 4)))
 
@@ -125,4 +128,14 @@ def test_the_library_computes_all_channels_at_once_for_others(monkeypatch, train
     got, want = results(nets, np.random.default_rng(0).normal(size=(2, 5, 4, 3)))
 
     assert "overlaps" not in nets[0].plan.entries[-1].ran.code
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("training", ["true", "false"])
+@pytest.mark.parametrize(("maps", "channels"), [(256, 64), (512, 32)])
+def test_a_bias_is_added_once_to_what_is_summed_in_parts(maps, channels, training):
+    nets = make_pair(channels, training, maps)
+
+    got, want = results(nets, np.random.default_rng(0).normal(size=(2, maps, 5, 4)))
+
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)

@@ -53,7 +53,7 @@ class DeconvStep(WindowStep[ops.Deconv]):
             self.forward_calls = [planes]
             return
         y, w, x = found.layouts(Query.DIFF_SRC, Query.WEIGHTS, Query.DIFF_DST)
-        if op.bias:
+        if op.bias and self._alone():
             with suppress(Declined):
                 self.forward_calls = [self._with_bias(found)]
                 return
@@ -65,6 +65,16 @@ class DeconvStep(WindowStep[ops.Deconv]):
         self.forward_calls = [Call(engine, found, ports)]
         if op.bias:
             self._prepare_bias(y, found.descriptor(Query.DIFF_SRC))
+
+    def _alone(self) -> bool:
+        """Whether each output is of one window alone.
+
+        Where windows overlap and there are many channels, the library's strided deconvolution adds
+        up an output in several parts, and adds the bias with each of them (oneDNN 3.2).
+        """
+        op = self.op
+        apart = all(size <= step for size, step in zip(op.kernel, op.stride, strict=True))
+        return apart and all(n == 1 for n in op.dilation)
 
     def _ours(self) -> Runnable | None:
         """Return the forward pass in kernels of our own; None where none pays or can be made."""
