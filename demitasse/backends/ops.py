@@ -36,6 +36,7 @@ __all__ = [
     "Permute",
     "Pool",
     "Recurrent",
+    "RegionPool",
     "Scale",
     "Shuffle",
     "Slice",
@@ -344,6 +345,17 @@ class Interpolation(Op):
     top: Shape
     cut: tuple[int, int]
     size: tuple[int, int]
+
+
+class RegionPool(Op):
+    """The largest value in each bin of regions of interest; 0 in an empty one.
+
+    Regions are (item, x1, y1, x2, y2) in pixels of which ``scale`` make one of the map.
+    """
+
+    bottom: Shape
+    top: Shape
+    scale: float
 
 
 class Permute(Op):

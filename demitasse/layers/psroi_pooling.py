@@ -5,9 +5,9 @@ Source: R-FCN (daijifeng001/caffe-rfcn), ``src/caffe/layers/psroi_pooling_layer.
 
 from __future__ import annotations
 
+from demitasse.backends.regions import Region, bins_between
 from demitasse.errors import ConfigError, ShapeError
 from demitasse.layers.base import Blobs, positive
-from demitasse.layers.detection.regions import Region, regions_between
 from demitasse.layers.region_pooling import RegionPooling
 from demitasse.layers.registry import register
 
@@ -53,7 +53,7 @@ class PSROIPooling(RegionPooling):
     def look(self, bottom: Blobs) -> list[Region]:
         n, _, height, width = bottom[0].shape
         rois = bottom[1].cpu_data().reshape(-1, 5)
-        return regions_between(rois, self.scale, (self.group, self.group), n, (height, width))
+        return bins_between(rois, self.scale, (self.group, self.group), n, (height, width)).each()
 
     def pool(self, bottom: Blobs, top: Blobs) -> None:
         xp, nothing = self.xp, self.zeros((self.dim,))

@@ -5,9 +5,9 @@ The regions are looked at on the host, which waits for them.
 
 from __future__ import annotations
 
+from demitasse.backends.regions import Region
 from demitasse.errors import ShapeError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
-from demitasse.layers.detection.regions import Region
 
 __all__ = ["RegionPooling"]
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 
+from demitasse.backends import ops
 from demitasse.backends.arrays import Array
+from demitasse.backends.regions import Region, bins
 from demitasse.layers.base import Blobs, positive
-from demitasse.layers.detection.regions import Region, regions
 from demitasse.layers.region_pooling import RegionPooling
 from demitasse.layers.registry import register
 
@@ -41,13 +42,19 @@ class ROIPooling(RegionPooling):
         )
         self.scale = p.spatial_scale
 
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        super().reshape(bottom, top)
+        self.op = ops.RegionPool(
+            dtype=self.dtype, bottom=bottom[0].shape, top=top[0].shape, scale=self.scale
+        )
+
     def top_shape(self, bottom: Blobs) -> tuple[int, ...]:
         return (bottom[0].shape[1], *self.pooled)
 
     def look(self, bottom: Blobs) -> list[Region]:
         n, _, height, width = bottom[0].shape
         rois = bottom[1].cpu_data().reshape(-1, 5)
-        return regions(rois, self.scale, self.pooled, n, (height, width))
+        return bins(rois, self.scale, self.pooled, n, (height, width)).each()
 
     def pool(self, bottom: Blobs, top: Blobs) -> None:
         x = bottom[0].read()

@@ -66,6 +66,13 @@ class TestROIPooling:
 
         np.testing.assert_array_equal(y, self.loop(x, ROIS, *size))
 
+    def test_other_regions_are_looked_at_anew(self, backend):
+        x = RNG.normal(0, 1, (N, 3, H, W))
+        one = make_layer(self.text(), [x, ROIS], device=backend)
+
+        for rois in (ROIS, ROIS[::-1], ROIS + np.array([0, 16, 0, 32, 16])):
+            np.testing.assert_array_equal(one.forward(x, rois)[0], self.loop(x, rois, 3, 2))
+
     def test_gradients(self, backend):
         x = RNG.permutation(N * 2 * H * W).reshape(N, 2, H, W) / 10  # no ties
 

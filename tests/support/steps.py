@@ -15,7 +15,7 @@ from demitasse.plan import Entry
 from demitasse.proto import LayerParameter, parse_text
 from demitasse.testing import SingleLayer, make_layer
 
-NO_GRADIENT = {"labels", "marks", "state"}
+NO_GRADIENT = {"labels", "marks", "regions", "state"}
 """Kinds of values that a layer has no gradient for."""
 
 PASSES = 2
@@ -33,8 +33,8 @@ class Case:
         shapes: Of the bottoms.
         tops: How many there are.
         values: What each bottom holds: "normal" numbers, "ties" (few values, many of them equal),
-            "positive" ones, or what has no gradient: "marks" of 0 and 1, "labels", a "state". By
-            default all are normal.
+            "positive" ones, or what has no gradient: "marks" of 0 and 1, "labels", a "state",
+            "regions" of two images. By default all are normal.
         params: What the parameters hold, "normal", "positive" or "zero".
         phase: "TRAIN" or "TEST".
     """
@@ -116,6 +116,9 @@ def values(kind: str, shape: Sequence[int], rng: np.random.Generator) -> np.ndar
             found = rng.integers(0, 4, shape) > 0
         case "labels":
             found = rng.integers(0, 3, shape)
+        case "regions":
+            sides = rng.integers(-20, 100, (*shape[:-1], 4))
+            found = np.concatenate([rng.integers(0, 2, (*shape[:-1], 1)), sides], axis=-1)
         case "zero":
             found = np.zeros(shape)
         case "positive":

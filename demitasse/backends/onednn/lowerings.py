@@ -23,6 +23,7 @@ from demitasse.backends.onednn.steps.pooling import PoolStep
 from demitasse.backends.onednn.steps.prelu import PReLUStep
 from demitasse.backends.onednn.steps.recurrent import RecurrentStep
 from demitasse.backends.onednn.steps.recurrent_forward import RecurrentForwardStep
+from demitasse.backends.onednn.steps.region_pooling import RegionPoolStep
 from demitasse.backends.onednn.steps.row_convolution import convolution
 from demitasse.backends.onednn.steps.scale import ScaleStep
 from demitasse.backends.onednn.steps.shuffle import ShuffleStep
@@ -54,6 +55,7 @@ LOWERINGS: Lowerings = {
     ops.Pool: (PoolStep, *NUMPY[ops.Pool]),
     ops.PReLU: (PReLUStep,),
     ops.Recurrent: (RecurrentForwardStep, RecurrentStep),
+    ops.RegionPool: (RegionPoolStep,),
     ops.Scale: (ScaleStep, GatedScaleStep, *NUMPY[ops.Scale]),
     ops.Shuffle: (ShuffleStep,),
     ops.Slice: (SliceStep,),

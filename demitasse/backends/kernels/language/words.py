@@ -14,9 +14,9 @@ from llvmlite import ir
 
 __all__ = [
     "FLOAT", "HALF", "INT", "NUMBER", "WORD", "Condition", "Float", "Lanes", "Same", "Value",
-    "Vector", "Word", "choose", "chunk", "declared", "fma", "high_product", "lane_sums",
+    "Vector", "Word", "choose", "chunk", "declared", "fma", "high_product", "lane_sums", "larger",
     "lowered", "maximum", "minimum", "pair_sums", "permuted", "raised", "rectified", "root",
-    "rounded", "sums_of_lanes", "two_to",
+    "rounded", "sums_of_lanes", "turned", "two_to",
 ]  # fmt: skip
 
 FLOAT, INT, HALF = 4, 8, 2
@@ -371,6 +371,13 @@ def lowered(vector: Vector, ceiling: Vector) -> Vector:
     return choose(vector > ceiling, ceiling, vector)
 
 
+def larger(vector: Vector, other: Vector) -> Vector:
+    """Return the larger of two, element by element; NaN of either stays."""
+    builder = vector.builder
+    number = Condition(builder, builder.fcmp_ordered("ord", vector.llvm, vector.llvm))
+    return choose(number, choose(vector >= other, vector, other), vector)
+
+
 def rectified(vector: Vector, slope: Vector) -> Vector:
     """Return max(x, 0) + slope * min(x, 0), as Caffe's ReLU: x for a slope of 1; NaN stays."""
     zero = Vector(vector.builder, Same(vector.llvm.type, 0.0))
@@ -381,3 +388,15 @@ def declared(module: Any, name: str, kind: Any) -> Any:
     """Return a function that others define, as a module knows it."""
     known = module.globals.get(name)
     return ir.Function(module, kind, name) if known is None else known
+
+
+def turned(rows: Sequence[Vector]) -> list[Vector]:
+    """Return the columns of a square of vectors."""
+    found, by = list(rows), 1
+    while by < len(found):
+        for first in range(len(found)):
+            if not first & by:
+                one, other = found[first], found[first + by]
+                found[first], found[first + by] = one.crossed(other, by)
+        by *= 2
+    return found

@@ -8,13 +8,11 @@ itself, nothing is kept, and the sums are those of :mod:`multiply`, to the bit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import EACH_CALL, Struct, Values
-from demitasse.backends.kernels.language.words import FLOAT, Vector, Word, choose, minimum
+from demitasse.backends.kernels.language.words import FLOAT, Word, choose, minimum, turned
 from demitasse.backends.kernels.products.matrix import matrix_products
 from demitasse.backends.kernels.winograd.matrices import Filtering
 from demitasse.backends.kernels.winograd.multiply import ProductFields
@@ -128,20 +126,8 @@ def _turn(k: Kernel, taps: Word, row_bytes: Word, count: Word, factors: Word, ta
     with k.loop(count) as line:
         first = taps + line.i * k.vector_bytes
         rows = [first + row_bytes * row for row in range(k.width)]
-        for place, vector in enumerate(_transposed(k, [k.load(row) for row in rows])):
+        for place, vector in enumerate(turned([k.load(row) for row in rows])):
             k.store(vector * factor, target + (line.i * k.width + place) * k.vector_bytes)
-
-
-def _transposed(k: Kernel, rows: Sequence[Vector]) -> list[Vector]:
-    """Return the columns of a square of vectors."""
-    found, by = list(rows), 1
-    while by < k.width:
-        for first in range(k.width):
-            if not first & by:
-                one, other = found[first], found[first + by]
-                found[first], found[first + by] = one.crossed(other, by)
-        by *= 2
-    return found
 
 
 def unpacked_values(tiling: Tiling, scratch: Scratch, factors: np.ndarray) -> Values:

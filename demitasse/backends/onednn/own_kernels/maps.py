@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from demitasse.backends.onednn.own_kernels.elementwise_calls import ElementwiseCall
     from demitasse.backends.onednn.own_kernels.lrn_calls import Response
     from demitasse.backends.onednn.own_kernels.map_calls import MapCall, Maps
+    from demitasse.backends.onednn.own_kernels.region_calls import RegionCall
 
 __all__ = [
     "elementwise_call",
@@ -31,6 +32,7 @@ __all__ = [
     "lengths_kernel",
     "lrn_kernel",
     "map_call",
+    "region_call",
     "rows_kernel",
 ]
 
@@ -124,6 +126,31 @@ def lengths_kernel(engine: Engine, layout: Layout, eps: float) -> Lengths | None
     from demitasse.backends.kernels import lengths
 
     return lengths.Lengths(images, eps, tuning) if lengths.takes(images, tuning.width) else None
+
+
+def region_call(
+    engine: Engine, op: ops.RegionPool, source: Reader, target: Writer
+) -> RegionCall | None:
+    """Return what pools regions of a map, whatever they are; perhaps None.
+
+    Args:
+        engine: The engine.
+        op: What is to be computed.
+        source: The map.
+        target: The results, in C order.
+    """
+    tuning = engine.tuning.as_set(wanted())
+    images = images_of(source.layout)
+    if not tuning.width or images is None:
+        return None
+    from demitasse.backends.kernels.region_maxima import RegionMaxima, takes
+    from demitasse.backends.onednn.own_kernels.region_calls import RegionCall
+
+    if not takes(images, tuning.width):
+        return None
+    regions, _, rows, columns = op.top
+    kernel = RegionMaxima(images, regions, (rows, columns), tuning)
+    return RegionCall(engine, source, target, kernel)
 
 
 def rows_kernel(

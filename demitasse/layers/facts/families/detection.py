@@ -40,5 +40,10 @@ FACTS: Mapping[str, LayerFacts] = {
     ),
     "Proposal": LayerFacts(fields=("proposal_param",), gradient="none", host=True),
     "PSROIPooling": LayerFacts(fields=("psroi_pooling_param",), holds={1: "regions"}),
-    "ROIPooling": LayerFacts(fields=("roi_pooling_param",), reads=BOTTOMS, holds={1: "regions"}),
+    "ROIPooling": LayerFacts(
+        fields=("roi_pooling_param",),
+        op="RegionPool",
+        reads=BOTTOMS,
+        holds={1: "regions"},
+    ),
 }

@@ -1,7 +1,8 @@
 """Regions of interest: which pixels of a map each bin of each region covers.
 
-Host code on numpy arrays, in the net's dtype, since rounding decides where bins end. A region is
-(item, x1, y1, x2, y2), its corners in pixels of the image and part of it.
+Host code on numpy arrays, in the net's dtype, since rounding decides where bins end. Layers and
+Steps both use it. A region is (item, x1, y1, x2, y2), its corners in pixels of the image and part
+of it.
 
 Source: Fast R-CNN (rbgirshick/caffe-fast-rcnn), ``src/caffe/layers/roi_pooling_layer.cpp``; R-FCN
 (daijifeng001/caffe-rfcn), ``src/caffe/layers/psroi_pooling_layer.cu``.
@@ -10,12 +11,13 @@ Source: Fast R-CNN (rbgirshick/caffe-fast-rcnn), ``src/caffe/layers/roi_pooling_
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from demitasse.errors import ShapeError
 
-__all__ = ["Region", "regions", "regions_between"]
+__all__ = ["Bins", "Region", "bins", "bins_between"]
 
 Span = tuple[int, int]
 
@@ -35,9 +37,32 @@ class Region:
     columns: tuple[Span, ...]
 
 
-def regions(
+class Bins(NamedTuple):
+    """The bins of R regions.
+
+    Attributes:
+        items: Index of each one's image in the batch. Shape: (R,).
+        rows: First row and the one after the last, for every row of bins; equal where empty.
+            Shape: (R, height, 2).
+        columns: The same for columns. Shape: (R, width, 2).
+    """
+
+    items: np.ndarray
+    rows: np.ndarray
+    columns: np.ndarray
+
+    def each(self) -> list[Region]:
+        """Return the regions one by one."""
+        spans = (
+            [tuple((first, last) for first, last in region) for region in axis.tolist()]
+            for axis in (self.rows, self.columns)
+        )
+        return [Region(*parts) for parts in zip(self.items.tolist(), *spans, strict=True)]
+
+
+def bins(
     rois: np.ndarray, scale: float, pooled: tuple[int, int], batch: int, size: tuple[int, int]
-) -> list[Region]:
+) -> Bins:
     """Cut regions whose corners are rounded on the map, as ROIPooling does.
 
     Args:
@@ -54,56 +79,55 @@ def regions(
     items = _items(rois, batch)
     corner = _rounded(rois[:, 1:] * kind(scale))  # (R, 4): x1, y1, x2, y2
     spans = []
-    for first, last, bins, length in zip(
+    for first, last, count, length in zip(
         (corner[:, 1], corner[:, 0]), (corner[:, 3], corner[:, 2]), pooled, size, strict=True
     ):
-        extent = np.maximum(last - first + 1, 1).astype(kind) / kind(bins)
-        spans.append(_spans(extent, np.zeros_like(extent), first, bins, length))
-    return [Region(*parts) for parts in zip(items, *spans, strict=True)]
+        extent = np.maximum(last - first + 1, 1).astype(kind) / kind(count)
+        spans.append(_spans(extent, np.zeros_like(extent), first, count, length))
+    return Bins(items, *spans)
 
 
-def regions_between(
+def bins_between(
     rois: np.ndarray, scale: float, pooled: tuple[int, int], batch: int, size: tuple[int, int]
-) -> list[Region]:
+) -> Bins:
     """Cut regions whose corners lie between pixels of the map, as PSROIPooling does.
 
     Corners are rounded in the image; a region is at least 0.1 pixels of the map long. Arguments and
-    errors are those of :func:`regions`.
+    errors are those of :func:`bins`.
     """
     kind = rois.dtype.type
     items = _items(rois, batch)
     corner = _rounded(rois[:, 1:]).astype(kind)
     spans = []
-    for first, last, bins, length in zip(
+    for first, last, count, length in zip(
         (corner[:, 1], corner[:, 0]), (corner[:, 3], corner[:, 2]), pooled, size, strict=True
     ):
         start, end = first * kind(scale), (last + kind(1)) * kind(scale)
-        extent = np.maximum(end - start, kind(0.1)) / kind(bins)
-        spans.append(_spans(extent, start, np.zeros(len(rois)), bins, length))
-    return [Region(*parts) for parts in zip(items, *spans, strict=True)]
+        extent = np.maximum(end - start, kind(0.1)) / kind(count)
+        spans.append(_spans(extent, start, np.zeros(len(rois)), count, length))
+    return Bins(items, *spans)
 
 
 def _spans(
-    extent: np.ndarray, start: np.ndarray, shift: np.ndarray, bins: int, length: int
-) -> list[tuple[Span, ...]]:
-    """Return where bins begin and end along one axis of each region.
+    extent: np.ndarray, start: np.ndarray, shift: np.ndarray, count: int, length: int
+) -> np.ndarray:
+    """Return where bins begin and end along one axis of each region. Shape: (R, count, 2).
 
     Args:
         extent: Length of a bin; shape (R,).
         start: Where a region begins, added before rounding.
         shift: The same, added after it.
-        bins: Number of bins.
+        count: Number of bins.
         length: Pixels of the map.
     """
-    number = np.arange(bins + 1).astype(extent.dtype)
-    edge = number * extent[:, None] + start[:, None]  # (R, bins + 1)
-    low = np.clip(np.floor(edge[:, :-1]) + shift[:, None], 0, length).astype(int)
-    high = np.clip(np.ceil(edge[:, 1:]) + shift[:, None], 0, length).astype(int)
-    high = np.maximum(low, high)
-    return [tuple(zip(a, b, strict=True)) for a, b in zip(low.tolist(), high.tolist(), strict=True)]
+    number = np.arange(count + 1).astype(extent.dtype)
+    edge = number * extent[:, None] + start[:, None]  # (R, count + 1)
+    low = np.clip(np.floor(edge[:, :-1]) + shift[:, None], 0, length).astype(np.int64)
+    high = np.clip(np.ceil(edge[:, 1:]) + shift[:, None], 0, length).astype(np.int64)
+    return np.stack([low, np.maximum(low, high)], axis=2)
 
 
-def _items(rois: np.ndarray, batch: int) -> list[int]:
+def _items(rois: np.ndarray, batch: int) -> np.ndarray:
     good = np.isfinite(rois).all(axis=1) & (rois[:, 0] > -1) & (rois[:, 0] < batch)
     if not good.all():
         wrong = int(np.argmin(good))
@@ -112,8 +136,7 @@ def _items(rois: np.ndarray, batch: int) -> list[int]:
             f"item below {batch}"
         )
         raise ShapeError(message)
-    items: list[int] = rois[:, 0].astype(int).tolist()
-    return items
+    return rois[:, 0].astype(np.int64)
 
 
 def _rounded(values: np.ndarray) -> np.ndarray:

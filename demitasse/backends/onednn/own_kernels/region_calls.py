@@ -1,0 +1,37 @@
+"""Calls of the kernel that pools regions of interest."""
+
+from __future__ import annotations
+
+from demitasse.backends.kernels.region_maxima import RegionMaxima
+from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.own_kernels.calls import KernelCall
+from demitasse.backends.onednn.ports import Reader, Writer
+from demitasse.backends.regions import Bins
+
+__all__ = ["RegionCall"]
+
+
+class RegionCall(KernelCall):
+    """The largest value in each bin.
+
+    Args:
+        engine: The engine.
+        source: The map.
+        target: The results, in C order.
+        kernel: The kernel.
+
+    Attributes:
+        bins: Those of the regions, to be given before each call.
+    """
+
+    bins: Bins
+
+    def __init__(
+        self, engine: Engine, source: Reader, target: Writer, kernel: RegionMaxima
+    ) -> None:
+        self._source, self._target, self._kernel = source, target, kernel
+        super().__init__(engine, (source, target), kernel.code)
+        target.promise(engine)
+
+    def __call__(self) -> None:
+        self._kernel(self._source.array(), self.bins, self._target.array())

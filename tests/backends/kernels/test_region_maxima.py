@@ -1,0 +1,81 @@
+"""Maxima of the bins of regions, on arrays, against loops in numpy."""
+
+import numpy as np
+import pytest
+from stages import WIDTH, in_memory, normal
+
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.region_maxima import RegionMaxima, takes
+from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.regions import Bins
+
+THREADS = pytest.mark.parametrize("threads", [1, 3])
+
+
+def some_bins(shape, regions, pooled, seed=1):
+    """Bins of any size, perhaps empty, anywhere in images of a shape."""
+    rng = np.random.default_rng(seed)
+    spans = [
+        np.sort(rng.integers(0, size + 1, (regions, count, 2)), axis=2)
+        for size, count in zip(shape[2:], pooled, strict=True)
+    ]
+    return Bins(rng.integers(0, shape[0], regions), *spans)
+
+
+def maxima(x, bins):
+    """Return the largest value of each channel in each bin; 0 in an empty one."""
+    items, rows, columns = bins
+    y = np.zeros((len(items), x.shape[1], rows.shape[1], columns.shape[1]), np.float32)
+    for r, i, j in np.ndindex(len(items), rows.shape[1], columns.shape[1]):
+        seen = x[items[r], :, slice(*rows[r, i]), slice(*columns[r, j])]
+        if seen.size:
+            y[r, :, i, j] = seen.max(axis=(1, 2))
+    return y
+
+
+def check(x, bins, block, tuning):
+    """Hold results against numpy's, bit for bit, and what lies behind them against what it was."""
+    want, images = maxima(x, bins), Images.in_blocks(x.shape, block)
+    got = np.full(want.size + 1, 77.0, np.float32)
+    kernel = RegionMaxima(images, want.shape[0], want.shape[2:], tuning)
+
+    kernel(in_memory(x, images), bins, got)
+
+    np.testing.assert_array_equal(got[:-1].reshape(want.shape), want)
+    assert got[-1] == 77
+
+
+@WIDTH
+@THREADS
+@pytest.mark.parametrize("channels", [1, 7, 16, 37])
+@pytest.mark.parametrize("pooled", [(1, 1), (2, 3), (7, 7)])
+def test_channels_lie_side_by_side(pooled, channels, threads, width):
+    x = normal(3, channels, 6, 9)
+
+    check(x, some_bins(x.shape, 20, pooled), channels, Tuning(width, threads))
+
+
+@WIDTH
+@THREADS
+def test_channels_lie_in_blocks(threads, width):
+    x = normal(2, 3 * width, 6, 5)
+
+    check(x, some_bins(x.shape, 30, (6, 6)), width, Tuning(width, threads))
+
+
+@WIDTH
+def test_nan_stays_and_infinity_is_a_number(width):
+    x = normal(1, 20, 4, 4)
+    x[0, 3, 0, 0] = x[0, 4, 3, 3] = np.nan
+    x[0, 5], x[0, 6, 1, 2] = -np.inf, np.inf
+    whole = np.array([[[0, 4]]])
+
+    check(x, Bins(np.zeros(1, np.int64), whole, whole), 20, Tuning(width))
+
+
+def test_what_it_does_not_take_is_refused():
+    images = Images.in_blocks((1, 24, 3, 3), 12)
+
+    assert not takes(images, 8)
+    with pytest.raises(ValueError, match="side by side"):
+        RegionMaxima(images, 1, (2, 2), Tuning(8))
