@@ -7,6 +7,7 @@ from demitasse.graph.filter import filter_net, state_meets_rule
 from demitasse.graph.needs import LayerSetup, Needs, who_needs_backward
 from demitasse.graph.params import Param, append_params
 from demitasse.graph.splits import insert_splits, moved_weight, moved_weights
+from demitasse.graph.strides import move_strides
 from demitasse.graph.wire import Graph, Node, wire
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "filter_net",
     "insert_splits",
     "listed",
+    "move_strides",
     "moved_weight",
     "moved_weights",
     "state_meets_rule",

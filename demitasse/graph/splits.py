@@ -53,7 +53,7 @@ def insert_splits(net: NetParameter, origins: Sequence[str] = ()) -> tuple[NetPa
     Raises:
         NetError: Some bottoms are produced by nobody; all are named.
     """
-    sources = _sources(net, origins)
+    sources = producers(net, origins)
     uses: Counter[Top] = Counter(sources.values())
     weights = _weights(net)
     uses.update(weights.keys())
@@ -101,7 +101,7 @@ def without_splits(net: NetParameter) -> NetParameter:
 
 def moved_weights(net: NetParameter) -> Iterator[Top]:
     """Yield the tops with a loss weight that are read, too: ``insert_splits`` moves the weight."""
-    read = set(_sources(net).values())
+    read = set(producers(net).values())
     for top in _weights(net):
         if top in read:
             yield top
@@ -127,7 +127,7 @@ def _weights(net: NetParameter) -> dict[Top, float]:
     }
 
 
-def _sources(net: NetParameter, origins: Sequence[str] = ()) -> dict[tuple[int, int], Top]:
+def producers(net: NetParameter, origins: Sequence[str] = ()) -> dict[tuple[int, int], Top]:
     """Return, for each (layer, bottom), the (layer, top) that produced what it reads."""
     latest: dict[str, Top] = {}
     sources: dict[tuple[int, int], Top] = {}

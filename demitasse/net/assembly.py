@@ -7,7 +7,7 @@ Source: Caffe, ``Net::Init`` in ``src/caffe/net.cpp``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from demitasse.blob import Blob
 from demitasse.errors import DemitasseError, NetError
@@ -20,6 +20,7 @@ from demitasse.graph import (
     filter_net,
     insert_splits,
     listed,
+    move_strides,
     moved_weight,
     moved_weights,
     who_needs_backward,
@@ -42,7 +43,10 @@ def called(layer: Layer | LayerParameter) -> str:
 
 
 def assemble(
-    message: NetParameter, context: LayerContext, origins: Sequence[str] = ()
+    message: NetParameter,
+    context: LayerContext,
+    origins: Sequence[str] = (),
+    kept: Collection[str] | None = None,
 ) -> Structure:
     """Build a net's layers and blobs.
 
@@ -50,14 +54,20 @@ def assemble(
         message: The whole net, with its state filled in.
         context: What the layers are told.
         origins: ``file:line`` of each layer of ``message``, where known.
+        kept: Names of all blobs that somebody looks at, besides the outputs, where others need not
+            be computed as the message says; None where they must be.
 
     Raises:
         NetError: Layers do not fit together; everything that can be said before set-up is said
             at once.
         DemitasseError: A layer refuses its fields or its bottoms; says which.
     """
-    filtered, kept = filter_net(message)
-    split, source = insert_splits(filtered, [origins[i] for i in kept] if origins else ())
+    filtered, taken = filter_net(message)
+    places = [origins[i] for i in taken] if origins else []
+    if kept is not None:
+        filtered, whence = move_strides(filtered, kept, places)
+        places = [places[i] if i >= 0 else "" for i in whence] if places else []
+    split, source = insert_splits(filtered, places)
     for producer, which in moved_weights(filtered):
         weighted = filtered.layer[producer]
         log.warning("%s: %s", called(weighted), moved_weight(weighted.top[which]))
@@ -66,7 +76,7 @@ def assemble(
             param.phase = message.state.phase
 
     def origin_of(index: int) -> str:
-        return origins[kept[source[index]]] if origins and source[index] >= 0 else ""
+        return places[source[index]] if places and source[index] >= 0 else ""
 
     layers = _create(split, context, origin_of)
     needed = [layer.tops.low if layer.auto_tops else 0 for layer in layers]

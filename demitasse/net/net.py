@@ -35,8 +35,8 @@ from demitasse.net.passes import Passes
 from demitasse.net.predict import predict
 from demitasse.net.running import Running
 from demitasse.net.turn import Turn
-from demitasse.plan.liveness import Keep, kept_names
-from demitasse.proto import NetParameter
+from demitasse.plan.liveness import Keep, kept_names, names_in
+from demitasse.proto import NetParameter, Phase
 from demitasse.shortage import shortages_at
 from demitasse.shown import html_of
 from demitasse.weights.hdf5 import write_hdf5_weights
@@ -65,7 +65,8 @@ class Net(Running):
             default that of ``source``.
         keep: The names of the blobs to keep besides inputs and outputs, or "outputs" for those
             alone; None keeps all. In phase TEST the net then only runs forward: other blobs share
-            buffers, some are not computed at all, and reading one is an error. In phase TRAIN all
+            buffers, some are not computed at all, or only the pixels of them that are read, and
+            reading one is an error. In phase TRAIN all
             data is kept, and other blobs' gradients share buffers.
         lenient: Whether fields that are not known are left out with a warning, not refused.
         rank: Which of ``ranks`` data-parallel workers this is.
@@ -132,14 +133,16 @@ class Net(Running):
             clock=Clock(),
         )
         origins = [read.origin(i) for i in range(len(param.layer))]
+        lowered = settings.get("plan") if lowered is None else lowered
+        keep = names_in(keep)
+        moves = lowered and Phase.Name(param.state.phase) == "TEST"
         with self.device.backend.enter():
-            self.structure = assemble(param, self._context, origins)
+            self.structure = assemble(param, self._context, origins, keep if moves else None)
         phase, layers = self.structure.phase, self.structure.layers
         need_inference(self._context.storage, phase)
         self._draws = phase == "TRAIN" or any(layer.draws for layer in layers)
         self._source = param
         self._declared = {name: self.blobs[name].shape for name in self.inputs}
-        lowered = settings.get("plan") if lowered is None else lowered
         self._kept, self.turn = kept_names(keep, self.blob_names), Turn(self.name)
         self._passes = Passes(
             self.structure, self._kept, lowered=lowered, storage=self._context.storage

@@ -28,10 +28,17 @@ from demitasse.plan.joining import Joined, find_homes
 from demitasse.records import Record
 from demitasse.suggest import suggestion
 
-__all__ = ["Allocator", "Keep", "bytes_taken", "hidden_blobs", "kept_names"]
+__all__ = ["Allocator", "Keep", "bytes_taken", "hidden_blobs", "kept_names", "names_in"]
 
 Keep = str | Iterable[str] | None
 """Names of blobs to keep; "outputs" for those nobody reads; None for all blobs."""
+
+
+def names_in(keep: Keep) -> frozenset[str] | None:
+    """Return the names in ``keep``, or None where all blobs are kept."""
+    if keep is None:
+        return None
+    return frozenset(() if keep == "outputs" else [keep] if isinstance(keep, str) else keep)
 
 
 def kept_names(keep: Keep, known: Sequence[str]) -> frozenset[str] | None:
@@ -40,9 +47,9 @@ def kept_names(keep: Keep, known: Sequence[str]) -> frozenset[str] | None:
     Raises:
         NetError: There is no such blob.
     """
-    if keep is None:
+    names = names_in(keep)
+    if names is None:
         return None
-    names = frozenset(() if keep == "outputs" else [keep] if isinstance(keep, str) else keep)
     unknown = sorted(names - set(known))
     if unknown:
         message = (
