@@ -12,6 +12,9 @@ from demitasse.proto import NetParameter, parse_text
 pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
 
 RELU = 'layer { name: "relu" type: "ReLU" bottom: "y" top: "y" }'
+LEAKY = RELU.replace("top", "relu_param { negative_slope: 0.1 } top")
+OTHERS = [LEAKY, *(RELU.replace("ReLU", kind) for kind in ("ReLU6", "Sigmoid", "TanH"))]
+"""What the library does not append."""
 
 
 def pair(rows, after="", bias="true"):
@@ -38,7 +41,7 @@ def rows_of(count):
 
 
 @pytest.mark.parametrize("bias", ["true", "false"])
-@pytest.mark.parametrize("after", ["", RELU])
+@pytest.mark.parametrize("after", ["", RELU, *OTHERS])
 @pytest.mark.parametrize("rows", [1, 4, 5, 8, 9])
 def test_few_rows_run_in_our_kernel(rows, after, bias):
     nets = pair(rows, after, bias)
@@ -46,9 +49,11 @@ def test_few_rows_run_in_our_kernel(rows, after, bias):
     got, want = results(nets, rows_of(rows))
 
     [entry] = [entry for entry in nets[0].plan.entries if entry.layer.name == "ip"]
-    step = entry.group.step if after else entry.ran
+    ran = entry.group and entry.group.step
+    step = ran or entry.ran
     most = {16: 8, 8: 4}.get(engine().tuning.width, 0) if jit.status().ready else 0
     assert ("few rows" in step.code) == (rows <= most)
+    assert (ran is not None) == (after == RELU or (bool(after) and rows <= most))
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
@@ -64,7 +69,7 @@ def test_new_parameters_are_followed():
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("after", ["", RELU])
+@pytest.mark.parametrize("after", ["", RELU, *OTHERS])
 def test_nan_and_infinity_stay_in_their_row(after):
     x = rows_of(4)
     x[1, 2], x[2, 69] = np.nan, np.inf

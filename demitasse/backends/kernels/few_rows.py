@@ -1,13 +1,14 @@
 """Few rows times a large weight: as fast as the weight comes from the caches.
 
 Each panel of the weight, the columns of some outputs, is read once, and all rows are multiplied
-with it as it comes.
+with it as it comes. What becomes of a sum is done before it is written.
 """
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,11 +23,16 @@ from demitasse.backends.kernels.language.words import (
     chunk,
     fma,
     minimum,
-    rectified,
 )
+from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
+from demitasse.backends.kernels.rectify import rectifying
+from demitasse.backends.kernels.squash import sigmoid, tanh
 from demitasse.backends.kernels.tuning import Tuning
 
-__all__ = ["MOST_ROWS", "FewRows"]
+__all__ = ["MOST_ROWS", "FewRows", "Then"]
+
+Then = Rectifier | Literal["sigmoid", "tanh"]
+"""What becomes of the sums."""
 
 MOST_ROWS = {8: 4, 16: 8}
 """By the floats of a vector: of more rows, the sums of two vectors do not fit into registers."""
@@ -61,29 +67,32 @@ class RowFields(Struct):
     """Elements from one panel to the next."""
     outputs: Word
     """Elements of a row of results."""
-    slope: Word
-    """Address of the factor of what is below 0."""
+    rectifier: Word
+    """Address of the rectifier's numbers: the slope of what is below 0, or the limits."""
 
 
 @cache
-def _kernel(width: int, rows: int, vectors: int) -> int:
+def _kernel(width: int, rows: int, vectors: int, then: str) -> int:
     """Return the address of the kernel.
 
     Args:
         width: Floats of a vector.
         rows: How many rows there are.
         vectors: Of a panel.
+        then: What becomes of the sums: "" for a slope, "limits", or a function.
     """
-    name = f"few_rows{width}_{rows}_{vectors}"
-    return compiled(name, lambda module: _write(module, name, width, rows, vectors), name)[name]
+    name = f"few_rows{width}_{rows}_{vectors}{then and '_'}{then}"
+    return compiled(name, lambda module: _write(module, name, width, rows, vectors, then), name)[
+        name
+    ]
 
 
-def _write(module: Any, name: str, width: int, rows: int, vectors: int) -> None:
+def _write(module: Any, name: str, width: int, rows: int, vectors: int, then: str) -> None:
     k = Kernel(module, name, 1, width, exported=True)
     f = RowFields.read(k)
     panel_floats, row_bytes = vectors * width, f.length * FLOAT
     panel_bytes = panel_floats * FLOAT
-    at_once, slope = _vectors_at_once(width, rows, vectors), k.broadcast(f.slope)
+    at_once, finished = _vectors_at_once(width, rows, vectors), _finish(k, f, then)
     begin, end = chunk((f.outputs + (panel_floats - 1)) // panel_floats, *k.thread())
 
     def turns(sums: list[Vector], panel: Word, start: Word, stop: Word, count: int) -> list[Vector]:
@@ -118,8 +127,15 @@ def _write(module: Any, name: str, width: int, rows: int, vectors: int) -> None:
             offset = k.load_some(f.offsets + here * FLOAT, some)
             for i, total in enumerate(part.vectors[j::at_once]):
                 target = f.y + (f.outputs * i + here) * FLOAT
-                k.store_some(rectified(total + offset, slope), target, some)
+                k.store_some(finished(total + offset), target, some)
     k.done()
+
+
+def _finish(k: Kernel, f: RowFields, then: str) -> Callable[[Vector], Vector]:
+    """Return what writes for sums what becomes of them."""
+    if then in ("", "limits"):
+        return rectifying(k, f.rectifier, None, limited=then == "limits")
+    return partial(sigmoid if then == "sigmoid" else tanh, k)
 
 
 def _vectors_at_once(width: int, rows: int, vectors: int) -> int:
@@ -129,7 +145,7 @@ def _vectors_at_once(width: int, rows: int, vectors: int) -> int:
 
 
 class FewRows:
-    """y = x W^T + b, and a rectifier; NaN stays.
+    """y = x W^T + b, and what becomes of it; NaN stays.
 
     Args:
         rows: How many there are, up to the vectors' ``MOST_ROWS``.
@@ -138,7 +154,7 @@ class FewRows:
         panel: Outputs whose columns lie side by side in the weight: whole vectors.
         columns: Columns of a panel, ``length`` or more of them.
         tuning: The kernel's vectors and threads.
-        relu: Whether a rectifier follows.
+        then: What becomes of the sums.
 
     Raises:
         ValueError: There are too many rows, or the panels are no whole vectors.
@@ -152,8 +168,7 @@ class FewRows:
         panel: int,
         columns: int,
         tuning: Tuning,
-        *,
-        relu: bool = False,
+        then: Then = NOTHING,
     ) -> None:
         most = MOST_ROWS[tuning.width]
         if not 1 <= rows <= most or panel % tuning.width:
@@ -164,7 +179,9 @@ class FewRows:
             raise ValueError(message)
         self.tuning = tuning
         self.threads = max(1, min(tuning.threads, length * outputs // FEWEST_EACH))
-        self._kernel = _kernel(tuning.width, rows, panel // tuning.width)
+        rectifier = then if isinstance(then, Rectifier) else NOTHING
+        kind = then if isinstance(then, str) else "limits" if then.limited else ""
+        self._kernel = _kernel(tuning.width, rows, panel // tuning.width, kind)
         self._none = aligned(outputs)
         self._arguments = Arguments(
             RowFields.values(
@@ -175,7 +192,7 @@ class FewRows:
                 length=length,
                 panel_stride=panel * columns,
                 outputs=outputs,
-                slope=np.array([0.0 if relu else 1.0], np.float32),
+                rectifier=rectifier.numbers(),
             )
         )
 

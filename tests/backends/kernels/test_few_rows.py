@@ -5,6 +5,7 @@ import pytest
 from stages import WIDTH, normal
 
 from demitasse.backends.kernels.few_rows import MOST_ROWS, FewRows
+from demitasse.backends.kernels.rectifier import NOTHING, RELU, Rectifier
 from demitasse.backends.kernels.tuning import Tuning
 
 THREADS = pytest.mark.parametrize("threads", [1, 3])
@@ -18,10 +19,10 @@ def in_panels(weight, panel, columns):
     return np.ascontiguousarray(panels.transpose(0, 2, 1))
 
 
-def product(x, weight, offsets, panel, tuning, *, relu=False):
+def product(x, weight, offsets, panel, tuning, then=NOTHING):
     (rows, k), m = x.shape, len(weight)
     got = np.full((rows + 1, m), 77.0, np.float32)
-    run = FewRows(rows, k, m, panel, k + 3, tuning, relu=relu)
+    run = FewRows(rows, k, m, panel, k + 3, tuning, then)
 
     run(x, in_panels(weight, panel, k + 3), offsets, got)
 
@@ -58,12 +59,32 @@ def test_a_rectifier_keeps_nan(width):
     x, weight = normal(3, 9), normal(5, 9, seed=1)
     x[1, 2] = np.nan
 
-    got = product(x, weight, normal(5), width, Tuning(width), relu=True)
+    got = product(x, weight, normal(5), width, Tuning(width), RELU)
 
     want = np.maximum(x @ weight.T + normal(5), 0)
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
     assert np.isnan(got[1]).all()
     assert not np.isnan(got[[0, 2]]).any()
+
+
+FUNCTIONS = {
+    Rectifier(slope=0.25): lambda x: np.where(x > 0, x, x / 4),
+    Rectifier(limits=(-1.0, 2.0)): lambda x: np.clip(x, -1, 2),
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "tanh": np.tanh,
+}
+
+
+@WIDTH
+@pytest.mark.parametrize("then", FUNCTIONS, ids=str)
+def test_what_becomes_of_the_sums(then, width):
+    x, weight, offsets = normal(3, 30), normal(21, 30, seed=1), normal(21)
+    x[1, 2] = np.nan
+
+    got = product(x, weight, offsets, 2 * width, Tuning(width), then)
+
+    want = FUNCTIONS[then](x.astype(float) @ weight.T.astype(float) + offsets)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)  # NaN where there is NaN
 
 
 @WIDTH

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from demitasse.backends import ops
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.own_kernels.rectifiers import rectifier_of
 from demitasse.backends.onednn.ports import Parameter, Reader, Writer
 from demitasse.backends.onednn.threads import wanted
 
 if TYPE_CHECKING:
+    from demitasse.backends.kernels.few_rows import Then
     from demitasse.backends.onednn.own_kernels.row_calls import RowsCall
 
 __all__ = ["rows_call"]
@@ -21,8 +24,7 @@ def rows_call(
     weight: Parameter,
     bias: Reader | None,
     target: Writer,
-    *,
-    relu: bool = False,
+    then: ops.Activation | None = None,
 ) -> RowsCall | None:
     """Return the product of few rows with a weight; None where there are more, or none can be made.
 
@@ -32,7 +34,10 @@ def rows_call(
         weight: In a layout that the library chose. Shape: (M, K).
         bias: Shape: (M,). None for none.
         target: The results. Shape: (rows, M).
-        relu: Whether a rectifier follows.
+        then: What follows; None for nothing.
+
+    Raises:
+        Declined: The kernel does not do what follows.
     """
     tuning = engine.tuning.as_set(wanted())
     rows, (panel, columns) = source.layout.shape[0], _panel(weight.layout)
@@ -45,8 +50,23 @@ def rows_call(
     from demitasse.backends.onednn.own_kernels.row_calls import RowsCall
 
     outputs, length = weight.layout.shape
-    kernel = FewRows(rows, length, outputs, panel, columns, tuning, relu=relu)
+    kernel = FewRows(rows, length, outputs, panel, columns, tuning, _then(then))
     return RowsCall(engine, kernel, source, weight, bias, target)
+
+
+def _then(then: ops.Activation | None) -> Then:
+    """Return what becomes of the sums.
+
+    Raises:
+        Declined: The kernel does not do it.
+    """
+    if then is not None and then.function in ("sigmoid", "tanh"):
+        return "sigmoid" if then.function == "sigmoid" else "tanh"
+    if then is not None and then.function == "relu":
+        from demitasse.backends.kernels.rectifier import Rectifier
+
+        return Rectifier(slope=then.parameters[0] if then.parameters else 0.0)
+    return rectifier_of(then)
 
 
 def _panel(layout: Layout) -> tuple[int, int]:

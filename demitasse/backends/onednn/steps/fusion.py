@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from demitasse.backends import ops
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.own_kernels.rectifiers import rectifier_of
 from demitasse.backends.onednn.step import FusedStep, called
 from demitasse.backends.onednn.steps.activation import post_ops
 from demitasse.backends.onednn.steps.convolution import ConvStep
@@ -60,7 +59,7 @@ def fuse(
         return SeparableStep(engine, chain, at, steps, second)
     then, target = chain[1], at[-1].top[0]
     if len(chain) == 2 and isinstance(then, ops.Activation):
-        if rectifier_of(then).limited:  # its gradient is known from what is limited
+        if then.function != "relu":  # the gradient may be known from what it reads alone
             decline_gradients(at)
         return FusedStep(first, first.with_activation(then, target), names)
     if not isinstance(first, ConvStep):

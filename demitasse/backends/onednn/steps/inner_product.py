@@ -60,12 +60,12 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
         """Return the product with an activation after it, with the same layout of the weight.
 
         Raises:
-            Declined: The library does not do it.
+            Declined: Neither our kernel nor the library does it.
         """
-        functions = post_ops(then)
-        ours = self._ours(target, relu=True)
+        ours = self._ours(target, then)
         if ours is not None:
             return ours
+        functions = post_ops(then)
         with lent_attributes(self.engine.library, functions=functions) as lent:
             found = self._describe(self.hint.descriptor(Query.WEIGHTS), lent)
         return self._call(found, target)
@@ -81,13 +81,17 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
             attributes,
         )
 
-    def _ours(self, target: Operand, *, relu: bool = False) -> Runnable | None:
-        """Return the product in a kernel of our own; None where none pays or can be made."""
+    def _ours(self, target: Operand, then: ops.Activation | None = None) -> Runnable | None:
+        """Return the product in a kernel of our own; None where none pays or can be made.
+
+        Raises:
+            Declined: It does not do what follows.
+        """
         if self.at.backward:
             return None
         source, weight, bias = self._sources()
         written = Writer(Arg.DST, target, self.y)
-        return rows_call(self.engine, source, weight, bias, written, relu=relu)
+        return rows_call(self.engine, source, weight, bias, written, then)
 
     def _call(self, found: Description, target: Operand) -> Call:
         ports: list[Port] = [port for port in self._sources() if port is not None]
