@@ -1,4 +1,4 @@
-"""ReLU6 and Clip behind convolutions on device cpu: within our kernels, as layers have them."""
+"""ReLU6, Clip and ReLU with a slope behind convolutions on device cpu: within our kernels."""
 
 import numpy as np
 import pytest
@@ -35,9 +35,10 @@ CODES = {
 RELU6 = 'type: "ReLU6"'
 CLIP = 'type: "Clip" clip_param { min: -1 max: 2 }'
 TURNED = 'type: "Clip" clip_param { min: 1 max: -2 }'
+LEAKY = 'type: "ReLU" relu_param { negative_slope: 0.1 }'
 
 LIMITS = pytest.mark.parametrize(
-    "limits", [RELU6, CLIP, TURNED], ids=["ReLU6", "Clip", "least above most"]
+    "limits", [RELU6, CLIP, TURNED, LEAKY], ids=["ReLU6", "Clip", "least above most", "slope"]
 )
 CONVOLUTIONS = pytest.mark.parametrize("fields", CODES, ids=CODES.values())
 
@@ -108,7 +109,8 @@ def test_they_run_inside_our_kernels_of_convolutions(in_place, normed, limits, f
     layers, got, want = pair(text(fields, limits, normed=normed, in_place=in_place))
 
     assert layers["r"].part_of == "c"
-    assert layers["c"].code.startswith(CODES[fields])
+    librarys = fields == PIXELS and limits == LEAKY
+    assert layers["c"].code.startswith(CODES[fields]) != librarys
     expect_close(got, want)
 
 
@@ -125,7 +127,8 @@ def test_nan_and_infinities_are_those_of_the_layer(limits, fields):
     assert layers["r"].part_of == "c"
     assert np.isnan(want).any()
     np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
-    np.testing.assert_array_equal(got[0, :4], want[0, :4])
+    rounded = 1e-6 if limits == LEAKY else 0  # what is large is no limit then
+    np.testing.assert_allclose(got[0, :4], want[0, :4], rtol=rounded)
 
 
 @pytest.mark.parametrize("fields", [PIXELS, EACH], ids=["pointwise", "depthwise"])
@@ -138,15 +141,40 @@ def test_the_limits_change_no_bits_of_what_lies_within(fields):
     np.testing.assert_array_equal(within, np.clip(sums, np.float32(-1), np.float32(2)))
 
 
+@pytest.mark.parametrize("added", [False, True], ids=["", "sum"])
+@pytest.mark.parametrize(
+    "fields",
+    ["num_output: 32 kernel_size: 1", "num_output: 32 kernel_size: 3 stride: 2"],
+    ids=["pixels", "strides"],
+)
+def test_a_slope_runs_inside_the_librarys_convolutions(fields, added):
+    size = "dim: 40" if "size: 1" in fields else "dim: 19"
+    other = f'input: "o" input_shape {{ dim: 2 dim: 32 {size} {size} }}\n' if added else ""
+    behind = layer("s", 'type: "Eltwise" bottom: "o"', "c", top="s") if added else ""
+    after = layer("r", LEAKY, "s" if added else "c")
+    net_text = text(fields, LEAKY).rpartition("layer")[0] + behind + after
+
+    def spoil(net):
+        net.params["c"][1].data[:3] = np.nan, np.inf, -np.inf
+
+    layers, got, want = pair(other + net_text, spoil)
+
+    assert layers["r"].part_of == "c"
+    assert layers["c"].code.startswith("brg" if "avx512" in layers["c"].code else "")
+    np.testing.assert_array_equal(got[:, :3], want[:, :3])
+    expect_close(got[:, 3:], want[:, 3:])
+
+
 @pytest.mark.parametrize(
     ("fields", "limits"),
     [
+        (PIXELS, 'type: "ReLU" relu_param { negative_slope: -0.1 }'),
         (PIXELS, 'type: "ReLU6" relu6_param { negative_slope: 0.1 }'),
         ("num_output: 96 kernel_size: 1 stride: 2", RELU6),
         ("num_output: 12 kernel_size: 1", RELU6),
         ("num_output: 36 kernel_size: 1", RELU6),
     ],
-    ids=["slope", "strides", "few filters", "filters beside vectors"],
+    ids=["slope below 0", "slope", "strides", "few filters", "filters beside vectors"],
 )
 def test_elsewhere_they_run_by_themselves(fields, limits):
     layers, got, want = pair(text(fields, limits))
@@ -202,7 +230,9 @@ def block(then=RELU6, hidden=192, m=32):
     )
 
 
-@pytest.mark.parametrize("then", [RELU6, CLIP, 'type: "ReLU"'], ids=["ReLU6", "Clip", "ReLU"])
+@pytest.mark.parametrize(
+    "then", [RELU6, CLIP, 'type: "ReLU"', LEAKY], ids=["ReLU6", "Clip", "ReLU", "slope"]
+)
 def test_a_block_of_mobilenet_v2_is_two_steps(then):
     layers, got, want = pair(block(then))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.rectifier import NOTHING, RELU, Rectifier
+from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
 from demitasse.backends.onednn.step import called
 from demitasse.backends.step import Declined
 
@@ -24,10 +24,14 @@ def rectifier_of(then: ops.Activation | None) -> Rectifier:
     if then.function == "clip":
         low, high = then.parameters
         return Rectifier(limits=(low, high))
-    if then.function in ("relu", "relu6") and not any(then.parameters):
-        return RELU if then.function == "relu" else Rectifier(limits=SIX)
+    if then.function == "relu6" and not any(then.parameters):
+        return Rectifier(limits=SIX)
+    if then.function == "relu":
+        slope = then.parameters[0] if then.parameters else 0.0
+        if slope >= 0:  # so it is monotone, and its gradient known from the result
+            return Rectifier(slope=slope)
     message = (
-        f"{called(then)} runs by itself; oneDNN appends ReLU without a slope, our kernels also "
-        "ReLU6 and Clip"
+        f"{called(then)} runs by itself; oneDNN appends ReLU whose slope is 0 or more, our kernels "
+        "also ReLU6 and Clip"
     )
     raise Declined(message)

@@ -62,10 +62,6 @@ def _then(then: ops.Activation | None) -> Then:
     """
     if then is not None and then.function in ("sigmoid", "tanh"):
         return "sigmoid" if then.function == "sigmoid" else "tanh"
-    if then is not None and then.function == "relu":
-        from demitasse.backends.kernels.rectifier import Rectifier
-
-        return Rectifier(slope=then.parameters[0] if then.parameters else 0.0)
     return rectifier_of(then)
 
 

@@ -22,8 +22,7 @@ from demitasse.backends.onednn.own_kernels.convolutions.direct import DirectKern
 from demitasse.backends.onednn.own_kernels.convolutions.turned import turned_kernels
 from demitasse.backends.onednn.own_kernels.rectifiers import rectifier_of
 from demitasse.backends.onednn.ports import Call, Gradient, Parameter, Port, Reader, Writer
-from demitasse.backends.onednn.step import Runnable
-from demitasse.backends.onednn.steps.activation import post_ops
+from demitasse.backends.onednn.step import Runnable, called
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, Folded, GradientOperands
 from demitasse.backends.onednn.steps.pooling import PoolStep
 from demitasse.backends.onednn.steps.rectifier import Fixed, rectifying, sloping
@@ -187,8 +186,10 @@ class ConvStep(WindowStep[ops.Conv]):
         if pool is not None:
             message = "pooling after a convolution that our kernels do not run"
             raise Declined(message)
-        if then is not None:
-            post_ops(then)
+        rectifier = rectifier_of(then)
+        if rectifier.limited and then is not None:
+            message = f"{called(then)} behind the library's convolution, which appends ReLU"
+            raise Declined(message)
         bias = self.engine.plain((self.maps[1],)) if folded else self.bias
         # not those of the layouts: one block of channels lies like channels last, with other code
         x, w, y = map(self.hint.descriptor, (Query.SRC, Query.WEIGHTS, Query.DST))
@@ -204,7 +205,8 @@ class ConvStep(WindowStep[ops.Conv]):
             each = (1, self.maps[1], *[1] * len(self.op.kernel))
             ends = [Reader(role, slopes, self.engine.plain(each))]
         elif then is not None:
-            found, fixed = rectifying(self.engine, describe, self.hint, len(self.maps), added)
+            axes, slope = len(self.maps), rectifier.slope
+            found, fixed = rectifying(self.engine, describe, self.hint, axes, added, slope)
         else:
             with lent_attributes(self.engine.library, other=added) as attributes:
                 found = describe(attributes)

@@ -59,9 +59,10 @@ def fuse(
         return SeparableStep(engine, chain, at, steps, second)
     then, target = chain[1], at[-1].top[0]
     if len(chain) == 2 and isinstance(then, ops.Activation):
+        call = first.with_activation(then, target)
         if then.function != "relu":  # the gradient may be known from what it reads alone
             decline_gradients(at)
-        return FusedStep(first, first.with_activation(then, target), names)
+        return FusedStep(first, call, names)
     if not isinstance(first, ConvStep):
         message = f"{', '.join(names)} after {called(chain[0])}; oneDNN appends one ReLU"
         raise Declined(message)

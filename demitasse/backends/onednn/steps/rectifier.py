@@ -1,4 +1,4 @@
-"""ReLU without a slope, as Caffe computes it: NaN stays NaN.
+"""ReLU, as Caffe computes it: NaN stays NaN.
 
 The library's own ReLU takes the larger of 0 and x, by an instruction that returns 0 for NaN, which
 hides that a net has diverged. Its HardSwish, x * clip(alpha * x + beta, 0, 1), multiplies x with 1
@@ -6,7 +6,8 @@ or 0 if alpha is infinite, and keeps NaN; minus infinity becomes NaN, as in Caff
 multiplied with the slope of 0. Adding 0 then makes the negative zeros positive.
 
 Fewer instructions do the same behind a convolution: what is below 0 is multiplied with negative
-zero, which gives zero, or NaN of minus infinity.
+zero, which gives zero, or NaN of minus infinity. Where there is a slope, that is what it is
+multiplied with.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ def rectifying(
     plain: Description,
     axes: int,
     other: int | None = None,
+    slope: float = 0.0,
 ) -> tuple[Description, list[Fixed]]:
     """Return a primitive with ReLU behind it, and the arguments that this takes.
 
@@ -77,14 +79,17 @@ def rectifying(
         plain: The same primitive without anything behind it.
         axes: How many its result has.
         other: Descriptor of an array that is added before; None for none.
+        slope: Of what is below 0.
 
     Raises:
         Declined: The library has none.
     """
     with suppress(Declined):
         found, role = sloping(engine, describe, plain, 0, other)
-        return found, [(role, engine.plain((1,) * axes).handle, _negative_zero())]
-    with lent_attributes(engine.library, other=other, functions=RECTIFIER) as lent:
+        number = _number(slope) if slope else _negative_zero()
+        return found, [(role, engine.plain((1,) * axes).handle, number)]
+    functions = [(Algorithm.RELU, slope, 0.0)] if slope else RECTIFIER
+    with lent_attributes(engine.library, other=other, functions=functions) as lent:
         return describe(lent), []
 
 
@@ -116,6 +121,10 @@ def sloping(
 
 
 def _negative_zero() -> np.ndarray:
-    zero = aligned(1)
-    zero[0] = -0.0
-    return zero
+    return _number(-0.0)
+
+
+def _number(value: float) -> np.ndarray:
+    number = aligned(1)
+    number[0] = value
+    return number
