@@ -219,6 +219,21 @@ def test_a_depthwise_convolution_reads_what_a_first_one_writes(monkeypatch):
     assert codes["each"].startswith("depthwise llvm")
 
 
+@pytest.mark.parametrize("channels", [8, 12, 20])
+def test_depthwise_convolutions_of_few_channels_run_in_vectors_that_fit(channels):
+    text = MOBILE.replace("num_output: 32 group: 32", f"num_output: {channels} group: {channels}")
+    text = text.replace("num_output: 32", f"num_output: {channels}")
+    net, portable = made(text, device="cpu"), made(text, device="cpu", lowered=False)
+
+    net.forward()
+    portable.forward()
+
+    codes = {layer.name: layer.code for layer in report(net.plan)}
+    assert codes["each"].startswith(("depthwise llvm", "separable llvm"))
+    found, expected = net.blobs["y"].cpu_data(), portable.blobs["y"].cpu_data()
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
 @WIDE
 @pytest.mark.parametrize(
     ("text", "layer", "code"),

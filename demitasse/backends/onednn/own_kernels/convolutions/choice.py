@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from demitasse.backends import ops
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 __all__ = ["conv_kernels"]
 
+NARROW = 8
+"""Floats of the narrowest vectors that kernels are made for."""
+
 
 def conv_kernels(
     engine: Engine,
@@ -60,7 +64,8 @@ def conv_kernels(
         return ConvKernels(engine, x)
     if op.group == x[1] > 1 and not training:
         try:
-            strips, joined = strips_of(op, x, y, tuning), _joins(op, followers, tuning)
+            strips = strips_of(op, x, y, _fitting(tuning, x[1]))
+            joined = _joins(op, followers, tuning)
             return DepthwiseKernels(engine, x, strips, joined=joined)
         except Declined as declined:
             return ConvKernels(engine, x, (str(declined),))
@@ -84,6 +89,11 @@ def conv_kernels(
         return DirectKernels(engine, x, banding_of(op, x, y, tuning))
     except Declined as declined:
         return ConvKernels(engine, x, (tiled, str(declined)))
+
+
+def _fitting(tuning: Tuning, channels: int) -> Tuning:
+    """Return a tuning whose vectors are no wider than there are channels, if there is one."""
+    return replace(tuning, width=NARROW) if NARROW <= channels < tuning.width else tuning
 
 
 def _joins(op: ops.Conv, followers: Sequence[ops.Op], tuning: Tuning) -> bool:
