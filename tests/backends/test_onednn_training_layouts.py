@@ -79,3 +79,39 @@ def test_small_groups_train_in_kernels_of_our_own_as_in_portable_code(window):
     assert codes["groups"].backward_code.startswith("grouped llvm")
     for one, other in zip(*results, strict=True):
         assert np.abs(one - other).max() <= 2e-5 * np.abs(other).max()
+
+
+SHUFFLED = """
+force_backward: true
+layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 48 dim: 9 dim: 7 } } }
+layer { name: "z" type: "Input" top: "z" input_param { shape { dim: 2 dim: 120 dim: 9 dim: 7 } } }
+layer { name: "one" type: "Convolution" bottom: "x" top: "one" convolution_param {
+  num_output: 96 group: 2 kernel_size: 1 bias_term: false weight_filler { type: "msra" } } }
+layer { name: "relu" type: "ReLU" bottom: "one" top: "one" }
+layer { name: "joined" type: "Concat" bottom: "x" bottom: "one" top: "joined" }
+layer { name: "two" type: "Convolution" bottom: "joined" top: "two" convolution_param {
+  num_output: 120 group: 3 kernel_size: 1 bias_term: false weight_filler { type: "msra" } } }
+layer { name: "y" type: "Eltwise" bottom: "z" bottom: "two" top: "y" }
+"""
+
+
+def test_what_joins_images_with_their_channels_last_and_others_in_c_order_has_them_last():
+    results, last = [], []
+    for options in ({"device": "cpu"}, {"device": "numpy", "lowered": False}):
+        with Net(parse_text(SHUFFLED, NetParameter), "TRAIN", seed=1, **options) as net:
+            rng = np.random.default_rng(2)
+            for name in net.inputs:
+                net.blobs[name].data[...] = rng.normal(size=net.blobs[name].shape)
+            for _ in range(2):  # the second gradient is added to the first
+                net.forward()
+                layouts = [net.blobs[name].data_memory.layout for name in ("joined", "y")]
+                last = last or [layout.key[1][-1][:2] for layout in layouts]
+                net.blobs["y"].diff[...] = rng.normal(size=net.blobs["y"].shape)
+                net.backward()
+            blobs = [net.blobs["y"].data, net.blobs["x"].diff, net.blobs["z"].diff]
+            blobs += [net.params[name][0].diff for name in ("one", "two")]
+            results.append([np.array(blob) for blob in blobs])
+
+    assert last == [(1, 144), (1, 120)]
+    for one, other in zip(*results, strict=True):
+        assert np.abs(one - other).max() <= 2e-5 * np.abs(other).max()

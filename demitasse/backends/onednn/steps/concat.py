@@ -62,12 +62,13 @@ class ConcatStep(OnednnStep[ops.Concat]):
         """Return the descriptor of the top; None leaves it to the library.
 
         It would follow the first bottom. Where that is in blocks of channels, all that is joined to
-        it later would be too, though convolutions without gradients want the channels last.
+        it later would be too, though convolutions without gradients want the channels last; and
+        where it is in C order, convolutions behind it would convert it in any case.
         """
         op, shape = self.op, self.at.top[0].shape
         if any(layout is not self.engine.whole(layout) for layout in layouts):
             return self.engine.innermost(shape, 1)  # not as far apart as in another top
-        if op.axis != 1 or self.at.backward:
+        if op.axis != 1 or (self.at.backward and not layouts[0].plain):
             return None
         last = [layout is self.engine.innermost_layout(layout.shape, 1) for layout in layouts]
         return self.engine.innermost(shape, 1) if any(last) and not all(last) else None

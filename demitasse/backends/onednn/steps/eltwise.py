@@ -42,13 +42,14 @@ class SumStep(OnednnStep[ops.Eltwise]):
         self.forward_calls = [call]
 
     def _layout(self) -> Layout:
-        """Return the first bottom's layout; without gradients, channels last if some have that.
+        """Return the first bottom's layout, but rather channels last than C order.
 
-        Whoever writes the others may then write them so, as convolutions with pooling do.
+        Without gradients it is channels last if some have that: whoever writes the others may then
+        write them so, as convolutions with pooling do.
         """
         at, shape = self.at, self.op.shape
         found = [self.engine.expected(blob.data_memory, shape) for blob in at.bottom]
-        if at.backward or len(shape) < IMAGES:
+        if len(shape) < IMAGES or (at.backward and not found[0].plain):
             return found[0]
         last = self.engine.innermost_layout(shape, 1)
         return last if last in found else found[0]
