@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from demitasse import Net
+from demitasse.backends.kernels import language as kernels
 from demitasse.backends.onednn import status
 from demitasse.proto import NetParameter, parse_text
 
@@ -44,3 +45,33 @@ def test_it_computes_what_the_portable_code_does(convolved, batch, phase):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
     [entry] = [entry for entry in nets[0].plan.entries if entry.layer.name == "s"]
     assert phase == "TRAIN" or entry.ran.may_wait
+
+
+LOSS = """force_backward: true
+input: "x" input_shape { dim: 3 dim: 5 dim: 9 dim: 8 }
+input: "label" input_shape { dim: 3 dim: 1 dim: 9 dim: 8 }
+layer { name: "l" type: "SoftmaxWithLoss" bottom: "x" bottom: "label" top: "l" top: "p"
+  loss_weight: 1 loss_weight: 0 }"""
+
+
+@pytest.mark.skipif(not kernels.status().ready, reason=str(kernels.status()))
+@pytest.mark.parametrize("value", [None, np.nan, np.inf], ids=str)
+def test_the_loss_of_few_classes_takes_the_kernel_of_short_rows(value):
+    rng = np.random.default_rng(3)
+    x, labels = rng.normal(size=(3, 5, 9, 8)), rng.integers(0, 5, (3, 1, 9, 8))
+    if value is not None:
+        x[0, 1, 2, 3] = value
+    message = parse_text(LOSS, NetParameter)
+    nets = [Net(message, "TRAIN", device="cpu", lowered=lowered) for lowered in (True, False)]
+
+    for net in nets:
+        net.blobs["x"].mutable_cpu_data()[...] = x
+        net.blobs["label"].mutable_cpu_data()[...] = labels
+        net.forward()
+        net.backward()
+
+    for found in ("l.data", "p.data", "x.diff"):
+        name, part = found.split(".")
+        got, want = (getattr(net.blobs[name], part) for net in nets)
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-7)
+    assert nets[0].plan.entries[-1].ran.code.startswith("rows llvm")

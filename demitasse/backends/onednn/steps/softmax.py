@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from demitasse.backends.kernels.classes import FewClasses
     from demitasse.backends.kernels.lost import LostRows
 
-__all__ = ["SoftmaxStep", "describe_softmax", "spoil_lost"]
+__all__ = ["SoftmaxStep", "describe_softmax", "few_classes", "spoil_lost"]
 
 
 def spoil_lost(x: np.ndarray, top: Operand, axis: int) -> None:
@@ -72,6 +72,17 @@ def describe_softmax(
     with suppress(Declined):
         return described(engine.plain(shape))
     return described(engine.innermost_layout(shape, axis))
+
+
+def few_classes(engine: Engine, shape: tuple[int, ...], axis: int) -> FewClasses | None:
+    """Return the kernel for many short rows in C order; None for others.
+
+    It writes NaN where NaN or infinity leads to it.
+    """
+    outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+    if inner == 1:
+        return rows_kernel(engine, outer, shape[axis])
+    return rows_kernel(engine, inner, shape[axis], outer)
 
 
 class _MarkedCall(Call):
@@ -149,12 +160,11 @@ class SoftmaxStep(OnednnStep[ops.Softmax]):
         outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
         last = engine.innermost_layout(shape, axis)
         found, layout = None, engine.plain(shape)
-        if inner == 1:
-            found = rows_kernel(engine, outer, shape[axis])
-        elif not at.backward and engine.expected(at.bottom[0].data_memory, shape) is last:
+        there = not at.backward and engine.expected(at.bottom[0].data_memory, shape) is last
+        if inner > 1 and there:
             found, layout = rows_kernel(engine, outer * inner, shape[axis]), last
-        elif self.layout.plain or not at.backward:
-            found = rows_kernel(engine, inner, shape[axis], outer)
+        elif inner == 1 or self.layout.plain or not at.backward:
+            found = few_classes(engine, shape, axis)
         if found is not None and not (at.backward and self.layout is not layout):
             self.layout = layout
             return found

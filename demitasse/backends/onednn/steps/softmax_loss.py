@@ -10,9 +10,10 @@ from demitasse.backends import ops
 from demitasse.backends.losses import loss_divisor
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.own_kernels.maps import map_call
 from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import OnednnStep
-from demitasse.backends.onednn.steps.softmax import describe_softmax, spoil_lost
+from demitasse.backends.onednn.steps.softmax import describe_softmax, few_classes, spoil_lost
 from demitasse.backends.step import Declined, Operands
 
 __all__ = ["SoftmaxLossStep"]
@@ -45,18 +46,24 @@ class SoftmaxLossStep(OnednnStep[ops.SoftmaxLoss]):
         self.prob = at.saved("prob", op.bottom)
 
     def prepare(self) -> None:
-        op = self.op
-        found, layout = describe_softmax(self.engine, op.bottom, op.axis, training=False)
-        ports = [
-            Reader(Arg.SRC, self.at.bottom[0], layout),
-            Writer(Arg.DST, self.prob.blob, layout),
-        ]
-        self.forward_calls = [Call(self.engine, found, ports)]
+        op, engine = self.op, self.engine
+        found, layout = describe_softmax(engine, op.bottom, op.axis, training=False)
+        few = few_classes(engine, op.bottom, op.axis)
+        if few is not None:
+            layout = engine.plain(op.bottom)
+        source = Reader(Arg.SRC, self.at.bottom[0], layout)
+        target = Writer(Arg.DST, self.prob.blob, layout)
+        self._marks = few is not None
+        if few is not None:
+            self.forward_calls = [map_call(engine, source, target, few)]
+        else:
+            self.forward_calls = [Call(engine, found, [source, target])]
 
     def forward(self) -> None:
         self.prob.buffer()  # says that this pass has computed it
         self.forward_calls[0]()
-        spoil_lost(self.at.bottom[0].read(), self.prob.blob, self.op.axis)
+        if not self._marks:
+            spoil_lost(self.at.bottom[0].read(), self.prob.blob, self.op.axis)
         places, known, counted = self._labelled()
         picked = self.prob.read().reshape(-1)[places]
         loss = -np.log(np.maximum(picked, SMALLEST_PROBABILITY))
