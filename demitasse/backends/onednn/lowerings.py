@@ -5,6 +5,7 @@ from demitasse.backends.numpy.lowerings import LOWERINGS as NUMPY
 from demitasse.backends.onednn.steps.activation import ActivationStep
 from demitasse.backends.onednn.steps.batch_norm import BatchNormStep
 from demitasse.backends.onednn.steps.concat import ConcatStep
+from demitasse.backends.onednn.steps.convolutions import convolution
 from demitasse.backends.onednn.steps.crop import CropStep
 from demitasse.backends.onednn.steps.deconvolution import DeconvStep
 from demitasse.backends.onednn.steps.dropout import DropoutStep
@@ -12,7 +13,6 @@ from demitasse.backends.onednn.steps.elementwise import CombinationStep, Element
 from demitasse.backends.onednn.steps.eltwise import SumStep
 from demitasse.backends.onednn.steps.fixed import FixedStep
 from demitasse.backends.onednn.steps.gates import AxpyStep, GatedScaleStep
-from demitasse.backends.onednn.steps.grouped_pointwise import GroupedPointwiseStep
 from demitasse.backends.onednn.steps.inner_product import InnerProductStep
 from demitasse.backends.onednn.steps.interpolation import InterpolationStep
 from demitasse.backends.onednn.steps.lengths import LengthsStep
@@ -24,7 +24,6 @@ from demitasse.backends.onednn.steps.prelu import PReLUStep
 from demitasse.backends.onednn.steps.recurrent import RecurrentStep
 from demitasse.backends.onednn.steps.recurrent_forward import RecurrentForwardStep
 from demitasse.backends.onednn.steps.region_pooling import RegionPoolStep
-from demitasse.backends.onednn.steps.row_convolution import convolution
 from demitasse.backends.onednn.steps.scale import ScaleStep
 from demitasse.backends.onednn.steps.shuffle import ShuffleStep
 from demitasse.backends.onednn.steps.slice import SliceStep
@@ -40,7 +39,7 @@ LOWERINGS: Lowerings = {
     ops.Axpy: (AxpyStep,),
     ops.BatchNorm: (BatchNormStep, *NUMPY[ops.BatchNorm]),
     ops.Concat: (ConcatStep, *NUMPY[ops.Concat]),
-    ops.Conv: (GroupedPointwiseStep, convolution, *NUMPY[ops.Conv]),
+    ops.Conv: (convolution, *NUMPY[ops.Conv]),
     ops.Crop: (CropStep,),
     ops.Deconv: (DeconvStep, *NUMPY[ops.Deconv]),
     ops.Dropout: (DropoutStep,),

@@ -8,8 +8,6 @@ copied.
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 import numpy as np
 
 from demitasse.backends import ops
@@ -21,13 +19,12 @@ from demitasse.backends.onednn.library.layout import Layout, dims, layout_of
 from demitasse.backends.onednn.library.primitive import Description
 from demitasse.backends.onednn.ports import Call, Gradient, Parameter, Port, Reader, Writer
 from demitasse.backends.onednn.steps.activation import post_ops
-from demitasse.backends.onednn.steps.convolution import ConvStep
 from demitasse.backends.onednn.steps.rectifier import Fixed, rectifying
 from demitasse.backends.onednn.steps.windows import WindowStep
 from demitasse.backends.step import Declined, Memory, Operand, Operands
 from demitasse.backends.windows import ConvGeometry
 
-__all__ = ["RowConvStep", "convolution"]
+__all__ = ["RowConvStep"]
 
 FEWEST = 16
 """Columns from which on it pays: as many as a vector has numbers."""
@@ -212,14 +209,3 @@ class RowConvStep(WindowStep[ops.Conv]):
         target = Writer(Arg.DIFF_SRC, at.bottom[0], engine.plain(self.image), diff=True)
         target.descriptor = self._x
         return Call(engine, found, [self._slopes(), filters, target])
-
-
-def convolution(engine: Engine, op: ops.Conv, at: Operands) -> RowConvStep | ConvStep:
-    """Return the Step of a convolution.
-
-    Raises:
-        Declined: There is none.
-    """
-    with suppress(Declined):
-        return RowConvStep(engine, op, at)
-    return ConvStep(engine, op, at)
