@@ -81,6 +81,36 @@ def test_both_passes_are_the_portable_ones(layout, n, group, c, m, size, kernel,
         assert (WinogradCall in calls(planned)) == (group * min(c, m) >= engine().tuning.width)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("channels", [(32, 32), (48, 16), (16, 64)])
+@pytest.mark.parametrize(("size", "pad"), [(4, 0), (4, 1), (4, 2), (5, 2), (6, 1)])
+def test_windows_of_stride_2_train_over_tiles(layout, channels, size, pad):
+    c, m = channels
+    text = net(conv(m, f"kernel_size: {size} stride: 2 pad: {pad}"), shape=(3, c, 12, 10))
+
+    planned = expect_same(text, ["c"], rtol=ROUNDING)
+
+    if layout != LIBRARY:
+        assert calls(planned) == [WinogradCall, WinogradGradientCall, WinogradCall]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("windows", [(4, 2, 1), (4, 2, 0), (3, 1, 1), (5, 2, 2), (5, 2, 1)])
+@pytest.mark.parametrize("bias", ["true", "false"])
+def test_deconvolutions_train_over_tiles(layout, windows, bias):
+    size, stride, pad = windows
+    rest = f"num_output: 32 kernel_size: {size} stride: {stride} pad: {pad} bias_term: {bias}"
+    text = net(
+        layer("c", "Deconvolution", "x", "c", f"convolution_param {{ {rest} }}"),
+        shape=(3, 48, 6, 5),
+    )
+
+    planned = expect_same(text, ["c"], rtol=ROUNDING)
+
+    if layout == LIBRARY and engine().tuning.width == NATIVE:
+        assert calls(planned) == [WinogradCall, WinogradGradientCall, WinogradCall]
+
+
 def test_all_three_passes_go_over_tiles():
     planned = build(net(conv(32), shape=(2, 16, 12, 12)))
 

@@ -121,6 +121,7 @@ def stack(n, c, m, size, taps=3, width=8, threads=2):
         pad,
         (size, size),
         Tuning(width, threads),
+        window=taps,
     )
 
 

@@ -12,10 +12,15 @@ from demitasse.backends import ops
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.winograd.costs import pays
 from demitasse.backends.kernels.winograd.matrices import TAPS, filtering
+from demitasse.backends.kernels.winograd.phases import STEP
 from demitasse.backends.kernels.winograd.tiling import Tiling
 from demitasse.backends.step import Declined
 
 __all__ = ["pools_tiles", "tiling_of"]
+
+STRIDED = {(4, 4), (5, 5), (6, 6)}
+"""Filters of stride 2. Those of 3x3 would gain nothing; those of 5x5 have zeros for a sixth row and
+column."""
 
 POOLED = (2, 2)
 """Windows that can be pooled along, where a tile has whole ones of them."""
@@ -39,29 +44,49 @@ def tiling_of(
     if not tuning.width or tuning.winograd == "never":
         message = "winograd is off"
         raise Declined(message)
-    plane = len(op.kernel) == 2
-    plain = plane and {*op.stride, *op.dilation} == {1} and TAPS.issuperset(op.kernel)
-    if not plain or any(pad >= taps for pad, taps in zip(op.pad, op.kernel, strict=True)):
-        message = "winograd takes filters of 1, 3, 5 and 7 rows and columns, stride and dilation 1"
+    strided = training and _is_strided(op, x, y, tuning.width)
+    if not strided and not _is_plain(op):
+        message = (
+            "winograd takes filters of 1, 3, 5 and 7 rows and columns, stride and dilation 1; in "
+            f"training 4x4, 5x5 and 6x6 of stride 2, on whole vectors of {tuning.width} channels"
+        )
         raise Declined(message)
     if min(x[1], y[1]) < tuning.width:
         message = f"{x[1]} and {y[1]} channels; winograd takes {tuning.width} or more"
         raise Declined(message)
+    stride = STEP if strided else 1
     tiling = Tiling(
-        filtering=filtering((op.kernel[0], op.kernel[1])),
+        filtering=filtering(tuple(-(-taps // stride) for taps in op.kernel)),
         images=x[0],
-        channels=x[1],
+        channels=x[1] * stride**2,
         size=(x[2], x[3]),
         filters=y[1],
         groups=op.group,
         pad=(op.pad[0], op.pad[1]),
         output=(y[2], y[3]),
         tuning=tuning,
+        stride=stride,
+        window=op.kernel[0],
     )
     if tuning.winograd == "auto" and not pays(tiling, training=training):
         message = "winograd would cost more than the definition in this shape"
         raise Declined(message)
     return tiling
+
+
+def _is_plain(op: ops.Conv) -> bool:
+    """Whether windows of planes are one pixel apart, and of rows and columns that tiles take."""
+    plane = len(op.kernel) == 2 and TAPS.issuperset(op.kernel)
+    pads = all(pad < taps for pad, taps in zip(op.pad, op.kernel, strict=True))
+    return plane and pads and {*op.stride, *op.dilation} == {1}
+
+
+def _is_strided(op: ops.Conv, x: ops.Shape, y: ops.Shape, width: int) -> bool:
+    """Whether the windows are two pixels apart, and twice two taps high and wide."""
+    windows = op.kernel in STRIDED and set(op.stride) == {STEP} and set(op.dilation) == {1}
+    pads = max(op.pad) <= (op.kernel[0] - 1) // STEP * STEP
+    whole = not (x[1] % width or y[1] % width)
+    return windows and pads and whole and op.group == 1
 
 
 def pools_tiles(tiling: Tiling, pool: ops.Pool) -> bool:

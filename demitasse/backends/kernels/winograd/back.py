@@ -101,7 +101,7 @@ def join(
         k: The kernel.
         f: Its fields of strips.
         products: Its fields of products, whose sums are taken back.
-        images: Its fields of the output; height and width are those before pooling.
+        images: Its fields of the output; heights and widths are those before pooling.
         block: The block.
         way: The kernel that :func:`back` returns.
         of: The matrices of the filter.
@@ -113,21 +113,21 @@ def join(
     """
     down, across = (each.outputs for each in of)
     by = POOLED if pool else 1
-    with each_strip(k, f, block) as strip, each_vector(k, images) as (pixel_bytes, channel_bytes):
+    with each_strip(k, f, block) as strip, each_vector(k, images) as tiled:
         row = strip.image * images.image_stride + strip.row * (down // by) * images.row_stride
-        target = images.at + row * FLOAT + pixel_bytes
+        target = images.at + row * FLOAT + tiled.pixel_bytes
         with k.loop(f.tile_columns) as number:
             tile_bytes = (strip.tile + number.i) * products.sum_stride * FLOAT
             k.call(
                 way,
-                sums + channel_bytes + tile_bytes,
+                sums + tiled.channel_bytes + tile_bytes,
                 products.sum_point_stride * FLOAT,
                 target + number.i * (across // by) * images.column_stride * FLOAT,
                 images.row_stride * FLOAT,
                 images.column_stride * FLOAT,
-                minimum(down, images.height - strip.row * down),
-                minimum(across, images.width - number.i * across),
-                offsets + channel_bytes,
-                rectifier if limited else rectifier + channel_bytes,
+                minimum(down, tiled.height - strip.row * down),
+                minimum(across, tiled.width - number.i * across),
+                offsets + tiled.channel_bytes,
+                rectifier if limited else rectifier + tiled.channel_bytes,
                 block.scratch,
             )

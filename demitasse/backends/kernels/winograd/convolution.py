@@ -24,6 +24,13 @@ from demitasse.backends.kernels.winograd.cut import ImageFields, Piece, Points, 
 from demitasse.backends.kernels.winograd.matrices import Filtering
 from demitasse.backends.kernels.winograd.multiply import ProductFields, each_panel, product_values
 from demitasse.backends.kernels.winograd.scratch import Scratch
+from demitasse.backends.kernels.winograd.strided import (
+    Strided,
+    StridedFields,
+    multiply_strided,
+    strided_of,
+    strided_values,
+)
 from demitasse.backends.kernels.winograd.strips import Block, StripFields, each_block
 from demitasse.backends.kernels.winograd.tiling import Tiling
 from demitasse.backends.kernels.winograd.transforms import transform
@@ -53,6 +60,13 @@ class ConvolutionFields(Struct):
     """Address of one offset for each output channel."""
 
 
+class StridedConvolutionFields(ConvolutionFields):
+    """The same of windows of twice the taps and stride 2."""
+
+    strided: StridedFields
+    """The filters."""
+
+
 class UnpackedConvolutionFields(ConvolutionFields):
     """The same with filters that are taken to the points where they are used."""
 
@@ -61,7 +75,15 @@ class UnpackedConvolutionFields(ConvolutionFields):
 
 
 @cache
-def _kernel(of: Filtering, width: int, *, pool: bool, limited: bool, unpacked: bool) -> int:
+def _kernel(
+    of: Filtering,
+    width: int,
+    *,
+    pool: bool,
+    limited: bool,
+    unpacked: bool,
+    strided: Strided | None,
+) -> int:
     """Return the address of the kernel.
 
     Args:
@@ -70,12 +92,15 @@ def _kernel(of: Filtering, width: int, *, pool: bool, limited: bool, unpacked: b
         pool: Whether there is pooling.
         limited: Whether outputs have limits.
         unpacked: Whether filters are taken to the points where they are used.
+        strided: What windows of stride 2 are multiplied with; None for stride 1.
     """
     options = {"pooled": pool, "_limited": limited, "_unpacked": unpacked}
     name = f"convolve{of.name}x{width}" + "".join(one for one, taken in options.items() if taken)
+    name += strided.name if strided else ""
 
     def write(module: Any) -> None:
-        _write(module, name, of, width, pool=pool, limited=limited, unpacked=unpacked)
+        options: dict[str, Any] = {"pool": pool, "limited": limited, "unpacked": unpacked}
+        _write(module, name, of, width, **options, strided=strided)
 
     return compiled(name, write, name)[name]
 
@@ -89,11 +114,13 @@ def _write(
     pool: bool,
     limited: bool,
     unpacked: bool,
+    strided: Strided | None,
 ) -> None:
     forth = transform(module, "forth", (of.down.input, of.across.input), width)
     way_back = back(module, of, width, pool=pool, limited=limited)
     k = Kernel(module, name, 1, width, exported=True)
-    f = (UnpackedConvolutionFields if unpacked else ConvolutionFields).read(k)
+    kind = UnpackedConvolutionFields if unpacked else ConvolutionFields
+    f = (StridedConvolutionFields if strided else kind).read(k)
     p = f.products
     tile_bytes, tile_point_bytes = p.tile_stride * FLOAT, p.tile_point_stride * FLOAT
     with each_block(k, f.strips) as block:
@@ -103,6 +130,8 @@ def _write(
         with block.stage(1):
             if isinstance(f, UnpackedConvolutionFields):
                 multiply_unpacked(k, p, f.unpacked, block, of)
+            elif isinstance(f, StridedConvolutionFields) and strided:
+                multiply_strided(k, p, f.strided, block, of.down, strided)
             else:
                 _multiply(k, p, block, of.points)
         with block.stage(2):
@@ -160,6 +189,7 @@ class WinogradConvolution:
             pool=pool,
             limited=then.limited,
             unpacked=tiling.unpacked,
+            strided=strided_of(tiling),
         )
         self._scratch = Scratch(tiling)
         self.scratch_size = self._scratch.size
@@ -168,8 +198,8 @@ class WinogradConvolution:
         self._factors = np.ones(tiling.filters if tiling.unpacked else 0, np.float32)
         fields: dict[str, Values | np.ndarray] = {
             "products": self._products(),
-            "x": image_values(x, tiling.size, width, tiling.pad),
-            "y": image_values(y, tiling.output, width),
+            "x": image_values(x, tiling.size, width, tiling.sources),
+            "y": image_values(y, tiling.output, width, tiling.targets),
             "rectifier": self._rectifier,
             "offsets": self._offsets,
         }
@@ -178,22 +208,28 @@ class WinogradConvolution:
         if tiling.unpacked:
             fields["unpacked"] = unpacked_values(tiling, self._scratch, self._factors)
             of, self._filters = UnpackedConvolutionFields, "unpacked.weights"
+        elif tiling.stride > 1:
+            fields["strided"] = strided_values(tiling, self._scratch)
+            of, self._filters = StridedConvolutionFields, "strided.weights"
         self._calls = [
             Arguments(of.values(strips=strips, **fields)) for strips in self._scratch.calls(STAGES)
         ]
 
     def _products(self) -> Values:
         """Return the values of their fields; filters that are not kept have no table of panels."""
+        tiling = self.tiling
+        kept = not tiling.unpacked and tiling.stride == 1
         return product_values(
-            self.tiling,
-            None if self.tiling.unpacked else matrix_products(self.tiling.width, packed=True),
-            self.tiling.block_tiles,
+            tiling,
+            matrix_products(tiling.width, packed=True) if kept else None,
+            tiling.block_tiles,
             self._scratch.sums_bytes,
         )
 
     def take_offsets(self, offsets: np.ndarray) -> None:
-        """Take new offsets, one for each output channel; at first they are zeros."""
-        self._offsets[: offsets.shape[0]] = offsets
+        """Take new offsets, one for each channel of the images; at first they are zeros."""
+        found = self._offsets[: len(self.tiling.targets) * offsets.shape[0]]
+        found.reshape(-1, offsets.shape[0])[...] = offsets
 
     def take_factors(self, factors: np.ndarray) -> None:
         """Take a new factor for each filter that is not kept at the points; at first they are 1."""

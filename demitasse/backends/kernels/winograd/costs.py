@@ -23,6 +23,9 @@ FILTER_COST, TRAINED_FILTER_COST = 15.0, 80.0
 transformed for two of the passes and summed in the third. Of the latter the break-even point was
 found at 100 on one processor and at 40 on another."""
 
+STRIDED_FILTER_COST = 8.0
+"""The same of filters of stride 2, which are taken to the points for each block of tiles."""
+
 START_COST, TRAINING_START_COST = 3e6, 5e6
 """What a pass takes beside its work, more than the definition's."""
 
@@ -43,13 +46,17 @@ def pays(tiling: Tiling, *, training: bool) -> bool:
     tiles = tiling.images * math.prod(tiling.grid)
     filters = tiling.points * tiling.channels * tiling.filters / tiling.groups
     slower = tiling.width / MEASURED_WIDTH
+    filter_cost = TRAINED_FILTER_COST if training else FILTER_COST
+    if tiling.stride > 1:
+        filter_cost = STRIDED_FILTER_COST
     tiled = (
         2 * PRODUCT_COST * tiles * filters
         + TRANSFORM_COST * tiling.points * tiles * (tiling.channels + tiling.filters)
-        + slower * (TRAINED_FILTER_COST if training else FILTER_COST) * filters
+        + slower * filter_cost * filters
         + slower * (TRAINING_START_COST if training else START_COST)
     )
     area = tiling.images * math.prod(tiling.output)
-    weights = filters / tiling.points * tiling.filtering.taps
+    taps = tiling.filtering.taps if tiling.stride == 1 else (tiling.window / tiling.stride) ** 2
+    weights = filters / tiling.points * taps
     few = min(tiling.channels, tiling.filters) / tiling.groups
     return tiled < (DEFINITION_COST + FEW_CHANNELS_COST / few) * 2 * area * weights

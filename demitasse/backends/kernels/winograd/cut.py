@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import EACH_CALL, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT, INT, Word
 from demitasse.backends.kernels.winograd.matrices import Filtering
+from demitasse.backends.kernels.winograd.phases import Phase
 from demitasse.backends.kernels.winograd.strips import Block, StripFields, each_strip
 
 __all__ = ["ImageFields", "Piece", "Points", "cut", "each_vector", "image_values"]
@@ -30,44 +31,70 @@ class ImageFields(Struct):
     """Elements from one row to the next."""
     column_stride: Word
     """Elements from one column to the next."""
-    height: Word
-    """Rows of an image."""
-    width: Word
-    """Columns of an image."""
-    top: Word
-    """Zeros above an image."""
-    left: Word
-    """Zeros on the left of it."""
     vectors: Word
     """How many vectors a pixel has."""
     vector_table: Word
-    """Address of their table: for each, elements from the pixel's beginning, and its channel."""
+    """Address of their table: for each, bytes from the pixel's beginning, bytes from where a tile's
+    channels begin, rows and columns of its image, zeros above it, and zeros on the left."""
+
+
+class Tiled(NamedTuple):
+    """A vector of a pixel, in the kernel.
+
+    Attributes:
+        pixel_bytes: From where the pixel begins.
+        channel_bytes: From where its tile does.
+        height: Rows of the image.
+        width: Columns of it.
+        top: Zeros above the image.
+        left: Zeros on the left of it.
+    """
+
+    pixel_bytes: Word
+    channel_bytes: Word
+    height: Word
+    width: Word
+    top: Word
+    left: Word
 
 
 def image_values(
-    images: Images, size: tuple[int, int], width: int, pad: tuple[int, int] = (0, 0)
+    images: Images,
+    size: tuple[int, int],
+    width: int,
+    phases: Sequence[Phase] = (Phase(),),
 ) -> Values:
     """Return the values of those fields but for the address.
 
     Args:
         images: The images.
-        size: Rows and columns that tiles are made of.
+        size: Rows and columns of all phases.
         width: Channels of a vector.
-        pad: Zeros above and on the left of an image.
+        phases: Which of the images' pixels tiles are made of, and the zeros above and on the left;
+            the channels of several phases follow each other.
 
     Raises:
         ValueError: A vector's channels are not contiguous.
     """
-    table = np.array([(offset, first) for first, offset in images.vectors(width)], np.int64)
+    rows, columns, step = images.row_stride, images.column_stride, phases[0].step
+    table = np.array(
+        [
+            (
+                FLOAT * (offset + phase.first[0] * rows + phase.first[1] * columns),
+                FLOAT * (number * images.shape[1] + first),
+                *phase.size(size),
+                *phase.pad,
+            )
+            for number, phase in enumerate(phases)
+            for first, offset in images.vectors(width)
+        ],
+        np.int64,
+    )
     return ImageFields.values(
         at=EACH_CALL,
         image_stride=images.image_stride,
-        row_stride=images.row_stride,
-        column_stride=images.column_stride,
-        height=size[0],
-        width=size[1],
-        top=pad[0],
-        left=pad[1],
+        row_stride=rows * step,
+        column_stride=columns * step,
         vectors=len(table),
         vector_table=table,
     )
@@ -116,15 +143,11 @@ class Points(NamedTuple):
 
 
 @contextmanager
-def each_vector(k: Kernel, images: ImageFields) -> Iterator[tuple[Word, Word]]:
-    """Write what is done to each vector of a pixel.
-
-    Yields:
-        Bytes from where the pixel begins, and from where its tile does.
-    """
+def each_vector(k: Kernel, images: ImageFields) -> Iterator[Tiled]:
+    """Write what is done to each vector of a pixel."""
     with k.loop(images.vectors) as vector:
-        entry = images.vector_table + vector.i * (2 * INT)
-        yield k.load_word(entry) * FLOAT, k.load_word(entry + INT) * FLOAT
+        columns = len(Tiled._fields)
+        yield Tiled(*k.load_words(images.vector_table + vector.i * (columns * INT), columns))
 
 
 def cut(
@@ -153,14 +176,14 @@ def cut(
     vector = k.vector_bytes
     columns = f.tile_columns * piece.across + piece.overlap
     row_bytes = columns * vector
-    with each_strip(k, f, block) as strip, each_vector(k, images) as (pixel_bytes, channel_bytes):
-        source = images.at + strip.image * images.image_stride * FLOAT + pixel_bytes
-        first = strip.row * piece.down - images.top
+    with each_strip(k, f, block) as strip, each_vector(k, images) as tiled:
+        source = images.at + strip.image * images.image_stride * FLOAT + tiled.pixel_bytes
+        first = strip.row * piece.down - tiled.top
         with k.loop(piece.rows) as line:
             y = first + line.i
-            row = source + (y * images.row_stride - images.left * images.column_stride) * FLOAT
+            row = source + (y * images.row_stride - tiled.left * images.column_stride) * FLOAT
             copy = block.copy + line.i * row_bytes
-            padded = Padded(images.height, images.width, images.left, columns)
+            padded = Padded(tiled.height, tiled.width, tiled.left, columns)
             begin, end = bordered(k, y, padded, copy, k.constant(0.0), vector)
             with k.loop(end, begin) as column:
                 value = k.load(row + column.i * images.column_stride * FLOAT)
@@ -171,7 +194,7 @@ def cut(
                 block.copy + number.i * (piece.across * vector),
                 row_bytes,
                 vector,
-                target.at + channel_bytes + (strip.tile + number.i) * target.tile_bytes,
+                target.at + tiled.channel_bytes + (strip.tile + number.i) * target.tile_bytes,
                 target.point_bytes,
                 block.scratch,
             )

@@ -22,7 +22,7 @@ from demitasse.backends.kernels.winograd.strips import Block, StripFields, each_
 from demitasse.backends.kernels.winograd.tiling import Tiling
 from demitasse.backends.kernels.winograd.transforms import transform
 
-__all__ = ["WinogradGradient"]
+__all__ = ["STAGES", "WinogradGradient", "sum_last"]
 
 
 class GradientFields(Struct):
@@ -74,7 +74,7 @@ def _write(module: Any, name: str, of: Filtering, width: int) -> None:
                     block.again, panel.rests,
                 )  # fmt: skip
             last = dy.at + dy.point_bytes * (of.points - 1)
-            _sum(k, p, block, last, f.offsets)
+            sum_last(k, p, block, last, f.offsets)
     k.done()
 
 
@@ -82,7 +82,7 @@ STAGES = 2
 """Of a block: both images to the points, and products."""
 
 
-def _sum(k: Kernel, f: ProductFields, block: Block, dy: Word, offsets: Word) -> None:
+def sum_last(k: Kernel, f: ProductFields, block: Block, dy: Word, offsets: Word) -> None:
     """Write the sum over a block's tiles at the last point, where each sums its outputs."""
     sums = offsets + block.chunk * f.sum_stride * FLOAT
     begin, end = block.bounds(f.sum_stride // k.width)
@@ -129,7 +129,7 @@ class WinogradGradient:
                 sums_bytes,
                 tiling.filter_size,
             ),
-            "x": image_values(x, tiling.size, width, tiling.pad),
+            "x": image_values(x, tiling.size, width, tiling.sources),
             "y": image_values(y, tiling.output, width),
             "offsets": self._offsets,
         }

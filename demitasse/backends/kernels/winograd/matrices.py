@@ -18,25 +18,26 @@ import numpy as np
 
 __all__ = ["ALONE", "FINITE", "TAPS", "Filtering", "Matrices", "filtering", "matrices"]
 
+FIVE = (0.0, -2.0, -0.5, 1.0)
 SIX = (0.0, -1.0, 2.0, -0.5, 1.0)
 EIGHT = (0.0, -1.0, 2.0, -2.0, 0.5, -0.5, 1.0)
 TEN = (0.0, -1.0, 2.0, -2.0, 0.5, -0.5, 1.25, -1.25, 1.0)
-"""Six, eight and ten points, but for infinity.
+"""Five, six, eight and ten points, but for infinity.
 
 Of those that float32 holds exactly, these round best: errors are two to five times those of the
 definition. The value 1 comes last: an offset of all outputs is one of the product there alone.
 """
 
-FINITE = {1: (), 3: SIX, 5: EIGHT, 7: EIGHT}
-"""The finite points for filters of so many rows or columns. With infinity they give 4 outputs of 3
-and 5 taps, and 2 of 7; one tap needs no transform."""
+FINITE = {1: (), 2: FIVE, 3: SIX, 5: EIGHT, 7: EIGHT}
+"""The finite points for filters of so many rows or columns. With infinity they give 4 outputs of 2,
+3 and 5 taps, and 2 of 7; one tap needs no transform."""
 
 ALONE = {**FINITE, 7: TEN}
 """The same for filters of one row or column: in one direction more points can be taken, 4 outputs
 of 7 taps, for errors are multiplied with those of the other."""
 
-TAPS = frozenset(FINITE)
-"""Rows and columns that filters may have."""
+TAPS = frozenset(FINITE) - {2}
+"""Rows and columns that filters of stride 1 may have; 2 are one phase's of those of stride 2."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +93,7 @@ class Filtering(NamedTuple):
 
 @cache
 def filtering(kernel: tuple[int, int]) -> Filtering:
-    """Return the matrices of filters of so many rows and columns, each of :data:`TAPS`."""
+    """Return the matrices of filters of so many rows and columns, each in :data:`FINITE`."""
     points = ALONE if 1 in kernel else FINITE
     down, across = (matrices(taps, points[taps]) for taps in kernel)
     return Filtering(down, across)

@@ -104,8 +104,10 @@ class Scratch:
 
 def _of_part(tiling: Tiling) -> tuple[int, int]:
     """Return elements of filters, and of their values, that a thread takes to the points."""
-    if not tiling.unpacked:
+    if not (tiling.unpacked or tiling.stride > 1):
         return 0, 0
     part = tiling.part
-    taps = part.channels * tiling.filtering.taps * tiling.width
+    taps = part.channels * tiling.filtering.taps * tiling.stride**2 * tiling.width
+    if tiling.stride > 1:  # all vectors of a panel at once, for one phase after the other
+        taps *= tiling.panel
     return odd_lines(taps), tiling.points * part.point_stride

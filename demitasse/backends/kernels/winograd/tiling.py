@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 from demitasse.backends.kernels.products.panels import split_columns
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.winograd.matrices import Filtering
+from demitasse.backends.kernels.winograd.phases import Phase, phases_of
 
 __all__ = ["PANEL", "Part", "Tiling", "odd_lines"]
 
@@ -57,6 +58,10 @@ class Tiling:
         tuning: The kernels' vectors and threads, and how much they work on at a time.
         computes: What is computed: the output; the gradient of an input, by filters that are turned
             round; or that of the filters.
+        stride: 1; or 2 for windows of twice the taps, whose images have their four phases as
+            channels; those are the channels here.
+        window: Of stride 2, rows and columns of the parameter's filters: twice the taps, or one
+            less where the last ones are zeros.
     """
 
     filtering: Filtering
@@ -69,6 +74,8 @@ class Tiling:
     output: tuple[int, int]
     tuning: Tuning
     computes: Literal["output", "input", "filters"] = "output"
+    stride: int = 1
+    window: int = 0
 
     @property
     def width(self) -> int:
@@ -99,8 +106,9 @@ class Tiling:
     @cached_property
     def grid(self) -> tuple[int, int]:
         """Rows and columns of tiles of one image."""
-        down, across = self.filtering
-        return -(-self.output[0] // down.outputs), -(-self.output[1] // across.outputs)
+        (down, across), step = self.filtering, self.targets[0].step
+        rows, columns = down.outputs * step, across.outputs * step
+        return -(-self.output[0] // rows), -(-self.output[1] // columns)
 
     @cached_property
     def strips(self) -> int:
@@ -110,6 +118,12 @@ class Tiling:
     @cached_property
     def backward(self) -> Tiling:
         """The convolution that is the gradient of the input."""
+        if self.stride > 1:  # each phase has its own, of the same gradient
+            phases = self.stride**2
+            return replace(
+                self, channels=phases * self.filters, filters=self.channels, size=self.output,
+                output=self.size, groups=phases, computes="input",
+            )  # fmt: skip
         down, across = self.filtering
         pad = (down.taps - 1 - self.pad[0], across.taps - 1 - self.pad[1])
         return replace(
@@ -121,6 +135,22 @@ class Tiling:
     def filter_gradient(self) -> Tiling:
         """The same for the gradient of the filters."""
         return replace(self, computes="filters")
+
+    @cached_property
+    def sources(self) -> list[Phase]:
+        """What of the images that are read becomes tiles."""
+        if self.stride == 1:
+            return [Phase(pad=self.pad)]
+        phases = phases_of(self.pad)
+        if self.computes != "input":
+            return phases
+        rest = self.filtering.down.taps - 1
+        return [Phase(pad=(rest - above, rest - left)) for _, (above, left), _ in phases]
+
+    @cached_property
+    def targets(self) -> list[Phase]:
+        """What tiles become of the images that are written."""
+        return phases_of(self.pad) if self.stride > 1 and self.computes == "input" else [Phase()]
 
     # -- filters -------------------------------------------------------------------------------
 
@@ -152,7 +182,7 @@ class Tiling:
     def shared(self) -> bool:
         """Whether all threads work on the same tiles."""
         large = self.filter_size * FLOAT_BYTES > self.tuning.shared_filter_bytes
-        return large or self.unpacked
+        return large or self.unpacked or self.stride > 1
 
     @cached_property
     def unpacked(self) -> bool:
@@ -161,12 +191,22 @@ class Tiling:
         panels, rest = divmod(filters, PANEL * self.width)
         whole = not rest and not channels % self.width and panels >= self.threads
         large = self.filter_size * FLOAT_BYTES > self.tuning.unpacked_filter_bytes
-        return large and whole and self.computes == "output"
+        return large and whole and self.computes == "output" and self.stride == 1
+
+    @cached_property
+    def panel(self) -> int:
+        """Vectors of a panel of filters that are taken to the points where they are used."""
+        return 1 if self.filters // self.groups % (PANEL * self.width) else PANEL
+
+    @cached_property
+    def part_channels(self) -> int:
+        """Channels of a group, or of a phase, of which a panel is taken to the points."""
+        return self.channels // (self.stride**2 if self.stride > 1 else self.groups)
 
     @cached_property
     def part(self) -> Part:
         """How many filters a thread takes to the points at a time, where it does so."""
-        width, channels = PANEL * self.width, self.channels // self.groups
+        width, channels = self.panel * self.width, self.part_channels
         space = self.tuning.points_bytes // (self.points * width * FLOAT_BYTES)
         at_once = min(max(space // self.width, 1) * self.width, channels)
         return Part(at_once, odd_lines(at_once * width))
@@ -194,7 +234,9 @@ class Tiling:
         """Strips that are worked on at a time, in a chunk or by all threads."""
         tuning = self.tuning
         if self.shared:
-            chunks, space = 1, self.threads * tuning.shared_stack_bytes
+            # for stride 2 whatever the threads, for the sums over blocks have the same bits then
+            stacks = self.threads if self.stride == 1 else self.stride
+            chunks, space = 1, stacks * tuning.shared_stack_bytes
         else:
             chunks, space = self.chunks, tuning.stack_bytes
         most = max(space // self.strip_bytes, -(-tuning.fewest_tiles // self.grid[1]))

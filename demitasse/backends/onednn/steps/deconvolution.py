@@ -7,6 +7,7 @@ convolution itself.
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,13 +15,19 @@ from demitasse.backends import ops
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description
+from demitasse.backends.onednn.own_kernels.convolutions.choice import conv_kernels
+from demitasse.backends.onednn.own_kernels.convolutions.kernels import ConvKernels
+from demitasse.backends.onednn.own_kernels.convolutions.tiled import TiledKernels
 from demitasse.backends.onednn.own_kernels.deconvolutions import overlap_call, overlaps, plane_call
 from demitasse.backends.onednn.ports import Call, Gradient, Parameter, Reader, Writer
 from demitasse.backends.onednn.step import Runnable
-from demitasse.backends.onednn.steps.conv_operands import ConvOperands
+from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 from demitasse.backends.onednn.steps.windows import WindowStep
 from demitasse.backends.step import Declined
 from demitasse.backends.windows import ConvGeometry
+
+if TYPE_CHECKING:
+    from demitasse.backends.onednn.own_kernels.calls import ConvCall
 
 __all__ = ["DeconvStep"]
 
@@ -34,10 +41,14 @@ class DeconvStep(WindowStep[ops.Deconv]):
     def prepare(self) -> None:
         engine, op, at = self.engine, self.op, self.at
         ours = self._ours()
+        if ours is None or at.backward:
+            self.hint = self._convolution()
+        if at.backward:
+            self.kernels = self._kernels()
+            ours = ours or self._over_tiles()
         if ours is not None:
             self.forward_calls = [ours]
             return
-        self.hint = self._convolution()
         found = engine.describe(
             "convolution_backward_data",
             Algorithm.CONVOLUTION,
@@ -79,14 +90,14 @@ class DeconvStep(WindowStep[ops.Deconv]):
     def _ours(self) -> Runnable | None:
         """Return the forward pass in kernels of our own; None where none pays or can be made."""
         engine, op, at = self.engine, self.op, self.at
-        if at.backward or not overlaps(op):
+        if not overlaps(op):
             return None
         x, y = (engine.innermost_layout(shape, 1) for shape in (op.bottom, op.top))
         operands = ConvOperands(
             source=Reader(Arg.SRC, at.bottom[0], x),
             target=Writer(Arg.DST, at.top[0], y),
             weight=at.params[0],
-            bias=Reader(Arg.BIAS, at.params[1], engine.plain((op.top[1],))) if op.bias else None,
+            bias=self._bias(),
         )
         return overlap_call(engine, op, operands)
 
@@ -103,6 +114,37 @@ class DeconvStep(WindowStep[ops.Deconv]):
         with suppress(Declined):
             return plane_call(engine, op, plain, ports)
         return None
+
+    def _kernels(self) -> ConvKernels:
+        """Return the kernels of that convolution, whose passes are those of a deconvolution."""
+        op, (x, _, y) = self.op, self.hint.layouts(Query.SRC, Query.WEIGHTS, Query.DST)
+        turned = ops.Conv(
+            dtype=op.dtype, bottom=op.top, top=op.bottom, axis=op.axis, kernel=op.kernel,
+            stride=op.stride, pad=op.pad, dilation=op.dilation, group=op.group, bias=False,
+        )  # fmt: skip
+        kernels = conv_kernels(self.engine, turned, self.image, self.maps, training=True)
+        if not isinstance(kernels, TiledKernels):
+            return ConvKernels(self.engine, self.image)
+        return kernels.within(x, y)
+
+    def _over_tiles(self) -> ConvCall | None:
+        """Return the forward pass over tiles; None where that does not pay."""
+        at, (y, _, x) = self.at, self.hint.layouts(Query.SRC, Query.WEIGHTS, Query.DST)
+        operands = ConvOperands(
+            source=Reader(Arg.SRC, at.bottom[0], x),
+            target=Writer(Arg.DST, at.top[0], y),
+            weight=at.params[0],
+            bias=self._bias(),
+        )
+        call = self.kernels.data(operands)
+        if call is not None:
+            call.operands.target.promise(self.engine)
+        return call
+
+    def _bias(self) -> Reader | None:
+        """Return a port of the bias, if there is one."""
+        channels = self.engine.plain((self.image[1],))
+        return Reader(Arg.BIAS, self.at.params[1], channels) if self.op.bias else None
 
     def _convolution(self) -> Description:
         engine = self.engine
@@ -201,21 +243,27 @@ class DeconvStep(WindowStep[ops.Deconv]):
             engine.attributes,
         )
         dy, w, x = found.layouts(Query.SRC, Query.DIFF_WEIGHTS, Query.DIFF_DST)
-        ports = [
-            Reader(Arg.SRC, at.top[0], dy, diff=True),
-            Reader(Arg.DIFF_DST, at.bottom[0], x),
-            Gradient(Arg.DIFF_WEIGHTS, at.params[0], w),
-        ]
+        source = Reader(Arg.SRC, at.top[0], dy, diff=True)
+        bottom = Reader(Arg.DIFF_DST, at.bottom[0], x)
+        plain = Gradient(Arg.DIFF_WEIGHTS, at.params[0], engine.plain(self.w))
+        ours = self.kernels.weights(GradientOperands(source, bottom, plain, None))
+        if ours is not None:
+            self.backward_calls.append(ours)
+            return
+        ports = [source, bottom, Gradient(Arg.DIFF_WEIGHTS, at.params[0], w)]
         self.backward_calls.append(Call(engine, found, ports))
 
     def _prepare_data(self) -> None:
         at, found = self.at, self.hint
         dy, w, dx = found.layouts(Query.SRC, Query.WEIGHTS, Query.DST)
-        ports = [
-            Reader(Arg.SRC, at.top[0], dy, diff=True),
-            Parameter(Arg.WEIGHTS, at.params[0], w),
-            Writer(Arg.DST, at.bottom[0], dx, diff=True),
-        ]
+        source = Reader(Arg.SRC, at.top[0], dy, diff=True)
+        target = Writer(Arg.DST, at.bottom[0], dx, diff=True)
+        ours = self.kernels.forward(ConvOperands(source, target, at.params[0]), None)
+        if ours is not None:
+            target.promise(self.engine)
+            self.backward_calls.append(ours)
+            return
+        ports = [source, Parameter(Arg.WEIGHTS, at.params[0], w), target]
         self.backward_calls.append(Call(self.engine, found, ports))
 
     def backward(self) -> None:

@@ -49,7 +49,7 @@ class TiledKernels(ConvKernels):
         if not (fitting(x, width) and fitting(y, width)):
             why = f"the layouts of the images have no blocks of {width} channels"
             return ConvKernels(self.engine, self.x, (why,))
-        self._filters = self._tiled_filters(self.tiling)
+        self._filters = self._tiled_filters(self.tiling, kept=not self._training)
         return self
 
     def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> WinogradCall | None:
@@ -62,18 +62,18 @@ class TiledKernels(ConvKernels):
         from demitasse.backends.onednn.own_kernels.convolutions.tiled_calls import WinogradCall
 
         shared = None if operands.given else self._filters
-        filters = shared or self._tiled_filters(tiling)
+        filters = shared or self._tiled_filters(tiling, kept=not self._training)
         return WinogradCall(self.engine, tiling, operands, (x, y), filters, pool=pool is not None)
 
-    def _tiled_filters(self, tiling: Tiling) -> TiledFilters | UnpackedFilters:
+    def _tiled_filters(self, tiling: Tiling, *, kept: bool) -> TiledFilters | UnpackedFilters:
         from demitasse.backends.onednn.own_kernels.convolutions.tiled_calls import (
             TiledFilters,
             UnpackedFilters,
         )
 
-        if tiling.unpacked:
+        if tiling.unpacked or tiling.stride > 1:
             return UnpackedFilters()
-        return TiledFilters(self.engine, tiling, kept=not self._training)
+        return TiledFilters(self.engine, tiling, kept=kept)
 
     def weights(self, operands: GradientOperands) -> WinogradGradientCall | None:
         tiling, ports = self.tiling, (operands.source, operands.dy)
@@ -92,10 +92,7 @@ class TiledKernels(ConvKernels):
         x, y = (fitting(port.layout, turned.width) for port in (operands.source, operands.target))
         if x is None or y is None:
             return None
-        from demitasse.backends.onednn.own_kernels.convolutions.tiled_calls import (
-            TiledFilters,
-            WinogradCall,
-        )
+        from demitasse.backends.onednn.own_kernels.convolutions.tiled_calls import WinogradCall
 
-        filters = TiledFilters(self.engine, turned)
+        filters = self._tiled_filters(turned, kept=False)
         return WinogradCall(self.engine, turned, operands, (x, y), filters)

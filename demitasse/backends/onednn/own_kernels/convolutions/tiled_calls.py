@@ -12,6 +12,7 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
 from demitasse.backends.kernels.winograd.filters import Filters
 from demitasse.backends.kernels.winograd.gradient import WinogradGradient
+from demitasse.backends.kernels.winograd.strided_gradient import StridedGradient
 from demitasse.backends.kernels.winograd.tiling import Tiling
 from demitasse.backends.onednn.copies import Copy
 from demitasse.backends.onednn.library.constants import Arg
@@ -165,8 +166,9 @@ class WinogradGradientCall(KernelCall):
         super().__init__(engine, operands.ports, tiling.code)
 
     @cached_property
-    def _kernel(self) -> WinogradGradient:
-        return WinogradGradient(self.tiling, *self._images)
+    def _kernel(self) -> WinogradGradient | StridedGradient:
+        of = WinogradGradient if self.tiling.stride == 1 else StridedGradient
+        return of(self.tiling, *self._images)
 
     def __call__(self) -> None:
         operands, kernel = self.operands, self._kernel
@@ -174,7 +176,10 @@ class WinogradGradientCall(KernelCall):
         weight = operands.weight.array()
         bias = operands.bias.array() if operands.bias else None
         [scratch] = self.engine.workspaces(kernel.scratch_size)
-        # they are as large as filters at the points, which are nobody's any more by now
-        sums = self.engine.lend(Arg.WEIGHTS, kernel.sums_size)
-        kernel(source, dy, weight, bias, scratch, sums)
+        if isinstance(kernel, StridedGradient):
+            kernel(source, dy, weight, bias, scratch)
+        else:
+            # they are as large as filters at the points, which are nobody's any more by now
+            sums = self.engine.lend(Arg.WEIGHTS, kernel.sums_size)
+            kernel(source, dy, weight, bias, scratch, sums)
         operands.done()

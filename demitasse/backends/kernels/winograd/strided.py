@@ -1,0 +1,329 @@
+"""Products at the points of windows of stride 2, whose filters a parameter holds in C order.
+
+A thread takes a few filters of a few channels to the points, one phase of their taps after the
+other, and multiplies the tiles of that phase with them. In the output the phases are summed; in the
+gradient of the input each is a sum of its own, of filters that are turned round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.structs import EACH_CALL, Struct, Values
+from demitasse.backends.kernels.language.words import (
+    FLOAT,
+    Vector,
+    Word,
+    choose,
+    chunk,
+    minimum,
+    turned,
+)
+from demitasse.backends.kernels.products.matrix import matrix_products
+from demitasse.backends.kernels.winograd.matrices import Matrices
+from demitasse.backends.kernels.winograd.multiply import ProductFields
+from demitasse.backends.kernels.winograd.phases import STEP
+from demitasse.backends.kernels.winograd.scratch import Scratch
+from demitasse.backends.kernels.winograd.strips import Block
+from demitasse.backends.kernels.winograd.tiling import Tiling
+from demitasse.backends.kernels.winograd.transforms import times_vectors
+
+__all__ = [
+    "PHASES",
+    "PartFields",
+    "Strided",
+    "StridedFields",
+    "each_part",
+    "multiply_strided",
+    "part_values",
+    "phase_taps",
+    "rows_of_taps",
+    "strided_of",
+    "strided_values",
+    "tap_places",
+]
+
+PHASES = STEP**2
+
+
+class Strided(NamedTuple):
+    """What is known when a kernel is made.
+
+    Attributes:
+        panel: Vectors of a panel of filters.
+        turned: Whether filters are turned round.
+        window: Their rows and columns.
+    """
+
+    panel: int
+    turned: bool
+    window: int
+
+    @property
+    def name(self) -> str:
+        """A part of the kernel's name."""
+        return f"_strided{self.window}of{self.panel}{'_turned' if self.turned else ''}"
+
+
+def strided_of(tiling: Tiling) -> Strided | None:
+    """Return what a kernel is made for; None for stride 1."""
+    if tiling.stride == 1:
+        return None
+    return Strided(tiling.panel, tiling.computes == "input", tiling.window)
+
+
+class PartFields(Struct):
+    """Some channels of a panel of filters in C order, or of their gradient."""
+
+    panels: Word
+    """How many panels there are, all of them of as many vectors."""
+    shares: Word
+    """Into how many shares each is divided where there are more threads: shares of the tiles, or in
+    the gradient of the channels."""
+    channels: Word
+    """Channels of a phase."""
+    channels_at_once: Word
+    """How many are taken to the points at a time."""
+    filter_stride: Word
+    """Elements of the parameter from one filter to the next."""
+    channel_stride: Word
+    """Elements of it from one channel to the next."""
+    taps_bytes: Word
+    """Bytes from the beginning of a thread's scratch to a panel of filters of some channels."""
+    points_bytes: Word
+    """The same to their values at the points."""
+    point_bytes: Word
+    """Bytes from one point's values to the next's."""
+
+
+class StridedFields(Struct):
+    """The filters, and products with them."""
+
+    weights: Word
+    """Address of the parameter."""
+    part: PartFields
+    """How it is divided."""
+    joined: Word
+    """Whether the phases are summed: 1 or 0."""
+    sum_phase_stride: Word
+    """Elements from one phase's sums to the next's; 0 where they are summed."""
+    first: Word
+    """Address of the product that begins sums."""
+    first_rests: Word
+    """Address of the table of those for its rests."""
+    next: Word
+    """Address of the product that goes on with them."""
+    next_rests: Word
+    """Address of the table of those for its rests."""
+
+
+class PartOfPanel(NamedTuple):
+    """Some channels of a panel, in the kernel.
+
+    Attributes:
+        share: Number of the share.
+        filter: The first filter.
+        channel: The first channel.
+        channels: How many there are.
+        taps: Address of their taps in scratch: vector by vector, channel by channel.
+        values: Address of their values at the points.
+        weights: Elements of the parameter before them.
+    """
+
+    share: Word
+    filter: Word
+    channel: Word
+    channels: Word
+    taps: Word
+    values: Word
+    weights: Word
+
+
+@contextmanager
+def each_part(
+    k: Kernel, f: PartFields, block: Block, panel: int, *, apart: bool
+) -> Iterator[PartOfPanel]:
+    """Write what is done to each part of the panels, which threads divide.
+
+    Args:
+        k: The kernel.
+        f: Its fields.
+        block: The block that it works on.
+        panel: Vectors of a panel.
+        apart: Whether those who share a panel divide its channels.
+    """
+    begin, end = block.bounds(f.panels * f.shares)
+    with k.loop(end, begin) as item:
+        first, share = item.i % f.panels * (panel * k.width), item.i // f.panels
+        start, stop = chunk(f.channels, share, f.shares) if apart else (k.word(0), f.channels)
+        with k.loop(stop, start, f.channels_at_once) as part:
+            yield PartOfPanel(
+                share=share,
+                filter=first,
+                channel=part.i,
+                channels=minimum(f.channels_at_once, stop - part.i),
+                taps=block.scratch + f.taps_bytes,
+                values=block.scratch + f.points_bytes,
+                weights=first * f.filter_stride + part.i * f.channel_stride,
+            )
+
+
+def multiply_strided(
+    k: Kernel, f: ProductFields, s: StridedFields, block: Block, of: Matrices, strided: Strided
+) -> None:
+    """Write the products of a block's tiles.
+
+    Args:
+        k: The kernel.
+        f: Where tiles and sums are.
+        s: Where the filters are.
+        block: The block.
+        of: The matrices of the transforms.
+        strided: What is known of the filters.
+    """
+    panel, area, vector_bytes = strided.panel, (STEP * of.taps) ** 2, k.vector_bytes
+    matrix = np.ascontiguousarray(of.filter[:, ::-1]) if strided.turned else of.filter
+    with each_part(k, s.part, block, panel, apart=False) as part:
+        weights = s.weights + part.weights * FLOAT
+        with k.loop(panel) as vector, k.loop(part.channels) as channel:
+            target = part.taps + (vector.i * part.channels + channel.i) * (area * vector_bytes)
+            first = weights + channel.i * s.part.channel_stride * FLOAT
+            _turn(k, rows_of_taps(k, first, vector.i, s.part), strided.window, of, target)
+        begin, end = chunk(block.tiles, part.share, s.part.shares)
+        with k.loop(PHASES) as phase:
+            own = part.taps + phase_taps(phase.i, of) * vector_bytes
+            with k.loop(panel) as vector, k.loop(part.channels) as channel:
+                taps = own + (vector.i * part.channels + channel.i) * (area * vector_bytes)
+                target = part.values + (channel.i * panel + vector.i) * vector_bytes
+                _to_points(k, of, matrix, taps, target, s.part.point_bytes)
+            begun = part.channel + phase.i * s.joined > 0
+            product = choose(begun, s.next, s.first)
+            rests = choose(begun, s.next_rests, s.first_rests)
+            tiles = begin * f.tile_stride + phase.i * s.part.channels + part.channel
+            sums = begin * f.sum_stride + phase.i * s.sum_phase_stride + part.filter
+            with k.loop(of.side**2) as point:
+                k.call_at(
+                    product, block.stack + (point.i * f.tile_point_stride + tiles) * FLOAT,
+                    f.tile_stride * FLOAT, FLOAT, part.values + point.i * s.part.point_bytes,
+                    panel * vector_bytes,
+                    block.stack + f.sums_bytes + (point.i * f.sum_point_stride + sums) * FLOAT,
+                    f.sum_stride * FLOAT, end - begin, part.channels, 0, rests,
+                )  # fmt: skip
+
+
+def phase_taps(phase: Word, of: Matrices) -> Word:
+    """Return how many taps of a window are before the first of a phase."""
+    return phase // STEP * (STEP * of.taps) + phase % STEP
+
+
+def rows_of_taps(k: Kernel, first: Word, vector: Word, f: PartFields) -> list[Word]:
+    """Return the address of the taps of each filter of a vector of a panel.
+
+    Args:
+        k: The kernel.
+        first: Address of those of the panel's first filter.
+        vector: Number of the vector.
+        f: The fields of parts.
+    """
+    stride = f.filter_stride * FLOAT
+    return [first + (vector * k.width + row) * stride for row in range(k.width)]
+
+
+def _turn(k: Kernel, rows: list[Word], window: int, of: Matrices, target: Word) -> None:
+    """Write rows of taps, one row for each filter, as one vector of filters for each tap.
+
+    Taps that the filters lack, beyond their last row and column, are zeros.
+    """
+    places = tap_places(window, of)
+    for first in range(0, len(places), k.width):
+        some = k.first(k.word(len(places) - first))
+        vectors = [k.load_some(row + first * FLOAT, some) for row in rows]
+        for place, vector in zip(places[first:], turned(vectors), strict=False):
+            k.store(vector, target + place * k.vector_bytes)
+    for place in sorted({*range((STEP * of.taps) ** 2)} - {*places}):
+        k.store(k.constant(0.0), target + place * k.vector_bytes)
+
+
+def tap_places(window: int, of: Matrices) -> list[int]:
+    """Return where the taps of filters of so many rows and columns are among all phases' taps."""
+    return [row * STEP * of.taps + column for row in range(window) for column in range(window)]
+
+
+def _to_points(
+    k: Kernel, of: Matrices, matrix: np.ndarray, taps: Word, target: Word, point_bytes: Word
+) -> None:
+    """Write a vector of filters of a phase of one channel at all points."""
+    wide = STEP * of.taps
+
+    def tap(row: int, column: int) -> Vector:
+        return k.load(taps + STEP * (row * wide + column) * k.vector_bytes)
+
+    columns = [[tap(row, column) for row in range(of.taps)] for column in range(of.taps)]
+    halves = [times_vectors(k, matrix, column) for column in columns]
+    for row in range(of.side):
+        for place, value in enumerate(times_vectors(k, matrix, [half[row] for half in halves])):
+            k.store(value, target + point_bytes * (row * of.side + place))
+
+
+def part_values(tiling: Tiling, scratch: Scratch) -> Values:
+    """Return the values of the fields of parts.
+
+    Args:
+        tiling: The convolution.
+        scratch: Its scratch memory.
+    """
+    filters, channels = tiling.filters // tiling.groups, tiling.part_channels
+    area, part = tiling.window**2, tiling.part
+    turned = tiling.computes == "input"
+    return PartFields.values(
+        panels=filters // (tiling.panel * tiling.width),
+        shares=_shares(tiling),
+        channels=channels,
+        channels_at_once=part.channels,
+        filter_stride=area if turned else channels * area,
+        channel_stride=filters * area if turned else area,
+        taps_bytes=scratch.taps_bytes,
+        points_bytes=scratch.points_bytes,
+        point_bytes=part.point_stride * FLOAT,
+    )
+
+
+def _shares(tiling: Tiling) -> int:
+    """Return into how many shares each panel is divided, so that there is one for each thread."""
+    panels = tiling.filters // tiling.groups // (tiling.panel * tiling.width)
+    return -(-tiling.threads // panels)
+
+
+def strided_values(tiling: Tiling, scratch: Scratch) -> Values:
+    """Return the values of the fields of products.
+
+    Args:
+        tiling: The convolution.
+        scratch: Its scratch memory.
+    """
+    shares = _shares(tiling)
+    counts = {
+        tiles * (share + 1) // shares - tiles * share // shares
+        for tiles in tiling.block_tiles
+        for share in range(shares)
+    } - {0}
+    first, following = (
+        matrix_products(tiling.width, packed=True, begun=begun)(tiling.panel, counts)
+        for begun in (False, True)
+    )
+    joined = tiling.computes == "output"
+    return StridedFields.values(
+        weights=EACH_CALL,
+        part=part_values(tiling, scratch),
+        joined=int(joined),
+        sum_phase_stride=0 if joined else tiling.filters // tiling.groups,
+        first=first.address,
+        first_rests=first.rests,
+        next=following.address,
+        next_rests=following.rests,
+    )
